@@ -20,7 +20,7 @@
 namespace multihead::conformance {
 namespace {
 
-// The functions below return a problem as a sentence, or an empty string.
+// The functions below return an error as a sentence, or an empty string.
 
 std::string rope_problem(const json& rope) {
   if (is_unset(rope)) return {};
@@ -74,10 +74,10 @@ std::string attribute_problem(const Operation& operation, const std::string& nam
   return "attrs." + name;
 }
 
-// The rules of an operation with that many layers.
+// Returns the rules of an operation for `layers` layers.
 Operation with_layers(const Operation& operation, int64_t layers) {
   Operation result{operation.run, {}, {}, operation.attributes};
-  // Calls `add` with `name`, or with one name per layer if it has a #.
+  // Calls `add` with `name`, or with one name per layer if it contains a #.
   const auto each = [layers](const std::string& name, auto add) {
     const size_t at = name.find('#');
     if (at == std::string::npos) return add(name);
@@ -185,7 +185,7 @@ std::string compare(const Case& c, const Outcome& outcome) {
   return {};
 }
 
-// The first problem in a case's description, apart from its tensors.
+// Returns the first error in a case's description, without its tensors.
 std::string description_problem(const json& description) {
   if (!description.is_object()) return expected("case", "an object", &description);
   for (const char* field : {"name", "op"}) {
@@ -222,7 +222,7 @@ std::string run_case(const json& description, const Safetensors& tensors, Contex
     auto problem = attribute_problem(found->second, name, value);
     if (!problem.empty()) return problem;
   }
-  // Every layer has its own inputs.
+  // Every layer has its own inputs, so `layers` is at most their number.
   const int64_t layers = c.integer("layers", 0);
   if (layers < 0 || layers > static_cast<int64_t>(c.inputs().size())) {
     return "attrs.layers: expected one of every layer's inputs at least, got " +
@@ -242,10 +242,10 @@ std::string run_case(const json& description, const Safetensors& tensors, Contex
 // Most characters of a case's name, and of the reason why it failed.
 constexpr size_t kMostCharacters = 400;
 
-// False if `path` is not a file that can be read.
+// Returns false if `path` is not a readable file.
 bool read_text(const std::filesystem::path& path, std::string& text) {
   constexpr uintmax_t kMostBytes = uintmax_t{1} << 28;
-  // Opening a directory succeeds, so check first.
+  // Opening a directory succeeds, so check the type first.
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return false;
   const uintmax_t size = std::filesystem::file_size(path, error);

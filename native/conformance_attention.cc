@@ -24,7 +24,7 @@ struct CaseOptions {
   std::string failure;
 };
 
-// The RoPE of an attribute that rope_problem() has accepted.
+// Converts a RoPE attribute that rope_problem() has accepted.
 Rope rope_of(const json& attribute) {
   const json* const style = member(attribute, "style");
   const json* const base = member(attribute, "base");
@@ -92,7 +92,7 @@ void read_options(const Case& c, int64_t heads, CaseOptions& result) {
   }
 }
 
-// Adds the output `name`, if the case has it: x rotated as the call rotates it.
+// If the case has the output `name`, adds x, rotated like in the call.
 Status add_rotated(const Case& c, const char* name, const Values& x, const Rope& rope,
                    std::span<const int32_t> positions, Context& context, Outcome& outcome) {
   if (!c.has_output(name)) return {};
@@ -145,7 +145,7 @@ Outcome run_attention(const Case& c, Context& context) {
   return outcome;
 }
 
-// The gradients of the sum over d_out * out.
+// Computes the gradients of sum(d_out * out).
 Outcome run_attention_grad(const Case& c, Context& context) {
   const Values q = c.floats("q");
   const Values k = c.floats("k");
@@ -173,7 +173,7 @@ Outcome run_attention_grad(const Case& c, Context& context) {
       attention_backward(q.view(), k.view(), v.view(), options,
                          {.out = out.view(), .lse = lse.view()}, d_out.view(), gradients, context);
   if (!status.ok()) return failed(status);
-  // With the rank that the case has it in.
+  // Give d_mask the rank that the case uses.
   if (const SafetensorsEntry* const mask = c.input("mask"); mask != nullptr) {
     d_mask.shape = mask->shape;
   }
@@ -205,7 +205,7 @@ Outcome run_attention_varlen(const Case& c, Context& context) {
   return {{{"out", std::move(out)}, {"lse", std::move(lse)}}, {}};
 }
 
-// Attention from given scores: Q = scores, K = the identity, scale 1.
+// Attention on given scores: Q = scores, K = the identity, scale 1.
 Outcome run_softmax(const Case& c, Context& context) {
   const std::optional<Causal> causal = alignment_of(c);
   if (!causal) return {{}, unknown_alignment(c)};
@@ -231,8 +231,8 @@ Outcome run_softmax(const Case& c, Context& context) {
   if (!status.ok()) return failed(status);
 
   if (c.has_input("printed_weights")) {
-    // A published figure may be off by one in its last place, because some were computed from
-    // scores that had been rounded before.
+    // A published value may be off by one in its last digit, because some were computed from
+    // rounded scores.
     const Values printed = c.floats("printed_weights");
     const int64_t decimals = c.integer("printed_decimals", 0);
     if (decimals < 1 || decimals > 9) {

@@ -1,4 +1,4 @@
-// A golden case and the outcome of running it; shared by the sources of the runner.
+// A golden case and the outcome of running it, shared by the sources of the runner.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace multihead::conformance {
 
 using nlohmann::json;
 
-// The largest number of elements of a tensor; golden cases are small.
+// Limit on the elements of a tensor; golden cases are small.
 inline constexpr int64_t kMostElements = int64_t{1} << 26;
 
 inline bool fits(const Dims& shape) {
@@ -49,7 +49,7 @@ struct Values {
   ConstTensor view() const { return {data.data(), shape}; }
 };
 
-// What a case computed, by output name; or the reason why it could not.
+// The computed tensors by output name, or the reason why the case could not run.
 struct Outcome {
   std::map<std::string, Values> outputs;
   std::string failure;
@@ -61,9 +61,9 @@ inline Outcome too_large() {
   return {{}, "a tensor of more than " + std::to_string(kMostElements) + " elements"};
 }
 
-// ---- Reading untrusted JSON. Without exceptions, so every type is checked first. ----
+// ---- Reading untrusted JSON. It throws no exceptions, so it checks every type first. ----
 
-// A short description. dump() of deeply nested JSON would overflow the stack.
+// A short description for messages. dump() of deeply nested JSON would overflow the stack.
 inline std::string described(const json* value) {
   if (value == nullptr) return "nothing";
   if (value->is_object()) return "an object";
@@ -75,7 +75,7 @@ inline std::string expected(const std::string& what, const std::string& type, co
   return what + ": expected " + type + ", got " + described(got);
 }
 
-// Null if `object` is not an object, or has no such member.
+// Returns null if `object` is not an object, or has no such member.
 inline const json* member(const json& object, const std::string& name) {
   if (!object.is_object()) return nullptr;
   const auto found = object.find(name);
@@ -90,7 +90,7 @@ inline std::optional<double> number_of(const json& value) {
 
 inline std::optional<int64_t> integer_of(const json& value) {
   const std::optional<double> number = number_of(value);
-  // Beyond 2^53 a double cannot represent every integer.
+  // Reject numbers from 2^53 on: a double does not represent every integer there.
   if (!number || std::abs(*number) >= 9007199254740992.0 || *number != std::floor(*number)) {
     return std::nullopt;
   }
@@ -103,7 +103,7 @@ inline std::optional<bool> flag_of(const json& value) {
   return integer == 0 || integer == 1 ? std::optional(integer == 1) : std::nullopt;
 }
 
-// In a manifest null, false, 0 and -1 mean that an attribute is not used.
+// True if an attribute is not used: null, false, 0 or -1.
 inline bool is_unset(const json& value) {
   if (value.is_null()) return true;
   if (value.is_boolean()) return !value.get<bool>();
@@ -115,7 +115,7 @@ struct Tolerance {
   double atol = 0, rtol = 0;
 };
 
-// nullopt unless both are present, finite and not negative.
+// Returns nullopt unless atol and rtol are present, finite and not negative.
 inline std::optional<Tolerance> tolerance_of(const json& value) {
   Tolerance result;
   for (const auto& [name, number] : {std::pair{"atol", &result.atol}, {"rtol", &result.rtol}}) {
@@ -155,7 +155,7 @@ class Case {
     const json* const value = given(attribute);
     return value == nullptr || !value->is_string() ? otherwise : value->get<std::string>();
   }
-  // Null if the attribute is not set.
+  // Returns null if the attribute is not set.
   const json* given(const char* attribute) const {
     const json* const value = member(attrs(), attribute);
     return value == nullptr || value->is_null() ? nullptr : value;
@@ -164,7 +164,7 @@ class Case {
   bool has_input(const char* input) const { return inputs().contains(input); }
   bool has_output(const char* output) const { return outputs().contains(output); }
 
-  // Null if the case has no such input.
+  // Returns null if the case has no such input.
   const SafetensorsEntry* input(const char* argument) const {
     return has_input(argument) ? find(*member(inputs(), argument)) : nullptr;
   }
@@ -172,7 +172,7 @@ class Case {
     return tensor.is_string() ? tensors_.find(tensor.get<std::string>()) : nullptr;
   }
 
-  // Empty and of rank 0 if the case has no such input.
+  // Empty, with rank 0, if the case has no such input.
   Values floats(const char* argument) const { return floats_of(input(argument)); }
   static Values floats_of(const SafetensorsEntry* entry) {
     Values values;
@@ -205,7 +205,7 @@ class Case {
   const Safetensors& tensors_;
 };
 
-// The `align` of a case; nullopt if this runner does not know it.
+// Returns the case's `align`; nullopt if this runner does not know it.
 inline std::optional<Causal> alignment_of(const Case& c) {
   const std::string align = c.text("align", "top_left");
   if (align == "top_left") return Causal::top_left();
@@ -220,7 +220,7 @@ inline std::string unknown_alignment(const Case& c) {
   return "not supported yet: align " + align + (align == "explicit" ? " without an offset" : "");
 }
 
-// The shape padded with leading 1s to four axes; masks are aligned at the last axis.
+// Pads a shape with leading 1s to four axes, because masks are aligned at the last axis.
 inline Dims of_rank_four(const Dims& shape) {
   Dims result;
   for (int axis = shape.rank(); axis < 4; ++axis) result.push_back(1);
@@ -228,16 +228,16 @@ inline Dims of_rank_four(const Dims& shape) {
   return result;
 }
 
-// The operations of conformance_attention.cc.
+// Operations in conformance_attention.cc.
 Outcome run_attention(const Case& c, Context& context);
 Outcome run_attention_grad(const Case& c, Context& context);
 Outcome run_attention_varlen(const Case& c, Context& context);
 Outcome run_softmax(const Case& c, Context& context);
 
-// That of conformance_onnx.cc.
+// Operation in conformance_onnx.cc.
 Outcome run_onnx_attention(const Case& c, Context& context);
 
-// Those of conformance_modules.cc.
+// Operations in conformance_modules.cc.
 Outcome run_heads_concat(const Case& c, Context& context);
 Outcome run_multihead_attention(const Case& c, Context& context);
 Outcome run_multihead_attention_grad(const Case& c, Context& context);

@@ -1,4 +1,4 @@
-// multihead-conformance DIR: runs every golden case of a folder and prints what failed.
+// multihead-conformance DIR: runs every golden case of a folder and prints the failures.
 #include <cstdio>
 #include <filesystem>
 #include <map>

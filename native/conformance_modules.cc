@@ -12,7 +12,7 @@
 namespace multihead::conformance {
 namespace {
 
-// (H, d_in, d_head), used as x W, to (H * d_head, d_in), used as x W^T.
+// Converts weights (H, d_in, d_head), used as x W, to (H * d_head, d_in), used as x W^T.
 Values stack_heads(const Values& w) {
   const int64_t heads = w.shape[0], in = w.shape[1], width = w.shape[2];
   Values stacked({heads * width, in});
@@ -134,8 +134,8 @@ struct ModuleCase {
   }
 };
 
-// The inputs of the case are the module's parameters, under the same names; others are errors.
-// Gives a problem, or nothing.
+// Reads the case's inputs as the module's parameters of the same names; other names are errors.
+// Returns the error, or an empty string.
 std::string read_module(ModuleCase& m) {
   const Case& c = m.c;
   if (c.flag("unbatched") != (m.query.shape.rank() == 2)) {
@@ -199,7 +199,7 @@ Outcome run_multihead_attention(const Case& c, Context& context) {
   return run_module(m.module, m.inputs(), m.options, m.needs(), context);
 }
 
-// The gradients of the sum over d_out * out.
+// Computes the gradients of sum(d_out * out).
 Outcome run_multihead_attention_grad(const Case& c, Context& context) {
   ModuleCase m(c);
   if (std::string problem = read_module(m); !problem.empty()) return {{}, problem};
@@ -231,7 +231,7 @@ Outcome run_multihead_attention_grad(const Case& c, Context& context) {
   return outcome;
 }
 
-// Here weights are (in, out); `hidden_l` is x after layer l.
+// Weights in these cases are (in, out); `hidden_l` is x after layer l.
 Outcome run_attention_only_transformer(const Case& c, Context& context) {
   const Values embedding = c.floats("tok_emb"), position = c.floats("pos_emb");
   const Values unembed = c.floats("unembed");

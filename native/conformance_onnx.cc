@@ -14,7 +14,7 @@
 namespace multihead::conformance {
 namespace {
 
-// A tensor of ONNX as (B, H, S, D); one of rank 3, (B, S, H * D), is viewed as that.
+// Shape of an ONNX tensor as (B, H, S, D). Rank 3, (B, S, H * D), is viewed as (B, S, H, D).
 Dims onnx_shape(const Dims& shape, int64_t heads) {
   if (shape.rank() != 3) return shape;
   return {shape[0], heads, shape[1], heads > 0 ? shape[2] / heads : 0};
@@ -25,7 +25,7 @@ Dims onnx_strides(const Dims& shape, int64_t heads) {
   return {shape[1] * shape[2], heads > 0 ? shape[2] / heads : 0, shape[2], 1};
 }
 
-// The past rows followed by the new ones: (B, H, P + S, D), contiguous.
+// Concatenates past and new rows: (B, H, P + S, D), contiguous.
 Values concatenated(const Values& past, const ConstTensor& added) {
   const int64_t before = past.shape.rank() == 4 ? past.shape[2] : 0;
   const int64_t width = added.shape[3];
@@ -45,7 +45,7 @@ Values concatenated(const Values& past, const ConstTensor& added) {
   return result;
 }
 
-// A mask of rank 4 extended to `keys` columns, which are filled with `hidden`.
+// Extends a mask of rank 4 to `keys` columns, filled with `hidden`.
 template <class T>
 std::vector<T> continued(const T* data, Dims& shape, int64_t keys, T hidden) {
   const int64_t given = shape[3];
@@ -58,9 +58,9 @@ std::vector<T> continued(const T* data, Dims& shape, int64_t keys, T hidden) {
   return result;
 }
 
-// The stage for ONNX's qk_matmul_output_mode. Mode 1, "s0 + mask", gives the masked scores, with
-// -inf for hidden keys; so does mode 2 without a soft cap. With a soft cap there is no mask: see
-// run_onnx_attention().
+// The stage for ONNX's qk_matmul_output_mode. Mode 1, "s0 + mask", and mode 2 without softcap are
+// the masked scores, with -inf for hidden keys. run_onnx_attention() rejects a mask together with
+// softcap, so with softcap mode 1 is the raw scores.
 ScoreStage onnx_stage(int64_t mode, bool softcap) {
   switch (mode) {
     case 1:
@@ -129,7 +129,7 @@ Outcome run_onnx_attention(const Case& c, Context& context) {
   std::vector<uint8_t> mask;
   if (const SafetensorsEntry* entry = c.input("attn_mask"); entry != nullptr) {
     Dims shape = of_rank_four(entry->shape);
-    // Opset 23 broadcasts a last axis of 1, 24 continues it.
+    // Opset 23 broadcasts a last axis of 1, opset 24 extends it.
     const int64_t reach = shape[3] == 1 && opset < 24 ? 1 : keys;
     if (!fit({{shape[0], shape[1], shape[2], std::max(shape[3], reach)}})) return too_large();
     if (entry->type == SafetensorsEntry::Type::kBool) {

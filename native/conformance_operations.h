@@ -1,4 +1,4 @@
-// What each operation of the conformance pack takes and gives.
+// The inputs, outputs and attributes of each operation of the conformance pack.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct Operation {
   std::vector<AttributeRule> attributes;
 };
 
-// By the names of the manifests.
+// Operations by their names in the manifests.
 const std::map<std::string, Operation>& operations();
 
 }  // namespace multihead::conformance

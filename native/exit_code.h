@@ -11,12 +11,12 @@ enum ExitCode {
   kExitOk = 0,
   kExitFailed = 1,         // a case failed, or memory is exhausted
   kExitUsage = 2,          // invalid arguments; nothing was done
-  kExitIo = 3,             // a file cannot be read, or standard output not be written
-  kExitInterrupted = 130,  // by Ctrl-C, as a shell reports it
+  kExitIo = 3,             // a file cannot be read, or standard output cannot be written
+  kExitInterrupted = 130,  // Ctrl-C: the code that a shell reports
 };
 
-// Returns `code`, or kExitIo if standard output could not be written. On a full disk only flushing
-// the last bytes shows that.
+// Returns `code`, or kExitIo if standard output could not be written. On a full disk only the final
+// flush fails.
 inline int finished(int code) {
   const bool had_failed = std::ferror(stdout) != 0;
   if (std::fflush(stdout) == 0 && !had_failed) return code;

@@ -43,7 +43,7 @@ struct Arguments {
   uint32_t seed = 0;
   bool of_scores = false;
   std::string scores = {};  // heads separated by '/', rows by ';', numbers by blanks or commas
-  std::vector<std::string> steps = {};  // empty for all
+  std::vector<std::string> steps = {};  // empty: all steps
   bool json = false;
 };
 
@@ -75,7 +75,7 @@ std::vector<float> normal_floats(int64_t count, double deviation, std::mt19937& 
   return values;
 }
 
-// A random vector for each distinct token, plus the sinusoidal position encoding of Vaswani et al.
+// Random vectors, one per distinct token, plus the sinusoidal position encoding of Vaswani et al.
 // 2017, section 3.5.
 std::vector<float> embed(const std::vector<std::string>& tokens, int64_t width,
                          std::mt19937& engine) {
@@ -107,7 +107,7 @@ ExitCode refuse(const multihead::Status& status) {
                                                          : multihead::kExitUsage;
 }
 
-// How many numbers the requested steps have for n tokens.
+// Returns how many numbers the requested steps have for n tokens.
 double trace_size(const Arguments& arguments, int64_t n) {
   const auto batch = static_cast<double>(arguments.batch);
   const auto heads = static_cast<double>(arguments.heads);
@@ -126,7 +126,7 @@ double trace_size(const Arguments& arguments, int64_t n) {
   return size;
 }
 
-// Parses --scores; false unless they are square matrices of one size, of finite numbers.
+// Parses --scores. Returns false unless they are square matrices of one size with finite numbers.
 bool parse_scores(const std::string& text, std::vector<float>& values, int64_t& heads,
                   int64_t& tokens) {
   int64_t in_row = 0, rows = 0;
@@ -164,7 +164,7 @@ bool parse_scores(const std::string& text, std::vector<float>& values, int64_t& 
   return end_head();
 }
 
-// Attention from given scores: Q = scores, K = the identity, scale 1.
+// Attention on given scores: Q = scores, K = the identity, scale 1.
 ExitCode run_scores(const Arguments& arguments) {
   std::vector<float> scores;
   int64_t heads = 0, n = 0;
@@ -328,7 +328,7 @@ int main(int argc, char** argv) {
     arguments.of_scores = scores->count() > 0;
     return multihead::finished(run(arguments));
   } catch (const CLI::ParseError& error) {
-    // CLI11 reports --help this way too, which is not an error.
+    // CLI11 reports --help as an exception too, although it is not an error.
     return multihead::finished(app.exit(error) == 0 ? multihead::kExitOk : multihead::kExitUsage);
   } catch (const std::bad_alloc&) {
     std::fputs("memory: expected as much as the trace needs, got none left to allocate\n", stderr);

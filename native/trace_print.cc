@@ -14,7 +14,7 @@
 namespace multihead::trace {
 namespace {
 
-// The sentence is UTF-8: every byte except continuation bytes starts a code point.
+// True for a UTF-8 continuation byte. Every other byte starts a code point.
 bool continues_code_point(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 size_t code_points(const std::string& text) {
@@ -22,7 +22,7 @@ size_t code_points(const std::string& text) {
          static_cast<size_t>(std::count_if(text.begin(), text.end(), continues_code_point));
 }
 
-// Right-aligned in `width` code points; a longer text is cut and ends in "…".
+// Right-aligns a text in `width` code points. A longer text is cut and ends in "…".
 std::string label(const std::string& text, size_t width) {
   const size_t length = code_points(text);
   if (length <= width) return std::string(width - length, ' ') + text;
@@ -38,7 +38,7 @@ struct Printer {
   const PrintOptions& options;
   size_t label_width;
 
-  // Prints a (rows, columns) matrix; the columns of a tokens-by-tokens matrix are tokens.
+  // Prints a (rows, columns) matrix. `by_token`: the columns are tokens.
   void matrix(const float* values, int64_t rows, int64_t columns, bool by_token) const {
     const int64_t shown = by_token ? columns : std::min(columns, options.columns);
     if (by_token) {
@@ -102,7 +102,7 @@ const std::map<std::string, const char*>& step_meanings() {
   return kMeanings;
 }
 
-// Steps are converted one at a time, because a number takes four times as much memory in JSON.
+// Converts one step at a time, because a number takes four times as much memory in JSON.
 void print_json(const std::vector<std::string>& tokens, const Trace& trace) {
   std::printf("{\"tokens\":%s,\"steps\":[", dump(tokens).c_str());
   const char* separator = "";

@@ -11,14 +11,14 @@
 namespace multihead::trace {
 
 struct PrintOptions {
-  int64_t head = 1;     // shown of steps that have heads, counted from 1
-  int64_t columns = 8;  // shown of a matrix at most, unless its columns are tokens
+  int64_t head = 1;     // head to show, counted from 1
+  int64_t columns = 8;  // limit on the columns shown, unless columns are tokens
 };
 
-// Every step by its name, and what it is.
+// The name and meaning of every step.
 const std::map<std::string, const char*>& step_meanings();
 
-// JSON has no infinities: null stands for one.
+// Prints JSON. JSON has no infinities, so they become null.
 void print_json(const std::vector<std::string>& tokens, const Trace& trace);
 
 void print_steps(const PrintOptions& options, const std::vector<std::string>& tokens,

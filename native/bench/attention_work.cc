@@ -18,7 +18,7 @@
 namespace multihead::bench {
 namespace {
 
-// A tensor (B, H, N, d); one stored as (B, N, H, d) is viewed as that.
+// Strides of a tensor viewed as (B, H, N, d). `tokens_first`: it is stored as (B, N, H, d).
 Dims strides_of(const Dims& shape, bool tokens_first) {
   if (!tokens_first) return contiguous_strides(shape);
   const int64_t heads = shape[1], tokens = shape[2], width = shape[3];
@@ -79,7 +79,7 @@ class AttentionWork : public Work {
     return error_on_sample(q(), k(), v(), options_, {out_.data(), q_shape_, q_strides_});
   }
 
-  // Eigen has no counterpart of returned weights and of bf16 products.
+  // Eigen has no counterpart of bf16 products or of returned weights.
   bool has_eigen() const override {
     return mask_kind_ != Mask::kWeights && options_.precision == Precision::kF32;
   }

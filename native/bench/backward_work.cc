@@ -48,7 +48,7 @@ class BackwardWork : public Work {
 
   std::span<const float> output() const override { return d_q_; }
 
-  // Two products of the forward, five of the backward.
+  // 2 d per product and visible pair: two products in the forward, five in the backward.
   double operations() const override {
     return 14.0 * static_cast<double>(shape_.batch * shape_.heads * shape_.width) *
            mask_.visible_pairs();

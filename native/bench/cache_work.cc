@@ -24,7 +24,7 @@ KVCacheConfig::Type type_of(std::string_view dtype) {
                            : Type::kF32;
 }
 
-// Rounds as the cache does: one scale, largest magnitude / 127, per row.
+// Rounds like the cache: each row has one scale, its largest magnitude / 127.
 void round_to_int8(std::vector<float>& values, int64_t width) {
   for (auto row = values.begin(); row != values.end(); row += width) {
     float largest = 0;
@@ -71,7 +71,7 @@ class CacheWork : public Work {
     return 4.0 * static_cast<double>(shape_.batch * shape_.heads * shape_.width * shape_.keys);
   }
 
-  // A step reads everything that the cache holds, scales included.
+  // A step reads the whole cache, including the scales.
   double bytes() const override { return static_cast<double>(cache_.bytes()); }
 
   double error() const override {

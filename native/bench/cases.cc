@@ -11,17 +11,17 @@ constexpr Shape kGpt2 = {"gpt2-1k", 1, 12, 12, 1024, 1024, 64};
 constexpr Shape kGpt2TokensFirst = {"gpt2-1k-bnhd", 1, 12, 12, 1024, 1024, 64, true};
 constexpr Shape kBlocks = {"gpt2-1152", 1, 12, 12, 1152, 1152, 64};
 constexpr Shape kBert = {"bert", 8, 12, 12, 128, 128, 64};
-// One sequence, which fits in cache; batches of 8 exceed the caches of many machines.
+// bert-b1 is one sequence and fits in cache; batches of 8 exceed the caches of many machines.
 constexpr Shape kBertOne = {"bert-b1", 1, 12, 12, 128, 128, 64};
 constexpr Shape kBertTokensFirst = {"bert-bnhd", 8, 12, 12, 128, 128, 64, true};
 constexpr Shape kVit = {"vit", 8, 12, 12, 197, 197, 64};
 constexpr Shape kVitOne = {"vit-b1", 1, 12, 12, 197, 197, 64};
-// A single head: threads can only share its rows.
+// One head, so threads can only share its rows.
 constexpr Shape kHead = {"head-1k", 1, 1, 1, 1024, 1024, 64};
 constexpr Shape kLlama3 = {"llama3-2k", 1, 32, 8, 2048, 2048, 128};
 constexpr Shape kLong = {"long-8k", 1, 4, 4, 8192, 8192, 64};
 constexpr Shape kLongHead = {"head-8k", 1, 1, 1, 8192, 8192, 64};
-// 256 sequences of 16 to 128 tokens, packed.
+// 256 packed sequences of 16 to 128 tokens.
 constexpr Shape kPacked = {"packed-256", 1, 12, 12, 128, 128, 64, false, 256, 16};
 constexpr Shape kGpt2Decode = {"gpt2-kv1k", 1, 12, 12, 1, 1024, 64};
 constexpr Shape kLlama3Decode[] = {
@@ -32,20 +32,21 @@ constexpr Shape kLlama3Decode[] = {
 };
 // d_model 768: x is (1, 512, 768).
 constexpr Shape kModule = {"mha-768", 1, 12, 12, 512, 512, 64};
-// The attention of each of its 12 layers; step_work.cc has the rest of the model.
+// The attention of each of the model's 12 layers; step_work.cc has the rest of the model.
 constexpr Shape kGpt2Small = {"gpt2-small", 1, 12, 12, 1, 1024, 64};
-// Rows x inputs x outputs: a projection of mha-768, and one token's q, k and v projections in one.
+// Rows x inputs x outputs: one projection of mha-768, and the fused q, k and v projection of one
+// token.
 constexpr Shape kGemm[] = {
     {"512x768x768", 1, 1, 1, 512, 768, 768},
     {"1x768x2304", 1, 1, 1, 1, 2304, 768},
 };
-// Of each layer; train_work.cc has the rest of the models.
+// The attention of each layer; train_work.cc has the rest of the models.
 constexpr Shape kTrain[] = {
     {"four-jobs", 16, 4, 4, 32, 32, 16},
     {"induction", 32, 2, 2, 32, 32, 16},
 };
 
-// 16k tokens of 2048 numbers, as in the tables of FlashAttention-3 (arXiv:2407.08608).
+// 16k tokens and 2048 elements per token, as in the tables of FlashAttention-3 (arXiv:2407.08608).
 constexpr Shape kServer[] = {
     {"d64-512", 32, 32, 32, 512, 512, 64},   {"d64-1k", 16, 32, 32, 1024, 1024, 64},
     {"d64-2k", 8, 32, 32, 2048, 2048, 64},   {"d64-4k", 4, 32, 32, 4096, 4096, 64},

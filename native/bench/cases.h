@@ -13,17 +13,17 @@ struct Shape {
   const char* name;
   int64_t batch, heads, kv_heads, queries, keys, width;
   bool tokens_first = false;  // (B, N, H, d) in memory
-  // Sequences of different lengths in one row, batch 1: their number, and the length of the
-  // shortest; the longest has `queries` tokens. 0: one call of attention() for `batch` sequences.
+  // Number of packed sequences with batch 1, and the length of the shortest; the longest has
+  // `queries` tokens. 0 sequences: one call of attention() for `batch` sequences.
   int64_t sequences = 0, shortest = 0;
 };
 
 enum class Mask : uint8_t {
   kFull,
   kCausal,
-  kBoolean,  // each position visible with probability 1/2: nothing can be skipped
-  kPadding,  // boolean (B, 1, 1, N_k), the last quarter of the keys hidden
-  kLengths,  // the same as kv_lengths
+  kBoolean,  // each pair visible with probability 1/2: nothing can be skipped
+  kPadding,  // boolean (B, 1, 1, N_k), hides the last quarter of the keys
+  kLengths,  // hides the last quarter of the keys by kv_lengths
   kWindow,   // causal, and at most 128 tokens back
   kBias,     // (N_q, N_k), dense
   kAlibi,    // causal
@@ -38,18 +38,18 @@ constexpr bool is_causal(Mask mask) {
 }
 
 enum class Op : uint8_t {
-  kForward,   // attention(), or attention_varlen() of packed sequences
-  kBackward,  // the same with attention_backward() or attention_varlen_backward()
-  kDecode,    // attention() of one query
-  kCache,     // KVCache::attend() of one query
+  kForward,   // attention(), or attention_varlen() for packed sequences
+  kBackward,  // kForward, then attention_backward() or attention_varlen_backward()
+  kDecode,    // attention() with one query
+  kCache,     // KVCache::attend() with one query
   kModule,    // MultiHeadAttention
-  kStep,      // Transformer::step() of one token
-  kTrain,     // Trainer::step(); `width` is that of a head
-  kGemm,      // linear(), of `queries` rows of `width`, with `keys` outputs
+  kStep,      // Transformer::step() with one token
+  kTrain,     // Trainer::step(); `width` is the width of a head
+  kGemm,      // linear() for `queries` rows of `width`, with `keys` outputs
 };
 const char* name_of(Op op);
 
-// bf16 inputs, and AttentionOptions::precision kBf16.
+// dtype name for bf16 inputs with AttentionOptions::precision kBf16.
 inline constexpr const char* kBf16Precision = "bf16-precision";
 
 inline constexpr int kOnDevice = 0;
@@ -58,15 +58,15 @@ struct Case {
   Op op;
   Shape shape;
   Mask mask;
-  const char* dtype;  // of k and v; q and the output are f32 in a cache's case
-  int threads;        // kOnDevice: on a GPU
+  const char* dtype;  // type of k and v; with a cache, q and the output are f32
+  int threads;        // or kOnDevice: on a GPU
   std::string name() const;
 };
 
-// Every case, at each of these numbers of threads.
+// Returns every CPU case, once for each number of threads.
 std::vector<Case> all_cases(const std::vector<int>& threads);
 
-// Every case on a GPU.
+// Returns every GPU case.
 std::vector<Case> all_device_cases();
 
 }  // namespace multihead::bench

@@ -25,55 +25,55 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BENCH = os.path.join(ROOT, 'build', 'cuda', 'native', 'multihead-bench')
 FILTER = r'^(forward/(d64|d128|d256|llama3)|decode/llama3)[^/]*/(full|causal)/(bf16|f16)/'
-# Largest difference that rounding explains: weights and outputs are rounded to the dtype, in a different order.
+# Largest difference that rounding explains: both sides round weights and outputs to the dtype, but sum in another order.
 ALLOWED = {'bf16': 2.0**-6, 'f16': 2.0**-9}
 BATCH_SECONDS = 1e-3
 BATCHES = 30
 
 
 class Failure(Exception):
-    """A case that did not run, in words."""
+    """The reason why a case did not run."""
 
 
 def objection(case):
-    """Why the peers cannot express a case, or None."""
+    """Returns the reason why the peers do not support a case, or None."""
     if case['name'].startswith('backward/'):
         return 'only outputs are compared, not gradients'
     if case['dtype'] not in ALLOWED or case['q_dtype'] != case['dtype']:
         return 'q, k and v are not all bf16 or all f16'
     if case['mask'] not in ('full', 'causal'):
         return f'the mask is {case["mask"]}'
-    # is_causal is aligned top left, multihead's cases bottom right.
+    # is_causal aligns the mask top left, multihead's cases align it bottom right.
     if case['mask'] == 'causal' and case['queries'] != case['keys']:
         return 'causal order is aligned differently'
     return None
 
 
 def operations(case):
-    """Ideal floating-point operations of a call."""
+    """Returns the ideal floating-point operations of a call."""
     pairs = case['queries'] * case['keys'] * (0.5 if case['mask'] == 'causal' else 1)
     return 4 * case['batch'] * case['heads'] * case['width'] * pairs
 
 
 def bytes_read(case):
-    """Bytes of keys and values in 16 bits."""
+    """Returns the bytes of 16-bit keys and values."""
     return 2 * 2 * case['batch'] * case['kv_heads'] * case['keys'] * case['width']
 
 
 def rate(case, seconds):
-    """TFLOP/s, or GB/s for one query, in words."""
+    """Returns the rate as text: TFLOP/s, or GB/s for one query."""
     if case['queries'] == 1:
         return f'{bytes_read(case) / seconds * 1e-9:.0f} GB/s'
     return f'{operations(case) / seconds * 1e-12:.1f} TFLOP/s'
 
 
 def copies_of(bytes_of_inputs, l2_bytes):
-    """How many copies of the inputs are used in turns; as rotated_copies() of device_work.h."""
+    """Returns the number of input copies that calls use in turns, like rotated_copies() of device_work.h."""
     return max(2, min(256, -(-4 * l2_bytes // bytes_of_inputs)))
 
 
 def run_ours(bench, name, folder):
-    """One turn of multihead-bench: its seconds a call and what it saved."""
+    """Runs multihead-bench once; returns seconds per call, the case, and the stem of the saved files."""
     command = [bench, '--device=cuda', '--alone', f'--benchmark_filter=^{name}$', '--benchmark_format=json', f'--save={folder}']
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
@@ -89,7 +89,7 @@ def run_ours(bench, name, folder):
 
 
 def compare(bench, name, peers, rounds, folder):
-    """A row: { name, us, rate, peers: { label: { us, ratio, difference } or { message } } }, or with a message."""
+    """Returns a row: { name, us, rate, peers: { label: { us, ratio, difference } or { message } } }, or { name, message }."""
     ours, theirs, differences = [], {}, {}
     for _ in range(rounds):
         seconds, case, stem = run_ours(bench, name, folder)
@@ -114,13 +114,13 @@ def compare(bench, name, peers, rounds, folder):
 
 
 def differs(row):
-    """Whether an output differs by more than rounding; also if it is NaN."""
+    """True if an output differs by more than rounding, or is NaN."""
     limits = [(peer['difference'], ALLOWED[row['dtype']]) for peer in row.get('peers', {}).values() if 'difference' in peer]
     return any(not difference <= limit for difference, limit in limits)
 
 
 def text_of(row):
-    """A row as text."""
+    """Returns a row as text."""
     if 'message' in row:
         return f'{row["name"]}: {row["message"]}'
     text = f'{row["name"]}: {row["us"]:.1f} us, {row["rate"]}'
@@ -141,13 +141,13 @@ class TorchPeers:
         self.torch = torch
         self.sdpa_kernel = sdpa_kernel
         self.backends = {'cuDNN': SDPBackend.CUDNN_ATTENTION, 'FlashAttention': SDPBackend.FLASH_ATTENTION}
-        # Where PyTorch does not say, that of the largest GPU so far.
+        # If PyTorch does not report the size, assume 128 MiB, the L2 cache of the largest GPU so far.
         l2_bytes = getattr(torch.cuda.get_device_properties(0), 'L2_cache_size', None)
         self.l2_bytes = l2_bytes or 128 << 20
         self.flush = torch.empty(2 * self.l2_bytes, dtype=torch.uint8, device='cuda')
 
     def run(self, case, stem):
-        """{ label: (seconds a call, largest difference from multihead's output) or why it does not run }"""
+        """Returns { label: (seconds per call, largest difference from multihead's output), or the reason why it failed }."""
         torch = self.torch
         dtype = {'bf16': torch.bfloat16, 'f16': torch.float16}[case['dtype']]
         q = self.read(stem + '.q', dtype, case, case['heads'], case['queries'])
@@ -186,7 +186,7 @@ class TorchPeers:
             events[1].synchronize()
             return events[0].elapsed_time(events[1]) * 1e-3 / calls, out
 
-        batch(5)  # loads the kernels
+        batch(5)  # warm-up: loads the kernels
         calls = max(1, min(200, round(BATCH_SECONDS / batch(5)[0])))
         samples = [batch(calls) for _ in range(BATCHES)]
         difference = (samples[-1][1].float() - ours).abs().max().item()
@@ -208,7 +208,7 @@ def arguments_of(args):
 
 
 def torch_peers():
-    """The peers, or Failure if there are none."""
+    """Returns the peers; raises Failure if there are none."""
     try:
         import torch
         import torch.nn.attention
@@ -248,7 +248,7 @@ def main(args):
                 row = {'name': name, 'message': str(failure), 'failed': True}
         rows.append(row)
         print(text_of(row), flush=True)
-        if options.json:  # after each row, for a run that is cut off
+        if options.json:  # after each row, in case the run is cut off
             with open(options.json, 'w', encoding='utf8') as file:
                 json.dump(rows, file, indent=2)
     return 1 if any(differs(row) or row.get('failed') for row in rows) else 0

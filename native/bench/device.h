@@ -1,6 +1,7 @@
-// What the benchmarks need of a GPU besides multihead/cuda.h: memory, times of events, and facts.
-// device_cuda.cc asks CUDA's runtime, no_device.cc stands in its place in builds without, and the
-// tests have an emulated device. Errors are exceptions with CUDA's text.
+// The GPU functions that the benchmarks need in addition to multihead/cuda.h: memory, timing by
+// events, and facts about the device. device_cuda.cc implements them with CUDA's runtime,
+// no_device.cc replaces it in builds without CUDA, and the tests have an emulated device. Errors
+// are exceptions with CUDA's text.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace multihead::bench {
 
-// Memory of the device. What is enqueued runs in order on the default stream.
+// Memory of the device. Enqueued work runs in order on the default stream.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -25,11 +26,11 @@ class DeviceMemory {
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
-  // These wait until it is done.
+  // upload() and download() wait until the copy has ended.
   void upload(const void* host, size_t at, size_t bytes) const;
   void download(void* host) const;
-  // These only enqueue.
-  void copy_to(const DeviceMemory& other) const;  // of at least the same size
+  // copy_to(), copy_within() and fill() only enqueue.
+  void copy_to(const DeviceMemory& other) const;  // `other` is at least as large
   void copy_within(size_t from, size_t to, size_t bytes) const;
   void fill(int byte) const;
 
@@ -47,17 +48,17 @@ class DeviceTimer {
   DeviceTimer& operator=(const DeviceTimer&) = delete;
 
   void start() const;           // enqueues the first event
-  double stop_seconds() const;  // enqueues the second one, and waits for it
+  double stop_seconds() const;  // enqueues the second event and waits for it
 
  private:
   [[maybe_unused]] void *first_ = nullptr, *last_ = nullptr;  // unused in no_device.cc
 };
 
-// Of the current device: { name, value } for people to read.
+// Facts about the current device for people to read: { name, value }.
 std::vector<std::pair<std::string, std::string>> device_facts();
 int64_t device_l2_bytes();
 
-// Bytes a second that a copy within the device reads and writes; measured by the first call.
+// Bytes per second that a copy within the device reads plus writes. The first call measures it.
 double device_copy_speed();
 
 }  // namespace multihead::bench

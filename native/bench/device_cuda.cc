@@ -1,4 +1,4 @@
-// device.h by CUDA's runtime.
+// Implements device.h with CUDA's runtime.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 void must(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // else the next check would report it again
+  cudaGetLastError();  // clear it, or the next check would report it again
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorName(error) + " (" +
                            cudaGetErrorString(error) + ")");
 }
@@ -35,7 +35,7 @@ int attribute(cudaDeviceAttr which) {
   return value;
 }
 
-// "13.0" of 13000
+// Converts CUDA's version number: 13000 gives "13.0".
 std::string version(int number) {
   return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
 }

@@ -17,8 +17,8 @@
 namespace multihead::bench {
 namespace {
 
-// Two events are measured to about a microsecond, and between the first one and the kernel there
-// may be a launch's latency: short calls are timed in batches of this length.
+// Length of a timed batch of calls. Short calls need batches: events are only precise to about a
+// microsecond, and a launch's latency may pass between the first event and the kernel.
 constexpr double kBatchSeconds = 1e-3;
 constexpr int kWarmUpCalls = 5;
 constexpr size_t kLeastSamples = 5;
@@ -28,14 +28,15 @@ class DeviceSession {
   DeviceSession(const Case& which, bool alone)
       : alone_(alone),
         work_(which),
-        // Overwritten before each sample. While that runs, the host enqueues the first call.
+        // Overwritten before each sample to flush the L2 cache. Meanwhile the host enqueues the
+        // first call.
         flush_(static_cast<size_t>(std::max<int64_t>(2 * device_l2_bytes(), 1 << 20))) {
-    // Loads the kernels, and raises the clock.
+    // Warm up: loads the kernels, and raises the clock.
     const double seconds = seconds_of_calls(kWarmUpCalls) / kWarmUpCalls;
     calls_ = std::clamp<int64_t>(std::llround(std::ceil(kBatchSeconds / seconds)), 1, 200);
   }
 
-  int64_t calls() const { return calls_; }  // of a sample
+  int64_t calls() const { return calls_; }  // calls per sample
 
   void sample() { samples_.push_back(seconds_of_calls(calls_) / static_cast<double>(calls_)); }
 
@@ -49,7 +50,7 @@ class DeviceSession {
       if (!alone_) counters["pct_copy"] = 100 * work_.bytes() / seconds / device_copy_speed();
     }
     counters["workspace_kB"] = static_cast<double>(work_.workspace_bytes()) / 1024;
-    // Once, since Google Benchmark asks for several reports.
+    // Examine only once: Google Benchmark requests several reports.
     if (!examined_) examine(options, which);
     examined_ = true;
     if (!alone_) counters["err"] = error_;
@@ -90,8 +91,8 @@ class DeviceSession {
 }  // namespace
 
 bool run_device_case(benchmark::State& state, const Case& which, const RunOptions& options) {
-  // One at a time: large shapes take much memory. Never destroyed, because CUDA's runtime may be
-  // gone when the program ends.
+  // Keep one session at a time, because large shapes take much memory. Never destroy the pointer,
+  // because CUDA's runtime may be gone when the program ends.
   static auto& session = *new std::unique_ptr<DeviceSession>;
   static std::string name;
   try {

@@ -8,8 +8,8 @@
 
 namespace multihead::bench {
 
-// As run_case(), of a case of all_device_cases(). With options.alone, the output is not compared
-// with the CPU's, and the device's copy speed is not measured.
+// Runs a case of all_device_cases() like run_case(). With options.alone, it does not compare the
+// output with the CPU, and does not measure the device's copy speed.
 bool run_device_case(benchmark::State& state, const Case& which, const RunOptions& options);
 
 }  // namespace multihead::bench

@@ -32,7 +32,7 @@ int64_t stored_bytes(const Numbers& numbers) {
   return static_cast<int64_t>(numbers.floats.size()) * bytes_of(numbers.dtype);
 }
 
-// Copies an array that options name to the device, and makes them name the copy.
+// Copies an array of the options to the device, and sets its pointer to the copy.
 template <class T>
 void move_to_device(const T*& data, size_t count, std::vector<DeviceMemory>& memory) {
   if (data == nullptr || count == 0) return;
@@ -128,7 +128,7 @@ DeviceWork::DeviceWork(const Case& which)
   workspace_ = DeviceMemory(needed);
 }
 
-// The output and its LSE, which backward reads.
+// Computes the output and the LSE that the backward reads.
 void DeviceWork::prepare_backward() {
   const auto queries = static_cast<size_t>(shape_.batch * shape_.heads * shape_.queries);
   const size_t q_bytes = q_.floats.size() * sizeof(float),
@@ -170,7 +170,7 @@ Status DeviceWork::run() {
 }
 
 double DeviceWork::operations() const {
-  // Two products forward, five backward.
+  // 2 d per product and visible pair: two products in the forward, five in the backward.
   const double products = which_.op == Op::kBackward ? 10.0 : 4.0;
   return products * static_cast<double>(shape_.batch * shape_.heads * shape_.width) *
          mask_.visible_pairs();

@@ -1,5 +1,5 @@
-// One case on a GPU: inputs in memory of the device, the calls, their ideal cost, and how the
-// output is checked.
+// One GPU case: its inputs in device memory, its calls, their ideal cost, and the check of the
+// output.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@
 
 namespace multihead::bench {
 
-// Copies of an array of inputs at different addresses: used in turns, so that a call does not find
-// in a cache what the call before has read.
+// Several copies of an input array at different addresses. Calls use them in turns, so that a call
+// does not find in a cache the data that the previous call read.
 class RotatedArray {
  public:
   RotatedArray(const void* host, int64_t bytes, int copies);
@@ -31,37 +31,37 @@ class RotatedArray {
   DeviceMemory memory_;
 };
 
-// How many copies of inputs of so many bytes are used in turns: 2 to 256, together at least four
-// times as large as the L2 cache where 256 are enough for that.
+// Number of copies of inputs of `bytes` bytes: from 2 to 256, and together at least four times the
+// L2 cache unless that takes more than 256.
 int rotated_copies(int64_t bytes, int64_t l2_bytes);
 
-// attention() of tensors (forward and decode), attention_backward() alone, or decode() over a
+// Runs attention() on tensors (forward and decode), attention_backward() alone, or decode() over a
 // contiguous cache.
 class DeviceWork {
  public:
   explicit DeviceWork(const Case& which);
 
-  // Enqueues the next call, on the next copy of the inputs.
+  // Enqueues the next call, with the next copy of the inputs.
   Status run();
 
-  // Ideal floating-point operations of one call: 4 d for each pair of query and key that the mask
-  // leaves visible, half of all pairs when causal; 10 d of backward.
+  // Ideal floating-point operations of one call: 4 d per visible pair of query and key, or 10 d for
+  // the backward. A causal mask counts half of all pairs.
   double operations() const;
-  // Bytes of keys and values that one call must read, if reading them limits its speed (one query);
-  // else 0.
+  // Bytes of keys and values that a call with one query must read, because reading limits its
+  // speed; 0 for all other calls.
   double bytes() const;
   uint64_t workspace_bytes() const { return workspace_.bytes(); }
-  // Which kernel serves it and why.
+  // Returns the kernel that serves the case, and why.
   std::string explanation() const;
 
-  // The output (B, H, N, d) of the last call; of backward d_q.
+  // Returns the output (B, H, N, d) of the last call; for the backward, d_q.
   std::vector<float> output() const;
-  // Largest difference of `output` from the result of the library on the CPU, in f32 from the same
-  // rounded inputs, over the query heads of the last key/value head of the last batch entry.
+  // Largest difference of `output` from the library's f32 result on the CPU, from the same rounded
+  // inputs. Covers the query heads of the last key/value head of the last batch entry.
   double error(const std::vector<float>& output) const;
 
   // Writes STEM.q, STEM.k and STEM.v as they are stored, `output` to STEM.f32, and the shape, the
-  // dtypes and whether the case is causal to STEM.json. False if that fails.
+  // dtypes and a causal flag to STEM.json. Returns false on failure.
   bool save(const std::string& stem, const std::vector<float>& output) const;
 
  private:
@@ -81,9 +81,9 @@ class DeviceWork {
   MaskInputs mask_;
   int copies_, copy_ = 0;
   RotatedArray q_rows_, k_rows_, v_rows_;
-  std::vector<DeviceMemory> of_options_;  // arrays that options_ names
+  std::vector<DeviceMemory> of_options_;  // device copies of the arrays of options_
   AttentionOptions options_;
-  DeviceMemory lengths_, firsts_;  // of a cache
+  DeviceMemory lengths_, firsts_;  // cache lengths and first tokens
   DeviceMemory out_, workspace_;
   struct Backward {
     Numbers d_out;

@@ -1,6 +1,6 @@
-// Compiled for this machine's processor (-march=native), as users do who want speed from Eigen. The
-// build renames Eigen's namespace in this file, so that the linker never mixes its inline functions
-// with those of the oracle, which are compiled with other flags.
+// Compiled for this machine's processor (-march=native), like programs that want speed from Eigen.
+// The build renames Eigen's namespace in this file. Otherwise the linker could mix its inline
+// functions with the oracle's, which are compiled with other flags.
 #include "eigen_peer.h"
 
 #include <Eigen/Core>

@@ -1,5 +1,5 @@
-// The peer of every machine: attention as it is usually written with Eigen, as products of whole
-// matrices on one thread. The oracle does not use it.
+// The comparison program on every machine: attention as usually written with Eigen, with products
+// of whole matrices on one thread. The oracle does not use it.
 #pragma once
 
 #include <array>
@@ -11,14 +11,14 @@ struct EigenAttention {
   const float *q, *k, *v;
   float* out;
   int64_t batch, heads, kv_heads, queries, keys, width;
-  std::array<int64_t, 3> q_strides, k_strides;  // over (B, H, N); out is as q, v as k
+  std::array<int64_t, 3> q_strides, k_strides;  // axes (B, H, N); also for out and v
   bool causal;                                  // aligned bottom right
   const float* additive;  // (H or 1, N_q, N_k), added to the scores; may be null
   int64_t additive_head_stride;
 };
 void eigen_attention(const EigenAttention& problem);
 
-// x (tokens, embed), each weight (embed, embed), y = x W^T.
+// x is (tokens, embed), each weight (embed, embed); y = x W^T.
 struct EigenModule {
   const float* x;
   std::array<const float*, 4> weights;  // q, k, v, out
@@ -27,7 +27,7 @@ struct EigenModule {
 };
 void eigen_module(const EigenModule& problem);
 
-// x (rows, in), weight (outputs, in), out = x W^T + bias; the same for all peers.
+// out = x W^T + bias, with x (rows, in) and weight W (outputs, in). Eigen and OpenBLAS both use it.
 struct PeerLinear {
   const float *x, *weight, *bias;
   float* out;

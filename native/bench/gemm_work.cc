@@ -1,4 +1,4 @@
-// Benchmark of linear(): a product with weights, of many rows or of one.
+// Benchmark of linear(): x times weights, for many rows of x or for one.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -17,7 +17,7 @@
 namespace multihead::bench {
 namespace {
 
-// The rows of x are the case's queries; the outputs are its keys.
+// The case's queries are the rows of x, its keys are the outputs.
 class GemmWork : public Work {
  public:
   explicit GemmWork(const Case& which)

@@ -1,4 +1,4 @@
-// Inputs that the native and the JavaScript benchmarks generate alike, so that outputs can be
+// Inputs that the native and the JavaScript benchmarks generate identically, so that outputs can be
 // compared.
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace multihead::bench {
 
-// Numbers in [-1, 1), by a linear congruential generator (Numerical Recipes' constants), which is
-// one line in any language. Its low bits are not random, which does not matter here.
+// Numbers in [-1, 1) from a linear congruential generator (constants of Numerical Recipes), which
+// is one line in any language. Its low bits are not random, which does not matter here.
 std::vector<float> random_floats(int64_t count, uint32_t seed);
 inline constexpr uint32_t kQuerySeed = 1, kKeySeed = 2, kValueSeed = 3, kMaskSeed = 4,
                           kGradientSeed = 5;
 
-// Numbers in a dtype, and the same numbers as floats.
+// Numbers rounded to a dtype, and the same numbers as floats.
 struct Numbers {
   std::vector<float> floats;  // after rounding to the dtype
   std::vector<uint16_t> halves;
@@ -26,7 +26,7 @@ struct Numbers {
   ConstAnyTensor view(const Dims& shape, const Dims& strides) const;
 };
 DType dtype_of(const char* name);
-// kBf16 for kBf16Precision.
+// Returns kBf16 for the name kBf16Precision.
 Precision precision_of(const char* name);
 
 // The options of a mask, and the memory that they point to.
@@ -37,9 +37,10 @@ class MaskInputs {
   MaskInputs& operator=(const MaskInputs&) = delete;
 
   const AttentionOptions& options() const { return options_; }
-  // Visible pairs of query and key of one head of one batch entry; half of all when causal.
+  // Visible pairs of query and key per head and batch entry. A causal mask counts half of all
+  // pairs.
   double visible_pairs() const { return visible_pairs_; }
-  // The mask without its causal part, as a bias (H or 1, N_q, N_k); empty if nothing remains.
+  // Returns the non-causal part of the mask as a bias (H or 1, N_q, N_k); empty if there is none.
   std::vector<float> additive() const;
 
  private:

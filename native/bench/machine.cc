@@ -21,7 +21,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Lower bits are better targets.
+// Bits of the supported targets. Lower bits are better targets.
 std::vector<int64_t> target_bits() {
   std::vector<int64_t> bits;
   for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
@@ -43,7 +43,7 @@ bool use_simd_target(const std::string& name) {
   for (const int64_t target : target_bits()) {
     const std::string found = lower(hwy::TargetName(target));
     if (found == wanted || (wanted == "avx512" && found.starts_with("avx3"))) {
-      // Highway's own tests use this: its dispatch tables ask SupportedTargets().
+      // Highway's own tests use this function: dispatch tables ask SupportedTargets().
       hwy::SetSupportedTargetsForTest(target);
       return true;
     }

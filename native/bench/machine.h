@@ -1,4 +1,4 @@
-// Facts about the machine of this run.
+// Facts about the machine that runs the benchmark.
 #pragma once
 
 #include <string>
@@ -6,25 +6,25 @@
 
 namespace multihead::bench {
 
-// The SIMD targets that are compiled in and that this processor supports, by Highway's names.
+// Highway's names of the SIMD targets that are compiled in and supported by this processor.
 std::vector<std::string> simd_targets();
 
-// Restricts every kernel, and the measurement of the peak, to the target of that name, in upper or
-// lower case; false if there is none. "avx512" means the best of the AVX3 family.
+// Restricts every kernel and the peak measurement to the target `name`, in upper or lower case.
+// Returns false if there is no such target. "avx512" means the best of the AVX3 family.
 bool use_simd_target(const std::string& name);
 
-// Plans calls for processors of Intel ("intel") or of others ("other"), whatever this one is; false
-// for another name.
+// Plans calls as on a processor of Intel ("intel") or of another vendor ("other"), whatever this
+// processor is. Returns false for another name.
 bool use_processor(const std::string& name);
 
 struct Machine {
-  double fma_peak;         // floating-point operations a second, one thread
-  double read_stream;      // bytes a second, one thread
-  double read_stream_all;  // bytes a second, all threads
+  double fma_peak;         // floating-point operations per second, one thread
+  double read_stream;      // bytes per second, one thread
+  double read_stream_all;  // bytes per second, all threads
   int threads;
 };
 
-// Measured by the first call, on the current SIMD target.
+// The first call measures the current SIMD target.
 const Machine& machine();
 
 }  // namespace multihead::bench

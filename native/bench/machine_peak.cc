@@ -18,10 +18,12 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 12 independent chains: two FMA units with a latency of 4 need 8, and 16 registers hold no more.
+// 12 independent chains: two FMA units with a latency of 4 need 8, and 16 registers have no room
+// for more.
 constexpr size_t kChains = 12;
 
-// Returns the number of operations; `sink` prevents that they are optimised away.
+// Returns the number of operations. Writes to `sink`, so that the compiler cannot remove the
+// operations.
 HWY_NOINLINE double fma_chains(size_t rounds, float* sink) {
   const hn::ScalableTag<float> d;
   const auto factor = hn::Set(d, sink[0]);
@@ -61,8 +63,8 @@ HWY_EXPORT(sum_of);
 namespace multihead::bench {
 namespace {
 
-// Larger than the last-level cache of most machines. Even on a server with a larger cache, the
-// second half evicts this process's share of it.
+// Exceeds the last-level cache of most machines. On a server with a larger cache, reading the
+// second half still evicts most of the benchmark's data.
 const std::vector<float>& large_memory() {
   static const std::vector<float> memory((size_t{512} << 20) / sizeof(float), 1.0F);
   return memory;

@@ -3,16 +3,16 @@
 
 namespace multihead::bench {
 
-// Floating-point operations per second of one thread: independent fused multiply-adds (or
-// multiply and add, on a target without) in registers, on the SIMD target in use. The best
-// of several short runs.
+// Floating-point operations per second of one thread on the current SIMD target: independent fused
+// multiply-adds (or a multiply and an add, on a target without FMA) in registers. The best of
+// several short runs.
 double measure_fma_peak();
 
 // Bytes per second that `threads` threads together read from memory that no cache holds. Builds
-// without threads (WebAssembly) only take 1.
+// without threads (WebAssembly) only accept 1.
 double measure_read_stream(int threads);
 
-// Reads so much memory that the caches hold nothing else.
+// Reads 512 MB, so that no cache holds other data.
 void evict_caches();
 
 }  // namespace multihead::bench

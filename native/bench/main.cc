@@ -3,26 +3,26 @@
 //   multihead-bench [--device=cuda] [--target=NAME] [--processor=NAME] [--threads=LIST]
 //                   [--save=FOLDER] [--alone] [--explain] [--schedule=LIST] [--benchmark_…]
 //
-// --alone skips Eigen and the machine's limits, for one turn of a comparison with another program.
+// --alone skips Eigen and the machine's limits. Use it to alternate with another program.
 // --device=cuda runs the cases of device_measure.h instead, on the current GPU.
 //
 // Names are op/shape/mask/dtype/threads:N. Counters:
-//   us, cold_us   median of one call; the first one of a new Context, after reading 512 MB
-//   GFLOPS        ideal operations per second: 4 d for each pair of query and key that the mask
-//                 leaves visible, half of all pairs when causal
-//   pct_peak      per cent of the threads' FMA peak, measured in this run on the same SIMD target
+//   us, cold_us   median of one call; time of the first call of a new Context, after reading 512 MB
+//   GFLOPS        ideal operations per second: 4 d per visible pair of query and key; a causal mask
+//                 counts half of all pairs
+//   pct_peak      percent of the threads' FMA peak, measured in this run on the same SIMD target
 //   GBps          bytes of K and V, of weights, or of both (step), read per second (one query)
-//   pct_stream    per cent of the same threads' read bandwidth, measured in this run (one query)
-//   scratch_kB    memory besides inputs and outputs, of all threads
+//   pct_stream    percent of the same threads' read bandwidth, measured in this run (one query)
+//   scratch_kB    memory in addition to inputs and outputs, of all threads
 //   err           largest difference from the float64 oracle, on a sample of rows
-//   eigen_…       a plain Eigen version on one thread, in turns with multihead: its time, the ratio
-//                 of its time to multihead's, and the largest difference of the outputs
-//   openblas_…    the same for products with OpenBLAS, if the build has found it
-// On a GPU names end in /cuda, and the counters are:
-//   us            of a call between two events: the median of batches, on inputs in no cache
-//   TFLOPS, GBps  as above
-//   pct_copy      per cent of the speed of a copy within the device (one query)
-//   workspace_kB  memory that the call is given besides
+//   eigen_…       a plain Eigen version on one thread, alternating with multihead: its time, its
+//                 time divided by multihead's, and the largest difference of the outputs
+//   openblas_…    the same values for products with OpenBLAS, if the build has found it
+// On a GPU, names end in /cuda, and the counters are:
+//   us            a call, measured between two events: median of batches, with inputs in no cache
+//   TFLOPS, GBps  like GFLOPS and GBps above
+//   pct_copy      percent of the speed of a copy within the device (one query)
+//   workspace_kB  workspace of the call
 //   err           largest difference from the library on the CPU, of one key/value head
 #include <benchmark/benchmark.h>
 
@@ -57,9 +57,9 @@ namespace {
 
 struct Arguments {
   std::string device = "cpu", target, processor, save;
-  std::vector<int> threads, schedule;  // empty: one and all; no simulation
+  std::vector<int> threads, schedule;  // if empty: threads 1 and all; no simulation
   bool alone = false, explain = false, list = false;
-  std::string wrong;        // what is wrong with a list of numbers
+  std::string wrong;        // error in a list of numbers
   std::vector<char*> rest;  // arguments for Google Benchmark
 };
 
@@ -68,7 +68,7 @@ std::optional<std::string> value_of(std::string_view argument, std::string_view 
   return std::string(argument.substr(name.size()));
 }
 
-// Numbers from 1 to `most`, separated by commas; none if the text is anything else.
+// Parses numbers from 1 to `most`, separated by commas. Returns an empty list for any other text.
 std::vector<int> numbers_of(std::string_view text, int most) {
   std::vector<int> numbers;
   const char* at = text.data();
@@ -93,7 +93,8 @@ void take_numbers(Arguments& arguments, std::string_view option, std::string_vie
 }
 
 Arguments parse(int argc, char** argv) {
-  // Enough for steady medians. Google Benchmark's default, 0.5 s, would take twice as long overall.
+  // 0.2 s suffices for steady medians. Google Benchmark's default, 0.5 s, would take twice as long
+  // overall.
   static std::string least_time = "--benchmark_min_time=0.2";
   Arguments arguments;
   arguments.rest = {argv[0], least_time.data()};
@@ -124,7 +125,7 @@ Arguments parse(int argc, char** argv) {
   return arguments;
 }
 
-// What is wrong with --device and the options beside it, or an empty string.
+// Returns the error in --device and the options used with it, or an empty string.
 std::string device_complaint(const Arguments& arguments) {
   if (arguments.device == "cpu") return "";
   if (arguments.device != "cuda") {
@@ -141,7 +142,7 @@ std::string device_complaint(const Arguments& arguments) {
   return status.ok() ? "" : "--device=cuda: " + status.message();
 }
 
-// Returns what is wrong with the arguments, or an empty string.
+// Returns the error in the arguments, or an empty string.
 std::string complaint(const Arguments& arguments) {
   if (!arguments.wrong.empty()) return arguments.wrong;
   if (std::string wrong = device_complaint(arguments); !wrong.empty()) return wrong;
@@ -204,7 +205,7 @@ std::vector<int> threads_of(const Arguments& arguments) {
   return all > 1 ? std::vector<int>{1, all} : std::vector<int>{1};
 }
 
-// Of the cases of one thread whose names match --benchmark_filter.
+// Prints schedules for the cases with one thread whose names match --benchmark_filter.
 int simulate(const std::vector<int>& cores) {
   std::vector<Case> chosen;
   std::string filter = benchmark::GetBenchmarkFilter();
@@ -273,7 +274,7 @@ int main(int argc, char** argv) {
       return multihead::kExitFailed;
     }
   }
-  std::cout << std::unitbuf;  // a reader of the JSON gets each result at once
+  std::cout << std::unitbuf;  // a reader of the JSON gets each result immediately
   const size_t found = benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   if (!std::cout) {

@@ -20,7 +20,8 @@
 namespace multihead::bench {
 namespace {
 
-// One reading of the clock costs 20 to 50 ns: short calls are timed in batches of this length.
+// Length of a timed batch of calls. Short calls need batches, because one reading of the clock
+// costs 20 to 50 ns.
 constexpr double kBatchSeconds = 20e-6;
 constexpr size_t kLeastSamples = 5;
 constexpr double kMostSecondsForLeast = 3;
@@ -39,7 +40,7 @@ class Session {
  public:
   Session(const Case& which, bool alone)
       : which_(which), alone_(alone), work_(make_work(which)), context_(which.threads) {
-    // Cold: a new context, so nothing is planned and no scratch is allocated, and empty caches.
+    // Cold: the new context has no plan and no scratch, and the caches are empty.
     do {
       Context fresh(which.threads);
       evict_caches();
@@ -58,8 +59,8 @@ class Session {
                     static_cast<double>(batch_));
   }
 
-  // Eigen takes turns with multihead: it has a sample before each of the batches of samples that
-  // Google Benchmark asks for, and more if there were few.
+  // Eigen alternates with multihead: it takes one sample before each batch of samples that Google
+  // Benchmark requests, and more if there were few batches.
   void sample_eigen() {
     if (alone_ || !work_->has_eigen() || (!eigen_.empty() && sum(eigen_) > kEigenSeconds)) return;
     eigen_.push_back(seconds_of([&] { work_->run_eigen(); }));
@@ -173,7 +174,7 @@ std::string stem_of(const Case& which) {
 }
 
 bool run_case(benchmark::State& state, const Case& which, const RunOptions& options) {
-  static std::unique_ptr<Session> session;  // one at a time: large shapes take much memory
+  static std::unique_ptr<Session> session;  // one at a time, because of memory
   static std::string name;
   try {
     if (name != which.name()) {

@@ -30,7 +30,7 @@ class ModuleWork : public Work {
                       : 0) {
     for (uint32_t i = 0; i < 4; ++i) {
       weights_.push_back(random_floats(embed_ * embed_, kQuerySeed + 1 + i));
-      // Of the size of trained weights, so that the softmax is neither flat nor one-hot.
+      // Scale weights to the size of trained ones, so that the softmax is neither flat nor one-hot.
       for (float& value : weights_.back()) value *= 0.05F;
     }
     const Dims w_shape{embed_, embed_};
@@ -68,7 +68,7 @@ class ModuleWork : public Work {
     return 4.0 * 2.0 * tokens * embed * embed + 4.0 * tokens * tokens * embed;
   }
 
-  // The largest error of two rows.
+  // Returns the largest error of two rows.
   double error() const override;
 
   bool has_eigen() const override { return precision_ == Precision::kF32; }
@@ -104,8 +104,8 @@ void add(std::vector<double>& sum, double factor, const float* row) {
   for (size_t c = 0; c < sum.size(); ++c) sum[c] += factor * static_cast<double>(row[c]);
 }
 
-// One row at a time: q . (W_k x_j) = (W_k^T q) . x_j and sum w_j (W_v x_j) = W_v (sum w_j x_j), so
-// no other token needs to be projected.
+// Computes one row without projecting the other tokens: q . (W_k x_j) = (W_k^T q) . x_j and sum w_j
+// (W_v x_j) = W_v (sum w_j x_j).
 double ModuleWork::error() const {
   const auto embed = static_cast<size_t>(embed_), width = static_cast<size_t>(shape_.width);
   const auto tokens = static_cast<size_t>(shape_.queries);

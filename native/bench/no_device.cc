@@ -1,5 +1,5 @@
-// In place of device_cuda.cc in builds without CUDA, where cuda::available() is asked before and
-// nothing here is reached.
+// Replaces device_cuda.cc in builds without CUDA. These functions are never reached, because the
+// program checks cuda::available() first.
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>

@@ -29,8 +29,8 @@ TensorView<T> row_of(const TensorView<T>& t, int64_t row, int64_t keys) {
   return {t.data + at, {1, keys}};
 }
 
-// Calls visit(row, its query, the keys and values that it may see, its options) for the first row
-// of the last head, the last, and some between.
+// Calls visit(row, its query, the keys and values that it may see, its options) for some rows of
+// the last head: the first, the last, and some between.
 template <class Visit>
 void for_sample_rows(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                      const AttentionOptions& options, const Visit& visit) {
@@ -38,8 +38,8 @@ void for_sample_rows(const ConstAnyTensor& q, const ConstAnyTensor& k, const Con
   const int64_t head = q.shape[1] - 1, kv_head = k.shape[1] - 1;
   const bool causal = options.causal.alignment != Alignment::kNone;
   for (const int64_t row : {int64_t{0}, rows / 3, rows / 2, rows - 1}) {
-    // The oracle gets only the keys up to the query's position: with bottom-right alignment these
-    // are the visible ones.
+    // Give the oracle only the keys up to the query's position: with bottom-right alignment these
+    // are the visible keys.
     const int64_t seen = causal ? row + 1 + keys - rows : keys;
     AttentionOptions of_row = options;
     of_row.mask = row_of(options.mask, row, seen);
@@ -50,7 +50,7 @@ void for_sample_rows(const ConstAnyTensor& q, const ConstAnyTensor& k, const Con
   }
 }
 
-// The largest difference of `expected` from row `row` of the last head.
+// Largest difference between `expected` and row `row` of the last head of `got`.
 double difference(const std::vector<double>& expected, const ConstTensor& got, int64_t row) {
   const ConstAnyTensor of_row = part(got, got.shape[1] - 1, row, 1);
   double largest = 0;

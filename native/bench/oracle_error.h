@@ -9,7 +9,7 @@ namespace multihead::bench {
 double error_on_sample(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                        const AttentionOptions& options, const ConstTensor& out);
 
-// The same of d_q.
+// Largest difference of d_q from the float64 oracle, in the same few rows.
 double gradient_error_on_sample(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                 const ConstAnyTensor& v, const AttentionOptions& options,
                                 const ConstAnyTensor& d_out, const ConstTensor& d_q);

@@ -14,12 +14,12 @@
 namespace multihead::bench {
 namespace {
 
-// Where each sequence begins, and the end of the last: lengths from the shortest to the longest, in
-// an order that looks random.
+// Returns the starts of all sequences and the end of the last. Lengths go from the shortest to the
+// longest in an order that looks random.
 std::vector<int32_t> starts_of(const Shape& shape) {
   std::vector<int32_t> starts{0};
   const int64_t lengths = shape.queries - shape.shortest + 1;
-  constexpr int64_t kStep = 37;  // a prime, so that every length comes up
+  constexpr int64_t kStep = 37;  // a prime, so that every length occurs
   for (int64_t s = 0; s < shape.sequences; ++s) {
     starts.push_back(starts.back() + static_cast<int32_t>(shape.shortest + s * kStep % lengths));
   }
@@ -63,7 +63,7 @@ class PackedWork : public Work {
 
   std::span<const float> output() const override { return backward_ ? d_q_ : out_; }
 
-  // 4 d for each pair that a query sees, 14 d with the backward; half of all pairs when causal.
+  // 4 d per visible pair, 14 d with the backward. A causal mask counts half of all pairs.
   double operations() const override {
     double pairs = 0;
     for (size_t s = 0; s + 1 < starts_.size(); ++s) {
@@ -74,7 +74,7 @@ class PackedWork : public Work {
     return (backward_ ? 14.0 : 4.0) * static_cast<double>(shape_.heads * shape_.width) * pairs;
   }
 
-  // Of the last sequence.
+  // Error of the last sequence.
   double error() const override {
     const int32_t first = starts_[starts_.size() - 2], end = starts_.back();
     const auto rows = [&](const std::vector<float>& packed, const Dims& shape) {

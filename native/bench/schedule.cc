@@ -23,7 +23,7 @@
 namespace multihead::bench {
 namespace {
 
-// Seconds that this thread has run, so that other programs on this machine do not make jobs longer.
+// CPU seconds of this thread, so that other programs on this machine do not make jobs longer.
 double thread_seconds() {
 #if defined(CLOCK_THREAD_CPUTIME_ID)
   timespec time{};
@@ -37,7 +37,7 @@ double thread_seconds() {
 constexpr int kLeastTurns = 2, kMostTurns = 9;
 constexpr double kEnoughSeconds = 0.5;
 
-// One call of run_jobs(): the seconds of its jobs, and of the whole as it ran here.
+// One call of run_jobs(): the seconds of each job, and of the whole call as it ran here.
 struct Region {
   int threads;
   std::vector<double> jobs;
@@ -64,7 +64,7 @@ double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-// When the last job ends, if each begins on the core that is free first.
+// Simulated end of the last job, if each job starts on the core that is free first.
 double end_of(const Region& region) {
   const size_t cores = std::min(static_cast<size_t>(region.threads), region.jobs.size());
   if (cores == 0) return 0;
@@ -80,7 +80,7 @@ double end_of(const Region& region) {
   return end;
 }
 
-// A call: its regions, and the time between them.
+// A recorded call: its regions, and the time between them.
 struct Recording {
   std::vector<Region> regions;
   double between = 0;
@@ -108,7 +108,8 @@ bool run(Work& work, Context& context) {
   return status.ok();
 }
 
-// Of each job the least of some turns, because whatever else the machine does makes caches colder.
+// Records the least time of each job over several runs, because other activity on the machine makes
+// caches colder.
 bool record(Work& work, int threads, Recording& least) {
   Context context(threads);
   const auto begin = Clock::now();
@@ -123,7 +124,7 @@ bool record(Work& work, int threads, Recording& least) {
     engine::run_jobs_instead = nullptr;
     if (!ok) return false;
     for (const Region& region : now.regions) now.between -= region.here;
-    if (turn == 0) continue;  // memory is reserved
+    if (turn == 0) continue;  // the first run also reserves memory
     if (turn == 1) {
       least = std::move(now);
       continue;
@@ -139,7 +140,7 @@ bool record(Work& work, int threads, Recording& least) {
   return true;
 }
 
-// The median of one thread's time over that of several, in turns.
+// Measures the speed-up: median of (time of one thread) / (time of `threads` threads), alternating.
 bool measure(Work& work, int threads, double& speed_up) {
   Context one(1), several(threads);
   std::vector<double> ratios;

@@ -1,6 +1,6 @@
-// One decode step of a GPT-2-small-shaped transformer: 12 layers of width 768 with 12 heads and an
-// MLP of 3072 (GELU by tanh), 1024 learned positions, 50257 tokens with the embedding as output,
-// and a cache that the step fills to the last of its 1024 tokens.
+// One decode step of a transformer with the shape of GPT-2 small: 12 layers of width 768 with 12
+// heads and an MLP of 3072 (GELU by tanh), 1024 learned positions, 50257 tokens, and the embedding
+// as output matrix. The step adds the last of the cache's 1024 tokens.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -63,14 +63,14 @@ class StepWork : public Work {
            4.0 * static_cast<double>(kLayers * shape_.keys) * static_cast<double>(embed_);
   }
 
-  // Every matrix once, and every layer's keys and values. The small rest (biases, norms,
-  // activations, one row of each embedding, logits: 0.2 %) is left out.
+  // Counts every matrix once, and every layer's keys and values. Leaves out biases, norms,
+  // activations, one row of each embedding and the logits: 0.2 %.
   double bytes() const override {
     const double kept = 2.0 * static_cast<double>(kLayers * shape_.keys * embed_);
     return sizeof(float) * (matrix_elements() + kept);
   }
 
-  // The error of all logits against the step in double, over the cached keys and values.
+  // Error of all logits compared with the step in double, over the cached keys and values.
   double error() const override;
 
  private:
@@ -78,7 +78,7 @@ class StepWork : public Work {
     return static_cast<double>(kLayers * embed_ * (4 * embed_ + 2 * kMlp) + kVocabulary * embed_);
   }
 
-  // All parameters except the gains of norms are slices of one array, with GPT-2's initial standard
+  // All parameters except norm gains are slices of one array, with GPT-2's initial standard
   // deviation.
   void load_weights() {
     std::vector<float> numbers = random_floats(kVocabulary * embed_, kKeySeed);
@@ -139,7 +139,7 @@ class StepWork : public Work {
   Transformer model_;
   TransformerCache cache_;
   StateDict parameters_;
-  std::vector<Trace> kept_;  // keys and values in the cache, layer by layer
+  std::vector<Trace> kept_;  // cached keys and values of each layer
   std::vector<float> logits_;
 };
 
@@ -178,7 +178,7 @@ Row StepWork::normalised(const Row& x, const std::string& name) const {
   return y;
 }
 
-// The merged heads of the newest token.
+// Attention output of the newest token, with heads merged.
 Row StepWork::attended(const Row& qkv, int64_t layer) const {
   const Trace& kept = kept_[static_cast<size_t>(layer)];
   const int64_t before = shape_.keys - 1, width = shape_.width;

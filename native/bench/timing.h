@@ -21,7 +21,8 @@ double seconds_of(const Call& call) {
   return seconds_since(start);
 }
 
-// Of an even number of values the larger of the two in the middle. There must be at least one.
+// Returns the median; for an even number of values, the larger of the two middle ones. There must
+// be at least one value.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -51,7 +51,7 @@ class TrainWork : public Work {
                                    .num_readouts = size_.readouts},
                                   model_);
     if (status_.ok()) status_ = model_.initialise({.seed = 1});
-    // A rate at which the parameters stay what they are, so that all runs are alike.
+    // The learning rate is too small to change the parameters, so all runs are alike.
     if (status_.ok()) status_ = Trainer::create(model_, {.learning_rate = 1e-12F}, trainer_);
   }
 
@@ -64,10 +64,10 @@ class TrainWork : public Work {
     return {};
   }
 
-  // The loss, and the norm of its gradient.
+  // Returns the loss, and the norm of its gradient.
   std::span<const float> output() const override { return output_; }
 
-  // Three products for each matrix, and for each pair of tokens the seven of attention.
+  // Three products per matrix, plus the seven products of attention per pair of tokens.
   double operations() const override {
     const auto tokens = static_cast<double>(shape_.batch * shape_.queries);
     const auto width = static_cast<double>(embed()), layers = static_cast<double>(size_.layers);
@@ -77,12 +77,13 @@ class TrainWork : public Work {
     return 6 * tokens * matrices + layers * 14 * width * pairs;
   }
 
-  // The slope of the loss along its gradient, by finite differences, is the gradient's norm.
+  // Compares the gradient's norm with the slope of the loss along the gradient, by finite
+  // differences.
   double error() const override;
 
  private:
   int64_t embed() const { return shape_.heads * shape_.width; }
-  // The loss of `model`, with logits in float and their cross-entropy in double.
+  // The loss of `model`, with f32 logits and the cross-entropy in double.
   double loss_of(const Transformer& model, Context& context) const;
 
   Shape shape_;

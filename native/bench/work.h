@@ -1,4 +1,4 @@
-// The operations of the benchmarks: how each is run, its ideal cost, and how its output is checked.
+// The operations of the benchmarks: how to run each, its ideal cost, and the check of its output.
 #pragma once
 
 #include <memory>
@@ -20,26 +20,26 @@ class Work {
 
   // Ideal floating-point operations of one run.
   virtual double operations() const = 0;
-  // Bytes of keys and values, of weights, or of both (a step), that one run must read, if reading
-  // them limits its speed; else 0.
+  // Bytes of keys and values, of weights, or of both (a step) that one run must read, if reading
+  // limits its speed; else 0.
   virtual double bytes() const { return 0; }
-  // Which path of attention() and which kernel of products serve it, and why; may be empty.
+  // Returns the kernels of attention() and of products that serve the case, and why; may be empty.
   virtual std::string explanation() { return {}; }
   // Largest difference of the output from the float64 oracle, on a sample.
   virtual double error() const = 0;
 
-  // The same with Eigen, into a separate output.
+  // Run the operation with Eigen, into a separate output.
   virtual bool has_eigen() const { return false; }
   virtual void run_eigen() {}
   virtual std::span<const float> eigen_output() const { return {}; }
 
-  // The same with OpenBLAS, if the build has found it.
+  // Run the operation with OpenBLAS, if the build has found it.
   virtual bool has_openblas() const { return false; }
   virtual void run_openblas() {}
   virtual std::span<const float> openblas_output() const { return {}; }
 };
 
-std::unique_ptr<Work> make_attention(const Case& which);  // forward and decode
+std::unique_ptr<Work> make_attention(const Case& which);  // attention() and decode
 std::unique_ptr<Work> make_backward(const Case& which);
 std::unique_ptr<Work> make_cache(const Case& which);
 std::unique_ptr<Work> make_module(const Case& which);
@@ -48,7 +48,7 @@ std::unique_ptr<Work> make_gemm(const Case& which);
 std::unique_ptr<Work> make_train(const Case& which);
 std::unique_ptr<Work> make_packed(const Case& which);
 
-// Any of them.
+// Makes any of the works above.
 std::unique_ptr<Work> make_work(const Case& which);
 
 }  // namespace multihead::bench

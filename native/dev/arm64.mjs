@@ -1,21 +1,21 @@
-// The cross compiler and the emulator by which an x86 machine builds and runs the tests for ARM64.
+// The cross compiler and the emulator with which an x86 machine builds and runs the tests for ARM64.
 import { arch, platform } from 'node:process';
 
 const TRIPLE = 'aarch64-linux-gnu';
 export const ARM64_COMPILER = `${TRIPLE}-g++`;
 export const ARM64_EMULATOR = 'qemu-aarch64';
-/** Where Debian's cross compiler has the C and C++ libraries of ARM64. */
+/** The folder where Debian's cross compiler has the C and C++ libraries of ARM64. */
 const SYSROOT = `/usr/${TRIPLE}`;
 
-/** False on ARM64, whose own tests are those of ARM64, and on systems without qemu's emulation of programs. */
+/** False on ARM64, where the normal tests already test ARM64, and on systems without qemu's user-mode emulation. */
 export const emulatesArm64 = platform === 'linux' && arch !== 'arm64';
 
 /** The command that runs a program built for ARM64. */
 export const onArm64 = (program) => [ARM64_EMULATOR, '-L', SYSROOT, program];
 
 /**
- * The CMake toolchain file of the preset arm64. Clang compiles with the libraries of Debian's g++ for ARM64, because its
- * kernels are those that users get; without clang, that g++ does.
+ * The CMake toolchain file of the preset arm64. Clang is preferred, because users get its kernels; it uses the
+ * libraries of Debian's g++ for ARM64. Without clang, g++ compiles.
  */
 export function arm64Toolchain(compiler) {
   const clang = compiler?.id === 'Clang';

@@ -33,7 +33,7 @@ async function runsOf(options) {
     native: () => [nativeRun(options)],
     wasm: () => builds.map((simd) => wasmRun({ ...options, simd })),
     browser: async () => {
-      // Imported only after the set-up, because it needs packages that npm installs.
+      // Import this only after the set-up, because it needs npm packages that the set-up installs.
       const { browserRuns } = await import('./bench/browser.mjs');
       return browserRuns({ ...options, builds });
     },

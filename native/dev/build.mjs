@@ -1,7 +1,7 @@
-// Builds everything, or the part that is asked for: `npm run build`, or `node native/dev/build.mjs native|page`.
+// Builds everything, or the requested part: `npm run build`, or `node native/dev/build.mjs native|page`.
 //
-// CMake and Ninja know by themselves what is up to date; the TypeScript package and the page are built again only when
-// a file that they are made of has changed.
+// CMake and Ninja know which outputs are up to date. The TypeScript package and the page are rebuilt only when one of
+// their source files has changed.
 import { createHash } from 'node:crypto';
 import { readFileSync, readdirSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
@@ -14,7 +14,10 @@ import { setup } from './setup.mjs';
 
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
-/** Configures and builds one preset of CMakePresets.json, with this many commands at a time (default: Ninja's own choice). */
+/**
+ * Configures and builds one preset of CMakePresets.json, with up to `jobs` commands at a time (default: Ninja's
+ * choice).
+ */
 export function buildPreset(preset, { options = [], target, jobs } = {}) {
   return step(`Build ${preset}`, async (tell) => {
     await run(['cmake', '--preset', preset, ...options], { cwd: ROOT });
@@ -26,36 +29,37 @@ export function buildPreset(preset, { options = [], target, jobs } = {}) {
   });
 }
 
-/** The two WebAssembly modules, and these targets of their tests. */
+/** Builds the two WebAssembly modules, and these targets of their tests. */
 export async function buildWasm({ tests = [], jobs } = {}) {
-  // Stated both ways, since CMake remembers the last.
+  // Set both options to ON or OFF explicitly, because CMake remembers the last value.
   const options = ['TESTS', 'PROGRAMS'].map((what) => `-DMULTIHEAD_${what}=${tests.length ? 'ON' : 'OFF'}`);
   await buildPreset('wasm', { options, target: ['multihead_wasm', ...tests], jobs });
 }
 
-/** The package, and the modules that measure what WebAssembly reaches at most. */
+/** Builds the package, and the module that measures the machine's peak in WebAssembly. */
 export async function buildForWasmBenchmarks() {
   const options = ['-DMULTIHEAD_TESTS=OFF', '-DMULTIHEAD_PROGRAMS=ON'];
   await buildPreset('wasm', { options, target: ['multihead_wasm', 'multihead-peak'] });
   await buildPackage();
 }
 
-/** bindings/dist: what the npm package holds. */
+/** Builds bindings/dist: the contents of the npm package. */
 export function buildPackage() {
   const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/order_functions.mjs', 'bindings/sbom.mjs', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'bindings/package.json', 'bindings/tsconfig.json'];
   return buildOnce('Build package', inputs, 'bindings/dist/index.js', 'multihead');
 }
 
-/** build/web: the page as static files. */
+/** Builds build/web: the page as static files. */
 export function buildPage() {
   const own = ['src', 'public', 'index.html', 'package.json', 'peers.ts', 'plugins.ts', 'serve.mjs', 'tsconfig.json', 'vite.config.ts'];
-  // The speed section has the benchmarks' inputs and, where they are installed, their peers; the guides likewise.
+  // The speed section contains the benchmarks' inputs and, if installed, their peers. The page also contains the
+  // guides, if built.
   const inputs = [...own.map((name) => `web/${name}`), 'bindings/dist', 'bindings/bench', 'build/peers/package.json', 'build/docs/index.html'];
   const addresses = ['MULTIHEAD_ADDRESS', 'MULTIHEAD_SOURCE'].map((name) => process.env[name] ?? '');
   return buildOnce('Build page', inputs, 'build/web/index.html', '@multihead/web', addresses.join(' ').trim());
 }
 
-/** The page and what it is made of, without any tests. */
+/** Builds the page and everything that it contains, without any tests. */
 export async function buildForPage() {
   await buildWasm();
   await buildPackage();
@@ -69,7 +73,7 @@ export async function buildAll() {
   await buildPage();
 }
 
-/** Runs a workspace's build script, unless its inputs and settings are those of the last build and its output is there. */
+/** Runs a workspace's build script, unless the output exists and the inputs and settings equal the last build's. */
 function buildOnce(name, inputs, output, workspace, settings = '') {
   return step(name, async (tell) => {
     const stamp = join(ROOT, 'build', 'stamps', workspace.replace(/\W/g, '-'));
@@ -77,12 +81,12 @@ function buildOnce(name, inputs, output, workspace, settings = '') {
     const built = await readFile(stamp, 'utf8').catch(() => null);
     if (built === wanted && statSync(join(ROOT, output), { throwIfNoEntry: false })) return tell('up to date');
     await run([...npmProgram(), 'run', 'build', '-w', workspace], { cwd: ROOT });
-    await writeIfChanged(stamp, wanted); // as it was before: what changed meanwhile is built next time
+    await writeIfChanged(stamp, wanted); // the old fingerprint: changes made during the build trigger the next one
     tell(output.slice(0, output.lastIndexOf('/')));
   });
 }
 
-/** A hash over the contents of files and, recursively, folders of the checkout; node_modules are left out. */
+/** Returns a hash over the contents of files and, recursively, folders of the checkout, without node_modules. */
 export function fingerprint(paths) {
   const hash = createHash('sha256');
   const add = (path) => {
@@ -90,7 +94,7 @@ export function fingerprint(paths) {
     if (!entry) return;
     if (!entry.isDirectory()) return hash.update(`${relative(ROOT, path)}\0`).update(readFileSync(path));
     for (const name of readdirSync(path).sort()) {
-      // CMake's own bookkeeping lies beside the modules, and the package's build makes the others.
+      // Skip files of CMake next to the modules, and files that the package's build generates.
       if (!['CMakeFiles', 'cmake_install.cmake', 'node_modules', 'module_tables.ts', 'tables.ts', 'wire.ts'].includes(name)) add(join(path, name));
     }
   };

@@ -5,8 +5,8 @@ import { hasApt } from './debian.mjs';
 import { atLeast, findProgram, versionIn } from './find.mjs';
 
 /**
- * The preferred compiler: used if both are installed, and installed if neither is. clang 19 comes with Emscripten
- * anyway, and its kernels ran 5 % (long sequences) to 20 % (short ones) faster than those of g++ 12.
+ * The preferred compiler: used if both are installed, and installed if neither is. Emscripten already brings clang 19,
+ * and its kernels ran 5 % (long sequences) to 20 % (short sequences) faster than those from g++ 12.
  */
 const PREFERRED = 'clang++';
 
@@ -19,13 +19,13 @@ const COMPILERS = {
   'clang++': {
     minimum: '16',
     names: ['clang++-19', 'clang++', 'clang++-20', 'clang++-18', 'clang++-17', 'clang++-16'],
-    apt: [['clang-19'], ['libomp-19-dev'], ['libclang-rt-19-dev']], // OpenMP and the sanitizers are separate packages
+    apt: [['clang-19'], ['libomp-19-dev'], ['libclang-rt-19-dev']], // separate packages: OpenMP, sanitizers
   },
 };
 
 export const compilerPackages = COMPILERS[PREFERRED].apt;
 
-/** Asks a compiler what it is: { path, id, version }, or null. */
+/** Identifies a compiler: { path, id, version }, or null. */
 async function identify(path) {
   const said = path && (await ask([path, '--version']));
   if (!said) return null;
@@ -33,17 +33,22 @@ async function identify(path) {
   return { path, id, version: versionIn(said.replace(/\(.*?\)/, '')) };
 }
 
-/** Whether clang lacks OpenMP. On Debian and Ubuntu it is a separate package; elsewhere CMake finds out. */
+/**
+ * True unless clang is known to lack OpenMP. On Debian and Ubuntu, OpenMP is a separate package; elsewhere CMake finds
+ * out.
+ */
 const hasOpenMp = ({ version }) => {
   const llvm = `/usr/lib/llvm-${parseInt(version, 10)}`;
   return !existsSync(llvm) || existsSync(`${llvm}/lib/libomp.so`);
 };
 
-/** Whether the preferred compiler is complete; checked only on systems where apt could install what is missing. */
+/**
+ * Finds OpenMP for the preferred compiler; null if it is missing. Checked only on systems where apt could install it.
+ */
 export const findOpenMpOfClang = async () =>
   !hasApt() || process.env.CXX || existsSync('/usr/lib/llvm-19/lib/libomp.so') ? { version: null } : null;
 
-/** The compiler to use: CXX if set, else the preferred one, else the other: { path, id, version }, or null. */
+/** Chooses the compiler: CXX if set, else the preferred one, else the other: { path, id, version }, or null. */
 export async function findCompiler() {
   if (process.env.CXX) return identify(findProgram(process.env.CXX.split(' ')[0]));
   const order = Object.keys(COMPILERS).sort((a, b) => (b === PREFERRED) - (a === PREFERRED));

@@ -17,7 +17,7 @@ export class UsageError extends SetupError {
   exitCode = 2;
 }
 
-// console.log() does not report write errors. A reader that closed the pipe (EPIPE) is not an error.
+// console.log() does not report write errors. EPIPE is not an error: the reader closed the pipe.
 let lost = null;
 process.stdout.on('error', (error) => (lost = lost ?? error));
 process.on('exit', () => {
@@ -40,7 +40,7 @@ const stop = (signal) => {
   process.exit(signal === 'SIGINT' ? 130 : 143); // the exit handler calls stopCommands
 };
 
-// Installed only while commands run, because a program that uses this module has its own signal handlers.
+// Install signal handlers only while commands run, because a program that uses this module may have its own.
 function watch(child) {
   if (children.size === 0) process.on('exit', stopCommands).on('SIGINT', stop).on('SIGTERM', stop);
   children.add(child);
@@ -114,7 +114,7 @@ export function reportFailure(error) {
   if (error.advice) console.error(`\n${error.advice}`);
 }
 
-/** Waits for a command that a killed run left running, because two of them would disturb each other. */
+/** Waits for a command that a killed run left running, because two commands would disturb each other. */
 async function waitForLeftBehind(pidFile) {
   const pid = Number(await readFile(pidFile, 'utf8').catch(() => 0));
   const patience = performance.now() + 120e3; // by then the process id may have been reused
@@ -122,7 +122,7 @@ async function waitForLeftBehind(pidFile) {
 }
 
 /**
- * Runs a command and returns what it printed (both streams); throws a SetupError with its last lines.
+ * Runs a command and returns its output (both streams); throws a SetupError with its last lines.
  * @param {string[]} command
  * @param {object} [options]
  * @param {string} [options.cwd]
@@ -130,8 +130,8 @@ async function waitForLeftBehind(pidFile) {
  * @param {boolean} [options.shell]
  * @param {boolean} [options.detached] false: in this program's process group, and with its terminal
  * @param {string} [options.advice] what to do if it fails
- * @param {string} [options.pidFile] where its process id is stored, for a later run of the same step to wait for
- * @param {boolean} [options.mayOutliveUs] true: it is not stopped with this program, as is best for a package manager
+ * @param {string} [options.pidFile] file for its process id, so that a later run of the same step can wait for it
+ * @param {boolean} [options.mayOutliveUs] true: not stopped with this program; for package managers
  */
 export async function run([program, ...args], { advice, pidFile, mayOutliveUs, ...options } = {}) {
   if (pidFile) await waitForLeftBehind(pidFile);
@@ -158,7 +158,7 @@ export async function run([program, ...args], { advice, pidFile, mayOutliveUs, .
   throw error;
 }
 
-/** Like `run`, but returns null if the command is missing or fails: for queries. */
+/** Runs a command like `run`, but returns null if it is missing or fails: for queries. */
 export async function ask(command, options = {}) {
   try {
     return (await run(command, options)).trim();

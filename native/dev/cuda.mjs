@@ -1,4 +1,4 @@
-// The CUDA compiler: an installed one, else Debian 13's (non-free), unpacked into build/. Only for those who ask for it.
+// The CUDA compiler: an installed one, else Debian 13's (non-free), unpacked into build/. Set up only on request.
 import { existsSync, readFileSync } from 'node:fs';
 import { rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -12,7 +12,10 @@ const RECIPE = 1;
 export const CUDA_COMPONENTS = 'main non-free';
 export const CUDA_PACKAGES = ['nvidia-cuda-toolkit', 'nvidia-cuda-dev', 'libnvvm4', 'libcudart12', 'libcu++-dev'];
 
-/** The first nvcc that is new enough, of CUDA_PATH, the PATH, NVIDIA's own place or `unpacked`: { path, version }, or null. */
+/**
+ * Returns the first nvcc that is new enough, from CUDA_PATH, the PATH, NVIDIA's default folder or `unpacked`: { path,
+ * version }, or null.
+ */
 export async function findCuda(unpacked) {
   const ours = completeFolder(unpacked, RECIPE) ? [join(unpacked, 'bin', 'nvcc')] : [];
   const own = process.env.CUDA_PATH ? [join(process.env.CUDA_PATH, 'bin', 'nvcc')] : [];
@@ -40,7 +43,7 @@ export async function unpackCuda(packages, folder) {
   });
 }
 
-/** Makes nvcc look for everything under `folder`, where `partial` will be. */
+/** Makes nvcc look for all its files in `folder`, the later name of the folder `partial`. */
 async function relocate(partial, folder) {
   const usr = join(folder, 'usr');
   const profile = ['etc/nvcc.profile', 'usr/lib/nvidia-cuda-toolkit/bin/nvcc.profile']

@@ -1,10 +1,11 @@
-// Assembles the CUDA kernels and prints of each what ptxas says (registers, spills, stack), its instructions of the tensor
-// cores and of local memory where cuobjdump is found, how many blocks a multiprocessor holds, and how many are planned.
+// Assembles the CUDA kernels and prints for each: ptxas's figures (registers, spills, stack); its tensor-core and
+// local-memory instructions, if cuobjdump is found; and the numbers of blocks that fit in a multiprocessor and that are
+// planned.
 //
 //   node native/dev/cuda_assembly.mjs [f32/decode.cu …]      needs nvcc, no GPU; exit code 1 if a kernel has fewer blocks than planned
 //
-// Threads and shared memory of a block are those that the host code asks for when it launches the kernel. They come from
-// multihead-cuda-launches, which this builds if the preset native is configured; it needs Boost.Context.
+// The program multihead-cuda-launches prints the threads and the shared memory that the host code requests per block.
+// This script builds the program if the preset native is configured; it needs Boost.Context.
 import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -16,15 +17,15 @@ import { findProgram } from './find.mjs';
 import { runAsProgram } from './program.mjs';
 
 const folder = join(ROOT, 'src', 'cuda');
-/** wgmma is an instruction of compute capability 9.0 alone. */
+/** Returns the architectures of a file. Only compute capability 9.0 has the instruction wgmma. */
 export const architecturesOf = (file) => (file.startsWith('hopper/') ? ['sm_90a'] : ['sm_80', 'sm_90a']);
 
 export const cuda = () => findCuda(join(ROOT, 'build', 'toolchain', 'cuda'));
 export const kernelFiles = () => readdirSync(folder, { recursive: true }).filter((name) => name.endsWith('.cu'));
 
 /**
- * What `nvcc -Xptxas -v` says: [{ file, architecture, kernel, registers, stack, spills, shared, slowed }]. `slowed`: whether it lets
- * products of wgmma wait for each other, or adds a fence that the source lacks.
+ * Parses the output of `nvcc -Xptxas -v`: [{ file, architecture, kernel, registers, stack, spills, shared, slowed }].
+ * `slowed`: ptxas serializes wgmma products, or adds a fence that the source lacks.
  */
 export function readPtxas(text, file, architecture) {
   const kernels = [];
@@ -45,7 +46,7 @@ export function readPtxas(text, file, architecture) {
   return kernels;
 }
 
-/** What cuobjdump says of a kernel, by its mangled name: { hgmma, hmma, local }, numbers of instructions. */
+/** Parses cuobjdump's output: numbers of instructions { hgmma, hmma, local } per kernel, by its mangled name. */
 export function readMachineCode(text) {
   const kernels = new Map();
   for (const part of text.split(/^\s*Function : /m).slice(1)) {
@@ -59,9 +60,9 @@ export function readMachineCode(text) {
   return kernels;
 }
 
-/** Assembles one file, by default for all architectures that it has kernels for. */
+/** Assembles one file, by default for all architectures of its kernels. */
 export async function assemble(nvcc, file, architectures = architecturesOf(file)) {
-  // Beside nvcc, or where native/dev/cuda.mjs unpacks it.
+  // Look next to nvcc, and where native/dev/cuda.mjs unpacks cuobjdump.
   const besides = ['.', '../usr/bin'].map((folder) => join(dirname(nvcc), folder, 'cuobjdump'));
   const disassembler = findProgram(...besides, 'cuobjdump');
   const scratch = mkdtempSync(join(tmpdir(), 'multihead-cuda-'));
@@ -84,7 +85,10 @@ export async function assemble(nvcc, file, architectures = architecturesOf(file)
   return kernels.map((it, i) => ({ ...it, kernel: shortName(names?.[i] ?? it.kernel) }));
 }
 
-/** A kernel's launches, each with the blocks that a multiprocessor holds; empty if no launch is known. */
+/**
+ * Returns a kernel's launches, each with the number of blocks that fit in a multiprocessor; empty if no launch is
+ * known.
+ */
 export function withOccupancy(kernel, launches) {
   const known = launches?.get(kernel.kernel) ?? [];
   return known.map(({ threads, shared, width }) => {

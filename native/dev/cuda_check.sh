@@ -1,18 +1,19 @@
 #!/bin/sh
-# On a machine with an NVIDIA GPU: builds the CUDA kernels, runs them on the device against the oracle, measures them, beside
-# cuDNN and FlashAttention where PyTorch is installed, and runs them under compute-sanitizer where that is installed. Needs
-# nvcc, CMake, Ninja, GoogleTest, Eigen, nlohmann_json and Highway 1.2 (here, or from `npm run setup`), to measure also Google
-# Benchmark and CLI11, and no network. CMAKE_PREFIX_PATH may name folders with them.
+# On a machine with an NVIDIA GPU: builds the CUDA kernels, compares them with the oracle on the device, and measures them.
+# If PyTorch is installed, it also measures cuDNN and FlashAttention. If compute-sanitizer is installed, it also runs the
+# kernels under it. Needs nvcc, CMake, Ninja, GoogleTest, Eigen, nlohmann_json and Highway 1.2 (installed, or from
+# `npm run setup`); for measurements also Google Benchmark and CLI11. Needs no network. CMAKE_PREFIX_PATH may name folders
+# with the libraries.
 #
-#   native/dev/cuda_check.sh [FILE]                    writes FILE (cuda_check.txt): what was found, as text
+#   native/dev/cuda_check.sh [FILE]                    writes the results to FILE (default cuda_check.txt)
 #   native/dev/cuda_check.sh --pack FOLDER             builds only, and copies the programs and their libraries to FOLDER
 #   native/dev/cuda_check.sh --built FOLDER [FILE]     builds nothing, runs those programs: the GPU machine then needs none of the above
 #
-# It builds for the GPU at hand, or for CUDA_CHECK_ARCHITECTURES (80, 90a) if that is set.
+# It builds for this machine's GPU, or for CUDA_CHECK_ARCHITECTURES (80, 90a) if that is set.
 #
-# Each check and each group of measurements is a process of its own, with a limit of its own: a kernel that fails or never ends
-# says nothing about the others. All is printed, and written to FILE, as it is found. The script ends within CUDA_CHECK_SECONDS,
-# 460 if that is not set: what comes last is cut off or left out. A check has CUDA_CHECK_LIMIT seconds, by default 15.
+# Each check and each group of measurements runs in its own process with its own time limit, so that a kernel that fails or
+# hangs does not affect the others. Results are printed and written to FILE immediately. The script ends within
+# CUDA_CHECK_SECONDS (default 460): the last steps are cut off or left out. A check has CUDA_CHECK_LIMIT seconds (default 15).
 # Exit code 0; 1 if something is wrong; 2 for wrong arguments; 3 if there is no GPU.
 set -u
 usage() {
@@ -41,7 +42,7 @@ end=$(($(date +%s) + ${CUDA_CHECK_SECONDS:-460}))
 limit=${CUDA_CHECK_LIMIT:-15}
 result=0
 
-# limited SECONDS COMMAND...: no longer than so many seconds, and than are left of all. 124 if it was cut off.
+# limited SECONDS COMMAND...: runs the command for at most SECONDS and at most the remaining time. Returns 124 if it was cut off.
 limited() {
   seconds=$((end - $(date +%s)))
   if [ "$seconds" -lt 3 ]; then
@@ -53,7 +54,7 @@ limited() {
   shift
   timeout -k 2 "$seconds" "$@"
   code=$?
-  # 137: it had to be killed.
+  # 137: killed, because it ignored the first signal.
   if [ $code -eq 124 ] || [ $code -eq 137 ]; then
     echo "cut off after $seconds seconds: $*"
     return 124
@@ -65,14 +66,14 @@ configure() {
   cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=Release -DMULTIHEAD_CUDA=ON "-DCMAKE_BUILD_RPATH=\$ORIGIN/lib" "$@" >$build.log 2>&1
 }
 
-# build_programs SECONDS: whether there is a program to check with.
+# build_programs SECONDS: builds the programs. Succeeds if at least one of them exists.
 build_programs() {
   may_take=$1
   nvcc --version | tail -2
   rm -f "$program" "$bench"
   shift
   if [ -d "$highway" ]; then set -- "-Dhwy_ROOT=$PWD/$highway"; fi
-  # Only for this machine's GPU, and with all processors: the largest file takes minutes otherwise.
+  # Build only for this machine's GPU, and with all processors: otherwise the largest file takes minutes.
   architectures=${CUDA_CHECK_ARCHITECTURES-}
   if [ -z "$architectures" ]; then
     case $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) in
@@ -90,7 +91,7 @@ build_programs() {
     programs=multihead-cuda-check
     configure -DMULTIHEAD_PROGRAMS=OFF "$@" || { tail -40 $build.log; return 1; }
   fi
-  # One program may be built where the other fails.
+  # -k 0: if one program fails to build, still build the other.
   # shellcheck disable=SC2086
   if ! limited "$may_take" cmake --build $build --target $programs -- -k 0 >>$build.log 2>&1; then
     grep -A 12 FAILED: $build.log | head -60
@@ -106,7 +107,7 @@ pack() {
     [ -x "$built" ] || { echo "not built: $built"; return 1; }
     cp "$built" "$folder"
     strip "$folder/$(basename "$built")"
-    # All but glibc's.
+    # Copy all libraries except glibc.
     ldd "$built" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | grep -v '/lib\(c\|m\|dl\|rt\|pthread\)\.so' | while read -r library; do
       cp -L "$library" "$folder/lib"
     done
@@ -114,7 +115,7 @@ pack() {
   du -sh "$folder"
 }
 
-# Runs each check. Primitives come first: without them no kernel can be right.
+# Runs each check. Primitives come first, because every kernel depends on them.
 run_checks() {
   names=$("$program" --list) || { echo "multihead-cuda-check does not start"; result=1; return; }
   for name in $names; do
@@ -140,7 +141,7 @@ measure_cases() {
 }
 
 compare() {
-  # 3: without PyTorch; 127: without Python
+  # Exit code 3: no PyTorch; 127: no Python.
   limited 90 python3 native/bench/cuda_peers.py --bench "$bench" \
     --filter '/d(64|128|256)-(2k|8k)/[a-z]+/bf16/|^decode/llama3-b.*/bf16/' 2>&1
   code=$?

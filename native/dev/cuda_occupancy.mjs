@@ -1,29 +1,31 @@
-// How many blocks of a kernel a multiprocessor holds at a time, and what limits them: the rules of NVIDIA's occupancy
-// calculator (cuda_occupancy.h of the toolkit).
+// Computes how many blocks of a kernel fit in a multiprocessor at the same time, and what limits them, by the rules of
+// NVIDIA's occupancy calculator (cuda_occupancy.h of the toolkit).
 import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { ROOT } from './build.mjs';
 
 const KB = 1024;
-/** Of a multiprocessor, and `block`: shared memory of one block ("Compute Capabilities" in the CUDA Programming Guide). */
+/**
+ * Limits of a multiprocessor; `block`: shared memory per block ("Compute Capabilities" in the CUDA Programming Guide).
+ */
 export const LIMITS = {
   sm_80: { registers: 65536, shared: 164 * KB, block: 163 * KB, warps: 64, blocks: 32 },
   sm_90a: { registers: 65536, shared: 228 * KB, block: 227 * KB, warps: 64, blocks: 32 },
 };
-const PARTS = 4; // of a multiprocessor, each with its own registers
-const REGISTER_UNIT = 256; // registers are given to warps in these
+const PARTS = 4; // parts of a multiprocessor, each with its own registers
+const REGISTER_UNIT = 256; // a warp gets a multiple of this number of registers
 const SHARED_UNIT = 128;
-const SHARED_RESERVED = 1 * KB; // of each block, by the system
+const SHARED_RESERVED = 1 * KB; // reserved by the system in each block
 
 const roundUp = (value, unit) => Math.ceil(value / unit) * unit;
 
 /**
  * @param {keyof typeof LIMITS} architecture
- * @param {{ registers: number, threads: number, shared: number }} kernel registers of a thread, threads of a block, bytes of
- *   shared memory of a block
- * @returns {{ blocks: number, warps: number, percent: number, limit: string }} of a multiprocessor; the warps also as a share
- *   of those it can hold, and what allows no further block
+ * @param {{ registers: number, threads: number, shared: number }} kernel registers per thread, threads per block,
+ *   bytes of shared memory per block
+ * @returns {{ blocks: number, warps: number, percent: number, limit: string }} blocks and warps per multiprocessor, the
+ *   warps as a percentage of the largest possible number, and the resource that allows no further block
  */
 export function occupancy(architecture, { registers, threads, shared }) {
   const most = LIMITS[architecture];
@@ -41,13 +43,16 @@ export function occupancy(architecture, { registers, threads, shared }) {
 }
 
 /**
- * Kernels of which a multiprocessor holds one block: Hopper's are planned so, and the others leave no room for a second one
- * in 164 kB of shared memory.
+ * Kernels with one block per multiprocessor: Hopper's kernels are planned so, and the others leave no room for a second
+ * block in 164 kB of shared memory.
  */
 const ONE_BLOCK =
   /^(\w+_hopper<.*|forward_f32<8>|forward_half<true, \w+, 128>|decode_half<\w+, 256>|(backward::)?backward_(keys|queries)<(8|.*, 256)>|backward::differentiate_bias)$/;
 
-/** How many blocks of a kernel, by its short name, a multiprocessor is to hold: two, where possible, hide each other's waits. */
+/**
+ * Returns the planned number of blocks per multiprocessor of a kernel, by its short name. Two blocks, if they fit, hide
+ * each other's waits.
+ */
 export const plannedBlocks = (kernel) => (ONE_BLOCK.test(kernel) ? 1 : 2);
 
 /** A kernel's name without its namespaces and its parameters. */
@@ -57,9 +62,9 @@ export const shortName = (name) =>
 const PROGRAM = join(ROOT, 'build', 'native', 'tests', 'cuda', 'multihead-cuda-launches');
 
 /**
- * How the host code launches each kernel, by its short name; null if the program that makes the launches has not been built.
- * @returns {Map<string, { threads: number, shared: number, width: number }[]> | null} for each different amount of dynamic
- *   shared memory, in bytes, the widest rows that it serves
+ * Launches of each kernel, by its short name; null if `multihead-cuda-launches` is not built.
+ * @returns {Map<string, { threads: number, shared: number, width: number }[]> | null} one entry for each size of
+ *   dynamic shared memory (bytes), with the largest row width launched with it
  */
 export function readLaunches() {
   if (!existsSync(PROGRAM)) return null;
@@ -67,7 +72,10 @@ export function readLaunches() {
   return launchesOf(text(PROGRAM), text('nm', '-C', PROGRAM));
 }
 
-/** The same from the text of that program and of nm. */
+/**
+ * Parses the output of `multihead-cuda-launches` (`said`) and of nm (`symbols`); returns the same map as
+ * readLaunches().
+ */
 export function launchesOf(said, symbols) {
   const addresses = [...symbols.matchAll(/^([0-9a-f]+) \w (.*)$/gm)].map(([, address, name]) => [parseInt(address, 16), name]);
   const origin = addresses.find(([, name]) => name === 'multihead_launches_origin')[0];

@@ -1,5 +1,5 @@
 // Debian and Ubuntu: installs system packages with apt, and downloads single packages of Debian 13 into the project's
-// build folder. The latter uses a separate apt state, so that the system's package sources do not change.
+// build folder. Downloads use a separate apt state, so that the system's package sources do not change.
 import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { mkdir, rm, writeFile } from 'node:fs/promises';
@@ -30,7 +30,7 @@ async function asRoot() {
   return spawnSync(sudo, ['-v'], { stdio: 'inherit' }).status === 0 ? [sudo] : null;
 }
 
-/** Those of `names` that apt can install now. */
+/** Returns the names that apt can install now. */
 async function installable(names) {
   const policy = (await ask(['apt-cache', 'policy', ...names], { env: { ...process.env, LC_ALL: 'C' } })) ?? '';
   const found = policy.matchAll(/^(\S+):\n(?: .*\n)*? {2}Candidate: (?!\(none\))/gm);
@@ -53,7 +53,7 @@ function explainLock(error) {
 
 const INSTALL = ['apt-get', 'install', '-y', '--no-install-recommends'];
 
-/** A function that runs commands as root; without root, fails with the command to run by hand. */
+/** Returns a function that runs commands as root. Without root, it fails and prints the command to run by hand. */
 export async function administrator(wishes) {
   const root = await asRoot();
   if (root) {
@@ -92,7 +92,7 @@ export async function installSystemPackages(wishes, asAdministrator) {
     ({ chosen, unknown } = await choose());
   }
   if (unknown.length) {
-    const failures = said.match(/^W: Failed to fetch .*$/gm); // apt's exit code is 0 for these
+    const failures = said.match(/^W: Failed to fetch .*$/gm); // apt's exit code is 0 although these failed
     if (failures) throw new SetupError(`apt-get update\n${failures.slice(-5).join('\n')}`, NETWORK);
     throw new SetupError(
       `This machine's package sources do not have: ${unknown.join(', ')}`,
@@ -112,7 +112,7 @@ export async function installSystemPackages(wishes, asAdministrator) {
   return chosen;
 }
 
-/** The mirror from which this machine gets Debian, if apt knows one. */
+/** Returns the Debian mirror of this machine, if apt knows one. */
 async function mirror() {
   const format = '$(REPO_URI) $(ORIGIN)';
   const targets = (await ask(['apt-get', 'indextargets', 'Created-By: Packages', '--format', format])) ?? '';
@@ -159,7 +159,7 @@ export async function downloadFromDebian13(names, folder, components = 'main') {
   const how = { cwd: folder, advice: NETWORK, pidFile: join(folder, 'apt.pid') };
   await run(['apt-get', 'update', ...options], how);
   const download = ['apt-get', 'download', ...names, ...options];
-  // Prints a line per package: 'address' file size hash. Runs in another folder, because apt skips files that exist.
+  // Print a line per package: 'address' file size hash. Use another folder, because apt skips files that exist.
   const listing = await run([...download, '--print-uris'], { ...how, cwd: sources });
   await run(download, how);
   const files = [...listing.matchAll(/^'\S+' (\S+\.deb) /gm)].map(([, file]) => file);
@@ -178,7 +178,7 @@ export async function downloadFromDebian13(names, folder, components = 'main') {
  */
 export async function unpack(file, folder, tarArguments = []) {
   await mkdir(folder, { recursive: true });
-  // The exit code of a pipe is that of its last command, so the first one creates a file when it succeeds.
+  // The exit code of a pipe is the exit code of its last command, so the first command creates a file when it succeeds.
   const mark = join(folder, '.unpacked');
   const script =
     'deb=$1 mark=$2; shift 2; (dpkg-deb --fsys-tarfile "$deb" && : > "$mark") | tar -x --no-same-owner "$@"';

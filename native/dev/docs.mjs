@@ -1,5 +1,5 @@
-// `npm run docs`: builds the references of JavaScript and C++ and the guides into build/docs, as static files. A warning
-// of TypeDoc or Doxygen, for instance of a public name without documentation, is an error.
+// `npm run docs`: builds the JavaScript and C++ references and the guides into build/docs, as static files. A warning
+// of TypeDoc or Doxygen, for instance about a public name without documentation, is an error.
 import { readFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -13,7 +13,7 @@ const OUT = join(ROOT, 'build', 'docs');
 
 runAsProgram(import.meta.url, async () => {
   const { doxygen } = await setup({ purpose: 'docs' });
-  const { writeGuides } = await import('./docs/guides.mjs'); // imports what the set-up installs
+  const { writeGuides } = await import('./docs/guides.mjs'); // needs packages that the set-up installs
   const { version } = JSON.parse(readFileSync(join(ROOT, 'bindings', 'package.json'), 'utf8'));
   await rm(OUT, { recursive: true, force: true });
 

@@ -1,5 +1,5 @@
-// The WebAssembly compiler: an installed Emscripten if it is new enough. Otherwise Debian 13's package is unpacked into
-// the build folder, where it uses the system's clang 19.
+// The WebAssembly compiler: an installed Emscripten if it is new enough. Otherwise Debian 13's package, unpacked into
+// the build folder, with the system's clang 19.
 import { readdirSync } from 'node:fs';
 import { chmod, copyFile, mkdir, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
@@ -8,15 +8,15 @@ import { unpack } from './debian.mjs';
 import { buildFolder, completeFolder, writeIfChanged, writeProgram } from './files.mjs';
 import { atLeast, findProgram, versionIn } from './find.mjs';
 
-export const EMSCRIPTEN_MINIMUM = '3.1.60'; // older ones use opcodes of relaxed SIMD that browsers no longer accept
+export const EMSCRIPTEN_MINIMUM = '3.1.60'; // older versions use opcodes of relaxed SIMD that browsers no longer accept
 const LLVM = '19'; // the version that Debian 13's Emscripten needs; Debian 12 has it too
 const RECIPE = 1; // version of the unpacked folder: after a change, the next run unpacks again
 
 export const CLANG_PACKAGES = ['clang', 'lld', 'llvm'].map((name) => `${name}-${LLVM}`);
 export const EMSCRIPTEN_PACKAGES = ['emscripten', 'binaryen', 'libc6', 'libstdc++6', 'libgcc-s1', 'node-acorn'];
 
-// 1.6 GB of the package are prebuilt system libraries, one per combination of features. The ones used here have no
-// link-time optimisation, exceptions or sanitizers, and come with and without threads.
+// 1.6 GB of the package are prebuilt system libraries, one per combination of features. The project uses libraries
+// without link-time optimization, exceptions and sanitizers, with and without threads.
 const LEFT_OUT = [
   'lto lto-pic pic *-ww* *asan* *lsan* *ubsan* *sanitizer* *wasmfs* *-except* *sjlj*',
   'libc++.a libc++-mt.a libc++abi.a libc++abi-mt.a libc++abi-debug.a libc++abi-debug-mt.a',
@@ -24,10 +24,10 @@ const LEFT_OUT = [
 ].flatMap((line) => line.split(' ').map((name) => `cache/sysroot/lib/wasm32-emscripten/${name}`));
 const NOT_NEEDED = ['test', 'docs', 'media', 'out', 'system/lib', 'ChangeLog.*'];
 
-/** Whether the programs of CLANG_PACKAGES, which the unpacked Emscripten calls, are installed. */
+/** True if clang, wasm-ld and llvm-ar, which the unpacked Emscripten calls, are installed. */
 export const hasClang = () => ['clang', 'wasm-ld', 'llvm-ar'].every((name) => findProgram(`${name}-${LLVM}`));
 
-/** An installed Emscripten: { source, root, path, version }, or null. */
+/** Finds an installed Emscripten: { source, root, path, version }, or null. */
 export async function findEmscripten() {
   const emsdk = process.env.EMSDK && findProgram(join(process.env.EMSDK, 'upstream', 'emscripten', 'emcc'));
   const path = emsdk || findProgram('emcc');
@@ -36,13 +36,14 @@ export async function findEmscripten() {
   const version = versionIn(await ask([path, '--version'], { shell }));
   if (!version) return null;
   if (emsdk) return { source: 'emsdk', root: dirname(emsdk), path, version };
-  // A package manager's emcc may be a link or a script elsewhere. Too old ones need no further questions.
+  // A package manager's emcc may be a link or a script in another folder, so ask em-config for the root. Skip this if
+  // the version is too old.
   const config = join(dirname(path), shell ? 'em-config.bat' : 'em-config');
   const root = atLeast(version, EMSCRIPTEN_MINIMUM) && (await ask([config, 'EMSCRIPTEN_ROOT'], { shell }));
   return { source: 'path', root: root || dirname(path), path, version };
 }
 
-/** The unpacked Emscripten in `folder`, in the form of `findEmscripten`; null if it is incomplete. */
+/** Returns the unpacked Emscripten in `folder`, in the form of `findEmscripten`; null if it is incomplete. */
 export function unpackedEmscripten(folder) {
   const versions = completeFolder(folder, RECIPE);
   if (!versions) return null;
@@ -63,7 +64,9 @@ export async function unpackEmscripten(packages, folder) {
   );
 }
 
-/** Debian 13's Binaryen needs a newer C library than Debian 12 has, so its tools are started with Debian 13's. */
+/**
+ * Debian 13's Binaryen needs a newer C library than Debian 12's, so its tools start with the libraries of Debian 13.
+ */
 async function unpackBinaryen(packages, folder) {
   const everything = `${folder}.deb`;
   for (const name of ['binaryen', 'libc6', 'libstdc++6', 'libgcc-s1']) {
@@ -91,8 +94,8 @@ async function unpackBinaryen(packages, folder) {
 }
 
 /**
- * Writes the files that depend on this machine. Emscripten's start scripts are replaced by ones that need no
- * environment variables and ignore those of another Emscripten, so that Ninja can call them from any shell.
+ * Writes the files that depend on this machine. Replaces Emscripten's start scripts by scripts that need no environment
+ * variables and ignore the variables of another Emscripten, so that Ninja can call them from any shell.
  */
 export async function configureUnpacked(folder) {
   const python = findProgram('/usr/bin/python3', 'python3'); // the python3 of a version manager starts slowly

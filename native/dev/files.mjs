@@ -4,7 +4,7 @@ import { chmod, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path';
 import { isRunning } from './console.mjs';
 
-/** Keeps an unchanged file as it is: a new date on a toolchain file would make CMake configure again. */
+/** Writes a file unless its contents are unchanged: a new date on a toolchain file would make CMake configure again. */
 export async function writeIfChanged(path, text) {
   const before = await readFile(path, 'utf8').catch(() => null);
   if (before === text) return;
@@ -19,7 +19,9 @@ export async function writeProgram(path, text) {
 
 const stampIn = (folder) => join(folder, '.complete.json');
 
-/** The notes of `buildFolder` for a folder; null if it is incomplete or of another recipe. */
+/**
+ * Returns the notes that `buildFolder` stored for a folder; null if it is incomplete or was built from another recipe.
+ */
 export function completeFolder(folder, recipe) {
   if (!existsSync(stampIn(folder))) return null;
   const stamp = JSON.parse(readFileSync(stampIn(folder), 'utf8'));
@@ -27,10 +29,10 @@ export function completeFolder(folder, recipe) {
 }
 
 /**
- * Creates a folder that `fill` fills. It gets its name only when it is complete, so that an interrupted run leaves
- * nothing that looks finished.
+ * Creates a folder that `fill` fills. The folder gets its name only when it is complete, so that an interrupted run
+ * leaves nothing that looks finished.
  * @param {string} folder
- * @param {number} recipe version of `fill`; folders of another version are made again
+ * @param {number | string} recipe version of `fill`; folders of another version are rebuilt
  * @param {object} notes stored with the files
  * @param {(partial: string) => Promise<void>} fill
  */
@@ -39,7 +41,7 @@ export async function buildFolder(folder, recipe, notes, fill) {
   await mkdir(parent, { recursive: true });
   const remove = (path) => rm(path, { recursive: true, force: true, maxRetries: 3 });
   const left = readdirSync(parent).filter((entry) => entry.startsWith(name));
-  // A command that outlived a killed run may still write there; then that folder is removed by the next run.
+  // A command that outlived a killed run may still write into a folder. The next run then removes that folder.
   await Promise.allSettled(left.map((entry) => remove(join(parent, entry))));
 
   const partial = join(parent, `${name}${process.pid}`);

@@ -14,7 +14,7 @@ function isProgram(path) {
   }
 }
 
-/** The path of the first of `names` that is on the PATH (or exists, if absolute), or null. */
+/** Returns the path of the first of `names` that is on the PATH (or exists, if absolute), or null. */
 export function findProgram(...names) {
   const folders = (process.env.PATH ?? '').split(delimiter).filter(Boolean);
   for (const name of names) {
@@ -28,7 +28,7 @@ export function findProgram(...names) {
 /** The first version number in a text, or null. */
 export const versionIn = (text) => text?.match(/\d+(\.\d+)+/)?.[0] ?? null;
 
-/** Whether `version` is at least `minimum`. An unknown version counts as new enough. */
+/** True if `version` is at least `minimum`. An unknown version counts as new enough. */
 export function atLeast(version, minimum) {
   if (!version) return true;
   const [a, b] = [version, minimum].map((text) => text.split('.').map(Number));
@@ -36,13 +36,13 @@ export function atLeast(version, minimum) {
   return true;
 }
 
-/** A program on the PATH and its version: { path, version }, or null. */
+/** Finds a program on the PATH and its version: { path, version }, or null. */
 export async function programWithVersion(...names) {
   const path = findProgram(...names);
   return path && { path, version: versionIn(await ask([path, '--version'])) };
 }
 
-/** Where libraries may be installed. */
+/** Folders below which libraries may be installed. */
 function prefixes() {
   const named = (process.env.CMAKE_PREFIX_PATH ?? '').split(delimiter).filter(Boolean);
   return [...named, '/usr/local', '/usr', '/opt/homebrew', '/opt/local'].filter((path) => existsSync(path));
@@ -55,7 +55,7 @@ const libraryFolders = (prefix) => {
   return [...folders, ...byArchitecture];
 };
 
-/** Some packages' folders, such as Boost's, end with a version. */
+/** True if a CMake package is installed. The folders of some packages, such as Boost's, end with a version. */
 function hasCmakePackage(libraryFolder, name) {
   const folder = join(libraryFolder, 'cmake');
   return existsSync(folder) && readdirSync(folder).some((entry) => entry === name || entry.startsWith(`${name}-`));

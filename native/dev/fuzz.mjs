@@ -1,7 +1,8 @@
 // `npm run fuzz -- [--seconds 3600] [cache|options|safetensors …]`: builds the fuzz targets and runs them in parallel.
 //
-// Interesting inputs stay in build/fuzz/corpus, where the next run starts from. An input that makes a target fail is
-// stored beside it; to run the target on it alone, pass it the file. The targets are in tests/fuzz/.
+// Interesting inputs stay in build/fuzz/corpus, where the next run starts. An input that makes a target fail is stored
+// in build/fuzz/found; to run the target only on that input, give it the file as an argument. The targets are in
+// tests/fuzz/.
 import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { ROOT, buildPreset } from './build.mjs';
@@ -9,17 +10,17 @@ import { SetupError, run, say, step } from './console.mjs';
 import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
-/** How many inputs the tests try per target; takes a few seconds. */
+/** Number of inputs that the tests try per target; takes a few seconds. */
 const SHORT_RUNS = { cache: 2000, options: 4000, safetensors: 20000 };
 export const FUZZ_TARGETS = Object.keys(SHORT_RUNS);
 const LIMITS = ['-max_len=2048', '-timeout=60', '-rss_limit_mb=4096'];
-/** Lets allocations fail with a null pointer instead of counting as a finding; calls must survive that. */
+/** Failed allocations return null instead of counting as findings; calls must survive that. */
 export const FUZZ_ENVIRONMENT = {
   ...process.env,
   ASAN_OPTIONS: 'allocator_may_return_null=1:max_allocation_size_mb=256',
 };
 
-/** A short run with the same pseudo-random bytes every time, in the sanitizers' build of the tests. */
+/** The command of a short run with the same pseudo-random bytes every time, on the sanitizers' build of the tests. */
 export const shortRun = (name) => [
   join(ROOT, 'build', 'asan', 'tests', `fuzz_${name}`),
   '-seed=1',
@@ -42,7 +43,7 @@ function readArguments(given) {
   return { seconds, names: names.length ? names : FUZZ_TARGETS };
 }
 
-/** The last lines that a target printed; all lines if it ended by itself. */
+/** Runs a target for `seconds` and prints its number of runs; throws if the target fails. */
 async function fuzz(name, seconds) {
   const corpus = join(ROOT, 'build', 'fuzz', 'corpus', name);
   const found = join(ROOT, 'build', 'fuzz', 'found', `${name}-`);

@@ -9,7 +9,7 @@ import { findLibrary } from './find.mjs';
 const RECIPE = 1;
 export const HIGHWAY_PACKAGES = ['libhwy-dev', 'libhwy1t64'];
 
-/** An installed Highway: { prefix, include, version }, or null. */
+/** Finds an installed Highway: { prefix, include, version }, or null. */
 export function findHighway() {
   const version = ['HWY_MAJOR', 'HWY_MINOR', 'HWY_PATCH'];
   return findLibrary(
@@ -19,14 +19,14 @@ export function findHighway() {
   );
 }
 
-/** The unpacked Highway in `folder`, in the form of `findHighway`; null if it is incomplete. */
+/** Returns the unpacked Highway in `folder`, in the form of `findHighway`; null if it is incomplete. */
 export function unpackedHighway(folder) {
   const versions = completeFolder(folder, RECIPE);
   const prefix = join(folder, 'usr');
   return versions && { prefix, include: join(prefix, 'include'), version: versions['libhwy-dev'].replace(/-.*/, '') };
 }
 
-/** Unpacks Debian 13's packages, which also run with the C and C++ libraries of Debian 12. */
+/** Unpacks Debian 13's packages, which also work with the C and C++ libraries of Debian 12. */
 export async function unpackHighway(packages, folder) {
   const versions = Object.fromEntries(HIGHWAY_PACKAGES.map((name) => [name, packages[name].version]));
   await buildFolder(folder, RECIPE, versions, async (partial) => {

@@ -1,4 +1,4 @@
-// What the project needs, in one table: the minimum version, how to find out whether a machine has it, and the names of
+// Everything that the project needs, in one table: the minimum version, how to find it on a machine, and the names of
 // its packages.
 import { join } from 'node:path';
 import { compilerPackages, findCompiler, findOpenMpOfClang } from './compiler.mjs';
@@ -12,9 +12,9 @@ const windowsApp = (...path) => join(process.env.ProgramFiles ?? 'C:\\Program Fi
 const cmakePackageVersion = /PACKAGE_VERSION "([\d.]+)"/;
 
 /**
- * `purpose`: the smallest purpose that needs it (see INCLUDED).
- * `apt`: the packages, each with alternative names; missing if the set-up unpacks it. `elsewhere`: the names in other
- * package managers. `optional`: what happens without it; missing if it is required.
+ * `purpose`: the smallest purpose that needs it (see INCLUDED). `apt`: the packages, each with alternative names;
+ * missing if the set-up unpacks it. `elsewhere`: the names in other package managers. `optional`: the consequence of
+ * not having it; missing if it is required.
  */
 export const NEEDS = {
   cmake: {
@@ -56,14 +56,14 @@ export const NEEDS = {
     elsewhere: { brew: 'highway', dnf: 'highway-devel', pacman: 'highway' },
   },
   cxx: {
-    title: 'C++20: clang++ >= 16, or g++', // the minimum for g++ follows
+    title: 'C++20: clang++ >= 16, or g++', // the minimum for g++ is given below
     minimum: '12',
     purpose: 'test',
     find: findCompiler,
     apt: compilerPackages,
     elsewhere: { brew: 'llvm libomp', dnf: 'gcc-c++', pacman: 'gcc' },
   },
-  // Installed even if g++ is: Emscripten needs clang anyway, all except its OpenMP and sanitizers.
+  // Installed even if g++ is: Emscripten needs clang anyway, but not its OpenMP and sanitizers.
   openmp: {
     title: 'OpenMP for clang++',
     minimum: '0',
@@ -171,7 +171,7 @@ export const NEEDS = {
     purpose: 'mpi',
     optional: 'the tests of attention over several processes will be left out',
     find: () => {
-      const [path, runner] = [findProgram('mpicxx'), findProgram('mpirun')]; // the first comes with the headers
+      const [path, runner] = [findProgram('mpicxx'), findProgram('mpirun')]; // mpicxx comes with the headers
       return path && runner && { path, version: null };
     },
     apt: [['libopenmpi-dev'], ['openmpi-bin']],
@@ -183,7 +183,7 @@ export const NEEDS = {
     purpose: 'all',
     optional: 'the tests on an emulated ARM64 processor will be left out',
     find: async () => {
-      if (!emulatesArm64) return { version: null }; // its own tests run on ARM64
+      if (!emulatesArm64) return { version: null }; // an ARM64 machine needs no emulator
       const [path, emulator] = [findProgram(ARM64_COMPILER), findProgram(ARM64_EMULATOR)];
       return path && emulator && { path, emulator, version: null };
     },
@@ -200,19 +200,19 @@ export const NEEDS = {
   },
 };
 
-/** Only the path: browsers start slowly, and some open a window when asked for their version. */
+/** Finds only the path: browsers start slowly, and some open a window when called with --version. */
 async function findBrowser(...names) {
   const path = findProgram(...names);
   return path && { path, version: null };
 }
 
-/** Looks for everything in the table; returns what was found, too old versions included, by the table's keys. */
+/** Looks for everything in the table; returns the results by the table's keys, including versions that are too old. */
 export async function surveyMachine() {
   const found = await Promise.all(Object.entries(NEEDS).map(async ([key, need]) => [key, await need.find()]));
   return Object.fromEntries(found);
 }
 
-/** The purposes of NEEDS that each purpose of the set-up includes. */
+/** The values of NEEDS' `purpose` that each purpose of the set-up includes. */
 export const INCLUDED = {
   start: ['start'],
   test: ['start', 'test'],
@@ -221,13 +221,13 @@ export const INCLUDED = {
   docs: ['docs'],
 };
 
-/** The keys of everything that `purpose` needs and `machine` lacks. */
+/** Returns the keys of everything that `purpose` needs and `machine` lacks. */
 export function missingFor(purpose, machine) {
   const needed = Object.keys(NEEDS).filter((key) => INCLUDED[purpose].includes(NEEDS[key].purpose));
   return needed.filter((key) => !machine[key] || !atLeast(machine[key].version, NEEDS[key].minimum));
 }
 
-/** A message about what is missing, and how this machine's package manager can install it. */
+/** Returns a message that lists everything missing, and how this machine's package manager can install it. */
 export function explainMissing(keys, machine) {
   const lines = keys.map((key) => {
     const { title, minimum } = NEEDS[key];

@@ -1,15 +1,15 @@
-// Remembers which suites passed, and what they were run on.
+// Remembers which suites passed, and on which files and machine.
 import { readFileSync, writeFileSync } from 'node:fs';
 
-/** The outcomes of suites in which everything passed, in a file. */
+/** Stores the outcomes of suites that passed completely, in a file. */
 export class Passed {
   #path;
   #machine;
   #suites;
 
   /**
-   * @param {string} path the file; one that is missing, unreadable or of another machine counts as empty
-   * @param {string} machine what besides its files decides the outcome of a suite
+   * @param {string} path the file; a file that is missing, unreadable or from another machine counts as empty
+   * @param {string} machine everything besides its files that decides the outcome of a suite
    */
   constructor(path, machine) {
     this.#path = path;
@@ -23,7 +23,7 @@ export class Passed {
     return known?.fingerprint === fingerprint ? known.outcome : undefined;
   }
 
-  /** Stores an outcome. A failure makes forget what was known of the suite. */
+  /** Stores an outcome. A failed outcome deletes the stored one. */
   store(name, fingerprint, { passed, failed, skipped }) {
     delete this.#suites[name];
     if (failed === 0 && passed > 0) {

@@ -1,9 +1,11 @@
-// Shared by the scripts that can be run and imported.
+// Helpers for scripts that are both run and imported.
 import { existsSync, realpathSync } from 'node:fs';
 import { pathToFileURL } from 'node:url';
 import { reportFailure } from './console.mjs';
 
-/** Runs `main` with the command line if `url` is the file that Node was started with; a failure sets the exit code. */
+/**
+ * Runs `main` with the command line if `url` is the script that Node was started with. A failure sets the exit code.
+ */
 export function runAsProgram(url, main) {
   const started = process.argv[1]; // may be a symbolic link
   if (!started || !existsSync(started) || url !== pathToFileURL(realpathSync(started)).href) return;

@@ -1,9 +1,9 @@
-// Sets a machine up for the project: `node native/dev/setup.mjs [start|test|mpi|all|docs]`. With `cuda`, gets a
-// CUDA compiler where none is installed, which nothing else needs.
+// Sets a machine up for the project: `node native/dev/setup.mjs [start|test|mpi|all|docs]`. With `cuda`, gets a CUDA
+// compiler if none is installed; nothing else needs it.
 //
-// Uses what is installed and new enough. On Debian and Ubuntu, apt installs the rest, and Emscripten and Highway, which
-// are too old there, are unpacked into build/toolchain. On other systems it prints what to install. An interrupted run
-// continues where it stopped; with nothing to do, a run takes a second or two.
+// Uses installed programs that are new enough. On Debian and Ubuntu, apt installs the rest, except Emscripten and
+// Highway: these are too old there, and are unpacked into build/toolchain. On other systems it prints what to install.
+// An interrupted run continues where it stopped; with nothing to do, a run takes a second or two.
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { readFile, rm, stat, writeFile } from 'node:fs/promises';
@@ -39,17 +39,17 @@ const NODE_MINIMUM = '20.19';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const at = (...path) => join(ROOT, 'build', 'toolchain', ...path);
 const THERE = 'already there';
-/** The npm packages of `npm run docs`, which nothing else needs. */
+/** The folder with the npm packages of `npm run docs`, which nothing else needs. */
 const DOCS_TOOLS = join(ROOT, 'native', 'dev', 'docs');
 
 const PURPOSES = Object.keys(INCLUDED);
 
 /**
- * @param {{ purpose?: 'start' | 'test' | 'all' | 'mpi' | 'docs' }} [options] `start`: what is needed to build the
+ * @param {{ purpose?: 'start' | 'test' | 'all' | 'mpi' | 'docs' }} [options] `start`: everything to build the
  *   WebAssembly package and serve the page. `test`: also the native compiler, the test libraries and the browsers.
- *   `mpi`: also MPI, for attention over several processes. `all`: everything that `npm test -- --all` uses, MPI and an
- *   emulated ARM64 processor among them. `docs`: the tools of `npm run docs` alone.
- * @returns {Promise<object>} the contents of build/toolchain/manifest.json; for `docs` what is on this machine
+ *   `mpi`: also MPI, for attention over several processes. `all`: everything that `npm test -- --all` uses, including
+ *   MPI and an emulated ARM64 processor. `docs`: only the tools of `npm run docs`.
+ * @returns {Promise<object>} the contents of build/toolchain/manifest.json; for `docs`, the programs found
  */
 export async function setup({ purpose = 'all' } = {}) {
   if (!PURPOSES.includes(purpose)) {
@@ -72,7 +72,7 @@ async function setUp(purpose) {
   const missing = missingFor(purpose, machine);
   if (!hasApt()) requireAll(missing, machine, purpose);
   const wishes = hasApt() ? packagesFor(missing, machine) : [];
-  const asAdministrator = wishes.length ? await administrator(wishes) : null; // first: it may ask for a password
+  const asAdministrator = wishes.length ? await administrator(wishes) : null; // first: may ask for a password
 
   // The three downloads are independent, so they run in parallel.
   const system = step('System packages', async (tell) => {
@@ -89,7 +89,7 @@ async function setUp(purpose) {
   return purpose === 'docs' ? machine : step('Configuration', (tell) => configure(machine, tell));
 }
 
-/** What is on this machine; the unpacked Emscripten and Highway take the place of missing or too old ones. */
+/** Surveys the machine. The unpacked Emscripten and Highway replace missing or too old ones. */
 async function survey(tell, purpose) {
   const machine = await surveyMachine();
   const tooOld = new Set(missingFor(purpose, machine));
@@ -103,7 +103,7 @@ async function survey(tell, purpose) {
 const list = (names) =>
   names.length > 4 ? `${names.slice(0, 3).join(', ')} and ${names.length - 3} more` : names.join(', ');
 
-/** The system packages to install for what is missing. */
+/** Returns the system packages that provide the missing needs. */
 function packagesFor(missing, machine) {
   const wishes = missing.flatMap((key) =>
     (NEEDS[key].apt ?? []).map((names) => ({ names, optional: Boolean(NEEDS[key].optional) })),
@@ -123,7 +123,7 @@ function requireAll(missing, machine, purpose) {
   throw new SetupError(message, advice);
 }
 
-/** Waits for all tasks; the first failure stops the commands of the others, and is thrown. */
+/** Waits for all tasks. The first failure stops the commands of the other tasks, and is thrown. */
 async function allOrFirstFailure(tasks) {
   let failure = null;
   const stopOthers = (error) => {
@@ -164,7 +164,7 @@ const timeOf = (path) =>
     () => 0,
   );
 
-/** Runs npm in a folder if the packages installed there are not those of its package-lock.json. */
+/** Runs npm in a folder unless its installed packages match package-lock.json. */
 async function installNodeModules(tell, folder) {
   const name = folder === ROOT ? 'npm' : basename(folder);
   const lock = join(folder, 'package-lock.json');
@@ -196,7 +196,7 @@ async function installNodeModules(tell, folder) {
   tell(`npm ${verb}`);
 }
 
-/** Writes the files that tell CMake and the other scripts what was found. */
+/** Writes the files that tell CMake and the other scripts which programs and libraries to use. */
 async function configure(machine, tell) {
   const { emscripten, highway, eigen, json } = machine;
   if (emscripten.source === 'debian13') await configureUnpacked(at('emscripten'));
@@ -234,7 +234,7 @@ async function configure(machine, tell) {
   return manifest;
 }
 
-/** A CUDA compiler: an installed one, else Debian 13's, unpacked into build/toolchain/cuda. */
+/** Sets up a CUDA compiler: an installed one, else Debian 13's, unpacked into build/toolchain/cuda. */
 async function setUpCuda() {
   await withLock(at(), say, () =>
     step('CUDA', async (tell) => {

@@ -1,6 +1,7 @@
 // `npm start [-- --peers]`: sets up, builds the page and serves it until it is stopped.
 //
-// With --peers, its speed section also offers ONNX Runtime and TensorFlow.js, which are installed into build/peers.
+// With --peers, the speed section of the page also offers ONNX Runtime and TensorFlow.js, which are installed into
+// build/peers.
 import { join } from 'node:path';
 import { ROOT, buildForPage } from './build.mjs';
 import { installPeers } from './bench/peers.mjs';

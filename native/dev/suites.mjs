@@ -1,4 +1,4 @@
-// The suites of `npm test`: how each is run, how its results are counted, and which files decide its outcome.
+// The suites of `npm test`: how to run each, how to count its results, and which files decide its outcome.
 import { existsSync, readFileSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { onArm64 } from './arm64.mjs';
@@ -18,7 +18,7 @@ const relaxedFlag = parseInt(process.versions.node, 10) < 22 ? ['--experimental-
  * @property {string} output
  */
 
-/** The CUDA kernels, which need no GPU: an emulator of tests/cuda runs them. */
+/** Tests the CUDA kernels without a GPU, in the emulator of tests/cuda. */
 function cudaTests() {
   const program = at('native', 'tests', 'cuda', 'multihead_cuda_tests');
   if (existsSync(program)) return googleTest('cuda', [program]);
@@ -26,7 +26,7 @@ function cudaTests() {
   return { passed: 0, failed: 0, skipped: [{ name: 'CUDA kernels', reason }], output: '' };
 }
 
-/** The tests for ARM64, on an emulated processor, if they could be built. */
+/** Runs the tests for ARM64 on an emulated processor, if they could be built. */
 function emulatedTests() {
   const program = tests('arm64');
   if (existsSync(program)) return googleTest('arm64', [...onArm64(program), `--gtest_filter=-${NOT_EMULATED}`], emulated);
@@ -34,7 +34,10 @@ function emulatedTests() {
   return { passed: 0, failed: 0, skipped: [{ name: 'ARM64', reason }], output: '' };
 }
 
-/** A suite's command may fail; what counts is what it wrote. Without a result the whole suite is one failure. */
+/**
+ * Runs a suite's command and reads the result that it wrote, even if the command fails. Without a result, the whole
+ * suite is one failure.
+ */
 async function outcomeOf(command, file, read, options = {}) {
   if (file) rmSync(file, { force: true });
   let output = '';
@@ -57,7 +60,7 @@ async function outcomeOf(command, file, read, options = {}) {
 function googleTest(name, command, env = {}) {
   const file = results(name);
   return outcomeOf([...command, '--gtest_brief=1', `--gtest_output=json:${file}`], file, googleTestCounts, {
-    // Two suites share the processor, and threads of OpenMP that spin while they wait took a fifth of its time.
+    // Two suites share the processor, and OpenMP threads that spin while waiting would take a fifth of its time.
     env: { OMP_WAIT_POLICY: 'passive', ...process.env, ...env },
   });
 }
@@ -76,9 +79,11 @@ function googleTestCounts({ testsuites }, output) {
   };
 }
 
-/** Why GoogleTest skipped a test: newer ones write it into the result, older ones only print it. */
+/**
+ * Returns why GoogleTest skipped each test: newer versions write the reason into the result, older ones only print it.
+ */
 function reasonsOfSkips(tests, output) {
-  const printed = new Map(); // by the line where the test begins in which it was said
+  const printed = new Map(); // by file and first line of the test
   for (const [, file, line, reason] of output.matchAll(/^(.+):(\d+): Skipped\n(.*)$/gm)) {
     const begun = tests.filter((test) => test.file === file && test.line <= Number(line)).map((test) => test.line);
     printed.set(`${file}:${Math.max(...begun)}`, reason);
@@ -94,7 +99,7 @@ const fuzzCounts = (output) => ({ passed: Number(/^\d+ runs$/m.test(output)), fa
 
 const vitestCounts = ({ numPassedTests, numFailedTests, numFailedTestSuites, testResults }) => ({
   passed: numPassedTests,
-  // A file that could not even be loaded has no failed test.
+  // A file that could not be loaded has no failed test, so count the file.
   failed: numFailedTests || numFailedTestSuites,
   skipped: testResults
     .flatMap(({ assertionResults }) => assertionResults)
@@ -102,21 +107,21 @@ const vitestCounts = ({ numPassedTests, numFailedTests, numFailedTestSuites, tes
     .map(({ fullName }) => ({ name: fullName, reason: 'marked so in the suite' })),
 });
 
-/** Adds up every "N passed, N failed" of one build; the last line is their total. */
+/** Reads the total of a conformance run: its last line "N passed, N failed". */
 function conformanceCounts(output) {
   const [, passed, failed] = [...output.matchAll(/(\d+) passed, (\d+) failed/g)].at(-1) ?? [0, 0, 1];
   return { passed: Number(passed), failed: Number(failed) };
 }
 
-/** What node:test sums up behind its results. */
+/** Reads the summary that node:test prints after its results. */
 function nodeTestCounts(output) {
   const count = (what) => Number(new RegExp(`^# ${what} (\\d+)$`, 'm').exec(output)?.[1] ?? 0);
   const skipped = [...output.matchAll(/^ *ok \d+ - (.*) # SKIP (.*)$/gm)].map(([, name, reason]) => ({ name, reason }));
   return { passed: count('pass'), failed: count('fail'), skipped };
 }
 
-// Under the sanitizers every memory access is checked: fewer random calls find as much.
-// Memory that cannot be had is a null pointer, as without them: tests ask for it on purpose.
+// Run fewer random calls under the sanitizers: they check every memory access, so fewer calls find as much. Allocations
+// that fail return null, as without sanitizers, because some tests exhaust memory on purpose.
 const nullWhenExhausted = 'allocator_may_return_null=1';
 const fewer = {
   MULTIHEAD_RANDOM_CASES: '40',
@@ -137,7 +142,7 @@ function workspaceTests(workspace, name) {
   return outcomeOf([...npmProgram(), 'test', '-w', workspace], results(name), vitestCounts);
 }
 
-/** The page's tests in every browser, or in one of them. */
+/** Runs the page's tests in every browser, or only in the given ones. */
 const browserTests = (...only) =>
   outcomeOf([process.execPath, 'tests/browser/run.mjs', ...only.map((name) => `${name}: `)], results('browser'), (counts) => counts);
 
@@ -153,10 +158,11 @@ const PAGE = {
   wide: true,
 };
 
-// Kernels on an emulated processor, or without SIMD, take 20 times as long. One random call of each kind finds what
-// differs from x86.
+// Run one random call of each kind: kernels on an emulated processor, or without SIMD, take 20 times as long, and one
+// call finds any difference from x86.
 const emulated = { MULTIHEAD_RANDOM_CASES: '1' };
-// qemu ends when a process with threads forks. The others take long, and depend on no processor.
+// Tests left out on emulated processors. The first: qemu ends when a process with threads forks. The others are slow
+// and do not depend on the processor.
 const NOT_EMULATED = [
   '*Fork*:StdThreads.ACallGoesOnWithTheThreadsThatCouldBeCreated',
   'Experiments.*:ExhaustedMemory.*:Team.*:Methods/*:Conformance.Any*:Attention.ScratchIsIndependentOfTheSequenceLength',
@@ -165,8 +171,9 @@ const NOT_EMULATED = [
 
 /**
  * The suites, the longest first. `uses`: the files and folders, relative to the checkout, that decide the outcome
- * besides the machine. `after`: the builds of test.mjs that it needs. `wide`: it keeps every core busy, the others one.
- * `in`: 'quick' if only `npm test` runs it, 'all' if only `npm test -- --all`; both if missing.
+ * besides the machine. `after`: the builds of test.mjs that it needs. `wide`: it keeps every core busy; other suites
+ * use one core.
+ * `in`: 'quick' if only `npm test` runs it, 'all' if only `npm test -- --all` runs it; missing if both do.
  * @type {{ name: string, uses: string[], after?: string[], wide?: boolean, in?: 'quick' | 'all',
  *   run: () => Promise<Outcome> }[]}
  */
@@ -250,7 +257,7 @@ export const SUITES = [
     name: 'programs',
     in: 'all',
     uses: [...LIBRARY, ...PACKAGE, '.github', 'web/test/programs'],
-    after: ['native', 'page', 'asan', 'tsan', 'relaxed', 'emu128', 'arm64'], // among them is a test of what the suites use
+    after: ['native', 'page', 'asan', 'tsan', 'relaxed', 'emu128', 'arm64'], // one test checks all suites' files
     run: () => nodeTests(programTests()),
   },
   {

@@ -1,8 +1,8 @@
-// `npm test [-- [--all] [--again] [FILTER]]`: sets up, builds and runs the suites that find nearly all faults; with
-// --all every suite; with a filter those, among all, that have it in their name. The last line counts the tests.
+// `npm test [-- [--all] [--again] [FILTER]]`: sets up, builds and runs the suites that find nearly all faults. --all
+// runs every suite; FILTER runs only suites, among all, whose name contains it. The last line counts the tests.
 //
-// A suite in which everything passed is not run again while nothing that it tests has changed; its line says so. With
-// --again, with a filter, and where CI is set, every suite is run.
+// A suite that passed completely is not run again until something that it tests changes; its line says so. --again, a
+// filter or the variable CI makes every suite run.
 import { existsSync, mkdirSync } from 'node:fs';
 import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
@@ -15,10 +15,10 @@ import { SUITES } from './suites.mjs';
 import { inTurns } from './turns.mjs';
 
 const RESULTS = join(ROOT, 'build', 'test-results');
-/** Written by the set-up where there is a cross compiler. */
+/** The toolchain file that the set-up writes if there is a cross compiler. */
 const ARM64 = join(ROOT, 'build', 'toolchain', 'arm64.cmake');
 
-/** Each with half of the cores, because two works run at a time. */
+/** Each build gets half of the cores, because two builds or suites run at a time. */
 const jobs = Math.max(1, Math.floor(availableParallelism() / 2));
 const BUILDS = [
   { name: 'core', run: () => buildPreset('native', { jobs, target: ['multihead_tests', 'multihead-conformance'] }) },
@@ -33,14 +33,14 @@ const BUILDS = [
   { name: 'arm64', run: () => existsSync(ARM64) && buildPreset('arm64', { jobs, target: 'multihead_tests' }) },
 ];
 
-/** The builds that these works need, in their order. */
+/** Returns the builds that these works need, in order. */
 function buildsFor(works) {
   const needed = new Set(works.flatMap(({ after = [] }) => after));
   for (const { name, after = [] } of BUILDS.toReversed()) if (needed.has(name)) for (const first of after) needed.add(first);
   return BUILDS.filter(({ name }) => needed.has(name));
 }
 
-/** What besides a suite's files decides its outcome. */
+/** Returns everything besides a suite's files that decides its outcome. */
 function machine(manifest) {
   const variables = Object.entries(process.env).filter(([name]) => name.startsWith('MULTIHEAD_'));
   return JSON.stringify([process.version, cpus()[0]?.model, cpus().length, manifest, variables.sort()]);
@@ -53,7 +53,7 @@ function readArguments(given) {
     throw new UsageError(`Expected [--all] [--again] [FILTER], got ${given.join(' ')}`);
   }
   const [filter] = rest;
-  const left = filter === undefined && !all ? 'all' : 'quick'; // the suites that are left out
+  const left = filter === undefined && !all ? 'all' : 'quick'; // the `in` of suites that are left out
   const chosen = SUITES.filter((suite) => suite.in !== left && suite.name.includes(filter ?? ''));
   if (!chosen.length) throw new UsageError(`No suite has "${filter}" in its name: ${SUITES.map(({ name }) => name).join('; ')}`);
   return { chosen, purpose: left === 'all' ? 'test' : 'all', everything: Boolean(process.env.CI) || filter !== undefined || again };

@@ -9,7 +9,7 @@ import { setup } from './setup.mjs';
 runAsProgram(import.meta.url, async (...args) => {
   await setup({ purpose: 'test' });
   await buildPreset('native', { target: 'multihead-train' });
-  // Ctrl-C reaches both processes; the program ends by itself after its step.
+  // Ctrl-C reaches both processes. This script ignores it, because multihead-train ends by itself after its step.
   process.on('SIGINT', () => {});
   const child = spawn(join(dirname(NATIVE_PROGRAM), 'multihead-train'), args, { stdio: 'inherit' });
   process.exitCode = await new Promise((resolve, reject) => {

@@ -1,10 +1,10 @@
 // `npm run try-bare -- bookworm trixie`: runs both commands of the README in a new Debian that has only its base
-// packages and Node.js. For tests of the set-up; needs root and debootstrap.
+// packages and Node.js. It tests the set-up, and needs root and debootstrap.
 //
 //   --only start|test   one of the two commands
 //   --keep              does not delete build/bare/<suite>
 //
-// Tests the last commit. Mounts and processes are in separate namespaces, which end with the command, however it ends.
+// Tests the last commit. Mounts and processes are in separate namespaces, which always end together with the command.
 import { spawn } from 'node:child_process';
 import { chmod, cp, mkdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -27,7 +27,7 @@ const NETWORK = ['http_proxy', 'https_proxy', 'no_proxy', 'npm_config_registry']
 const CERTIFICATES = 'NODE_EXTRA_CA_CERTS';
 const CERTIFICATES_INSIDE = '/etc/ssl/certs/of-our-network.pem';
 
-/** The command that runs a script inside the root, with /proc and the shared memory that browsers need. */
+/** Returns the command that runs a script inside the root, with /proc and with the shared memory that browsers need. */
 function commandIn(root, script) {
   const passed = NETWORK.filter((name) => process.env[name]);
   const environment = [
@@ -77,7 +77,7 @@ async function makeRoot(suite, root) {
   await run(['git', 'clone', '--quiet', '--depth', '1', `file://${ROOT}`, join(root, PROJECT)]);
 }
 
-/** Runs `npm start` until its page has been fetched; returns the seconds that it reports. */
+/** Runs `npm start` until its page can be fetched; returns the seconds that it reports. */
 function tryStart(root) {
   return new Promise((resolve, reject) => {
     const [program, ...words] = commandIn(root, `cd ${PROJECT} && PORT=0 npm start`);

@@ -1,5 +1,5 @@
-// `npm run try-packages`: installs the packed npm package into a fresh project per environment (bundlers, frameworks,
-// runtimes, compilers; rows.mjs), runs what was built, in browsers too, and prints a table.
+// `npm run try-packages`: installs the packed npm package into a new project per environment (bundlers, frameworks,
+// runtimes, compilers; see rows.mjs), runs the results in Node and in browsers, and prints a table.
 //
 //   npm run try-packages -- [part of a row's name] [--keep]
 //

@@ -5,13 +5,13 @@
  * @property {string} name
  * @property {() => Promise<void>} run
  * @property {string[]} [after] names of works that must have ended before
- * @property {boolean} [wide] it keeps every core busy, the others half of them
+ * @property {boolean} [wide] true: it keeps every core busy; other works use half of the cores
  */
 
 /**
- * Runs two works at a time, each as soon as those before it have ended, in the order given where there is a choice; the
- * wide ones follow one by one. So while one core configures or links, the other compiles. If a work throws, no further
- * one begins.
+ * Runs two works at a time: while one configures or links, the other compiles. A work starts when the works in its
+ * `after` have ended; among several, the first in the list starts. Wide works run at the end, one at a time. If a work
+ * throws, no further work starts.
  * @param {Work[]} works
  */
 export async function inTurns(works) {

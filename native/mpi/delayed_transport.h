@@ -1,5 +1,5 @@
-// Transfers that take at least a given time, to measure on one machine how much of the time of a
-// network the computation hides.
+// Transfers that take at least a given time. With them one machine can measure how much network
+// time the computation hides.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class DelayedTransport : public distributed::Transport {
         inner_(std::move(inner)),
         delay_(std::chrono::duration_cast<Clock::duration>(delay)) {}
 
-  // How long calls waited for the delay alone, with nothing left to compute.
+  // Seconds that calls waited only for the delay, with nothing left to compute.
   double exposed_seconds() const { return exposed_.count(); }
 
   State poll() override {
@@ -47,7 +47,7 @@ class DelayedTransport : public distributed::Transport {
   std::unique_ptr<Transport> inner_;
   Clock::duration delay_;
   Clock::time_point due_{};
-  bool is_new_ = false;  // transfers for which nobody has waited yet
+  bool is_new_ = false;  // there are transfers that nobody has waited for yet
   std::chrono::duration<double> exposed_{};
 };
 

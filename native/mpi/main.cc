@@ -1,7 +1,8 @@
 // mpirun -n 4 multihead-mpi --shape long-8k --method ring --check
 //
-// Divides a problem among the processes of MPI, and prints for each what it sent, how long the call
-// took and how much of that it waited. --check compares all outputs with one process.
+// Divides a problem among the MPI processes. Prints for each process the bytes sent, the time of
+// the call, and how much of that time it waited. --check compares all outputs with a single
+// process.
 #include <mpi.h>
 
 #include <CLI/CLI.hpp>
@@ -50,7 +51,7 @@ struct Arguments {
   double time_limit = 60;
 };
 
-// What a rank reports.
+// The results of a rank.
 struct Report {
   double seconds, waited, exposed, difference;
   uint64_t sent, formula;
@@ -63,7 +64,7 @@ ExitCode refuse(int rank, const std::string& problem) {
 
 ExitCode refuse(int rank, const Status& status) {
   if (status.code() == multihead::StatusCode::kExchange) {
-    // MPI_Finalize() would wait for the rank that has left.
+    // MPI_Finalize() would wait for the rank that has failed, so abort.
     std::fprintf(stderr, "rank %d: %s\n", rank, status.message().c_str());
     MPI_Abort(MPI_COMM_WORLD, multihead::kExitFailed);
   }
@@ -83,8 +84,8 @@ Status run(const Problem::Shard& shard, std::vector<float>& out, const Arguments
       {.out = Tensor(out.data(), shard.q_shape)}, sharding, communicator, context);
 }
 
-// Waits for a collective operation that has started. An error if a rank does not take part within
-// the time limit: the operations that wait by themselves would wait for ever.
+// Waits for a collective operation that has started. Returns an error if a rank does not take part
+// within the time limit; MPI's own wait would never return.
 Status finish(MPI_Request request, double time_limit) {
   const auto start = std::chrono::steady_clock::now();
   for (;;) {
@@ -107,7 +108,7 @@ Status barrier(double time_limit) {
   return finish(request, time_limit);
 }
 
-// The reports of all ranks, on every rank.
+// Gives every rank the reports of all ranks.
 Status gather(const Report& own, std::vector<Report>& reports, double time_limit) {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Iallgather(&own, sizeof(Report), MPI_BYTE, reports.data(), sizeof(Report), MPI_BYTE,
@@ -115,7 +116,7 @@ Status gather(const Report& own, std::vector<Report>& reports, double time_limit
   return finish(request, time_limit);
 }
 
-// Outputs that differ by more than rounding, or traffic other than the formula's.
+// True if outputs differ by more than rounding, or if the traffic differs from the formula.
 constexpr double kAllowed = 2e-6;
 bool is_wrong(const Report& of, bool checked) {
   return (checked && !(of.difference <= kAllowed)) || of.sent != of.formula;
@@ -170,7 +171,7 @@ ExitCode run(const Arguments& arguments, const Shape& shape, int rank) {
   const auto exposed_seconds = [&] { return delayed == nullptr ? 0 : delayed->exposed_seconds(); };
   Context context(arguments.threads);
 
-  // What every call exchanges and waits for: the traffic of one with nothing to compute.
+  // Run a call without rows, to measure the traffic and waiting that every call has.
   Communicator::Traffic before = communicator.traffic();
   Sharding nothing = sharding;
   nothing.queries = nothing.keys = 0;
@@ -197,7 +198,7 @@ ExitCode run(const Arguments& arguments, const Shape& shape, int rank) {
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     after = communicator.traffic();
-    // The fastest; the first call also reserves memory.
+    // Keep the fastest call; the first one also reserves memory.
     if (repeat > 0 && seconds.count() >= report.seconds) continue;
     report.seconds = seconds.count();
     report.exposed = std::max(0.0, exposed_seconds() - exposed_before - agreement_exposed);
@@ -290,7 +291,7 @@ ExitCode run(int argc, char** argv, int rank) {
 
 int main(int argc, char** argv) {
   int provided = 0, rank = 0;
-  // The computation's threads make no calls of MPI.
+  // MPI_THREAD_FUNNELED suffices, because the computation's threads make no MPI calls.
   if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
     std::fprintf(stderr, "MPI cannot be initialised\n");
     return multihead::kExitFailed;

@@ -15,7 +15,7 @@ namespace {
 using distributed::Layout;
 using distributed::Method;
 
-// The names are those of multihead-bench.
+// The names are the same as in multihead-bench.
 constexpr Shape kShapes[] = {{"tiny", 1, 4, 4, 32, 32, 16},
                              {"gpt2-1k", 1, 12, 12, 1024, 1024, 64},
                              {"llama3-2k", 1, 32, 8, 2048, 2048, 128},
@@ -30,7 +30,7 @@ std::vector<float> random_floats(int64_t count, uint32_t seed) {
   return values;
 }
 
-// Rows of (B * H, N, width).
+// Selects rows of a tensor (B * H, N, width).
 std::vector<float> rows_of_tensor(const std::vector<float>& whole, int64_t rows, int64_t width,
                                   const RowList& chosen) {
   std::vector<float> result;
@@ -46,7 +46,7 @@ std::vector<float> rows_of_tensor(const std::vector<float>& whole, int64_t rows,
   return result;
 }
 
-// Which keys each rank sees, pair by pair.
+// The keys that each rank sees, computed pair by pair.
 class SeenKeys {
  public:
   SeenKeys(const Shape& shape, const Visible& visible, const distributed::Sharding& sharding,
@@ -56,7 +56,8 @@ class SeenKeys {
       keys_.push_back(rows_of(shape.keys, sharding.layout, ranks, rank));
       std::vector<bool>& seen = seen_.emplace_back(static_cast<size_t>(shape.keys));
       for (const int64_t query : rows_of(shape.queries, sharding.layout, ranks, rank)) {
-        // With causal order the last query is at the last key, else the first at the first.
+        // A causal mask aligns the last query with the last key; otherwise the first query is at
+        // the first key.
         const int64_t at = visible.causal ? query + shape.keys - shape.queries : query;
         const int64_t last = visible.causal ? at : shape.keys - 1;
         for (int64_t key = visible.left < 0 ? 0 : std::max<int64_t>(0, at - visible.left);
@@ -67,7 +68,8 @@ class SeenKeys {
     }
   }
 
-  // How many keys of the owner any of the ranks first .. end - 1, counted round, sees.
+  // Number of the owner's keys that at least one of the ranks first .. end - 1 (modulo the number
+  // of ranks) sees.
   int64_t count(int owner, int first, int end) const {
     int64_t keys = 0;
     for (const int64_t key : keys_[static_cast<size_t>(owner)]) {
@@ -82,8 +84,8 @@ class SeenKeys {
 
  private:
   int ranks_;
-  std::vector<RowList> keys_;            // of each rank
-  std::vector<std::vector<bool>> seen_;  // by each rank
+  std::vector<RowList> keys_;            // held by each rank
+  std::vector<std::vector<bool>> seen_;  // seen by each rank
 };
 
 }  // namespace
@@ -128,7 +130,7 @@ double largest_difference(const Shape& shape, const RowList& queries, const std:
   for (size_t i = 0; i < expected.size(); ++i) {
     const double difference =
         std::abs(static_cast<double>(own[i]) - static_cast<double>(expected[i]));
-    // A NaN compares as false with everything.
+    // Written so that a NaN becomes the largest difference.
     if (!(difference <= largest)) largest = difference;
   }
   return largest;
@@ -151,7 +153,7 @@ uint64_t bytes_sent(const Shape& shape, const Visible& visible,
   const SeenKeys seen(shape, visible, sharding, ranks);
   int64_t keys = 0;
   switch (sharding.method) {
-    case Method::kRing:  // in each step, what the ranks ahead see of the shard that is here
+    case Method::kRing:  // per step: keys of the held shard that ranks ahead see
       for (int step = 0; step < others; ++step) {
         keys += seen.count((rank - step + ranks) % ranks, rank + 1, rank + ranks - step);
       }
@@ -166,7 +168,8 @@ uint64_t bytes_sent(const Shape& shape, const Visible& visible,
     case Method::kHeads:
       break;
   }
-  // There q, k and v of the others' heads; back the outputs and log-sum-exp of the others' rows.
+  // First transfer: q, k and v of the heads that other ranks compute. Second transfer: outputs and
+  // LSE of the rows that other ranks hold.
   const int64_t first = shape.kv_heads * rank / ranks, end = shape.kv_heads * (rank + 1) / ranks;
   const int64_t group = shape.heads / shape.kv_heads, own = end - first;
   const int64_t other_heads = shape.kv_heads - own;

@@ -1,5 +1,5 @@
-// The problem that multihead-mpi divides: the same random numbers on every rank, which takes its
-// rows of them.
+// The problem that multihead-mpi divides. Every rank generates the same random numbers and takes
+// its own rows.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Shape {
 };
 std::span<const Shape> shapes();
 
-// Rows of one rank, in its order, or of all.
+// Row indices of one rank, in its order, or of all ranks.
 using RowList = std::vector<int64_t>;
 RowList all_rows(int64_t rows);
 RowList rows_of(int64_t rows, distributed::Layout layout, int ranks, int rank);
@@ -25,7 +25,7 @@ class Problem {
  public:
   explicit Problem(const Shape& shape);
 
-  // The rows of q and of k and v that a rank holds.
+  // The rows of q, k and v that a rank holds.
   struct Shard {
     std::vector<float> q, k, v, out;
     Dims q_shape, k_shape;
@@ -37,18 +37,18 @@ class Problem {
   std::vector<float> q_, k_, v_;
 };
 
-// The largest difference of a rank's outputs from those of all rows.
+// Largest difference of a rank's outputs from the same rows of `all`.
 double largest_difference(const Shape& shape, const RowList& queries, const std::vector<float>& own,
                           const std::vector<float>& all);
 
-// Who sees whom.
+// Which keys each query sees.
 struct Visible {
   bool causal = false;
-  int64_t left = -1;  // tokens back that a query sees; -1: all
+  int64_t left = -1;  // number of earlier tokens that a query sees; -1: all
 };
 AttentionOptions options_of(const Visible& visible);
 
-// Bytes that a rank sends in a call, without the agreement of the ranks.
+// Bytes that a rank sends in a call, without the exchange by which the ranks agree on the call.
 uint64_t bytes_sent(const Shape& shape, const Visible& visible,
                     const distributed::Sharding& sharding, int ranks, int rank);
 

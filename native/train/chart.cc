@@ -1,4 +1,4 @@
-// The curve of a run as SVG. Lines differ in colour and in their dashes.
+// Draws the curve of a run as SVG. Lines differ in color and in their dashes.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -17,7 +17,8 @@ constexpr double kWidth = 980, kPanelHeight = 280, kLeft = 64, kRight = 24, kTit
 constexpr double kLegend = 40;  // between the top of a panel and its axes
 constexpr double kAxis = 44;    // below the axes
 
-// Colours of Okabe and Ito, which colour-blind readers can tell apart; on dark pages lighter ones.
+// Colors of Okabe and Ito, which color-blind readers can tell apart; lighter variants for dark
+// pages.
 struct Style {
   const char *light, *dark, *dashes;
 };
@@ -72,7 +73,7 @@ std::string fixed(double value) {
   return text;
 }
 
-// The distance of round numbers of which about five reach from 0 to `largest`.
+// Distance of axis ticks: a round number, so that about five ticks reach from 0 to `largest`.
 double tick(double largest) {
   const double rough = largest / 5;
   const double power = std::pow(10.0, std::floor(std::log10(rough)));
@@ -128,7 +129,7 @@ std::string drawn(const Panel& panel, double top, double last_step) {
   for (const Series& one : panel.series) {
     text += "<polyline class=\"s" + std::to_string(one.style) + "\" points=\"";
     for (const auto& [step, value] : one.points) {
-      // A loss that is not finite cannot be drawn.
+      // Skip losses that are not finite: they cannot be drawn.
       if (std::isfinite(value)) text += fixed(x_of(step)) + "," + fixed(y_of(value)) + " ";
     }
     text += "\"/>\n";
@@ -136,7 +137,7 @@ std::string drawn(const Panel& panel, double top, double last_step) {
   return text;
 }
 
-// At most so many points of a line: the mean over as many steps as one of them stands for.
+// Reduces a line to at most 400 points; each new point is the mean over equally many steps.
 std::vector<std::pair<double, double>> averaged(
     const std::vector<std::pair<double, double>>& points) {
   constexpr size_t kMost = 400;
@@ -177,7 +178,7 @@ std::string chart(const Curve& curve, const std::string& title) {
   std::vector<Series> jobs;
   jobs.reserve(curve.jobs.size());
   for (size_t job = 0; job < curve.jobs.size(); ++job) {
-    // Four jobs have a style each; more would share them.
+    // Four jobs have a style each; more jobs share styles.
     jobs.push_back({curve.jobs[job], kFirstJob + job % (kHeldOut - kFirstJob), {}});
   }
   double last_step = 0, highest_loss = 1e-3;

@@ -27,7 +27,7 @@ void save_checkpoint(const Trainer& trainer, const std::vector<KeptOption>& opti
   StateDict dict;
   check(trainer.state_dict(dict), kExitFailed);
   std::vector<float> values;
-  values.reserve(options.size());  // the dict has views of them
+  values.reserve(options.size());  // never reallocate: the dict has views of the values
   for (const KeptOption& option : options) {
     values.push_back(static_cast<float>(option.value));
     dict.emplace(option.name, ConstTensor(&values.back(), {1}));

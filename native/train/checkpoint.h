@@ -1,4 +1,4 @@
-// Checkpoints of runs: the trainer's state, the options that its meaning depends on, and the curve.
+// Checkpoints of runs: the trainer's state, the options that give it meaning, and the curve.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,24 @@
 
 namespace multihead::train {
 
-// An option that a run must share with the one it continues, although the shapes of the parameters
-// may not show it: the number of heads, for example.
+// An option that must be the same when a run continues, although parameter shapes may not show it:
+// the number of heads, for example.
 struct KeptOption {
-  std::string name;    // of its tensor: "run.heads"
+  std::string name;    // name of its tensor: "run.heads"
   std::string option;  // "--heads"
   int64_t value;       // exact as a float
-  // In words, for an error: what an option with this value is.
+  // Describes a value in words, for errors.
   std::function<std::string(int64_t)> shown = [](int64_t number) { return std::to_string(number); };
 };
 
-// Writes beside the file and then renames, so that a crash leaves the old one. Throws a Failure.
+// Writes a temporary file and renames it, so that the old checkpoint survives a crash. Throws a
+// Failure.
 void save_checkpoint(const Trainer& trainer, const std::vector<KeptOption>& options,
                      const Curve& curve, const std::string& path);
 
-// The curve has the names of the jobs, and is given the points so far; none by a checkpoint that
-// the npm package wrote. Throws a Failure, also if the checkpoint is of other options or of another
-// seed.
+// Loads a checkpoint into `trainer`, and adds its points to `curve`, which must have the names of
+// the jobs. A checkpoint of the npm package has no points. Throws a Failure, also if the checkpoint
+// has other options or another seed.
 void load_checkpoint(Trainer& trainer, const std::vector<KeptOption>& options, Curve& curve,
                      const std::string& path);
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kOfStep = 4, kOfMeasurement = 2;
 
-// With enough digits to tell apart any two numbers of f32.
+// Prints 9 digits: enough to distinguish any two f32 numbers.
 std::string number(float value) {
   char text[40];
   std::snprintf(text, sizeof(text), "%.9g", static_cast<double>(value));

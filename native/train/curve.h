@@ -1,4 +1,4 @@
-// The course of a run: what each step and each measurement on held-out data gave.
+// The course of a run: the results of each step and of each measurement on held-out data.
 #pragma once
 
 #include <cstdint>
@@ -11,38 +11,38 @@
 
 namespace multihead::train {
 
-// On held-out data.
+// A measurement on held-out data.
 struct Measurement {
   float loss = 0, accuracy = 0;
-  std::vector<float> jobs;  // the accuracy of each job, if there are several
+  std::vector<float> jobs;  // accuracy of each job, if there are several
 };
 
-// In f32, as checkpoints hold it.
+// Results of one step, in f32 like in checkpoints.
 struct CurvePoint {
   int64_t step = 0;
   float loss = 0, accuracy = 0, gradient_norm = 0, learning_rate = 0;
-  std::optional<Measurement> held_out;  // not measured after every step
+  std::optional<Measurement> held_out;  // only after some steps
 };
 
 CurvePoint point_of(const TrainingStep& step);
 
 struct Curve {
   std::vector<std::string> jobs;   // names, or empty
-  std::vector<CurvePoint> points;  // of consecutive steps
+  std::vector<CurvePoint> points;  // one per step, without gaps
 };
 
-// A row of numbers for each point, without the step, and how many a row has. NaN where nothing was
-// measured.
+// packed(): one row of packed_width() numbers per point, without the step. NaN stands for values
+// that were not measured.
 std::vector<float> packed(const Curve& curve);
 int64_t packed_width(const Curve& curve);
 
-// Adds points from packed rows, the last of which is of `last_step`.
+// Adds points from packed rows. The last row belongs to `last_step`.
 void unpack(std::span<const float> rows, int64_t last_step, Curve& curve);
 
-// One row for each step, with empty cells where nothing was measured.
+// One row per step, with empty cells for values that were not measured.
 std::string csv(const Curve& curve);
 
-// Two panels, loss and accuracy, over the steps. Readable on light and on dark pages.
+// Draws two panels, loss and accuracy over the steps, readable on light and dark pages.
 std::string chart(const Curve& curve, const std::string& title);
 
 }  // namespace multihead::train

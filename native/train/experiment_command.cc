@@ -20,8 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kFinalSequences = 512;  // of the evaluation at the end
-constexpr double kDoesTheJob = 0.5;       // attention from which on a head is named after its job
+constexpr int64_t kFinalSequences = 512;  // in the final evaluation
+constexpr double kDoesTheJob = 0.5;       // attention at which a head is named after a job
 
 std::vector<std::string> strings(std::span<const std::string_view> names) {
   return {names.begin(), names.end()};
@@ -71,14 +71,14 @@ class ExperimentLearner : public Learner {
   Experiment experiment_;
 };
 
-// "head 2", or with several layers "layer 1, head 2"; counted from 1.
+// Returns "head 2", or with several layers "layer 1, head 2", counted from 1.
 std::string head_name(const ExperimentOptions& options, int64_t head) {
   std::string of_layer = "head " + std::to_string(head % options.num_heads + 1);
   if (options.num_layers == 1) return of_layer;
   return "layer " + std::to_string(head / options.num_heads + 1) + ", " + of_layer;
 }
 
-// The patterns that this head attends to more than any other head.
+// Returns the patterns to which this head attends more than any other head.
 std::vector<std::string> jobs_of_head(const ExperimentOptions& options,
                                       const Evaluation& evaluation, int64_t head) {
   const auto patterns = strings(Experiment::patterns(options.kind));
@@ -101,7 +101,7 @@ std::string joined(const std::vector<std::string>& words) {
 
 constexpr int kLabelWidth = 16;
 
-// One row of a table whose columns have the widths of their names.
+// Prints one row of a table. The columns are as wide as their names.
 void print_row(const std::string& label, const std::vector<std::string>& columns,
                const double* values, bool per_cent, const std::string& note) {
   std::printf("  %-*s", kLabelWidth, label.c_str());

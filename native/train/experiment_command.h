@@ -8,7 +8,7 @@
 namespace multihead::train {
 
 // Trains, then prints which head does which job, and the accuracy without each head. `options` has
-// the numbers of heads and layers; the rest is taken from `run`. Throws a Failure.
+// the numbers of heads and layers; `run` has all other options. Throws a Failure.
 ExitCode run_experiment(ExperimentOptions options, RunOptions run);
 
 }  // namespace multihead::train

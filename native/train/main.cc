@@ -2,7 +2,7 @@
 // multihead-train induction --layers 2
 // multihead-train text FILE
 //
-// Trains small models: the two experiments of multihead/experiments.h, or one on any text.
+// Trains small models: the two experiments of multihead/experiments.h, or a model on any text.
 #include <CLI/CLI.hpp>
 #include <cctype>
 #include <charconv>
@@ -26,7 +26,7 @@ namespace {
 using multihead::ExitCode;
 using multihead::train::RunOptions;
 
-// Quoted for a shell, if it has to be.
+// Quotes an argument for a shell if needed.
 std::string quoted(const std::string& argument) {
   bool plain = !argument.empty();
   for (const char c : argument) {
@@ -40,13 +40,13 @@ std::string quoted(const std::string& argument) {
   return text + "'";
 }
 
-// The command line that continues a run: the same, with another --resume.
+// Returns the command line that continues a run: the given arguments with a new --resume.
 std::string command_to_resume(const std::vector<std::string>& arguments,
                               const std::string& checkpoint) {
   std::string command;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--resume") {
-      ++i;  // and its value
+      ++i;  // skip its value
     } else if (!arguments[i].starts_with("--resume=")) {
       command += quoted(arguments[i]) + " ";
     }
@@ -54,7 +54,7 @@ std::string command_to_resume(const std::vector<std::string>& arguments,
   return command + "--resume " + quoted(checkpoint);
 }
 
-// CLI11 would take -1 as 2^64 - 1.
+// Checks --seed, because CLI11 would read -1 as 2^64 - 1.
 std::string check_seed(const std::string& text) {
   uint64_t number = 0;
   const char* const end = text.data() + text.size();
@@ -63,7 +63,7 @@ std::string check_seed(const std::string& text) {
   return "expected an integer from 0 to 2^64 - 1, got " + text;
 }
 
-// CLI::Range lets NaN pass.
+// Checks --temperature, because CLI::Range accepts NaN.
 std::string check_temperature(const std::string& text) {
   double number = 0;
   if (CLI::detail::lexical_cast(text, number) && number >= 0 && number <= 100) return {};
@@ -160,7 +160,7 @@ int main(int argc, char** argv) {
 
   multihead::ExperimentOptions of_jobs{
       .kind = ExperimentKind::kFourJobs, .num_heads = 4, .num_layers = 1};
-  // Steps this small take longer with several threads.
+  // One thread, because steps this small are slower with several threads.
   RunOptions jobs_run{.steps = 600, .batch = 16, .learning_rate = 1e-2F, .threads = 1};
   multihead::ExperimentOptions of_induction{
       .kind = ExperimentKind::kInduction, .num_heads = 2, .num_layers = 2};
@@ -186,7 +186,7 @@ int main(int argc, char** argv) {
     if (text.parsed()) code = train::run_text(of_text, text_run);
     return multihead::finished(code);
   } catch (const CLI::ParseError& error) {
-    // CLI11 reports --help this way too, which is not an error.
+    // CLI11 reports --help as an exception too, although it is not an error.
     return multihead::finished(app.exit(error) == 0 ? multihead::kExitOk : multihead::kExitUsage);
   } catch (const train::Failure& failure) {
     std::fprintf(stderr, "%s\n", failure.what());

@@ -1,4 +1,4 @@
-// The names of --positions.
+// The names for --positions.
 #pragma once
 
 #include <array>

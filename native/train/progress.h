@@ -1,4 +1,4 @@
-// Where a run is: a bar that is redrawn on a terminal, and lines.
+// Shows the progress of a run: a bar that is redrawn on a terminal, and lines.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@ namespace multihead::train {
 
 class Progress {
  public:
-  // `begin` steps were done before; `quiet` prints no lines, for a run whose output is JSON.
+  // `begin`: number of steps done before. `quiet`: print no lines, because the output is JSON.
   Progress(int64_t begin, int64_t total, bool quiet);
   ~Progress();
   Progress(const Progress&) = delete;

@@ -1,4 +1,4 @@
-// What all commands of multihead-train share.
+// Options and errors that all commands of multihead-train share.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace multihead::train {
 
-// Arguments of every command. Paths are empty if not given.
+// Options of every command. Paths are empty if not given.
 struct RunOptions {
   int64_t steps = 0;
   int64_t batch = 0;
@@ -23,8 +23,8 @@ struct RunOptions {
   int64_t checkpoint_every = 100;
   bool json = false;
   std::string csv = {}, chart = {};
-  std::string input = {};              // a file that the command learns from
-  std::string command_to_resume = {};  // this command line, for the user to continue with
+  std::string input = {};              // training text
+  std::string command_to_resume = {};  // shown to the user after an interruption
 };
 
 // Ends the program with a sentence on standard error. It may have names of files.
@@ -38,7 +38,8 @@ class Failure : public std::runtime_error {
   ExitCode code_;
 };
 
-// Throws a Failure if `status` is an error: of the arguments, unless it tells otherwise.
+// Throws a Failure if `status` is an error. The default exit code blames the arguments; kMemory
+// changes it.
 inline void check(const Status& status, ExitCode code = kExitUsage) {
   if (status.ok()) return;
   if (status.code() == StatusCode::kMemory) code = kExitFailed;

@@ -40,7 +40,7 @@ void print_json(const TextOptions& options, const RunOptions& run_options, const
                          {"held_out", {{"loss", held_out.loss}, {"accuracy", held_out.accuracy}}},
                          {"sample", sample},
                          {"curve", json_of(run.curve)}};
-  // A sample of bytes need not be UTF-8.
+  // Replace invalid UTF-8, because a sample of bytes may not be UTF-8.
   std::printf("%s\n", document.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
 

@@ -22,8 +22,8 @@ namespace {
 constexpr size_t kMostCodePoints = 1024;
 constexpr size_t kMostBytes = size_t{1} << 30;
 
-// Calls visit(part) for each byte of the text, or for each code point: false at the first byte that
-// is not UTF-8.
+// Calls visit(part) for each byte of the text, or for each code point. Returns false at the first
+// byte that is not UTF-8.
 template <class Visit>
 bool for_each_part(std::string_view text, bool of_bytes, const Visit& visit) {
   for (size_t at = 0; at < text.size();) {
@@ -45,7 +45,7 @@ std::string contents(const std::string& path) {
       text.append(block.data(), count);
       if (text.size() > kMostBytes) break;  // a device such as /dev/zero has no end
     }
-    failed = std::ferror(file) != 0;  // a folder, for example
+    failed = std::ferror(file) != 0;  // for example if it is a folder
   }
   const int error = errno;
   if (file != nullptr) std::fclose(file);
@@ -94,7 +94,7 @@ TextData read_text(const std::string& path, int64_t context) {
   const std::string text = contents(path);
   if (text.empty()) throw Failure(kExitUsage, path + ": expected a text, got an empty file");
   TextData data = tokenise(text);
-  const int64_t needed = 10 * (context + 1);  // so that the last tenth has a window, too
+  const int64_t needed = 10 * (context + 1);  // so that the last tenth has a window too
   if (data.size() < needed) {
     throw Failure(kExitUsage, path + ": expected at least " + std::to_string(needed) +
                                   (data.of_bytes ? " bytes" : " characters") +
@@ -139,7 +139,7 @@ void training_windows(const TextData& data, uint64_t seed, int64_t step, int64_t
 int64_t held_out_windows(const TextData& data, int64_t most, int64_t context, Windows& windows) {
   windows.tokens.clear();
   windows.targets.clear();
-  const int64_t last = data.size() - context - 1;  // where the last window begins
+  const int64_t last = data.size() - context - 1;  // start of the last window
   const int64_t count = std::min(most, (last - data.training) / context + 1);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin =

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kHeldOutWindows = 32;
 
-// A token drawn from softmax(logits / temperature) by a number from 0 to below 1; temperature 0
-// takes the largest.
+// Samples a token from softmax(logits / temperature) with `uniform` in [0, 1). Temperature 0 takes
+// the largest logit.
 int32_t drawn_token(std::span<const float> logits, double temperature, double uniform) {
   const auto largest = std::max_element(logits.begin(), logits.end());
   if (temperature == 0) return static_cast<int32_t>(largest - logits.begin());
@@ -33,7 +33,7 @@ int32_t drawn_token(std::span<const float> logits, double temperature, double un
   return static_cast<int32_t>(token);
 }
 
-// FNV-1a, cut to 24 bits.
+// FNV-1a, truncated to 24 bits.
 int64_t vocabulary_hash(const TextData& data) {
   uint32_t hash = 0x811c9dc5U;
   for (const std::string& token : data.vocabulary) {
@@ -43,7 +43,7 @@ int64_t vocabulary_hash(const TextData& data) {
 }
 
 double uniform(uint64_t seed, int64_t step, int64_t index) {
-  constexpr uint32_t kSampleStream = 0x80000000U;  // training_windows() uses numbers below it
+  constexpr uint32_t kSampleStream = 0x80000000U;  // training_windows() uses smaller stream numbers
   const auto words = rules::philox4x32(
       {static_cast<uint32_t>(index), 0, static_cast<uint32_t>(step), kSampleStream},
       {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32U)});
@@ -55,7 +55,7 @@ double uniform(uint64_t seed, int64_t step, int64_t index) {
 TextLearner::TextLearner(const TextData& data, const TextOptions& options, const RunOptions& run)
     : data_(data), options_(options), run_(run) {
   prompt_ = encode(data, "--prompt", options.prompt);
-  // Without a prompt, the sample continues the beginning of the held-out part.
+  // Without a prompt, the sample continues the first token of the held-out part.
   if (prompt_.empty()) prompt_ = {data.tokens[static_cast<size_t>(data.training)]};
   const PositionKind positions = position_kind(run.positions);
   TransformerConfig config{.block = {.attention = {.embed_dim = options.width,
@@ -74,8 +74,8 @@ TextLearner::TextLearner(const TextData& data, const TextOptions& options, const
     alibi_slopes(alibi_slopes_);
   }
   check(Transformer::create(config, model_));
-  // Each layer adds two products to the residual stream; their sum should keep its size (GPT-2's
-  // rule).
+  // Scale the two products that each layer adds to the residual stream, so that their sum over all
+  // layers keeps its size (GPT-2's rule).
   const float residual = 1.0F / std::sqrt(2.0F * static_cast<float>(options.layers));
   check(model_.initialise({.seed = run.seed, .residual = residual}));
   const int64_t warmup = std::min<int64_t>(50, run.steps / 4);
@@ -150,10 +150,10 @@ std::string TextLearner::sample(Context& context) const {
   const auto classes = static_cast<int64_t>(data_.vocabulary.size());
   std::vector<float> logits;
   std::vector<int32_t> tokens = prompt_;
-  size_t fed = 0;  // tokens that the cache has, or has dropped
+  size_t fed = 0;  // tokens that the cache has or has dropped
   for (int64_t index = 0; index < options_.sample; ++index) {
     if (cache.length() + static_cast<int64_t>(tokens.size() - fed) > options_.context) {
-      // The cache is full: begin again with the second half of the context.
+      // The cache is full: restart with the second half of the context.
       check(cache.truncate(0), kExitFailed);
       fed = tokens.size() - static_cast<size_t>((options_.context + 1) / 2);
     }

@@ -16,8 +16,8 @@ struct TextOptions {
   std::string file;
   int64_t layers = 2, width = 96, heads = 4, context = 64;
   double temperature = 0.8;
-  int64_t sample = 400;      // characters of a sample
-  int64_t sample_every = 0;  // steps; 0: only at the end
+  int64_t sample = 400;      // characters per sample
+  int64_t sample_every = 0;  // in steps; 0: only at the end
   std::string prompt;
 };
 
@@ -35,7 +35,7 @@ class TextLearner : public Learner {
   void after_step(const TrainingStep& step, Progress& progress, Context& context) override;
 
   const Transformer& model() const { return model_; }
-  // The prompt and what the model writes after it.
+  // Returns the prompt and the text that the model writes after it.
   std::string sample(Context& context) const;
 
  private:

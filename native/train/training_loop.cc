@@ -25,14 +25,14 @@ namespace multihead::train {
 namespace {
 
 std::atomic<bool> stop_wanted{false};
-static_assert(std::atomic<bool>::is_always_lock_free);  // else not for signal handlers
+static_assert(std::atomic<bool>::is_always_lock_free);  // required in signal handlers
 
 extern "C" void stop_after_step(int signal) {
   stop_wanted = true;
   std::signal(signal, SIG_DFL);  // a second Ctrl-C ends the program at once
 }
 
-// A file of the command line.
+// A file named on the command line.
 struct NamedFile {
   const char* option;
   const std::string& path;  // empty if it is not given
@@ -47,7 +47,7 @@ struct NamedFile {
                              std::strerror(error) + ")");
 }
 
-// Sets errno if not.
+// Returns false and sets errno if the path is not writable.
 bool may_write(const std::filesystem::path& path) {
 #if defined(_WIN32)
   constexpr int kWrite = 2;
@@ -57,8 +57,9 @@ bool may_write(const std::filesystem::path& path) {
 #endif
 }
 
-// Before the run, so that it is not lost for a wrong path. Files are written beside the old ones
-// and renamed, so that those stay if that fails; a device, such as /dev/stdout, would be replaced.
+// Checks an output path before the run, so that a wrong path does not lose the results. Files are
+// written to a temporary file and renamed, so that the old file survives a failure. Renaming would
+// replace a device such as /dev/stdout, so only some outputs may be devices.
 void check_output(const NamedFile& file, bool may_be_device) {
   const auto& [option, path] = file;
   if (path.empty()) return;
@@ -92,7 +93,7 @@ void check_distinct(const NamedFile& output, const NamedFile& other) {
   refuse(output.option, std::string("another file than ") + other.option, output.path);
 }
 
-// 0, or an errno.
+// Returns 0 or an errno.
 int write_text(const std::filesystem::path& path, const std::string& text) {
   errno = 0;
   std::ofstream file(path, std::ios::binary);
@@ -109,7 +110,7 @@ void write_file(const char* option, const std::string& path, const std::string& 
       cannot_be_written(option, path, cause);
     return;
   }
-  // A link stays one.
+  // Write to the target of a symbolic link, so that the link remains.
   std::filesystem::path target = std::filesystem::canonical(path, error);
   if (error) target = path;
   std::filesystem::path beside = target;
@@ -147,7 +148,7 @@ std::string row(const CurvePoint& point, const Curve& curve) {
   return line;
 }
 
-// A failed step of the training, with what is left of the run.
+// Throws a Failure for a failed training step, and names the checkpoint that remains.
 void check_step(const Status& status, const RunOptions& options, int64_t saved_step) {
   if (status.ok()) return;
   std::string sentence = status.message();
@@ -184,10 +185,10 @@ Run train(Learner& learner, Curve so_far, const RunOptions& options, Context& co
   run.curve = std::move(so_far);
   std::vector<CurvePoint>& points = run.curve.points;
   const int64_t begin = run.resumed_from = learner.trainer().steps();
-  // So that a curve has about 60 measurements, of which 12 are printed.
+  // A curve has about 60 measurements; every fifth is printed.
   const int64_t measured_every = std::max<int64_t>(1, options.steps / 60);
   const int64_t printed_every = 5 * measured_every;
-  // An interrupted run measures after its last step too.
+  // Drop an extra measurement that an interrupted run made after its last step.
   if (begin % measured_every != 0 && begin < options.steps && !points.empty()) {
     points.back().held_out.reset();
   }

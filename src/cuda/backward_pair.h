@@ -1,4 +1,13 @@
-// Device code: the weight of one query and key, and the gradient of their score.
+// Device code: the weight of one query-key pair, and the gradient of its score. With s: score, r:
+// reference, f: scale.of_softmax, m: dropout factor (0 for a dropped pair), delta: sum of out *
+// d_out over the row:
+//
+//   weight   w    = exp(f (s - r))
+//   d_weight      = d_out . v
+//   d_score       = w (m d_weight - delta)
+//   d_product     = d_score (1 - (capped score / softcap)^2), with softcap only
+//
+// (FlashAttention-2: Dao, arXiv:2307.08691, algorithm 2, with the derivative of softcap added.)
 #pragma once
 
 #include <cstdint>
@@ -10,7 +19,7 @@
 
 namespace multihead::cuda {
 
-// One query row of the backward. By default one that sees nothing.
+// One query row of the backward. The default value sees no key.
 struct BackwardRow {
   QueryRow row;
   int64_t head = 0, query = 0;
@@ -25,16 +34,15 @@ __device__ __forceinline__ BackwardRow backward_row(const BackwardParams& p, con
 }
 
 struct PairGradient {
-  // A hidden pair contributes nothing to any gradient, a dropped one nothing to d_v. They are
-  // skipped, not multiplied by zero: rows may hold NaN.
+  // A hidden pair contributes nothing to any gradient, a dropped pair nothing to d_v. Such pairs
+  // are skipped instead of multiplied by zero, because rows may hold NaN.
   bool visible = false, kept = false;
   float weight = 0.0F;     // after dropout
-  float d_score = 0.0F;    // of the final score, to which the bias is added
-  float d_product = 0.0F;  // of the score before the soft cap: d_q and d_k are sums of it * scale
+  float d_score = 0.0F;    // gradient of the final score, and so of the bias
+  float d_product = 0.0F;  // gradient before the softcap; d_q and d_k sum it * scale
 };
 
-// `product` is that of the key and the query scaled by of_queries, `d_weight` that of the value and
-// d_out.
+// `product`: key . (query * of_queries). `d_weight`: value . d_out.
 __device__ __forceinline__ PairGradient pair_gradient(const rules::AttentionParams& call,
                                                       const Entry& entry, const BackwardRow& row,
                                                       int64_t key, float product, float d_weight) {

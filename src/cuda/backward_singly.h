@@ -1,6 +1,6 @@
-// Gradients of one key or one query row by a warp, pair by pair, in f32: for rows whose gradient by
-// products of tiles is not finite. In such a product, a hidden weight of 0 times a NaN or an
-// infinity is NaN, and a gradient of a score may be larger than the largest number of f16.
+// Gradients of one key or one query row by one warp, pair by pair, in f32. The tile kernels use it
+// for rows whose gradient is not finite. In a product of tiles, a hidden weight of 0 times a NaN or
+// an infinity is NaN, and an f16 gradient of a score may overflow.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace multihead::cuda {
 
 inline constexpr int kColumnsOfLane = static_cast<int>(kMaxWidth) / kWarpSize;
 
-// Elements lane, lane + 32, ... of a row.
+// A lane's part of a row: elements lane, lane + 32, ...
 struct RowPart {
   float of_column[kColumnsOfLane];
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ float product_of_rows(const rules::StoredRows& a, int
   return warp_sum(sum);
 }
 
-// The rows of a pair in q, k, v and d_out.
+// Offsets, in elements, of a pair's rows in q, k, v and d_out.
 struct PairRows {
   int64_t q, k, v, d_out;
 };
@@ -76,7 +76,7 @@ __device__ __forceinline__ PairGradient pair_gradient_singly(const BackwardParam
   return pair_gradient(call, entry, row, key, product * call.scale.of_queries, d_weight);
 }
 
-// d_k and d_v of a key; `rows` of the list of rows of its head may see it.
+// Computes d_k and d_v of a key. `rows`: the query rows of its head that may see it.
 __device__ __forceinline__ void write_key_singly(const BackwardParams& p, const Entry& entry,
                                                  int64_t kv_head, int64_t key, RowRange rows,
                                                  bool writes_d_k, bool writes_d_v) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ void write_key_singly(const BackwardParams& p, const 
   }
 }
 
-// d_q of a query row.
+// Computes d_q of a query row.
 __device__ __forceinline__ void write_query_singly(const BackwardParams& p, const Entry& entry,
                                                    int64_t head, int64_t query) {
   const rules::AttentionParams& call = p.forward.call;

@@ -1,9 +1,9 @@
-// The interface of the CUDA kernels for the entry points. Arguments are already checked and
+// The interface between the entry points and the CUDA kernels. Arguments are already checked and
 // planned: a kernel validates nothing and has no defaults.
 //
-// Each function only enqueues work on the stream: it allocates nothing, waits for nothing and keeps
-// no state, so that it may run while a CUDA graph is captured. It returns CUDA's error code, 0 for
-// none.
+// Each launch function only enqueues work on the stream: it allocates nothing, waits for nothing
+// and keeps no state, so it may run while a CUDA graph is captured. It returns CUDA's error code,
+// or 0.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,28 @@ namespace multihead::cuda {
 
 using StreamHandle = void*;  // a cudaStream_t
 
-// Facts about a processor by which a call is planned.
+// Properties of the device that a plan depends on.
 struct Device {
   int compute_capability = 0;  // 80, 90
   int multiprocessors = 0;
-  int shared_bytes = 0;  // most shared memory of a block
+  int shared_bytes = 0;  // limit of shared memory per block
 };
 
-// Widest row of q, k or v.
+// Largest supported d_k and d_v.
 inline constexpr int64_t kMaxWidth = 256;
 
-// out and lse. Any option, any types of q, k and v but int8.
+// Computes out and lse. Supports every option, and every type of q, k and v except int8.
 int launch_forward_f32(const ForwardParams& params, const Device& device, StreamHandle stream);
 
-// The same through mma.sync: q, k and v are all bf16 or all f16, their addresses and strides are
-// multiples of 16 bytes.
+// Computes out and lse through mma.sync. q, k and v are all bf16 or all f16, their addresses and
+// strides are multiples of 16 bytes, and d_k and d_v are multiples of 8.
 int launch_forward_half(const ForwardParams& params, const Device& device, StreamHandle stream);
 
-// The same through TMA and wgmma, on Hopper (compute capability 9.0) only, for calls without
-// hopper_objection().
+// Computes out and lse through TMA and wgmma, only on Hopper (compute capability 9.0), and only if
+// hopper_objection() is null.
 int launch_forward_hopper(const ForwardParams& params, const Device& device, StreamHandle stream);
 
-// Why launch_forward_hopper() does not serve a call, in words; null if it does.
+// Returns the reason why launch_forward_hopper() does not support a call; null if it does.
 const char* hopper_objection(const ForwardParams& params);
 
 }  // namespace multihead::cuda

@@ -1,4 +1,4 @@
-// The keys of a block of the backward kernels that compute d_k and d_v.
+// Tiles of keys for the backward kernels that compute d_k and d_v.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace multihead::cuda {
 
-// Rows first .. last-1 of the list of rows of a key/value head, see RowTile.
+// Rows first .. last-1 in the row list of a key/value head, see RowTile.
 struct RowRange {
   int64_t first = 0, last = 0;
 };
@@ -24,8 +24,8 @@ struct KeyTile {
   int64_t kv_head, first_key, last_key;
 
   __device__ __forceinline__ bool empty() const { return first_key > last_key; }
-  // The rows that see some of the keys, from a multiple of `step` on. Both ends of what a query
-  // sees rise with the query, so that those that see a key are neighbours.
+  // The rows that see at least one key of the tile, from a multiple of `step` on. The first and the
+  // last visible key never decrease as the query rises, so these rows are contiguous.
   __device__ __forceinline__ RowRange rows(int64_t group, int64_t step) const {
     const rules::QueryRange queries = entry.visibility.of_keys({first_key, last_key + 1});
     const int64_t first = rules::most_of(queries.first, 0);
@@ -35,12 +35,12 @@ struct KeyTile {
   }
 };
 
-// Of up to kKeys keys.
+// Returns the block's tile of up to kKeys keys.
 template <int kKeys>
 __device__ __forceinline__ KeyTile key_tile(const ForwardParams& p) {
   const rules::AttentionParams& call = p.call;
   const int64_t tiles = (call.keys + kKeys - 1) / kKeys;
-  // The first keys first: with causal order most rows see them.
+  // Order the tiles so that the first keys come first: with a causal mask most rows see them.
   int64_t index = block_index().x;
   const int64_t first_key = index % tiles * kKeys;
   index /= tiles;
@@ -49,7 +49,7 @@ __device__ __forceinline__ KeyTile key_tile(const ForwardParams& p) {
   return {entry, kv_head, first_key, rules::least_of(first_key + kKeys, entry.keys) - 1};
 }
 
-// Starts a kernel with a block for each tile.
+// Launches a kernel with one block per tile.
 template <int kKeys>
 int launch_key_tiles(const BackwardParams& params, int threads, size_t shared_bytes,
                      StreamHandle stream, void (*kernel)(BackwardParams)) {

@@ -1,5 +1,5 @@
-// The parameters of the CUDA kernels, and what a block reads from them. Kernels get them by value.
-// Addresses are those of device memory.
+// The parameters of the CUDA kernels, and the batch entry or packed sequence of a block. Kernels
+// get the parameters by value. Addresses point to device memory.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@ namespace multihead::cuda {
 
 // One call of attention() or attention_varlen().
 struct ForwardParams {
-  // Kernels that compute `out` and `lse` ignore captures, weights and dropout_mask: those have
-  // kernels of their own (scores.cu).
+  // Kernels that compute `out` and `lse` ignore captures, weights and dropout_mask, which separate
+  // kernels compute (scores.cu).
   rules::AttentionParams call;
-  // Packed sequences: (call.batch + 1) row numbers where each begins, and the end of the last; null
-  // for batch entries. call.queries and call.keys are then the most rows of one sequence.
+  // Packed sequences: (call.batch + 1) row numbers, where each sequence begins and the last one
+  // ends; null for batch entries. With packed sequences, call.queries and call.keys are upper
+  // limits for the rows of one sequence.
   const int32_t* cu_q = nullptr;
   const int32_t* cu_k = nullptr;
   int64_t packed_queries = 0, packed_keys = 0;  // rows of all sequences
 };
-// The limit for kernel parameters before CUDA 12.1 and on processors older than Volta is 4096
-// bytes.
+// Kernel parameters may have at most 4096 bytes before CUDA 12.1 and on GPUs older than Volta.
 static_assert(std::is_trivially_copyable_v<ForwardParams> && sizeof(ForwardParams) <= 4096);
 
-// The axes of q, k, v, out and lse as they are stored: packed sequences are one batch entry.
+// Extents of q, k, v, out and lse as they are stored: packed sequences are one batch entry.
 struct Extents {
   int64_t batch, queries, keys;
 };
@@ -36,16 +36,17 @@ constexpr Extents extents_of(const ForwardParams& params) {
 
 // One batch entry, or one packed sequence.
 struct Entry {
-  int64_t batch;  // in strides and in the counter of dropout; 0 for a packed sequence
-  int64_t first_query, first_key;  // added to the rows of q, out and lse, and of k and v
+  int64_t batch;                   // index for strides and dropout; 0 for a packed sequence
+  int64_t first_query, first_key;  // added to row numbers of q, out and lse, or of k and v
   int64_t queries, keys;           // 0 or more
   rules::EntryVisibility visibility;
   int64_t alibi_shift;  // the distance of query i from key j is |i + alibi_shift - j|
   uint64_t dropout_seed;
 };
 
-// `index` is less than call.batch. Numbers in device memory cannot be checked before the call, so
-// that lengths and rows of packed sequences are limited here to the memory that the call has.
+// `index` is less than call.batch. Values in device memory cannot be checked before the call, so
+// this function limits the rows of packed sequences, and the visibility rule limits lengths, to the
+// memory of the call.
 constexpr Entry entry_of(const ForwardParams& params, int64_t index) {
   const rules::AttentionParams& call = params.call;
   if (params.cu_q == nullptr) {
@@ -68,7 +69,7 @@ constexpr Entry entry_of(const ForwardParams& params, int64_t index) {
   rules::Visibility visibility = call.visibility;
   visibility.queries = rules::limited(queries, 0, call.queries);
   visibility.keys = visibility.shard_keys = rules::limited(keys, 0, call.keys);
-  // The sequence's number is added to the seed, else all sequences would drop the same weights.
+  // Each sequence needs its own dropout seed, else all sequences would drop the same weights.
   return {.batch = 0,
           .first_query = first_query,
           .first_key = first_key,

@@ -1,4 +1,4 @@
-// The query rows of a block of the kernels without wgmma.
+// Tiles of query rows for the kernels without wgmma.
 #pragma once
 
 #include <cstddef>
@@ -13,27 +13,27 @@
 
 namespace multihead::cuda {
 
-// Rows first_row .. last_row of the list of rows of a key/value head: for each query the rows of
-// the heads that share it.
+// Rows first_row .. last_row in the row list of a key/value head. The list has, for each query, one
+// row of each query head that shares the key/value head: row = query * group + head in group.
 struct RowTile {
   Entry entry;
   int64_t kv_head, first_row, last_row;
 
   __device__ __forceinline__ bool empty() const { return first_row > last_row; }
-  // The keys that some row sees, from a multiple of `step` on. Both ends of what a query sees rise
-  // with the query.
+  // Union of the keys that the rows see, from a multiple of `step` on. The first and the last
+  // visible key never decrease as the query rises.
   __device__ __forceinline__ rules::KeyRange keys(int64_t group, int64_t step) const {
     return {entry.visibility.of_query(first_row / group).first / step * step,
             entry.visibility.of_query(last_row / group).last};
   }
 };
 
-// Of up to kRows rows.
+// Returns the block's tile of up to kRows rows.
 template <int kRows>
 __device__ __forceinline__ RowTile row_tile(const ForwardParams& p) {
   const rules::AttentionParams& call = p.call;
   const int64_t tiles = (call.rows() + kRows - 1) / kRows;
-  // The last rows first: with causal order they see the most keys.
+  // Last rows first: with a causal mask they see the most keys.
   int64_t index = block_index().x;
   const int64_t first_row = call.first_row() + (tiles - 1 - index % tiles) * kRows;
   index /= tiles;
@@ -43,7 +43,7 @@ __device__ __forceinline__ RowTile row_tile(const ForwardParams& p) {
   return {entry, kv_head, first_row, rules::least_of(first_row + kRows, end_row) - 1};
 }
 
-// Starts a kernel with a block for each tile.
+// Launches a kernel with one block per tile.
 template <int kRows, class Params>
 int launch_row_tiles(const rules::AttentionParams& call, int threads, size_t shared_bytes,
                      StreamHandle stream, void (*kernel)(Params),

@@ -1,5 +1,5 @@
-// Device code: rows of any storage type, warps that share a row, and the score of one query and key
-// after every option.
+// Device code: reads and writes rows of any storage type, reduces within a warp, and computes the
+// score of one query-key pair with every option.
 #pragma once
 
 #include <cmath>
@@ -13,8 +13,8 @@ namespace multihead::cuda {
 
 inline constexpr float kLog2E = 1.4426950408889634F;
 
-// The row of a position. False if a page number is outside of the pool, and the row does not exist.
-// `row_index` is the row along the third axis.
+// Finds the row that stores a token: `row_index` counts along the third axis. Returns false if its
+// page number is outside the pool, so that the row does not exist.
 __device__ __forceinline__ bool find_row(const rules::StoredRows& rows, int64_t pool_pages,
                                          int64_t batch, int64_t position, int64_t& row_index) {
   row_index = position;
@@ -28,7 +28,7 @@ __device__ __forceinline__ bool find_row(const rules::StoredRows& rows, int64_t 
   return true;
 }
 
-// Element `at` of an array. int8 without its scale.
+// Element `at` of an array, as float. int8 is not multiplied by its scale.
 __device__ __forceinline__ float element(const void* data, DType type, int64_t at) {
   switch (type) {
     case DType::kF16:
@@ -62,13 +62,13 @@ __device__ __forceinline__ T warp_sum(T value) {
 __device__ __forceinline__ float warp_max(float value) {
   for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
     const float other = shuffle_xor(value, mask);
-    // Keeps a NaN of either.
+    // A NaN of either lane stays.
     value = other > value || other != other ? other : value;
   }
   return value;
 }
 
-// What one query row sees, and what is added to its scores.
+// The keys that one query row sees, and the terms added to its scores.
 struct QueryRow {
   rules::KeyRange seen;
   const uint8_t* mask = nullptr;
@@ -95,14 +95,14 @@ __device__ __forceinline__ bool sees(const rules::AttentionParams& call, const Q
   return row.bias == nullptr || row.bias[key * call.bias.stride[3]] != -INFINITY;
 }
 
-// Steps 2 and 3 at the head of attention.h, of the product with a query that is scaled already by
-// of_queries.
+// Steps 2 and 3 at the head of multihead/attention.h, without of_softmax. `product`: key . (query *
+// of_queries).
 __device__ __forceinline__ float capped_score(const rules::AttentionParams& call, float product) {
   const float score = product * call.scale.of_scores;
   return call.softcap > 0.0F ? call.softcap * tanhf(score / call.softcap) : score;
 }
 
-// Step 4.
+// Step 4 at the head of multihead/attention.h: adds the bias and ALiBi.
 __device__ __forceinline__ float biased_score(const rules::AttentionParams& call,
                                               const QueryRow& row, int64_t key, float score) {
   if (row.bias != nullptr) score += row.bias[key * call.bias.stride[3]];

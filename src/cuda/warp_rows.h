@@ -1,4 +1,4 @@
-// Kernels with a warp for each row.
+// Kernels with one warp per row.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace multihead::cuda {
 
-// Kernels whose __launch_bounds__ name one block more would spill with the few registers that ptxas
-// chooses otherwise.
+// Threads per block of these kernels. Some use __launch_bounds__(kWarpRowThreads, 1): without the
+// 1, ptxas chooses so few registers that they spill.
 inline constexpr int kWarpRowThreads = 128;
 inline constexpr int kRowsOfBlock = kWarpRowThreads / kWarpSize;
 
-// The row of this warp. The last block may have more warps than there are rows.
+// Row of this warp. The last block may have more warps than there are rows.
 __device__ __forceinline__ int64_t row_of_warp() {
   return static_cast<int64_t>(block_index().x) * kRowsOfBlock + warp();
 }
 
-// Starts a kernel with a warp for each of so many rows.
+// Launches a kernel with one warp for each of `rows` rows.
 template <class Params>
 int launch_warp_rows(int64_t rows, StreamHandle stream, void (*kernel)(Params),
                      const std::type_identity_t<Params>& params) {

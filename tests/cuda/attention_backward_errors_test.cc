@@ -1,5 +1,5 @@
-// What attention_backward() and attention_varlen_backward() of multihead/cuda.h refuse, in the
-// emulator.
+// Invalid calls of attention_backward() and attention_varlen_backward() of multihead/cuda.h return
+// errors; in the emulator.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using emulator::Use;
 
-// q, out and d_out (1, 2, 3, 8), k and v (1, 2, 5, 8).
+// Shapes: q, out and d_out (1, 2, 3, 8), k and v (1, 2, 5, 8).
 class CudaAttentionBackwardRefuses : public ::testing::Test {
  protected:
   CudaAttentionBackwardRefuses() : memory_(80, 0.5F), gradient_(80, kUntouched) {

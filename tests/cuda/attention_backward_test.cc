@@ -71,7 +71,7 @@ TEST(CudaAttentionBackward, EqualsOracleOnRandomCalls) {
     emulator::device().set_seed(seed);
     const bool transformed =
         c.options.qk_norm.enabled || c.options.rope.style != Rope::Style::kNone;
-    // q and k of 16 bits are rounded to them after RoPE and QK-norm.
+    // After RoPE and QK-norm, 16-bit q and k are rounded to 16 bits.
     const bool rounded = transformed && (c.q.dtype != DType::kF32 || c.k.dtype != DType::kF32);
     const ConstTensor d_out(call.d_out.data(), c.out_shape);
     expect_equals_oracle(call, run_call(call), d_out, 0.0, rounded ? 0x1p-5 : 0.0);
@@ -90,8 +90,8 @@ TEST(CudaAttentionBackward, HasTheSameBitsInAnyOrderOfTheThreads) {
   }
 }
 
-// Inputs of 16 bits, through the kernel for them that the plan chooses on each device. The kernels'
-// own tests have more options and tighter bounds.
+// 16-bit inputs run through the kernel that the plan chooses on each device. The tests of the
+// kernels have more options and tighter bounds.
 TEST(CudaAttentionBackward, RunsTheKernelsFor16BitInputs) {
   const struct {
     Device device;
@@ -150,7 +150,7 @@ TEST(CudaAttentionBackward, RunsTheKernelsFor16BitInputs) {
   }
 }
 
-// Packed sequences, their results on the CPU, and a gradient of the output.
+// Packed sequences, their results on the CPU, and d_out.
 struct PackedCall {
   PackedCase c;
   AttentionOptions options;
@@ -257,7 +257,8 @@ TEST(CudaAttentionBackward, PackedSequencesEqualThoseOfTheCpu) {
   }
 }
 
-// Rows of T = 4 before and behind the sequences, which hold NaN, and no sequence at all.
+// Rows outside all sequences, which hold NaN, get no gradient: T = 4 rows with one sequence in the
+// middle, or with none.
 TEST(CudaAttentionBackward, RowsOfNoSequenceGetNothing) {
   const Dims shape{4, 1, 2};
   for (const std::vector<int32_t>& cu : {std::vector<int32_t>{1, 3}, std::vector<int32_t>{0}}) {

@@ -59,8 +59,8 @@ std::vector<double> captured(const RandomCase& c, const CaptureRequest& request,
 
 bool is_half(const RandomCase& c) { return c.q.dtype != DType::kF32 || c.k.dtype != DType::kF32; }
 
-// Of the weights' rounding to bf16 or f16 before the products, and of that of q and k after RoPE
-// and QK-norm.
+// `allowed` plus the rounding errors of 16-bit calls: weights are rounded before the products, and
+// q and k after RoPE and QK-norm.
 double half_tolerance(const RandomCase& c, double allowed) {
   if (!is_half(c)) return allowed;
   const bool transformed = c.options.qk_norm.enabled || c.options.rope.style != Rope::Style::kNone;
@@ -165,7 +165,7 @@ TEST(CudaAttention, PackedSequencesEqualThoseOfTheCpu) {
   }
 }
 
-// q (1, 2, 3, 8), k and v (1, 2, 5, 8).
+// Shapes: q (1, 2, 3, 8), k and v (1, 2, 5, 8).
 class CudaAttentionRefuses : public ::testing::Test {
  protected:
   CudaAttentionRefuses() : memory_(3 * 80 + 48), out_(48, kUntouched) {

@@ -31,14 +31,14 @@ struct Sums {
   std::vector<double> d_q, d_k, d_v;
 };
 
-// What a gradient is the sum of, with every term's absolute value. Terms that are not finite are
-// left out.
+// Sums of the absolute values of the terms of each gradient. Terms that are not finite are left
+// out.
 struct AbsoluteSums {
   Sums terms;
-  Sums factors;  // the same for weights and gradients of scores of 1
+  Sums factors;  // computed with weights and score gradients of 1
 };
 
-// The elements of a tensor (B, H, N, d), without gaps.
+// The elements of a tensor (B, H, N, d), in order and without gaps.
 std::vector<double> dense(const ConstAnyTensor& x) {
   std::vector<double> result;
   const Dims& shape = x.shape;
@@ -104,9 +104,10 @@ AbsoluteSums absolute_sums(const RandomCase& c, const ConstAnyTensor& d_out,
   return sums;
 }
 
-// Weights and gradients of scores are rounded to the type of q, k and v before they are multiplied:
-// by at most 2^-8 (bf16) or 2^-11 (f16) of the number, or by 2^-25, half of the smallest number of
-// f16. On top come the errors of f32: of scores and LSE, relative to a weight, and of sums.
+// The kernels round weights and score gradients to the type of q, k and v before they multiply
+// them. The error is at most 2^-8 (bf16) or 2^-11 (f16) of the number, or 2^-25, half of the
+// smallest f16 number. In addition there are f32 errors of scores and LSE, relative to a weight,
+// and of sums.
 void expect_equals_oracle(const RandomCase& c, const ConstAnyTensor& d_out, int64_t gap) {
   const ReferenceOutputs exact = reference::attention(c.q, c.k, c.v, c.options);
   const ReferenceGradients expected =
@@ -132,7 +133,7 @@ void expect_equals_oracle(const RandomCase& c, const ConstAnyTensor& d_out, int6
     for (size_t i = 0; i < values.size(); ++i) {
       const auto value = static_cast<double>(values[i]);
       if (value == of_oracle[i]) continue;
-      // Which of NaN and the infinities it is depends on the rounding of their factors.
+      // A result may be NaN, inf or -inf, depending on the rounding of its factors.
       if (!std::isfinite(value) && !std::isfinite(of_oracle[i])) continue;
       const double allowed =
           relative * of_terms[i] + (is_f16 ? 0x1p-25 * of_factors[i] : 0.0) + of_f32 * largest;
@@ -157,7 +158,7 @@ TEST(CudaBackwardHalf, EqualsOracleOnRandomCalls) {
   }
 }
 
-// Rows that a pair does not see do not change its gradients, whatever they hold.
+// Hidden rows may hold NaN and infinities without changing any gradient.
 TEST(CudaBackwardHalf, HidesNaN) {
   for (const uint64_t seed : multihead::testing::random_seeds(20)) {
     RandomCase c = half_case(seed, 90);
@@ -190,7 +191,7 @@ TEST(CudaBackwardHalf, PackedSequencesEqualThoseOfTheCpu) {
     }
     sequences.cu_q = cu_q;
     sequences.cu_k = cu_k;
-    RandomCase c;  // holds the memory
+    RandomCase c;  // owns the memory
     const auto rows = [&](int64_t count, int64_t of_heads, int64_t of_width) {
       const Dims shape{count, of_heads, of_width};
       return multihead::testing::stored(c, random.floats(shape.elements()), type, shape,
@@ -250,7 +251,7 @@ TEST(CudaBackwardHalf, PackedSequencesEqualThoseOfTheCpu) {
                                                     views(g), workspace.get(), /*stream=*/nullptr);
     ASSERT_TRUE(status.ok()) << status.message();
     expect_no_findings();
-    // Terms of a sum are rounded, and are larger than the sum.
+    // The factor 16: terms are rounded before they are summed, and are larger than their sum.
     const double relative = 16.0 * (type == DType::kF16 ? 0x1p-11 : 0x1p-8);
     const auto expect_close = [&](const char* name, const std::vector<float>& got,
                                   const std::vector<float>& of_cpu) {

@@ -1,4 +1,4 @@
-// The Hopper backward kernels in the emulator, against the oracle.
+// The Hopper backward kernels in the emulator, compared with the oracle.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ using emulator::Use;
 using multihead::testing::element;
 using multihead::testing::random_seeds;
 
-// Rows of a gradient, and two floats after each, which must stay as they are.
+// Rows of a gradient. Two floats after each row must stay unchanged.
 class Gradient {
  public:
   Gradient(const Dims& shape, bool given)
@@ -48,7 +48,7 @@ class Gradient {
   float at(int64_t head, int64_t row, int64_t column) const {
     return values_[static_cast<size_t>((head * shape_[2] + row) * row_ + column)];
   }
-  // Rows first .. first + rows - 1 of each head against `expected`, without gaps.
+  // Compares rows first .. first + rows - 1 of each head with `expected`, which has no gaps.
   void expect(const std::vector<double>& expected, const std::vector<double>& allowed,
               int64_t first, int64_t rows, const char* name) const {
     if (!given()) return;
@@ -75,11 +75,11 @@ class Gradient {
   std::vector<float> values_;
 };
 
-// One batch call, or one of the packed sequences: what the oracle says of it.
+// The oracle's results for one batched call or one packed sequence.
 struct Expected {
   reference::ReferenceGradients gradients;
   std::vector<double> lse, delta;                       // (B, H_q, N_q)
-  std::vector<double> d_q_error, d_k_error, d_v_error;  // allowed
+  std::vector<double> d_q_error, d_k_error, d_v_error;  // allowed errors
 };
 
 std::vector<double> row_of(const ConstAnyTensor& x, int64_t batch, int64_t head, int64_t row) {
@@ -102,7 +102,7 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
-// The largest norm of a row, of those that are finite.
+// The largest norm among the rows that are finite.
 double largest_norm(const ConstAnyTensor& x) {
   double largest = 0;
   for (int64_t b = 0; b < x.shape[0]; ++b) {
@@ -116,13 +116,14 @@ double largest_norm(const ConstAnyTensor& x) {
   return largest;
 }
 
-// Errors of the kernels, for each query i and key j that sees it:
-//   of the weight P, relative: the sum of a score in f32, its reference in f32, and its
-//   exponential; of dP = d_out v: the sum in f32; of dS = P (dP - D): those, and that of D in f32.
-// P and dS are rounded to the type of q, with a relative error of 2^-8 (bf16) or 2^-11 (f16), or
-// with an absolute one of 2^-25 where f16 has no smaller numbers. Errors of sums of d numbers in
-// f32 are taken as 2^-20 of the product of both norms, of sums over queries or keys as 2^-20 of the
-// sum of magnitudes. The errors of a gradient are those of its terms, added.
+// Errors of the kernels, for each query i and key j that it sees, with D: sum of out * d_out:
+// - weight P, relative: the f32 sum of a score, the f32 reference, and the exponential;
+// - dP = d_out v: the f32 sum;
+// - dS = P (dP - D): the errors of P and dP, and the f32 rounding of D.
+// P and dS are rounded to the type of q, with a relative error of 2^-8 (bf16) or 2^-11 (f16), or an
+// absolute error of 2^-25 for very small f16 numbers. The f32 error of a sum of d numbers is taken
+// as 2^-20 of the product of both norms, the error of a sum over queries or keys as 2^-20 of the
+// sum of magnitudes. The error of a gradient is the sum of the errors of its terms.
 Expected expected_of(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                      const AttentionOptions& options, const ConstAnyTensor& d_out) {
   constexpr double kSum = 0x1p-20;
@@ -198,7 +199,7 @@ std::vector<Expected> all_expected(const HopperCase& call, const Halves& q, cons
   return all;
 }
 
-// Rows that see nothing may have any gradient, and rows of queries may be NaN.
+// Sets some query rows of q or d_out to NaN. Rows that see no key may have any gradient.
 void spoil_queries(Random& random, const HopperCase& call, Halves& q, Halves& d_out) {
   const float value = std::numeric_limits<float>::quiet_NaN();
   Halves& one = random.chance(0.5) ? q : d_out;
@@ -217,7 +218,7 @@ void check_call(uint64_t seed, bool packed) {
   const Dims of_keys{entries, call.kv_heads, k_rows, call.width};
   Halves q(random, of_queries, call.type), d_out(random, of_queries, call.type);
   Halves k(random, of_keys, call.type), v(random, of_keys, call.type);
-  // Few, because gradients that are computed again take long.
+  // Spoil only small calls, because recomputing gradients is slow.
   const bool is_small = entries * call.heads * q_rows * k_rows * call.width < 150000;
   if (call.hidden_values && !packed && is_small) spoil_hidden(random, call, k, v);
   if (random.chance(0.1) && is_small) spoil_queries(random, call, q, d_out);

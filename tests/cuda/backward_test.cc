@@ -25,7 +25,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 TEST(CudaBackwardF32, EqualsOracleOnRandomCalls) {
   for (const uint64_t seed : multihead::testing::random_seeds(500)) {
-    // Wide rows take the emulator longest.
+    // Only some calls have wide rows, because these are the slowest in the emulator.
     const int64_t width = seed % 100 == 0 ? 256 : seed % 50 == 0 ? 130 : 12;
     const BackwardCall call(seed, {.max_queries = 17, .max_keys = 40, .max_width = width});
     SCOPED_TRACE(call.c.description);
@@ -36,7 +36,7 @@ TEST(CudaBackwardF32, EqualsOracleOnRandomCalls) {
   }
 }
 
-// Keys that no query sees are NaN in K and V. The mask is the same for all queries.
+// A call in which K and V hold NaN for keys that no query sees. All queries have the same mask.
 RandomCase case_with_hidden_nan(uint64_t seed, std::vector<uint8_t>& mask) {
   Random random(seed);
   RandomCase c;

@@ -1,5 +1,5 @@
-// native/bench/device.h for the emulator: memory of the host that kernels may use, and the host's
-// clock. Whatever is enqueued has been done when it returns.
+// native/bench/device.h for the emulator: host memory that kernels may use, and the host's clock.
+// Enqueued work has finished when the call returns.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>

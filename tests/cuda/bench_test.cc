@@ -1,4 +1,4 @@
-// The benchmark's cases on a GPU, run in the emulator. Nothing is timed.
+// Runs the benchmark's GPU cases in the emulator, and times nothing.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 constexpr Shape kSmall = {"small", 2, 4, 2, 20, 40, 16};
 constexpr Shape kSmallDecode = {"small-decode", 2, 4, 2, 1, 300, 16};
 
-// Weights are rounded to the dtype, and so is the output.
+// The weights and the output are rounded to the dtype.
 double allowed(const Case& which) {
   return which.dtype == std::string("f32") || which.op == Op::kCache ? 1e-5 : 0x1p-6;
 }
@@ -35,7 +35,7 @@ void expect_right(const Case& which) {
   }
   cuda::testing::expect_no_findings();
   const std::vector<float> output = work.output();
-  EXPECT_EQ(output, first);  // from another copy of the inputs
+  EXPECT_EQ(output, first);  // computed from another copy of the inputs
   EXPECT_LE(work.error(output), allowed(which));
   EXPECT_FALSE(work.explanation().empty());
 }
@@ -71,7 +71,7 @@ TEST(CudaBench, CostsAreIdeal) {
   const DeviceWork backward({Op::kBackward, kSmall, Mask::kFull, "bf16", kOnDevice});
   EXPECT_EQ(backward.operations(), forward.operations() * 5 / 2);
   const DeviceWork decode({Op::kDecode, kSmallDecode, Mask::kFull, "bf16", kOnDevice});
-  EXPECT_EQ(decode.bytes(), 2.0 * 2 * 2 * 300 * 16 * 2);  // K and V, of two bytes
+  EXPECT_EQ(decode.bytes(), 2.0 * 2 * 2 * 300 * 16 * 2);  // K and V, 2 bytes per element
   const DeviceWork cache({Op::kCache, kSmallDecode, Mask::kFull, "f32", kOnDevice});
   EXPECT_EQ(cache.bytes(), 2 * decode.bytes());
 }

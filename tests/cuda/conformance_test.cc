@@ -1,6 +1,6 @@
-// The conformance pack with every call of attention() and attention_backward(), those of modules
-// included, computed by the CUDA kernels in the emulator. The linker replaces the functions by
-// wrapped_attention() and wrapped_backward() below.
+// The conformance pack on the CUDA kernels in the emulator. The linker replaces attention() and
+// attention_backward() by wrapped_attention() and wrapped_backward() below, also for calls inside
+// modules.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@
 
 namespace multihead::cuda::testing {
 
-// attention() of the library; calls of attention() arrive in the second function.
+// The library's attention(). The linker redirects calls of attention() to wrapped_attention().
 Status real_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                       const AttentionOptions& options, const AttentionOutputs& outputs,
                       Context& context) __asm__("__real_" MULTIHEAD_ATTENTION_SYMBOL);
@@ -80,7 +80,7 @@ void write(const std::vector<float>& values, const AnyTensor& to) {
   }
 }
 
-// The same call with q, k and v rounded to 16 bits, by the kernels for those.
+// Repeats the call with q, k and v rounded to 16 bits, on the 16-bit kernels.
 void try_half(const RandomCase& c) {
   if (c.options.rope.style != Rope::Style::kNone || c.options.qk_norm.enabled) return;
   for (const DType type : {DType::kF16, DType::kBF16}) {
@@ -147,7 +147,7 @@ Status wrapped_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const
   EXPECT_EQ(outputs.out.dtype, DType::kF32);
   write(result.out, outputs.out);
   if (outputs.lse.data != nullptr) {
-    // As rows of one number.
+    // Write the LSE as rows of one number.
     const Dims& strides = outputs.lse.strides;
     write(result.lse, {outputs.lse.data,
                        DType::kF32,
@@ -158,7 +158,7 @@ Status wrapped_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const
   return status;
 }
 
-// By the entry point of the device, in memory that is mapped for the call.
+// Calls the device's entry point, with memory that is mapped during the call.
 Status wrapped_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                         const AttentionOptions& options, const AttentionResults& results,
                         const ConstAnyTensor& d_out, const AttentionGradients& gradients,

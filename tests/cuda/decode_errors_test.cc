@@ -1,5 +1,5 @@
-// What decode(), merge_attention() and rotate() of multihead/cuda.h refuse, in the emulator.
-// Nothing is written then, and the next call works.
+// Invalid calls of decode(), merge_attention() and rotate() of multihead/cuda.h return errors and
+// write nothing, and the next call works; in the emulator.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -23,7 +23,8 @@ namespace {
 
 using Layout = KVCacheConfig::Layout;
 
-// q (1, 2, 1, 8) and a paged cache of one key/value head with 4 pages of 5 tokens, 12 in use.
+// q (1, 2, 1, 8), and a paged cache of one key/value head with 4 pages of 5 tokens; 12 tokens are
+// in use.
 class CudaDecodeRefuses : public ::testing::Test {
  protected:
   CudaDecodeRefuses() : q_(16), rows_(2 * 160), out_(16, kUntouched) {
@@ -58,7 +59,7 @@ class CudaDecodeRefuses : public ::testing::Test {
               const std::string& got) {
     expect_refusal(status, code, argument, got, out_);
   }
-  // decode() of what the test has made of the cache.
+  // Expects that decode() refuses the cache as the test has changed it.
   void expect_refused(StatusCode code, const std::string& argument, const std::string& got) {
     const MappedWorkspace workspace(1 << 16);
     expect(decode_it(workspace.get()), code, argument, got);
@@ -151,7 +152,8 @@ TEST_F(CudaDecodeRefuses, AStreamInAnErrorStateAndAnOldDevice) {
   expect_refused(StatusCode::kDevice, "device", "75");
 }
 
-// Numbers in device memory are not checked: pages outside of the pool hide their tokens.
+// Page numbers in device memory are not checked before the call: a page outside the pool hides its
+// tokens.
 TEST_F(CudaDecodeRefuses, NoPageNumberReadsOutsideOfThePool) {
   const MappedWorkspace workspace(1 << 16);
   for (const int32_t page : {-1, 4, INT32_MAX, INT32_MIN}) {
@@ -166,7 +168,7 @@ TEST_F(CudaDecodeRefuses, NoPageNumberReadsOutsideOfThePool) {
   }
 }
 
-// a and b are (1, 1, 2, 4).
+// Shapes: a and b are (1, 1, 2, 4).
 class CudaRowsRefuse : public ::testing::Test {
  protected:
   CudaRowsRefuse() : in_(16, 0.5F), out_(16, kUntouched) {

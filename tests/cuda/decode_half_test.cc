@@ -1,5 +1,5 @@
-// Split-KV decoding through mma.sync in the emulator, compared with the oracle. Caches are in
-// decode_test.cc.
+// Split-KV decoding through mma.sync in the emulator, compared with the oracle. decode_test.cc has
+// the tests with caches.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace {
 
 using multihead::testing::random_seeds;
 
-// The processors that the keys are split for.
+// Number of multiprocessors for which the keys are split.
 int multiprocessors = 1;
 
-// Split-KV decoding as a kernel that computes out and lse. kHalf: through mma.sync.
+// Runs split-KV decoding as a kernel that computes out and lse. kHalf: through mma.sync.
 template <bool kHalf>
 int launch_splits(const ForwardParams& forward, const Device&, StreamHandle stream) {
   SplitParams params;
@@ -31,7 +31,7 @@ int launch_splits(const ForwardParams& forward, const Device&, StreamHandle stre
   return launch_decode(params, stream);
 }
 
-// Keys of up to so many steps of all warps of a block.
+// Up to 5 steps of all warps of a block.
 constexpr int64_t kMostKeys = 5 * kDecodeHalfKeyStep;
 
 TEST(CudaDecodeHalf, EqualsOracleOnRandomCalls) {
@@ -45,7 +45,7 @@ TEST(CudaDecodeHalf, EqualsOracleOnRandomCalls) {
   }
 }
 
-// Values that a row does not see do not change it, whatever they are; values that it sees do.
+// Hidden NaN and infinities in V do not change a row; visible ones do.
 TEST(CudaDecodeHalf, HidesNaNAsTheF32KernelDoes) {
   for (const uint64_t seed : random_seeds(40)) {
     RandomCase c = half_case(seed, kMostKeys);

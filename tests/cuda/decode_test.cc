@@ -79,7 +79,7 @@ TEST(CudaDecode, EqualsOracleOnRandomCalls) {
   }
 }
 
-// One array of rows of a cache, in its layout and type, and the same numbers as floats (B, H_kv, N,
+// Keys or values of a cache, in its layout and type, and the same numbers as floats (B, H_kv, N,
 // d).
 struct Store {
   std::vector<std::byte> rows;
@@ -87,7 +87,7 @@ struct Store {
   std::vector<float> dense;
 };
 
-// A cache in memory of the emulated device. Rows that belong to no token hold NaN.
+// A cache in memory of the emulated device. Rows without a token hold NaN.
 class DeviceCache {
  public:
   explicit DeviceCache(Random& random) {
@@ -101,7 +101,7 @@ class DeviceCache {
     config.values_in_keys = random.chance(0.2);
     config.value_dim =
         config.values_in_keys ? random.integer(1, config.head_dim) : random.integer(1, 40);
-    // As the kernel of mma/decode.cu needs them.
+    // The kernel of mma/decode.cu needs widths that are multiples of 8.
     if (random.chance(0.5)) {
       config.head_dim = (config.head_dim + 7) / 8 * 8;
       config.value_dim = (config.value_dim + 7) / 8 * 8;
@@ -137,7 +137,7 @@ class DeviceCache {
   const CacheView& view() const { return view_; }
   int64_t length(int64_t batch) const { return lengths_[static_cast<size_t>(batch)]; }
   int64_t first(int64_t batch) const { return firsts_[static_cast<size_t>(batch)]; }
-  // The tokens of one entry, (1, H_kv, length, width).
+  // The tokens of one entry: (1, H_kv, length, width).
   ConstAnyTensor keys_of(int64_t batch) const {
     return rows_of(keys_, batch, view_.config.head_dim);
   }
@@ -155,7 +155,7 @@ class DeviceCache {
   }
 
  private:
-  // Pages in random order; a page that no token needs is not in the table.
+  // Assigns pages in random order. The table leaves out pages that no token needs.
   void take_pages(Random& random) {
     KVCacheConfig& config = view_.config;
     const int64_t of_entry = (config.capacity + config.page_size - 1) / config.page_size;
@@ -175,7 +175,7 @@ class DeviceCache {
     }
   }
 
-  // As KVCache stores token j.
+  // The row where KVCache stores token j.
   int64_t row_of(int64_t batch, int64_t head, int64_t token) const {
     const KVCacheConfig& config = view_.config;
     if (config.layout != KVCacheConfig::Layout::kPaged) {
@@ -217,7 +217,7 @@ class DeviceCache {
     return result;
   }
 
-  // Stores a number in the cache's type. Returns it as the type holds it.
+  // Stores a number in the cache's type, and returns the stored value as float.
   float put(std::byte* rows, int64_t at, float value, float scale) const {
     switch (view_.config.type) {
       case DType::kF16:
@@ -261,7 +261,7 @@ class DeviceCache {
   std::vector<int32_t> lengths_, firsts_, page_table_;
 };
 
-// The options of decoding that need no array of the cache's length.
+// Random decoding options that need no array of the cache's length.
 AttentionOptions random_options(Random& random, int64_t heads, std::vector<float>& slopes,
                                 std::vector<float>& sinks) {
   AttentionOptions options;
@@ -332,7 +332,7 @@ TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
       std::vector<uint8_t> kept(static_cast<size_t>(length), 1);
       std::fill_n(kept.begin(), cache.first(b), uint8_t{0});
       AttentionOptions of_entry = options;
-      // An entry with no key needs no mask.
+      // An entry without keys needs no mask.
       if (length > 0) of_entry.mask = {kept.data(), {1, 1, 1, length}};
       const int64_t rows = heads * queries;
       ConstAnyTensor q_of_entry = q;
@@ -343,7 +343,7 @@ TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
           reference::attention(q_of_entry, cache.keys_of(b), cache.values_of(b), of_entry);
       const auto from_out = out.begin() + b * rows * config.value_dim;
       const auto from_lse = lse.begin() + b * rows;
-      // Values are at most 1, and weights are rounded.
+      // The error is absolute: values are at most 1, and weights are rounded.
       const double rounding = !half ? 0.0 : q.dtype == DType::kF16 ? 0x1p-12 : 0x1p-9;
       ASSERT_LE(largest_difference({from_out, from_out + rows * config.value_dim}, expected.out),
                 2e-5 + rounding)

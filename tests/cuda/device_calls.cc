@@ -1,4 +1,4 @@
-// Calls of attention() and attention_backward() on a GPU against the oracle.
+// Compares calls of attention() and attention_backward() on a GPU with the oracle.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ std::vector<float> floats_of(const ConstAnyTensor& tensor) {
   return values;
 }
 
-// By how much the output of a random call exceeds its limit.
+// Returns by how much the error of a random forward call exceeds its limit.
 double excess_of_forward(uint64_t seed) {
   RandomCase c = random_case(seed, {.max_queries = 300, .max_keys = 1000, .max_width = 256});
   CallOutputs outputs(c);
@@ -59,7 +59,7 @@ double excess_of_forward(uint64_t seed) {
   for (ConstAnyTensor* tensor : {&q, &k, &v}) memory.move(*tensor);
   AttentionOptions options = c.options;
   move_options(options, memory);
-  // Only out and lse; bytes[0] and bytes[1] are theirs.
+  // The device computes only out and lse, into bytes[0] and bytes[1].
   AttentionOutputs on_device{.out = outputs.outputs().out, .lse = outputs.outputs().lse};
   on_device.out.data = results.at(bytes[0].data());
   on_device.lse.data = reinterpret_cast<float*>(results.at(bytes[1].data()));
@@ -88,14 +88,15 @@ double excess_of_forward(uint64_t seed) {
   return over;
 }
 
-// By how much a result exceeds `allowed`; prints where, and the first wrong number.
+// Returns by how much the error of a result exceeds `allowed`, and prints the first wrong number
+// with its place.
 double excess_of_result(const char* name, const std::vector<float>& got,
                         const std::vector<double>& expected, double allowed) {
   double most = -INFINITY;
   size_t wrong = 0, first = 0;
   for (size_t i = 0; i < got.size(); ++i) {
     const auto value = static_cast<double>(got[i]);
-    // Equal infinities have no difference.
+    // Skip equal infinities and pairs of NaN: their difference would be NaN.
     if (value == expected[i] || (std::isnan(value) && std::isnan(expected[i]))) continue;
     const double difference = std::abs(value - expected[i]);
     const double over = std::isnan(difference) ? INFINITY : difference - allowed;
@@ -118,7 +119,7 @@ struct BackwardInputs {
   AttentionGradients gradients;
 };
 
-// Runs it on copies of its tensors, which `memory` has.
+// Runs the call on the device copies of its tensors in `memory`.
 Status backward_on_device(BackwardInputs call, const DeviceMemory& memory) {
   for (ConstAnyTensor* const tensor : {&call.q, &call.k, &call.v, &call.d_out, &call.results.out}) {
     memory.move(*tensor);
@@ -145,8 +146,8 @@ Status backward_on_device(BackwardInputs call, const DeviceMemory& memory) {
   return status;
 }
 
-// By how much the gradients of a random call exceed their limit, which is that of the emulator's
-// tests.
+// Returns by how much the error of a random call's gradients exceeds its limit, the same limit as
+// in the emulator's tests.
 double excess_of_backward(uint64_t seed) {
   BackwardCall call(seed, {.max_queries = 100, .max_keys = 300, .max_width = 256});
   RandomCase& c = call.c;
@@ -171,7 +172,7 @@ double excess_of_backward(uint64_t seed) {
   }
   const reference::ReferenceGradients expected = call.expected();
   const bool transformed = c.options.qk_norm.enabled || c.options.rope.style != Rope::Style::kNone;
-  // q and k of 16 bits are rounded to them after RoPE and QK-norm.
+  // After RoPE and QK-norm, 16-bit q and k are rounded to 16 bits.
   const bool rounded = transformed && (c.q.dtype != DType::kF32 || c.k.dtype != DType::kF32);
   const double allowed =
       (error_of_weights(call.lse) + (rounded ? 0x1p-5 : 0.0)) * largest_gradient(expected);
@@ -184,13 +185,13 @@ double excess_of_backward(uint64_t seed) {
   return over;
 }
 
-// What of a call is computed and compared.
+// Directions of a call that are computed and compared.
 struct Directions {
   bool forward, backward;
 };
 
-// By how much a call of 16-bit tensors exceeds its limit; infinity if it is not served by the
-// kernel whose explanation begins with `kernel`.
+// Returns by how much the error of a 16-bit call exceeds its limit; infinity if the plan chooses
+// another kernel than `kernel`, the beginning of its explanation.
 double excess_of_halves(Random& random, const cuda::testing::HopperCase& call,
                         const std::string& kernel, Directions directions) {
   const Dims of_queries{call.batch, call.heads, call.queries, call.width};
@@ -271,7 +272,7 @@ double excess_of_halves(Random& random, const cuda::testing::HopperCase& call,
   if (directions.backward) {
     const reference::ReferenceGradients expected =
         reference::attention_backward(q.view(), k.view(), v.view(), options, d_out.view());
-    // Weights are rounded to bf16 or f16, and values are up to 4.
+    // The limit: weights are rounded to bf16 or f16, and values are up to 4.
     const double allowed = 0x1p-6 * largest_gradient(expected);
     over = std::max({over, excess_of_result("d_q", g.d_q, expected.d_q, allowed),
                      excess_of_result("d_k", g.d_k, expected.d_k, allowed),
@@ -281,7 +282,7 @@ double excess_of_halves(Random& random, const cuda::testing::HopperCase& call,
   return over;
 }
 
-// By how much a random call that the kernels of tensor cores serve exceeds its limit.
+// Returns by how much the error of a random call on the tensor-core kernels exceeds its limit.
 double excess_of_tensor_cores(uint64_t seed) {
   Random random(seed);
   const cuda::testing::HopperCase call =

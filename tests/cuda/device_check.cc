@@ -2,10 +2,10 @@
 //
 //   multihead-cuda-check [--list] [CHECK [calls]]
 //
-// Without a name it runs all checks: primitives, each kernel by a few small calls, and random
-// calls, by default 100 of each kind. A kernel that fails or never ends stops the program, so that
-// native/dev/cuda_check.sh runs each check in a process of its own. --list prints their names.
-// Exit code 0; 1 if a result is wrong; 2 for wrong arguments; 3 if there is no device.
+// Without a name it runs all checks: primitives, a few small calls of each kernel, and random
+// calls, by default 100 of each kind. A kernel that fails or hangs stops the program, so
+// native/dev/cuda_check.sh runs each check in a separate process. --list prints the names of the
+// checks. Exit code 0; 1 if a result is wrong; 2 for wrong arguments; 3 if there is no device.
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -36,8 +36,8 @@ Check of_kernel(const char* name, const KernelCheck& kernel) {
           std::string_view(kernel.kernel) == "wgmma"};
 }
 
-// Primitives first. Of widths that are multiples of 8 and not of Hopper's kernels, mma.sync serves
-// calls without options; of odd ones f32.
+// Primitives come first. Calls without options run mma.sync if their width is a multiple of 8 that
+// the Hopper kernels do not support, and f32 if it is odd.
 const Check kChecks[] = {
     without_calls("cp.async", check_asynchronous_copies),
     without_calls("barriers", check_barriers),
@@ -86,7 +86,7 @@ bool is_hopper() {
   return major == 9;
 }
 
-// Whether a check found nothing wrong.
+// Runs a check. True if it found nothing wrong.
 bool run(const Check& check, uint64_t calls) {
   std::printf("%s: ", check.name);
   std::fflush(stdout);
@@ -108,7 +108,7 @@ bool run(const Check& check, uint64_t calls) {
 
 int main(int argc, char** argv) {
   using namespace multihead;  // NOLINT(google-build-using-namespace)
-  // What was printed before a program is cut off is not lost.
+  // Line buffering keeps the output of a program that is killed.
   std::setvbuf(stdout, nullptr, _IOLBF, size_t{1} << 12U);
   const std::string_view name = argc > 1 ? argv[1] : "";
   if (name == "--list") {

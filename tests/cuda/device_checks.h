@@ -1,12 +1,12 @@
-// The checks of multihead-cuda-check. Each returns how many of its results are wrong, and prints
-// what is wrong with them; it ends the program if a kernel fails.
+// The checks of multihead-cuda-check. Each returns the number of its wrong results and prints them.
+// It ends the program if a kernel fails.
 #pragma once
 
 #include <cstdint>
 
 namespace multihead::testing {
 
-// Primitives of device.h and hopper_device.h, by the small kernels that test the emulator.
+// Check the primitives of device.h and hopper_device.h with the emulator's small test kernels.
 int check_asynchronous_copies();
 int check_barriers();
 int check_mma();
@@ -14,17 +14,17 @@ int check_tma_and_wgmma();
 int check_wgmma_shapes();
 int check_register_exchange();
 
-// A few small calls that one kernel serves.
+// A few small calls on one kernel.
 struct KernelCheck {
-  const char* kernel;  // how cuda::explain() begins
+  const char* kernel;  // beginning of the text of cuda::explain()
   bool backward;
   int64_t width;
-  bool options = false;  // of which no kernel of Hopper knows
+  bool options = false;  // with options that no Hopper kernel supports
   int64_t queries = 150;
 };
 int check_kernel(const KernelCheck& kernel);
 
-// Random calls.
+// Check random calls.
 int check_random_forward(uint64_t calls);
 int check_random_backward(uint64_t calls);
 int check_random_tensor_cores(uint64_t calls);

@@ -1,4 +1,4 @@
-// Copies of host arrays in memory of a GPU.
+// Copies of host arrays in GPU memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,14 +13,14 @@
 
 namespace multihead::testing {
 
-// Ends the program with an error: after most errors of kernels no later call works.
+// Ends the program on an error, because after most kernel errors no later call works.
 inline void must(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   std::printf("%s: %s (%s)\n", what, cudaGetErrorName(error), cudaGetErrorString(error));
   std::exit(1);
 }
 
-// Copies of host arrays on the device, found by addresses within the host's.
+// Copies of host arrays on the device. at() maps an address within a host array to its copy.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -43,7 +43,8 @@ class DeviceMemory {
       must(cudaMemcpy(copy.host, copy.data, copy.bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
     }
   }
-  // Null stays null, as does what was not added because it has no elements.
+  // Returns the device address for a host address. Null, and arrays that were not added because
+  // they are empty, give null.
   template <class T>
   T* at(T* host) const {
     const auto address = reinterpret_cast<uintptr_t>(host);

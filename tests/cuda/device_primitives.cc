@@ -1,5 +1,5 @@
-// The primitives that kernels use, on a GPU: if one of these checks fails, the kernels that use it
-// cannot be right.
+// Checks the primitives of device code on a GPU. If one of these checks fails, all kernels that use
+// the primitive fail.
 #include <cuda_runtime_api.h>
 
 #include <cmath>
@@ -29,13 +29,13 @@ using cuda::testing::launch_multiply;
 using cuda::testing::launch_reverse;
 using cuda::testing::launch_sum;
 
-// Waits for a launch.
+// Waits until a launch has ended.
 void run(int error, const char* what) {
   must(static_cast<cudaError_t>(error), what);
   must(cudaDeviceSynchronize(), what);
 }
 
-// 1 if some number is wrong; prints the first, by row and column.
+// Returns 1 if some number is wrong, and prints the first wrong one with its row and column.
 int compare(const std::string& what, const std::vector<float>& got,
             const std::vector<float>& expected, size_t columns) {
   size_t wrong = 0, first = 0;

@@ -1,4 +1,4 @@
-// One call of a backward kernel in the emulator, and its comparison with the Eigen oracle.
+// Runs a call of a backward kernel in the emulator, and compares it with the Eigen oracle.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,8 +33,8 @@ using multihead::testing::Gradients;
 
 using LaunchBackward = int (*)(const BackwardParams&, const Device&, StreamHandle);
 
-// A call as the engine plans it, run by the kernels in the emulator; d_q, d_k and d_v by `launch`.
-// d_out is ConstTensor(call.d_out) by default.
+// Plans a call with the engine and runs it in the emulator; `launch` computes d_q, d_k and d_v. The
+// default d_out is ConstTensor(call.d_out).
 inline Gradients run_backward(const BackwardCall& call, const ConstAnyTensor& d_out,
                               LaunchBackward launch) {
   const auto& c = call.c;
@@ -118,9 +118,9 @@ inline void expect_near(const char* name, const std::vector<float>& got,
   }
 }
 
-// The tolerance of engine/attention/backward_test.cc. `of_products` is the relative error of the
-// weights and score gradients that a kernel rounds before its products, `of_scores` that of the
-// scores.
+// Uses the tolerance of engine/attention/backward_test.cc. `of_products`: relative error of weights
+// and score gradients, which a kernel rounds before its products. `of_scores`: relative error of
+// the scores.
 inline void expect_equals_oracle(const BackwardCall& call, const Gradients& got,
                                  const ConstAnyTensor& d_out, double of_products,
                                  double of_scores = 0.0) {

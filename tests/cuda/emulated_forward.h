@@ -1,4 +1,4 @@
-// One call of a forward kernel in the emulator, and its comparison with the Eigen oracle.
+// Runs a call of a forward kernel in the emulator, and compares it with the Eigen oracle.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ inline constexpr Device kDevice{
 
 using Launch = int (*)(const ForwardParams&, const Device&, StreamHandle);
 
-// Memory of the emulated device, until the end of a call.
+// Maps memory of the emulated device for the duration of a call.
 class Mapped {
  public:
   Mapped() = default;
@@ -52,7 +52,7 @@ class Mapped {
   void map_input(const Container& values, const char* name) {
     map(values.data(), values.size() * sizeof(values[0]), Use::kInput, name);
   }
-  // Up to the last element, so that a read beyond it is found.
+  // Maps rows exactly up to their last element, so that a read beyond it is found.
   void map_rows(const rules::StoredRows& rows, int64_t heads, int64_t batch, int64_t positions,
                 int64_t width, const char* name) {
     if (batch * heads * positions * width == 0) return;
@@ -77,7 +77,7 @@ struct ForwardResult {
   std::vector<float> out, lse;
 };
 
-// A call as the engine plans it, run by a kernel in the emulator.
+// Plans a call with the engine and runs it with one kernel in the emulator.
 inline ForwardResult run_forward(const RandomCase& c, Launch launch) {
   const int64_t count = c.out_shape.elements();
   ForwardResult result;
@@ -121,7 +121,7 @@ inline ForwardResult run_forward(const RandomCase& c, Launch launch) {
   return result;
 }
 
-// The unit in the last place of a type near a value.
+// The unit in the last place of `type` near `value`.
 inline double unit(double value, DType type) {
   if (type == DType::kF32) return 0.0;
   const int bits = type == DType::kF16 ? 10 : 7;
@@ -136,7 +136,7 @@ inline bool differ(float got, double expected, double allowed) {
   return !(std::abs(value - expected) <= allowed * std::max(1.0, std::abs(expected) / 8));
 }
 
-// The oracle's tolerance of attention_test.cc; `of_weights` is the rounding error of a weight.
+// Uses the oracle's tolerance of attention_test.cc. `of_weights`: rounding error of a weight.
 inline void expect_equals_oracle(const RandomCase& c, Launch launch, double of_weights) {
   const reference::ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, c.options, true);
   const auto width = static_cast<double>(c.q.shape[3]);
@@ -151,7 +151,7 @@ inline void expect_equals_oracle(const RandomCase& c, Launch launch, double of_w
   const ForwardResult got = run_forward(c, launch);
   ASSERT_EQ(got.out.size(), expected.out.size());
   for (size_t i = 0; i < got.out.size(); ++i) {
-    // Values are at most 1, and so is a weighted mean of them.
+    // Values are at most 1, and so is their weighted mean.
     const double of_out =
         std::max(1.5 * unit(expected.out[i], c.out_type),
                  0.5 * unit(expected.out[i], c.out_type) + (allowed + of_weights) * survivor);
@@ -164,19 +164,19 @@ inline void expect_equals_oracle(const RandomCase& c, Launch launch, double of_w
   }
 }
 
-// Weights are rounded to the type of the values before they are multiplied.
+// Weights are rounded to the type of V before the product P V.
 inline double rounding_of_weights(const RandomCase& c) {
   return c.v.dtype == DType::kF16 ? 0x1p-12 : 0x1p-9;
 }
 
-// Rows of 16-bit numbers whose addresses and strides are multiples of 16 bytes.
+// Random rows of 16-bit numbers whose addresses and strides are multiples of 16 bytes.
 inline ConstAnyTensor aligned_rows(RandomCase& c, Random& random, const Dims& shape, DType type) {
   const int64_t row = (shape[3] + 7) / 8 * 8 + (random.chance(0.3) ? 8 : 0);
   const Dims strides{shape[1] * shape[2] * row, shape[2] * row, row, 1};
   return multihead::testing::stored(c, random.floats(shape[0] * strides[0]), type, shape, strides);
 }
 
-// A call with q, k and v of one 16-bit type, as the kernels through mma.sync need them.
+// A random call with q, k and v of one 16-bit type, aligned for the mma.sync kernels.
 inline RandomCase half_case(uint64_t seed, int64_t most_keys = 150) {
   const int64_t width = seed % 25 == 0 ? 256 : seed % 10 == 0 ? 130 : 40;
   const int64_t most = width > 40 ? 20 : most_keys;
@@ -187,14 +187,14 @@ inline RandomCase half_case(uint64_t seed, int64_t most_keys = 150) {
   c.k = aligned_rows(c, random, c.k.shape, type);
   c.v = aligned_rows(c, random, c.v.shape, type);
   if (random.chance(0.7)) c.out_type = type;
-  // Rotated and normalised rows are f32.
+  // No RoPE and QK-norm: the engine would make transformed rows f32.
   c.options.rope = {};
   c.options.qk_norm = {};
   c.captures.clear();
   return c;
 }
 
-// Sets a part of the elements of rows to NaN or an infinity.
+// Sets some elements of rows to NaN or infinity.
 inline void spoil(const ConstAnyTensor& rows, RandomCase& c, Random& random) {
   const float values[] = {std::numeric_limits<float>::quiet_NaN(),
                           std::numeric_limits<float>::infinity(),

@@ -1,4 +1,4 @@
-// One call of the backward kernels through mma.sync in the emulator.
+// Runs a call of the mma.sync backward kernels in the emulator.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace multihead::cuda::testing {
 
-// Rows of floats with a gap after each, mapped until the end of a call.
+// Rows of floats with a gap after each row, mapped for the duration of a call.
 class GradientRows {
  public:
   GradientRows(const Dims& shape, int64_t gap)
@@ -30,7 +30,7 @@ class GradientRows {
   void map(Mapped& memory, const char* name) {
     memory.map(data_.data(), data_.size() * sizeof(float), Use::kOutput, name);
   }
-  // Without gaps, which must be as they were.
+  // Returns the rows without their gaps, and checks that the gaps are unchanged.
   std::vector<float> values() const {
     std::vector<float> result;
     const int64_t row = strides_[2];
@@ -80,7 +80,7 @@ inline std::vector<float> deltas(const RandomCase& c, const ConstAnyTensor& d_ou
   return result;
 }
 
-// `gap` follows each row of a gradient.
+// `gap`: number of floats after each row of a gradient.
 inline HalfGradients run_backward_half(const RandomCase& c, const ConstAnyTensor& d_out,
                                        const reference::ReferenceOutputs& exact, int64_t gap) {
   engine::AttentionShape shape;

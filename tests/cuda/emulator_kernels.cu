@@ -1,4 +1,4 @@
-// Small kernels for emulator_test.cc: correct ones, and some with one fault each.
+// Small kernels for emulator_test.cc: correct ones, and variants with one fault each.
 #include "cuda/emulator_kernels.h"
 
 #include <cstddef>
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads) reverse(const __grid_constant__ Reve
   p.out[first + t + (kFault == Fault::kGlobalBounds ? 1 : 0)] = value;
 }
 
-// The sum of 64 numbers, by halves; of which kUnwritten leaves one unwritten.
+// Sums 64 numbers by halving. With kUnwritten, one number is left unwritten.
 template <Fault kFault>
 __global__ void __launch_bounds__(kThreads) sum(const __grid_constant__ ReverseParams p) {
   auto* const tile = reinterpret_cast<float*>(shared_memory());
@@ -37,13 +37,14 @@ __global__ void __launch_bounds__(kThreads) sum(const __grid_constant__ ReverseP
   for (int half = kThreads / 2; half > 0; half /= 2) {
     sync_threads();
     if (t < half) tile[t] += tile[t + half];
-    // The same barrier by one warp only.
+    // Fault: only one warp reaches this barrier.
     if (kFault == Fault::kDivergentBarrier && half == 8 && warp() == 0) sync_threads();
   }
   if (t == 0 || (kFault == Fault::kTwoWriters && t == 40)) p.out[0] = t == 0 ? tile[0] : 0.0F;
 }
 
-// Warp 1 hands numbers to warp 0 by a named barrier, or only seems to.
+// Warp 1 passes numbers to warp 0 through shared memory, ordered by a named barrier. With
+// kNoBarrier, warp 0 does not wait.
 template <Fault kFault>
 __global__ void __launch_bounds__(kThreads) hand_over(const __grid_constant__ ReverseParams p) {
   auto* const tile = reinterpret_cast<float*>(shared_memory());
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) hand_over(const __grid_constant__ Re
   }
 }
 
-// D (16 x 8) = A (16 x 16) B (16 x 8), by one warp; both row by row.
+// D (16 x 8) = A (16 x 16) B (16 x 8), by one warp; both operands are stored row by row.
 template <class T>
 __global__ void __launch_bounds__(32) multiply(const __grid_constant__ MultiplyParams p) {
   auto* const a = reinterpret_cast<T*>(shared_memory());

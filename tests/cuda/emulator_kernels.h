@@ -7,11 +7,11 @@
 
 namespace multihead::cuda::testing {
 
-// What is wrong with a kernel.
+// The fault planted in a kernel.
 enum class Fault : uint8_t {
   kNone,
-  kNoWait,            // reads what a copy writes without waiting for it
-  kNoBarrier,         // reads what another thread writes without a barrier
+  kNoWait,            // reads a copy's destination without waiting
+  kNoBarrier,         // reads another thread's writes without a barrier
   kSharedBounds,      // reads beyond shared memory
   kGlobalBounds,      // writes beyond the output
   kUnwritten,         // reads shared memory that nothing has written

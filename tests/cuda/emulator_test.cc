@@ -1,4 +1,4 @@
-// The emulator finds the faults that are planted in small kernels, and none in correct ones.
+// The emulator finds the faults planted in small kernels, and reports none in correct ones.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -37,7 +37,7 @@ class Emulator : public ::testing::Test {
   std::vector<float> in_, out_;
 };
 
-// Runs with many seeds. Each has to find the fault: a race is found whatever the order.
+// Runs with many seeds. Every run must find the fault: a race is found in any order.
 template <class Launch>
 void expect_finding(const Launch& launch, const std::string& text) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
@@ -71,7 +71,7 @@ TEST_F(Emulator, FindsAMissingBarrier) {
 }
 
 TEST_F(Emulator, NamesBothThreadsOfARace) {
-  // In some order the reader comes second, and in others it comes before the write.
+  // The order decides which access comes second: the read or the write.
   bool race = false;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     device().set_seed(seed);
@@ -119,13 +119,13 @@ TEST_F(Emulator, FindsTwoThreadsThatWriteTheSameOutput) {
                  "writes 'out' at byte 0, which thread");
 }
 
-// Every block writes the sum to the same place.
+// Every block writes the sum to the same address.
 TEST_F(Emulator, FindsTwoBlocksThatWriteTheSameOutput) {
   expect_finding([&] { return launch_sum(params(2), Fault::kNone); },
                  "writes 'out' at byte 0, which another block of the launch used");
 }
 
-// After a fault the emulator runs the next kernel as if nothing had happened.
+// After a fault, the emulator runs the next kernel normally.
 TEST_F(Emulator, GoesOnAfterAFault) {
   for (const Fault fault : {Fault::kSharedBounds, Fault::kNoBarrier}) {
     EXPECT_EQ(launch_reverse(params(3), fault), 0);
@@ -139,7 +139,7 @@ TEST_F(Emulator, GoesOnAfterAFault) {
 TEST_F(Emulator, MultipliesTilesAsTheTensorCoresDo) {
   for (const DType type : {DType::kBF16, DType::kF16}) {
     multihead::testing::Random random(7);
-    // Numbers that both types hold exactly.
+    // Use numbers that both types represent exactly.
     std::vector<float> a(16 * 16), b(16 * 8), d(16 * 8);
     for (float& value : a) value = static_cast<float>(random.integer(-16, 16)) / 8;
     for (float& value : b) value = static_cast<float>(random.integer(-16, 16)) / 8;

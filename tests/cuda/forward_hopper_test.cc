@@ -1,4 +1,4 @@
-// The Hopper forward kernel in the emulator, against the oracle.
+// The Hopper forward kernel in the emulator, compared with the oracle.
 #include "cuda/kernels.h"
 
 #include <gtest/gtest.h>
@@ -29,8 +29,8 @@ using emulator::device;
 using emulator::Use;
 using multihead::testing::random_seeds;
 
-// Weights are rounded to the type of the values, and so is the output: each time an error of up to
-// 2^-8 (bf16) or 2^-11 (f16) of the largest value.
+// Allows two roundings to `type`, of the weights and of the output. Each has an error of up to 2^-8
+// (bf16) or 2^-11 (f16) of the largest value.
 double tolerance(DType type, double largest) {
   return ((type == DType::kBF16 ? 0x1p-7 : 0x1p-10) + 2e-6) * largest;
 }
@@ -79,7 +79,7 @@ void expect_rows(std::span<const float> out, std::span<const float> lse, int64_t
 void check_call(uint64_t seed, bool packed) {
   Random random(seed);
   const HopperCase call =
-      random_hopper_case(random, packed, {3, 70, 70, 300, 900});  // several turns of the rings
+      random_hopper_case(random, packed, {3, 70, 70, 300, 900});  // uses ring slots again
   SCOPED_TRACE("seed " + std::to_string(seed) + ": " + call.description);
   const int64_t q_rows = packed ? call.cu_q.back() : call.queries;
   const int64_t k_rows = packed ? call.cu_k.back() : call.keys;
@@ -90,7 +90,7 @@ void check_call(uint64_t seed, bool packed) {
   Halves v(random, {entries, call.kv_heads, k_rows, call.width}, call.type);
   if (call.hidden_values && !packed) spoil_hidden(random, call, k, v);
 
-  // Outputs in f32 of the exact size; those of 16 bits apart.
+  // f32 outputs have exactly the size of the tensor; 16-bit outputs have their own array.
   const int64_t rows = entries * call.heads * q_rows;
   std::vector<float> lse(static_cast<size_t>(rows)), out(static_cast<size_t>(rows * call.width));
   std::vector<uint16_t> halves(out.size());

@@ -17,7 +17,7 @@ using multihead::testing::Random;
 using multihead::testing::random_case;
 using multihead::testing::RandomCase;
 
-// Captures have kernels of their own.
+// No captures, because separate kernels compute them.
 RandomCase call_without_captures(uint64_t seed) {
   RandomCase c = random_case(seed, {.max_queries = 20, .max_keys = 70, .max_width = 40});
   c.captures.clear();
@@ -44,7 +44,7 @@ TEST(CudaForwardHalf, EqualsOracleOnRandomCalls) {
   }
 }
 
-// Values that a row does not see do not change it, whatever they are; values that it sees do.
+// Hidden NaN and infinities in V do not change a row; visible ones do.
 TEST(CudaForward, HidesNaN) {
   for (const uint64_t seed : multihead::testing::random_seeds(60)) {
     RandomCase half = half_case(seed), f32 = call_without_captures(seed);

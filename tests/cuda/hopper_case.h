@@ -1,4 +1,4 @@
-// Random calls that the Hopper kernels serve.
+// Random calls that the Hopper kernels support.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace multihead::cuda::testing {
 using multihead::testing::half_bits;
 using multihead::testing::Random;
 
-// Rows of 16-bit numbers in one of the layouts that callers use, as TMA needs them: strides of
-// multiples of 16 bytes.
+// Rows of 16-bit numbers in a random common layout that TMA can read: strides are multiples of 16
+// bytes.
 struct Halves {
-  std::vector<uint16_t> storage;  // with space for the alignment
+  std::vector<uint16_t> storage;  // with room for the alignment
   Dims shape, strides;
   DType type;
   uint16_t* data = nullptr;
@@ -47,13 +47,13 @@ struct Halves {
     for (int axis = 0; axis < 4; ++axis) last += (shape[axis] - 1) * strides[axis];
     return static_cast<size_t>(last + 1) * 2;
   }
-  // The row of (batch, head, position) becomes NaN or infinite.
+  // Sets the row of (batch, head, position) to NaN or infinity.
   void spoil(int64_t batch, int64_t head, int64_t position, float value) {
     uint16_t* const row = data + batch * strides[0] + head * strides[1] + position * strides[2];
     for (int64_t c = 0; c < shape[3]; ++c) row[c] = half_bits(value, type);
   }
   ConstAnyTensor view() const { return {data, type, shape, strides}; }
-  // Rows first to first + count - 1 of batch entry 0.
+  // Rows first .. first + count - 1 of batch entry 0.
   ConstAnyTensor rows(int64_t first, int64_t count) const {
     return {data + first * strides[2], type, {1, shape[1], count, shape[3]}, strides};
   }
@@ -69,7 +69,7 @@ struct HopperCase {
   std::string description;
 };
 
-// `lengths`: the most rows of a call, one of these.
+// `lengths`: choices for the largest number of rows of the call.
 inline HopperCase random_hopper_case(Random& random, bool packed,
                                      std::initializer_list<int64_t> lengths) {
   HopperCase call;
@@ -77,7 +77,7 @@ inline HopperCase random_hopper_case(Random& random, bool packed,
   call.out_type = random.chance(0.2) ? DType::kF32 : call.type;
   call.width = random.pick<int64_t>({64, 64, 128, 128, 256});
   const int64_t longest = random.pick(lengths);
-  const bool is_long = longest > 70;  // with few heads to save time
+  const bool is_long = longest > 70;  // long calls have few heads to save time
   call.batch = random.integer(1, (packed ? 4 : 2) / (is_long ? 2 : 1));
   call.kv_heads = random.integer(1, is_long ? 1 : 2);
   call.heads = call.kv_heads * random.pick<int64_t>({1, 1, 2, is_long ? 1 : 3});
@@ -134,8 +134,8 @@ inline HopperCase random_hopper_case(Random& random, bool packed,
   return call;
 }
 
-// Spoils keys and values that a length hides, and some that only the causal order or the window
-// hides from some queries.
+// Spoils keys and values that a length hides, and some that the causal mask or the window hides
+// from only some queries.
 inline void spoil_hidden(Random& random, const HopperCase& call, Halves& k, Halves& v) {
   for (int64_t b = 0; b < call.batch; ++b) {
     const int64_t length = call.lengths.empty() ? call.keys : call.lengths[static_cast<size_t>(b)];

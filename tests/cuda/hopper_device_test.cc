@@ -1,5 +1,5 @@
-// The emulator's TMA, mbarriers and wgmma: right numbers, and the faults that are planted in a
-// kernel are found.
+// The emulated TMA, mbarriers and wgmma: they compute the right numbers, and they find the faults
+// planted in a kernel.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class HopperDevice : public ::testing::Test {
   HopperDevice() : a_(kTile), b_(kSteps * kTile), d_(kTile) {
     multihead::testing::Random random(3);
     for (std::vector<float>* const tensor : {&a_, &b_}) {
-      // Numbers that both types hold exactly.
+      // Use numbers that both types represent exactly.
       for (float& value : *tensor) value = static_cast<float>(random.integer(-16, 16)) / 8;
     }
     a_bits_.resize(a_.size());
@@ -48,7 +48,7 @@ class HopperDevice : public ::testing::Test {
     return launch_hopper_products(
         {a_bits_.data(), b_bits_.data(), d_.data(), kSteps, type, transposed}, fault);
   }
-  // Whatever the order in which threads run.
+  // Expects the finding in every order in which threads run.
   void expect_finding(HopperFault fault, const std::string& text) {
     for (uint64_t seed = 1; seed <= 10; ++seed) {
       device().set_seed(seed);

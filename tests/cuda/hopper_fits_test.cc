@@ -1,4 +1,4 @@
-// Which calls the Hopper kernel takes.
+// Calls that the Hopper kernels support, and calls that they do not.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,7 +16,8 @@
 namespace multihead::cuda::testing {
 namespace {
 
-// (2, 4/2 heads, 100 queries, 200 keys, 64), bf16; addresses are never followed.
+// Batch 2, 4 query and 2 key/value heads, 100 queries, 200 keys, d 64, bf16. Addresses are never
+// followed.
 ForwardParams fitting_params() {
   ForwardParams params{};
   rules::AttentionParams& call = params.call;
@@ -50,7 +51,7 @@ TEST(HopperFits, TakesAlignedHalvesWithoutOptionsThatChangeScores) {
   params.call.sinks = sinks.data();
   params.call.visibility.causal = true;
   EXPECT_EQ(hopper_objection(params), nullptr);
-  // The stride of an axis of extent 1 means nothing.
+  // An axis of extent 1 may have any stride.
   params.call.batch = 1;
   params.call.q.stride[0] = 3;
   EXPECT_EQ(hopper_objection(params), nullptr);
@@ -88,7 +89,7 @@ TEST(HopperFits, SaysWhyItDoesNotTakeACall) {
   }
 }
 
-// The same call's gradients.
+// The gradients of the call of fitting_params().
 BackwardParams fitting_gradients() {
   BackwardParams params{};
   params.forward = fitting_params();

@@ -23,7 +23,7 @@ struct Params {
   HopperFault fault;
 };
 
-// Four warps multiply, and the first lane of a fifth one copies.
+// Four warps multiply, and the first lane of the fifth warp copies.
 template <class T, bool kTransposed>
 __global__ void __launch_bounds__(160) multiply_tiles(const __grid_constant__ Params p) {
   std::byte* const a = shared_memory();
@@ -130,7 +130,7 @@ __device__ void store_sums(const float (&sums)[kCount], float* to) {
   }
 }
 
-// A warpgroup copies, the others multiply 64 rows each.
+// One warpgroup copies, the other warpgroups multiply 64 rows each.
 template <class T, int kWidth, int kCount, int kConsumers>
 __global__ void __launch_bounds__((1 + kConsumers) * kWarpgroupSize, 1)
     multiply_rows(const __grid_constant__ RowParams p) {

@@ -1,5 +1,5 @@
-// Kernels that test TMA, mbarriers, wgmma and the exchange of registers: the emulator's, and those
-// of a GPU (device_check.cc).
+// Kernels that test TMA, mbarriers, wgmma and the exchange of registers, in the emulator and on a
+// GPU (device_check.cc).
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace multihead::cuda::testing {
 
-// What is wrong with a kernel.
+// The fault planted in a kernel.
 enum class HopperFault : uint8_t {
   kNone,
-  kNoWaitForCopy,    // multiplies what a copy has not been waited for
+  kNoWaitForCopy,    // multiplies before its copy has arrived
   kNoWaitForSlot,    // copies to a slot that may be in use
   kEarlyRelease,     // releases a slot before the product that reads it is waited for
   kEarlyUse,         // changes the sums before the product is waited for
@@ -23,7 +23,7 @@ enum class HopperFault : uint8_t {
   kTooManyArrivals,  // arrives more often than a barrier expects
 };
 
-// d (64, 64) = the sum over i of a b_i^T, or of a b_i; a (64, 64), b (steps, 64, 64) of `type`.
+// d (64, 64) = sum over i of a b_i^T, or of a b_i. a: (64, 64), b: (steps, 64, 64), both of `type`.
 struct HopperProducts {
   const void *a, *b;
   float* d;
@@ -34,20 +34,20 @@ struct HopperProducts {
 
 int launch_hopper_products(const HopperProducts& products, HopperFault fault);
 
-// The two products of the attention kernels, by their functions (hopper/rows.h), with rows of
+// The two products of the attention kernels, by the functions of hopper/rows.h, with rows of
 // `width` elements and `count` rows of b:
 //   s (rows, count) = a b^T    a and b from shared memory
 //   o (rows, width) = s b      s from registers, rounded to `type`
-// for a (rows, width), b (count, width), and 64 rows for each of the warpgroups that multiply.
+// a is (rows, width), b is (count, width). Each warpgroup that multiplies has 64 rows.
 struct HopperRowProducts {
   const void *a, *b;
   float *s, *o;
   DType type;
   int width, count;
-  int consumers;  // 1, or 2, which get registers of the warpgroup that copies
+  int consumers;  // 1, or 2, which take registers of the warpgroup that copies
 };
 
-// Pairs of width and count that the attention kernels use; others give an error.
+// Pairs of width and count that the attention kernels use. Other pairs give an error.
 inline constexpr struct {
   int width, count;
 } kHopperRowShapes[] = {{64, 112},  {64, 128},  {128, 64}, {128, 112},

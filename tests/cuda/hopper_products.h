@@ -12,7 +12,7 @@
 
 namespace multihead::cuda::testing {
 
-// Multiples of `step` up to 16 steps, which both types hold exactly.
+// Random multiples of `step`, up to 16 steps, which both types represent exactly.
 inline std::vector<float> exact_numbers(multihead::testing::Random& random, size_t count,
                                         float step) {
   std::vector<float> values(count);
@@ -31,7 +31,7 @@ inline float rounded(float value, DType type) {
   return type == DType::kBF16 ? rules::to_float(BFloat16{bits}) : rules::to_float(Float16{bits});
 }
 
-// (rows, columns) = a (rows, inner) b^T, or a b.
+// (rows, columns) = a (rows, inner) times b^T or b.
 inline std::vector<float> product(const std::vector<float>& a, const std::vector<float>& b,
                                   size_t rows, size_t columns, size_t inner, bool transposes_b) {
   std::vector<float> d(rows * columns);
@@ -47,8 +47,8 @@ inline std::vector<float> product(const std::vector<float>& a, const std::vector
   return d;
 }
 
-// One call of launch_hopper_row_products(). All sums are exact: the numbers are small multiples of
-// a power of two.
+// One call of launch_hopper_row_products(). All sums are exact, because the numbers are small
+// multiples of a power of two.
 struct RowProductsCase {
   DType type;
   int width, count, consumers;

@@ -1,9 +1,9 @@
-// Prints how the host launches each CUDA kernel, for native/dev/cuda_assembly.mjs. It makes the
-// calls of src/cuda's launch functions in the emulator, which here runs no kernel.
+// Prints how the host launches each CUDA kernel, for native/dev/cuda_assembly.mjs. It calls the
+// launch functions of src/cuda in the emulator, which here runs no kernel.
 //
-//   multihead-cuda-launches      a line for each launch: the kernel's address, relative to that of
-//                                multihead_launches_origin, the threads of a block, the bytes of
-//                                its dynamic shared memory, and the width of the rows
+//   multihead-cuda-launches      prints a line per launch: the kernel's address relative to
+//                                multihead_launches_origin, the threads per block, the bytes of
+//                                dynamic shared memory, and the width of the rows
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -16,7 +16,7 @@
 #include "cuda/rows/rotate.h"
 #include "cuda/rows/scores.h"
 
-// The place in the program that addresses are relative to: they differ in each run.
+// Reference point for addresses, because absolute addresses differ in each run.
 extern "C" void multihead_launches_origin() {}
 
 namespace multihead::cuda {
@@ -24,7 +24,7 @@ namespace {
 
 constexpr Device kH100{.compute_capability = 90, .multiprocessors = 132, .shared_bytes = 227 << 10};
 
-// A query without keys: sizes of blocks do not depend on their number.
+// One query without keys. Block sizes do not depend on the number of keys.
 ForwardParams one_query(DType type, int64_t width) {
   ForwardParams params{};
   rules::AttentionParams& call = params.call;
@@ -49,7 +49,7 @@ void launch_forward(int64_t width) {
 }
 
 void launch_hopper_backward(int64_t width) {
-  // Addresses that no kernel uses.
+  // Aligned dummy addresses, which no kernel uses.
   alignas(16) std::byte aligned{};
   float number = 0.0F;
   for (const DType type : {DType::kBF16, DType::kF16}) {
@@ -81,7 +81,7 @@ void launch_backward(int64_t width) {
   BackwardParams params;
   params.forward = one_query(DType::kF32, width);
   params.forward.call.keys = 1;
-  float any = 0.0F;  // kernels of gradients that have no address are not launched
+  float any = 0.0F;  // dummy address: gradients with null addresses launch no kernel
   params.d_q.data = params.d_k.data = params.d_v.data = params.d_bias.data = &any;
   params.d_sinks = &any;
   launch_backward_rows(params, nullptr);
@@ -97,7 +97,7 @@ void launch_backward(int64_t width) {
   }
 }
 
-// Kernels whose blocks are the same for all widths.
+// Launches kernels whose blocks are the same for all widths.
 void launch_others(int64_t width) {
   RotateParams rotate;
   rotate.batch = rotate.heads = rotate.rows = 1;

@@ -1,4 +1,4 @@
-// Memory of random calls, mapped as the emulated device's.
+// Memory of random calls, mapped as memory of the emulated device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,10 +21,10 @@ namespace multihead::cuda::testing {
 using multihead::testing::CallOutputs;
 using multihead::testing::RandomCase;
 
-// The outputs of calls that are to be refused.
+// Initial value of outputs, to check that refused calls do not write.
 inline constexpr float kUntouched = 77.0F;
 
-// The call was refused for this reason, and wrote nothing.
+// Expects that the call was refused for this reason and wrote nothing.
 inline void expect_refusal(const Status& status, StatusCode code, const std::string& argument,
                            const std::string& got, std::span<const float> out) {
   EXPECT_EQ(status.code(), code);
@@ -33,7 +33,7 @@ inline void expect_refusal(const Status& status, StatusCode code, const std::str
   for (const float value : out) EXPECT_EQ(value, kUntouched);
 }
 
-// Mapped until the end of its life.
+// Maps memory until the object is destroyed.
 class Mapping {
  public:
   Mapping() = default;
@@ -66,7 +66,7 @@ class Mapping {
   std::vector<const void*> addresses_;
 };
 
-// Memory of a workspace, mapped, and aligned as the device's is.
+// Mapped memory of a workspace, with the alignment of device memory.
 class MappedWorkspace {
  public:
   explicit MappedWorkspace(uint64_t bytes) : memory_(bytes + kAlignment) {
@@ -84,7 +84,7 @@ class MappedWorkspace {
   Mapping mapping_;
 };
 
-// A tensor without gaps, as floats.
+// The elements of a tensor as floats, in order and without gaps.
 inline std::vector<float> floats_of(const ConstAnyTensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.shape.elements()));
   for (size_t i = 0; i < values.size(); ++i) {

@@ -1,5 +1,5 @@
-// merge_attention() and rotate() of multihead/cuda.h in the emulator, compared with those of the
-// CPU.
+// merge_attention() and rotate() of multihead/cuda.h in the emulator, compared with the same
+// functions on the CPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ using multihead::testing::random_seeds;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Infinities are equal, NaN never is.
+// Equal infinities are close, NaN never is.
 void expect_close(const std::vector<float>& got, const std::vector<float>& expected,
                   float allowed) {
   ASSERT_EQ(got.size(), expected.size());
@@ -44,7 +44,7 @@ TEST(CudaMerge, EqualsThatOfTheCpuOnRandomCalls) {
     std::vector<float> lse_a = random.floats(rows.elements(), -20.0F, 20.0F);
     const std::vector<float> out_b = random.floats(shape.elements());
     std::vector<float> lse_b = random.floats(rows.elements(), -20.0F, 20.0F);
-    // Parts without a visible key.
+    // Some rows have no visible key in one part: their LSE is -inf.
     for (std::vector<float>* const lse : {&lse_a, &lse_b}) {
       for (float& value : *lse) {
         if (random.chance(0.2)) value = -kInfinity;

@@ -1,4 +1,4 @@
-// What src/cuda/runtime/runtime.cc makes of CUDA's answers, with a runtime that gives any of them.
+// The Status that src/cuda/runtime/runtime.cc returns for each answer of a fake CUDA runtime.
 #include "cuda/runtime/runtime.h"
 
 #include <cuda_runtime_api.h>
@@ -22,7 +22,8 @@ class CudaRuntime : public ::testing::Test {
                           {cudaDevAttrMultiProcessorCount, 132},
                           {cudaDevAttrMaxSharedMemoryPerBlockOptin, 227 << 10}};
   }
-  // CUDA must not report the error once more to the caller's own check.
+  // Also checks that the error was cleared, so that the caller's next check does not report it
+  // again.
   static void expect(const Status& status, const std::string& argument, const std::string& got) {
     EXPECT_EQ(status.code(), StatusCode::kDevice);
     EXPECT_EQ(status.argument(), argument);
@@ -65,7 +66,7 @@ TEST_F(CudaRuntime, RefusesADeviceOlderThan80) {
 TEST_F(CudaRuntime, TakesMemoryOfTheDeviceAndManagedMemory) {
   runtime.pointer = {cudaMemoryTypeDevice, 0};
   EXPECT_TRUE(validate_memory("q", &number_).ok());
-  // Of all devices.
+  // Kernels of every device may use managed memory.
   runtime.pointer = {cudaMemoryTypeManaged, 1};
   EXPECT_TRUE(validate_memory("q", &number_).ok());
 }

@@ -10,7 +10,7 @@ import { startBenchmarks } from './start.mjs';
 const SITE = join(ROOT, 'build', 'bench-page');
 const at = (...path) => join(ROOT, ...path);
 
-/** The files that the page needs; nothing else of the project is served. */
+/** Copies the files that the page needs. The server offers no other files of the project. */
 async function makeSite() {
   await rm(SITE, { recursive: true, force: true });
   await mkdir(SITE, { recursive: true });
@@ -27,10 +27,10 @@ async function makeSite() {
   }
 }
 
-/** The page's events, one after the other. */
+/** Yields the page's events, one after the other. */
 async function* eventsOf(launch, name, { simd, filter }) {
   await makeSite();
-  // web/serve.mjs isolates the page from other origins; otherwise clocks tick in steps of 0.1 ms or more.
+  // web/serve.mjs isolates the page from other origins. Without that, clocks have steps of 0.1 ms or more.
   const server = await serve({ root: SITE, port: 0 });
   const browser = await launch();
   try {

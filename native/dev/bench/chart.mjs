@@ -1,4 +1,5 @@
-// Results as an SVG of horizontal bars: a panel per run, number of threads and unit; a line marks the machine's limit.
+// Results as an SVG of horizontal bars, with a panel per run, number of threads and unit. A line marks the machine's
+// limit.
 import { peersOf, threadsOf, threadsText, titleOf } from './document.mjs';
 
 const WIDTH = 980;
@@ -7,7 +8,7 @@ const RIGHT = 90; // space to the right of the bars, for figures
 const BAR = 13;
 const GROUP_GAP = 9;
 const PANEL = { title: 44, axis: 46 };
-// The palette of Okabe and Ito, which colour-blind readers can distinguish; multihead's colour first.
+// The palette of Okabe and Ito, which color-blind readers can distinguish; multihead's color comes first.
 const COLOURS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#d55e00'];
 
 const escaped = (text) =>
@@ -18,7 +19,7 @@ const rectangle = (x, y, width, height, fill) =>
   `<rect x="${x}" y="${y}" width="${width.toFixed(1)}" height="${height}" fill="${fill}"/>`;
 const vertical = (x, top, bottom, stroke) => `<line x1="${x}" y1="${top}" x2="${x}" y2="${bottom}" ${stroke}/>`;
 
-/** 0 and round numbers, up to the first that is at least `largest`. */
+/** Returns 0 and round numbers, up to the first that is at least `largest`. */
 export function ticks(largest) {
   const rough = largest / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -54,7 +55,7 @@ function panelsOf({ machine, benchmarks }) {
         name: benchmark.name.replace(/\/threads:\d+$/, ''),
         bars: [
           { series: 'multihead', value: benchmark[value] },
-          // A peer's rate is multihead's divided by the ratio of times, so that both come from the same turns.
+          // Divide multihead's rate by the ratio of times to get a peer's rate, so that both were measured alternately.
           ...Object.entries(benchmark.peers)
             .filter(([, { ratio }]) => ratio)
             .map(([series, { ratio }]) => ({ series, value: benchmark[value] / ratio })),

@@ -17,7 +17,7 @@ const NEEDED = {
 };
 const OWN = { machine: [], benchmark: ['peers'], peer: [] };
 
-/** Everything that is wrong with an object of that kind. */
+/** Lists everything that is wrong with an object of kind `kind`. */
 function complaintsAbout(kind, object, where) {
   const complaints = [];
   for (const name of NEEDED[kind]) if (!(name in object)) complaints.push(`${where}: ${name} is missing`);

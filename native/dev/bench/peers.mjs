@@ -1,4 +1,4 @@
-// The peers that are separate programs: installs them on request, and times them in turns with multihead.
+// The peers that are separate programs: installs them on request, and times them alternately with multihead.
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -22,14 +22,17 @@ const VERSIONS = {
 const ROUNDS = 3;
 const SECONDS_A_ROUND = 0.15;
 
-/** Installs the peers in these versions into build/peers, once; nothing else depends on them. @returns the folder */
+/**
+ * Installs these versions of the peers into build/peers, once; nothing else needs them.
+ * @returns the folder
+ */
 export async function installPeers() {
   const packages = Object.entries(VERSIONS).map(([name, version]) => `${name}@${version}`);
   const recipe = packages.join(' ');
   await step('Peers', async (tell) => {
     if (completeFolder(FOLDER, recipe)) return tell('already there');
     tell('build/peers');
-    // Without scripts, because those would download GPU libraries; the packages contain the CPU's.
+    // Run no install scripts: they would download GPU libraries, and the packages already contain the CPU's.
     await buildFolder(FOLDER, recipe, {}, (folder) =>
       run(
         [...npmProgram(), 'install', '--prefix', folder, '--ignore-scripts', '--no-audit', '--no-fund', ...packages],
@@ -54,7 +57,7 @@ async function outputOf(command) {
   return JSON.parse(text);
 }
 
-/** One turn of multihead-bench: microseconds per call. */
+/** Runs multihead-bench once; returns microseconds per call. */
 async function ourTurn(name, folder, { target }) {
   const exactly = nativeCommand({ filter: `^${name}$`, target });
   const { benchmarks } = await outputOf([
@@ -67,7 +70,7 @@ async function ourTurn(name, folder, { target }) {
   return benchmarks[0].us;
 }
 
-/** One turn of ONNX Runtime: { us, way }, or { message }. */
+/** Runs ONNX Runtime once; returns { us, way }, or { message }. */
 const theirTurn = (name, folder, way) =>
   outputOf([
     process.execPath,
@@ -98,8 +101,8 @@ async function compared(name, which, folder, options) {
 }
 
 /**
- * Adds ONNX Runtime to the results of multihead-bench. Both run in turns, in separate processes, because the threads of
- * each wait in loops and would take time from the other.
+ * Adds ONNX Runtime to the results of multihead-bench. Both run alternately, in separate processes, because the waiting
+ * threads of each spin and would take time from the other.
  */
 export async function* nativePeers(benchmarks, options) {
   for (const benchmark of benchmarks) {

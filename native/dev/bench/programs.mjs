@@ -1,4 +1,4 @@
-// The benchmark programs as streams of events: first { machine }, then one { benchmark } after the other.
+// The benchmark programs as streams of events: first { machine }, then each { benchmark }.
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { join } from 'node:path';
@@ -9,7 +9,7 @@ export const NATIVE_PROGRAM = join(ROOT, 'build', 'native', 'native', 'multihead
 const WASM_PROGRAM = join(ROOT, 'bindings', 'bench', 'node.mjs');
 const RELAXED_FLAG = '--experimental-wasm-relaxed-simd'; // Node 20 and 21 need it, later versions refuse it
 
-/** The lines that a command prints; throws if it fails. Its errors go to the terminal. */
+/** Yields the lines that a command prints; throws if it fails. Its errors go to the terminal. */
 export async function* linesOf([program, ...args], { quiet = false } = {}) {
   const child = spawn(program, args, { stdio: ['ignore', 'pipe', quiet ? 'pipe' : 'inherit'] });
   let complaint = '';
@@ -54,7 +54,7 @@ export function machineFrom(context) {
   };
 }
 
-/** Parses Google Benchmark's JSON while it is written; each of its objects is on separate lines. */
+/** Parses Google Benchmark's JSON while it is written. Each of its objects is on separate lines. */
 export async function* eventsFrom(lines) {
   let object = null;
   for await (const line of lines) {

@@ -1,5 +1,6 @@
-// How long a page takes from import() to the first result, per entry point: bundled and minified, from a server on this
-// machine, each time in a browser context of its own, so that neither files nor compiled code are cached.
+// Measures the time from import() to the first result on a page, per entry point. The code is bundled, minified and
+// served from this machine. Each measurement uses a new browser context, so that files and compiled code are
+// not cached.
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { rolldown } from 'rolldown';
@@ -7,14 +8,14 @@ import { ROOT } from '../build.mjs';
 
 const PAGES = 15;
 const DIST = join(ROOT, 'bindings', 'dist');
-/** multihead/inline contains simd128 alone. */
+/** The entry point multihead/inline contains only simd128. */
 const STARTS = [
   { name: 'start/multihead/threads:1', entry: 'index', wasm: 'multihead' },
   { name: 'start/multihead-core/threads:1', entry: 'core', wasm: 'multihead-core' },
   { name: 'start/multihead-inline/threads:1', entry: 'inline' },
 ];
 
-/** What the page does; the numbers are known: the first token sees itself alone. */
+/** The page's script. Its result is known: the first token sees only itself. */
 const script = (entry, simd) => `
 async function start() {
   const x = { shape: [1, 1, 2, 2], data: new Float32Array([1, 2, 3, 4]) };
@@ -33,13 +34,13 @@ window.started = start();
 export const chosenStarts = ({ simd, filter }) =>
   STARTS.filter(({ name, wasm }) => new RegExp(filter).test(name) && (wasm || simd === 'simd128'));
 
-/** Writes a page per entry point into the site; `wasm` files are beside their bundle. */
+/** Writes a page per entry point into the site; `wasm` files lie next to their bundle. */
 async function makePages(site, starts, simd) {
   const folder = join(site, 'start', simd);
   await mkdir(folder, { recursive: true });
   for (const { entry } of starts) {
     const bundle = await rolldown({ input: join(DIST, `${entry}.js`), logLevel: 'silent' });
-    // The .wasm of the site's dist/, from where the bundle lies.
+    // Rewrites the address of a .wasm file: the bundle lies in another folder than the site's dist/.
     const relative = { name: 'wasm', renderChunk: (code) => code.replaceAll(/(["'`])\.\/(multihead-[\w-]+\.wasm)\1/g, '"../../dist/$2"') };
     await bundle.write({ file: join(folder, `${entry}.js`), format: 'esm', minify: true, plugins: [relative] });
     await bundle.close();

@@ -22,7 +22,7 @@ export function machineLine(machine) {
   const { cpu, compiler, engine, threads, load, fma_peak: peak, read_stream: one, read_stream_all: all } = machine;
   const made = [cpu, compiler, engine, threadsText(threads)].filter(Boolean).join(', ');
   const streams = `read stream ${short(one)} GB/s${all ? ` (all threads ${short(all)})` : ''}`;
-  // Surprising figures are most often caused by other programs that run at the same time.
+  // Show the load average, because surprising results are most often caused by other programs.
   const busy = load > 0.5 ? `; load average ${short(load)}` : '';
   return `${titleOf(machine)}: ${made}; FMA peak ${short(peak)} GFLOP/s a thread, ${streams}${busy}`;
 }
@@ -37,7 +37,7 @@ export const header = () =>
     'peers: times as long as ours',
   );
 
-/** "eigen 2.1×", or why the peer failed. A difference too large for rounding is reported. */
+/** Returns "eigen 2.1×", or why the peer failed. Reports a difference that is too large for rounding. */
 function peerText([name, { ratio, diff, note, message }]) {
   if (message) return `${name}: ${message}`;
   return `${name} ${ratio.toFixed(2)}×${note ? ` (${note})` : ''}${diff < 1e-4 ? '' : ` DIFFERS BY ${tiny(diff)}`}`;

@@ -1,4 +1,4 @@
-// The guides as HTML pages, and the page that links to them and to the references.
+// Writes the guides as HTML pages, and the page that links to them and to the references.
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import MarkdownIt from 'markdown-it';
@@ -10,12 +10,14 @@ const GUIDES = [
   'native/guides/library.md',
 ];
 
-/** Where a link of a guide leads among the pages: to another guide, or to a header in the C++ reference. */
+/**
+ * Rewrites a link in a guide for the website: other guides become their page, headers their page in the C++ reference.
+ */
 function target(link) {
   if (/^https?:/.test(link)) return link;
   const file = basename(link);
   if (GUIDES.some((path) => basename(path) === file)) return file.replace(/\.md$/, '.html');
-  // Doxygen's name of the page of a file.
+  // Doxygen's file name for a page: a_b.h becomes a__b_8h.html.
   if (file.endsWith('.h')) return `../cpp/${file.replaceAll('_', '__').replace(/\.h$/, '_8h.html')}`;
   throw new SetupError(`A guide links to ${link}, for which there is no page`);
 }
@@ -44,7 +46,7 @@ ${body}</main>
 /**
  * Writes index.html, guides/*.html and guides.css.
  * @param {string} folder
- * @returns {Promise<number>} how many pages
+ * @returns {Promise<number>} number of pages
  */
 export async function writeGuides(folder) {
   const markdown = renderer();

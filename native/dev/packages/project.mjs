@@ -1,5 +1,5 @@
-// A fresh project, as the rows of rows.mjs use it: a folder into which npm installs the packed package and the row's
-// tools. Its programs run there, and its pages in every browser found.
+// A new project for the rows of rows.mjs: a folder into which npm installs the packed package and the row's tools. Its
+// programs run there, and its pages run in every browser found.
 import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { spawn } from 'node:child_process';
@@ -8,14 +8,14 @@ import { dirname, join } from 'node:path';
 import { serve } from '../../../web/serve.mjs';
 import { SetupError, run } from '../console.mjs';
 
-/** What a page, a worker or a program says when its call gave the right result. */
+/** The text that a page, a worker or a program gives when its call returned the right result. */
 const SUCCESS = /^ok (relaxed|simd128)$/;
 const PATIENCE = 60e3;
 
-/** The strictest policy under which the package needs nothing of its user: without Trusted Types. */
+/** The strictest Content-Security-Policy under which the package needs nothing of its user: without Trusted Types. */
 const usualPolicy = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'";
 
-/** The policy with which multihead/inline can start workers, and any bundle of it. */
+/** The Content-Security-Policy that lets multihead/inline, and any bundle of it, start workers. */
 export const blobWorkers = usualPolicy.replace('worker-src', 'worker-src blob:');
 
 export class Project {
@@ -23,8 +23,8 @@ export class Project {
   constructor({ folder, tarball, tools, browsers }) {
     Object.assign(this, { folder, tarball, tools, browsers });
     this.env = { ...process.env, CI: '1', NO_COLOR: '1', NEXT_TELEMETRY_DISABLED: '1' };
-    delete this.env.NODE_ENV; // Next.js and Vite take it for a setting
-    /** What was seen, for example "chromium relaxed". */
+    delete this.env.NODE_ENV; // Next.js and Vite would read it as a setting
+    /** Results that were seen, for example "chromium relaxed". */
     this.seen = new Set();
   }
 
@@ -35,7 +35,7 @@ export class Project {
   async install() {
     await rm(this.folder, { recursive: true, force: true });
     await this.write({ 'package.json': JSON.stringify({ private: true, type: 'module' }) });
-    // Scripts of packages are needed: those of bun, deno and esbuild bring their programs.
+    // Allow install scripts: bun, deno and esbuild need them to get their programs.
     const words = ['install', '--no-audit', '--no-fund', '--loglevel=error', '--prefer-offline'];
     await this.run(['npm', ...words, this.tarball, ...this.tools], { mayOutliveUs: true });
   }
@@ -47,14 +47,14 @@ export class Project {
     }
   }
 
-  /** Runs a command in the project; a name without a slash is a program of its packages, npm or Node. */
+  /** Runs a command in the project. A name without a slash is a program of its packages, npm or Node. */
   async run([program, ...words], options = {}) {
     const own = { npm: 'npm', node: process.execPath }[program];
     const path = own ?? this.at(program.includes('/') ? program : join('node_modules', '.bin', program));
     return run([path, ...words], { cwd: this.folder, env: this.env, ...options });
   }
 
-  /** Fails unless the command's last line says that its call was right. */
+  /** Fails unless the command's last line reports the right result. */
   async expectOutput(command, who = 'node', options = {}) {
     const said = (await this.run(command, options)).trim().split('\n').at(-1);
     this.#expect(said, who, command.join(' '));
@@ -65,7 +65,7 @@ export class Project {
     await this.write({ 'package.json': JSON.stringify({ ...manifest, ...more }) });
   }
 
-  /** Fails unless the page says so in every browser. A `site` is a folder. */
+  /** Fails unless the page reports the right result in every browser. `site`: a folder to serve. */
   async expectPage({ site, url, path = '', policy }) {
     const server = site && (await serve({ root: this.at(site), port: 0 }));
     if (server) servePlainly(server, policy);
@@ -78,7 +78,7 @@ export class Project {
     }
   }
 
-  /** Starts a server of the project's own on a free port, waits until it answers, and calls `use` with its address. */
+  /** Starts the project's own server on a free port, waits until it answers, and calls `use` with its address. */
   async withServer(command, use, options = {}) {
     const port = await freePort();
     const [program, ...words] = command.map((word) => word.replace('PORT', port));
@@ -100,13 +100,13 @@ export class Project {
     }
   }
 
-  /** Fails unless the HTML that the server sends says so. */
+  /** Fails unless the HTML that the server sends reports the right result. */
   async expectHtml(url, who = 'server') {
     const html = await (await fetch(url)).text();
     this.#expect(/<p>([^<]*)<\/p>/.exec(html)?.[1] ?? html.slice(0, 300), who, url);
   }
 
-  /** Copies a part of the project to a place where nothing else of it is, and calls `use` with that folder. */
+  /** Copies a part of the project to a folder without the rest of the project, and calls `use` with that folder. */
   async moved(part, use) {
     const elsewhere = await mkdtemp(join(tmpdir(), 'multihead-moved-'));
     try {
@@ -125,8 +125,8 @@ export class Project {
 }
 
 /**
- * Makes a server of web/serve.mjs send files as they are, because compressing them takes longer than the page, and with
- * another Content-Security-Policy; null is none.
+ * Makes a server of web/serve.mjs send uncompressed files, because compression takes longer than the page, and another
+ * Content-Security-Policy; null means no policy.
  */
 export function servePlainly({ server }, policy = usualPolicy) {
   server.prependListener('request', (request, response) => {
@@ -137,7 +137,10 @@ export function servePlainly({ server }, policy = usualPolicy) {
   });
 }
 
-/** The title that the page's script sets. By polling: Firefox takes Puppeteer's waitForFunction() for an eval. */
+/**
+ * Returns the title that the page's script sets. Polls, because Firefox treats Puppeteer's waitForFunction() as an
+ * eval.
+ */
 async function titleOf(browser, url) {
   const context = await browser.createBrowserContext();
   const page = await context.newPage();
@@ -148,7 +151,7 @@ async function titleOf(browser, url) {
     await page.goto(url);
     const end = performance.now() + PATIENCE / 2;
     for (;;) {
-      const title = await page.title().catch(() => ''); // while the page is loaded again
+      const title = await page.title().catch(() => ''); // fails while the page reloads
       if (/^(ok|failed)/.test(title)) return title;
       if (performance.now() > end) return `nothing; its console: ${complaints.join('; ')}`;
       await new Promise((resolve) => setTimeout(resolve, 50));

@@ -1,16 +1,16 @@
-// The environments in which `npm run try-packages` tries the package. `needs` is what the table in bindings/README.md
-// says: the lines without which a row does not work, or nothing.
+// The environments in which `npm run try-packages` tries the package. `needs`: the configuration lines that a row
+// requires, also in the table of bindings/README.md; missing if it needs none.
 import { blobWorkers } from './project.mjs';
 import * as sources from './sources.mjs';
 
 const { FILES, INLINE, call, html, page, pages, program, required } = sources;
 const platform = process.platform === 'win32' ? 'win' : process.platform;
-const nodePackage = `node-${platform}-${process.arch}`; // npm has Node's programs
+const nodePackage = `node-${platform}-${process.arch}`; // npm package with Node's program
 const nodeProgram = `node_modules/${nodePackage}/bin/node`;
 const copyFiles = '`cp node_modules/multihead/dist/{*.wasm,pool_worker.js} out/`';
 const inline = "`import { load } from 'multihead/inline'`";
 
-/** Node of another version: import, require(), and a CommonJS program. */
+/** Runs with another version of Node: import, require(), and a CommonJS program. */
 const nodeRow = (version) => ({
   name: `Node ${version}: import and require()`,
   tools: [`${nodePackage}@${version}`],
@@ -50,7 +50,7 @@ const typescriptRow = (version) => ({
   },
 });
 
-/** Under a test runner, in Node and in a simulated browser. Jest's has no workers. */
+/** Runs under a test runner, in Node and in a simulated browser. Jest's simulated browser has no workers. */
 const testRunnerRow = (name, tools, { needs, env, command, imports = '', inJsdom = FILES }) => ({
   name: `${name}: \`node\` and \`jsdom\` environments`,
   tools,
@@ -86,7 +86,10 @@ const viteRow = (version, what, { modules, needs, config = '', worker, dev }) =>
   },
 });
 
-/** A bundler that does not copy the .wasm: with multihead/inline, and with the files copied beside its output. */
+/**
+ * Rows for a bundler that does not copy the .wasm: once with multihead/inline, once with the files copied next to its
+ * output.
+ */
 const bundlerRows = (name, tools, build) => [
   {
     name: `${name}, \`multihead/inline\``,
@@ -117,7 +120,7 @@ const copyScript = `
   const dist = 'node_modules/multihead/dist/';
   for (const name of readdirSync(dist)) if (/\\.wasm$|^pool_worker\\.js$/.test(name)) cpSync(dist + name, 'out/' + name);`;
 
-/** A bundle for servers, in a folder where nothing else is. */
+/** A row for a server bundle, run in a folder without any other files. */
 const serverBundleRow = (name, tools, build) => ({
   name: `${name}, a bundle for Node, moved elsewhere`,
   tools,
@@ -146,7 +149,7 @@ export default {
 const parcelExports = '`"@parcel/resolver-default": { "packageExports": true }` in `package.json`';
 const parcelManifest = { '@parcel/resolver-default': { packageExports: true } };
 
-/** Parcel writes an import map into the page, which the policy of the other pages forbids. */
+/** A row for Parcel, which writes an import map into the page. The policy of the other pages forbids that. */
 const parcelRow = (what, { modules, needs, manifest = {} }) => ({
   name: `Parcel 2, ${what}`,
   tools: ['parcel@2'],
@@ -186,7 +189,7 @@ const nextRow = (name, flags) => ({
   async run(project) {
     await project.write(nextFiles);
     await project.run(['next', 'build', ...flags]);
-    // The files that the server's page needs are in its standalone folder, or the code contains them.
+    // Copy the static files into the standalone folder, which then has everything that the server's page needs.
     await project.run(['node', '-e', "require('node:fs').cpSync('.next/static', '.next/standalone/.next/static', { recursive: true })"]);
     await project.moved('.next/standalone', (folder) =>
       project.withServer(['node', 'server.js'], async (url) => {
@@ -197,7 +200,7 @@ const nextRow = (name, flags) => ({
   },
 });
 
-/** Plain modules from a static server, under \`script-src 'self' 'wasm-unsafe-eval'\`. */
+/** A row with plain modules from a static server, under `script-src 'self' 'wasm-unsafe-eval'`. */
 const plainRow = (name, scripts, modules, { needs, policy } = {}) => ({
   name,
   needs,

@@ -1,10 +1,13 @@
-// The sources of the projects: a call of the package in a page, a worker, a service worker and a program.
+// The source files of the projects: a call of the package in a page, a worker, a service worker and a program.
 
-/** What a project calls, one after the other: load() of some modules, and createPool() of one. */
+/** The calls that a project makes in order: load() of some modules, and createPool() of one module. */
 export const FILES = { load: ['multihead', 'multihead/core'], createPool: 'multihead/pool' };
 export const INLINE = { load: ['multihead/inline'], createPool: 'multihead/inline' };
 
-/** Calls whose result is known: the first token sees itself alone. A service worker cannot start workers. */
+/**
+ * Source of calls whose result is known, because the first token sees only itself. A service worker cannot start
+ * workers.
+ */
 export function call({ load, createPool } = FILES) {
   const imported = load.map((module, index) => `import { load as load${index} } from '${module}';`);
   const attempts = load.map((module, index) => `['${module}', () => here(load${index})],`);
@@ -51,7 +54,7 @@ export async function call() {
 `;
 }
 
-/** The same for CommonJS. */
+/** Converts the source to CommonJS. */
 export const required = (text) =>
   text
     .replace(/^import { (\w+)(?: as (\w+))? } from ('.*')/gm, (_, name, own = name, module) => `const { ${name}: ${own} } = require(${module})`)
@@ -81,7 +84,7 @@ navigator.serviceWorker.register('./service_worker.js', { type: 'module' })
   .catch((error) => { document.title = 'failed: ' + error.message; });
 `;
 
-/** A page that calls, and one whose worker does. */
+/** Two pages: one makes the calls, the worker of the other makes them. */
 export const pages = (modules) => ({
   'call.js': call(modules),
   'index.html': html,

@@ -21,9 +21,9 @@ struct Call {
   const ConstAnyTensor &q, &k, &v;
   const AttentionOptions& options;
   const AttentionOutputs& outputs;
-  const PackedSequences* sequences = nullptr;  // null: not packed
+  const PackedSequences* sequences = nullptr;  // null: not varlen
 
-  // All checks that look at no address.
+  // Runs all checks that need no address.
   Status validate(AttentionShape& shape) const {
     if (sequences == nullptr) {
       Status status = engine::validate_call(q, k, v, options, outputs, shape, Values::kOnDevice);
@@ -35,7 +35,7 @@ struct Call {
       if (!status.ok()) return status;
     }
     if (Status status = validate_longest(*sequences); !status.ok()) return status;
-    // The other checks are those of one sequence, here an empty one.
+    // The remaining checks do not depend on sequence lengths, so they run on an empty sequence.
     const AttentionOutputs nothing{.out = engine::sequence_of(outputs.out, 0, 0)};
     Status status = engine::validate_call(
         engine::sequence_of(q, 0, 0), engine::sequence_of(k, 0, 0), engine::sequence_of(v, 0, 0),

@@ -20,9 +20,9 @@ using engine::Values;
 
 struct Call {
   BackwardCall of;
-  const PackedSequences* sequences = nullptr;  // null: not packed
+  const PackedSequences* sequences = nullptr;  // null: not varlen
 
-  // All checks that look at no address.
+  // Runs all checks that need no address.
   Status validate(AttentionShape& shape) const {
     const auto& [q, k, v, options, results, d_out, gradients] = of;
     Status status;

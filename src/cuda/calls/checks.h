@@ -1,4 +1,4 @@
-// The checks of calls on the device that calls on the CPU do not need.
+// Checks of calls on the device that calls on the CPU do not need.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace multihead::cuda {
 
-// An address that kernels of a call read or write; null is not looked at.
+// An address that kernels of a call read or write. Null is not checked.
 struct Address {
   const char* argument;
   const void* data;
-  int64_t alignment;  // bytes of an element
+  int64_t alignment;  // bytes per element
 };
 
 template <class TensorLike>
@@ -34,23 +34,23 @@ Address address_of(const char* argument, std::span<T> values) {
   return {argument, values.empty() ? nullptr : values.data(), sizeof(T)};
 }
 
-// kShape for an address that is not a multiple of its elements' size, kDevice for one that is not
-// memory of the current device.
+// Returns kShape for an address that is not a multiple of its element size, and kDevice for an
+// address outside the memory of the current device.
 Status validate_addresses(std::span<const Address> addresses);
 
-// Every address that options and outputs name.
+// Check every address in options and outputs.
 Status validate_option_addresses(const AttentionOptions& options);
 Status validate_output_addresses(const AttentionOutputs& outputs);
 
 Status validate_sequence_addresses(const PackedSequences& sequences);
 
-// max_queries and max_keys.
+// Checks that max_queries and max_keys are not negative.
 Status validate_longest(const PackedSequences& sequences);
 
-// Rows of queries, keys and values that the kernels support.
+// Checks that d_k and d_v are at most kMaxWidth.
 Status validate_widths(const engine::AttentionShape& shape);
 
-// That the workspace has `bytes`, aligned, in memory of the device.
+// Checks that the workspace has `bytes` bytes of device memory, aligned to 256 bytes.
 Status validate_workspace(const Workspace& workspace, uint64_t bytes);
 
 }  // namespace multihead::cuda

@@ -29,7 +29,7 @@ int64_t pages_of(const CacheView& cache) {
   return config.pages != 0 ? config.pages : config.batch * engine::pages_per_entry(config);
 }
 
-// The numbers of the view and the sizes of its arrays.
+// Checks the numbers of the view and the sizes of its arrays.
 Status validate_view(const CacheView& cache) {
   const KVCacheConfig& config = cache.config;
   for (Status status : {engine::validate_enumerator(Name::kLayout, config.layout, Layout::kPaged),
@@ -88,7 +88,7 @@ struct Call {
   const AttentionOptions& options;
   const AttentionOutputs& outputs;
 
-  // All checks that look at no address, and the plan.
+  // Runs all checks that need no address, and plans the call.
   Status plan(const Device& device, CallPlan& planned) const {
     if (Status status = validate_view(cache); !status.ok()) return status;
     const KVCacheConfig& config = cache.config;

@@ -1,8 +1,8 @@
 // The steps of an entry point: check, plan, enqueue. A Call has
 //
-//   Status validate(engine::AttentionShape&)   all checks that look at no address
-//   Status validate_memory_of_call()           those of addresses
-//   Plan plan(shape, device)                   with workspace_bytes and a function run()
+//   Status validate(engine::AttentionShape&)   runs all checks that need no address
+//   Status validate_memory_of_call()           checks the addresses
+//   Plan plan(shape, device)                   returns a plan with workspace_bytes and run()
 #pragma once
 
 #include <cstdint>

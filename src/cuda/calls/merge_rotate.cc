@@ -15,7 +15,7 @@
 namespace multihead::cuda {
 namespace {
 
-// That a device is there, the addresses are its memory, and the stream takes work.
+// Checks that there is a device, that the addresses are its memory, and that the stream takes work.
 Status validate_device_call(std::span<const Address> addresses, Stream stream) {
   Device device;
   if (Status status = current_device(device); !status.ok()) return status;

@@ -1,9 +1,10 @@
 // The primitives of device code: every kernel uses these instead of CUDA's own names and inline
-// PTX. tests/cuda/emulator/cuda/device.h has the same functions for a CPU, so that the kernels can
-// be run and checked without a GPU. For sm_80 and up; those of Hopper are in hopper_device.h.
+// PTX. tests/cuda/emulator/cuda/device.h has the same functions for a CPU, so that tests run the
+// kernels without a GPU. For sm_80 and up; hopper_device.h has the primitives of Hopper.
 //
-// Rules for kernels, which the emulator relies on: blocks are one-dimensional; all shared memory
-// is dynamic, from shared_memory(); memory is read and written through plain pointers.
+// Kernels follow these rules, because the emulator relies on them: blocks are one-dimensional; all
+// shared memory is dynamic, from shared_memory(); memory is read and written through plain
+// pointers.
 #pragma once
 
 #include <cstddef>
@@ -41,21 +42,21 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// --- Barriers: what was written before is visible after ---
+// --- Barriers: earlier writes of each thread are visible to all threads afterwards ---
 
 __device__ __forceinline__ void sync_threads() { __syncthreads(); }
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
-// Waits until `threads` threads (a multiple of 32) have reached barrier `id` (1 to 15), by this
-// function or the next. All threads of a warp call it.
+// Waits until `threads` threads (a multiple of 32) have called this function or barrier_arrive()
+// for barrier `id` (1 to 15). All threads of a warp call it.
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// Counts for barrier_sync() of others, and does not wait.
+// Counts as an arrival for barrier_sync() of other threads, and does not wait.
 __device__ __forceinline__ void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// --- Exchanges within a warp; all 32 lanes take part. They do not order memory. ---
+// --- Exchanges within a warp: all 32 lanes take part. They do not order memory accesses. ---
 
 template <class T>
 __device__ __forceinline__ T shuffle(T value, int from_lane) {
@@ -65,14 +66,14 @@ template <class T>
 __device__ __forceinline__ T shuffle_xor(T value, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
 }
-// Bit i: whether lane i gave true.
+// Bit i of the result is lane i's value.
 __device__ __forceinline__ uint32_t ballot(bool value) { return __ballot_sync(0xFFFFFFFFU, value); }
 
 // --- Asynchronous copies from global to shared memory (cp.async) ---
 
-// Copies kBytes (4, 8 or 16; both addresses aligned to it), of which the first `valid` come from
-// memory and the rest are zeros. Its thread may read them after wait_copies(), other threads after
-// a barrier too.
+// Copies kBytes (4, 8 or 16; both addresses aligned to kBytes): the first `valid` bytes from
+// memory, then zeros. The calling thread may read them after wait_copies(), other threads only
+// after a barrier too.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, int valid = kBytes) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
@@ -90,7 +91,7 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, int
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until at most kPending groups of this thread, the newest, are under way.
+// Waits until at most the newest kPending groups of this thread are still being copied.
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -116,7 +117,7 @@ __device__ __forceinline__ float to_float(Float16 value) {
 }
 __device__ __forceinline__ float to_float(int8_t value) { return static_cast<float>(value); }
 
-// To nearest, ties to even.
+// Rounds to nearest, ties to even.
 template <class T>
 __device__ __forceinline__ T from_float(float value) {
   if constexpr (std::is_same_v<T, float>) {
@@ -147,22 +148,23 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 
 // --- Products of 16 x 8 x 16 tiles ---
 //
-// A fragment of a warp, with row = lane / 4 and pair = 2 * (lane % 4):
+// Fragments of a warp; each thread has these elements, with row = lane / 4, pair = 2 * (lane % 4):
 //   A (16 x 16): a[0] = (row, pair), a[1] = (row + 8, pair), a[2] = (row, pair + 8), a[3] = (row +
 //   8, pair + 8), each with the next column in its high half
 //   B (16 x 8): b[0] = (pair, row), b[1] = (pair + 8, row), each with the next row of B in its high
 //   half
-//   D (16 x 8): d[0], d[1] = (row, pair), (row, pair + 1); d[2], d[3] = the same of row + 8
+//   D (16 x 8): d[0], d[1] = (row, pair), (row, pair + 1); d[2], d[3] = (row + 8, pair), (row + 8,
+//   pair + 1)
 
-// Four 8 x 8 matrices of 16-bit numbers: lane i gives the address (16-byte aligned) of row i % 8 of
-// matrix i / 8, and gets elements (lane / 4, pair) and (lane / 4, pair + 1) of each matrix.
+// Loads four 8 x 8 matrices of 16-bit numbers: lane i gives the address (16-byte aligned) of row i
+// % 8 of matrix i / 8, and gets elements (lane / 4, pair) and (lane / 4, pair + 1) of each matrix.
 __device__ __forceinline__ void load_matrix_x4(uint32_t (&result)[4], const void* shared_row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
                : "r"(shared_address(shared_row))
                : "memory");
 }
-// The same of the transposed matrices: elements (pair, lane / 4) and (pair + 1, lane / 4).
+// Loads the transposes: elements (pair, lane / 4) and (pair + 1, lane / 4) of each stored matrix.
 __device__ __forceinline__ void load_matrix_x4_transposed(uint32_t (&result)[4],
                                                           const void* shared_row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -171,7 +173,7 @@ __device__ __forceinline__ void load_matrix_x4_transposed(uint32_t (&result)[4],
                : "memory");
 }
 
-// d += a b, sums in f32. T: the type of a and b.
+// d += a b, with sums in f32. T: the type of a and b.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                              uint32_t b1) {

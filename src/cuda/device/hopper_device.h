@@ -1,12 +1,12 @@
 // The primitives of device code that only Hopper (sm_90a) has: mbarriers, the tensor memory
-// accelerator (TMA), wgmma and the exchange of registers between warpgroups. As device.h,
+// accelerator (TMA), wgmma and the exchange of registers between warpgroups.
 // tests/cuda/emulator/cuda/hopper_device.h has the same functions for a CPU.
 //
 // Definitions: PTX ISA 8.3, "mbarrier", "cp.async.bulk.tensor" and "wgmma". A warpgroup is four
-// consecutive warps whose first is a multiple of four.
+// consecutive warps; the index of the first is a multiple of four.
 //
 // Shared memory has two ways of access: ordinary loads and stores of threads, and the asynchronous
-// proxy of TMA and wgmma. What threads stored is visible to the latter after fence_proxy_async().
+// proxy of TMA and wgmma. TMA and wgmma see the stores of threads only after fence_proxy_async().
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ inline constexpr int kWarpgroupSize = 128;
 
 __device__ __forceinline__ int warpgroup() { return thread_index() / kWarpgroupSize; }
 
-// The index of a warp or warpgroup as a value that the compiler knows to be the same in all lanes.
+// Returns the index of a warp or warpgroup so that the compiler knows it is the same in all lanes.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xFFFFFFFFU, value, 0); }
 
 // --- mbarriers, 8 bytes of shared memory each ---
@@ -35,7 +35,8 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arriva
                "r"(arrivals)
                : "memory");
 }
-// After all mbarrier_init(), before the sync_threads() that shows the barriers to other threads.
+// Call this after all mbarrier_init(), and before the sync_threads() after which other threads use
+// the barriers.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -43,15 +44,15 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-// Arrives, and the phase expects `bytes` more from asynchronous copies.
+// Arrives, and adds `bytes` to the bytes that the phase expects from asynchronous copies.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
       : "memory");
 }
-// Waits until the phase of this parity has ended: until the current phase has the other parity. A
-// new barrier does not block a wait for parity 1.
+// Waits until the phase with this parity has ended, that is until the current phase has the other
+// parity. On a new barrier, a wait for parity 1 returns at once.
 __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   uint32_t ended = 0;
   do {
@@ -69,9 +70,9 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
 
 // --- TMA: one thread copies a box of a tensor in device memory ---
 
-// Copies the box at the element coordinates (c0 is the contiguous axis) to `shared` (aligned to
-// 1024 bytes), and counts its bytes on the barrier. Elements outside of the tensor arrive as zeros
-// and are counted.
+// Copies a box of the tensor to `shared` (aligned to 1024 bytes), and counts its bytes on the
+// barrier. c0 to c3: element coordinates, the contiguous axis first. Elements outside the tensor
+// arrive as zeros and are counted.
 __device__ __forceinline__ void tma_load_4d(void* shared, const TensorMap* map, uint64_t* barrier,
                                             int c0, int c1, int c2, int c3) {
   asm volatile(
@@ -85,13 +86,13 @@ __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// --- Registers: all warps of a warpgroup give up or get some ---
+// --- Registers: all warps of a warpgroup release or acquire registers ---
 
 template <int kRegisters>
 __device__ __forceinline__ void set_max_registers_down() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-// Waits until the block has that many to give.
+// Waits until the block has enough free registers.
 template <int kRegisters>
 __device__ __forceinline__ void set_max_registers_up() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -99,22 +100,25 @@ __device__ __forceinline__ void set_max_registers_up() {
 
 // --- wgmma: d (64 x N) = a (64 x 16) b (16 x N) [+ d], sums in f32, by one warpgroup ---
 //
-// d: thread t of the warpgroup has, of rows 16 (t / 32) + t % 32 / 4 and that + 8, columns 8 j + 2
-// (t % 4) and the next, for all j: d[4 j] and d[4 j + 1] of the first row, d[4 j + 2] and d[4 j +
-// 3] of the second. So four warps have 16 rows each, in the layout of mma_m16n8k16().
+// d: thread t of the warpgroup has parts of two rows, 16 (t / 32) + t % 32 / 4 and the row 8 below
+// it. For all j, d[4 j] and d[4 j + 1] are columns 8 j + 2 (t % 4) and the next column of the first
+// row, d[4 j + 2] and d[4 j + 3] are the same columns of the second row. So four warps have 16 rows
+// each, in the layout of mma_m16n8k16().
 //
-// The products run beside the warpgroup's other instructions: between a product and the
-// wgmma_wait() after it, neither d nor the registers of a may be touched, nor may the shared
-// memory of a and b be written.
+// The products run concurrently with the warpgroup's other instructions. Between a product and the
+// wgmma_wait() after it, do not access d or the registers of a, and do not write the shared memory
+// of a and b.
 
-// A tile in shared memory that TMA wrote with a swizzle of 128 bytes: rows of 64 elements (128
-// bytes), the 16-byte piece p of row r stored at p ^ (r % 8). The tile is aligned to 1024 bytes.
+// Describes a tile in shared memory that TMA wrote with a swizzle of 128 bytes: rows of 64 elements
+// (128 bytes), with the 16-byte chunk p of row r stored at p ^ (r % 8). The tile is aligned to 1024
+// bytes.
 //
-// A product reads 16 elements along the summed axis. If that axis is the one within rows, `address`
-// is that of the first row's first element and advances by 32 bytes for the next product, and
-// group_bytes is the distance of 8 rows; block_bytes is not used. If the summed axis goes from row
-// to row (b transposed), `address` advances by 16 rows, group_bytes is the distance of 8 rows, and
-// block_bytes the distance of one tile of 64 columns from the next.
+// A product reads 16 elements along the summed axis.
+// - If the summed axis lies within rows: `address` is the first row's first element, and advances
+// by
+//   32 bytes for the next product; group_bytes is the distance of 8 rows; block_bytes is not used.
+// - If the summed axis goes from row to row (b transposed): `address` advances by 16 rows;
+//   group_bytes is the distance of 8 rows; block_bytes is the distance of two tiles of 64 columns.
 __device__ __forceinline__ uint64_t matrix_descriptor(const void* address, uint32_t block_bytes,
                                                       uint32_t group_bytes) {
   constexpr uint64_t kSwizzle128 = 1;
@@ -123,7 +127,8 @@ __device__ __forceinline__ uint64_t matrix_descriptor(const void* address, uint3
          kSwizzle128 << 62U;
 }
 
-// Before the first product, and before a product whose d or a other instructions have touched.
+// Call this before the first product, and before a product whose d or a other instructions have
+// touched.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -131,22 +136,22 @@ __device__ __forceinline__ void wgmma_fence() {
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until at most kPending groups, the newest, are under way.
+// Waits until at most the newest kPending groups are still running.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// The compiler may not move reads or writes of these registers across this point: it does not know
-// that a product writes them until its wait.
+// Keeps the compiler from moving reads or writes of these registers across this point: the compiler
+// does not know that a product writes them until its wait.
 template <size_t kCount>
 __device__ __forceinline__ void wgmma_touch(float (&d)[kCount]) {
 #pragma unroll
   for (size_t i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Operand lists of inline PTX cannot be computed: registers %0, %1, ... and the variables behind
-// them.
+// Inline PTX cannot compute its operand lists, so these macros list the registers %0, %1, ... and
+// the variables bound to them.
 // clang-format off
 #define MULTIHEAD_R8(a, b, c, d, e, f, g, h) \
   "%" #a ", %" #b ", %" #c ", %" #d ", %" #e ", %" #f ", %" #g ", %" #h
@@ -195,8 +200,8 @@ __device__ __forceinline__ void wgmma_touch(float (&d)[kCount]) {
   MULTIHEAD_D8(112), MULTIHEAD_D8(120)
 // clang-format on
 
-// The products of one N, for `count` = N / 2 registers of d. The operands that follow them are
-// numbered r0, r1, ...
+// The wgmma instruction for one N, with `count` = N / 2 registers of d. r0, r1, ... are the numbers
+// of the operands after d.
 #define MULTIHEAD_WGMMA(n, count, types, r0, r1, r2, r3)                                       \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r2                                        \
                ", 0;\n"                                                                        \

@@ -1,4 +1,4 @@
-// Starts kernels. For .cu files only.
+// Launches kernels. Only .cu files may include it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,8 +12,8 @@ namespace multihead::cuda {
 
 struct LaunchShape {
   Index3 grid = {1, 1, 1};
-  int threads = 0;          // of a block
-  size_t shared_bytes = 0;  // of a block
+  int threads = 0;          // threads per block
+  size_t shared_bytes = 0;  // bytes per block
   void* stream = nullptr;   // a cudaStream_t
 };
 

@@ -1,6 +1,5 @@
-// Descriptions of tensors in device memory for the tensor memory accelerator (TMA) of Hopper. They
-// are made on the host, without a call to the processor, and passed to kernels by value, as
-// `const __grid_constant__ TensorMap`.
+// Tensor descriptors for Hopper's tensor memory accelerator (TMA). The host makes them without a
+// call to the GPU, and passes them to kernels by value, as `const __grid_constant__ TensorMap`.
 #pragma once
 
 #include <cuda.h>
@@ -15,9 +14,9 @@ namespace multihead::cuda {
 
 using TensorMap = CUtensorMap;
 
-// Returns the runtime's error code: cudaErrorNotSupported if the driver has no such function.
+// Returns the runtime's error code: cudaErrorNotSupported if the driver lacks the function.
 inline int encode_tensor_map(TensorMap& map, const TensorMapShape& shape) {
-  // Through the runtime, so that programs do not link the driver's library.
+  // Get the function through the runtime, so that programs do not link the driver's library.
   using Encode =
       CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                    const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
@@ -43,7 +42,7 @@ inline int encode_tensor_map(TensorMap& map, const TensorMapShape& shape) {
       shape.box.data(), kEveryElement.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  // The driver's codes for invalid values are the runtime's.
+  // CUresult and cudaError_t have the same codes for invalid values.
   return static_cast<int>(result);
 }
 

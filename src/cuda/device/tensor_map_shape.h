@@ -1,4 +1,4 @@
-// What a TensorMap (tensor_map.h) describes.
+// The properties that a TensorMap (tensor_map.h) describes.
 #pragma once
 
 #include <array>
@@ -8,9 +8,9 @@
 
 namespace multihead::cuda {
 
-// A tensor of 16-bit numbers with four axes, the contiguous one first. Copies move boxes of `box`
-// elements; rows of a box are 128 bytes long, and their 16-byte pieces are stored in the order that
-// wgmma reads without bank conflicts: piece p of row r at p ^ (r % 8).
+// A tensor of 16-bit numbers with four axes, the contiguous axis first. Copies move boxes of `box`
+// elements. Rows of a box are 128 bytes long. Chunk p (16 bytes) of row r is stored at p ^ (r % 8),
+// so that wgmma reads without bank conflicts.
 struct TensorMapShape {
   const void* data = nullptr;              // aligned to 16 bytes
   DType type = DType::kBF16;               // or kF16

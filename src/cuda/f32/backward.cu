@@ -1,14 +1,14 @@
-// d_q, d_k and d_v for every option and type, with products and sums in f32 (Dao, arXiv:2307.08691,
-// section 3.1.2). Weights are computed again from the LSE, by two kernels, so that each sum is that
-// of one block, in a fixed order:
+// d_q, d_k and d_v for every option and type, with products and sums in f32 (FlashAttention-2: Dao,
+// arXiv:2307.08691, section 3.1.2). Two kernels recompute the weights from the LSE. Each sum
+// belongs to one block, and so has a fixed order:
 //
-//   - backward_keys: a block holds 16 keys of a key/value head, and goes through the rows of its
-//     query heads that see them, 32 at a time: d_k and d_v;
-//   - backward_queries: a block holds 16 query rows, and goes through the keys that they see, 32 at
-//     a time: d_q.
+//   - backward_keys: a block holds 16 keys of a key/value head, and loops over the query rows that
+//     see them, 32 at a time: d_k and d_v;
+//   - backward_queries: a block holds 16 query rows, and loops over the keys that they see, 32 at a
+//     time: d_q.
 //
-// A warp takes 4 of the held rows. Of a product with the 32 others, each lane has one; then each
-// lane adds its columns of the sums.
+// A warp takes 4 of the 16 held rows. For each of these, lane i computes the product with streamed
+// row i of 32; then each lane adds its columns of the sums.
 #include <cstdint>
 
 #include "cuda/backward.h"
@@ -33,7 +33,7 @@ __device__ __forceinline__ void clear(float (&sums)[kHeldOfWarp][kColumns]) {
   }
 }
 
-// Stores a row of sums times `factor`.
+// Multiplies a row of sums by `factor` and stores it.
 template <int kColumns>
 __device__ __forceinline__ void store(const float (&sums)[kColumns], float factor, int width,
                                       float* to) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void store(const float (&sums)[kColumns], float facto
   }
 }
 
-// kColumns: columns of a row of d_k or d_v that a lane has.
+// kColumns: columns of d_k or d_v per lane.
 template <int kColumns>
 __global__ void __launch_bounds__(kThreads)
     backward_keys(const __grid_constant__ BackwardParams p) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t row = first + i;
       return Place{row < rows.last, kv_head * group + row % group, row / group};
     };
-    // Every warp has used the tiles before.
+    // Wait until every warp has used the previous tiles.
     sync_threads();
     copy_queries<kStreamed>(p, tiles, entry, tiles.keys, tiles.key_stride, tiles.values,
                             tiles.value_stride, place_of);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// kColumns: columns of a row of d_q that a lane has.
+// kColumns: columns of d_q per lane.
 template <int kColumns>
 __global__ void __launch_bounds__(kThreads)
     backward_queries(const __grid_constant__ BackwardParams p) {

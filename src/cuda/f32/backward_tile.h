@@ -1,7 +1,7 @@
-// Device code of the f32 backward kernels: 16 rows that a block holds against 32 rows at a time
-// that it goes through. Either the former are query rows and the latter keys, or the other way
-// round: the products are the same. A row of the key width is of Q or K, one of the value width of
-// d_out or V.
+// Device code of the f32 backward kernels: a block holds 16 rows, and streams the rows of the other
+// side through shared memory, 32 at a time. Either query rows are held and keys streamed, or keys
+// are held and query rows streamed: the products are the same. A row of width d_k belongs to Q or
+// K, a row of width d_v to d_out or V.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +21,10 @@ inline constexpr int kHeld = 16;
 inline constexpr int kHeldOfWarp = kHeld / kWarps;
 inline constexpr int kStreamed = kWarpSize;
 
-// Shared memory. All arrays hold floats.
+// A block's shared memory. All arrays hold floats.
 struct Tiles {
   int head_dim, value_dim;
-  // Of streamed rows; odd, so that the lanes of a warp read from different banks.
+  // Strides of streamed rows; odd, so that the lanes of a warp read from different banks.
   int key_stride, value_stride;
   float *keys, *values;            // streamed
   float *held_keys, *held_values;  // [row][width]
@@ -48,7 +48,7 @@ struct Tiles {
   }
 };
 
-// A query row of the list of rows of a key/value head, or none.
+// A query row in the row list of a key/value head, or none.
 struct Place {
   bool exists = false;
   int64_t head = 0, query = 0;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void copy_queries(const BackwardParams& p, const Tile
                    [&](int i) { return row_at(p.d_out, entry, place_of(i)); });
 }
 
-// Copies the rows of K and V of keys first, first + 1, ..., those from `end` on as zeros.
+// Copies the rows of K and V for keys first, first + 1, ...; writes zeros for keys >= `end`.
 template <int kRows>
 __device__ __forceinline__ void copy_keys(const BackwardParams& p, const Tiles& tiles,
                                           const Entry& entry, int64_t kv_head, int64_t first,
@@ -90,14 +90,14 @@ __device__ __forceinline__ void copy_keys(const BackwardParams& p, const Tiles& 
   copy(p.forward.call.v, tiles.value_dim, values, value_stride);
 }
 
-// Multiplies the held rows of Q or K by the part of the scale that comes before the products.
+// Multiplies the held rows of Q or K by scale.of_queries.
 __device__ __forceinline__ void scale_held(const Tiles& tiles, float factor) {
   for (int i = thread_index(); i < kHeld * tiles.head_dim; i += kThreads) {
     tiles.held_keys[i] *= factor;
   }
 }
 
-// The products of the streamed row of this lane and the held rows of this warp.
+// Multiplies the streamed row of this lane with each held row of this warp.
 __device__ __forceinline__ void multiply(const float* held, const float* streamed, int width,
                                          int stride, float (&product)[kHeldOfWarp]) {
   const float* const own = held + warp() * kHeldOfWarp * width;
@@ -110,14 +110,15 @@ __device__ __forceinline__ void multiply(const float* held, const float* streame
   }
 }
 
-// Adds the streamed rows times their factors to the sums of the held rows of this warp. Bit i of
-// counts[r]: whether streamed row i counts for row r. A lane has columns lane(), lane() + 32, ...
+// Adds the streamed rows times their factors to the sums of this warp's held rows. Row r takes
+// streamed row i only if bit i of counts[r] is set. A lane has columns lane(), lane() + 32, ...
 template <int kColumns>
 __device__ __forceinline__ void add_rows(const float* factors,
                                          const uint32_t (&counts)[kHeldOfWarp],
                                          const float* streamed, int width, int stride,
                                          float (&sums)[kHeldOfWarp][kColumns]) {
-  // Sums of a tile are added to those of all: two short sums round less than a long one.
+  // Sum each tile separately, then add it to the total: two short sums round less than one long
+  // sum.
   float part[kHeldOfWarp][kColumns] = {};
   for (int i = 0; i < kStreamed; ++i) {
     float x[kColumns];

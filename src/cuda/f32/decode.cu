@@ -1,13 +1,13 @@
 // Split-KV decoding of rows of any type. A block takes kDecodeRows query rows of one key/value head
-// and one split of the keys, and goes through 32 keys at a time, with products and sums in f32:
+// and one split of the keys, and loops over 32 keys at a time, with products and sums in f32:
 //
 //   1. All warps copy 32 rows of K into shared memory, as floats.
-//   2. A warp scores its rows against them, a key for each lane, and updates the rows' largest
-//      score and sum (online softmax, arXiv:1805.02867).
+//   2. Each warp scores its query rows against them, one key per lane, and updates each row's
+//      running max and sum (online softmax, arXiv:1805.02867).
 //   3. All warps copy 32 rows of V into the same memory; each thread adds its columns of all rows.
 //
-// A second kernel merges the splits, of this file or of mma/decode.cu. Rows of K and V may lie in
-// a tensor, a ring or pages.
+// A second kernel merges the splits of this file or of mma/decode.cu. Rows of K and V may lie in a
+// tensor, a ring or pages.
 #include "cuda/device/launch.h"
 #include "cuda/f32/decode.h"
 #include "cuda/rows.h"
@@ -24,12 +24,12 @@ constexpr int kRows = static_cast<int>(kDecodeRows);
 constexpr int kRowsOfWarp = kRows / kWarps;
 constexpr int kKeys = static_cast<int>(kDecodeKeyStep);
 static_assert(kKeys == kWarpSize && kRows % kWarps == 0);
-constexpr float kNoWeight = -1.0F;                                // of a hidden or dropped key
-constexpr int kColumns = static_cast<int>(kMaxWidth) / kThreads;  // of a thread
+constexpr float kNoWeight = -1.0F;                                // marks a hidden or dropped key
+constexpr int kColumns = static_cast<int>(kMaxWidth) / kThreads;  // output columns per thread
 
-// Shared memory, in floats.
+// Offsets of the arrays in shared memory, in floats.
 struct Layout {
-  int stride;  // of a row of the tile; odd, so that the lanes of a warp read from different banks
+  int stride;  // of a tile row; odd, so that the lanes of a warp read from different banks
   int weights, shrink, queries, floats;
 
   __host__ __device__ Layout(int64_t head_dim, int64_t value_dim)
@@ -40,7 +40,7 @@ struct Layout {
         floats(queries + kRows * static_cast<int>(head_dim)) {}
 };
 
-// Copies rows first .. first + 31 into the tile, those from `end` on as zeros.
+// Copies rows first .. first + 31 into the tile; writes zeros for rows >= `end`.
 template <class T>
 __device__ void load_tile(const rules::StoredRows& rows, int64_t pool_pages, int64_t batch,
                           int64_t kv_head, int64_t first, int64_t end, int64_t width, int stride,
@@ -59,7 +59,7 @@ __device__ void load_tile(const rules::StoredRows& rows, int64_t pool_pages, int
   }
 }
 
-// Without a number of blocks, ptxas takes 128 registers and spills.
+// At least 3 blocks per multiprocessor: without that bound, ptxas takes 128 registers and spills.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p) {
   const rules::AttentionParams& call = p.forward.call;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
                  : 0.0F;
   }
 
-  // The keys of the split that some row sees.
+  // Union of the keys that the block's rows see.
   rules::KeyRange seen{call.keys, 0};
   for (int r = 0; r < rows; ++r) {
     const rules::KeyRange of_row = entry.visibility.of_query(query_of(r));
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
   int64_t first = split * p.split_keys;
   if (seen.first > first) first += (seen.first - first) / kKeys * kKeys;
 
-  // Rows warp() and warp() + 4 of the block.
+  // This warp's rows: warp() and warp() + 4 of the block.
   QueryRow row[kRowsOfWarp];
   float largest[kRowsOfWarp], sum[kRowsOfWarp];
 #pragma unroll
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
   float values[kRows][kColumns] = {};
 
   for (; first < end; first += kKeys) {
-    sync_threads();  // the tile of the step before, and the queries
+    sync_threads();  // previous tile is no longer read; queries are written
     load_tile<T>(call.k, p.pool_pages, batch, kv_head, first, end, call.head_dim, layout.stride,
                  tile);
     sync_threads();
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
       }
       const float most = warp_max(score);
       const float reference = most > largest[i] || most != most ? most : largest[i];
-      // Before the first visible key, everything is 0.
+      // Before the first visible key, the sums are 0.
       const float rescale =
           largest[i] == -INFINITY ? 0.0F : exp2f((largest[i] - reference) * factor);
       const bool counts = visible && score != -INFINITY;
@@ -173,8 +173,8 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
         const float value = tile[j * layout.stride + c];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-          // A value that a row does not see may be NaN; one that it sees counts even with a weight
-          // of 0. A weight may be NaN too.
+          // Skip hidden values, because they may be NaN. A visible value counts even with weight 0
+          // (0 * NaN is NaN). The weight itself may be NaN too, hence !(weight < 0).
           const float weight = weights[r * kKeys + j];
           if (!(weight < 0.0F)) values[r][i] += weight * value;
         }
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
   }
 }
 
-// A warp for each row.
+// Merges the splits of a row; one warp per row.
 __global__ void __launch_bounds__(kWarpRowThreads) decode_merge(const SplitParams p) {
   const rules::AttentionParams& call = p.forward.call;
   const int64_t group = call.group();
@@ -221,7 +221,8 @@ __global__ void __launch_bounds__(kWarpRowThreads) decode_merge(const SplitParam
   const auto largest_of = [&](int64_t split) { return partials[split * (width + 2) + width]; };
   const auto sum_of = [&](int64_t split) { return partials[split * (width + 2) + width + 1]; };
 
-  // Scores before the factor: with it, those near the largest float would overflow.
+  // Subtract scores before multiplying by `factor`: scaled scores near the largest float would
+  // overflow.
   const float factor = call.scale.of_softmax * kLog2E;
   const float sink = call.sinks == nullptr ? -INFINITY : call.sinks[head] / call.scale.of_softmax;
   float largest = sink;

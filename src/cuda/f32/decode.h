@@ -1,5 +1,5 @@
-// Attention of few query rows over many keys, in tensors or in a cache: the keys are split, and the
-// results of the splits are merged (flash-decoding, Dao et al., 2023).
+// Attention of few query rows over many keys, in tensors or in a cache. The keys are split among
+// blocks, and the results of the splits are merged (flash-decoding, Dao et al., 2023).
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,27 @@
 
 namespace multihead::cuda {
 
-// Query rows of a key/value head that a block takes, and keys that it goes through at a time.
+// decode.cu: query rows of a key/value head per block, and keys per step.
 inline constexpr int64_t kDecodeRows = 8;
 inline constexpr int64_t kDecodeKeyStep = 32;
-// The same of the kernel of mma/decode.cu.
+// mma/decode.cu: query rows per block, and keys per step.
 inline constexpr int64_t kDecodeHalfRows = 16;
 inline constexpr int64_t kDecodeHalfKeyStep = 64;
 
 struct SplitParams {
   ForwardParams forward;
-  int64_t pool_pages = 0;  // of a paged cache; other page numbers hide their tokens
-  bool half = false;       // products through mma.sync; needs what launch_forward_half() needs
-  int64_t splits = 0;      // of the keys
-  int64_t split_keys = 0;  // a multiple of key_step()
-  // (B, H_kv, rows of a key/value head, splits, d_v + 2): of each row and split the sum of
-  // exp(f (s - m)) v, the largest score m, and the sum of exp(f (s - m)); f is of_softmax.
+  int64_t pool_pages = 0;  // pages of a paged cache; tokens with other page numbers are hidden
+  bool half = false;       // products through mma.sync; requires objection_to_half() == null
+  int64_t splits = 0;      // number of KV splits
+  int64_t split_keys = 0;  // keys per split, a multiple of key_step()
+  // (B, H_kv, rows of a key/value head, splits, d_v + 2), with scores s, their maximum m and the
+  // factor f = of_softmax. Per row and split: sum of exp(f (s - m)) v, then m, then sum of exp(f (s
+  // - m)).
   float* partials = nullptr;
 
   constexpr int64_t rows_of_block() const { return half ? kDecodeHalfRows : kDecodeRows; }
   constexpr int64_t key_step() const { return half ? kDecodeHalfKeyStep : kDecodeKeyStep; }
-  // Blocks for each split.
+  // Blocks per split.
   constexpr int64_t tiles() const {
     const rules::AttentionParams& call = forward.call;
     const int64_t rows = call.queries * call.group();
@@ -43,12 +44,12 @@ inline uint64_t partial_bytes(const SplitParams& params) {
          static_cast<uint64_t>(call.value_dim + 2) * sizeof(float);
 }
 
-// Cuts the keys so that the blocks fill the device about twice. Depends on nothing but the shape
-// and the device.
+// Chooses the number of splits: about two blocks per multiprocessor, but at most N_k / 128 splits,
+// rounded up. Depends only on the shape and the device.
 inline void cut_keys(SplitParams& params, const Device& device) {
   const rules::AttentionParams& call = params.forward.call;
   const int64_t blocks = params.tiles(), step = params.key_step();
-  constexpr int64_t kLeastKeys = 128;  // of a split
+  constexpr int64_t kLeastKeys = 128;  // per split, before the split size is rounded
   const int64_t most = (call.keys + kLeastKeys - 1) / kLeastKeys;
   const int64_t wanted = blocks == 0 ? 1 : (2 * device.multiprocessors + blocks - 1) / blocks;
   const int64_t splits = rules::limited(wanted, 1, rules::most_of(most, 1));
@@ -58,9 +59,9 @@ inline void cut_keys(SplitParams& params, const Device& device) {
   params.splits = rules::most_of((call.keys + params.split_keys - 1) / params.split_keys, 1);
 }
 
-// Two kernels: the splits, and the merge that writes out and lse.
+// Enqueues two kernels: the splits, and the merge that writes out and lse.
 int launch_decode(const SplitParams& params, StreamHandle stream);
-// The splits of launch_decode() if params.half.
+// Enqueues the splits of launch_decode() if params.half.
 int launch_decode_half(const SplitParams& params, StreamHandle stream);
 
 }  // namespace multihead::cuda

@@ -1,14 +1,14 @@
 // Attention for every option and type, with products and sums in f32.
 //
-// A block takes 16 rows of the query heads that share a key/value head, and goes through 32 keys at
-// a time:
+// A block takes 16 rows of the query heads that share a key/value head, and loops over 32 keys at a
+// time:
 //
 //   1. All warps copy 32 rows of K and of V into shared memory, as floats.
-//   2. A warp scores its 4 rows against them, a key for each lane, and updates the rows' largest
-//      score and sum (online softmax, arXiv:1805.02867).
+//   2. Each warp scores its 4 rows against them, one key per lane, and updates each row's
+//      running max and sum (online softmax, arXiv:1805.02867).
 //   3. Each lane adds its columns of the weighted values.
 //
-// Hidden and dropped keys are skipped, not multiplied by zero: their values may be NaN.
+// Hidden and dropped keys are skipped instead of multiplied by zero: their values may be NaN.
 #include <cstddef>
 #include <cstdint>
 
@@ -26,11 +26,11 @@ constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kRows = 16;
 constexpr int kRowsOfWarp = kRows / kWarps;
 constexpr int kKeys = kWarpSize;
-constexpr float kNoWeight = -1.0F;  // of a hidden or dropped key; weights are never negative
+constexpr float kNoWeight = -1.0F;  // marks a hidden or dropped key; weights are never negative
 
-// Shared memory, in floats.
+// Offsets of the arrays in shared memory, in floats.
 struct Layout {
-  // Of rows of K; odd, so that the lanes of a warp read from different banks.
+  // Stride of the rows of K; odd, so that the lanes of a warp read from different banks.
   int key_stride;
   int values, weights, queries, floats;
 
@@ -42,7 +42,7 @@ struct Layout {
         floats(queries + kRows * static_cast<int>(head_dim)) {}
 };
 
-// kColumns: output columns of a lane.
+// kColumns: output columns per lane.
 template <int kColumns>
 __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ ForwardParams p) {
   const rules::AttentionParams& call = p.call;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
   for (int r = 0; r < kRowsOfWarp; ++r) {
     largest[r] = -INFINITY;
     sum[r] = 0.0F;
-    rows[r] = {};  // sees nothing
+    rows[r] = {};  // sees no key
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) out[r][n] = 0.0F;
     if (row_of(r) > last_row) {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
 
   const rules::KeyRange seen = tile.keys(group, kKeys);
   for (int64_t first = seen.first; first < seen.last; first += kKeys) {
-    // Every warp has used the tiles before.
+    // Wait until every warp has used the previous tiles.
     sync_threads();
     const auto copy = [&](const rules::StoredRows& of, int width, float* to, int stride) {
       copy_rows<kKeys>(of.data, of.type, width, to, stride, [&](int i) {
@@ -130,7 +130,8 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
     }
     sync_warp();
 
-    // Sums of a tile are added to those of all: two short sums round less than a long one.
+    // Sum each tile separately, then add it to the total: two short sums round less than one long
+    // sum.
     float part[kRowsOfWarp][kColumns] = {};
     for (int k = 0; k < kKeys; ++k) {
       float value[kColumns];

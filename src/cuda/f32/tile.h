@@ -1,4 +1,4 @@
-// Device code of the f32 kernels: rows of any type as floats in shared memory.
+// Device code of the f32 kernels: copies rows of any type into shared memory as floats.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace multihead::cuda {
 
-// A tile of kRows rows. `stride` is from row to row of the tile; row_at(i) is where row i begins in
-// `data`, or negative for a row of zeros.
+// Copies a tile of kRows rows. `stride`: distance of two rows of the tile. row_at(i): offset of row
+// i in `data`, or negative for a row of zeros. All in elements.
 template <int kRows, class T, class RowAt>
 __device__ __forceinline__ void copy_rows_of(const void* data, int width, float* tile, int stride,
                                              const RowAt& row_at) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void copy_rows_of(const void* data, int width, float*
   }
 }
 
-// By all threads of the block. Not of int8.
+// Copies a tile of kRows rows of any type except int8. All threads of the block call it.
 template <int kRows, class RowAt>
 __device__ __forceinline__ void copy_rows(const void* data, DType type, int width, float* tile,
                                           int stride, const RowAt& row_at) {

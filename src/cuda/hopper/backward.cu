@@ -22,7 +22,7 @@ int launch_tile(const BackwardParams& params, StreamHandle stream) {
   if (kept * heads == 0) return 0;
   HopperBackwardCall call{};
   call.params = params;
-  if (stored.queries > 0 && stored.keys > 0) {  // else nothing is loaded
+  if (stored.queries > 0 && stored.keys > 0) {  // without rows nothing is loaded
     using OfQueries =
         std::conditional_t<Tile::kOfKeys, typename Tile::Passing, typename Tile::Kept>;
     using OfKeys = std::conditional_t<Tile::kOfKeys, typename Tile::Kept, typename Tile::Passing>;
@@ -39,7 +39,7 @@ int launch_tile(const BackwardParams& params, StreamHandle stream) {
   call.scale_log2 = scale.of_queries * scale.of_scores * scale.of_softmax * kLog2E;
   call.reference_log2 = scale.of_softmax * kLog2E;
   call.tiles = (kept + Tile::kKept - 1) / Tile::kKept;
-  // Heads that share passing rows are neighbours.
+  // Heads that share passing rows have adjacent indices.
   const int64_t sharing = Tile::kOfKeys ? 1 : attention.group();
   const int64_t passing_heads = Tile::kOfKeys ? attention.group() : 1;
   call.heads_at_once = heads_at_once(passing * passing_heads * Tile::kWidth * 4 / sharing, heads);

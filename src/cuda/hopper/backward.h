@@ -1,15 +1,15 @@
-// Attention backward for Hopper (sm_90a): d_q, d_k and d_v through TMA and wgmma, one warpgroup
-// that only loads and two that compute. backward_tile.h says which products are computed.
+// Attention backward for Hopper (sm_90a): d_q, d_k and d_v through TMA and wgmma. One producer
+// warpgroup only loads, two consumer warpgroups compute. backward_tile.h lists the products.
 //
-// Two kernels instead of FlashAttention-3's one (Shah et al. 2024, arXiv:2407.08608), whose blocks
-// add their parts of d_q in whatever order they come: weights and their gradients are computed
-// twice, 7 products instead of 5, but every sum is one block's, in a fixed order.
+// FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608) uses one kernel, whose blocks add their
+// parts of d_q in no fixed order. Here there are two kernels: weights and their gradients are
+// computed twice, 7 products instead of 5, but one block computes each sum, in a fixed order.
 //
 // In each step, a consumer warpgroup enqueues both products of scores, takes the exponentials of
-// the first while the second runs, enqueues P^T d_out, computes dS while that runs, and enqueues
-// the product with dS, which runs beside the scores of the next step.
+// the first while the second runs, enqueues P^T d_out, computes dS while P^T d_out runs, and
+// enqueues the product with dS, which overlaps the scores of the next step.
 //
-// No kernel of this file has run on a GPU yet: it is proven in the emulator of tests/cuda.
+// No kernel of this file has run on a GPU yet; the tests run it in the emulator of tests/cuda.
 #pragma once
 
 #include <cstddef>
@@ -25,9 +25,10 @@
 
 namespace multihead::cuda {
 
-// --- The producer: one thread copies, and for d_k and d_v a warp stores references and deltas ---
+// --- The producer: one thread copies; for d_k and d_v one warp stores references and deltas ---
 
-// Calls visit(step, head, first) for all steps: of head after head, passing rows from `first` on.
+// Calls visit(step, head, first) for all steps, head after head. `first`: first passing row of the
+// step.
 template <class Tile, class Visit>
 __device__ __forceinline__ void for_each_step(const HopperBackwardBlock& block,
                                               const Visit& visit) {
@@ -60,7 +61,7 @@ __device__ __forceinline__ void copy_tiles(const HopperBackwardCall& call,
     const int64_t head = Tile::kOfKeys ? block.head + head_of_step : block.kv_head;
     const int64_t row = (Tile::kOfKeys ? entry.first_query : entry.first_key) + first;
     const auto slot = HopperSlot::of<Tile::kSlots>(step);
-    mbarrier_wait(shared.empty + slot.index, slot.parity ^ 1U);  // the first use does not wait
+    mbarrier_wait(shared.empty + slot.index, slot.parity ^ 1U);  // returns at once on the first use
     load_rows<Passing>(shared.ring + slot.index * Passing::kBytes, passing,
                        shared.full + slot.index, row, head, entry.batch);
     if constexpr (Tile::kSumsScores) {
@@ -76,7 +77,7 @@ __device__ __forceinline__ void copy_tiles(const HopperBackwardCall& call,
   });
 }
 
-// By one warp. References become those of exponents to base 2.
+// One warp calls it. Converts references to base-2 exponents.
 template <class Tile>
 __device__ __forceinline__ void store_rows(const HopperBackwardCall& call,
                                            const HopperBackwardBlock& block,
@@ -108,13 +109,13 @@ struct alignas(8) FloatPair {
   float left, right;
 };
 
-// Reference and delta of the query of each element of a thread's scores.
+// Provides the reference and delta of the query of each score that a thread holds.
 template <class Tile>
 struct HopperQueries {
-  float reference[2], delta[2];  // of kept queries, those of the thread's two rows
-  const float* rows;             // of passing queries, see HopperBackwardShared
+  float reference[2], delta[2];  // for kept queries: of the thread's two rows
+  const float* rows;             // for passing queries: see HopperBackwardShared
 
-  // Calls visit(i, reference, delta) for each element.
+  // Calls visit(i, delta) or visit(i, reference) for each score i, depending on kDelta.
   template <bool kDelta, class Visit>
   __device__ __forceinline__ void for_each(const Visit& visit) const {
 #pragma unroll
@@ -135,8 +136,8 @@ struct HopperQueries {
   }
 };
 
-// Stores a warpgroup's 64 rows of one gradient. Returns, for each of a thread's two rows, whether a
-// number of this thread is not finite.
+// Stores a warpgroup's 64 rows of one gradient. Sets wrong[i] if this thread has a number of its
+// row i that is not finite.
 template <size_t kCount>
 __device__ __forceinline__ void store_sums(const rules::Rows<float>& to, int64_t batch,
                                            int64_t head, int64_t first_row, int thread_row,
@@ -149,7 +150,7 @@ __device__ __forceinline__ void store_sums(const rules::Rows<float>& to, int64_t
     if (row >= end_row) continue;
     auto* const pairs =
         reinterpret_cast<FloatPair*>(to.row(batch, head, first_row + row)) + lane() % 4;
-    // Not finite if one of them is not.
+    // The sum of all numbers times 0 is NaN if one of them is not finite, else 0.
     float total = 0.0F;
 #pragma unroll
     for (int i = 0; i < static_cast<int>(kCount); i += 4) {
@@ -177,8 +178,8 @@ __device__ __noinline__ void correct_row(const HopperBackwardCall& call, int row
   }
 }
 
-// Computes rows again of which some lane has `wrong`: in the products of tiles, a hidden weight of
-// 0 times a NaN is NaN, and a gradient of a score may be larger than the largest number of f16.
+// Recomputes each row for which some lane has set `wrong`. The products of tiles give NaN where a
+// hidden weight of 0 meets a NaN, and an f16 gradient of a score may overflow.
 template <class Tile>
 __device__ __forceinline__ void correct_rows(const HopperBackwardCall& call, int thread_row,
                                              const bool (&wrong)[2]) {
@@ -217,14 +218,15 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
       }
     }
   }
-  // Passing rows that all kept rows of the warpgroup see or are seen by. A key that nothing sees
-  // has an empty range, whose ends do not follow those of its neighbours.
+  // `common`: passing rows that are visible to (or that see) every kept row of the warpgroup. A key
+  // that no query sees has an empty range, and its ends need not lie between the ends of its
+  // neighbors.
   const ColumnRange of_first = block.visible<Tile>(group_row);
   const ColumnRange of_last = block.visible<Tile>(group_row + 63);
   const ColumnRange common{of_last.first,
                            of_last.first < of_last.last ? of_first.last : of_last.first};
 
-  float score_sums[Tile::kWidth / 2] = {};  // of d_q or d_k
+  float score_sums[Tile::kWidth / 2] = {};  // sums of d_q or d_k
   float value_sums[Tile::kSumsValues ? Tile::kWidth / 2 : 1] = {};
   float s[kScores];
   float d[kScores];
@@ -260,7 +262,7 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
       wgmma_wait<0>();
     }
     wgmma_touch(s);
-    // So the products of the step before have ended too.
+    // The products of the previous step have ended too.
     if (step > 0) {
       release_slot(shared.empty + HopperSlot::of<Tile::kSlots>(step - 1).index);
       if constexpr (Tile::kSumsValues) {
@@ -282,10 +284,10 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
       wgmma_touch(d);
       if constexpr (!Tile::kSumsValues) release_slot(shared.second_empty + second_slot.index);
       queries.template for_each<true>([&](int i, float delta) { d[i] = s[i] * (d[i] - delta); });
-      // 0 times a hidden NaN is NaN.
+      // A hidden weight of 0 times a NaN gradient is NaN.
       if (!all_visible) hide(d, visible, first, 0.0F);
-      // For P^T d_out, which ran beside the work above. While it runs, ptxas lets no instruction
-      // write registers of the next product: it would serialise all products.
+      // Wait for P^T d_out, which overlapped the work above. If registers of the next product were
+      // written while it runs, ptxas would serialize all products.
       wgmma_wait<0>();
       pack_weights<T>(d, d_scores);
       wgmma_fence();
@@ -311,7 +313,7 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
                  block.end_kept, value_sums, 1.0F, wrong);
     }
   }
-  sync_warp();  // corrected rows replace stored ones
+  sync_warp();  // corrected rows must be written after the rows above
   correct_rows<Tile>(call, thread_row, wrong);
 }
 

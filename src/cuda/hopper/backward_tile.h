@@ -1,15 +1,15 @@
-// The Hopper backward kernel: tile sizes, what a block computes, and its shared memory.
+// The Hopper backward kernels: tile sizes, the work of a block, and its shared memory.
 //
-// A block keeps kKept rows of two tensors, 64 for each consumer warpgroup, and goes through the
-// rows of the two others, kStep at a time:
+// A block keeps kKept rows of two tensors, 64 for each consumer warpgroup, and loops over the rows
+// of the two other tensors ("passing" rows), kStep at a time:
 //
 //                  kept       passing    products of a step   sums
 //   d_k and d_v    K, V       Q, d_out   K Q^T, V d_out^T     dS^T Q, P^T d_out
 //   d_q            Q, d_out   K, V       Q K^T, d_out V^T     dS K
 //
-// Kept rows are the left operand of the first two products, from shared memory. A warpgroup has
-// their results in registers, in the layout of the left operand of the products that follow: no
-// weight goes through shared memory.
+// Kept rows in shared memory are the left operand of the first two products. Their results stay in
+// registers, in the layout that the next products need for their left operand, so weights never go
+// through shared memory.
 //
 //   d, sums           step  slots  registers of sums and products   shared memory
 //   64, d_k and d_v    112  3 + 3           64 + 112                   119 KiB
@@ -20,9 +20,9 @@
 //   256, d_v            64  2 + 2           128 + 32                   193 KiB
 //   256, d_q            64  2 + 1           128 + 64                   224 KiB
 //
-// With steps of 128 in the first and fourth line, ptxas has too few registers to let products
-// overlap. Packed weights take a quarter of a step's rows in registers, twice for d_k and d_v.
-// At d 256, the sums of d_k and d_v would take all registers: they have a kernel each.
+// With a step of 128 in the first and fourth line, ptxas has too few registers to let products
+// overlap. Packed weights take step / 4 more registers, for d_k and d_v twice that. At d 256, the
+// sums of d_k and d_v together would take all registers, so each has its own kernel.
 #pragma once
 
 #include <cstddef>
@@ -40,10 +40,10 @@ namespace multihead::cuda {
 
 enum class HopperSums : uint8_t { kQueries, kKeys, kValues, kKeysAndValues };
 
-// Slots are those of the rings of Q or K, and of d_out or V.
+// kSlots: slots of the ring of Q or K. kSecondSlots: slots of the ring of d_out or V.
 template <HopperSums kSums, int kWidth_, int kStep_, int kSlots_, int kSecondSlots_>
 struct HopperBackwardTile {
-  static constexpr bool kOfKeys = kSums != HopperSums::kQueries;     // else kept rows are queries
+  static constexpr bool kOfKeys = kSums != HopperSums::kQueries;     // false: queries are kept
   static constexpr bool kSumsScores = kSums != HopperSums::kValues;  // d_q or d_k
   static constexpr bool kSumsValues = kOfKeys && kSums != HopperSums::kKeys;  // d_v
   static constexpr int kWidth = kWidth_;
@@ -55,14 +55,15 @@ struct HopperBackwardTile {
   static constexpr int kThreads = kWarpgroupSize * (kConsumers + 1);
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
-  // A slot is released in the step after its last product was enqueued, and that step needs one.
+  // A slot is released one step after its last product was enqueued, and that step needs another
+  // slot.
   static_assert(kSlots >= 2 && (kSecondSlots >= 2 || !kSumsValues));
 
   using Kept = HopperRows<kWidth, kKept>;
   using Passing = HopperRows<kWidth, kStep>;
   static constexpr int kKeptBytes = (kSumsScores ? 2 : 1) * Kept::kBytes;
   static constexpr int kPassingBytes = (kSlots + kSecondSlots) * Passing::kBytes;
-  // Reference and delta of passing queries.
+  // Reference and delta of passing queries, as floats.
   static constexpr int kRowBytes = kOfKeys ? kSlots * 2 * kStep * 4 : 0;
   static constexpr int kBarrierBytes = 8 * (2 + 2 * kSlots + 2 * kSecondSlots);
   static constexpr int kSharedBytes = kKeptBytes + kPassingBytes + kRowBytes + kBarrierBytes;
@@ -72,19 +73,19 @@ struct HopperBackwardTile {
 struct HopperBackwardCall {
   BackwardParams params;
   TensorMap q, k, v, d_out;
-  float scale_log2;       // of products of q and k, and log2(e)
-  float reference_log2;   // of BackwardParams::reference, for the same exponent
-  int64_t tiles;          // of one kept head
+  float scale_log2;       // scale * log2(e), applied to products of q and k
+  float reference_log2;   // converts BackwardParams::reference to the same exponent
+  int64_t tiles;          // tiles of kept rows per head
   int64_t heads_at_once;  // see HopperPlace
 };
 
 struct HopperBackwardBlock {
   Entry entry;
-  int64_t head, kv_head;       // of kept queries; the first that shares the kept keys
-  int first_kept, end_kept;    // keys or queries of the entry; may be empty
-  int first_passing, passing;  // of each head
-  int heads;                   // whose rows pass
-  int end_present;             // passing rows from here on are to be cleared
+  int64_t head, kv_head;       // head: of kept queries, or the first query head of kv_head
+  int first_kept, end_kept;    // kept keys or queries of the entry; may be empty
+  int first_passing, passing;  // passing rows per head
+  int heads;                   // heads with passing rows
+  int end_present;             // first passing row that must be cleared after loading
 
   template <class Tile>
   static __device__ __forceinline__ HopperBackwardBlock of(const HopperBackwardCall& call) {
@@ -98,8 +99,8 @@ struct HopperBackwardBlock {
     block.head = index % kept_heads * (Tile::kOfKeys ? group : 1);
     block.kv_head = block.head / group;
     block.heads = Tile::kOfKeys ? group : 1;
-    // With causal order the first keys are seen by the most queries, and the last queries see the
-    // most keys.
+    // Longest tiles first. With a causal mask, most queries see the first keys, and the last
+    // queries see the most keys.
     const int64_t first = (Tile::kOfKeys ? rank : call.tiles - 1 - rank) * Tile::kKept;
     const int64_t kept = Tile::kOfKeys ? block.entry.keys : block.entry.queries;
     block.first_kept = static_cast<int>(first);
@@ -108,12 +109,12 @@ struct HopperBackwardBlock {
     ColumnRange passing{};
     if constexpr (Tile::kOfKeys) {
       passing = block.seeing({first, block.end_kept});
-      // Beyond the last query of all, TMA writes zeros.
+      // TMA writes zeros for rows beyond the last query of the tensor.
       block.end_present = call.params.forward.cu_q == nullptr
                               ? passing.last + Tile::kStep
                               : static_cast<int>(block.entry.queries);
     } else {
-      // Both ends of what a query sees rise with the query.
+      // The first and the last visible key never decrease as the query rises.
       passing = {block.visible<Tile>(block.first_kept).first,
                  block.visible<Tile>(block.end_kept - 1).last};
       block.end_present = static_cast<int>(block.entry.visibility.present.last);
@@ -123,8 +124,9 @@ struct HopperBackwardBlock {
     return block;
   }
 
-  // Passing rows that a kept row sees or is seen by. Both ends rise with the row, but for keys that
-  // nothing sees. Kept rows beyond the last one are computed as that, and not stored.
+  // The range of passing rows that a kept row sees or is seen by. Both ends never decrease as the
+  // row rises, except for keys that no query sees. Kept rows beyond the last one get the range of
+  // the last one; they are computed but not stored.
   template <class Tile>
   __device__ __forceinline__ ColumnRange visible(int row) const {
     const int64_t kept = rules::least_of(row, end_kept - 1);
@@ -145,7 +147,7 @@ struct HopperBackwardBlock {
   }
 };
 
-// A slot of a ring, and the parity of its use.
+// The slot of a ring that a step uses, and the parity of the slot's barrier phase in that step.
 struct HopperSlot {
   int index;
   uint32_t parity;
@@ -160,7 +162,7 @@ template <class Tile>
 struct HopperBackwardShared {
   std::byte *kept, *second_kept;  // K and V, or Q and d_out
   std::byte *ring, *second_ring;  // Q and d_out, or K and V
-  float* rows;                    // with each slot of the first ring: kStep references and deltas
+  float* rows;                    // per slot of the first ring: kStep references, then kStep deltas
   uint64_t *kept_full, *second_kept_full;
   uint64_t *full, *empty, *second_full, *second_empty;
 
@@ -185,7 +187,7 @@ struct HopperBackwardShared {
     mbarrier_init(kept_full, 1);
     mbarrier_init(second_kept_full, 1);
     for (int slot = 0; slot < Tile::kSlots; ++slot) {
-      // The thread that copies, and the warp that stores references and deltas.
+      // Arrivals: the thread that copies, and the warp that stores references and deltas.
       mbarrier_init(full + slot, Tile::kOfKeys ? 2 : 1);
       mbarrier_init(empty + slot, 4 * Tile::kConsumers);
     }

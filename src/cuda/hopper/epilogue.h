@@ -1,5 +1,5 @@
-// The Hopper forward kernel: from sums of weighted values to outputs, and rows that need another
-// computation.
+// The epilogue of the Hopper forward kernel: divides the sums of weighted values by the softmax
+// denominators, stores the outputs, and recomputes rows that are NaN.
 #pragma once
 
 #include <math.h>
@@ -30,9 +30,9 @@ __device__ __forceinline__ const T* row_of(const rules::StoredRows& rows, int64_
   return static_cast<const T*>(rows.data) + rules::row_offset(rows.stride, batch, head, row);
 }
 
-// The end of a row's softmax. `reference` and `sum` are those of exponents to base 2.
+// The result of a row's softmax. end_row() takes `reference` and `sum` of base-2 exponents.
 struct RowEnd {
-  float factor;  // of the sums of weighted values
+  float factor;  // multiplies the sums of weighted values
   float lse;
 };
 __device__ __forceinline__ RowEnd end_row(float reference, float sum, const float* sink) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ const float* sink_of(const HopperCall& call, const Ho
   return sinks == nullptr ? nullptr : sinks + block.head;
 }
 
-// Exchanges words among the four lanes of a row: word i of lane t becomes word t of lane i.
+// Transposes words among the four lanes of a row: word i of lane t becomes word t of lane i.
 __device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
 #pragma unroll
   for (int distance = 2; distance >= 1; distance /= 2) {
@@ -77,7 +77,8 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
   }
 }
 
-// Stores one of a thread's two rows. All lanes of the warp call it; `row` < 0 is not stored.
+// Stores one of a thread's two rows. All lanes of the warp call it; a lane with `row` < 0 stores
+// nothing.
 template <class T, size_t kCount>
 __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBlock& block,
                                           const float (&o)[kCount], int which, int row,
@@ -99,7 +100,7 @@ __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBl
     uint32_t words[4];
   };
   auto* const to = reinterpret_cast<Piece*>(row_of<T>(out, block, row)) + lane() % 4;
-  // 32 columns at a time, of which each lane stores 8 adjacent ones.
+  // Store 32 columns at a time: each lane stores 8 adjacent columns.
 #pragma unroll
   for (int i = 0; i < static_cast<int>(kCount); i += 16) {
     uint32_t words[4];
@@ -113,14 +114,15 @@ __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBl
   }
 }
 
-// One row by plain sums over the keys that it sees, by one warp. For rows whose tile result is NaN:
-// either the row sees a NaN, or it does not and a hidden value was NaN or infinite, or a product
-// overflowed before it was scaled.
+// Computes one row by plain sums over the keys that it sees, with one warp. Used for rows
+// whose output by tiles is NaN, or whose sum of weights is not positive although they see a key:
+// either the row sees a NaN, or a hidden value was NaN or infinite, or a product overflowed before
+// it was scaled.
 template <class T, class Tile>
 __device__ __forceinline__ void recompute_row(const HopperCall& call, const HopperBlock& block,
                                               int row) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
-  constexpr int kColumns = Tile::kWidth / kWarpSize;  // of each lane
+  constexpr int kColumns = Tile::kWidth / kWarpSize;  // per lane
   const rules::AttentionParams& attention = call.params.call;
   const Entry& entry = block.entry;
   const T* const query = row_of<T>(attention.q, entry.batch, block.head, entry.first_query + row);
@@ -171,13 +173,13 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
   if (lane() == 0) store_lse(call, block, row, end.lse);
 }
 
-// Divides by the softmax's denominators and stores a warpgroup's 64 rows.
+// Divides by the softmax denominators and stores a warpgroup's 64 rows.
 template <class T, class Tile>
 __device__ __forceinline__ void finish(const HopperCall& call, const HopperBlock& block,
                                        const ColumnRange (&visible)[2], int thread_row,
                                        const HopperSoftmax& softmax,
                                        const float (&o)[Tile::kWidth / 2]) {
-  uint32_t wrong[2];  // bit i: the row of lane i
+  uint32_t wrong[2];  // bit i: the row of lane i must be recomputed
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
     const int row = thread_row + 8 * which;
@@ -187,8 +189,8 @@ __device__ __forceinline__ void finish(const HopperCall& call, const HopperBlock
     sum += shuffle_xor(sum, 2);
     const RowEnd end =
         end_row(softmax.reference[which] * call.scale_log2, sum, sink_of(call, block));
-    // A sum of all outputs is NaN if one of them is. It may be without that; then the row is
-    // recomputed in vain.
+    // The total is NaN if any output is. Large outputs of both signs can overflow to NaN too; then
+    // the row is recomputed needlessly.
     float total = 0.0F;
 #pragma unroll
     for (int i = 0; i < Tile::kWidth / 2; i += 4) total += o[i + 2 * which] + o[i + 2 * which + 1];
@@ -197,7 +199,7 @@ __device__ __forceinline__ void finish(const HopperCall& call, const HopperBlock
     store_row<T>(call, block, o, which, stored ? row : -1, end.factor);
     if (stored && lane() % 4 == 0) store_lse(call, block, row, end.lse);
   }
-  sync_warp();  // recomputed rows replace stored ones
+  sync_warp();  // recomputed rows must be written after the rows above
   const int first_row = thread_row - lane() / 4;
   for (int row = 0; row < 16; ++row) {
     const uint32_t lanes = row < 8 ? wrong[0] : wrong[1];

@@ -46,12 +46,13 @@ int launch_width(const ForwardParams& params, StreamHandle stream) {
     case 64:
       return launch_tile<T, HopperTile<64, 128, 3, true>>(params, stream);
     case 128:
-      // A step of 176 keys leaves less time without products, one of 128 wastes less where a tile
-      // is partly hidden.
+      // A step of 176 keys keeps the tensor cores busier; a step of 128 keys wastes less on partly
+      // hidden tiles.
       return open ? launch_tile<T, HopperTile<128, 176, 2, true>>(params, stream)
                   : launch_tile<T, HopperTile<128, 128, 2, true>>(params, stream);
     default:
-      // The products take four times as long as the exponentials, so turns would only add waits.
+      // The products take four times as long as the exponentials, so taking turns would only add
+      // waits.
       return launch_tile<T, HopperTile<256, 80, 2, false>>(params, stream);
   }
 }

@@ -1,17 +1,17 @@
-// Attention forward for Hopper (sm_90a): tiles by TMA, products by wgmma, one warpgroup that only
-// loads and two or three that compute. After FlashAttention-3 (Shah et al. 2024,
+// Attention forward for Hopper (sm_90a): tiles by TMA, products by wgmma. One producer warpgroup
+// only loads, two or three consumer warpgroups compute. After FlashAttention-3 (Shah et al. 2024,
 // arXiv:2407.08608).
 //
-// A block computes kRows query rows of one head. Its producer thread copies the tile of queries and
-// then tiles of kKeys keys and values into rings of kStages, ahead of the consumers; each slot of a
-// ring has a barrier for "full" and one for "empty". A consumer warpgroup owns 64 rows. It keeps
-// their scores, weights and outputs in registers, and while the tensor cores compute
-//   scores of tile i  and  output += weights of tile i - 1 times its values,
-// which are enqueued together, it takes the exponentials of tile i as soon as the scores are there.
-// Warpgroups take turns in enqueuing their products (kTakesTurns), so that one computes
-// exponentials while the products of another run.
+// A block computes kRows query rows of one head. Its producer thread copies the tile of queries,
+// then tiles of kKeys keys and values into rings of kStages slots, ahead of the consumers; each
+// slot has a barrier for "full" and one for "empty". A consumer warpgroup owns 64 rows, and keeps
+// their scores, weights and outputs in registers. It enqueues two products together:
+//   scores of tile i  and  output += weights of tile i - 1 times its values.
+// As soon as the scores of tile i arrive, it takes their exponentials, while the tensor cores
+// compute the second product. With kTakesTurns, warpgroups enqueue their products in turns, so that
+// one computes exponentials while the products of another run.
 //
-// No kernel of this file has run on a GPU yet: it is proven in the emulator of tests/cuda.
+// No kernel of this file has run on a GPU yet; the tests run it in the emulator of tests/cuda.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ __device__ __forceinline__ void load_step(std::byte* ring, const TensorMap& map,
                                           uint64_t* empty, const HopperBlock& block,
                                           const HopperSteps& steps, int step) {
   const int slot = slot_of<Tile>(step);
-  mbarrier_wait(empty + slot, parity_of<Tile>(step) ^ 1U);  // the first use does not wait
+  mbarrier_wait(empty + slot, parity_of<Tile>(step) ^ 1U);  // returns at once on the first use
   load_rows<typename Tile::Keys>(
       ring + slot * Tile::Keys::kBytes, map, full + slot,
       block.entry.first_key + steps.first_key + int64_t{step} * Tile::kKeys, block.kv_head,
@@ -50,7 +50,7 @@ __device__ __forceinline__ void produce(const HopperCall& call, const HopperBloc
   load_rows<typename Tile::Queries>(shared.queries, call.q, shared.queries_full,
                                     block.entry.first_query + block.first_row, block.head,
                                     block.entry.batch);
-  // In the order in which consumers need them: values one step behind.
+  // Load in the order in which consumers need the tiles: values one step behind keys.
   for (int step = 0; step <= steps.count; ++step) {
     if (step < steps.count) {
       load_step<Tile>(shared.keys, call.k, shared.keys_full, shared.keys_empty, block, steps, step);
@@ -68,7 +68,7 @@ __device__ __forceinline__ void produce(const HopperCall& call, const HopperBloc
 template <class Tile>
 struct HopperTurns {
   int consumer;  // from 0
-  int steps;     // that have a turn
+  int steps;     // number of steps that have a turn
 
   __device__ __forceinline__ void begin() const {
     if (Tile::kTakesTurns && steps > 0 && consumer == Tile::kConsumers - 1) pass_to(0);
@@ -76,7 +76,8 @@ struct HopperTurns {
   __device__ __forceinline__ void wait() const {
     if (Tile::kTakesTurns) barrier_sync(1 + consumer, 2 * kWarpgroupSize);
   }
-  // `step` counts turns from 0. The last turn of all has no successor.
+  // Passes the turn to the next consumer. `step` counts turns from 0. The very last turn has no
+  // successor.
   __device__ __forceinline__ void pass(int step) const {
     if (!Tile::kTakesTurns) return;
     if (consumer < Tile::kConsumers - 1) {
@@ -106,7 +107,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
     const rules::KeyRange range = block.visible(thread_row + 8 * which);
     visible[which] = {static_cast<int>(range.first), static_cast<int>(range.last)};
   }
-  // Keys that all rows of the warpgroup see.
+  // `common`: keys that all rows of the warpgroup see.
   const int group_row = block.first_row + consumer * 64;
   const ColumnRange common{static_cast<int>(block.visible(group_row + 63).first),
                            static_cast<int>(block.visible(group_row).last)};

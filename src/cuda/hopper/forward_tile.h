@@ -1,4 +1,4 @@
-// The Hopper forward kernel: tile sizes, what a block computes, and its shared memory.
+// The Hopper forward kernel: tile sizes, the work of a block, and its shared memory.
 #pragma once
 
 #include <cstddef>
@@ -13,22 +13,23 @@
 
 namespace multihead::cuda {
 
-// Tile sizes of FlashAttention-3 for rows of kWidth_ elements.
+// Tile sizes for rows of kWidth_ elements, as in FlashAttention-3.
 template <int kWidth_, int kKeys_, int kConsumers_, bool kTakesTurns_>
 struct HopperTile {
-  static constexpr int kWidth = kWidth_;          // of q, k and v
-  static constexpr int kKeys = kKeys_;            // of one step
+  static constexpr int kWidth = kWidth_;          // d of q, k and v
+  static constexpr int kKeys = kKeys_;            // keys per step
   static constexpr int kConsumers = kConsumers_;  // warpgroups
   static constexpr bool kTakesTurns = kTakesTurns_;
   static constexpr int kStages = 2;
   static constexpr int kRows = 64 * kConsumers;
   static constexpr int kThreads = kWarpgroupSize * (kConsumers + 1);
-  // Registers of a producer's and a consumer's thread, of 65536 a multiprocessor.
+  // Registers of each producer and consumer thread. All threads together have at most 65536, the
+  // registers of a multiprocessor.
   static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
 
   using Queries = HopperRows<kWidth, kRows>;
-  using Keys = HopperRows<kWidth, kKeys>;  // and values
+  using Keys = HopperRows<kWidth, kKeys>;  // for keys and values
   static constexpr int kBarrierBytes = 8 * (1 + 4 * kStages);
   static constexpr int kSharedBytes = Queries::kBytes + 2 * kStages * Keys::kBytes + kBarrierBytes;
   static_assert(kSharedBytes <= kMostSharedBytes);
@@ -38,11 +39,11 @@ struct HopperCall {
   ForwardParams params;
   TensorMap q, k, v;
   float scale_log2;       // scale * log2(e), positive
-  int64_t row_tiles;      // of one head
+  int64_t row_tiles;      // per head
   int64_t heads_at_once;  // see HopperPlace
 };
 
-// What one block computes: a tile of rows of one head.
+// The work of one block: a tile of query rows of one head.
 struct HopperBlock {
   Entry entry;
   int64_t head, kv_head;
@@ -53,7 +54,7 @@ struct HopperBlock {
     const rules::AttentionParams& attention = call.params.call;
     const auto [head, rank] =
         HopperPlace::of(call.row_tiles, attention.batch * attention.heads, call.heads_at_once);
-    // The last rows first: with causal order they see the most keys.
+    // Last rows first: with a causal mask they see the most keys.
     const int64_t tile = call.row_tiles - 1 - rank;
     HopperBlock block{};
     block.entry = entry_of(call.params, head / attention.heads);
@@ -66,15 +67,16 @@ struct HopperBlock {
     return block;
   }
 
-  // Keys that row `row` sees; those of the block's last row for rows beyond it, which are computed
-  // and not stored.
+  // Keys that row `row` sees. Rows beyond the block's last row get the keys of the last row; they
+  // are computed but not stored.
   __device__ __forceinline__ rules::KeyRange visible(int row) const {
     return entry.visibility.of_query(rules::least_of(row, end_row - 1));
   }
 };
 
-// Both ends of a row's visible keys rise with the row, so the first row's first key and the last
-// row's last bound those of a block. They are cut into steps of kKeys.
+// The keys that a block sees, divided into steps of kKeys. The first and the last visible key never
+// decrease as the row rises, so the range goes from the first row's first key to the last row's
+// last key.
 struct HopperSteps {
   int first_key, count;
 
@@ -111,7 +113,7 @@ struct HopperShared {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
       mbarrier_init(keys_full + stage, 1);
       mbarrier_init(values_full + stage, 1);
-      // One lane of each consumer warp arrives.
+      // Arrivals: one lane of each consumer warp.
       mbarrier_init(keys_empty + stage, 4 * Tile::kConsumers);
       mbarrier_init(values_empty + stage, 4 * Tile::kConsumers);
     }
@@ -119,7 +121,8 @@ struct HopperShared {
   }
 };
 
-// The slot of step `step` in a ring, and the parity of its use.
+// The slot of a ring that step `step` uses, and the parity of the slot's barrier phase in that
+// step.
 template <class Tile>
 __device__ __forceinline__ int slot_of(int step) {
   return step % Tile::kStages;

@@ -1,4 +1,4 @@
-// Host code that launches of the Hopper kernels share.
+// Host code that the launches of all Hopper kernels share.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 
 namespace multihead::cuda {
 
-// Describes a (batch, head, row, column) tensor to TMA, of which boxes of one block of Rows are
-// copied. `extents` are those of the first three axes. The stride of an axis of extent 1 means
-// nothing and may be anything: it is replaced.
+// Describes a (batch, head, row, column) tensor to TMA. A copy moves one 64-column block of Rows.
+// `extents`: the first three axes. An axis of extent 1 may have any stride, so its stride is
+// replaced by a valid one.
 template <class Rows>
 int encode_rows(TensorMap& map, const rules::StoredRows& rows,
                 const std::array<int64_t, 3>& extents) {
@@ -31,10 +31,10 @@ int encode_rows(TensorMap& map, const rules::StoredRows& rows,
             .box = {64, Rows::kCount, 1, 1}});
 }
 
-// How many heads are served at once, see HopperPlace; `bytes` are those that blocks of a head
-// share.
+// Returns how many heads are served at once, see HopperPlace. `bytes`: operands that the blocks of
+// one head share.
 inline int64_t heads_at_once(int64_t bytes, int64_t heads) {
-  // Of the 50 MB of an H100's L2 cache. Not measured.
+  // 32 MiB of the 50 MB L2 cache of an H100. A guess, not measured.
   constexpr int64_t kResidentBytes = 32 << 20;
   return std::clamp<int64_t>(kResidentBytes / std::max<int64_t>(1, bytes), 1, heads);
 }

@@ -1,5 +1,5 @@
-// What the Hopper kernels share: which block computes what, and tiles of rows in shared memory with
-// their copies and products.
+// Shared by the Hopper kernels: the order of blocks, and tiles of rows in shared memory with their
+// copies and products.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,13 @@
 
 namespace multihead::cuda {
 
-// Of a block.
+// Limit per block.
 inline constexpr int kMostSharedBytes = 227 << 10;
 
-// Heads are served in groups whose shared operands fit in the L2 cache. Within a group, tiles of
-// rank 0 of all heads come first: these should be the longest, because long blocks that start late
-// would leave the other multiprocessors idle.
+// The tile scheduler: maps a block index to a head and the rank of a tile. Heads are served in
+// groups whose shared operands fit in the L2 cache. Within a group, tiles of rank 0 of all heads
+// come first, then rank 1, and so on. Give rank 0 to the longest tiles: long tiles that start late
+// would leave other multiprocessors idle.
 struct HopperPlace {
   int64_t head, rank;
 
@@ -30,8 +31,8 @@ struct HopperPlace {
   }
 };
 
-// A tile of kCount rows of kWidth 16-bit numbers in shared memory: blocks of 64 columns, whose rows
-// are 128 bytes long and swizzled.
+// A tile of kCount rows of kWidth 16-bit numbers in shared memory. It consists of blocks of 64
+// columns, whose rows are 128 bytes long and swizzled.
 template <int kWidth_, int kCount_>
 struct HopperRows {
   static constexpr int kWidth = kWidth_;
@@ -42,7 +43,7 @@ struct HopperRows {
   static_assert(kBlockBytes % 1024 == 0);
 };
 
-// By one thread.
+// Starts to load a tile. One thread calls it.
 template <class Rows>
 __device__ __forceinline__ void load_rows(std::byte* to, const TensorMap& map, uint64_t* full,
                                           int64_t row, int64_t head, int64_t batch) {
@@ -53,7 +54,7 @@ __device__ __forceinline__ void load_rows(std::byte* to, const TensorMap& map, u
   }
 }
 
-// s = a b^T, for a warpgroup's 64 rows of a. A group of products.
+// Enqueues s = a b^T for a warpgroup's 64 rows of a, as one group of products.
 template <class T, class A, class B>
 __device__ __forceinline__ void multiply_transposed(float (&s)[B::kCount / 2], const std::byte* a,
                                                     const std::byte* b) {
@@ -66,7 +67,7 @@ __device__ __forceinline__ void multiply_transposed(float (&s)[B::kCount / 2], c
   wgmma_commit();
 }
 
-// o += a b. A group of products.
+// Enqueues o += a b, as one group of products.
 template <class T, class B>
 __device__ __forceinline__ void add_product(float (&o)[B::kWidth / 2],
                                             const uint32_t (&a)[B::kCount / 16][4],
@@ -78,22 +79,22 @@ __device__ __forceinline__ void add_product(float (&o)[B::kWidth / 2],
   wgmma_commit();
 }
 
-// By a consumer's warp, after the products that read the slot.
+// Marks a slot as empty. Each consumer warp calls it after the products that read the slot.
 __device__ __forceinline__ void release_slot(uint64_t* empty) {
   sync_warp();
   if (lane() == 0) mbarrier_arrive(empty);
 }
 
-// Clears the rows of a tile from row `first` on: those beyond a length, where memory may hold
-// anything. Their weights are 0, but 0 times NaN is NaN, and recomputing all rows for that would
-// take long. All consumers take part, and then call finish_clearing().
+// Clears the rows of a tile from row `first` on: rows beyond the sequence length, where memory may
+// hold anything. Their weights are 0, but 0 times NaN is NaN, and recomputing all rows would be
+// slow. All consumers call it, and then finish_clearing().
 template <class Rows, int kConsumers>
 __device__ __forceinline__ void clear_rows(std::byte* tile, int first) {
   struct alignas(16) Piece {
     uint32_t words[4];
   };
   if (first < 0) first = 0;
-  const int pieces = (Rows::kCount - first) * 8;  // of one block
+  const int pieces = (Rows::kCount - first) * 8;  // per block of 64 columns
   for (int i = thread_index() - kWarpgroupSize; i < Rows::kBlocks * pieces;
        i += kConsumers * kWarpgroupSize) {
     std::byte* const block = tile + i / pieces * Rows::kBlockBytes;

@@ -1,5 +1,5 @@
-// The Hopper forward kernel: from scores to weights, in registers. A thread has parts of two rows
-// of a 64-row tile, in the layout of wgmma().
+// The softmax of the Hopper forward kernel: turns scores into weights, in registers. A thread has
+// parts of two rows of a 64-row tile, in the layout of wgmma().
 #pragma once
 
 #include <math.h>
@@ -12,14 +12,14 @@
 
 namespace multihead::cuda {
 
-// The online softmax of a thread's two rows. Scores are those of the products; the scale is applied
-// in the exponential.
+// The online softmax of a thread's two rows. Scores are unscaled products; the exponential applies
+// the scale.
 struct HopperSoftmax {
   float reference[2] = {-std::numeric_limits<float>::infinity(),
                         -std::numeric_limits<float>::infinity()};
-  float sum[2] = {0.0F, 0.0F};  // of this thread's columns
+  float sum[2] = {0.0F, 0.0F};  // over this thread's columns only
 
-  // Replaces scores by weights. `factor` is that of everything summed before.
+  // Replaces scores by weights. `factor`: the rescale factor for everything summed before.
   template <size_t kCount>
   __device__ __forceinline__ void step(float (&s)[kCount], float scale_log2, float (&factor)[2]) {
     constexpr float kNone = -std::numeric_limits<float>::infinity();
@@ -32,7 +32,7 @@ struct HopperSoftmax {
       }
       maximum = fmaxf(maximum, shuffle_xor(maximum, 1));
       maximum = fmaxf(maximum, shuffle_xor(maximum, 2));
-      // While a row has seen no key, 0 takes the place of -inf, which would make (-inf) - (-inf).
+      // While a row has seen no key, shift by 0: (-inf) - (-inf) would be NaN.
       const float shift = maximum == kNone ? 0.0F : maximum * scale_log2;
       factor[row] = exp2_approx(fmaf(reference[row], scale_log2, -shift));
       reference[row] = maximum;
@@ -50,13 +50,13 @@ struct HopperSoftmax {
   }
 };
 
-// Columns of a row's scores that are visible: keys of the entry that a query sees, or queries that
-// see a key.
+// Visible columns of a row's scores: keys of the entry that a query sees, or queries that see a
+// key.
 struct ColumnRange {
   int first, last;
 };
 
-// Puts `hidden` in the place of scores that are not visible. Columns of s count from first_column.
+// Replaces scores that are not visible by `hidden`. Columns of s count from first_column.
 template <size_t kCount>
 __device__ __forceinline__ void hide(float (&s)[kCount], const ColumnRange (&visible)[2],
                                      int first_column, float hidden) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void hide(float (&s)[kCount], const ColumnRange (&vis
   }
 }
 
-// Weights, rounded to T, as the left operand of the product with the values.
+// Rounds weights to T and packs them as the left operand of the next product.
 template <class T, size_t kCount>
 __device__ __forceinline__ void pack_weights(const float (&s)[kCount],
                                              uint32_t (&weights)[kCount / 8][4]) {

@@ -1,6 +1,6 @@
-// The backward of attention of bf16 or f16 rows with every option, by mma.sync with sums in f32
-// (sm_80 and up): algorithm 2 of FlashAttention-2 (Dao, arXiv:2307.08691), but with d_q computed by
-// a kernel of its own. That costs the products Q K^T and d_out V^T a second time; in exchange no
+// The attention backward of bf16 or f16 rows with every option, by mma.sync with sums in f32 (sm_80
+// and up). It is algorithm 2 of FlashAttention-2 (Dao, arXiv:2307.08691), except that a separate
+// kernel computes d_q. This costs the products Q K^T and d_out V^T a second time; in exchange no
 // sum needs atomic additions, and results are the same in every run.
 #include <cstdint>
 

@@ -1,5 +1,6 @@
-// d_k and d_v through mma.sync: a block keeps 64 keys, and goes through the rows that see them.
-// All heads of a group are in one list of rows, so that their sum is that of one warp.
+// d_k and d_v through mma.sync: a block keeps 64 keys, and loops over the query rows that see them.
+// The rows of all heads of a GQA group form one list, so that one warp computes the whole sum of a
+// key.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +19,20 @@
 
 namespace multihead::cuda::mma {
 
-// A passing row. By default one that does not exist.
+// A query row that the block loops over. The default value stands for no row.
 struct PassingRow {
   int head = -1;
   uint32_t query = 0;
-  int first = 0, last = 0;  // the keys of the block that it sees by position
+  int first = 0, last = 0;  // the block's keys that it sees by position
 };
 
-// In shared memory.
+// State of a block in shared memory.
 template <bool kOptions, int kStep>
 struct KeysState {
   KeyTile tile;
-  RowRange rows;  // that see some key, from a multiple of kStep on
-  // Rows are described two steps before they are used, since copies need to know where they lie.
+  RowRange rows;  // see at least one of the keys; from a multiple of kStep on
+  // Rows are described two steps before they are used, because the copies, one step ahead, read the
+  // descriptions.
   PassingRow passing[3][kStep];
   BackwardRow described[kOptions ? 3 : 1][kOptions ? kStep : 1];
   float reference[2][kStep], delta[2][kStep];
@@ -115,8 +117,8 @@ struct KeysBlock {
     commit_copies();
   }
 
-  // Products become weights, and gradients of weights become those of products; 0 where a pair is
-  // hidden.
+  // Turns products into weights, and gradients of weights into gradients of products; 0 for a
+  // hidden pair.
   __device__ __forceinline__ void differentiate(int step, float (&weights)[Shape::kTiles][4],
                                                 float (&gradients)[Shape::kTiles][4]) const {
     const rules::AttentionParams& call = p.forward.call;
@@ -156,7 +158,7 @@ __device__ __noinline__ void write_key(const BackwardParams& p, const Entry& ent
                    kOfValues && p.d_v.data != nullptr);
 }
 
-// Computes d_k or d_v or both: wide rows leave no registers for the sums of both.
+// Computes d_k, d_v or both. For rows wider than 128, registers hold the sums of only one of them.
 template <bool kOptions, bool kOfKeys, bool kOfValues, class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     backward_keys(const __grid_constant__ BackwardParams p) {
@@ -190,7 +192,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   for (int step = 0; step < steps; ++step) {
     wait_copies<0>();
-    // The rows are complete, and every warp has used those before, in the other stage.
+    // The rows of this step have arrived, and every warp has used the other stage.
     sync_threads();
     if (step + 1 < steps) {
       b.start_copy(step + 1);

@@ -1,5 +1,5 @@
-// d_q through mma.sync: a block keeps 64 rows of the query heads that share a key/value head, and
-// goes through the keys that they see.
+// d_q through mma.sync: a block keeps 64 query rows of the heads that share a key/value head, and
+// loops over the keys that they see.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace multihead::cuda::mma {
 
-// In shared memory, because registers are scarce.
+// State of a block in shared memory, because registers are scarce.
 struct QueriesState {
   Entry entry;
   BackwardRow rows[kRows];
@@ -33,7 +33,7 @@ struct QueriesBlock {
   const RowTile& tile;
   T* shared;
   const QueriesState& state;
-  rules::KeyRange keys;  // that some row sees, from a multiple of kStep on
+  rules::KeyRange keys;  // union of the keys its rows see, from a multiple of kStep on
 
   __device__ __forceinline__ int index_of(int half) const {
     return warp() * kRowsOfWarp + lane() / 4 + 8 * half;
@@ -68,7 +68,7 @@ struct QueriesBlock {
     commit_copies();
   }
 
-  // The gradients of products, from those of weights; 0 where a pair is hidden.
+  // Turns gradients of weights into gradients of products; 0 for a hidden pair.
   __device__ __forceinline__ void differentiate(int64_t first,
                                                 const float (&products)[Shape::kTiles][4],
                                                 float (&gradients)[Shape::kTiles][4]) const {
@@ -101,8 +101,8 @@ struct QueriesBlock {
   }
 };
 
-// Not inlined, so that it takes no registers from the usual computation. A template, so that files
-// may share it.
+// Not inlined, so that it takes no registers from the usual computation. A template, so that
+// several .cu files may include this header.
 template <class Params>
 __device__ __noinline__ void write_query(const Params& p, const Entry& entry, int64_t head,
                                          int64_t query) {
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t first = b.keys.first; first < b.keys.last; first += kStep) {
     const T* const keys = passing_rows<T, kWidth>(shared, stage);
     wait_copies<0>();
-    // The keys are complete, and every warp has used those before, in the other stage.
+    // The keys of this step have arrived, and every warp has used the other stage.
     sync_threads();
     if (first + kStep < b.keys.last) {
       stage ^= 1;

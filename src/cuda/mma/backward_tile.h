@@ -1,18 +1,18 @@
-// The backward kernels through mma.sync: tiles in shared memory, and what both kernels do with
-// sums.
+// The backward kernels through mma.sync: tiles in shared memory, and functions on sums that both
+// kernels use.
 //
-// A block keeps 64 rows of two tensors, 16 for each warp, and goes through the rows of the two
-// others, kStep at a time. Both products of 16 kept rows with kStep passing rows leave their sums
-// in registers, in the layout that the next product needs of its left side; weights and gradients
-// never go through shared memory.
+// A block keeps 64 rows of two tensors, 16 for each warp, and loops over the rows of the two other
+// tensors ("passing" rows), kStep at a time. A warp has both products of its 16 kept rows with
+// kStep passing rows in registers, in the layout that the next product needs for its left operand,
+// so weights and gradients never go through shared memory.
 //
 //                  kept   passing       products of a step                   sums of a warp
 //   d_k and d_v    K, V   Q, d_out      K Q^T, V d_out^T                     P^T d_out, dS^T Q
 //   d_q            Q, d_out   K, V      Q K^T, d_out V^T                     dS K
 //
-// Passing rows are read twice: as they lie in memory (ldmatrix) for the first two products, and
-// transposed (ldmatrix.trans) for the sums. Per thread, sums take d / 2 registers of each gradient
-// and kStep of both products:
+// Passing rows are read twice from shared memory: untransposed (ldmatrix) for the first two
+// products, and transposed (ldmatrix.trans) for the sums. Per thread, sums take d / 2 registers of
+// each gradient and kStep of both products:
 //
 //   d     kStep   registers of sums: d_k and d_v, d_q   shared memory
 //   64       64   64 + 64          32 + 64               48 KiB
@@ -30,25 +30,25 @@
 
 namespace multihead::cuda::mma {
 
-// kWidth: of rows in shared memory; those of the call may be shorter.
+// kWidth: row width in shared memory; rows of the call may be shorter.
 template <int kWidth>
 struct GradientTile {
   static constexpr int kStep = kWidth <= 64 ? 64 : kWidth <= 128 ? 32 : 16;
-  static constexpr int kTiles = kStep / 8;                 // of 8 passing rows
-  static constexpr int kKeptElements = kRows * kWidth;     // of one tensor
-  static constexpr int kPassingElements = kStep * kWidth;  // of one tensor
+  static constexpr int kTiles = kStep / 8;                 // mma tiles of 8 passing rows
+  static constexpr int kKeptElements = kRows * kWidth;     // per tensor
+  static constexpr int kPassingElements = kStep * kWidth;  // per tensor
   // Passing rows have two stages: while one is used, the next is copied.
   static constexpr int kAllElements = 2 * kKeptElements + 4 * kPassingElements;
 };
 
-// The two tensors of a stage.
+// Start of a stage: it holds the passing rows of two tensors.
 template <class T, int kWidth>
 __device__ __forceinline__ T* passing_rows(T* shared, int stage) {
   using Shape = GradientTile<kWidth>;
   return shared + 2 * Shape::kKeptElements + stage * 2 * Shape::kPassingElements;
 }
 
-// A weight is exp2(to_power * (to_score * product - reference)).
+// weight = exp2(to_power * (to_score * product - reference)).
 struct WeightFactors {
   float to_score, to_power;
 };
@@ -65,7 +65,7 @@ __device__ __forceinline__ void clear(float (&sums)[kCount][4]) {
   }
 }
 
-// Which of the warp's 16 rows have a sum that is not finite: bit r for row r.
+// Bit r is set if row r of the warp's 16 rows has a sum that is not finite.
 template <int kTiles>
 __device__ __forceinline__ uint32_t rows_not_finite(const float (&sums)[kTiles][4]) {
   uint32_t rows = 0;
@@ -77,7 +77,7 @@ __device__ __forceinline__ uint32_t rows_not_finite(const float (&sums)[kTiles][
       const float first = sums[n][2 * half], second = sums[n][2 * half + 1];
       finite = finite && first - first == 0.0F && second - second == 0.0F;
     }
-    // Four lanes share a row.
+    // Each row is spread over four lanes.
     const uint32_t lanes = ballot(!finite);
     for (int row = 0; row < 8; ++row) {
       if ((lanes >> (4 * row) & 0xFU) != 0) rows |= 1U << (8 * half + row);
@@ -86,7 +86,7 @@ __device__ __forceinline__ uint32_t rows_not_finite(const float (&sums)[kTiles][
   return rows;
 }
 
-// Stores one of the two rows of a thread's sums, times a factor.
+// Multiplies one of the two rows of a thread's sums by `factor` and stores it.
 template <int kTiles>
 __device__ __forceinline__ void store_row(const float (&sums)[kTiles][4], int half, float factor,
                                           float* to, int64_t width) {

@@ -1,16 +1,16 @@
 // Split-KV decoding of bf16 or f16 rows through mma.sync, with sums in f32 (sm_80 and up).
 //
-// A block takes up to 16 query rows of one key/value head, so that K and V are read once for all
-// query heads that share it, and one split of the keys. The rows are the 16 of a product of the
-// tensor cores. Each warp goes through keys of its own, 16 at a time, with its own online softmax
-// (arXiv:1805.02867) and its own stages of shared memory: while it uses one stage, the others are
-// copied (cp.async), and no warp waits for another. In the end the block joins the results of its
-// warps.
+// A block takes one split of the keys, and up to 16 query rows of one key/value head: these are the
+// 16 rows of an mma tile. So it reads K and V once for all query heads that share them. Each warp
+// has its own keys, 16 at a time, its own online softmax (arXiv:1805.02867) and its own stages of
+// shared memory: while it uses one stage, cp.async fills the others, and no warp waits for another.
+// At the end the block merges the results of its warps.
 //
-// Rows of K and V may lie in a tensor, a ring or pages: a lane finds the place of one row of a
-// step, and hands it to those that copy the row.
+// Rows of K and V may lie in a tensor, a ring or pages: each lane finds the address of one row of a
+// step, and passes it to the lanes that copy the row.
 //
-// Hidden values that are NaN or infinite are handled as in mma/forward.cu, for each warp.
+// Hidden values that are NaN or infinite are handled as in mma/forward.cu, but for each warp
+// separately.
 #include <cstddef>
 #include <cstdint>
 
@@ -26,42 +26,42 @@ namespace mma {
 namespace {
 
 static_assert(kDecodeHalfRows == kRowsOfWarp);
-constexpr int kStepKeys = 16;  // of a warp
+constexpr int kStepKeys = 16;  // per warp
 static_assert(kDecodeHalfKeyStep == kWarps * kStepKeys);
 
-// Shared memory of a block: queries, then the stages of each warp.
+// Shared memory of a block: the queries, then the stages of each warp.
 template <int kWidth>
 struct DecodeTile {
-  // 2 blocks at d 128 have 64 kB under way while they use as much.
+  // At d 128, the two blocks of a multiprocessor copy 64 kB while they use another 64 kB.
   static constexpr int kStages = kWidth <= 64 ? 4 : 2;
   static constexpr int kQueryElements = kRowsOfWarp * kWidth;
-  static constexpr int kElements = kStepKeys * kWidth;  // of K or V of a stage
+  static constexpr int kElements = kStepKeys * kWidth;  // K or V of a stage
   static constexpr int kWarpElements = kStages * 2 * kElements;
   static constexpr int kAllElements = kQueryElements + kWarps * kWarpElements;
-  // Sums of a warp as floats, where its stages were. With this stride the pairs that a quarter of
-  // a warp stores lie in different banks.
+  // Row stride of a warp's sums, as floats, which replace its stages at the end. With this stride,
+  // the pairs that a quarter of a warp stores lie in different banks.
   static constexpr int kSumStride = kWidth + 8;
   static_assert(kRowsOfWarp * kSumStride * sizeof(float) <= kWarpElements * sizeof(uint16_t));
-  // Weights of a recomputed step lie where the second stage would be.
+  // The weights of a recomputed step lie where the second stage would be.
   static_assert(kRowsOfWarp * kStepKeys * sizeof(float) <= 2 * kElements * sizeof(uint16_t));
 };
 
-// In shared memory.
+// State of a block in shared memory.
 struct DecodeState {
   Entry entry;
   QueryRow rows[kRowsOfWarp];
-  float largest[kWarps][kRowsOfWarp];  // of the keys of a warp
+  float largest[kWarps][kRowsOfWarp];  // running max over a warp's keys
   float sums[kWarps][kRowsOfWarp];
 };
 
-// What the threads of a block need to know. Row r of the block is row first_row + r of the list of
-// rows of the key/value head.
+// Parameters that all threads of a block share. Row r of the block is row first_row + r in the row
+// list of the key/value head.
 struct DecodeBlock {
   const SplitParams& params;
   DecodeState& state;
   int64_t batch, kv_head, first_row;
   int rows;
-  int64_t first_key, end_key;  // keys of the split that some row sees; a warp's are within these
+  int64_t first_key, end_key;  // keys of the split that some row sees; each warp takes some of them
 
   __device__ __forceinline__ const rules::AttentionParams& call() const {
     return params.forward.call;
@@ -74,12 +74,12 @@ struct DecodeBlock {
   }
 };
 
-// Starts to copy the keys and values of a step, as one group. Keys from the end of the split on are
-// zeros. Bit i of the result: whether key i exists.
+// Starts to copy the keys and values of a step, as one group of copies. Keys beyond the split
+// become zeros. Returns a bit mask: bit i is set if key i exists.
 template <class T, int kWidth>
 __device__ __forceinline__ uint32_t start_step(const DecodeBlock& b, int64_t first, T* stage) {
   const rules::AttentionParams& call = b.call();
-  // Lanes 0 to 15 find the rows of K, the others those of V.
+  // Lanes 0 to 15 find the rows of K, lanes 16 to 31 the rows of V.
   const bool of_keys = lane() < kStepKeys;
   const rules::StoredRows& own = of_keys ? call.k : call.v;
   const int64_t position = first + lane() % kStepKeys;
@@ -92,7 +92,7 @@ __device__ __forceinline__ uint32_t start_step(const DecodeBlock& b, int64_t fir
     constexpr int kKeysAtOnce = kWarpSize / kChunks;
     const int chunk = lane() % kChunks;
     const int elements =
-        static_cast<int>(rules::least_of(width - chunk * kChunk, kChunk));  // of the chunk
+        static_cast<int>(rules::least_of(width - chunk * kChunk, kChunk));  // elements in the chunk
 #pragma unroll 4
     for (int i = 0; i < kStepKeys; i += kKeysAtOnce) {
       const int key = i + lane() / kChunks;
@@ -108,8 +108,8 @@ __device__ __forceinline__ uint32_t start_step(const DecodeBlock& b, int64_t fir
   return ballot(start >= 0) & ((1U << kStepKeys) - 1);
 }
 
-// The scores of a step after every option, of_softmax excepted; -inf for hidden keys. most: the
-// largest of each row among those of this thread.
+// Applies every option except of_softmax to the scores of a step; -inf for hidden keys. most[half]:
+// this thread's largest score of each row.
 __device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t first, uint32_t exists,
                                               float (&scores)[kStepKeys / 8][4], float (&most)[2]) {
   const rules::AttentionParams& call = b.call();
@@ -126,14 +126,14 @@ __device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t firs
       score = visible ? biased_score(call, row, first + at,
                                      capped_score(call, score * call.scale.of_queries))
                       : -INFINITY;
-      // Keeps a NaN.
+      // A NaN stays the maximum.
       if (!(score <= most[half])) most[half] = score;
     }
   }
 }
 
-// One pass of a warp over its keys. kSingly: weights are multiplied by values key by key, without
-// those that are hidden.
+// One pass of a warp over its keys. With kSingly, it multiplies weights by values key by key and
+// skips hidden keys.
 template <bool kSingly, class T, int kWidth>
 __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queries, T* stages,
                                             Sums<kWidth>& sums) {
@@ -153,8 +153,9 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
   }
 
   const auto stage_of = [&](int stage) { return stages + stage * 2 * Shape::kElements; };
-  // A group of copies for each step, also beyond the last one, so that their number tells which
-  // steps have arrived. existing[i]: keys of the step i steps ahead.
+  // Commit one group of copies per step, even an empty group beyond the last step, so that the
+  // number of pending groups tells which steps have arrived. existing[i]: mask of existing keys, i
+  // steps ahead.
   uint32_t existing[kStages];
   const auto start = [&](int64_t first, int stage) {
     uint32_t exists = 0;
@@ -166,7 +167,7 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) existing[i] = start(first + i * kDecodeHalfKeyStep, i);
   if (!kSingly) {
-    // The queries, whose group came before those of the stages, and the block's state.
+    // Wait for the queries, whose group was committed before the stages, and for the block's state.
     wait_copies<Shape::kStages - 1>();
     sync_threads();
   }
@@ -193,7 +194,7 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
     } else {
       multiply_values<T, kWidth>(scores, values, static_cast<int>(call.value_dim), sums.out);
     }
-    // All lanes have used the stage before the next copies to it.
+    // All lanes must have used the stage before the next copies write to it.
     sync_warp();
 #pragma unroll
     for (int i = 0; i + 1 < kStages; ++i) existing[i] = existing[i + 1];
@@ -201,7 +202,7 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
   }
 }
 
-// Writes the results of a warp to shared memory, where its stages were.
+// Writes a warp's results to shared memory, over its stages.
 template <int kWidth>
 __device__ __forceinline__ void write_sums(const DecodeBlock& b, const Sums<kWidth>& sums,
                                            float* to) {
@@ -233,7 +234,7 @@ __device__ __noinline__ void recompute_keys(const DecodeBlock& b, const T* queri
   write_sums<kWidth>(b, sums, reinterpret_cast<float*>(stages));
 }
 
-// Joins the results of the warps into the partial result of the split.
+// Merges the results of the warps into the partial result of the split.
 template <int kWidth>
 __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
                                            const float* warps) {
@@ -245,7 +246,7 @@ __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
       p.partials +
       ((b.batch * call.kv_heads + b.kv_head) * call.queries * call.group() + b.first_row) *
           p.splits * (width + 2);
-  // Columns d_v and d_v + 1 are the largest score and the sum.
+  // Columns d_v and d_v + 1 hold the largest score and the sum.
   for (int at = thread_index(); at < b.rows * (width + 2); at += kThreads) {
     const int row = at / (width + 2), c = at % (width + 2);
     float largest = -INFINITY;
@@ -258,7 +259,7 @@ __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       const float of_warp = b.state.largest[w][row];
-      // A warp whose keys are all hidden.
+      // Skip a warp without visible keys.
       if (of_warp == -INFINITY) continue;
       const float share = exp2f((of_warp - largest) * factor);
       const float* const sums = warps + w * DecodeTile<kWidth>::kWarpElements / 2;
@@ -269,7 +270,7 @@ __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
   }
 }
 
-// The number of blocks keeps ptxas from taking fewer registers and spilling.
+// The minimum number of blocks lets ptxas use more registers; without it ptxas spills.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kWidth <= 128 ? 2 : 1)
     decode_half(const __grid_constant__ SplitParams p) {
@@ -299,10 +300,10 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 128 ? 2 : 1)
   if (thread_index() == 0) state.entry = entry;
   if (thread_index() < kRowsOfWarp) {
     const int r = thread_index();
-    state.rows[r] = {};  // sees nothing
+    state.rows[r] = {};  // sees no key
     if (r < rows) state.rows[r] = query_row(call, entry, b.head_of(r), b.query_of(r));
   }
-  // Both ends of what a query sees rise with the query.
+  // The first and the last visible key never decrease as the query rises.
   const rules::KeyRange seen{entry.visibility.of_query(b.query_of(0)).first,
                              entry.visibility.of_query(b.query_of(rows - 1)).last};
   b.first_key = split * p.split_keys;

@@ -1,14 +1,14 @@
 // Attention of bf16 or f16 rows with every option, by mma.sync with sums in f32 (sm_80 and up): the
 // algorithm of FlashAttention-2 (Dao, arXiv:2307.08691).
 //
-// A block takes 64 rows of the query heads that share a key/value head, 16 for each warp, and goes
-// through 64 keys at a time (16 if rows are wider than 128). While a tile is used, the next one is
-// copied (cp.async, two stages). Weights stay in registers: the sums of Q K^T have the layout that
-// P V needs of its left side, after rounding to 16 bits.
+// A block takes 64 rows of the query heads that share a key/value head, 16 for each warp, and loops
+// over 64 keys at a time (16 if rows are wider than 128). While it uses one tile, cp.async copies
+// the next (two stages). Weights stay in registers: rounded to 16 bits, the sums of Q K^T have the
+// layout that P V needs for its left operand.
 //
-// A hidden weight is 0, and 0 times a NaN or an infinity of V would be NaN. Products do not test
-// for that: if a sum of the block is NaN, all of them are computed once more, key by key, without
-// those that are hidden.
+// A hidden weight is 0, and 0 times a NaN or an infinity of V is NaN. The products do not check for
+// this. If an output of the block is NaN, the block recomputes all its rows key by key and skips
+// hidden keys.
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -24,13 +24,13 @@ namespace multihead::cuda {
 namespace mma {
 namespace {
 
-// The keys that a row sees by position. Without options this takes the place of QueryRow, because
-// with 64 of those, the shared memory of sm_80 holds only one block at d 128 instead of two.
+// The keys that a row sees by position. Calls without options store this instead of QueryRow: with
+// 64 QueryRow, the shared memory of sm_80 holds only one block at d 128 instead of two.
 struct SeenKeys {
   uint32_t first = 0, last = 0;
 };
 
-// In shared memory, because registers are scarce.
+// State of a block in shared memory, because registers are scarce.
 template <bool kOptions>
 struct BlockState {
   Entry entry;
@@ -39,25 +39,26 @@ struct BlockState {
   uint32_t lanes_with_nan[kWarps];
 };
 
-// What the threads of a block need to know; rows are those of the list of query rows of a key/value
-// head.
+// Parameters that all threads of a block share. Row numbers are indices in the list of
+// query rows of a key/value head.
 template <bool kOptions>
 struct BlockOfRows {
   const rules::AttentionParams& call;
   const BlockState<kOptions>& state;
   int64_t kv_head, first_row, last_row;
-  int64_t first_key, end_key;  // keys that some row sees
+  int64_t first_key, end_key;  // union of the keys its rows see
 
   __device__ __forceinline__ int64_t head_of(int64_t row) const {
     return kv_head * call.group() + row % call.group();
   }
   __device__ __forceinline__ int64_t query_of(int64_t row) const { return row / call.group(); }
-  // Of half 0 or 1 of a thread's sums: row lane / 4 of its warp, or that + 8.
+  // Index in the block of a thread's row: row lane / 4 of its warp for half 0, and 8 rows below for
+  // half 1.
   __device__ __forceinline__ int index_of(int half) const {
     return warp() * kRowsOfWarp + lane() / 4 + 8 * half;
   }
   __device__ __forceinline__ int64_t row_of(int half) const { return first_row + index_of(half); }
-  // By position.
+  // Keys that the row sees by position.
   __device__ __forceinline__ rules::KeyRange seen(int half) const {
     const auto& row = state.rows[index_of(half)];
     if constexpr (kOptions) {
@@ -86,8 +87,8 @@ __device__ __forceinline__ void start_copy(const BlockOfRows<kOptions>& b, int64
   commit_copies();
 }
 
-// One pass over all keys that the block sees. kOptions: whether there are options besides
-// visibility by position and sinks.
+// One pass over all keys that the block sees. kOptions: the call has options besides visibility by
+// position and sinks.
 template <bool kSingly, bool kOptions, class T, int kWidth>
 __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared,
                                        Sums<kWidth>& sums) {
@@ -102,7 +103,7 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
   for (int half = 0; half < 2; ++half) {
     const float sink = b.state.sinks[b.index_of(half)];
     sums.largest[half] = sink;
-    // Added up over the four threads of a row.
+    // Four threads share a row and later add up their sums, so only one of them counts the sink.
     sums.weights[half] = sink != -INFINITY && lane() % 4 == 0 ? 1.0F : 0.0F;
   }
 #pragma unroll
@@ -123,7 +124,7 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
       start_copy<T, kWidth>(b, first, keys, values);
     }
     wait_copies<0>();
-    // The tile is complete, and every warp has used the one before, in the other stage.
+    // The tile has arrived, and every warp has used the other stage.
     sync_threads();
     if (!kSingly && first + kKeys < b.end_key) {
       stage ^= 1;
@@ -135,7 +136,7 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
     multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), keys, static_cast<int>(call.head_dim),
                              scores);
 
-    // Keys of the tile that each row sees by position.
+    // Keys of the tile that each row sees by position: begin .. end - 1.
     int begin[2], end[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -162,7 +163,7 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
         }
         if (!visible) score = -INFINITY;
         scores[n][i] = score;
-        // Keeps a NaN.
+        // A NaN stays the maximum.
         if (!(score <= most[half])) most[half] = score;
       }
     }
@@ -187,7 +188,7 @@ __device__ __forceinline__ void write_rows(const BlockOfRows<kOptions>& b,
                                            const Sums<kWidth>& sums) {
   const rules::AttentionParams& call = b.call;
   const rules::WritableRows& to = call.out;
-  // Two neighbours in one store.
+  // True if two adjacent columns fit in one aligned 4-byte store.
   const bool in_pairs = to.type == kDTypeOf<T> && reinterpret_cast<uintptr_t>(to.data) % 4 == 0 &&
                         (to.stride[0] | to.stride[1] | to.stride[2]) % 2 == 0;
 #pragma unroll
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__
   if (thread_index() < kRows) {
     const int64_t row = first_row + thread_index();
     auto& described = state->rows[thread_index()];
-    described = {};  // sees nothing
+    described = {};  // sees no key
     float sink = -INFINITY;
     if (row <= last_row) {
       const int64_t head = b.head_of(row);
@@ -260,7 +261,8 @@ __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__
   }
   sync_threads();
 
-  // These copies belong to the group of the first tile. Without one nothing waits for them.
+  // These copies belong to the group of the first tile. Without a first tile, nothing would wait
+  // for them.
   if (b.first_key < b.end_key) {
     copy_tile<T, kWidth, kRows>(call.q.data, static_cast<int>(call.head_dim), shared, [&](int r) {
       const int64_t row = first_row + r;

@@ -1,4 +1,4 @@
-// Tiles of bf16 or f16 rows in shared memory, and their products by mma.sync, each warp with 16
+// Tiles of bf16 or f16 rows in shared memory, and their products by mma.sync. Each warp has 16
 // rows.
 #pragma once
 
@@ -13,28 +13,29 @@ inline constexpr int kThreads = 128;
 inline constexpr int kWarps = kThreads / kWarpSize;
 inline constexpr int kRowsOfWarp = 16;
 inline constexpr int kRows = kWarps * kRowsOfWarp;
-inline constexpr int kChunk = 8;           // elements of 16 bytes
-inline constexpr float kNoWeight = -1.0F;  // of a hidden or dropped key, in a recomputed block
+inline constexpr int kChunk = 8;           // elements in 16 bytes
+inline constexpr float kNoWeight = -1.0F;  // marks a hidden or dropped key in a recomputed block
 
-// kWidth: of rows in shared memory; those of the call may be shorter.
+// kWidth: row width in shared memory; rows of the call may be shorter.
 template <int kWidth>
 struct Tile {
   static constexpr int kKeys = kWidth <= 128 ? 64 : 16;
-  static constexpr int kElements = kKeys * kWidth;  // of K or V
+  static constexpr int kElements = kKeys * kWidth;  // K or V of a stage
   static constexpr int kQueryElements = kRows * kWidth;
-  // Of the queries, and of two stages of K and V.
+  // The queries, and two stages of K and V.
   static constexpr int kAllElements = kQueryElements + 4 * kElements;
-  // Weights of a recomputed block lie where the second stage would be.
+  // The weights of a recomputed block lie where the second stage would be.
   static_assert(2 * kElements * sizeof(uint16_t) >= kRows * kKeys * sizeof(float));
 
-  // The chunks of eight rows lie in different banks, as load_matrix_x4() needs it.
+  // Offset of a chunk. Chunk `chunk` of eight consecutive rows lies in different banks, so that
+  // load_matrix_x4() has no bank conflicts.
   static __device__ __forceinline__ int at(int row, int chunk) {
     return row * kWidth + (chunk ^ (row % 8)) * kChunk;
   }
 };
 
-// Starts to copy `kTileRows` rows, beginning at row_at(0): elements beyond `width` and rows for
-// which row_at() is negative become zeros.
+// Starts to copy `kTileRows` rows. row_at(i): offset of row i in `data`, or negative. Elements
+// beyond `width`, and rows with a negative offset, become zeros.
 template <class T, int kWidth, int kTileRows, class RowAt>
 __device__ __forceinline__ void copy_tile(const void* data, int width, T* tile,
                                           const RowAt& row_at) {
@@ -58,7 +59,7 @@ __device__ __forceinline__ const T* rows_of_warp(const T* tile) {
   return tile + warp() * kRowsOfWarp * kWidth;
 }
 
-// scores = Q K^T of 16 rows and 8 * kTiles keys, both tiles of their own.
+// scores = Q K^T for 16 rows and 8 * kTiles keys.
 template <class T, int kWidth, int kTiles>
 __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, int width,
                                               float (&scores)[kTiles][4]) {
@@ -84,7 +85,7 @@ __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, i
   }
 }
 
-// out += P V, with the weights P of the 16 rows of a warp and 8 * kTiles keys.
+// out += P V, with the weights P of a warp's 16 rows and 8 * kTiles keys.
 template <class T, int kWidth, int kTiles>
 __device__ __forceinline__ void multiply_values(const float (&weights)[kTiles][4], const T* values,
                                                 int width, float (&out)[kWidth / 8][4]) {
@@ -107,7 +108,7 @@ __device__ __forceinline__ void multiply_values(const float (&weights)[kTiles][4
   }
 }
 
-// The same key by key, without those of kNoWeight. `exchange` is shared memory of the warp with
+// out += P V, key by key, skipping weights of kNoWeight. `exchange`: shared memory of the warp with
 // room for the weights.
 template <class T, int kWidth, int kTiles>
 __device__ __forceinline__ void add_values_singly(const float (&weights)[kTiles][4],
@@ -137,18 +138,17 @@ __device__ __forceinline__ void add_values_singly(const float (&weights)[kTiles]
   }
 }
 
-// The results of a warp, per thread for rows lane / 4 and lane / 4 + 8.
+// The results of a warp. Each thread has parts of rows lane / 4 and lane / 4 + 8.
 template <int kWidth>
 struct Sums {
   float largest[2];
   float weights[2];          // this thread's part
-  float out[kWidth / 8][4];  // a tile of 8 columns: (row 0, 2 columns), (row 1, 2 columns)
+  float out[kWidth / 8][4];  // per 8 columns: 2 columns of the first row, 2 of the second
 };
 
 // A step of the online softmax (arXiv:1805.02867): turns scores into weights relative to the
-// largest score so far, and scales the sums to it. A hidden key has the score -inf. most: the
-// largest score of each row among those of this thread, or NaN. keeps(half, key): whether dropout
-// keeps this weight.
+// running max, and rescales the sums. A hidden key has the score -inf. most: this thread's largest
+// score of each row, or NaN. keeps(half, key): whether dropout keeps this weight.
 template <bool kSingly, int kTiles, int kWidth, class Keeps>
 __device__ __forceinline__ void add_weights(float (&scores)[kTiles][4], float (&most)[2],
                                             float to_power, Sums<kWidth>& sums,
@@ -165,7 +165,7 @@ __device__ __forceinline__ void add_weights(float (&scores)[kTiles][4], float (&
     const float after = most[half] <= before ? before : most[half];
     shrink[half] = before == after ? 1.0F : exp2_approx((before - after) * to_power);
     sums.largest[half] = after;
-    // While a row has seen nothing, its scores are -inf, and so their weights are 0.
+    // While a row has seen no key, its scores are -inf; with a reference of 0 their weights are 0.
     reference[half] = after == -INFINITY ? 0.0F : after;
     sums.weights[half] *= shrink[half];
   }

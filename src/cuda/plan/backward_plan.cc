@@ -26,14 +26,14 @@ const char* objection_to_half(const BackwardParams& params) {
   return nullptr;
 }
 
-// The one place where a kernel is chosen, the fastest first.
+// Chooses the kernel, trying the fastest first. No other code chooses.
 void choose_kernel(BackwardPlan& plan, const Device& device) {
   const BackwardParams& params = plan.params;
   if (params.d_q.data == nullptr && params.d_k.data == nullptr && params.d_v.data == nullptr) {
     return;
   }
   if (params.forward.call.batch * params.forward.call.kv_heads == 0) return;
-  // wgmma is an instruction of this compute capability alone.
+  // Only compute capability 9.0 has the instruction wgmma.
   plan.not_hopper = device.compute_capability == 90 ? hopper_backward_objection(params)
                                                     : "the compute capability is not 9.0";
   if (plan.not_hopper == nullptr) {
@@ -44,7 +44,7 @@ void choose_kernel(BackwardPlan& plan, const Device& device) {
   plan.kernel = plan.not_half == nullptr ? BackwardKernel::kHalf : BackwardKernel::kF32;
 }
 
-// Where the arrays of a call lie in its workspace; without memory, how many bytes they take.
+// Places the arrays of a call in its workspace and sets workspace_bytes; null: only counts bytes.
 void lay_out(BackwardPlan& plan, void* workspace) {
   rules::Arena arena(workspace);
   BackwardParams& params = plan.params;
@@ -74,7 +74,7 @@ std::optional<RotateBackParams> back_params(const RotateParams& rotate,
 
 void finish(BackwardPlan& plan, const BackwardCall& call, const Device& device) {
   BackwardParams& params = plan.params;
-  // Without elements there is nothing to write, whatever the address is.
+  // An empty d_bias is not written, even if its address is not null.
   if (call.gradients.d_bias.shape.elements() == 0) params.d_bias.data = nullptr;
   params.d_sinks = call.gradients.d_sinks.empty() ? nullptr : call.gradients.d_sinks.data();
   if (plan.transforms) {
@@ -84,7 +84,7 @@ void finish(BackwardPlan& plan, const BackwardCall& call, const Device& device) 
     plan.back_k =
         back_params(plan.transforms->k, params.d_k, forward.keys, call.gradients.d_k_gain);
   }
-  // Transformed rows are aligned, whatever the tensors are.
+  // Lay out first: transformed rows are aligned even if the tensors are not.
   lay_out(plan, nullptr);
   choose_kernel(plan, device);
 }

@@ -1,5 +1,5 @@
-// From a checked call of attention_backward() or attention_varlen_backward() to kernels and the
-// memory that they need.
+// Plans a checked call of attention_backward() or attention_varlen_backward(): its kernels and its
+// workspace.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@
 
 namespace multihead::cuda {
 
-// Computes d_q, d_k and d_v.
+// The kernel that computes d_q, d_k and d_v.
 enum class BackwardKernel : uint8_t {
-  kNone,    // none of them is asked for, or all are empty
+  kNone,    // no gradient is requested, or all are empty
   kHopper,  // wgmma and TMA
   kHalf,    // mma.sync
   kF32,     // supports everything
@@ -29,16 +29,18 @@ enum class BackwardKernel : uint8_t {
 struct BackwardPlan {
   BackwardParams params;
   BackwardKernel kernel = BackwardKernel::kNone;
-  // Why the earlier kernels do not serve the call; null for those that were not examined.
+  // Reasons why the faster kernels do not support the call; null for kernels that were not
+  // examined.
   const char* not_hopper = nullptr;
   const char* not_half = nullptr;
   std::optional<Transforms> transforms;  // of q and k, into the workspace
-  // The gradients of transformed rows become those of the rows before.
+  // The backward of the transforms: turns gradients of transformed rows into gradients of the
+  // original rows.
   std::optional<RotateBackParams> back_q, back_k;
   uint64_t workspace_bytes = 0;
 };
 
-// The operands of a call, of which addresses are not read.
+// The operands of a call. Planning does not read through their addresses.
 struct BackwardCall {
   const ConstAnyTensor &q, &k, &v;
   const AttentionOptions& options;
@@ -50,11 +52,11 @@ struct BackwardCall {
 BackwardPlan plan_backward(const BackwardCall& call, const engine::AttentionShape& shape,
                            const Device& device);
 
-// The same for packed sequences, whose tensors are those of attention_varlen_backward().
+// Plans a call with packed sequences; the tensors have the shapes of attention_varlen_backward().
 BackwardPlan plan_packed_backward(const BackwardCall& call, const PackedSequences& sequences,
                                   const Device& device);
 
-// Enqueues the call. The workspace has at least workspace_bytes.
+// Enqueues the call. The workspace must have at least workspace_bytes.
 Status run(BackwardPlan& plan, void* workspace, const Device& device, Stream stream);
 
 std::string explain(const BackwardPlan& plan, const Device& device);

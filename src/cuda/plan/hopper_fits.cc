@@ -1,4 +1,5 @@
-// Which calls the Hopper kernel serves. Everything else goes to the kernels for all options.
+// Decides which calls the Hopper kernels support. All other calls go to the kernels that support
+// every option.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace {
 constexpr const char* kTmaNeedsAlignment =
     "TMA needs addresses and strides that are multiples of 16 bytes, and no shared axis";
 
-// TMA reads 16-byte pieces: all strides of axes longer than 1 are positive multiples of 16 bytes
-// and below 2^40 bytes.
+// True if TMA can read the rows: it reads 16-byte chunks, so the strides of all axes longer than 1
+// are positive multiples of 16 bytes below 2^40 bytes.
 bool tma_reads(const rules::StoredRows& rows, const std::array<int64_t, 3>& extents) {
   constexpr int64_t kMostElements = int64_t{1} << 39;
   if (reinterpret_cast<uintptr_t>(rows.data) % 16 != 0) return false;
@@ -28,7 +29,8 @@ bool tma_reads(const rules::StoredRows& rows, const std::array<int64_t, 3>& exte
   return true;
 }
 
-// The kernel stores 16-byte pieces of 16-bit numbers, and 8-byte pieces of floats.
+// True if the kernel can store the rows: it stores 16-byte chunks of 16-bit numbers, or 8-byte
+// pairs of floats.
 bool stores_pieces(const rules::WritableRows& rows, const std::array<int64_t, 3>& extents) {
   const bool is_f32 = rows.type == DType::kF32;
   const int64_t piece = is_f32 ? 2 : 8;  // in elements
@@ -39,7 +41,7 @@ bool stores_pieces(const rules::WritableRows& rows, const std::array<int64_t, 3>
   return aligned;
 }
 
-// To what both directions read and compute.
+// Checks the inputs and options that forward and backward share. Null if they are supported.
 const char* objection_to_inputs(const ForwardParams& params) {
   const rules::AttentionParams& call = params.call;
   const DType type = call.q.type;
@@ -57,7 +59,7 @@ const char* objection_to_inputs(const ForwardParams& params) {
   if (call.alibi_slopes != nullptr || call.softcap > 0.0F) return "ALiBi or softcap changes scores";
   if (call.dropout.given()) return "there is dropout";
   const float scale = call.scale.of_queries * call.scale.of_scores * call.scale.of_softmax;
-  // The running maximum is that of the products before they are scaled.
+  // The running max is taken over unscaled products, so the scale must be positive.
   if (!(scale >= 0x1p-40F && scale <= 0x1p40F)) return "the scale is not within 2^-40 and 2^40";
 
   const Extents extents = extents_of(params);
@@ -66,7 +68,8 @@ const char* objection_to_inputs(const ForwardParams& params) {
       !tma_reads(call.v, {extents.batch, call.kv_heads, extents.keys})) {
     return kTmaNeedsAlignment;
   }
-  // Positions are 32-bit in the kernels, with space for one more tile, and so is the grid.
+  // The kernels use 32-bit positions, with room for one more tile. The grid size must fit in 32
+  // bits too.
   constexpr int64_t kMostRows = (int64_t{1} << 31) - 1024;
   const int64_t longest = call.queries > call.keys ? call.queries : call.keys;
   const int64_t most_tiles = (longest / 128 + 1) * call.heads;

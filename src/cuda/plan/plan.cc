@@ -16,10 +16,9 @@ using engine::AttentionShape;
 using rules::AttentionParams;
 using rules::StoredRows;
 
-// Above this number of rows for each key/value head, a block of the other kernels uses a row of K
-// and V for more query rows.
+// With more query rows per key/value head, the other kernels read K and V less often per query row.
 constexpr int64_t kMostDecodeRows = 16;
-// With fewer keys there is nothing to split.
+// Fewer keys are not worth splitting.
 constexpr int64_t kLeastDecodeKeys = 256;
 
 const char* objection_to_decode(const ForwardParams& params) {
@@ -40,7 +39,7 @@ void choose_decode(CallPlan& plan, const Device& device) {
   cut_keys(plan.splits, device);
 }
 
-// The one place where a kernel is chosen, the fastest first.
+// Chooses the kernel, trying the fastest first. No other code chooses.
 void choose_kernel(CallPlan& plan, const Device& device) {
   const AttentionParams& call = plan.params.call;
   if (call.out.data == nullptr && call.lse.data == nullptr) return;
@@ -50,7 +49,7 @@ void choose_kernel(CallPlan& plan, const Device& device) {
     choose_decode(plan, device);
     return;
   }
-  // wgmma is an instruction of this compute capability alone.
+  // Only compute capability 9.0 has the instruction wgmma.
   plan.not_hopper = device.compute_capability == 90 ? hopper_objection(plan.params)
                                                     : "the compute capability is not 9.0";
   if (plan.not_hopper == nullptr) {
@@ -61,7 +60,7 @@ void choose_kernel(CallPlan& plan, const Device& device) {
   plan.kernel = plan.not_half == nullptr ? Kernel::kHalf : Kernel::kF32;
 }
 
-// Where the arrays of a call lie in its workspace; without memory, how many bytes they take.
+// Places the arrays of a call in its workspace and sets workspace_bytes; null: only counts bytes.
 void lay_out(CallPlan& plan, void* workspace) {
   rules::Arena arena(workspace);
   AttentionParams& call = plan.params.call;
@@ -73,7 +72,7 @@ void lay_out(CallPlan& plan, void* workspace) {
 }
 
 void finish(CallPlan& plan, const Device& device) {
-  // Rotated rows are aligned, whatever the tensors are.
+  // Lay out first: rotated rows are aligned even if the tensors are not.
   lay_out(plan, nullptr);
   choose_kernel(plan, device);
   lay_out(plan, nullptr);
@@ -139,7 +138,7 @@ int launch_kernel(const CallPlan& plan, const Device& device, StreamHandle strea
 }  // namespace
 
 bool is_aligned(const StoredRows& rows) {
-  constexpr int64_t kElements = 8;  // of 2 bytes, in 16
+  constexpr int64_t kElements = 8;  // 8 elements of 2 bytes are 16 bytes
   for (const int64_t stride : rows.stride) {
     if (stride % kElements != 0) return false;
   }
@@ -224,7 +223,7 @@ CallPlan plan_cache(const engine::CacheCall& cache, const AttentionOutputs& outp
   AttentionParams& call = plan.params.call;
   call = engine::attention_params(cache.inputs, cache.shape, cache.options, outputs);
   plan.splits.pool_pages = pool_pages;
-  // The other kernels read tensors only.
+  // Caches always use the decode kernel: the other kernels read tensors only.
   const bool has_rows = call.batch * call.heads * call.queries != 0;
   if (has_rows && (call.out.data != nullptr || call.lse.data != nullptr)) {
     choose_decode(plan, device);

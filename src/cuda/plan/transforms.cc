@@ -12,7 +12,7 @@
 namespace multihead::cuda {
 namespace {
 
-// The transformed copy of a tensor (B, H, N, d): without gaps, of the same type.
+// Strides of the transformed copy of a tensor (B, H, N, d), which has no gaps.
 rules::RowStrides dense_strides(const Dims& shape) {
   return {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3]};
 }

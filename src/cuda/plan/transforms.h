@@ -1,4 +1,4 @@
-// QK-norm and RoPE of the queries and keys of a call on the device, before its other kernels.
+// QK-norm and RoPE of a call's queries and keys on the device, before its other kernels.
 #pragma once
 
 #include <optional>
@@ -16,12 +16,13 @@ struct Transforms {
   RotateParams q, k;
 };
 
-// Of q and k (B, H, N, d), or of all packed sequences (1, H, T, d); none if the call has neither.
+// Plans the transforms of q and k (B, H, N, d), or of all packed sequences (1, H, T, d). Returns
+// none if the call has neither QK-norm nor RoPE.
 std::optional<Transforms> plan_transforms(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                           const AttentionOptions& options,
                                           const ForwardParams& params);
 
-// Takes the memory of the transformed rows, and makes the call read them.
+// Reserves memory for the transformed rows in the workspace, and makes the call read them.
 void lay_out_transforms(std::optional<Transforms>& transforms, rules::AttentionParams& call,
                         rules::Arena& arena);
 

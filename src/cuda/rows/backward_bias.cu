@@ -1,9 +1,9 @@
-// d_bias: the gradients of the scores, summed along the axes that the bias shares. They are
-// computed again from Q, K, V, d_out and the LSE, in the tiles of backward_tile.h.
+// d_bias: the gradients of the scores, summed along the axes that the bias broadcasts (stride 0).
+// The gradients are recomputed from Q, K, V, d_out and the LSE, in the tiles of backward_tile.h.
 //
-// A block has 16 queries and 32 keys of d_bias, and goes through the batch entries and heads that
-// share them. Along an axis of queries or keys that is shared, it also goes through all its tiles,
-// and then adds up the rows or columns of its own. All sums are in a fixed order.
+// A block computes 16 queries x 32 keys of d_bias, and loops over the batch entries and heads that
+// share them. If d_bias is broadcast along queries or keys, the block also loops over all tiles of
+// that axis, and at the end adds up its 16 rows or 32 columns. All sums are in a fixed order.
 #include <cstddef>
 #include <cstdint>
 
@@ -22,7 +22,8 @@ namespace multihead::cuda {
 namespace backward {
 namespace {
 
-// The extents of d_bias in blocks, and how many indices of scores share one of them.
+// `blocks`: extent of d_bias along an axis, in thread blocks. `shared`: how many indices of the
+// scores share one of these.
 struct Axis {
   int64_t blocks, shared;
 };
@@ -32,7 +33,7 @@ __host__ __device__ Axis axis_of(int64_t stride, int64_t extent) {
 }
 
 struct Axes {
-  Axis batch, head, queries, keys;  // of queries and keys: tiles
+  Axis batch, head, queries, keys;  // queries and keys: in tiles
 
   __host__ __device__ explicit Axes(const BackwardParams& p)
       : batch(axis_of(p.d_bias.stride[0], p.forward.call.batch)),
@@ -49,14 +50,15 @@ struct ScoreTile {
   int64_t batch, head, first_query, first_key;
 };
 
-// Adds the gradients of a tile's scores: of 4 queries of this warp, and the key of this lane.
+// Adds the score gradients of a tile: each lane has one key, and the 4 queries of its warp.
 __device__ __forceinline__ void add_tile(const BackwardParams& p, const Tiles& tiles,
                                          const ScoreTile& tile, double (&sums)[kHeldOfWarp]) {
   const rules::AttentionParams& call = p.forward.call;
   const Entry entry = entry_of(p.forward, tile.batch);
   const int64_t end_query = rules::least_of(tile.first_query + kHeld, call.queries);
   const int64_t end_key = rules::least_of(tile.first_key + kStreamed, call.keys);
-  // Both ends of what a query sees rise with the query.
+  // The first and the last visible key never decrease as the query rises, so a tile whose last
+  // query sees only earlier keys, or whose first query sees only later keys, is hidden.
   if (entry.visibility.of_query(end_query - 1).last <= tile.first_key ||
       entry.visibility.of_query(tile.first_query).first >= end_key) {
     return;
@@ -64,7 +66,7 @@ __device__ __forceinline__ void add_tile(const BackwardParams& p, const Tiles& t
   const auto place_of = [&](int i) {
     return Place{tile.first_query + i < end_query, tile.head, tile.first_query + i};
   };
-  // Every warp has used the tile before.
+  // Wait until every warp has used the previous tile.
   sync_threads();
   copy_queries<kHeld>(p, tiles, entry, tiles.held_keys, tiles.head_dim, tiles.held_values,
                       tiles.value_dim, place_of);

@@ -1,5 +1,5 @@
-// Sums over rows that the backward needs beside its products: delta of each query row, and the
-// gradients of the sinks.
+// Sums over rows that the backward needs in addition to its products: delta of each query row, and
+// the gradients of the sinks.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1)
 
 constexpr int kSinkThreads = 256;
 
-// d_sink = -(sum over rows of the sink's weight * delta), by a block for each head.
+// d_sink = -(sum over rows of exp(sink - LSE) * delta); one block per head.
 __global__ void __launch_bounds__(kSinkThreads, 1)
     differentiate_sinks(const __grid_constant__ BackwardParams p) {
   const rules::AttentionParams& call = p.forward.call;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kSinkThreads, 1)
       const int64_t row = entry.first_query + query;
       const auto lse = static_cast<double>(*p.lse.row(entry.batch, head, row));
       const auto delta = static_cast<double>(*p.delta.row(entry.batch, head, row));
-      // A sink of -inf has weight 0 also in a row that sees nothing.
+      // Skip a sink of -inf: its weight is 0, but (-inf) - LSE is NaN for a row that sees no key.
       if (sink != -INFINITY) sum += exp(static_cast<double>(sink) - lse) * delta;
     }
   }

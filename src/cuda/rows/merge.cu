@@ -1,4 +1,4 @@
-// Joins two results over disjoint keys: a warp for each row.
+// Merges two attention results over disjoint keys; one warp per row.
 #include "cuda/rows.h"
 #include "cuda/rows/merge.h"
 #include "cuda/warp_rows.h"
@@ -15,11 +15,11 @@ __global__ void __launch_bounds__(kWarpRowThreads) merge_rows(const MergeParams 
   float* const lse = p.lse_a.row(batch, head, row);
   const float lse_a = *lse, lse_b = *p.lse_b.row(batch, head, row);
   const float most = lse_b > lse_a ? lse_b : lse_a;
-  // A part that has seen no key has no share, whatever its row holds.
+  // A result whose LSE is -inf saw no key and has weight 0, whatever its row holds.
   const float share_a = lse_a == -INFINITY ? 0.0F : expf(lse_a - most);
   const float share_b = lse_b == -INFINITY ? 0.0F : expf(lse_b - most);
   const float sum = share_a + share_b;
-  // Row and LSE are read by all lanes before lane 0 writes.
+  // All lanes must have read the LSE before lane 0 writes it.
   sync_warp();
   if (lane() == 0) *lse = sum == 0.0F ? -INFINITY : most + logf(sum);
   if (p.width == 0) return;

@@ -1,4 +1,4 @@
-// Two results over disjoint keys, joined.
+// Merges two attention results over disjoint keys.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace multihead::cuda {
 
-// Joined into `a`: rows of out (B, H, N, width), lse (B, H, N).
+// The merged result replaces `a`. out: (B, H, N, width); lse: (B, H, N).
 struct MergeParams {
   rules::Rows<float> out_a, lse_a;
   rules::Rows<const float> out_b, lse_b;

@@ -1,4 +1,4 @@
-// QK-norm (arXiv:2302.05442) and RoPE (arXiv:2104.09864): a warp for each row.
+// QK-norm (arXiv:2302.05442) and RoPE (arXiv:2104.09864); one warp per row.
 #include "cuda/rows.h"
 #include "cuda/rows/rotate.h"
 #include "cuda/warp_rows.h"
@@ -7,8 +7,8 @@
 namespace multihead::cuda {
 namespace {
 
-// The last packed sequence that begins at `row` or before. Row numbers of sequences are the
-// caller's: any search ends, at some sequence.
+// Returns the last packed sequence that begins at or before `row`, by binary search. `starts` come
+// from the caller unchecked; the search ends for any values.
 __device__ int64_t sequence_of(const RotateParams& p, const int32_t* starts, int64_t row) {
   int64_t sequence = 0, end = p.sequences;
   while (end - sequence > 1) {
@@ -39,7 +39,7 @@ __device__ int64_t position_of(const RotateParams& p, int64_t batch, int64_t row
   return p.of_queries ? p.visibility.position(batch, row) : row;
 }
 
-// 1 / sqrt(mean of squares + epsilon) of the row that begins at `row`.
+// 1 / sqrt(mean of squares + epsilon) of the row at offset `row`.
 __device__ double inverse_rms(const RotateParams& p, int64_t row) {
   double squares = 0.0;
   for (int64_t c = lane(); c < p.width; c += kWarpSize) {
@@ -50,7 +50,7 @@ __device__ double inverse_rms(const RotateParams& p, int64_t row) {
   return 1.0 / sqrt(mean + static_cast<double>(p.epsilon));
 }
 
-// What one pair of elements is rotated by.
+// The rotation of one pair of elements.
 struct Turn {
   rules::Pair at;
   float cosine, sine;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1) rotate_rows(const RotatePa
     const int64_t position = position_of(p, batch, row);
     for (int64_t pair = lane(); pair < pairs; pair += kWarpSize) {
       const auto [at, cosine, sine] = turn_of(p, position, pair);
-      // Both are read before either is written: y may be x.
+      // Read both elements before writing either, because y may be x.
       const float first = read(at.first), second = read(at.second);
       set_element(p.y.data, p.y.type, y_row + at.first, first * cosine - second * sine);
       set_element(p.y.data, p.y.type, y_row + at.second, first * sine + second * cosine);
@@ -92,7 +92,8 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1) rotate_rows(const RotatePa
   }
 }
 
-// Whether a row of packed sequences belongs to one, and so has a gradient.
+// True if a row belongs to a packed sequence, and so has a gradient. Always true without packed
+// sequences.
 __device__ bool has_gradient(const RotateBackParams& p, int64_t row) {
   if (p.rotate.cu_q == nullptr) return true;
   if (p.rotate.sequences == 0) return false;
@@ -102,10 +103,11 @@ __device__ bool has_gradient(const RotateBackParams& p, int64_t row) {
          row - starts[sequence] < p.longest;
 }
 
-constexpr int kColumns = static_cast<int>(kMaxWidth) / kWarpSize;  // of a row, for each lane
+constexpr int kColumns = static_cast<int>(kMaxWidth) / kWarpSize;  // elements of a row per lane
 
-// Turns one row back. With QK-norm, of r = 1 / rms(x) and g = gradient * gain: the gradient becomes
-// r g - x r^3 mean(g x), and gradient * r x is added to that of the gain.
+// Backward of one row. RoPE: rotates the gradient back by the same angles. QK-norm, with r = 1 /
+// rms(x) and g = gradient * gain: the gradient becomes r g - x r^3 mean(g x), and d_gain grows by
+// gradient * r x.
 __device__ void turn_back(const RotateBackParams& p, int64_t batch, int64_t head, int64_t row,
                           double (&d_gain)[kColumns]) {
   const RotateParams& forward = p.rotate;
@@ -114,7 +116,7 @@ __device__ void turn_back(const RotateBackParams& p, int64_t batch, int64_t head
   bool any = false;
   for (int c = lane(); c < width; c += kWarpSize) any = any || gradient[c] != 0.0F;
   if (ballot(any) == 0) return;
-  // All lanes have read before any writes.
+  // All lanes must have read the row before any lane writes.
   sync_warp();
   const int64_t pairs = forward.style == Rope::Style::kNone ? 0 : forward.rotary / 2;
   if (pairs != 0) {
@@ -127,7 +129,7 @@ __device__ void turn_back(const RotateBackParams& p, int64_t batch, int64_t head
     }
   }
   if (!forward.normalise) return;
-  // Pairs of other lanes are complete.
+  // Wait until other lanes have written their pairs.
   sync_warp();
   const int64_t x_row = rules::row_offset(forward.x.stride, batch, head, row);
   const double r = inverse_rms(forward, x_row);
@@ -150,7 +152,7 @@ __device__ void turn_back(const RotateBackParams& p, int64_t batch, int64_t head
   }
 }
 
-// A block for each part of d_gain.
+// One block per part of d_gain.
 __global__ void __launch_bounds__(kWarpRowThreads, 1)
     rotate_rows_back(const __grid_constant__ RotateBackParams p) {
   const RotateParams& forward = p.rotate;
@@ -177,7 +179,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1)
   }
 }
 
-// A warp for each element of d_gain.
+// One warp per element of d_gain.
 __global__ void __launch_bounds__(kWarpRowThreads)
     sum_gain_parts(const double* parts, int64_t count, int64_t width, float* d_gain) {
   const int64_t c = row_of_warp();
@@ -193,7 +195,7 @@ __global__ void __launch_bounds__(kWarpRowThreads)
 int launch_rotate(const RotateParams& params, StreamHandle stream) {
   const int64_t rows = params.batch * params.heads * params.rows;
   if (rows * params.width == 0) return 0;
-  // Without sequences no row has a position, and none is read afterwards.
+  // Without sequences no row has a position, and no later kernel reads a row.
   if (params.cu_q != nullptr && params.sequences == 0) return 0;
   return launch_warp_rows(rows, stream, rotate_rows, params);
 }

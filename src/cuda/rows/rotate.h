@@ -23,15 +23,15 @@ struct RotateParams {
 
   Rope::Style style = Rope::Style::kNone;
   double base = 1.0;
-  int64_t rotary = 0;  // elements of a row that are rotated
-  // (N) or (B, N); null: queries have the positions of `visibility`, keys those of their rows.
+  int64_t rotary = 0;  // number of rotated elements per row
+  // (N) or (B, N). Null: queries take their positions from `visibility`, keys their row number.
   const int32_t* positions = nullptr;
-  int64_t positions_stride = 0;  // from batch entry to batch entry
+  int64_t positions_stride = 0;  // distance between batch entries
   bool of_queries = false;
   rules::Visibility visibility;
 
-  // Packed sequences, see ForwardParams: the rows are those of all sequences, and the positions
-  // begin at 0 in each.
+  // Packed sequences, see ForwardParams: the tensor has the rows of all sequences, and positions
+  // restart at 0 in each sequence.
   const int32_t* cu_q = nullptr;
   const int32_t* cu_k = nullptr;
   int64_t sequences = 0;
@@ -42,17 +42,18 @@ int launch_rotate(const RotateParams& params, StreamHandle stream);
 
 // The backward of launch_rotate().
 struct RotateBackParams {
-  RotateParams rotate;  // of the forward; its y is not used
-  // (B, H, N, d): the gradient with respect to y becomes the one with respect to x. A row of zeros
-  // stays as it is, even if x is NaN there.
+  RotateParams rotate;  // parameters of the forward; y is not used
+  // (B, H, N, d). In: gradient with respect to y. Out: gradient with respect to x. A row of zeros
+  // stays zero, even if x is NaN in that row.
   rules::Rows<float> gradient;
-  int64_t longest = 0;      // packed sequences: rows of one that have a gradient
-  float* d_gain = nullptr;  // (d), may be null; else `gradient` is given
-  double* parts = nullptr;  // gain_parts() * d numbers of the workspace, with d_gain only
+  int64_t longest = 0;      // packed sequences: rows of each that have a gradient
+  float* d_gain = nullptr;  // (d), may be null; else `gradient` must be given
+  double* parts = nullptr;  // gain_parts() * d numbers in the workspace, only with d_gain
 };
 static_assert(std::is_trivially_copyable_v<RotateBackParams> && sizeof(RotateBackParams) <= 4096);
 
-// Rows of so many are added to one part of d_gain; the parts are then added in order.
+// Number of rows that are added to one part of d_gain. The parts are then added up in a fixed
+// order.
 inline constexpr int64_t kRowsOfGainPart = 64;
 
 inline int64_t gain_parts(const RotateParams& params) {

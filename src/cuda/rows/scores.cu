@@ -1,5 +1,5 @@
-// Captures of scores and weights, and the dropout mask: for looking at a call, not for speed. A
-// warp for each row, a key for each lane.
+// Captures of scores and weights, and the dropout mask. They serve inspection, not speed. One warp
+// per row, one key per lane.
 #include "cuda/rows.h"
 #include "cuda/rows/scores.h"
 #include "cuda/warp_rows.h"
@@ -7,7 +7,7 @@
 namespace multihead::cuda {
 namespace {
 
-// A query row of a capture against all keys.
+// A query row of a capture, scored against all keys.
 struct ScoredRow {
   const ScoresParams& p;
   const Entry& entry;
@@ -28,7 +28,7 @@ struct ScoredRow {
     return sum * call.k.scales[rules::row_offset(call.k.scale_stride, entry.batch, kv_head, slot)];
   }
 
-  // After step 4; without the factor of_softmax.
+  // The score after step 4 at the head of multihead/attention.h, without the factor of_softmax.
   __device__ float score(int64_t key) const {
     const rules::AttentionParams& call = p.forward.call;
     return biased_score(call, row, key, capped_score(call, product(key)));

@@ -1,4 +1,4 @@
-// Scores, weights and the dropout mask of chosen rows, for captures.
+// Captures of scores and weights for chosen rows, and the dropout mask.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace multihead::cuda {
 
-// The scores of one stage, (B, heads, rows, N_k).
+// Captures one stage of the scores, (B, heads, rows, N_k).
 struct ScoresParams {
   ForwardParams forward;
   int64_t pool_pages = 0;  // see SplitParams
@@ -23,7 +23,7 @@ static_assert(std::is_trivially_copyable_v<ScoresParams> && sizeof(ScoresParams)
 
 int launch_scores(const ScoresParams& params, StreamHandle stream);
 
-// forward.call.dropout_mask.
+// Writes forward.call.dropout_mask.
 int launch_dropout_mask(const ForwardParams& params, StreamHandle stream);
 
 }  // namespace multihead::cuda

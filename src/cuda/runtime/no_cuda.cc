@@ -1,5 +1,5 @@
-// In place of runtime.cc and the kernels where the build has no CUDA: every call is refused before
-// it enqueues anything.
+// Replaces runtime.cc and the kernels in builds without CUDA: every call returns kDevice before it
+// enqueues anything.
 #include "cuda/backward.h"
 #include "cuda/f32/decode.h"
 #include "cuda/kernels.h"

@@ -13,7 +13,7 @@ std::string text_of(cudaError_t error) {
 }
 
 Status error_of(const char* argument, const char* expected, cudaError_t error) {
-  // Errors that are not sticky would otherwise be reported again by the caller's next check.
+  // Clear the error: otherwise the caller's next cudaGetLastError() would report it again.
   cudaGetLastError();
   return {StatusCode::kDevice, argument, expected, text_of(error)};
 }
@@ -51,7 +51,7 @@ Status current_device(Device& device) {
 }
 
 Status validate_stream(Stream stream) {
-  // Unlike cudaStreamQuery(), this is allowed while a graph is captured.
+  // Unlike cudaStreamQuery(), this call is allowed during graph capture.
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture); error != cudaSuccess) {
     return error_of("stream", "a stream that takes work", error);

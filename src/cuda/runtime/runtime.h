@@ -1,5 +1,5 @@
-// What the entry points ask of CUDA. The emulator of the tests answers in its place, and no_cuda.cc
-// in builds without CUDA.
+// The queries that entry points make to the CUDA runtime. The tests' emulator and no_cuda.cc
+// (builds without CUDA) replace this implementation.
 #pragma once
 
 #include "cuda/kernels.h"
@@ -8,16 +8,17 @@
 
 namespace multihead::cuda {
 
-// The current device. kDevice if there is none, or it is older than compute capability 8.0.
+// Gets the current device. Returns kDevice if there is none, or if its compute capability is below
+// 8.0.
 Status current_device(Device& device);
 
-// kDevice if the stream cannot take work.
+// Returns kDevice if the stream cannot take work.
 Status validate_stream(Stream stream);
 
-// kDevice if the address is not memory that kernels of the current device may use.
+// Returns kDevice if kernels of the current device cannot use the memory at `address`.
 Status validate_memory(const char* argument, const void* address);
 
-// kDevice with CUDA's name, number and text of an error; ok for 0.
+// Returns kDevice with CUDA's name, number and text of an error; ok for 0.
 Status status_of(int error);
 
 }  // namespace multihead::cuda

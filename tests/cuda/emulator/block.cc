@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-// The first and last byte of the program and its static data, by the linker.
+// The linker's symbols for the first byte of the program and the end of its static data.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" char __executable_start;
 extern "C" char end;
@@ -31,16 +31,16 @@ namespace multihead::cuda::emulator {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kStack = 256U << 10U;  // of a thread; the lowest page is not accessible
+constexpr size_t kStack = 256U << 10U;  // per thread; the lowest page is not accessible
 constexpr size_t kSharedAlignment = 1024;
 constexpr int kLanes = 32;
-// Fills shared memory at the start of a block: NaN as any floating-point type.
+// Fills shared memory at the start of a block: NaN in every floating-point type.
 constexpr std::byte kPoison{0xFF};
 
 Block* the_block = nullptr;
 bool checked = false;
 
-// The fiber's stack belongs to its block.
+// Does not free the fiber's stack, which belongs to its block.
 struct KeepStack {
   static void deallocate(boost::context::stack_context& /*stack*/) {}
 };
@@ -78,7 +78,7 @@ Block::Block(int threads) : threads_(threads), warps_(static_cast<size_t>(thread
 void Block::bind(size_t shared_bytes, const KernelCall& call) {
   call_ = call;
   if (shared_bytes_ == shared_bytes && shared_ != nullptr) return;
-  // Of exactly this size.
+  // Allocate exactly this size, so that accesses beyond it are found.
   shared_bytes_ = shared_bytes;
   shared_memory_ = std::make_unique<std::byte[]>(shared_bytes + kSharedAlignment);
   const auto address = reinterpret_cast<uintptr_t>(shared_memory_.get());
@@ -241,7 +241,7 @@ void Block::report(const std::string& what, int actor) {
 void Block::fail(const std::string& what) {
   report(what);
   ended_ = true;
-  // Never resumed.
+  // This fiber is never resumed.
   suspend("");
 }
 
@@ -428,8 +428,8 @@ void run_grid(const std::array<uint32_t, 3>& grid, int threads, size_t shared_by
   std::vector<uint64_t> order(blocks);
   std::iota(order.begin(), order.end(), uint64_t{0});
   std::shuffle(order.begin(), order.end(), std::mt19937_64(device().seed() + launch));
-  // Blocks with their fibers are kept. One that a fault has ended is left where it stands: to
-  // unwind its fibers would run code of the kernel.
+  // Blocks and their fibers are reused. A block that a fault has ended is leaked, because unwinding
+  // its fibers would run code of the kernel.
   static auto* const blocks_of = new std::map<int, Block*>();
   Block*& block = (*blocks_of)[threads];
   if (block == nullptr) block = new Block(threads);

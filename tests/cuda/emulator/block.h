@@ -1,10 +1,10 @@
 // Runs the threads of a block as fibers on one CPU thread, in a random order, and checks their
-// accesses to memory.
+// memory accesses.
 //
-// A fiber runs until it waits: for a barrier, for the other lanes of its warp, or for a copy. Which
-// one runs next is random. What happens asynchronously (an on_idle() event) happens as late as
-// possible: only when no thread can go on. Whether two accesses can race does not depend on the
-// order that happened to be run, because vector clocks tell which accesses barriers order.
+// A fiber runs until it waits for a barrier, for the other lanes of its warp, or for a copy. The
+// next fiber is chosen at random. Asynchronous effects (on_idle() events) happen as late as
+// possible: only when no thread can continue. Races are found in every order, because vector clocks
+// tell which accesses are ordered by barriers.
 #pragma once
 
 #include <array>
@@ -24,14 +24,14 @@
 
 namespace multihead::cuda::emulator {
 
-// The index of a block in the grid, and the grid.
+// The index of a block in the grid, and the size of the grid.
 struct GridPlace {
   std::array<uint32_t, 3> block{}, grid{1, 1, 1};
 };
 
-// Calls a kernel with parameters that lie in [data, data + bytes).
+// Calls a kernel with its parameters at [data, data + bytes).
 struct KernelCall {
-  const void* kernel;  // its address
+  const void* kernel;  // address of the kernel
   void (*run)(const void* data);
   const void* data;
   size_t bytes;
@@ -43,9 +43,9 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // The next run() is of this kernel.
+  // Sets the kernel and the shared memory of the next run().
   void bind(size_t shared_bytes, const KernelCall& call);
-  // Runs one block; false if a fault ended it.
+  // Runs one block. Returns false if a fault ended it.
   bool run(const GridPlace& place, uint64_t launch);
 
   // --- For primitives, called by a thread of the block ---
@@ -53,51 +53,52 @@ class Block {
   int threads() const { return threads_; }
   int thread() const { return current_; }
   const GridPlace& place() const { return place_; }
-  // Of the launch since the program began, and of the block in its grid.
+  // Number of the launch since the program began, and of the block in its grid.
   uint64_t launch() const { return launch_; }
   uint64_t number() const { return block_; }
   std::byte* shared() { return shared_; }
   size_t shared_bytes() const { return shared_bytes_; }
   uint64_t random() { return random_(); }
 
-  // Lets other threads run until `ready()`; `what` is for the report of a deadlock. Checked only
-  // when no other thread can go on.
+  // Lets other threads run until `ready()`, which is checked only when no other thread can
+  // continue. `what` appears in the report of a deadlock.
   void wait(std::string what, std::function<bool()> ready);
-  // Runs `event` when no thread can go on, and then forgets it.
+  // Runs `event` once, when no thread can continue.
   void on_idle(std::function<void()> event) { events_.push_back(std::move(event)); }
   // Runs `check` when all threads have ended.
   void at_end(std::function<void()> check) { checks_.push_back(std::move(check)); }
 
-  // The asynchronous engine (copies by TMA, wgmma) is an actor as threads are.
+  // The actor number of the asynchronous engine (copies by TMA, wgmma). Threads are actors too.
   int async_actor() const { return threads_; }
   Clock& clock(int actor) { return clocks_[static_cast<size_t>(actor)]; }
-  // What `actor` did so far is ordered before whoever acquires `object`.
+  // release(): orders what `actor` did so far before any actor that later acquires `object`.
   void release(Clock& object, int actor);
   void acquire(const Clock& object, int actor) { clock(actor).join(object); }
 
-  // Checks an access to shared or global memory by an actor. Ends the block if the address is
-  // outside of all memory that it may use.
+  // Checks an access of an actor to shared or global memory. Ends the block if the address is
+  // outside all memory that it may use.
   void access(const void* address, size_t bytes, Access access, int actor);
-  // Marks bytes of shared memory that an asynchronous copy is going to write.
+  // Marks bytes of shared memory that an asynchronous copy will write.
   void set_in_flight(const void* shared, size_t bytes, bool in_flight);
-  // The last write of a byte of shared memory: its actor and time. False if there is none.
+  // Gets the actor and time of the last write to a byte of shared memory. Returns false if there
+  // was none.
   bool last_write(const void* shared, int& actor, uint32_t& time) const;
 
   // Reports a fault of the current thread.
   void report(const std::string& what) { report(what, current_); }
   void report(const std::string& what, int actor);
-  // Reports it and ends the block.
+  // Reports a fault of the current thread and ends the block.
   void fail(const std::string& what);
 
-  // Every lane of the current warp calls this with the same `kind`; the last one calls
+  // Every lane of the current warp calls this with the same `kind`. The last lane calls
   // `together(arguments)` with the arguments of all lanes.
   using Lanes = std::array<void*, 32>;
   void with_warp(const char* kind, void* argument, void (*together)(Block&, const Lanes&));
-  // Arrives at barrier `id`, and waits if `waits`.
+  // Arrives at barrier `id`, and waits there if `waits`.
   void barrier(int id, int threads, bool waits);
   void sync_warp();
 
-  // cp.async of the current thread.
+  // Implement cp.async of the current thread.
   void copy_async(void* shared, const void* global, int bytes, int valid);
   void commit_copies();
   void wait_copies(size_t pending);
@@ -134,10 +135,10 @@ class Block {
   };
 
   void start(int thread);
-  // Gives the processor back to run(); returns when the thread is ready again.
+  // Switches to run(), and returns when the thread is ready again.
   void suspend(const char* what);
   void wake(int thread);
-  // When no thread is ready: whether a waiting thread or an event made one ready.
+  // Called when no thread is ready. True if a waiting thread or an event made one ready.
   bool wake_waiters();
   bool run_event();
   void report_deadlock();
@@ -158,7 +159,7 @@ class Block {
   std::vector<std::unique_ptr<Thread>> fibers_;
   boost::context::fiber scheduler_;
   int current_ = -1;
-  int running_ = 0;  // threads that have not ended
+  int running_ = 0;  // number of threads that have not ended
   bool ended_ = false;
 
   std::vector<int> ready_;
@@ -173,13 +174,13 @@ class Block {
   std::mt19937_64 random_;
 };
 
-// The block whose code runs.
+// The block whose code is running.
 Block& block();
 
 // True while device code runs, whose accesses are checked; false within the emulator.
 bool checks_accesses();
 
-// What a primitive holds while it runs: its own accesses are not checked.
+// While a primitive holds this object, its own accesses are not checked.
 class InsideEmulator {
  public:
   InsideEmulator();
@@ -197,7 +198,7 @@ struct Launch {
   size_t shared_bytes;
 };
 using LaunchObserver = std::function<void(const Launch&)>;
-// If set, launches are given to it, and run nothing.
+// If set, the observer gets all launches, and no kernel runs.
 LaunchObserver& launch_observer();
 
 // Runs all blocks of a launch, in a random order.

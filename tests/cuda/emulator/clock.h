@@ -1,7 +1,8 @@
-// Vector clocks: which accesses of one thread another thread has been ordered after.
+// Vector clocks: they tell which accesses of one thread are ordered before the current point of
+// another.
 //
-// Lamport, "Time, clocks, and the ordering of events", 1978; race detection with them as in
-// FastTrack (Flanagan and Freund, PLDI 2009).
+// Lamport, "Time, clocks, and the ordering of events", 1978; race detection with vector clocks as
+// in FastTrack (Flanagan and Freund, PLDI 2009).
 #pragma once
 
 #include <algorithm>
@@ -11,8 +12,8 @@
 
 namespace multihead::cuda::emulator {
 
-// For each actor of a block, the time up to which its accesses are ordered before. An actor is a
-// thread, or the asynchronous engine.
+// For each actor of a block: all its accesses up to this time are ordered before the clock's owner.
+// An actor is a thread, or the asynchronous engine.
 class Clock {
  public:
   Clock() = default;
@@ -23,7 +24,7 @@ class Clock {
     return index < times_.size() ? times_[index] : 0;
   }
   void set(int actor, uint32_t time) { times_[static_cast<size_t>(actor)] = time; }
-  // Everything that is ordered before `other` is then ordered before this.
+  // Afterwards, all accesses that are ordered before `other` are also ordered before this.
   void join(const Clock& other) {
     if (times_.size() < other.times_.size()) times_.resize(other.times_.size());
     for (size_t i = 0; i < other.times_.size(); ++i) {

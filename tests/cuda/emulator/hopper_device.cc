@@ -1,4 +1,5 @@
-// More than 400 lines, because barriers, copies and products share the state of a block.
+// The emulated mbarriers, TMA copies and wgmma products. They are in one file because they share
+// the state of a block.
 #include "cuda/device/hopper_device.h"
 
 #include <algorithm>
@@ -30,28 +31,29 @@ using emulator::InsideEmulator;
 namespace {
 
 constexpr int kLanes = 32;
-// A signalling pattern that no kernel computes.
+// A signaling NaN pattern that no kernel computes.
 constexpr uint32_t kPoison = 0x7FA5'5A5AU;
 
 struct Mbarrier {
-  uint32_t arrivals = 0;  // of each phase
+  uint32_t arrivals = 0;  // expected per phase
   uint32_t arrived = 0;
   int64_t bytes = 0;  // expected and not yet copied
   uint64_t phase = 0;
-  Clock next, ended;  // of the current phase, of the last one
+  Clock next, ended;  // clocks of the current and of the last phase
 };
 
-// The 64 x N sums of one warp: 16 rows, in the registers of its lanes.
+// The 64 x N sums of one wgmma, as far as one warp has them: 16 rows, in the registers of its
+// lanes.
 struct Accumulator {
   std::array<float*, kLanes> d{};
   int columns = 0;
   std::vector<float> sums;  // 16 x columns
-  int pending = 0;          // products
+  int pending = 0;          // products not yet waited for
 };
 
 struct Product {
   std::shared_ptr<Accumulator> to;
-  std::array<const uint32_t*, kLanes> registers{};  // of a; null: the descriptor
+  std::array<const uint32_t*, kLanes> registers{};  // registers of a; null: a has a descriptor
   std::array<std::array<uint32_t, 4>, kLanes> values{};
   uint64_t a = 0, b = 0;
   DType type = DType::kBF16;
@@ -61,11 +63,11 @@ struct Product {
 
 struct WarpState {
   std::deque<Product> products;
-  uint64_t group = 0;  // that the next product belongs to
+  uint64_t group = 0;  // group of the next product
 };
 
 struct ThreadState {
-  bool fenced = false;      // wgmma_fence() since the last wgmma_wait()
+  bool fenced = false;      // wgmma_fence() was called since the last wgmma_wait()
   uint32_t proxy_time = 0;  // writes up to this time are visible to the asynchronous proxy
 };
 
@@ -76,7 +78,7 @@ struct State {
   std::vector<ThreadState> threads;
 };
 
-// The sums of products that nobody waited for may be anything.
+// Reports products that no thread waited for: their sums may have any value.
 void report_products_under_way(const State& of_block) {
   for (size_t warp = 0; warp < of_block.warps.size(); ++warp) {
     if (of_block.warps[warp].products.empty()) continue;
@@ -85,7 +87,7 @@ void report_products_under_way(const State& of_block) {
   }
 }
 
-// Of the block that runs.
+// State of the running block.
 State& state() {
   static State the_state;
   Block& now = block();
@@ -102,7 +104,7 @@ State& state() {
 
 ThreadState& this_thread() { return state().threads[static_cast<size_t>(block().thread())]; }
 
-// The 8 bytes of a barrier hold this and its index.
+// The 8 bytes of an initialized barrier hold this number plus the barrier's index.
 constexpr uint64_t kMbarrier = 0x6D62'6172'0000'0000U;
 
 Mbarrier& barrier_at(uint64_t* address) {
@@ -133,12 +135,12 @@ void arrive(uint64_t* address, int64_t bytes) {
   end_phase_if_complete(barrier);
 }
 
-// The address in shared memory, as bits of a descriptor or of a copy see it.
+// The address in shared memory, as in descriptors and copies.
 uint64_t offset_of(const void* shared) {
   return static_cast<uint64_t>(static_cast<const std::byte*>(shared) - block().shared());
 }
 
-// The swizzle of 128 bytes is one of address bits.
+// The 128-byte swizzle: XORs address bits 4 to 6 with bits 7 to 9.
 constexpr uint64_t swizzled(uint64_t offset) { return offset ^ ((offset >> 7U & 7U) << 4U); }
 
 float number_at(uint16_t bits, DType type) {
@@ -158,8 +160,8 @@ struct Descriptor {
   }
 };
 
-// Calls visit(row, column, offset) for each piece of eight numbers of a 16-column slice of `rows`
-// rows, or of a transposed one; `offset` is that of the piece in shared memory.
+// Calls visit(row, column, offset) for each chunk of eight numbers in a slice of `rows` rows and 16
+// columns, transposed if requested. `offset`: of the chunk in shared memory.
 template <class Visit>
 void for_each_piece(const Descriptor& at, size_t rows, bool transposed, const Visit& visit) {
   if (!transposed) {
@@ -171,7 +173,7 @@ void for_each_piece(const Descriptor& at, size_t rows, bool transposed, const Vi
     }
     return;
   }
-  for (size_t column = 0; column < 16; ++column) {  // a row of memory
+  for (size_t column = 0; column < 16; ++column) {  // each column is a row in memory
     for (size_t row = 0; row < rows; row += 8) {
       visit(row, column,
             swizzled(at.address + column / 8 * at.group_bytes + column % 8 * 128 +
@@ -180,7 +182,7 @@ void for_each_piece(const Descriptor& at, size_t rows, bool transposed, const Vi
   }
 }
 
-// Reads `rows` x 16 numbers; or, without `to`, checks the reads.
+// Reads `rows` x 16 numbers into `to`. If `to` is null, only checks the reads.
 void read_operand(const Descriptor& at, size_t rows, bool transposed, DType type, float* to,
                   int thread) {
   Block& now = block();
@@ -208,14 +210,14 @@ void read_operand(const Descriptor& at, size_t rows, bool transposed, DType type
   });
 }
 
-// The 16 rows of a's 64 that are those of a warp.
+// The warp's 16 rows of the 64 rows of a.
 Descriptor rows_of_warp(uint64_t a, int thread) {
   Descriptor at(a);
   at.address += static_cast<uint64_t>(thread / kLanes % 4) * 2 * at.group_bytes;
   return at;
 }
 
-// The index in sums of a lane's element i of d.
+// Index in Accumulator::sums of element i of a lane's d.
 size_t sum_index(size_t lane, size_t i, size_t columns) {
   const size_t row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
   return row * columns + column;
@@ -323,7 +325,8 @@ void enqueue(Block& now, const Block::Lanes& lanes) {
       std::copy_n(other.a.registers, 4, product.values[lane].begin());
     }
   }
-  // Reads that a barrier must order after the copies are those from here on.
+  // The product may read its operands from now on: check that barriers order these reads after the
+  // copies.
   if (call.a.registers == nullptr) {
     read_operand(rows_of_warp(product.a, first), 16, false, product.type, nullptr, first);
   }
@@ -362,7 +365,7 @@ int encode_tensor_map(TensorMap& map, const TensorMapShape& shape) {
     valid &= stride % 16 == 0 && stride > 0 && stride < kMostBytes;
   }
   for (const uint32_t box : shape.box) valid &= box > 0 && box <= 256;
-  valid &= shape.box[0] * 2 <= 128;  // the swizzle's width
+  valid &= shape.box[0] * 2 <= 128;  // width of the swizzle in bytes
   if (!valid) return kInvalidValue;
   map.shape = shape;
   return 0;
@@ -412,7 +415,8 @@ void tma_load_4d(void* shared, const TensorMap* map, uint64_t* barrier, int c0, 
     return now.fail("copies a box to shared byte " + std::to_string(to) +
                     ", which is not aligned to 1024 bytes or not large enough");
   }
-  // The copy may write from now on, and is ordered after what its thread knows now.
+  // The copy may write from now on. It is ordered after all accesses that are ordered before this
+  // call.
   Clock before;
   now.release(before, now.thread());
   const int engine = now.async_actor();
@@ -468,7 +472,7 @@ void fence_proxy_async() {
   Block& now = block();
   this_thread().proxy_time = now.clock(now.thread()).of(now.thread());
   Clock unused;
-  now.release(unused, now.thread());  // later writes have a later time
+  now.release(unused, now.thread());  // gives later writes a later time
 }
 
 uint64_t matrix_descriptor(const void* address, uint32_t block_bytes, uint32_t group_bytes) {

@@ -1,5 +1,5 @@
-// The functions that code compiled with -fsanitize=thread calls for each access to memory. Here
-// they check the accesses of device code; ThreadSanitizer itself is not linked.
+// The functions that code compiled with -fsanitize=thread calls for each memory access. Here they
+// check the accesses of device code; ThreadSanitizer itself is not linked.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +28,8 @@ void check_aligned(const void* address, size_t bytes, Access access) {
   if (!checks_accesses()) return;
   const InsideEmulator inside;
   Block& now = block();
-  // Compilers copy two numbers of 8 bytes by one access of 16, which nvcc would not.
+  // Limit the required alignment to 8 bytes: compilers merge two 8-byte accesses into one of 16
+  // bytes, which nvcc would not do.
   constexpr size_t kMostAligned = 8;
   if (reinterpret_cast<uintptr_t>(address) % std::min(bytes, kMostAligned) != 0) {
     now.fail("accesses " + std::to_string(bytes) + " bytes at an address that is not aligned");

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kGranule = 4;
 constexpr size_t kMostFindings = 20;
 
-// The bytes of granule `granule` that [first, end) covers.
+// Bit mask of the bytes of granule `granule` that lie in [first, end).
 uint8_t bytes_within(size_t granule, size_t first, size_t end) {
   uint8_t bytes = 0;
   for (size_t i = 0; i < kGranule; ++i) {
@@ -53,7 +53,7 @@ void Shadow::enter_block(Granule& granule, uint64_t launch, uint64_t block) {
 }
 
 Shadow::Cell& Shadow::place_for(Granule& granule, const Cell& cell, const Clock& clock) {
-  // Whether whatever conflicts with `old` later also conflicts with `cell`.
+  // True if every later access that conflicts with `old` also conflicts with `cell`.
   const auto covers = [&](const Cell& old) {
     return (old.bytes & ~cell.bytes) == 0 &&
            (cell.access == Access::kWrite || old.access == Access::kRead);
@@ -67,7 +67,7 @@ Shadow::Cell& Shadow::place_for(Granule& granule, const Cell& cell, const Clock&
   for (Cell& old : granule.cells) {
     if (clock.of(old.actor) >= old.time && covers(old)) return old;
   }
-  // Forget any read, or if there is none any write.
+  // Evict a remembered read, or a write if there is no read.
   const size_t first = ++victim_;
   for (size_t i = 0; i < granule.cells.size(); ++i) {
     Cell& old = granule.cells[(first + i) % granule.cells.size()];

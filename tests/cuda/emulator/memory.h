@@ -1,5 +1,5 @@
-// The memory of an emulated GPU, with a shadow that knows for each byte whether it was written, and
-// who read or wrote it last.
+// The memory of an emulated GPU. A shadow records for each byte whether it was written, and which
+// actors read or wrote it last.
 #pragma once
 
 #include <array>
@@ -12,11 +12,11 @@
 
 namespace multihead::cuda::emulator {
 
-// What kernels may do with a piece of global memory.
+// Allowed accesses of kernels to a range of global memory.
 enum class Use : uint8_t {
   kInput,      // read
-  kOutput,     // write, and read what they wrote
-  kWorkspace,  // the same
+  kOutput,     // write, and read only written bytes
+  kWorkspace,  // treated like kOutput
   kInPlace,    // read and write
 };
 
@@ -26,23 +26,24 @@ enum class Access : uint8_t { kRead, kWrite };
 // other.
 class Shadow {
  public:
-  // What is wrong with an access.
+  // The kind of fault of an access.
   enum class Fault : uint8_t { kNone, kRace, kRaceOfBlocks, kUnwritten, kInFlight };
   struct Result {
     Fault fault = Fault::kNone;
     size_t byte = 0;
-    int other = 0;  // kRace: the actor
+    int other = 0;  // kRace: the other actor
     Access other_access = Access::kRead;
   };
 
   void reset(size_t bytes, bool written);
-  // By an actor of block `block` of launch `launch`, at its time and in the order that `clock`
-  // knows.
+  // Checks and records an access of an actor of block `block` of launch `launch`, at the time of
+  // `clock`.
   Result access(size_t first, size_t bytes, Access access, int actor, const Clock& clock,
                 uint64_t launch, uint64_t block);
-  // Bytes that an asynchronous copy will write.
+  // Marks bytes that an asynchronous copy will write.
   void set_in_flight(size_t first, size_t bytes, bool in_flight);
-  // The last write of a byte, if this block did one: its actor and time.
+  // Gets the actor and time of the last write to a byte by this block. Returns false if there was
+  // none.
   bool last_write(size_t byte, int& actor, uint32_t& time) const;
 
  private:
@@ -53,7 +54,7 @@ class Shadow {
     uint8_t bytes = 0;   // bit i: byte i of the granule
     Access access = Access::kRead;
   };
-  // Four bytes. As in ThreadSanitizer, the last few accesses are remembered.
+  // Four bytes. Like ThreadSanitizer, it remembers the last few accesses.
   struct Granule {
     std::array<Cell, 4> cells{};
     uint64_t launch = 0, block = 0;
@@ -61,7 +62,7 @@ class Shadow {
     uint8_t others_read = 0, others_wrote = 0;  // by other blocks of the launch
   };
   static void enter_block(Granule& granule, uint64_t launch, uint64_t block);
-  // The remembered access that `cell` replaces.
+  // Returns the remembered access that `cell` replaces.
   Cell& place_for(Granule& granule, const Cell& cell, const Clock& clock);
 
   std::vector<Granule> granules_;
@@ -69,18 +70,18 @@ class Shadow {
   size_t victim_ = 0;
 };
 
-// Global memory that kernels may use, and what was found.
+// Global memory that kernels may use, and the faults found.
 class Device {
  public:
   // Kernels may use [data, data + bytes) until unmap().
   void map(const void* data, size_t bytes, Use use, std::string name);
   void unmap(const void* data);
 
-  // Of the order in which threads run.
+  // Seed of the order in which threads run.
   void set_seed(uint64_t seed) { seed_ = seed; }
   uint64_t seed() const { return seed_; }
 
-  // Every fault of kernels since the last call, in words.
+  // Returns the text of every fault since the last call.
   std::vector<std::string> take_findings();
   void report(std::string finding);
 

@@ -1,5 +1,4 @@
-// src/cuda/runtime/runtime.h for the emulator: the memory that a test has mapped is that of device
-// 0.
+// src/cuda/runtime/runtime.h for the emulator: memory that a test has mapped belongs to device 0.
 #include "cuda/runtime/runtime.h"
 
 #include <string>

@@ -1,5 +1,5 @@
-// A CUDA runtime for runtime_test.cc: what src/cuda/runtime/runtime.cc uses of it, with the numbers
-// of CUDA's own header. A test sets what it answers.
+// A fake CUDA runtime for runtime_test.cc: the part that src/cuda/runtime/runtime.cc uses, with the
+// constants of CUDA's own header. Tests set its answers.
 #pragma once
 
 #include <map>
@@ -44,7 +44,7 @@ struct Runtime {
   std::map<cudaDeviceAttr, int> attributes;
   cudaPointerAttributes pointer{cudaMemoryTypeDevice, 0};
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cudaError_t last = cudaSuccess;  // what cudaGetLastError() would give
+  cudaError_t last = cudaSuccess;  // next result of cudaGetLastError()
 };
 inline Runtime runtime;
 

@@ -1,6 +1,6 @@
-// The primitives of src/cuda/device/device.h on the CPU; see block.h for how threads run. Device
-// code includes "cuda/device/device.h" and finds this file, because this folder comes first among
-// the include paths.
+// The primitives of src/cuda/device/device.h on the CPU; block.h says how threads run. Device code
+// includes "cuda/device/device.h" and finds this file, because this folder comes first in the
+// include path.
 #pragma once
 
 #include <bit>
@@ -10,7 +10,7 @@
 #include "multihead/tensor.h"
 #include "rules/element.h"
 
-// CUDA's words for functions and parameters.
+// CUDA's keywords for functions and parameters.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 #define __global__
 #define __device__
@@ -44,7 +44,7 @@ void barrier_sync(int id, int threads);
 void barrier_arrive(int id, int threads);
 
 namespace emulator {
-// The bits of lane `from`'s value.
+// Returns the bits of lane `from`'s value.
 uint64_t exchange(uint64_t bits, int from);
 void copy_async(void* shared, const void* global, int bytes, int valid);
 void wait_copies(int pending);

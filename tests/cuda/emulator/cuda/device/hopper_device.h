@@ -1,13 +1,13 @@
 // The primitives of src/cuda/device/hopper_device.h on the CPU.
 //
-// Copies by TMA arrive as late as possible: when no thread can go on. Products by wgmma read shared
-// memory and the registers of a, and write d, in wgmma_wait(); until then d is NaN. Each warp is on
-// its own: a warp's wait says nothing about the other three of its warpgroup.
+// TMA copies arrive as late as possible: when no thread can continue. wgmma products read shared
+// memory and the registers of a, and write d, in wgmma_wait(); until then d is NaN. A wait covers
+// only its own warp, not the other three warps of the warpgroup.
 //
-// Reported are: use of barriers that are not initialised, bytes that no barrier expects, reads of
-// memory whose copy is under way, products of memory that threads wrote without
-// fence_proxy_async(), products without wgmma_fence(), changes of d or a before the wait, and
-// accesses by the asynchronous engine or to its memory that no barrier orders.
+// The emulator reports: use of uninitialized barriers; bytes that no barrier expects; reads of
+// memory whose copy is under way; products of memory that threads wrote without
+// fence_proxy_async(); products without wgmma_fence(); changes of d or a before the wait; and
+// accesses by the asynchronous engine, or to its memory, that no barrier orders.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ void fence_proxy_async();
 namespace emulator {
 void set_max_registers(int registers);
 struct Operand {
-  const uint32_t* registers = nullptr;  // or null, and:
+  const uint32_t* registers = nullptr;  // if null, the descriptor below is used
   uint64_t descriptor = 0;
 };
 void wgmma(float* d, int columns, DType type, const Operand& a, uint64_t b, bool transposed_b,

@@ -1,4 +1,4 @@
-// launch() of src/cuda/device/launch.h, for the emulator: the kernel has run when it returns.
+// launch() of src/cuda/device/launch.h for the emulator: the kernel has ended when it returns.
 #pragma once
 
 #include <cstddef>

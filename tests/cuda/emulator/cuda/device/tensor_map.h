@@ -1,5 +1,5 @@
-// src/cuda/device/tensor_map.h for the emulator: the description as it is given, and the checks
-// that the driver makes.
+// src/cuda/device/tensor_map.h for the emulator: stores the description unchanged, and makes the
+// driver's checks.
 #pragma once
 
 #include "cuda/device/tensor_map_shape.h"
