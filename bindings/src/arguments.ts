@@ -8,9 +8,9 @@ import { utf8Decoder } from './utf8.js';
 /** The numbers of dtypes on the wire. The core does not look at that of booleans. */
 const dtypeCodes: Record<DType, number> = { ...dtypes, bool: 0 };
 
-// Whole numbers by the C++ type that they go to. WebAssembly takes any other number modulo 2³², so the compiler accepts
-// none that has not been checked: checkCount(), checkWhole() and checkExtents() make these types, and the core's results
-// have them. The symbols exist for the compiler alone.
+// Types of whole numbers, by the C++ type that the core reads. WebAssembly takes a number outside of that range modulo
+// 2³², so the functions of wire.ts accept these types alone. checkCount(), checkWhole() and checkExtents() make them, and
+// results of the core have them. The symbols exist for the compiler alone.
 declare const int32: unique symbol;
 declare const uint32: unique symbol;
 declare const int64: unique symbol;

@@ -47,7 +47,12 @@ export interface MultiheadErrorParts {
 const mostOfArgument = 100;
 const mostOfSentence = 4096;
 
-/** A refused call. It has changed nothing, and the next call works. */
+/**
+ * A call that was refused or has failed. It has changed nothing, unless its own documentation says otherwise, and the
+ * next call works, with two exceptions. After `E_FATAL` the instance is dead: every call of it throws `E_FATAL`, and its
+ * tensors and objects are lost. After `E_WORKER` the objects that lived in the worker are lost; other calls of the pool
+ * work.
+ */
 export class MultiheadError extends Error {
   /** Always `'MultiheadError'`. */
   override readonly name = 'MultiheadError';

@@ -26,7 +26,7 @@ const mostLevels = 4;
 /** Entries of arrays and properties of objects that the copies of one call may have, at all levels together. */
 const mostCopied = 2 ** 17;
 
-/** Counts what a call copies. Nested arrays that are the same, sparse or a proxy hold more than they take to make. */
+/** Counts what a call copies. An array that is sparse, a proxy, or given many times has more entries than it takes memory. */
 export class CopyBudget {
   readonly #argument: string;
   #copied = 0;

@@ -75,7 +75,7 @@ export function packArguments(
 const sameSeats = (a: Handle, b: Handle): boolean =>
   a.seats.length === b.seats.length && a.seats.every((seat, rank) => seat === b.seats[rank]);
 
-/** How the arguments of one call are copied. */
+/** The state that the arguments of one call share while they are copied. */
 interface Copying {
   /** `own` has no overridden properties. */
   readonly copied: (own: Numbers) => Numbers;

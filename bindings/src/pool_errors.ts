@@ -38,7 +38,7 @@ export const endedWorker = (why: string): MultiheadError =>
     argument: 'worker',
     expected: 'a worker that finishes the call',
     got: `one that ended (${why})`,
-    message: `the worker that ran this call has ended (${why}); another takes its place, and the next call works`,
+    message: `the worker that ran this call has ended (${why}); objects that lived in it are lost, and another takes its place`,
   });
 
 export const unsendable = (error: unknown): MultiheadError =>

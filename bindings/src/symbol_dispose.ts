@@ -5,11 +5,14 @@ interface DisposableClass {
   readonly prototype: { dispose(): void };
 }
 
-/** Returns Symbol.dispose, and defines it if it is missing. Tests pass another `holder` than Symbol. */
+/**
+ * Returns Symbol.dispose, and defines it if it is missing: as the symbol that the helpers of esbuild, Babel and swc use
+ * then, so that classes of other libraries stay disposable. Tests pass another `holder` than Symbol.
+ */
 export function polyfillSymbolDispose(holder: object = Symbol): symbol {
   const existing: unknown = Reflect.get(holder, 'dispose');
   if (typeof existing === 'symbol') return existing;
-  const symbol = Symbol('Symbol.dispose');
+  const symbol = Symbol.for('Symbol.dispose');
   Object.defineProperty(holder, 'dispose', { value: symbol });
   return symbol;
 }

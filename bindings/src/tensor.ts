@@ -264,10 +264,10 @@ export let coreOf: {
 export const isProxyOfTensor = (value: unknown): boolean =>
   isA(value, WasmTensor) && coreOf(value) === undefined;
 
-/** More prototypes than any object has that is not made to have ever more. */
+/** The most prototypes that isA() follows. Ordinary objects have fewer. */
 const mostPrototypes = 100;
 
-/** As instanceof, which need not end for a proxy that is its own prototype. */
+/** Tests what instanceof tests, but ends for a proxy that is its own prototype too. */
 export function isA<C extends object>(value: unknown, { prototype }: { readonly prototype: C }): value is C {
   let from = value;
   for (let level = 0; level < mostPrototypes && typeof from === 'object' && from !== null; level += 1) {

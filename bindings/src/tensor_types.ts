@@ -46,10 +46,12 @@ export interface Tensor<D extends DType = 'f32'> {
    * call: when the WebAssembly memory grows, older views are detached (their length becomes 0), and
    * the property returns a new one.
    *
-   * Do not use a view after {@link Tensor.dispose}: the memory may then belong to another tensor. The
-   * garbage collector does not free a tensor while this array is reachable, but another array on the
-   * same buffer, such as `data.subarray(1)`, does not prevent that. To keep the numbers, copy them with
-   * {@link Tensor.toFloat32}, or with `data.slice()` for bits and booleans.
+   * Do not use a view after {@link Tensor.dispose}. The memory may then belong to another tensor, or to the allocator:
+   * a write changes that tensor, or a later call ends with `E_FATAL`. The garbage collector does not free a tensor
+   * while this array is reachable, but another array on the same buffer, such as `data.subarray(1)`, does not prevent
+   * that. To keep the numbers or to send them to another thread, copy them with {@link Tensor.toFloat32}, or with
+   * `data.slice()` for bits and booleans: `postMessage(tensor.data)` and `structuredClone(tensor.data)` copy the whole
+   * WebAssembly memory.
    *
    * @throws {MultiheadError} `E_DISPOSED` after {@link Tensor.dispose}.
    */

@@ -56,7 +56,7 @@ export function bitsOf(data: TypedArray): Uint16Array {
 const byteLengthGetter = Object.getOwnPropertyDescriptor(ArrayBuffer.prototype, 'byteLength')
   ?.get as Getter;
 
-/** The first `length` elements of an array that has them. Another thread may grow the buffer of `data` at any time. */
+/** The first `length` elements of `data`. Another thread may make an array on a shared buffer longer at any time. */
 export const firstOf = <T extends TypedArray>(data: T, length: number): T =>
   isArrayBuffer(bufferOf(data)) ? data : pristine(data, length);
 

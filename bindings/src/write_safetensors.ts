@@ -76,8 +76,8 @@ const refused = (argument: string, expected: string, got: string): MultiheadErro
   new MultiheadError('E_OPTION', { argument, expected, got });
 
 /**
- * Reads a tensor, and gives a function that looks its numbers up: code of the caller's that another tensor runs may
- * dispose it, detach its buffer, or let the memory grow. Both throw the error of a tensor that is not valid.
+ * Checks a tensor, and returns a function that checks it again and gives its numbers. Between the two, code of the
+ * caller's, such as a getter of another tensor, may dispose the tensor, detach its buffer, or let the memory grow.
  */
 function checkTensor(name: string, value: unknown): () => SafetensorsTensor {
   if (name === metadataName || !isUnicode(name)) {
