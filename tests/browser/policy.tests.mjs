@@ -18,11 +18,10 @@ async function startReportingServer() {
   server.server.prependListener('request', (request, response) => {
     if (request.url === '/violation') request.on('data', (part) => reports.push(String(part)));
     const { writeHead } = response;
-    response.writeHead = (status, headers) =>
-      writeHead.call(response, status, {
-        ...headers,
-        'Content-Security-Policy': `${headers['Content-Security-Policy']}; report-uri /violation`,
-      });
+    response.writeHead = (status, headers) => {
+      const { 'Content-Security-Policy': policy } = headers;
+      return writeHead.call(response, status, { ...headers, ...(policy && { 'Content-Security-Policy': `${policy}; report-uri /violation` }) });
+    };
   });
   return { ...server, reports };
 }
