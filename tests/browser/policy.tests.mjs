@@ -26,7 +26,7 @@ async function startReportingServer() {
   return { ...server, reports };
 }
 
-/** The pages's violations are collected as `window.violations`. */
+/** Collects the page's violations as `window.violations`. */
 const watch = (page) =>
   page.evaluateOnNewDocument(() => {
     window.violations = [];
@@ -35,7 +35,7 @@ const watch = (page) =>
     });
   });
 
-/** What has been refused with an error; "missing" where the browser has no Trusted Types. */
+/** Gives the names of the attempts that end with an error; "missing" where the browser has no Trusted Types. */
 const attempts = () => {
   const { trustedTypes } = globalThis;
   if (!trustedTypes) return 'missing';
