@@ -41,8 +41,7 @@ function importsOf(bundle: Bundle, name: string): string[] {
 }
 
 /**
- * The first script, which fetches the WebAssembly, with what it imports, and the worker: all are asked for before the page's
- * script runs.
+ * Requests the first script, which fetches the WebAssembly, its imports, and the worker before the page's script runs.
  */
 export const earlyRequests: Plugin = {
   name: 'early-requests',

@@ -23,7 +23,7 @@ export const policyInPage = [
   'trusted-types multihead default',
 ].join('; ');
 
-/** The same in a header, which alone can forbid other pages to show this one in a frame. */
+/** policyInPage for the header. Only a header can forbid other pages to show this one in a frame. */
 export const contentSecurityPolicy = `${policyInPage}; frame-ancestors 'none'`;
 
 const defaultRoot = fileURLToPath(new URL('../build/web', import.meta.url));

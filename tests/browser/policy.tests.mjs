@@ -1,4 +1,4 @@
-// The page's security policy: what it forbids, and that nothing of the page needs what it forbids.
+// The page's security policy: it forbids markup and scripts of others, and no part of the page violates it.
 
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';

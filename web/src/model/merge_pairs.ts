@@ -38,7 +38,7 @@ export function mergePairs(
   for (let pair = pairs.pop(); pair; pair = pairs.pop()) {
     const { at, left, right } = pair;
     const second = after[at]!;
-    // Skip a pair of which one part has been merged with another since: parts only grow.
+    // Skip the pair if one of its parts has been merged with another part since: parts only grow.
     if (parts[at] !== left || parts[second] !== right) continue;
     parts[at] = left + right;
     parts[second] = '';
