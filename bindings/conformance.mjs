@@ -883,9 +883,6 @@ function runCase(mh, entry, tensors) {
 
 const messageOf = (error) => (error instanceof Error ? error.message : String(error));
 
-/** As one line of output: a name can hold anything. */
-const oneLine = (text) => text.replaceAll(/[\u0000-\u001f\u007f]/g, ' ').slice(0, 400);
-
 /** The cases of a manifest and their tensors. */
 async function readManifest(library, folder, name) {
   const manifest = parseJson(await readRegularFile(join(folder, name)));
@@ -898,12 +895,14 @@ async function readManifest(library, folder, name) {
 }
 
 async function runBuild(library, folder, simd) {
+  const { printable } = await import('./dist/printable.js');
   const mh = await library.load({ simd });
   const manifests = (await readdir(folder)).filter((name) => extname(name) === '.json').sort();
   const count = { passed: 0, failed: 0 };
   const add = (name, reason) => {
     count[reason === undefined ? 'passed' : 'failed'] += 1;
-    if (reason !== undefined) console.log(`${oneLine(`FAIL ${name}: ${reason}`)} [${simd}]`);
+    // A name can hold anything.
+    if (reason !== undefined) console.log(`${printable(`FAIL ${name}: ${reason}`, 400)} [${simd}]`);
   };
   for (const manifest of manifests) {
     const prefix = manifest.replace(/\.json$/, '');

@@ -41,8 +41,7 @@ function importsOf(bundle: Bundle, name: string): string[] {
 }
 
 /**
- * Requests these before the page's script runs: the first script, which fetches the WebAssembly, with its imports, and
- * the worker.
+ * Requests the first script, which fetches the WebAssembly, its imports, and the worker before the page's script runs.
  */
 export const earlyRequests: Plugin = {
   name: 'early-requests',

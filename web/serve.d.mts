@@ -2,7 +2,7 @@ import type { Server } from 'node:http';
 
 /** The security policy as the page itself can state it, in a meta element. */
 export const policyInPage: string;
-/** The same with `frame-ancestors`, which only a header can state. */
+/** policyInPage with `frame-ancestors`, which only a header can state. */
 export const contentSecurityPolicy: string;
 
 export interface ServeOptions {

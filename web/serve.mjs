@@ -23,7 +23,7 @@ export const policyInPage = [
   'trusted-types multihead default',
 ].join('; ');
 
-/** The same in a header, which alone can forbid other pages to show this one in a frame. */
+/** policyInPage for the header. Only a header can forbid other pages to show this one in a frame. */
 export const contentSecurityPolicy = `${policyInPage}; frame-ancestors 'none'`;
 
 const defaultRoot = fileURLToPath(new URL('../build/web', import.meta.url));
@@ -44,7 +44,6 @@ const types = {
 };
 
 const headers = {
-  'Content-Security-Policy': contentSecurityPolicy,
   'Cross-Origin-Embedder-Policy': 'require-corp',
   'Cross-Origin-Opener-Policy': 'same-origin',
   'Cross-Origin-Resource-Policy': 'same-origin',
@@ -83,6 +82,13 @@ function refuse(response, status, text, extra = {}) {
 const policyOfDocs =
   "default-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; base-uri 'none'; frame-ancestors 'self'";
 
+/** The policy for a file that may become a document or a worker, which alone it governs; the header is longer than some files. */
+function policyFor(root, file) {
+  if (!/\.(html|m?js|svg)$/.test(file)) return {};
+  const inDocs = file.startsWith(join(root, 'docs') + sep);
+  return { 'Content-Security-Policy': inDocs ? policyOfDocs : contentSecurityPolicy };
+}
+
 /** Whether the client's copy, named by If-None-Match, is still good. */
 const isFresh = (header, etag) =>
   header?.trim() === '*' || (header ?? '').split(',').some((tag) => tag.trim().replace(/^W\//, '') === etag);
@@ -107,7 +113,7 @@ async function answer(root, bodyOf, request, response) {
   const hashed = file.includes(`${sep}assets${sep}`);
   const caching = {
     ...headers,
-    ...(file.startsWith(join(root, 'docs') + sep) && { 'Content-Security-Policy': policyOfDocs }),
+    ...policyFor(root, file),
     'Cache-Control': hashed ? 'public, max-age=31536000, immutable' : 'no-cache',
     ETag: etag,
     ...(compressible && { Vary: 'Accept-Encoding' }),

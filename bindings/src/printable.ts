@@ -1,4 +1,4 @@
-// Names and other words from outside, such as those of a file, in the form in which errors and pages show them.
+// Makes names and other words that come from files printable, for errors and pages.
 
 /** Characters that end a line, steer a terminal or change the order of their neighbours, and unpaired surrogates. */
 const controls = /[\p{Cc}\p{Zl}\p{Zp}\p{Cs}\p{Bidi_Control}]/gu;
@@ -13,5 +13,5 @@ const shortened = (text: string, most: number): string =>
 /** At most `most` characters of a text, with escapes such as "\u202e" for control characters. */
 export const printable = (text: string, most = 80): string => escaped(shortened(text, most));
 
-/** The same in quotation marks, as in JSON. */
+/** printable() in quotation marks, with the escapes of JSON. */
 export const quoted = (text: string, most = 80): string => escaped(JSON.stringify(shortened(text, most)));

@@ -1,4 +1,4 @@
-// The page's security policy: what it forbids, and that nothing of the page needs what it forbids.
+// The page's security policy: it forbids markup and scripts of others, and no part of the page violates it.
 
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
@@ -18,16 +18,15 @@ async function startReportingServer() {
   server.server.prependListener('request', (request, response) => {
     if (request.url === '/violation') request.on('data', (part) => reports.push(String(part)));
     const { writeHead } = response;
-    response.writeHead = (status, headers) =>
-      writeHead.call(response, status, {
-        ...headers,
-        'Content-Security-Policy': `${headers['Content-Security-Policy']}; report-uri /violation`,
-      });
+    response.writeHead = (status, headers) => {
+      const { 'Content-Security-Policy': policy } = headers;
+      return writeHead.call(response, status, { ...headers, ...(policy && { 'Content-Security-Policy': `${policy}; report-uri /violation` }) });
+    };
   });
   return { ...server, reports };
 }
 
-/** The pages's violations are collected as `window.violations`. */
+/** Collects the page's violations as `window.violations`. */
 const watch = (page) =>
   page.evaluateOnNewDocument(() => {
     window.violations = [];
@@ -36,7 +35,7 @@ const watch = (page) =>
     });
   });
 
-/** What has been refused with an error; "missing" where the browser has no Trusted Types. */
+/** Gives the names of the attempts that end with an error; "missing" where the browser has no Trusted Types. */
 const attempts = () => {
   const { trustedTypes } = globalThis;
   if (!trustedTypes) return 'missing';

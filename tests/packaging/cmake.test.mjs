@@ -261,7 +261,7 @@ const exportedBy = (library) =>
     .map((line) => /^(.*) [A-Za-z] [0-9a-f]+/.exec(line)?.[1] ?? line)
     .filter((name) => !/^[^(]*\bstd::/.test(name));
 
-/** Internal functions that the other libraries call; src/rules/shared.h marks them. */
+/** Internal functions that the other libraries call, marked by src/rules/shared.h. */
 const SHARED_INTERNALS = `
   engine::Buffer::reserve engine::Scratch::reserve engine::release
   engine::attention_params engine::backward_params engine::begin_backward engine::end_backward engine::make_cache_call

@@ -68,6 +68,13 @@ describe('serve', () => {
     }
   });
 
+  it('sends the policy with what it governs: documents and scripts', async () => {
+    const policyOf = async (path: string) => (await get(path)).headers['content-security-policy'];
+    expect(await policyOf('/assets/main.js')).toBe(contentSecurityPolicy);
+    expect(await policyOf('/assets/core.wasm')).toBeUndefined();
+    expect(await policyOf('/missing')).toBeUndefined();
+  });
+
   it('serves .wasm with its type, and hashed names as cacheable', async () => {
     const { headers } = await get('/assets/core.wasm?x=1');
     expect(headers['content-type']).toBe('application/wasm');

@@ -23,8 +23,9 @@ uint32_t code_point(std::string_view character) {
   return code;
 }
 
-// Whether a character moves the cursor, ends the line or changes the order of its neighbours:
-// Unicode's categories Cc, Zl and Zp and its property Bidi_Control. All are below U+10000.
+// True for a character that steers a terminal, ends the line or changes the order of its
+// neighbours: Unicode's categories Cc, Zl and Zp and its property Bidi_Control. All are below
+// U+10000.
 bool is_control(uint32_t code) {
   const auto within = [code](uint32_t first, uint32_t last) {
     return first <= code && code <= last;

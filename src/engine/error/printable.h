@@ -1,5 +1,4 @@
-// Names and other words from outside, such as those of a file, in the form in which errors and
-// programs show them.
+// Makes names and other words that come from files printable, for errors and programs.
 #pragma once
 
 #include <cstddef>

@@ -121,7 +121,7 @@ TEST(Safetensors, ErrorsShowWordsOfTheFileInPrintableForm) {
     EXPECT_EQ(message.find('\n'), std::string::npos) << message.substr(0, 500);
     EXPECT_EQ(message.find("\u202E"), std::string::npos) << message.substr(0, 500);
   }
-  // The same names in a dict that cannot be written.
+  // A dict with such names that cannot be written.
   const float numbers[2] = {};
   const std::string name = "x\n\u202E" + std::string(1'000'000, 'y');
   for (const auto& [wrong, tensor] :

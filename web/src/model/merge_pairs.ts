@@ -21,7 +21,7 @@ export function mergePairs(
 ): string[] {
   /** Each part at the index of its first letter; empty at its other letters. */
   const parts = [...letters];
-  /** Where the parts before and after the one at an index begin. */
+  /** Indices at which the neighbours of a part begin, at the index of its first letter. */
   const before = parts.map((_, at) => at - 1);
   const after = parts.map((_, at) => at + 1);
   const pairs = new Heap();
@@ -38,7 +38,7 @@ export function mergePairs(
   for (let pair = pairs.pop(); pair; pair = pairs.pop()) {
     const { at, left, right } = pair;
     const second = after[at]!;
-    // Skip a pair of which one part has been merged with another since: parts only grow.
+    // Skip the pair if one of its parts has been merged with another part since: parts only grow.
     if (parts[at] !== left || parts[second] !== right) continue;
     parts[at] = left + right;
     parts[second] = '';

@@ -117,5 +117,5 @@ const sources = {
 
 export type FormulaName = keyof typeof sources;
 
-/** As large as a displayed formula, but at the left: browsers centre one with display="block" in any case. */
+/** Makes a formula in the size of a displayed one, but at the left: browsers centre one with display="block". */
 export const formula = (name: FormulaName): Element => element('math', { displaystyle: 'true' }, [sources[name]]);
