@@ -138,6 +138,16 @@ struct AttentionParams {
     return result;
   }
   bool captures_anything() const { return !captures.empty() || weights.out.data != nullptr; }
+  // Whether anything is to be written, of whatever the call asks for.
+  bool writes_anything() const {
+    if (batch == 0 || rows() == 0) return false;
+    if (out.data != nullptr || lse.data != nullptr) return true;
+    if (keys == 0) return false;
+    return weights.out.data != nullptr || dropout_mask.data != nullptr ||
+           std::any_of(captures.begin(), captures.end(), [](const ScoreCapture& capture) {
+             return capture.out.shape.elements() != 0;
+           });
+  }
   bool needs_softmax() const {
     return out.data != nullptr || lse.data != nullptr || captures_weights();
   }

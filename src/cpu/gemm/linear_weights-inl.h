@@ -16,6 +16,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // One row of weights per lane; lanes without a row repeat the last one.
@@ -112,6 +113,7 @@ HWY_INLINE hn::Vec<D> sum_of_lanes(D d, Square<D>& square) {
   return square.row[0];
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

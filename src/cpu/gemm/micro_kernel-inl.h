@@ -24,6 +24,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 enum class ALayout {
@@ -285,6 +286,7 @@ HWY_INLINE void product(D d, const Product<A>& p, size_t rows, size_t vecs) {
   product<kLayout, Arithmetic>(d, p, rows, vecs, [&](size_t, size_t) { return p.depth; });
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

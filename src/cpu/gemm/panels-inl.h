@@ -17,6 +17,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Size of a packed panel of B: 384 kB, which stay in L2 beside the rows of A and C. With kColMajor
@@ -168,6 +169,7 @@ HWY_INLINE void multiply_panels(const PanelProduct& p, float* HWY_RESTRICT packe
   }
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -15,6 +15,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // 1 / (1 + e^-x) and 1 / (1 + e^x), computed from e^-|x|, which neither overflows nor cancels.
@@ -96,6 +97,7 @@ HWY_INLINE Activated<V> activation(D d, Activation which, V x) {
   return {hn::Mul(x, s.value), hn::Mul(s.value, mul_add(x, s.complement, one))};
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -14,6 +14,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Zeros from `count` on. The branch avoids masked stores, which are microcode on AVX2: with them,
@@ -88,6 +89,7 @@ HWY_INLINE float sum_of(int64_t width, Value&& value) {
   return hn::ReduceSum(d, sum);
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

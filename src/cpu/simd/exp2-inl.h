@@ -13,6 +13,22 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+
+// External linkage: with one address, the same functions of several files are one in a
+// WebAssembly module.
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+inline constexpr float kExp2Table[] = {1.8775766733621336e-3F, 8.989340094734271e-3F,
+                                       5.582631805001183e-2F,  2.4015361704534777e-1F,
+                                       6.931530732000738e-1F,  9.999999250635296e-1F};
+#else
+// Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits; 127 more
+// make those bits the biased exponent of 2^n.
+inline constexpr float kExp2Table[] = {
+    1.327647197932044e-3F, 9.675541334208834e-3F, 5.550713273542788e-2F, 2.4022119723848628e-1F,
+    6.931469670647336e-1F, 1.0000000716546822F,   12582912.0F + 127.0F,  -127.0F};
+#endif
+
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr float kLog2E = 1.44269504088896340736F;
@@ -23,18 +39,7 @@ inline constexpr float kLog2E = 1.44269504088896340736F;
 using Exp2Table = const float*;
 
 inline Exp2Table exp2_table() {
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  static constexpr float kTable[] = {1.8775766733621336e-3F, 8.989340094734271e-3F,
-                                     5.582631805001183e-2F,  2.4015361704534777e-1F,
-                                     6.931530732000738e-1F,  9.999999250635296e-1F};
-#else
-  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits; 127 more
-  // make those bits the biased exponent of 2^n.
-  static constexpr float kTable[] = {
-      1.327647197932044e-3F, 9.675541334208834e-3F, 5.550713273542788e-2F, 2.4022119723848628e-1F,
-      6.931469670647336e-1F, 1.0000000716546822F,   12582912.0F + 127.0F,  -127.0F};
-#endif
-  Exp2Table table = kTable;
+  Exp2Table table = kExp2Table;
 #if HWY_ARCH_WASM
   asm("" : "+r"(table));
 #endif
@@ -86,6 +91,7 @@ HWY_INLINE V exp2_clamped(D d, Exp2Table HWY_RESTRICT table, V x) {
 #endif
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

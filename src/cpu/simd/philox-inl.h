@@ -15,6 +15,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 struct PhiloxKeys {
@@ -93,6 +94,7 @@ class DropoutWords {
   V second2_, second3_;  // words 2 and 3 after the second, without the part equal in all lanes
 };
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

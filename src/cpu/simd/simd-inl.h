@@ -1,5 +1,6 @@
 // Operations that Highway lacks, or does in more instructions than needed. This file, as every
-// -inl.h, is compiled once for each SIMD target.
+// -inl.h, is compiled once for each SIMD target, and has internal linkage: files have flags of their
+// own.
 #if defined(MULTIHEAD_CPU_SIMD_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_SIMD_SIMD_INL_H_
 #undef MULTIHEAD_CPU_SIMD_SIMD_INL_H_
@@ -14,6 +15,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using DF = hn::ScalableTag<float>;
@@ -95,6 +97,7 @@ struct Bf16PairArithmetic {
 inline constexpr bool kHasBf16Pairs = false;
 #endif
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

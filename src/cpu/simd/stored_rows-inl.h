@@ -18,6 +18,19 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+
+// f16 where no instruction converts it. The constants are read through a volatile pointer, because
+// V8 would rebuild known constants in the inner loop. External linkage, as kExp2Table.
+struct F16Constants {
+  int32_t kept = static_cast<int32_t>(0x8FFFFFFFU);  // sign, exponent and mantissa
+  int32_t exponent = 0x1F << 23;
+  int32_t infinite = 0xFF << 23;
+  float scale = 0x1p112F;  // from one exponent bias to the other
+};
+inline const F16Constants kF16Constants{};
+inline const F16Constants* const volatile kHiddenF16Constants = &kF16Constants;
+
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Without an instruction for f16, Highway 1.2 converts infinities and NaN to large numbers.
@@ -86,17 +99,6 @@ HWY_INLINE V dot(D d, const Read& read, const float* HWY_RESTRICT q, size_t step
   }
   return hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3]));
 }
-
-// f16 where no instruction converts it. The constants are read through a volatile pointer, because
-// V8 would rebuild known constants in the inner loop.
-struct F16Constants {
-  int32_t kept = static_cast<int32_t>(0x8FFFFFFFU);  // sign, exponent and mantissa
-  int32_t exponent = 0x1F << 23;
-  int32_t infinite = 0xFF << 23;
-  float scale = 0x1p112F;  // from one exponent bias to the other
-};
-inline const F16Constants kF16Constants{};
-inline const F16Constants* const volatile kHiddenF16Constants = &kF16Constants;
 
 template <class D>
 requires(!kConvertsF16) class FloatReader<hwy::float16_t, D> {
@@ -317,6 +319,7 @@ HWY_INLINE void read_bf16_row(D d, const StoredRows& rows, int64_t batch, int64_
   std::fill(to + width, to + padded, uint16_t{0});
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

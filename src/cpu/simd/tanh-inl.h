@@ -16,6 +16,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // score -> cap * tanh(score / cap). The error is at most 3 units in the last place of the cap, and
@@ -63,6 +64,7 @@ HWY_INLINE V cap_score(D d, const ScoreCap& of, V score) {
   return hn::IfThenElse(is_large, hn::CopySign(large, score), hn::Mul(score, r));
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -15,6 +15,7 @@
 #include "hwy/highway.h"
 
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 
 struct TileSize {
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64  // 32 registers
@@ -84,6 +85,7 @@ struct TileSize {
   // faster than two or four; eight, which do not fit the registers, lose 3.5 %.
 };
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 
 #endif  // MULTIHEAD_CPU_SIMD_TILE_SIZE_H_

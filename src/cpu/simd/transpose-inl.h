@@ -14,6 +14,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 template <class D>
@@ -151,6 +152,7 @@ HWY_INLINE void transpose_back(D d, const float* HWY_RESTRICT from, size_t strid
   }
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

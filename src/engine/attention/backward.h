@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "engine/attention/plan.h"
@@ -26,6 +27,8 @@ struct CheckedRow {
   CheckedRow(const ConstAnyTensor& q, const ConstAnyTensor& k, const AttentionOptions& options,
              const AttentionShape& shape);
 
+  // How many of the row's scores check() reads: N_k, or none if they have a closed form.
+  int64_t scores() const { return closed_form.has_value() ? 0 : k.shape[2]; }
   // Of the row's scores, N_k floats.
   ScoreCapture capture(float* scores) const {
     return {.stage = ScoreStage::kMasked, .out = {scores, {1, 1, 1, k.shape[2]}}, .first_row = row};
@@ -36,6 +39,7 @@ struct CheckedRow {
   AttentionOptions options;  // of that head
   int64_t row;
   bool exists;
+  std::optional<float> closed_form;  // the LSE, if it has one
 };
 
 // Takes the memory that the jobs of a plan share, see BackwardParams.

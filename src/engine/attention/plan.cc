@@ -6,6 +6,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/processor.h"
+#include "engine/attention/closed_form.h"
 #include "engine/attention/cut.h"
 #include "engine/runtime/linear_choice.h"
 #include "rules/dropout_mask.h"
@@ -179,16 +180,43 @@ void plan_blocks(AttentionPlan& plan, const AttentionParams& p, const TargetTrai
   plan.blocks.copies_values |= plan.copies_split_lines && splits_cache_lines(p.v);
 }
 
+// An LSE is divided into jobs of rows. Captures are divided by batch entry alone: a call may have
+// any number of heads and rows of which they want only a few.
+void cut_closed_form(AttentionPlan& plan, const TargetTraits& target) {
+  const AttentionParams& p = plan.params;
+  constexpr double kOfRow = 200, kOfScore = 30;  // about, of multiplications and additions
+  if (p.lse.data != nullptr) {
+    plan.blocks = cut_into_blocks(p, target);
+    plan.operations = kOfRow * static_cast<double>(p.batch * p.kv_heads * p.rows());
+    return;
+  }
+  plan.blocks = {.rows = p.rows(),
+                 .row_parts = 1,
+                 .heads = p.kv_heads,
+                 .head_parts = 1,
+                 .jobs = p.batch,
+                 .key_block = p.keys,
+                 .key_blocks = 1};
+  for (const ScoreCapture& capture : p.captures) {
+    plan.operations += kOfScore * static_cast<double>(capture.out.shape.elements());
+  }
+}
+
 // The one place where a path is chosen.
 void choose_path(AttentionPlan& plan, float scale, Precision precision, bool packed) {
   AttentionParams& p = plan.params;
-  // Rows without results, such as those of values of width 0, are not visited.
-  if (p.batch * p.rows() == 0 ||
-      !(p.needs_softmax() || p.captures_anything() || p.dropout_mask.data != nullptr)) {
+  // Decided before anything is multiplied: tensors without elements may have any extents.
+  if (!p.writes_anything()) {
     plan.not_decode = plan.not_amx = plan.not_bf16 = plan.not_short = Objection::kNoWork;
     return;
   }
   const TargetTraits target = cpu::target_traits();
+  if (has_closed_form(p)) {
+    plan.path = Path::kClosedForm;
+    plan.not_decode = Objection::kNoWork;
+    cut_closed_form(plan, target);
+    return;
+  }
   plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
                     static_cast<double>(p.keys) * static_cast<double>(p.head_dim + p.value_dim);
   plan.not_decode = objection_to_decode(p, packed);
@@ -328,6 +356,24 @@ rules::BackwardParams backward_params(const AttentionInputs& inputs, const Atten
   return params;
 }
 
+namespace {
+
+// Whether some gradient depends on the products of a row and a key. Without columns of q, k and v
+// the gradients of all scores are zero, so a bias that all keys share keeps its zeros.
+bool needs_products(const rules::BackwardParams& params, const AttentionGradients& gradients) {
+  const auto has_elements = [](const Tensor& tensor) {
+    return tensor.given() && tensor.shape.elements() != 0;
+  };
+  const AttentionParams& p = params.forward;
+  if (has_elements(gradients.d_q) || has_elements(gradients.d_k) || has_elements(gradients.d_v)) {
+    return true;
+  }
+  if (!has_elements(gradients.d_bias) || p.batch == 0 || p.rows() == 0) return false;
+  return p.head_dim != 0 || p.value_dim != 0 || !keys_share_mask_and_bias(p);
+}
+
+}  // namespace
+
 BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            const ConstAnyTensor& v, const AttentionShape& shape,
                            const AttentionOptions& options, const AttentionResults& results,
@@ -346,12 +392,17 @@ BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
     params.forward.first.batch = part.first_batch;
     params.forward.first.head = part.first_head;
   }
+  // Decided before anything is multiplied: tensors without elements may have any extents.
   const AttentionParams& p = params.forward;
+  const bool multiplies = needs_products(params, gradients);
+  const bool has_rows = p.batch != 0 && p.rows() != 0;
+  if (!multiplies && (gradients.d_sinks.empty() || !has_rows)) return plan;
   plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
                     static_cast<double>(p.keys) *
                     static_cast<double>(3 * p.head_dim + 2 * p.value_dim);
   plan.geometry = cut_into_backward(params, cpu::target_traits(), part.jobs);
   plan.scratch_bytes = cpu::backward_scratch_bytes(params, plan.geometry);
+  if (!multiplies) plan.geometry.jobs = 0;  // the sinks need delta alone
   return plan;
 }
 

@@ -117,13 +117,13 @@ struct BackwardPlan {
 
   // Elements of params.query_turns; 0 if no two jobs add to the same d_q.
   uint64_t query_turns() const {
-    if (geometry.chunks <= 1 || params.d_q.data == nullptr) return 0;
+    if (jobs() == 0 || geometry.chunks <= 1 || params.d_q.data == nullptr) return 0;
     const rules::AttentionParams& p = params.forward;
     return static_cast<uint64_t>(p.batch * p.kv_heads * geometry.blocks.row_parts);
   }
   // Elements of params.key_turns; 0 if no two jobs add to the same d_k and d_v.
   uint64_t key_turns() const {
-    if (geometry.row_jobs <= 1) return 0;
+    if (jobs() == 0 || geometry.row_jobs <= 1) return 0;
     if (params.d_k.data == nullptr && params.d_v.data == nullptr) return 0;
     const rules::AttentionParams& p = params.forward;
     return static_cast<uint64_t>(p.batch * p.kv_heads * geometry.chunks);

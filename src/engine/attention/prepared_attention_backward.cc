@@ -73,15 +73,21 @@ Status PreparedAttentionBackward::run(const Data& data) {
     if (call_ == nullptr) return engine::option_error(Name::kPrepared, Message::kPreparedCall);
     Call& call = *call_;
     const engine::AttentionShape& s = call.shape;
-    const int64_t queries = s.batch * s.heads * s.queries, keys = s.batch * s.kv_heads * s.keys;
+    // Not products of their own: without elements, the extents may be any.
+    const auto elements_of = [&](int64_t heads, int64_t rows, int64_t width) {
+      return Dims{s.batch, heads, rows, width}.elements();
+    };
+    const int64_t out_elements = elements_of(s.heads, s.queries, s.value_dim);
     const struct {
       Name name;
       const void* address;
       int64_t elements;
-    } inputs[] = {
-        {Name::kQ, data.q, queries * s.head_dim}, {Name::kK, data.k, keys * s.head_dim},
-        {Name::kV, data.v, keys * s.value_dim},   {Name::kOut, data.out, queries * s.value_dim},
-        {Name::kLse, data.lse, queries},          {Name::kDOut, data.d_out, queries * s.value_dim}};
+    } inputs[] = {{Name::kQ, data.q, elements_of(s.heads, s.queries, s.head_dim)},
+                  {Name::kK, data.k, elements_of(s.kv_heads, s.keys, s.head_dim)},
+                  {Name::kV, data.v, elements_of(s.kv_heads, s.keys, s.value_dim)},
+                  {Name::kOut, data.out, out_elements},
+                  {Name::kLse, data.lse, elements_of(s.heads, s.queries, 1)},
+                  {Name::kDOut, data.d_out, out_elements}};
     for (const auto& [name, address, elements] : inputs) {
       if (address == nullptr && elements != 0) return engine::no_address(name);
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/attention/closed_form.h"
 #include "engine/attention/transform.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
@@ -89,6 +90,8 @@ void run_block_job(const AttentionPlan& plan, const cpu::BlockJob& job, const cp
       return cpu::forward_tile_block(p, plan.blocks, job, next, scratch);
     case Path::kBf16Blocks:
       return cpu::forward_bf16_block(p, plan.blocks, job, next, scratch);
+    case Path::kClosedForm:
+      return closed_form_block(p, plan.blocks, job);
     case Path::kBlocks:
     case Path::kDecode:
       return cpu::forward_block(p, plan.blocks, job, next, scratch);

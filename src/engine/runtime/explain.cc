@@ -69,6 +69,7 @@ std::string explain(const LinearChoice& choice) {
 std::string explain(const PathChoice& choice) {
   const rules::BlockGeometry& blocks = choice.blocks;
   if (choice.jobs() == 0) return "nothing to compute";
+  if (choice.path == Path::kClosedForm) return "closed form: queries and keys have width 0";
   if (choice.path == Path::kDecode) {
     return "decode: " + count_of(choice.splits.rows, " query rows for each key/value head, ") +
            count_of(choice.splits.splits, " splits of ") +

@@ -14,6 +14,7 @@ enum class Path : uint8_t {
   kBf16Blocks,  // the same with products of bf16 pairs; kBlocks again if a result is NaN
   kShortHeads,  // few keys, few options: less set-up for each head
   kDecode,      // few query rows: the keys are split, and the results merged
+  kClosedForm,  // queries and keys have width 0: nothing is multiplied, see closed_form.h
 };
 
 // Why a path does not serve a call.

@@ -121,7 +121,9 @@ class PackedBackward {
       if (Status status = check_lse(threads, scratch); !status.ok()) return status;
     }
     const int64_t heads = given_.q.shape[1];
-    engine::parallel_for(threads, sequences() * heads, [&](int64_t index, int thread) {
+    // Without a query there may be any number of heads.
+    const int64_t rows = given_.q.shape[0] == 0 ? 0 : sequences() * heads;
+    engine::parallel_for(threads, rows, [&](int64_t index, int thread) {
       const BackwardPlan& plan = plans_.plans()[static_cast<size_t>(index / heads)];
       if (index % heads == 0) engine::begin_turns(plan);
       cpu::backward_rows(plan.params, 0, index % heads, scratch.of_thread(thread));
@@ -176,7 +178,8 @@ class PackedBackward {
         queries_of(d_out_, s),
         {.d_q = rows_of(gradients_.d_q, first_query, end_query),
          .d_k = rows_of(gradients_.d_k, first_key, end_key),
-         .d_v = rows_of(gradients_.d_v, first_key, end_key)});
+         .d_v = rows_of(gradients_.d_v, first_key, end_key),
+         .d_sinks = gradients_.d_sinks});
     const CheckedRow checked = checked_row(s);
     if (checked.exists) {
       plan.scratch_bytes =
@@ -187,8 +190,8 @@ class PackedBackward {
 
   Status reserve(const PackedJobs& jobs, Context& context) {
     int64_t longest = 0;
-    for (const BackwardPlan& plan : plans_.plans()) {
-      longest = std::max(longest, plan.params.forward.keys);
+    for (size_t s = 0; s < given_.sequences(); ++s) {
+      longest = std::max(longest, checked_row(s).scores());
     }
     scores_.resize(static_cast<size_t>(context.threads()));
     const auto lay_out = [&](void* memory) {
@@ -219,12 +222,14 @@ class PackedBackward {
     const CheckedRow checked = checked_row(s);
     if (!checked.exists) return {};
     const ScoreCapture capture = checked.capture(scores);
-    const AttentionPlan plan = plan_of(checked, capture);
-    for (int64_t job = 0; job < plan.jobs(); ++job) {
-      engine::run_block(plan, job, plan.jobs(), scratch);
+    if (checked.scores() > 0) {
+      const AttentionPlan plan = plan_of(checked, capture);
+      for (int64_t job = 0; job < plan.jobs(); ++job) {
+        engine::run_block(plan, job, plan.jobs(), scratch);
+      }
     }
     const ConstTensor lse = lse_of(results_.lse, given_.cu_q[s], given_.cu_q[s + 1]);
-    return checked.check({scores, static_cast<size_t>(checked.k.shape[2])},
+    return checked.check({scores, static_cast<size_t>(checked.scores())},
                          lse.data[checked.row * lse.strides[2]]);
   }
 

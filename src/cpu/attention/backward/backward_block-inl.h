@@ -24,6 +24,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The layout of a job's scratch memory. Rows are padded with zeros to whole vectors: key_lanes is
@@ -83,8 +84,6 @@ inline BackwardScratch lay_out_backward(const BackwardParams& params, const Back
   s.bytes = take.bytes();
   return s;
 }
-
-namespace {
 
 // A block of keys and its values.
 struct BackwardKeys {

@@ -15,6 +15,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kCacheLine = 64;
@@ -123,6 +124,7 @@ class PrefetchedRows {
   const char* row_ = nullptr;
 };
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

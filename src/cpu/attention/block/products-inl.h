@@ -20,6 +20,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 struct F32Products {
@@ -128,6 +129,7 @@ struct Bf16PairProducts {
 };
 #endif
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -35,6 +35,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline size_t score_lanes() { return TileSize::kScoreVecs * hn::Lanes(DF()); }
@@ -117,8 +118,6 @@ inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry&
   s.bytes = take.bytes();
   return s;
 }
-
-namespace {
 
 // Rows whose scores against a key block are computed, turned into weights and multiplied by V
 // before the next panel's.

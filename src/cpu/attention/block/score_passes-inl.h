@@ -20,6 +20,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 struct ScoreTile {
@@ -296,6 +297,7 @@ HWY_NOINLINE void drop_weights(D d, const ScoreTile& tile, const RowPlace* place
   }
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -20,6 +20,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The reference of a row may stay below its maximum, but no weight exceeds 2^kMostExponent: sums
@@ -163,6 +164,7 @@ HWY_NOINLINE bool online_softmax(D d, float* HWY_RESTRICT scores, size_t stride,
   return true;
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

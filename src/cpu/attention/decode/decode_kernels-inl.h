@@ -30,6 +30,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Without a prefetch instruction: loads one number per cache line, so that many misses are in
@@ -385,6 +386,7 @@ DecodeKernels<D> decode_kernels_for(DType type, const SplitGeometry& g) {
   });
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -16,6 +16,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // SplitGeometry in the integers of loops, and widths in whole vectors.
@@ -99,6 +100,7 @@ inline DecodeScratch lay_out_split(const DecodeSizes& sizes, void* memory) {
   return s;
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

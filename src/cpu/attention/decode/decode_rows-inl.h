@@ -17,6 +17,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr auto kMostTileRows = static_cast<size_t>(kDecodeTileRows);
@@ -89,6 +90,7 @@ HWY_NOINLINE void pass_row_options(const AttentionParams& p, const DecodeRowOpti
   }
 }
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -25,6 +25,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The arrays of a job in its scratch memory.
@@ -318,6 +319,7 @@ class ShortHeads {
   int64_t head_ = 0;
 };
 
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

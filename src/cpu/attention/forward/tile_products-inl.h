@@ -33,6 +33,7 @@
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr bool kHasTileProducts = true;
@@ -139,8 +140,6 @@ struct TileProducts {
   }
 };
 
-namespace {
-
 // The output of the panel of a row, from that row's lane on.
 inline float* out_columns_of(const QueryBlock<TileProducts>& b, size_t row) {
   const size_t lane = row % panel_lanes();
@@ -213,7 +212,9 @@ inline bool has_undefined_row(const QueryBlock<TileProducts>& b) {
 HWY_AFTER_NAMESPACE();
 #else
 namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
 inline constexpr bool kHasTileProducts = false;
+}  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 #endif
 
