@@ -65,8 +65,7 @@ struct Status::Record {
   double real = 0;
   Dims shape, given;
   std::string text;
-  // Used with Message::kWords: the caller's words for the argument and for what was expected.
-  // `text` holds the words for what was given.
+  // Argument and expectation in the caller's words, for Message::kWords; `text` has the third part.
   std::string own_argument, own_expected;
   std::atomic<uint32_t> uses = 1;
 };

@@ -124,7 +124,7 @@ Status gradients_of_parameters(const LinearBackward& call, bool on_amx, Context&
     const int64_t column = block / jobs.by_row * jobs.layout.job_columns;
     const cpu::ProductParams product = product_of(chunk);
     if (in > 0) jobs.run(product, row, column, scratch.of_thread(thread));
-    // Only jobs of the first columns add d_bias: they have just read these columns of d_y.
+    // Jobs of the first columns also sum d_bias: they have just read these columns of d_y.
     if (column > 0 || call.d_bias == nullptr) return;
     const int64_t count = std::min(jobs.layout.job_rows, out - row);
     float* sums = call.d_bias + row;
