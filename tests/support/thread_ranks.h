@@ -68,7 +68,7 @@ class ThreadTransport : public distributed::Transport {
   // After a rank has left, waiting for it fails at once, not after the time limit.
   void set_left(bool left) { mailboxes_.set_left(rank(), left); }
 
-  // Returns the number of batches of transfers that were polled while unfinished, before a wait.
+  // Returns the number of batches of transfers that a poll found unfinished before the wait.
   size_t overlapped_waits() const { return overlapped_; }
 
  protected:
@@ -92,8 +92,8 @@ class ThreadTransport : public distributed::Transport {
   bool is_new_ = false;
   bool is_overlapped_ = false;  // true if the current batch is counted
   size_t overlapped_ = 0;
-  std::vector<bool> later_;  // ranks whose next message has not arrived; a member, so that poll()
-                             // allocates nothing
+  // Ranks whose next message has not arrived. A member, so that poll() allocates nothing.
+  std::vector<bool> later_;
 };
 
 // Runs `rank` once per rank, each in its own thread with its own communicator.

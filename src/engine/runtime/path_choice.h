@@ -32,8 +32,8 @@ enum class Objection : uint8_t {
   kNotCompiled,     // the library is compiled without the instruction
   kNotEnabled,      // the operating system does not save AMX's registers
   kDenied,          // the operating system refused the use of AMX
-  kNotFloats,       // q, k or v has another type than f32 and bf16
-  kWeightType,      // the weight has another type than f32 and bf16
+  kNotFloats,       // q, k or v is of a type other than f32 and bf16
+  kWeightType,      // the weight is of a type other than f32 and bf16
   kNotBf16,         // q, k or v is not dense bf16, or d_k is odd
   kNotDenseFloats,  // q, k, v or out is not dense f32 in whole vectors
   kManyKeys,        // more keys than one step of the online softmax

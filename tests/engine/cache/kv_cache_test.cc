@@ -745,7 +745,7 @@ TEST_P(RefusedByFullCache, Appends) {
   expect_refused(cache_.append(k_.part(0, 4), v_.part(0, 4)), StatusCode::kOption, "k");
   expect_refused(cache_.append(k_.part(0, 8), v_.part(0, 8), std::vector<int32_t>{0, 8}),
                  StatusCode::kOption, "k");
-  // Of five pages with four tokens each, three belong to entry 0 and two to entry 1.
+  // Entry 0 has three pages and entry 1 has two; the cache has five pages of four tokens.
   if (GetParam() != Layout::kPaged) return;
   expect_refused(cache_.append(k_.part(0, 4), v_.part(0, 4), std::vector<int32_t>{3, 4}),
                  StatusCode::kOption, "k");

@@ -122,7 +122,8 @@ TEST_P(ElementwiseOnTarget, RowsOfAnyWidthAndStride) {
             expected = expected_activation(Activation::kSilu, static_cast<double>(gate[at])) *
                        static_cast<double>(x[at]);
           }
-          // A mean of 100 has an error of 1e-5 in float, and is divided by small deviations.
+          // In float, a mean of 100 has an error of 1e-5; division by a small deviation enlarges
+          // it.
           const double tolerance =
               which == 0 && centre != 0.0F ? 2e-5 / std::min(deviation, 1.0) : 2e-6;
           ASSERT_NEAR(y[at], expected, tolerance * std::max(1.0, std::abs(expected))) << which;
