@@ -75,7 +75,7 @@ constexpr double kFromMemory = 1 << 24;
 // Prefetch distance. Decode speed of 64 MB on a Zen 4, relative to 16 kB: 4 kB 74 %, 8 kB 98 %, 32
 // kB 100 %.
 constexpr int64_t kPrefetchBytes = 16384;
-// Bytes of one token's heads that a job processes together if they are adjacent.
+// If the heads of a token are adjacent, a job processes this many bytes of heads together.
 constexpr int64_t kTokenBytes = 8192;
 constexpr int64_t kLeastBlock = 16, kMostBlock = 512;
 // Keys are split until there are kSplitJobs jobs, but no split has fewer than kLeastSplit keys.

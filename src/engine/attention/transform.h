@@ -22,8 +22,8 @@ struct Transform {
   // Used if `positions` is empty: positions of queries follow this rule. Null: positions are 0, 1,
   // 2, ..., as for keys.
   const rules::Visibility* query_positions = nullptr;
-  std::span<const int32_t> lengths =
-      {};  // (B): row lengths[b] and later ones are not read; empty: all are
+  // (B): only rows before lengths[b] are read; empty: all rows.
+  std::span<const int32_t> lengths = {};
   // Varlen: first row and first key of each sequence, then the end of the last. Positions start at
   // 0 in each sequence. Empty if there is one sequence.
   std::span<const int32_t> sequences = {}, key_sequences = {};

@@ -27,7 +27,7 @@ enum class Values : uint8_t { kReadable, kOnDevice };
 MULTIHEAD_SHARED Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, AttentionShape& shape);
 
-// All checks of attention(); sets the shape.
+// Makes all checks of attention(), and sets the shape.
 MULTIHEAD_SHARED Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                       const ConstAnyTensor& v, const AttentionOptions& options,
                                       const AttentionOutputs& outputs, AttentionShape& shape,
@@ -61,11 +61,11 @@ Status validate_rope(const Rope& rope, int64_t width);
 MULTIHEAD_SHARED Status validate_positions(Name argument, std::span<const int32_t> positions,
                                            int64_t batch, int64_t tokens);
 
-// All checks of rotate().
+// Makes all checks of rotate().
 MULTIHEAD_SHARED Status validate_rotate(const ConstTensor& x, std::span<const int32_t> positions,
                                         const Rope& rope, const Tensor& y);
 
-// All checks of merge_attention().
+// Makes all checks of merge_attention().
 MULTIHEAD_SHARED Status validate_merge(const Tensor& out_a, const Tensor& lse_a,
                                        const ConstTensor& out_b, const ConstTensor& lse_b);
 

@@ -675,7 +675,7 @@ TEST_P(AttentionOnTarget, SameBitsWhateverTheThreadCount) {
     SCOPED_TRACE(c.description);
     ASSERT_TRUE(run(c, one) == run(c, three));
   }
-  // Many threads divide blocks.
+  // 16 threads divide blocks further.
   Context many(16);
   for (uint64_t seed = 340; seed < 360; ++seed) {
     const RandomCase c = random_case(seed, {.max_queries = 400});

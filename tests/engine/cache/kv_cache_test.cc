@@ -540,7 +540,7 @@ TEST_F(CacheTest, BytesFollowTheType) {
   EXPECT_LT(bytes(Type::kF32), 4 * numbers + 256);
   EXPECT_LT(bytes(Type::kF16), 2 * numbers + 256);
   EXPECT_EQ(bytes(Type::kF16), bytes(Type::kBF16));
-  // Plus two scales per token and head.
+  // int8 adds two scales per token and head.
   EXPECT_LT(bytes(Type::kInt8), numbers + kBatch * kKvHeads * 64 * 8 + 256);
 }
 
