@@ -36,7 +36,7 @@ ReferenceOutputs attention(const ConstAnyTensor& q, const ConstAnyTensor& k,
         const Head::Softmax row = head.softmax(i);
         Eigen::VectorXd out = Eigen::VectorXd::Zero(head.value.cols());
         for (int64_t j = 0; j < head.keys; ++j) {
-          // Selected, not multiplied by zero: a hidden or dropped value may be NaN.
+          // Hidden and dropped values are skipped, because 0 * NaN is NaN.
           const double factor = head.sees(i, j) ? head.dropout_factor(i, j) : 0.0;
           if (factor != 0.0) out += row.weight(j) * factor * head.value.row(j).transpose();
         }

@@ -1,6 +1,5 @@
-// The oracle: attention by its definition, in double, with Eigen. Short, plain and slow on
-// purpose. It takes the same options object as the kernels, and decides what is visible by
-// itself.
+// The oracle: attention by its definition, in double, with Eigen. Short, plain and slow on purpose.
+// It takes the same options object as the kernels, and decides by itself which keys are visible.
 #pragma once
 
 #include <vector>
@@ -13,7 +12,7 @@ struct ReferenceOutputs {
   std::vector<double> out;      // (B, H_q, N_q, d_v)
   std::vector<double> lse;      // (B, H_q, N_q)
   std::vector<double> weights;  // (B, H_q, N_q, N_k), before dropout
-  // On request, (B, H_q, N_q, N_k). Raw and capped scores include hidden keys, but are -inf beyond
+  // Optional, (B, H_q, N_q, N_k). Raw and capped scores include hidden keys, but are -inf beyond
   // kv_lengths; masked scores are -inf for every hidden key.
   std::vector<double> raw, capped, masked;
 

@@ -38,7 +38,7 @@ ReferenceGradients attention_backward(const ConstAnyTensor& q, const ConstAnyTen
                             .d_sinks = std::vector<double>(options.sinks.size()),
                             .d_q_gain = {},
                             .d_k_gain = {}};
-  // The gradient's own strides: those of the bias may be anything.
+  // The gradient is contiguous; the bias may have any strides.
   const bool has_bias = options.bias.data != nullptr;
   if (has_bias) result.d_bias = zeros(options.bias.shape);
   const auto bias_index = rules::broadcast_to_scores(
@@ -54,7 +54,8 @@ ReferenceGradients attention_backward(const ConstAnyTensor& q, const ConstAnyTen
       for (int64_t i = 0; i < head.queries; ++i) {
         const Head::Softmax row = head.softmax(i);
         if (row.sees_nothing()) continue;
-        // Of the weights; and its mean under them, which the softmax's derivative subtracts.
+        // d_weight = dL/dP of the weights P before dropout. Softmax backward: dL/dS_j = P_j
+        // (dL/dP_j - mean), where mean = sum over j of P_j dL/dP_j.
         Eigen::VectorXd d_weight = Eigen::VectorXd::Zero(head.keys);
         double mean = 0;
         for (int64_t j = 0; j < head.keys; ++j) {

@@ -44,7 +44,8 @@ void normalise(Matrix& rows, std::span<const float> gain, float epsilon) {
   }
 }
 
-// `positions` is (N), (B * N) or empty: then row i stands at first + i. `direction` -1 turns back.
+// Rotates the rows by RoPE; with `direction` -1 it rotates back. `positions` is (N), (B * N) or
+// empty: if empty, row i has position first + i.
 void rotate(Matrix& rows, const Rope& rope, std::span<const int32_t> positions, int64_t batch,
             int64_t first, double direction) {
   const int64_t count = rows.rows();
@@ -62,10 +63,10 @@ void rotate(Matrix& rows, const Rope& rope, std::span<const int32_t> positions, 
   }
 }
 
-// Positions are sums of numbers of 64 bits.
+// Positions are sums of 64-bit numbers, so they need more bits.
 __extension__ using Position = __int128;
 
-// What query positions are: p = i + offset.
+// Returns the offset of query positions: query i has position i + offset.
 int64_t offset_of(Alignment alignment, int64_t given, int64_t length, int64_t queries,
                   int64_t keys) {
   switch (alignment) {
@@ -102,7 +103,7 @@ Head::Head(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTenso
       kv_head(of_head / (q.shape[1] / k.shape[1])),
       queries(q.shape[2]),
       keys(k.shape[2]),
-      // Rounded to float, as a caller could give it.
+      // The default scale is rounded to float, as a caller could pass it.
       scale(static_cast<double>(options.scale.value_or(
           static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.shape[3])))))),
       cap(static_cast<double>(options.softcap)),
@@ -168,7 +169,7 @@ Matrix Head::turned_back(const Rows& rows, Matrix gradient, Eigen::VectorXd& gai
   const QkNorm& norm = options_.qk_norm;
   if (!norm.enabled) return gradient;
   for (int64_t row = 0; row < gradient.rows(); ++row) {
-    // A row that nothing contributes to may be NaN.
+    // If the gradient of a row is zero, the row itself may be NaN.
     if ((gradient.row(row).array() == 0.0).all()) continue;
     const auto x = rows.given.row(row);
     const double inverse = inverse_rms(rows.given, row, norm.epsilon);
@@ -190,7 +191,7 @@ Head::Softmax Head::softmax(int64_t i) const {
   result.sink_weight = sink == kNegInf ? 0.0 : std::exp(sink - result.maximum);
   result.sum = result.sink_weight;
   for (int64_t j = 0; j < keys; ++j) {
-    // Selected, not multiplied by zero: a hidden score may be NaN.
+    // Hidden scores are skipped, because they may be NaN.
     if (!sees(i, j)) continue;
     result.weight(j) = std::exp(score(i, j) - result.maximum);
     result.sum += result.weight(j);

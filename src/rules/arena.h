@@ -7,9 +7,9 @@
 
 namespace multihead::rules {
 
-// Lays out arrays in one block of memory; each begins at a new cache line. Lay out everything
-// twice: first without memory, which gives null arrays and the size, then with bytes() of memory.
-// Sizes are 64-bit and saturate, so that allocate() refuses sizes that would overflow.
+// Lays out arrays in one block of memory; each array begins at a new cache line. Lay out everything
+// twice: first without memory, which gives null arrays and the size, then with bytes() bytes of
+// memory. Sizes are 64-bit and saturate, so that allocate() refuses sizes that would overflow.
 class Arena {
  public:
   static constexpr uint64_t kAlignment = 64;
@@ -25,11 +25,11 @@ class Arena {
   }
 
   uint64_t bytes() const { return bytes_; }
-  // Without the gaps between arrays.
+  // Returns the number of bytes without the gaps between arrays.
   uint64_t used() const { return used_; }
 
  private:
-  static constexpr uint64_t kMost = uint64_t{1} << 61;  // no machine has as much
+  static constexpr uint64_t kMost = uint64_t{1} << 61;  // more than the memory of any machine
 
   std::byte* base_;
   uint64_t bytes_ = 0, used_ = 0;

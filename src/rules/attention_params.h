@@ -1,5 +1,5 @@
-// One attention call in the form that every backend gets: addresses, strides, extents and resolved
-// options. The engine fills it from a checked call; no defaults are left to apply.
+// Parameters of one attention call, shared by all backends: addresses, strides, extents and
+// resolved options. The engine fills them from a checked call and applies all defaults.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr int64_t row_offset(const RowStrides& stride, int64_t batch, int64_t he
   return batch * stride[0] + head * stride[1] + row * stride[2];
 }
 
-// Rows of T.
+// Rows of type T.
 template <class T>
 struct Rows {
   T* data = nullptr;
@@ -31,18 +31,18 @@ struct Rows {
   }
 };
 
-// Rows of any storage type, and the location of the row of a position.
+// Rows of any storage type, and the rule that maps a position to a row.
 struct StoredRows {
   const void* data = nullptr;
   DType type = DType::kF32;
   RowStrides stride{};
 
-  // kInt8: one factor for each row.
+  // kInt8: one factor per row.
   const float* scales = nullptr;
   RowStrides scale_stride{};
 
-  // A ring stores position j in row j % ring; pages store it in row
-  // pages[batch][j / page_size] * page_size + j % page_size. 0 and null otherwise.
+  // A ring stores position j in row j % ring. Pages store it in row pages[batch][j / page_size] *
+  // page_size + j % page_size. Without a ring or pages: 0 and null.
   int64_t ring = 0;
   const int32_t* pages = nullptr;
   int64_t pages_per_entry = 0;
@@ -50,7 +50,7 @@ struct StoredRows {
 
   constexpr bool in_order() const { return ring == 0 && pages == nullptr; }
   constexpr bool dense_floats() const { return type == DType::kF32 && in_order(); }
-  // True if the heads of a token are adjacent in memory, not the tokens of a head.
+  // True if the heads of a token are adjacent in memory; false if the tokens of a head are.
   constexpr bool heads_side_by_side() const { return stride[1] > 0 && stride[1] < stride[2]; }
 };
 
@@ -60,26 +60,27 @@ struct WritableRows {
   RowStrides stride{};
 };
 
-// The scale is split into of_queries * of_scores * of_softmax, which are applied in three places,
-// so that no intermediate result overflows unless the scaled score does. The last two are positive.
+// The scale is the product of_queries * of_scores * of_softmax. The three factors are applied in
+// different places, so that no intermediate result overflows unless the scaled score does.
+// of_scores and of_softmax are positive.
 struct ScaleFactors {
-  float of_queries = 1.0F;  // before the products
-  float of_scores = 1.0F;   // after the products, in a separate pass; 1 for no pass
-  float of_softmax = 1.0F;  // in the exponentials
+  float of_queries = 1.0F;  // applied to q before the products
+  float of_scores = 1.0F;   // applied in a separate pass after the products; 1: no pass
+  float of_softmax = 1.0F;  // applied inside the exponentials
 };
 
 // Dropout of weights, see rules/dropout_mask.h.
 struct DropoutParams {
   uint64_t seed = 0;
-  uint64_t threshold = 0;  // 0 keeps everything
-  float scale = 1.0F;      // 1 / (1 - p), of the weights that are kept
+  uint64_t threshold = 0;  // 0 keeps all weights
+  float scale = 1.0F;      // 1 / (1 - p), applied to the kept weights
 
   constexpr bool given() const { return threshold != 0; }
 };
 
-// If the call is one shard of a problem: the indices of its first batch entry, query head, query
-// and key in the whole problem. Dropout and ALiBi use them directly; causal order, window and
-// lengths use them through `visibility`.
+// Indices of a shard's first batch entry, query head, query and key in the whole problem; 0 if the
+// call is no shard. Dropout and ALiBi use them directly; causal order, window and lengths use them
+// through `visibility`.
 struct Coordinates {
   int64_t batch = 0, head = 0, query = 0, key = 0;
 };
@@ -87,13 +88,13 @@ struct Coordinates {
 struct AttentionParams {
   StoredRows q, k, v;
   WritableRows out;            // data may be null
-  Rows<float> lse;             // data may be null; one value a row
+  Rows<float> lse;             // data may be null; one value per row
   Rows<uint8_t> dropout_mask;  // data may be null
   std::span<const ScoreCapture> captures;
   ScoreCapture weights;  // out.data may be null
 
   int64_t batch, heads, kv_heads, queries, keys, head_dim, value_dim;
-  int64_t first_query, end_query;  // the queries that are computed
+  int64_t first_query, end_query;  // range of queries to compute
   Coordinates first;
   Visibility visibility;
   ScaleFactors scale;
@@ -111,7 +112,7 @@ struct AttentionParams {
   constexpr int64_t end_row() const { return end_query * group(); }
   constexpr int64_t rows() const { return kv_heads == 0 ? 0 : end_row() - first_row(); }
 
-  // Keys that some query of the call sees in a batch entry.
+  // Returns the union of the key ranges that the queries of a batch entry see.
   KeyRange seen_keys(int64_t of_batch) const {
     KeyRange seen{keys, 0};
     const EntryVisibility entry = visibility.of_entry(of_batch);
@@ -130,7 +131,7 @@ struct AttentionParams {
              return capture.stage == ScoreStage::kWeights;
            });
   }
-  // The same call with only its captures: neither out nor lse is computed.
+  // Returns the call with its captures only, without out and lse.
   AttentionParams without_results() const {
     AttentionParams result = *this;
     result.out.data = nullptr;
@@ -151,7 +152,7 @@ struct AttentionParams {
   bool needs_softmax() const {
     return out.data != nullptr || lse.data != nullptr || captures_weights();
   }
-  // Whether a pass changes scores after the products, other than hiding some.
+  // True if a pass changes scores after the products, other than by hiding keys.
   constexpr bool changes_scores() const {
     return softcap > 0.0F || bias.given() || alibi_slopes != nullptr;
   }

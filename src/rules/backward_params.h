@@ -1,4 +1,4 @@
-// One call of attention_backward(), as every backend gets it.
+// Parameters of one attention_backward() call, shared by all backends.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace multihead::rules {
 
-// A sum over scores (B, H_q, N_q, N_k): along axes of stride 0, scores are added.
+// Sum over scores (B, H_q, N_q, N_k): an axis of stride 0 is summed over.
 struct SharedScores {
   float* data = nullptr;
   std::array<int64_t, 4> stride{};
@@ -19,7 +19,7 @@ struct SharedScores {
   }
 };
 
-// What a backward call reads and writes beside the operands of its forward call.
+// Inputs and outputs of a backward call, in addition to the operands of its forward call.
 struct GradientParams {
   StoredRows out, d_out;  // (B, H_q, N_q, d_v)
   Rows<const float> lse;  // (B, H_q, N_q)
@@ -32,15 +32,16 @@ struct GradientParams {
 struct BackwardParams : GradientParams {
   AttentionParams forward;  // without outputs; d_bias is zeros before the first job
 
-  // (B, H_q, N_q) contiguous, written by backward_rows(): the sum of out * d_out over a row, and
-  // the row's LSE / scale.of_softmax.
+  // (B, H_q, N_q) contiguous, written by backward_rows(). `delta`: sum over d_v of out * d_out (D
+  // in FlashAttention-2, arXiv:2307.08691). `reference`: the row's LSE / scale.of_softmax.
   float* delta;
   float* reference;
-  // [B][H_kv][block of rows], zeros before the first job: how many of the chunks of keys that the
-  // rows see have added their part of d_q. Used with more than one chunk.
+  // Semaphores [B][H_kv][block of rows] for d_q, zeros before the first job: number of chunks of
+  // keys that have added their part of d_q. Used with more than one chunk.
   std::atomic<int32_t>* query_turns;
-  // [B][H_kv][chunk], zeros before the first job: how many jobs have added their part of d_k and
-  // d_v, and kPartStored once one of them had a part. Used with more than one job for the rows.
+  // Semaphores [B][H_kv][chunk] for d_k and d_v, zeros before the first job. Low bits: number of
+  // finished row jobs. Bit kPartStored: set once d_k and d_v hold data, so that later jobs add
+  // instead of store. Used with more than one row job.
   std::atomic<int32_t>* key_turns;
   static constexpr int32_t kPartStored = 1 << 30;
 

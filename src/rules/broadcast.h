@@ -1,4 +1,4 @@
-// How a mask or bias of rank 2 or 4 covers (B, H_q, N_q, N_k).
+// Broadcasts a mask or bias of rank 2 or 4 to (B, H_q, N_q, N_k).
 #pragma once
 
 #include <array>
@@ -23,7 +23,8 @@ struct Broadcast {
   }
 };
 
-// The view's last axis covers the keys; axes that are absent or of extent 1 are shared.
+// Returns strides over (B, H_q, N_q, N_k). The view's last axis is N_k; axes that are absent or of
+// extent 1 get stride 0.
 template <class T>
 std::array<int64_t, 4> strides_over_scores(const TensorView<T>& view) {
   std::array<int64_t, 4> result{};

@@ -1,4 +1,4 @@
-// The storage types of tensors and caches: the one switch over them, and scalar conversions.
+// Storage types of tensors and caches: the only switch over them, and scalar conversions.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace multihead::rules {
 
 // Calls visit(std::type_identity<T>()) with the C++ type of `type`: float, Float16, BFloat16 or
-// int8_t. Inlined always, so that a kernel's visitor can be inlined into the kernel.
+// int8_t. Always inlined, so that a kernel's visitor can be inlined into the kernel.
 template <class Visit>
 [[gnu::always_inline]] constexpr decltype(auto) visit_element(DType type, Visit&& visit) {
   switch (type) {
@@ -29,7 +29,7 @@ template <class Visit>
 // int8 without its scale.
 constexpr float to_float(int8_t value) { return static_cast<float>(value); }
 
-// To nearest, ties to even. int8 is not among them: its scale depends on the whole row.
+// Rounds to nearest, ties to even. Not for int8, whose scale depends on the whole row.
 template <class T>
 constexpr T from_float(float value) {
   if constexpr (std::is_same_v<T, Float16>) {
@@ -42,7 +42,7 @@ constexpr T from_float(float value) {
   }
 }
 
-// to[c] = from[c] for c < width, from `type` (not int8).
+// to[c] = from[offset + c] for c < width. `from` has type `type`.
 inline void read_floats(const void* from, DType type, int64_t offset, int64_t width, float* to) {
   visit_element(type, [&]<class T>(std::type_identity<T>) {
     const T* const row = static_cast<const T*>(from) + offset;
@@ -50,7 +50,7 @@ inline void read_floats(const void* from, DType type, int64_t offset, int64_t wi
   });
 }
 
-// to[offset + c] = from[c] for c < width, as `type` (not int8).
+// to[offset + c] = from[c] for c < width. `to` has type `type`, which is not int8.
 inline void write_floats(const float* from, int64_t width, void* to, DType type, int64_t offset) {
   visit_element(type, [&]<class T>(std::type_identity<T>) {
     if constexpr (!std::is_same_v<T, int8_t>) {

@@ -1,5 +1,5 @@
-// Scalar conversions between half-precision storage and float, in integers: the same bits on every
-// machine.
+// Scalar conversions between half-precision storage and float. They use integer operations, so the
+// bits are the same on every machine.
 #pragma once
 
 #include <bit>
@@ -29,18 +29,18 @@ constexpr float to_float(BFloat16 value) {
 
 constexpr float to_float(float value) { return value; }
 
-// To nearest, ties to even. Overflow gives infinity; NaN stays NaN.
+// Rounds to nearest, ties to even. Overflow gives infinity; NaN stays NaN.
 constexpr Float16 to_float16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16U) & 0x8000U;
   const uint32_t magnitude = bits & 0x7FFFFFFFU;
   uint32_t half = 0;
   if (magnitude > 0x7F800000U) {
-    half = 0x7E00U | ((magnitude >> 13U) & 0x3FFU);  // quiet, with what fits of the payload
+    half = 0x7E00U | ((magnitude >> 13U) & 0x3FFU);  // quiet NaN with the upper bits of the payload
   } else if (magnitude >= 0x47800000U) {             // 2^16
     half = 0x7C00U;
   } else if (magnitude < 0x38800000U) {  // 2^-14
-    // Floats in [1/2, 1) are multiples of 2^-24, and so are subnormal halves: the addition rounds.
+    // Floats in [1/2, 1) are multiples of 2^-24, as subnormal halves are: the addition rounds.
     half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000U;
   } else {
     // Rounding may carry into the exponent, up to infinity.
@@ -50,7 +50,7 @@ constexpr Float16 to_float16(float value) {
   return {static_cast<uint16_t>(sign | half)};
 }
 
-// As to_float16(); a subnormal float is a subnormal bfloat16.
+// Rounds as to_float16() does. A subnormal float becomes a subnormal bfloat16.
 constexpr BFloat16 to_bfloat16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {

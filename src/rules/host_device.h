@@ -1,5 +1,5 @@
-// Marks functions that kernels call too and that cannot be constexpr, because they call <cmath>.
-// Constexpr functions need no mark: the device code is compiled with --expt-relaxed-constexpr.
+// Marks functions that kernels call, too, and that cannot be constexpr because they call <cmath>.
+// Constexpr functions need no mark: device code is compiled with --expt-relaxed-constexpr.
 #pragma once
 
 #if defined(__CUDACC__)

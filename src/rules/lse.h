@@ -8,8 +8,9 @@
 
 namespace multihead::rules {
 
-// log(sum of exp(factor * score)) where `sum` is that of exp(factor * (score - reference)); -inf
-// for a row that sees nothing. In double: factor * reference may be large.
+// Returns LSE = log(sum over keys of exp(factor * score)) = factor * reference + log(sum), where
+// `sum` is the sum over keys of exp(factor * (score - reference)). Returns -inf for a row that sees
+// no key. Computed in double, because factor * reference may be large.
 MULTIHEAD_HOST_DEVICE inline float lse_of(float reference, float factor, double sum) {
   if (sum == 0.0) return -std::numeric_limits<float>::infinity();
   return static_cast<float>(static_cast<double>(reference) * static_cast<double>(factor) +

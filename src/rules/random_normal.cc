@@ -1,7 +1,7 @@
 // Marsaglia's polar method: "A convenient method for generating normal variables", SIAM Review 6
-// (1964). All arithmetic is additions, multiplications, divisions and square roots in double, which
-// IEEE 754 rounds alike on every machine; this file is compiled without fused multiply-add, and
-// uses no function of a C library, whose results differ.
+// (1964). Uses only additions, multiplications, divisions and square roots in double, which IEEE
+// 754 rounds alike on every machine. This file is compiled without fused multiply-add, and calls no
+// other functions of a C library, because their results differ.
 #include "rules/random_normal.h"
 
 #include <array>
@@ -18,14 +18,15 @@
 namespace multihead::rules {
 namespace {
 
-// Uniform in [-1, 1), of the upper 53 of 64 bits.
+// Returns a uniform number in [-1, 1) from the upper 53 of 64 bits.
 double uniform(uint32_t high, uint32_t low) {
   const uint64_t bits = uint64_t{high} << 32U | low;
   return static_cast<double>(static_cast<int64_t>(bits) >> 11U) * 0x1p-52;
 }
 
-// For positive normal numbers. x = m 2^e with m in [sqrt(1/2), sqrt(2)); with t = (m - 1) / (m +
-// 1), ln m = 2 (t + t^3 / 3 + t^5 / 5 + ...), of which t^23 is below 2^-53.
+// Natural logarithm of positive normal numbers. x = m 2^e with m in [sqrt(1/2), sqrt(2)); with t =
+// (m - 1) / (m + 1), ln m = 2 (t + t^3 / 3 + t^5 / 5 + ...). The terms from t^23 on are below
+// 2^-53.
 double natural_log(double x) {
   constexpr uint64_t kMantissa = (uint64_t{1} << 52U) - 1;
   const auto bits = std::bit_cast<uint64_t>(x);
@@ -45,7 +46,7 @@ double natural_log(double x) {
 }  // namespace
 
 NormalStream::NormalStream(uint64_t seed, uint64_t stream)
-    // Not the key of dropout with the same seed.
+    // The constant makes the key differ from the key of dropout with the same seed.
     : key_(seed ^ uint64_t{0x6e6f726d616c0001U}), stream_(stream) {}
 
 double NormalStream::next_point() {

@@ -10,7 +10,7 @@
 
 namespace multihead::rules {
 
-// The angle, in radians, of pair c of rotary_dim / 2 at position 1.
+// Returns the angle, in radians, of pair `pair` at position 1: base^(-2 pair / rotary_dim).
 MULTIHEAD_HOST_DEVICE inline double rope_frequency(int64_t pair, double base, int64_t rotary_dim) {
   return std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(rotary_dim));
 }
@@ -20,8 +20,8 @@ MULTIHEAD_HOST_DEVICE inline double rope_angle(int64_t position, int64_t pair, d
   return static_cast<double>(position) * rope_frequency(pair, base, rotary_dim);
 }
 
-// cos and sin, rotary_dim / 2 numbers each, of the angles at a position. In double even for tables
-// of floats: at position 100000 a float angle would be off by up to 0.004.
+// Writes cos and sin of the angles at a position, rotary_dim / 2 numbers each. Computed in double
+// even for float tables: at position 100000 a float angle would be off by up to 0.004.
 template <class T>
 void fill_angles(int64_t position, double base, int64_t rotary_dim, T* cos, T* sin) {
   for (int64_t pair = 0; pair < rotary_dim / 2; ++pair) {
@@ -31,7 +31,7 @@ void fill_angles(int64_t position, double base, int64_t rotary_dim, T* cos, T* s
   }
 }
 
-// The elements that pair c of `pairs` rotates.
+// The two elements that a pair rotates.
 struct Pair {
   int64_t first, second;
 };

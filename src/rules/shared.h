@@ -1,7 +1,7 @@
 // Marks the internal functions that multihead::distributed, multihead::cuda and
-// multihead::safetensors call, so that a shared multihead exports them beside its public headers. They are no part of its interface: they
-// may change in every version, so these libraries are installed together. All of them are listed
-// in tests/packaging/cmake.test.mjs.
+// multihead::safetensors call, so that a shared multihead library exports them in addition to its
+// public headers. They are not part of its interface and may change in every version, so these
+// libraries are installed together. tests/packaging/cmake.test.mjs lists all of them.
 #pragma once
 
 #if defined(__GNUC__) && !defined(__EMSCRIPTEN__)

@@ -1,4 +1,4 @@
-// Which keys a query sees by position: the one rule that all backends use.
+// The rule of all backends for the keys that a query sees by position.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,7 @@
 
 namespace multihead::rules {
 
-// By value, because nvcc keeps the operands of std::min() and std::max(), which are references, in
-// local memory.
+// By value: std::min() and std::max() take references, which nvcc keeps in local memory.
 constexpr int64_t least_of(int64_t a, int64_t b) { return b < a ? b : a; }
 constexpr int64_t most_of(int64_t a, int64_t b) { return a < b ? b : a; }
 constexpr int64_t limited(int64_t value, int64_t least, int64_t most) {
@@ -24,7 +23,7 @@ struct KeyRange {
   constexpr bool contains(int64_t key) const { return key >= first && key < last; }
 };
 
-// a + b, or the nearest 64-bit integer.
+// Returns a + b, or the nearest 64-bit integer if that overflows.
 constexpr int64_t saturating_add(int64_t a, int64_t b) {
   constexpr int64_t kLowest = std::numeric_limits<int64_t>::min();
   constexpr int64_t kHighest = std::numeric_limits<int64_t>::max();
@@ -40,8 +39,8 @@ struct QueryRange {
   constexpr bool empty() const { return first >= last; }
 };
 
-// The rule of one batch entry: a query sees the existing keys in
-// [query + first_shift, query + last_shift). Both ends of that range rise with the query.
+// Visibility in one batch entry: a query sees the existing keys in [query + first_shift, query +
+// last_shift). Both ends of the range increase with the query.
 struct EntryVisibility {
   KeyRange present;
   int64_t first_shift = 0, last_shift = 0;
@@ -51,7 +50,7 @@ struct EntryVisibility {
             most_of(least_of(present.last, query + last_shift), 0)};
   }
 
-  // The queries that see some of the keys; the range may reach beyond the queries that exist.
+  // Returns the queries that see some of the keys; the range may exceed the existing queries.
   constexpr QueryRange of_keys(const KeyRange& keys) const {
     const int64_t first = most_of(keys.first, present.first);
     const int64_t last = least_of(keys.last, present.last);
@@ -60,37 +59,37 @@ struct EntryVisibility {
   }
 };
 
-// Causal order, window and lengths together leave each query one range of keys.
+// Visibility of a call. Causal order, window and lengths leave each query one range of keys.
 //
-// A call may be a shard of a larger problem: its query 0 is query first_query of the whole, its
-// keys are first_key .. first_key + shard_keys - 1. Alignments, lengths and window are those of the
-// whole problem; ranges are given in keys of the shard.
+// A call may be a shard of a larger problem: its query 0 is query first_query of the whole problem,
+// its keys are first_key .. first_key + shard_keys - 1. Alignments, lengths and window refer to the
+// whole problem; returned ranges are keys of the shard.
 struct Visibility {
   int64_t queries = 0;  // of the whole problem
   int64_t keys = 0;
   bool causal = false;
-  int64_t left = -1, right = -1;  // window; -1 is open
+  int64_t left = -1, right = -1;  // window; -1: unlimited
   Alignment alignment = Alignment::kTopLeft;
   int64_t offset = 0;                // read only with kOffset
-  const int32_t* lengths = nullptr;  // (B): keys of each batch entry; null for all
-  const int32_t* firsts = nullptr;   // (B): the first key that a cache still has; null for 0
+  const int32_t* lengths = nullptr;  // (B): number of keys per batch entry; null for all
+  const int32_t* firsts = nullptr;   // (B): first key that a cache still has; null for 0
   int64_t first_query = 0, first_key = 0;
   int64_t shard_keys = 0;
 
-  // The keys of the shard that exist.
+  // Returns the range of the shard's keys that exist.
   constexpr KeyRange present(int64_t batch) const {
     const KeyRange whole = whole_present(batch);
     return {limited(whole.first - first_key, 0, shard_keys),
             limited(whole.last - first_key, 0, shard_keys)};
   }
 
-  // The position of a query of the shard among the keys of the whole problem.
+  // Returns the position of a query of the shard among the keys of the whole problem.
   constexpr int64_t position(int64_t batch, int64_t query) const {
     return saturating_add(saturating_add(query, first_query), shift(batch));
   }
 
   constexpr EntryVisibility of_entry(int64_t batch) const {
-    // Open on that side: beyond all keys, and small enough that a query index can be added.
+    // Unlimited: beyond all keys, but small enough to add a query index.
     constexpr int64_t kOpen = int64_t{1} << 62;
     const int64_t at = saturating_add(shift(batch), first_query - first_key);
     const int64_t first = left < 0 ? -kOpen : saturating_add(at, -left);
@@ -104,8 +103,9 @@ struct Visibility {
     return of_entry(batch).of_query(query);
   }
 
-  // ALiBi's distance of query i from key j of the shard is |i + alibi_shift() - j|. The last query
-  // of the whole problem is at its last key; in a cache, at the last key of its entry.
+  // ALiBi's distance between query i and key j of the shard is |i + alibi_shift() - j|. The last
+  // query of the whole problem has the position of the last key; in a cache, of the last key of its
+  // entry.
   constexpr int64_t alibi_shift(int64_t batch) const {
     const int64_t end = firsts != nullptr ? whole_present(batch).last : keys;
     return end - queries + first_query - first_key;
@@ -116,7 +116,7 @@ struct Visibility {
     return {firsts == nullptr ? 0 : firsts[batch], lengths == nullptr ? keys : lengths[batch]};
   }
 
-  // A query's position among the keys minus its index, in the whole problem.
+  // Returns a query's position among the keys minus its index, in the whole problem.
   constexpr int64_t shift(int64_t batch) const {
     switch (alignment) {
       case Alignment::kBottomRight:

@@ -1,4 +1,4 @@
-// All public calls on tensors and on a cache, while memory fails at the n-th request.
+// Makes all public calls on tensors and on a cache while the n-th memory request fails.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -20,13 +20,13 @@ using testing::bits_of;
 using testing::expect_refusal_survives_exhaustion;
 using testing::expect_survives_exhaustion;
 
-// Random numbers, made once, for operands of all sizes that are used here.
+// Random numbers, made once, enough for the largest operand of these tests.
 const std::vector<float>& numbers() {
   static const std::vector<float> kNumbers = testing::Random(1).floats(2 * 2 * 3000 * 8 + 1);
   return kNumbers;
 }
 
-// Operands and results of a call of attention(): B 2, H_q 4, H_kv 2.
+// Operands and results of a call of attention(): B = 2, H_q = 4, H_kv = 2.
 struct Call {
   int64_t queries, keys, width = 8;
   const float* const q = numbers().data();
@@ -223,7 +223,7 @@ struct Cached {
     return cache.attend(ConstTensor(q.data(), {kBatch, 4, kTokens, 8}), {},
                         {.out = Tensor(out.data(), {kBatch, 4, kTokens, 8})}, context);
   }
-  // Lengths, and the result of attending to the cached tokens.
+  // Returns the lengths, and the result of attending to the cached tokens.
   std::string contents() const {
     std::string text = std::to_string(cache.bytes());
     for (int64_t b = 0; b < cache.config().batch; ++b) {
@@ -277,7 +277,7 @@ TEST(ExhaustedMemory, CachesRun) {
   }
 }
 
-// Making an error's text needs memory too.
+// Building an error's text needs memory, too.
 TEST(ExhaustedMemory, RefusalsOfTensorsAreRefusals) {
   Call c(5, 5);
   const auto refuses = [](const char* name, const std::function<Status()>& call) {

@@ -1,4 +1,4 @@
-// Shared by the fuzz targets: numbers from a fuzzer's bytes, and a check that stops the program.
+// Helpers of the fuzz targets: numbers from a fuzzer's bytes, and a check that ends the program.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 #include "multihead/status.h"
 
-// libFuzzer detects a failure by the end of the program.
+// libFuzzer reports a failure when the program ends.
 #define FUZZ_CHECK(condition, ...)                                                  \
   do {                                                                              \
     if (!(condition)) {                                                             \
@@ -23,7 +23,7 @@
 
 namespace multihead::fuzz {
 
-// Gives zeros once the bytes are used up.
+// A source of numbers; returns zeros after the last byte.
 class Bytes {
  public:
   Bytes(const uint8_t* data, size_t size) : data_(data), left_(size) {}
@@ -34,7 +34,7 @@ class Bytes {
     --left_;
     return *data_++;
   }
-  // Both ends are included.
+  // Returns a number in [low, high].
   int64_t integer(int64_t low, int64_t high) {
     const auto range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low) + 1;
     uint64_t value = byte();
@@ -43,19 +43,19 @@ class Bytes {
     }
     return static_cast<int64_t>(static_cast<uint64_t>(low) + (range == 0 ? value : value % range));
   }
-  // False once the bytes are used up.
+  // True once in `count` times; false after the last byte.
   bool one_in(int count) { return byte() % count == count - 1; }
   template <class T>
   T pick(std::initializer_list<T> values) {
     return *(values.begin() + integer(0, static_cast<int64_t>(values.size()) - 1));
   }
-  // Mostly in [-1, 1]; one in 64 is a special value.
+  // Returns a number in [-1, 1]; one in 64 is a special value.
   float number() {
     const uint8_t value = byte();
     if (value >= 252) return special();
     return (static_cast<float>(value) - 126.0F) / 126.0F;
   }
-  // Any float, for options.
+  // Returns any float, for options.
   float special() {
     const auto bits = static_cast<uint32_t>(integer(0, UINT32_MAX));
     float value = 0;
@@ -68,8 +68,8 @@ class Bytes {
   size_t left_;
 };
 
-// Every error states what was expected and what came. The argument may be empty: tensors in a state
-// dict may have an empty name.
+// Every error must state the expected and the given value. The argument may be empty, because
+// tensors in a state dict may have an empty name.
 inline void check_words(const Status& status) {
   if (status.ok()) return;
   FUZZ_CHECK(!status.expected().empty(), "%s", status.message().c_str());

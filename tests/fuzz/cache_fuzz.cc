@@ -19,7 +19,7 @@ using fuzz::Bytes;
 using Layout = KVCacheConfig::Layout;
 using Type = KVCacheConfig::Type;
 
-// A token's vector after rounding to the cache's type.
+// Returns a token's vector, rounded to the cache's type.
 std::vector<float> kept(std::vector<float> row, Type type) {
   float largest = 0.0F;
   for (const float value : row) largest = std::max(largest, std::abs(value));
@@ -101,7 +101,7 @@ class Sequence {
       FUZZ_CHECK(cache_.config().batch == 0, "a cache that was refused");
       return;
     }
-    // A legal cache of millions of entries is small, but the model of it here is not.
+    // A legal cache of millions of entries is small, but its model in this test would not be.
     constexpr int64_t kMostEntries = 1024;
     if (config.batch > kMostEntries) return;
     model_.config = config;
@@ -285,7 +285,7 @@ class Sequence {
       const auto& entry = model_.entries[static_cast<size_t>(b)];
       FUZZ_CHECK(cache_.length(b) == static_cast<int64_t>(entry.size()), "length %lld",
                  static_cast<long long>(cache_.length(b)));
-      // The cache has all tokens from first_kept() on, and none that a ring has overwritten.
+      // The cache has all tokens from first_kept() on, and no token that a ring has overwritten.
       const int64_t first = cache_.first_kept(b);
       FUZZ_CHECK(first >= 0 && first <= cache_.length(b), "first %lld",
                  static_cast<long long>(first));

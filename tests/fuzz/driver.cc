@@ -1,6 +1,6 @@
-// Runs a fuzz target on pseudo-random bytes if there is no libFuzzer. Supports the flags of
-// libFuzzer that the tests use: -runs, -seed, -max_len, -max_total_time; and -first, which
-// libFuzzer lacks. Given a file, runs the target once on its bytes.
+// Runs a fuzz target on pseudo-random bytes if there is no libFuzzer. Supports the libFuzzer flags
+// that the tests use (-runs, -seed, -max_len, -max_total_time) and -first, which libFuzzer lacks.
+// Given a file, runs the target once on its bytes.
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -31,7 +31,7 @@ namespace {
 int64_t seed = 1, first = 0, run = 0, longest = 512;
 const char* file = nullptr;
 
-// Prints the arguments that repeat this run.
+// Prints the arguments that repeat the current run.
 void report() {
   if (file != nullptr) {
     std::fprintf(stderr, "with the bytes of %s\n", file);

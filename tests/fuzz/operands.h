@@ -1,5 +1,5 @@
-// Tensors for fuzz targets, mostly valid, in memory that ends with their last element, and outputs
-// that show whether they were written.
+// Tensors for fuzz targets, mostly valid. Their memory ends with their last element. Outputs show
+// if they were written.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace multihead::fuzz {
 
 class Operands {
  public:
-  // `wild`: numbers may be anything, including infinities and NaN.
+  // `wild`: elements may be any float, including infinities and NaN.
   Operands(Bytes& from, bool wild) : from_(from), wild_(wild) {}
 
   float number() {
@@ -27,7 +27,8 @@ class Operands {
   }
   bool wild() const { return wild_; }
 
-  // A tensor of that shape, or rarely a slightly different one. With `shares`, some strides are 0.
+  // Returns a tensor of this shape, or rarely of a slightly different shape. With `shares`, some
+  // strides are 0.
   ConstAnyTensor input(Dims shape, DType dtype, bool shares = true) {
     if (from_.one_in(96)) dtype = static_cast<DType>(from_.byte());
     return typed_input(shape, dtype, shares);
@@ -51,7 +52,7 @@ class Operands {
     for (uint8_t& byte : memory) byte = from_.byte() % 4 == 0 ? 0 : 1;
     return {memory.data(), shape, strides};
   }
-  // Mostly `count` values, rarely another number.
+  // Returns mostly `count` values, rarely another number of values.
   std::span<const float> values(int64_t count) {
     if (from_.one_in(32)) count = from_.integer(0, 9);
     std::vector<float> made(static_cast<size_t>(std::clamp<int64_t>(count, 0, 4096)));
@@ -124,7 +125,8 @@ class Operands {
     }
   }
 
-  // Contiguous, with gaps between rows, or with the second and third of four axes swapped.
+  // Returns strides that are contiguous, have gaps between rows, or swap the second and third of
+  // four axes.
   Dims strides_of(const Dims& shape, bool shares) {
     if (shape.rank() == 0) return {};
     Dims small = shape;
@@ -144,7 +146,7 @@ class Operands {
     return strides;
   }
 
-  // An extent for memory: 0 or more, and small.
+  // Returns an extent for allocation: 0 or more, and small.
   static int64_t extent_of(const Dims& shape, int axis) {
     return shape[axis] < 0 || shape[axis] > 4096 ? 1 : shape[axis];
   }

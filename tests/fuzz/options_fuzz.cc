@@ -1,5 +1,5 @@
-// The calls on tensors, with any operands and options: a call is either refused, and then writes
-// nothing, or equals the oracle.
+// Makes the calls on tensors with any operands and options: each call must either be refused
+// without writing anything, or equal the oracle.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -41,7 +41,7 @@ DType dtype_of(Bytes& from) {
   return from.one_in(3) ? static_cast<DType>(from.integer(1, 2)) : DType::kF32;
 }
 
-// One of the first `count` enumerators, or rarely any number.
+// Returns one of the first `count` enumerators, or rarely any number.
 template <class Enum>
 Enum enumerator(Bytes& from, int count) {
   return static_cast<Enum>(from.one_in(128) ? from.byte() : from.integer(0, count - 1));
@@ -140,7 +140,8 @@ void compare(const char* name, const AnyTensor& got, const std::vector<double>& 
   }
 }
 
-// The error of a softmax of large scores is as large as that of the scores.
+// The relative error of a weight equals the absolute error of its score, which grows with the
+// score.
 double tolerance_of(const reference::ReferenceOutputs& expected, const AttentionOptions& options,
                     DType dtype) {
   double size = 8;
@@ -150,7 +151,7 @@ double tolerance_of(const reference::ReferenceOutputs& expected, const Attention
   return (options.precision == Precision::kBf16 && dtype == DType::kBF16 ? 2e-2 : 2e-5) * size / 8;
 }
 
-// The gradients of a call that has run.
+// Computes and compares the gradients of a call that was accepted.
 void differentiate(Operands& operands, const ConstAnyTensor& q, const ConstAnyTensor& k,
                    const ConstAnyTensor& v, const AttentionOptions& options,
                    const AttentionOutputs& outputs, double tolerance, Context& context) {
@@ -264,7 +265,7 @@ void score(Bytes& from) {
           2 * tolerance_of(expected, options, q.dtype));
 }
 
-// Rows first .. last - 1 of (T, H, d), as (1, H, N, d).
+// Returns rows first .. last - 1 of (T, H, d), as (1, H, N, d).
 template <class View>
 View sequence(const View& packed, int64_t first, int64_t last, int64_t size) {
   View part = packed;
@@ -420,7 +421,7 @@ void attend_latents(Bytes& from) {
   fuzz::check_words(status);
   if (!status.ok()) return operands.check_untouched();
   if (operands.wild()) return;
-  // The other form must give the same result.
+  // The other form (expanded or absorbed) must give the same result.
   std::vector<float> other(static_cast<size_t>(out.shape.elements()));
   const auto other_form =
       form == LatentForm::kExpanded ? LatentForm::kAbsorbed : LatentForm::kExpanded;
@@ -506,7 +507,7 @@ void run_module(Bytes& from) {
   fuzz::check_words(status);
   if (!status.ok()) return;
   const MultiHeadAttentionConfig& c = module.config();
-  // Such widths are valid, but take too long.
+  // Larger widths are valid, but take too long.
   if (c.embed_dim > 64 || c.value_dim > 64 || c.kdim > 64 || c.vdim > 64 || c.out_dim > 64 ||
       c.kv_latent_dim > 64 || c.q_latent_dim > 64) {
     return;

@@ -1,5 +1,5 @@
-// Safetensors: any bytes are refused or read, never beyond their end; a file that is read can be
-// written and read again unchanged; any state dict is refused or written.
+// Safetensors: any bytes are refused or read, never beyond their end. A file that was read can be
+// written and read again unchanged. Any state dict is refused or written.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +36,7 @@ std::string number(Bytes& from) {
                                  "4611686018427387904", "null", "[]", "{}", "\"1\"", "01"});
 }
 
-// A header, and the data that it describes, both almost valid.
+// Returns a file whose header and data are both almost valid.
 std::vector<std::byte> file_of(Bytes& from) {
   std::string header = "{";
   int64_t end = 0;
@@ -84,7 +84,7 @@ std::vector<std::byte> file_of(Bytes& from) {
   return as_bytes(size, header + data);
 }
 
-// Reads every byte that a view covers; the sanitizers detect reads outside the memory.
+// Reads every byte of all views, so that the sanitizers detect reads outside the memory.
 uint64_t sum_of(const StateDict& dict) {
   uint64_t sum = 0;
   for (const auto& [name, tensor] : dict) {
@@ -147,7 +147,7 @@ void write(Bytes& from) {
     }
     if (from.one_in(24)) tensor.strides.push_back(0);
     tensor.data = from.one_in(16) ? nullptr : values.data();
-    // Skip legal tensors of more elements, which would take too long.
+    // Skips legal tensors with more elements, which would take too long.
     uint64_t elements = 1;
     bool many = false;
     for (int axis = 0; axis < std::min(tensor.shape.rank(), Dims::kMaxRank); ++axis) {
@@ -189,7 +189,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     }
     case 1: {
-      // A header of random text, with the right length.
+      // A file with a header of random text and the right length.
       std::string text(from.left(), ' ');
       for (char& letter : text) letter = static_cast<char>(from.byte());
       read(as_bytes(text.size(), text));

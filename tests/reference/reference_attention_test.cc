@@ -1,4 +1,4 @@
-// The oracle compared with numbers worked out by hand.
+// Compares the oracle with numbers worked out by hand.
 #include "reference/reference_attention.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace multihead::reference {
 namespace {
 
-// One head of width 1 with scale 1: with queries of 1, the scores are the keys.
+// One head of width 1 with scale 1. With queries of 1, the scores equal the keys.
 struct Line {
   std::vector<float> q, k, v;
   AttentionOptions options{.scale = 1.0F};
@@ -68,7 +68,7 @@ TEST(Reference, SinkJoinsTheDenominatorOnly) {
   EXPECT_NEAR(got.weights[0], 0.25, 1e-7);
   EXPECT_NEAR(got.out[0], 3.0, 1e-6);
   EXPECT_NEAR(got.lse[0], std::log(4.0), 1e-7);
-  // Only the sink is left.
+  // This query sees no key, so all weight goes to the sink.
   EXPECT_EQ(got.out[1], 0.0);
   EXPECT_EQ(got.weights[2], 0.0);
   EXPECT_EQ(got.lse[1], static_cast<double>(sinks[0]));

@@ -1,4 +1,4 @@
-// The oracle of the backward against finite differences of the oracle of the forward.
+// Compares the backward oracle with finite differences of the forward oracle.
 #include "reference/reference_backward.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ struct Differentiable {
     options.qk_norm.k_gain = k_gain;
   }
 
-  // The sum over out of d_out: its gradient is what attention_backward() gives.
+  // The loss is sum(out * d_out): its gradients are the results of attention_backward().
   double loss() const {
     const ReferenceOutputs forward =
         attention({q.data(), source.q.shape}, {k.data(), source.k.shape},
@@ -66,8 +66,8 @@ struct Differentiable {
                           const std::vector<double>& gradient) {
     for (size_t i = 0; i < input.size(); ++i) {
       const float kept = input[i];
-      // The loss is a double, and the rounded inputs are used below, so a small step loses nothing;
-      // with QK-norm, rows of one small number bend within a larger one.
+      // A small step loses no precision, because the loss is a double and the rounded inputs are
+      // used below. With QK-norm, rows of one small element are not linear over a larger step.
       constexpr float kStep = 1.0F / 262144;
       input[i] = kept + kStep;
       const double above = input[i], more = loss();

@@ -13,7 +13,7 @@ namespace {
 
 using Words = std::array<uint32_t, 4>;
 
-// The known-answer tests of the authors' library (Random123, kat_vectors).
+// Known-answer tests of the authors' library (Random123, kat_vectors).
 TEST(Philox, KnownAnswers) {
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}),
             (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -60,7 +60,7 @@ TEST(DropoutMask, ThresholdAtTheEnds) {
   for (int64_t j = 0; j < 100; ++j) EXPECT_TRUE(dropout_keeps(1, 0, 0, 0, j, 0));
 }
 
-// 1 for kept and 0 for dropped weights, less the expected mean, in an n x n square of one head.
+// For an n x n square of one head: 1 for kept and 0 for dropped weights, minus the expected mean.
 class DropoutStatistics : public ::testing::TestWithParam<float> {
  protected:
   static constexpr int64_t kExtent = 512;
@@ -77,7 +77,7 @@ class DropoutStatistics : public ::testing::TestWithParam<float> {
     }
     return values;
   }
-  // Five standard deviations of a mean of `count` such values.
+  // Returns five standard deviations of a mean of `count` such values.
   double five_sigma(int64_t count) const {
     return 5 * std::sqrt(probability() * (1 - probability()) / static_cast<double>(count));
   }
@@ -99,7 +99,7 @@ TEST_P(DropoutStatistics, MeanOfAllOfRowsAndOfColumns) {
   EXPECT_LE(std::abs(total) / (kExtent * kExtent), five_sigma(kExtent * kExtent));
 }
 
-// The mean product of neighbours is 0: along keys, queries, heads, batch entries and seeds.
+// The mean product of neighbors is 0 along keys, queries, heads, batch entries and seeds.
 TEST_P(DropoutStatistics, NeighboursAreIndependent) {
   const std::vector<double> values = square(GetParam(), 42, 1, 2);
   const double variance = probability() * (1 - probability());

@@ -12,7 +12,8 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// The value of bits by the definition of a format with `fraction` fraction bits and `bias`.
+// Returns the value of `bits` by the definition of a format with `fraction` fraction bits and
+// `bias`.
 double value_of(uint32_t bits, int fraction, int bias) {
   const int exponent = static_cast<int>((bits & 0x7FFFU) >> static_cast<unsigned>(fraction));
   const double mantissa = bits & ((1U << static_cast<unsigned>(fraction)) - 1U);
@@ -56,8 +57,8 @@ TEST(Half, EveryBFloat16GoesToFloatAndBack) {
   }
 }
 
-// Between two neighbours: numbers below the midpoint round down, those above it up, and the
-// midpoint to the even one.
+// Between two adjacent halves, numbers below the midpoint round down, numbers above it round up,
+// and the midpoint rounds to the even half.
 template <class Half, class Round>
 void expect_nearest_even(uint16_t largest, Round round) {
   for (uint32_t bits = 0; bits < largest; ++bits) {
@@ -91,14 +92,14 @@ TEST(Half, OverflowsToInfinity) {
 
 TEST(Half, TinyNumbers) {
   EXPECT_EQ(to_float16(0x1p-24F).bits, 1);
-  EXPECT_EQ(to_float16(0x1p-25F).bits, 0);  // half of the smallest: a tie, to even
+  EXPECT_EQ(to_float16(0x1p-25F).bits, 0);  // half of the smallest number: a tie, rounds to even
   EXPECT_EQ(to_float16(0x1.8p-25F).bits, 1);
   EXPECT_EQ(to_float16(-0x1p-140F).bits, 0x8000);
   EXPECT_EQ(to_bfloat16(0x1p-133F).bits, 1);
   EXPECT_EQ(to_bfloat16(-0.0F).bits, 0x8000);
 }
 
-// A signalling NaN whose payload is only in the dropped bits stays a NaN.
+// A signaling NaN with a payload only in the dropped bits stays NaN.
 TEST(Half, NaNWithAPayloadBelow) {
   const auto nan = std::bit_cast<float>(0x7F800001U);
   EXPECT_TRUE(is_nan(to_float16(nan).bits, 0x7C00U));

@@ -18,7 +18,7 @@ std::vector<float> normal(uint64_t seed, uint64_t stream, int64_t count, double 
   return values;
 }
 
-// FNV-1a of the bits.
+// FNV-1a hash of the bits.
 uint64_t hash(const std::vector<float>& values) {
   uint64_t result = 0xcbf29ce484222325U;
   for (const float value : values) {
@@ -27,8 +27,8 @@ uint64_t hash(const std::vector<float>& values) {
   return result;
 }
 
-// Every build must give these: native with or without fused multiply-add, and WebAssembly. A
-// transcription of the formulas into Python gives the same.
+// Every build must give these numbers: native with or without fused multiply-add, and WebAssembly.
+// A transcription of the formulas into Python gives them, too.
 TEST(RandomNormal, TheSameBitsEverywhere) {
   const std::vector<float> values = normal(1, 0, 4);
   EXPECT_EQ(values, (std::vector<float>{-1.3005152F, 1.0789089F, -0.71093768F, -1.8679518F}));
@@ -66,7 +66,7 @@ TEST(RandomNormal, MomentsAndTails) {
     beyond2 += std::abs(x) > 2.0 ? 1 : 0;
     beyond3 += std::abs(x) > 3.0 ? 1 : 0;
   }
-  // Five standard deviations each.
+  // Each tolerance is five standard deviations.
   const double unit = 5.0 / std::sqrt(count);
   EXPECT_NEAR(moments[1], 0.0, unit);
   EXPECT_NEAR(moments[2], 1.0, unit * std::sqrt(2.0));

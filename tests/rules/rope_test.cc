@@ -11,7 +11,7 @@
 namespace multihead::rules {
 namespace {
 
-// Base 100 and 4 elements: pair 0 rotates by the position, pair 1 by a tenth of it.
+// With base 100 and 4 elements, pair 0 rotates by the position, pair 1 by a tenth of it.
 TEST(Rope, Angles) {
   std::array<double, 2> cos{}, sin{};
   fill_angles(3, 100.0, 4, cos.data(), sin.data());
@@ -21,7 +21,7 @@ TEST(Rope, Angles) {
   EXPECT_DOUBLE_EQ(sin[1], std::sin(0.3));
 }
 
-// The first pair rotates by 90 degrees, the second by 180: (x, y) becomes (-y, x) and (-x, -y).
+// The first pair rotates by 90 degrees, from (x, y) to (-y, x); the second by 180, to (-x, -y).
 TEST(Rope, PairsOfBothStyles) {
   const std::array<double, 2> cos{0, -1}, sin{1, 0};
   const std::array<double, 6> in{1, 2, 3, 4, 5, 6};
@@ -61,7 +61,7 @@ TEST(Rope, ProductsDependOnTheDistance) {
   }
 }
 
-// A float angle would lose its digits at far positions; the tables round sine and cosine only once.
+// A float angle would lose digits at far positions. The tables round only the sine and cosine.
 TEST(Rope, FarPositionsKeepTheirAngle) {
   std::array<float, 1> cos{}, sin{};
   fill_angles(16777217, 10000.0, 2, cos.data(), sin.data());

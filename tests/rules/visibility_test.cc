@@ -28,7 +28,7 @@ std::string pattern(const Causal& causal, int64_t queries, int64_t keys) {
   return pattern(AttentionOptions{.causal = causal}, queries, keys);
 }
 
-// The examples of SEMANTICS.md: two queries on five keys, five on two.
+// The examples of SEMANTICS.md: two queries on five keys, and five queries on two keys.
 TEST(Visibility, NamedAlignments) {
   EXPECT_EQ(pattern(Causal::none(), 2, 5), "11111 / 11111");
   EXPECT_EQ(pattern(Causal::top_left(), 2, 5), "10000 / 11000");
@@ -46,7 +46,7 @@ TEST(Visibility, BottomRightOfEachLength) {
   EXPECT_EQ(pattern(options, 2, 5, 2), "00000 / 10000");
 }
 
-// The visible keys of a window: `left` keys before the position, the position, `right` keys after.
+// A window shows `left` keys before the position, the position itself, and `right` keys after it.
 TEST(Visibility, Windows) {
   EXPECT_EQ(pattern({.window = {1, 0}}, 4, 4), "1000 / 1100 / 0110 / 0011");
   EXPECT_EQ(pattern({.window = {0, 0}}, 3, 3), "100 / 010 / 001");
@@ -71,7 +71,7 @@ TEST(Visibility, ExtremeNumbersDoNotOverflow) {
   EXPECT_EQ(pattern(Causal::at_offset(kMin), 2, 3), "000 / 000");
   EXPECT_EQ(pattern({.window = {kMax, kMax}}, 2, 3), "111 / 111");
   EXPECT_EQ(pattern({.window = {0, kMax, Alignment::kOffset, kMin}}, 2, 3).size(), 9U);
-  // Sums of numbers that are each far beyond all keys.
+  // Sums whose terms are far beyond all keys.
   constexpr int64_t kFar = int64_t{1} << 61;
   EXPECT_EQ(pattern({.window = {-1, kMax, Alignment::kOffset, -2 * kFar}}, 2, 3), "111 / 111");
   EXPECT_EQ(pattern({.causal = Causal::at_offset(2 * kFar), .window = {kFar, -1}}, 2, 3),
@@ -79,7 +79,7 @@ TEST(Visibility, ExtremeNumbersDoNotOverflow) {
   EXPECT_EQ(pattern({.window = {-1, kMax, Alignment::kOffset, kMin}}, 3, 3), "000 / 100 / 110");
   EXPECT_EQ(pattern({.window = {kMax, -1, Alignment::kOffset, kMax}}, 2, 3), "111 / 011");
   EXPECT_EQ(make_visibility({.causal = Causal::at_offset(kMax)}, 2, 3).position(0, 1), kMax);
-  // The window is almost as wide as its distance from the keys, and reaches none or few of them.
+  // A window almost as wide as its distance from the keys reaches few keys or none.
   EXPECT_EQ(pattern({.window = {-1, 40, Alignment::kOffset, -50}}, 2, 3), "000 / 000");
   EXPECT_EQ(pattern({.window = {48, -1, Alignment::kOffset, 49}}, 2, 3), "011 / 001");
 }

@@ -9,8 +9,8 @@
 namespace {
 std::atomic<int64_t> count{0};
 
-// The state of FailingMemory: requests so far, the first request that fails, and the first after it
-// that succeeds again. None fails while `begin` is negative.
+// State of FailingMemory: the number of requests so far, the first request that fails, and the
+// first later request that succeeds again. No request fails while `begin` is negative.
 std::atomic<int64_t> requests{0}, begin{-1}, end{-1};
 
 [[maybe_unused]] bool fails() noexcept {
@@ -45,7 +45,7 @@ int64_t FailingMemory::later() const { return failed() ? requests.load() - begin
 #endif
 
 #ifdef MULTIHEAD_THREAD_SANITIZER
-// operator new cannot be replaced here, but its calls can be counted.
+// operator new cannot be replaced in this build, but its calls can be counted.
 #include <sanitizer/allocator_interface.h>
 
 namespace {
@@ -71,7 +71,8 @@ void* allocate_or_throw(size_t bytes) {
 }
 }  // namespace
 
-// All forms without an alignment; the sanitizers' versions do not call these.
+// All forms without an alignment are replaced: the sanitizers' versions of one form do not call
+// another.
 void* operator new(size_t bytes) { return allocate_or_throw(bytes); }
 void* operator new[](size_t bytes) { return allocate_or_throw(bytes); }
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
@@ -82,7 +83,7 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
 #if !defined(__EMSCRIPTEN__)
-// Replaces the C library's function in this program and everything linked statically.
+// Replaces the C library's function in this program and in everything linked statically.
 extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
   if (fails()) return nullptr;
   void* memory = nullptr;

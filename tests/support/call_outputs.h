@@ -14,7 +14,7 @@ namespace multihead::testing {
 
 using Bytes = std::vector<std::byte>;
 
-// All outputs of a call, filled with NaN at first.
+// All outputs of a call, initially NaN.
 class CallOutputs {
  public:
   explicit CallOutputs(const RandomCase& c) {

@@ -1,4 +1,4 @@
-// How close results have to be to the oracle's.
+// Tolerances for comparisons of results with the oracle.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,15 @@
 
 namespace multihead::testing {
 
-// The difference of two numbers; NaN if one of them is NaN or the infinities differ. Scores near
-// -3.4e38 are compared relatively.
+// Returns the difference of two numbers; NaN if one of them is NaN or the infinities differ. Scores
+// near -3.4e38 are compared relatively.
 inline double difference(float got, double expected) {
   const auto value = static_cast<double>(got);
   if (value == expected) return 0;
   return std::abs(value - expected) / std::max(1.0, std::abs(expected) / 8);
 }
 
-// The largest difference; infinity if one side is NaN or the infinities differ.
+// Returns the largest difference; infinity if one side is NaN or the infinities differ.
 inline double largest_difference(const std::vector<float>& got,
                                  const std::vector<double>& expected) {
   if (got.size() != expected.size()) return INFINITY;
@@ -33,7 +33,7 @@ inline double largest_difference(const std::vector<float>& got,
   return largest;
 }
 
-// One unit in the last place of a 16-bit type.
+// Returns one unit in the last place of `value` in a 16-bit type.
 inline double unit(double value, DType type) {
   const int bits = type == DType::kF16 ? 10 : 7;
   const int smallest = type == DType::kF16 ? -14 : -126;
@@ -41,8 +41,8 @@ inline double unit(double value, DType type) {
   return std::ldexp(1.0, exponent - bits);
 }
 
-// By how much the output's error exceeds its limit: `tolerance` in f32; in a 16-bit type 1.5 units
-// in the last place, or half a unit plus `tolerance`, whichever is larger.
+// Returns the output's error minus the allowed error. Allowed in f32: `tolerance`. Allowed in a
+// 16-bit type: 1.5 units in the last place, or half a unit plus `tolerance`, whichever is larger.
 inline double excess(const std::vector<float>& got, const std::vector<double>& expected, DType type,
                      double tolerance) {
   if (type == DType::kF32) return largest_difference(got, expected) - tolerance;
@@ -57,13 +57,13 @@ inline double excess(const std::vector<float>& got, const std::vector<double>& e
   return largest;
 }
 
-// 2e-6 for inputs in [-1, 1]. Larger scores have a larger rounding error: that of a score of 40 is
-// already 2e-6, which becomes the relative error of its weight.
+// Returns 2e-6 for inputs in [-1, 1]. Larger scores have a larger rounding error: a score of 40 has
+// an error of 2e-6, which becomes the relative error of its weight.
 inline double tolerance(const RandomCase& c, const reference::ReferenceOutputs& expected) {
   const auto width = static_cast<double>(c.q.shape[3]);
   const double scale = std::abs(
       static_cast<double>(c.options.scale.value_or(static_cast<float>(1.0 / std::sqrt(width)))));
-  // The magnitude of a dot product's terms, summed.
+  // Sum of the magnitudes of a dot product's terms.
   double size = scale * width * (c.options.qk_norm.enabled ? 2.0 : 0.25);
   // The largest score of each row.
   const auto keys = static_cast<size_t>(c.weights_shape[3]);

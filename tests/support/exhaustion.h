@@ -1,4 +1,4 @@
-// Tests a call while memory fails at its n-th request, for every n.
+// Tests a call while its n-th memory request fails, for every n.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +14,21 @@ namespace multihead::testing {
 // A call with its own objects.
 struct Attempt {
   std::function<Status()> call;
-  // The result, which must have the same bits after every success.
+  // Returns the result, which must have the same bits after every success.
   std::function<std::string()> result;
-  // Optional: the state that a failed call must not change.
+  // Optional: returns the state that a failed call must not change.
   std::function<std::string()> state = {};
 };
 
-// For every n, once with only the n-th request failing and once with all requests from the n-th on,
-// makes the call on new objects. It must succeed or return kMemory. After kMemory the state must be
-// unchanged, and the same call again must give the right bits.
+// Makes the call on new objects twice for every n: with only the n-th request failing, and with all
+// requests from the n-th on failing. The call must succeed or return kMemory. After kMemory the
+// state must be unchanged, and the same call must then give the right bits.
 void expect_survives_exhaustion(const char* name, const std::function<Attempt()>& make);
 
-// The same for a call with invalid arguments: it must return its own error, or kMemory.
+// Makes a call with invalid arguments in the same way: it must return its own error, or kMemory.
 void expect_refusal_survives_exhaustion(const char* name, const std::function<Status()>& call);
 
-// The bytes of numbers, for comparisons in which NaN equals itself.
+// Returns the bytes of numbers, for comparisons in which NaN equals itself.
 template <class T>
 std::string bits_of(const T& values) {
   const size_t bytes = values.size() * sizeof(*values.data());
@@ -37,7 +37,7 @@ std::string bits_of(const T& values) {
   return bits;
 }
 
-// The names, shapes and numbers of a state dict.
+// Returns the names, shapes and numbers of a state dict.
 std::string bits_of_dict(const StateDict& dict);
 
 }  // namespace multihead::testing

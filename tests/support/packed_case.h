@@ -1,4 +1,4 @@
-// Random packed sequences, with the rows that a rank holds.
+// Random varlen sequences, and the rows that a rank holds.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ struct Gradients {
   }
 };
 
-// Gradients of all that a call has, still NaN.
+// Returns gradients of everything that a call has, filled with NaN.
 inline Gradients empty_gradients(const RandomCase& c) {
   const int64_t gains = c.options.qk_norm.enabled ? c.q.shape[3] : 0;
   return {.d_q = poisoned(c.q.shape.elements()),
@@ -62,7 +62,7 @@ inline AttentionGradients gradient_views(const RandomCase& c, Gradients& g) {
   return to;
 }
 
-// A random call, its results and a gradient of its output.
+// A random call with its results and a gradient of its output.
 struct BackwardCall {
   RandomCase c;
   std::vector<float> out, lse, d_out;
@@ -77,7 +77,7 @@ struct BackwardCall {
   }
 
   void forward() {
-    // From the oracle, so that only errors of the backward count.
+    // Results from the oracle, so that only errors of the backward count.
     const reference::ReferenceOutputs exact = reference::attention(c.q, c.k, c.v, c.options);
     out.assign(exact.out.begin(), exact.out.end());
     lse.assign(exact.lse.begin(), exact.lse.end());
@@ -105,7 +105,7 @@ struct BackwardCall {
   }
 };
 
-// The relative error of a weight exp(score - LSE), which has the rounding errors of both floats.
+// Returns the relative error of a weight exp(score - LSE) due to the rounding of both floats.
 inline double error_of_weights(const std::vector<float>& lse) {
   double relative = 1e-5;
   for (const float value : lse) {
@@ -115,7 +115,7 @@ inline double error_of_weights(const std::vector<float>& lse) {
   return relative;
 }
 
-// The largest magnitude in the gradients of tensors, or 1.
+// Returns the largest magnitude in the gradients of tensors, at least 1.
 inline double largest_gradient(const reference::ReferenceGradients& gradients) {
   double largest = 1.0;
   for (const std::vector<double>* const gradient :

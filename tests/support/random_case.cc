@@ -43,8 +43,8 @@ DType random_type(Random& random) {
   return random.pick({DType::kF16, DType::kBF16});
 }
 
-// A (B, H, N, d) view of one of the layouts that callers use: (B, H, N, d), (B, N, H, d), or rows
-// with a gap after each, as in packed QKV.
+// Returns a (B, H, N, d) view in one of the usual memory layouts: (B, H, N, d), (B, N, H, d), or
+// rows with a gap after each row, as in packed QKV.
 ConstAnyTensor random_tensor(Random& random, const Dims& shape, DType type, RandomCase& result) {
   const int64_t b = shape[0], h = shape[1], n = shape[2], d = shape[3];
   const int64_t gap = random.chance(0.3) ? random.integer(1, 9) : 0;
@@ -77,7 +77,7 @@ std::span<const int32_t> random_integers(Random& random, int64_t count, int64_t 
   return result.integers.back();
 }
 
-// Lengths first, because alignments may depend on them.
+// Chooses lengths first, because alignments may depend on them.
 void random_positions(Random& random, RandomCase& result) {
   AttentionOptions& options = result.options;
   const int64_t batch = result.weights_shape[0];
@@ -90,7 +90,7 @@ void random_positions(Random& random, RandomCase& result) {
         {Alignment::kTopLeft, Alignment::kBottomRight, Alignment::kOffset,
          options.kv_lengths.empty() ? Alignment::kBottomRight : Alignment::kBottomRightOfLength});
   };
-  // Sometimes far beyond all positions, to test that sums do not overflow.
+  // Some offsets are far beyond all positions, to test that sums do not overflow.
   const auto far = [&] {
     const int64_t least = std::numeric_limits<int64_t>::min();
     const int64_t most = std::numeric_limits<int64_t>::max();
@@ -272,7 +272,7 @@ RandomCase random_case(uint64_t seed, const CaseLimits& limits) {
   Random random(seed);
   RandomCase result;
   const auto size = [&](int64_t largest) {
-    // Sizes near a lane count, a tile and a block, and any others.
+    // Chooses sizes near a lane count, a tile or a block, and any other sizes.
     const int64_t near = random.pick<int64_t>({1, 4, 8, 16, 32, 48, 64, 96, 192, 384});
     const int64_t value = random.chance(0.5) ? near + random.integer(-1, 1)
                                              : random.integer(1, std::max<int64_t>(largest, 1));
@@ -291,7 +291,7 @@ RandomCase random_case(uint64_t seed, const CaseLimits& limits) {
   const DType type = random_type(random);
   const bool mixed = random.chance(0.1);
   const auto own = [&] { return mixed ? random_type(random) : type; };
-  const DType kv_type = own();  // the same for k and v, as in a cache
+  const DType kv_type = own();  // k and v have the same type, as in a cache
   result.q = random_tensor(random, {batch, heads, queries, width}, own(), result);
   result.k = random_tensor(random, {batch, kv_heads, keys, width}, kv_type, result);
   result.v = random_tensor(random, {batch, kv_heads, keys, value_dim}, kv_type, result);

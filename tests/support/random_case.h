@@ -16,12 +16,12 @@ namespace multihead::testing {
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
-  // Both ends are included.
+  // Returns a number in [low, high].
   int64_t integer(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(engine_);
   }
-  // Not std::uniform_real_distribution: libstdc++ takes a long double logarithm for every number, which was 45 % of the
-  // time of all tests.
+  // libstdc++'s std::uniform_real_distribution takes a long double logarithm for every number,
+  // which was 45 % of the time of all tests.
   float uniform(float low, float high) { return low + (high - low) * static_cast<float>(fraction()); }
   bool chance(double probability) { return fraction() < probability; }
   template <class T>
@@ -31,17 +31,17 @@ class Random {
   std::vector<float> floats(int64_t count, float low = -1.0F, float high = 1.0F);
 
  private:
-  // From 0 up to, and without, 1, in steps of 2^-24, so that a float holds it exactly.
+  // Returns a number in [0, 1), in steps of 2^-24, so that a float holds it exactly.
   double fraction() { return static_cast<double>(engine_() >> 40U) * 0x1p-24; }
 
   std::mt19937_64 engine_;
 };
 
-// The seeds of a random test: `cases` of them, from 1 on. MULTIHEAD_RANDOM_CASES sets another
-// number, MULTIHEAD_RANDOM_FIRST another first seed.
+// Returns the seeds of a random test: `cases` seeds from 1 on. MULTIHEAD_RANDOM_CASES overrides the
+// number of seeds, MULTIHEAD_RANDOM_FIRST the first seed.
 std::vector<uint64_t> random_seeds(int64_t cases);
 
-// One capture of a random call: ScoreCapture without its output.
+// One capture of a random call: a ScoreCapture without its output.
 struct CaptureRequest {
   ScoreStage stage = ScoreStage::kWeights;
   std::vector<int32_t> heads;  // empty for all
@@ -49,7 +49,7 @@ struct CaptureRequest {
   int64_t rows = 0;
 };
 
-// A complete call. Its views point to the storage below, so a case is moved, never copied.
+// A complete call. Its views point to the storage below, so a case can be moved, but not copied.
 struct RandomCase {
   ConstAnyTensor q, k, v;
   DType out_type = DType::kF32;
@@ -68,12 +68,12 @@ struct RandomCase {
   RandomCase& operator=(RandomCase&&) = default;
 };
 
-// Rounds to `type`, in storage of the case; f32 stays unchanged.
+// Rounds values to `type` and stores them in the case; f32 values stay unchanged.
 ConstAnyTensor stored(RandomCase& result, std::vector<float> values, DType type, const Dims& shape,
                       const Dims& strides);
-// The element at an index of a tensor's data.
+// Returns the element at an index of a tensor's data.
 float element(const ConstAnyTensor& tensor, int64_t index);
-// The bits of a number in a 16-bit type.
+// Returns the bits of a number in a 16-bit type.
 uint16_t half_bits(float value, DType type);
 
 struct CaseLimits {

@@ -13,7 +13,7 @@
 namespace multihead::testing {
 namespace {
 
-// (rows, in) x (out, in)^T + bias; exact for multiples of 1/16.
+// Returns x (rows, in) times weight^T (in, out) plus bias; exact for multiples of 1/16.
 std::vector<float> product(const std::vector<float>& x, const float* weight, const float* bias,
                            int64_t in, int64_t out) {
   std::vector<float> y;
@@ -140,7 +140,7 @@ ModuleExpectation expected_of(const MultiHeadAttentionConfig& config,
   plain.kv_lengths = {};
   plain.mask = {mask.data(), scores};
   plain.bias = {biases.data(), scores};
-  // Appended keys are not rotated: position 0.
+  // Appended keys have position 0, so they are not rotated.
   std::vector<int32_t> q_positions, k_positions;
   if (plain.rope.style != Rope::Style::kNone) {
     for (int32_t i = 0; i < tokens.queries; ++i) q_positions.push_back(i);

@@ -11,8 +11,8 @@
 
 namespace multihead::testing {
 
-// Multiples of 1/16 up to 1. Products of two of them, and sums of some hundred products, are exact
-// in float, so that the oracle's projections are exact.
+// Returns multiples of 1/16 in [-1, 1]. Their products, and sums of some hundred products, are
+// exact in float, so the oracle's projections are exact.
 std::vector<float> sixteenths(Random& random, int64_t count);
 
 // Parameters with the names and shapes of the module's state dict.
@@ -24,7 +24,7 @@ struct ModuleParameters {
 ModuleParameters random_parameters(const MultiHeadAttentionConfig& config, Random& random,
                                    bool separate = false);
 
-// A module of that config with those parameters; the test fails if it is refused.
+// Creates a module with these parameters; the test fails if the module is refused.
 MultiHeadAttention module_of(const MultiHeadAttentionConfig& config, const StateDict& dict);
 
 // Batch-first inputs (B, N, width); key and value are empty in self-attention.
@@ -39,15 +39,14 @@ struct ModuleExpectation {
   std::vector<double> merged;   // (B, N_q, H * value_dim)
 };
 
-// The result by definition, in double. `visible` (B, H, N_q, N_k) and `bias` (the same shape, or
-// empty) are for the given keys; from `options` scale, softcap, sinks, rope and alibi_slopes are
-// used.
+// Returns the result by definition, in double. `visible` (B, H, N_q, N_k) and `bias` (same shape,
+// or empty) are for the given keys. Uses scale, softcap, sinks, rope and alibi_slopes of `options`.
 ModuleExpectation expected_of(const MultiHeadAttentionConfig& config,
                               const ModuleParameters& parameters, const ModuleTokens& tokens,
                               const std::vector<uint8_t>& visible, const std::vector<float>& bias,
                               const AttentionOptions& options);
 
-// The values of one step of a trace.
+// Returns the values of one step of a trace.
 inline std::vector<float> vector_of(const TraceValues& values) {
   return {values.begin(), values.end()};
 }

@@ -12,7 +12,7 @@
 namespace multihead::testing {
 namespace {
 
-// Rows of a mask or bias; an extent of 1 is shared.
+// Copies rows of a mask or bias; an extent of 1 is shared by all queries.
 template <class T>
 TensorView<const T> score_rows(const TensorView<const T>& whole, int64_t queries,
                                const RowList& rows, std::vector<T>& storage) {
@@ -25,7 +25,7 @@ TensorView<const T> score_rows(const TensorView<const T>& whole, int64_t queries
   const Dims& from = whole.strides;
   const int64_t keys = shape[axis + 1];
   const int64_t outer = keys == 0 || shape[axis] == 0 ? 0 : shape.elements() / keys / shape[axis];
-  const int64_t step = whole.shape[axis] * keys;  // of contiguous cases
+  const int64_t step = whole.shape[axis] * keys;  // cases are contiguous
   for (int64_t o = 0; o < outer; ++o) {
     for (int64_t row = 0; row < shape[axis]; ++row) {
       const int64_t source = shared ? row : rows[static_cast<size_t>(row)];
@@ -101,7 +101,8 @@ void raise_lowest_biases(RandomCase& c) {
 void share_along_queries(RandomCase& c) {
   const auto drop = [&](auto& view) {
     if (!view.given()) return;
-    // With a single query, an extent of 1 is not shared: ranks without a query have 0.
+    // If there is a single query, an extent of 1 is not shared: ranks without a query have extent
+    // 0.
     if (view.shape[view.shape.rank() - 2] != 1 || c.q.shape[2] == 1) view = {};
   };
   drop(c.options.mask);

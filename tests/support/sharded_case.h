@@ -1,4 +1,4 @@
-// The rows of one rank of a random call, copied out of it.
+// Copies the rows of one rank out of a random call.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,26 @@ RowList rows_of(const std::vector<distributed::RowRange>& ranges);
 // A problem divided among ranks.
 struct Divided {
   distributed::Sharding sharding;
-  std::vector<RowList> queries, keys;  // of each rank
+  std::vector<RowList> queries, keys;  // for each rank
 
   int ranks() const { return static_cast<int>(queries.size()); }
 };
 
-// In a layout that the method takes, at random places.
+// Divides a problem in a layout that the method accepts, at random places.
 Divided divide(Random& random, int64_t queries, int64_t keys, distributed::Method method,
                int ranks);
 
-// Raises finite biases that are so low that a log-sum-exp in f32 does not tell how many keys share
-// them.
+// Raises very low finite biases: an LSE in f32 would be the same for any number of keys with them.
 void raise_lowest_biases(RandomCase& c);
 
 // Drops masks and biases that kHeads refuses.
 void share_along_queries(RandomCase& c);
 
-// Rows of (B, H, N, d), contiguous, in storage of `result`.
+// Copies rows of (B, H, N, d), contiguous, into storage of `result`.
 ConstAnyTensor shard_of(const ConstAnyTensor& whole, const RowList& rows, RandomCase& result);
 
-// q, k, v and options of the rank with these queries and keys. Lives as long as `whole`.
+// Returns q, k, v and options of the rank with these queries and keys. Refers to `whole`, which
+// must outlive it.
 RandomCase shard_of(const RandomCase& whole, const RowList& queries, const RowList& keys);
 
 }  // namespace multihead::testing

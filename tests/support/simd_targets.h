@@ -9,11 +9,11 @@
 
 namespace multihead::testing {
 
-// Highway's target bits; one entry in a build with a single target (WebAssembly).
+// Returns Highway's target bits; one entry in a build with a single target (WebAssembly).
 std::vector<int64_t> simd_targets();
 std::string simd_target_name(int64_t target);
 
-// While it exists, kernels run on `target`.
+// While this object exists, kernels run on `target`.
 class UseSimdTarget {
  public:
   explicit UseSimdTarget(int64_t target);
@@ -22,8 +22,8 @@ class UseSimdTarget {
   UseSimdTarget& operator=(const UseSimdTarget&) = delete;
 };
 
-// Calls check() for every target of simd_targets(), with the target's name in messages. Compute
-// what does not depend on the target, such as the oracle's result, once before the call.
+// Calls check() for every target of simd_targets(), with the target's name in failure messages.
+// Compute target-independent data, such as the oracle's result, once before the call.
 template <class Check>
 void on_every_target(const Check& check) {
   for (const int64_t target : simd_targets()) {

@@ -1,4 +1,4 @@
-// Gradients checked by finite differences of the loss.
+// Checks gradients by finite differences of the loss.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace multihead::testing {
 
-// A direction in which a part of the numbers moves.
+// Returns a random direction: multiples of 1/16 in [-1, 1].
 inline std::vector<float> random_direction(Random& random, size_t count) {
   std::vector<float> direction(count);
   // Sixteenths, so that small steps along it are exact.
@@ -19,8 +19,8 @@ inline std::vector<float> random_direction(Random& random, size_t count) {
   return direction;
 }
 
-// The derivative of loss() when `numbers` move along `direction`, by central differences with two
-// steps (Richardson). The numbers are as before afterwards.
+// Returns the derivative of loss() when `numbers` move along `direction`, by central differences
+// with two steps (Richardson extrapolation). Restores the numbers.
 template <class Loss>
 double slope(std::span<float> numbers, std::span<const float> direction, const Loss& loss) {
   const std::vector<float> before(numbers.begin(), numbers.end());
@@ -44,7 +44,7 @@ inline double dot(std::span<const float> a, std::span<const float> b) {
   return sum;
 }
 
-// The root of the sum of squares of a * b, the usual size of dot(a, b).
+// Returns the root of the sum of squares of a * b, the typical size of dot(a, b).
 inline double size_of_dot(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) {

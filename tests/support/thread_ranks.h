@@ -1,5 +1,5 @@
-// Ranks as threads of one process, instead of MPI: with a delay of messages, and with ranks that
-// fall silent.
+// Runs ranks as threads of one process, instead of MPI. Messages can be delayed, and ranks can stop
+// sending.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@
 namespace multihead::testing {
 
 struct ThreadRanksOptions {
-  std::chrono::microseconds delay{0};  // from the start of a message to its arrival
-  // This rank's messages get lost from the n-th on.
+  std::chrono::microseconds delay{0};  // time from the start of a message to its arrival
+  // Messages of rank silent_rank are lost from number silent_after on.
   int silent_rank = -1;
   int64_t silent_after = std::numeric_limits<int64_t>::max();
 };
@@ -37,7 +37,7 @@ class Mailboxes {
 
   void put(int from, int to, const void* data, uint64_t bytes);
   enum class Taken : uint8_t { kNothing, kMessage, kWrongSize, kGone };
-  // kGone: nothing more will come, because that rank has left.
+  // kGone: no further message will come, because the sending rank has left.
   Taken take(int from, int to, void* data, uint64_t bytes);
   void set_left(int rank, bool left);
 
@@ -65,10 +65,10 @@ class ThreadTransport : public distributed::Transport {
 
   State poll() override;
 
-  // Whoever waits for this rank once it has left fails at once, not after the time limit.
+  // After a rank has left, waiting for it fails at once, not after the time limit.
   void set_left(bool left) { mailboxes_.set_left(rank(), left); }
 
-  // How many waits were preceded by a poll during which transfers were on their way.
+  // Returns the number of batches of transfers that a poll found unfinished before the wait.
   size_t overlapped_waits() const { return overlapped_; }
 
  protected:
@@ -90,12 +90,13 @@ class ThreadTransport : public distributed::Transport {
   std::deque<Pending> pending_;
   bool failed_ = false;
   bool is_new_ = false;
-  bool is_overlapped_ = false;  // this batch of transfers
+  bool is_overlapped_ = false;  // true if the current batch is counted
   size_t overlapped_ = 0;
-  std::vector<bool> later_;  // ranks whose next message has not arrived; poll() allocates nothing
+  // Ranks whose next message has not arrived. A member, so that poll() allocates nothing.
+  std::vector<bool> later_;
 };
 
-// Runs `rank` once for each rank, each in its own thread with its own communicator.
+// Runs `rank` once per rank, each in its own thread with its own communicator.
 void in_ranks(int size, const ThreadRanksOptions& options,
               const std::function<void(distributed::Communicator&)>& rank);
 

@@ -19,12 +19,12 @@ constexpr float kLeastNormal = std::numeric_limits<float>::min();
 
 std::atomic<int64_t> products_of_model = 0;
 
-// Denormal numbers count as zero.
+// Flushes denormal numbers to zero.
 float flushed(float x) { return std::abs(x) < kLeastNormal ? std::copysign(0.0F, x) : x; }
 
-// a * b + c, rounded once to nearest even; a result below the least normal number becomes zero. The
-// processor decides that by the result rounded to 24 bits as if the exponent had no limit, which
-// for numbers near that limit is computed 2^64 times as large.
+// Returns a * b + c, rounded once to nearest even; results below the least normal number become
+// zero. The processor decides this on the result rounded to 24 bits with unlimited exponent. Near
+// the limit, the model computes that result scaled by 2^64.
 float multiply_add_flushed(float a, float b, float c) {
   const float result = std::fma(a, b, c);
   if (std::abs(result) > kLeastNormal || std::isnan(result)) return result;
@@ -32,7 +32,7 @@ float multiply_add_flushed(float a, float b, float c) {
   return std::abs(larger) < kLeastNormal * 0x1p64F ? std::copysign(0.0F, result) : result;
 }
 
-// The numbers of a pair of bf16, the first in the lower half.
+// The two bf16 numbers of a pair; the first is in the lower half.
 float first_of(uint32_t pair) { return flushed(std::bit_cast<float>(pair << 16)); }
 float second_of(uint32_t pair) { return flushed(std::bit_cast<float>(pair & 0xFFFF0000U)); }
 
@@ -58,9 +58,9 @@ void TileModel::store_rows(const Tile& tile, void* to, size_t row_step) {
   }
 }
 
-// Intel's Software Developer's Manual, volume 2, TDPBF16PS: the products of the first numbers of
-// all pairs are summed in order, so are those of the second, and the two sums are added before they
-// are added to C. Every step rounds to nearest even; denormal operands and results are zero.
+// TDPBF16PS, Intel's Software Developer's Manual, volume 2: sums the products of the first numbers
+// of all pairs in order, sums the products of the second numbers in order, adds the two sums, and
+// adds the result to C. Every step rounds to nearest even; denormal operands and results are zero.
 void TileModel::multiply_add(Tile& c, const Tile& a, const Tile& b) {
   for (size_t m = 0; m < 16; ++m) {
     for (size_t n = 0; n < 16; ++n) {

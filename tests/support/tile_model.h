@@ -1,5 +1,5 @@
-// A model of AMX's tile instructions with bf16, so that the kernels that use them are tested on any
-// processor. The library never uses it.
+// A model of AMX's bf16 tile instructions, so that kernels that use them are tested on any
+// processor. The library itself never uses it.
 #pragma once
 
 #include <array>
@@ -42,7 +42,7 @@ class TileModel {
   std::array<Tile, 8> tiles_ = {};
 };
 
-// While it exists, the library uses the model instead of AMX.
+// While this object exists, the library uses the model instead of AMX.
 class UseTileModel {
  public:
   UseTileModel();
@@ -50,7 +50,7 @@ class UseTileModel {
   UseTileModel(const UseTileModel&) = delete;
   UseTileModel& operator=(const UseTileModel&) = delete;
 
-  // How many products the library has computed with the model since this object was made.
+  // Returns the number of tile products computed since this object was made.
   int64_t products() const;
 
  private:

@@ -10,9 +10,9 @@
 namespace multihead::engine {
 namespace {
 
-// The tensor (B, H, ...) with the address that its first element would have, where the memory
-// begins at `head`, counted over all batch entries. Computed as an integer, because that address
-// may lie outside of the memory.
+// Returns the tensor (B, H, ...) with `data` moved to its first element, if memory begins at
+// `head`, counted over all batch entries. Computed as an integer, because that address may lie
+// outside of the memory.
 template <class TensorLike>
 TensorLike rebased(TensorLike tensor, int64_t head, int64_t element_bytes) {
   if (tensor.data == nullptr || tensor.shape.elements() == 0) return tensor;

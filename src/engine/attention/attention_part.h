@@ -1,5 +1,5 @@
-// One call of attention() in parts, for callers that compute them apart, such as workers that share
-// no memory. Every part is planned as the whole call, so that the parts together give its bits.
+// Computes one call of attention() in parts, for callers such as workers that share no memory.
+// Every part is planned as the whole call, so the parts together give the bits of the whole call.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,18 @@
 
 namespace multihead::engine {
 
-// How a call can be divided. Key/value head h of batch entry b counts as head b * H_kv + h. The
-// query heads that share it form one list of rows, query by query (see rules::AttentionParams).
+// The parts that a call can be divided into. Key/value head h of batch entry b has index b * H_kv +
+// h. The query heads that share it form one list of rows, query by query (see
+// rules::AttentionParams).
 struct AttentionParts {
   int64_t heads = 0;
-  int64_t blocks = 0;      // of the rows of each head; 1 where the rows stay together
-  int64_t block_rows = 0;  // rows of a block; the last may have fewer
-  double operations = 0;   // multiplications and additions of the whole call, at most
+  int64_t blocks = 0;      // blocks of rows per head; 1 if rows cannot be divided
+  int64_t block_rows = 0;  // rows per block; the last may have fewer
+  double operations = 0;   // upper bound of the whole call's multiplications and additions
 };
 
-// Heads first_head .. end_head - 1, and of each the blocks first_block .. end_block - 1, within
-// what AttentionParts says. The caller's memory begins at head first_in_memory, at most first_head.
+// Heads first_head .. end_head - 1, times blocks first_block .. end_block - 1 of each head, within
+// the limits of AttentionParts. The caller's memory begins at head first_in_memory <= first_head.
 struct AttentionPart {
   int64_t first_in_memory = 0;
   int64_t first_head = 0, end_head = 0;
@@ -26,16 +27,16 @@ struct AttentionPart {
   bool packed = false;  // as in divide_attention()
 };
 
-// Checks a call of attention() and says how it can be divided. Reads options, but no element of a
-// tensor, and writes nothing. `packed`: q, k and v, with a batch of one, are one sequence of a call
-// of attention_varlen(), whose bits the parts then give.
+// Checks a call of attention() and computes how it can be divided. Reads options, but no element of
+// a tensor, and writes nothing. With `packed`, q, k and v (batch 1) are one sequence of a call of
+// attention_varlen(), and the parts give the bits of that call.
 Status divide_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                         const AttentionOptions& options, const AttentionOutputs& outputs,
                         bool packed, AttentionParts& parts);
 
-// Computes one part of a call. All shapes and options are those of the whole call. The data of q,
-// k, v, out, lse, weights and dropout_mask begin at the part's first head in memory; mask, bias and
-// captures are whole.
+// Computes one part of a call. Shapes and options describe the whole call. The data of q, k, v,
+// out, lse, weights and dropout_mask begin at head first_in_memory; mask, bias and captures are
+// whole.
 Status attention_part(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                       const AttentionOptions& options, const AttentionOutputs& outputs,
                       const AttentionPart& part, Context& context);

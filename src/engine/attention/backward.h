@@ -14,22 +14,23 @@
 
 namespace multihead::engine {
 
-// All memory that run_backward() needs. Errors: kMemory.
+// Reserves all memory that run_backward() needs. Errors: kMemory.
 MULTIHEAD_SHARED Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients,
                                          Context& context);
 
-// `gradients` are those that were planned. Errors: kMemory.
+// `gradients` must be the ones passed to plan_backward(). Errors: kMemory.
 Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context);
 
-// The row by which an LSE of other inputs or options is refused: the last query of the first head
-// of the first batch entry. Much is allowed: products of bf16, and the rounding of large scores.
+// Compares one row's LSE with the row's scores, to refuse an LSE of other inputs or options. Checks
+// the last query of the first head of the first batch entry. The tolerance, 0.05 + 1 % of the LSE,
+// covers bf16 products and the rounding of large scores.
 struct CheckedRow {
   CheckedRow(const ConstAnyTensor& q, const ConstAnyTensor& k, const AttentionOptions& options,
              const AttentionShape& shape);
 
-  // How many of the row's scores check() reads: N_k, or none if they have a closed form.
+  // Number of the row's scores that check() reads: N_k, or 0 if the LSE has a closed form.
   int64_t scores() const { return closed_form.has_value() ? 0 : k.shape[2]; }
-  // Of the row's scores, N_k floats.
+  // Captures the row's scores, N_k floats.
   ScoreCapture capture(float* scores) const {
     return {.stage = ScoreStage::kMasked, .out = {scores, {1, 1, 1, k.shape[2]}}, .first_row = row};
   }
@@ -42,11 +43,11 @@ struct CheckedRow {
   std::optional<float> closed_form;  // the LSE, if it has one
 };
 
-// Takes the memory that the jobs of a plan share, see BackwardParams.
+// Lays out the memory that the jobs of a plan share, see BackwardParams.
 void lay_out_backward(BackwardPlan& plan, rules::Arena& take);
 
-// The steps of run_backward() of a plan without transforms, whose memory is reserved. The jobs of
-// run_backward_job() are plan.geometry.jobs. They begin in that order, on any threads.
+// The steps of run_backward(), for a plan without transforms whose memory is reserved. Jobs 0 to
+// plan.geometry.jobs - 1 must begin in that order, on any threads.
 MULTIHEAD_SHARED void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
                                      Context& context);
 void begin_turns(const BackwardPlan& plan);  // a part of begin_backward()
@@ -55,18 +56,18 @@ MULTIHEAD_SHARED void end_backward(const BackwardPlan& plan, const AttentionGrad
 // d_sink = -(sum over rows of the sink's weight * delta).
 void differentiate_sinks(const rules::BackwardParams& params, std::span<float> d_sinks);
 
-// attention_backward() of results that the library has made itself from these inputs: their LSE is
-// not checked.
+// Runs attention_backward() without checking the LSE, for results that the library computed itself
+// from these inputs.
 Status attention_backward_of_own(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                  const ConstAnyTensor& v, const AttentionOptions& options,
                                  const AttentionResults& results, const ConstAnyTensor& d_out,
                                  const AttentionGradients& gradients, Context& context);
 
-// Some batch entries and key/value heads of a call of attention_backward(), with the bits of the
-// whole call. Shapes and options are those of the part: masks, biases, lengths, positions, slopes
-// and sinks begin at its first entry and head. A part has all batch entries if d_bias is shared by
-// them or d_sinks is given, and all heads if they share d_bias; d_q_gain and d_k_gain need the
-// whole call. The part of the first entry and head checks the LSE, if results.check_lse says so.
+// Runs attention_backward() for some batch entries and key/value heads, with the bits of the whole
+// call. Shapes and options describe the part: masks, biases, lengths, positions, slopes and sinks
+// begin at its first entry and head. A part must have all batch entries if they share d_bias or if
+// d_sinks is given, and all heads if they share d_bias; d_q_gain and d_k_gain need the whole call.
+// If results.check_lse is set, the part with the first entry and head checks the LSE.
 Status attention_backward_part(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                const ConstAnyTensor& v, const AttentionOptions& options,
                                const AttentionResults& results, const ConstAnyTensor& d_out,

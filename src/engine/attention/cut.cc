@@ -18,15 +18,16 @@ using rules::StoredRows;
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 constexpr int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-// Rows whose attention takes as long as the set-up of a job, that is, 32 tokens of some heads.
+// Number of rows whose attention takes as long as setting up a job: 2^17 multiply-adds, for example
+// 32 tokens of some heads.
 int64_t rows_worth_a_job(const AttentionParams& p) {
   constexpr int64_t kMultiplyAdds = int64_t{1} << 17;
-  // Divided one after the other, because their product may overflow.
+  // Two divisions, because the product of the divisors may overflow.
   return kMultiplyAdds / std::max<int64_t>(1, p.keys) /
          std::max<int64_t>(1, p.head_dim + p.value_dim);
 }
 
-// Few rows (short sequences) and few heads get smaller blocks, so that many threads have work.
+// Short sequences with few heads get smaller blocks, so that many threads have work.
 int64_t block_rows(const AttentionParams& p, const TargetTraits& target) {
   const int64_t share = p.batch * p.kv_heads * p.rows() / target.least_jobs;
   const int64_t most = target.panel_lanes * target.block_panels;
@@ -34,50 +35,51 @@ int64_t block_rows(const AttentionParams& p, const TargetTraits& target) {
   return std::min({most, round_up(wanted, target.panel_lanes), round_up(p.rows(), target.lanes)});
 }
 
-// Blocks of equal size, so that the last one does not have only a few keys.
+// Divides the keys into blocks of equal size, so that the last block is not much shorter.
 int64_t keys_of_step(const AttentionParams& p, const TargetTraits& target) {
   constexpr int64_t kUnit = 8;
   const int64_t blocks = blocks_of(p.keys, target.key_block);
   return blocks == 0 ? 0 : round_up(blocks_of(p.keys, blocks), kUnit);
 }
 
-constexpr int64_t kLineFloats = 16;  // of a cache line
+constexpr int64_t kLineFloats = 16;  // floats per cache line
 
-// Fewer rows would not make up for a copy of V that they share.
+// A copy of V is slower than no copy if fewer rows than this share it.
 constexpr int64_t kRowsWorthACopy = 32;
 
-// V is small if it fits in the first-level cache at any addresses.
+// True if V may not fit in the first-level cache, and enough rows share a copy of it.
 bool is_large(const AttentionParams& p, int64_t rows) {
   constexpr int64_t kSmall = 2048;  // floats
   return rows >= kRowsWorthACopy && p.keys * p.value_dim > kSmall;
 }
 
-// If rows of V are far apart, as with interleaved heads (B, N, H, d), or a strip is narrower than
-// V's rows, they map to few sets of the first-level cache. Reading a copied block of V is then
-// faster, unless V is small or few rows share the copy. K is not copied, because a tile needs only
-// a few rows of it at a time: copying took 2-6 % of bert with interleaved heads. Rows that end
-// within a vector are also copied, because they need zeros after their end.
+// Copies V in three cases. (1) Its rows are far apart, as with interleaved heads (B, N, H, d), or
+// are wider than a strip: then they map to few sets of the first-level cache, and reading a copied
+// block is faster unless V is small or few rows share the copy. (2) Rows end within a vector: the
+// copy adds zeros after their end. (3) V is not stored as f32 in token order. K is never copied,
+// because a tile needs only a few rows of it at a time: copying took 2-6 % of bert with interleaved
+// heads.
 bool copies_values(const AttentionParams& p, int64_t rows, const TargetTraits& target) {
   const bool spread = p.v.stride[2] != p.value_dim || p.value_dim > target.strip_lanes;
   return !p.v.dense_floats() || p.value_dim % target.lanes != 0 || (is_large(p, rows) && spread);
 }
 
-// Bytes of keys and values in a block of decoding. Compared with 32 kB, 64 kB reads 64 MB 4 %
-// faster natively and 3 to 6 % in WebAssembly, which touches each block before it uses it. There
-// 128 kB gains 2 % more if the second-level cache is large, and loses otherwise.
+// Bytes of keys and values in a decode block. Compared with 32 kB, 64 kB reads 64 MB 4 % faster
+// natively and 3 to 6 % faster in WebAssembly, which touches each block before using it. In
+// WebAssembly, 128 kB gains 2 % more if the second-level cache is large, and is slower otherwise.
 constexpr int64_t kBlockBytes = 65536;
-// Where the first row of a tile leads, longer blocks interrupt memory's order less often.
+// Block bytes with first_row_leads: longer blocks interrupt the sequential reads less often.
 constexpr int64_t kLedBlockBytes = 262144;
 // Calls that read more bytes than this read from memory, not from a shared cache.
 constexpr double kFromMemory = 1 << 24;
-// Prefetch distance. A Zen 4's decode of 64 MB, relative to 16 kB: 4 kB 74 %, 8 kB 98 %, 32 kB
-// 100 %.
+// Prefetch distance. Decode speed of 64 MB on a Zen 4, relative to 16 kB: 4 kB 74 %, 8 kB 98 %, 32
+// kB 100 %.
 constexpr int64_t kPrefetchBytes = 16384;
-// Bytes of one token's heads that a job processes together if they are adjacent.
+// If the heads of a token are adjacent, a job processes this many bytes of heads together.
 constexpr int64_t kTokenBytes = 8192;
 constexpr int64_t kLeastBlock = 16, kMostBlock = 512;
-// The keys are split until there are this many jobs, but no split has fewer keys than this. With
-// ragged lengths, entries that are shorter have fewer splits.
+// Keys are split until there are kSplitJobs jobs, but no split has fewer than kLeastSplit keys.
+// With ragged lengths, shorter entries have fewer splits.
 constexpr int64_t kSplitJobs = 64, kLeastSplit = 512;
 
 }  // namespace
@@ -108,7 +110,7 @@ BlockGeometry cut_into_blocks(const AttentionParams& params, const TargetTraits&
   g.copies_values = copies_values(params, g.rows, target);
   g.stores_vectors = params.out.data != nullptr && params.out.type == DType::kF32 &&
                      params.value_dim % target.lanes == 0;
-  // Rows are evenly spaced, and nothing changes them after the product with V.
+  // True if rows are evenly spaced, and no step changes them after the product with V.
   g.stores_normalised =
       g.stores_vectors && params.group() == 1 && !params.mask.given() && params.sinks == nullptr;
   return g;
@@ -162,7 +164,7 @@ SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits&
     longest = std::max(longest, seen.last - seen.first);
     sum += static_cast<double>(seen.last - seen.first);
   }
-  // As many entries of the longest length would have as many keys.
+  // Number of entries of the longest length that together have as many keys as all entries.
   const int64_t entries =
       longest == 0 ? 0 : std::llround(std::ceil(sum / static_cast<double>(longest)));
   const auto splits_of = [&](int64_t whole_entries, int64_t keys) {
@@ -181,12 +183,12 @@ SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits&
 
 rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
                                           const TargetTraits& target, int64_t jobs_of_whole) {
-  // Each chunk loads the rows of Q and d_out again: chunks of 256 keys are 2 % slower than of 512,
-  // chunks of 128 keys 6 %.
+  // Each chunk loads all rows of Q and d_out again: compared with chunks of 512 keys, 256 keys are
+  // 2 % slower and 128 keys 6 %.
   constexpr int64_t kPanels = 4, kKeyBlock = 64, kLeastChunk = 512, kJobs = 64;
-  // Where chunks are too few for many cores, their rows are divided. Each further job of a chunk
-  // adds its part of d_k and d_v, which takes about 1 % of a single thread's time with 512 rows and
-  // up to 5 % with 256.
+  // If there are too few chunks for many cores, their rows are divided among jobs. Each further job
+  // of a chunk adds its part of d_k and d_v, which takes about 1 % of a single thread's time with
+  // 512 rows per job and up to 5 % with 256.
   constexpr int64_t kLeastJobRows = 512, kMostJobs = 256;
   const AttentionParams& p = params.forward;
   rules::BackwardGeometry g;
@@ -207,7 +209,7 @@ rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
                                       std::max<int64_t>(1, p.keys / kLeastChunk));
   g.chunk_keys = round_up(blocks_of(std::max<int64_t>(p.keys, 1), g.chunks), g.blocks.key_block);
   g.chunks = std::max<int64_t>(1, blocks_of(p.keys, g.chunk_keys));
-  // Sums over queries, and those over the heads of a group, stay in one job.
+  // Sums over queries, and sums over the heads of a group, stay in one job.
   const bool shares_rows =
       bias.data != nullptr && (bias.stride[2] == 0 || (bias.stride[1] == 0 && p.group() > 1));
   const int64_t wanted = has_threads && !shares_rows ? blocks_of(kMostJobs, heads * g.chunks) : 1;

@@ -11,11 +11,11 @@
 namespace multihead::engine {
 namespace {
 
-// The most tensors of a call, without captures.
+// Largest number of tensors in a call, without captures.
 constexpr size_t kMostOperands = 12;
 
-// The addresses from the first byte of a tensor to the one after its last; none of a tensor that is
-// empty or not given. Unsigned, so that strides that no memory has may overflow.
+// Address range [first, end) of a tensor's bytes; empty if the tensor is empty or absent. Unsigned,
+// so that the sum may overflow for strides larger than any memory.
 struct Range {
   uint64_t first, end;
 
@@ -28,7 +28,7 @@ struct Range {
       return static_cast<uint64_t>(shape[axis] - 1) * static_cast<uint64_t>(strides[axis]);
     };
     if (shape.rank() == 4 && (strides[0] | strides[1] | strides[2] | strides[3]) >= 0) {
-      // The same without branches on strides, for most tensors: half of the time.
+      // Most tensors take this case: without branches on strides it takes half the time.
       if (shape[0] == 0 || shape[1] == 0 || shape[2] == 0 || shape[3] == 0) return;
       after += reach(0) + reach(1) + reach(2) + reach(3);
     } else {
@@ -52,8 +52,8 @@ struct Range {
   bool meets(const Range& other) const { return first < other.end && other.first < end; }
 };
 
-// A quick answer for most calls: whether the ranges of outputs meet no other range. A small call
-// takes 1 us, so it must not allocate or copy much.
+// Decides most calls fast: if the address ranges of outputs meet no other range, nothing overlaps.
+// A small call takes 1 us, so this must not allocate or copy much.
 class Ranges {
  public:
   template <class... TensorLike>
@@ -76,19 +76,20 @@ class Ranges {
   size_t count_ = 0;
 };
 
-// The bytes of a tensor within its range: runs of bytes, one for each index along the axes.
+// The bytes of a tensor, as contiguous runs: one run for each combination of indices along `axes`.
 struct Runs {
   struct Axis {
     int64_t stride;  // bytes, more than 0
     int64_t extent;
-    int64_t span;  // bytes from the first of its runs to the end of its last one
+    int64_t span;  // bytes from the start of the axis's first run to the end of its last
   };
-  std::array<Axis, Dims::kMaxRank> axes;  // the largest stride first
+  std::array<Axis, Dims::kMaxRank> axes;  // by stride, largest first
   int count = 0;
   int64_t run;
 
   explicit Runs(const Operand& of) : run(of.element_bytes) {
-    // In ascending order at first. Along an axis of stride 0 all indices have the same bytes.
+    // Sorted in ascending order here, reversed below. All indices along an axis of stride 0 share
+    // their bytes, so the axis is left out.
     for (int axis = of.shape.rank(); axis-- > 0;) {
       constexpr int64_t kMost = int64_t{1} << 55;  // more elements than any memory has
       const int64_t extent = of.shape[axis], most = kMost / extent;
@@ -108,16 +109,16 @@ struct Runs {
     std::reverse(axes.begin(), axes.begin() + count);
   }
 
-  // Of the runs along the axes from this one on.
+  // Bytes from the first run to the end of the last, along axes `axis` and later.
   int64_t span(int axis) const { return axis < count ? axes[static_cast<size_t>(axis)].span : run; }
 };
 
-// Whether a byte of `a` is one of `b`, whose runs begin `offset` bytes after those of `a`. Axes
-// before a_axis and b_axis have an index already.
+// Returns true if a run of `a` and a run of `b` share a byte. The runs of `b` begin `offset` bytes
+// after the runs of `a`. The indices of axes before a_axis and b_axis are fixed already.
 //
-// With axes of the same stride, as rows of one matrix have, only one or two differences of their
-// indices bring the runs so near that they may meet. Other axes are tried index by index. `steps`
-// limits that: views so entangled that it does not suffice count as sharing memory.
+// If both axes have the same stride, as rows of one matrix do, runs can meet for only one or two
+// differences of the two indices. Other axes are tried index by index. `steps` limits the attempts:
+// if it does not suffice, the tensors count as sharing memory.
 bool share(const Runs& a, int a_axis, const Runs& b, int b_axis, int64_t offset, int& steps) {
   if (offset >= a.span(a_axis) || offset <= -b.span(b_axis)) return false;
   const bool a_is_run = a_axis == a.count, b_is_run = b_axis == b.count;
@@ -126,10 +127,12 @@ bool share(const Runs& a, int a_axis, const Runs& b, int b_axis, int64_t offset,
   const int64_t b_stride = b_is_run ? 0 : b.axes[static_cast<size_t>(b_axis)].stride;
   const int64_t stride = std::max(a_stride, b_stride);
   const int a_next = a_axis + (a_stride == stride), b_next = b_axis + (b_stride == stride);
-  // b's index minus a's, where an axis that is not cut into its indices counts as one of extent 1.
+  // Range of b's index minus a's index. If this step does not advance in `a` (or `b`), its index is
+  // 0.
   const int64_t least = a_next == a_axis ? 0 : 1 - a.axes[static_cast<size_t>(a_axis)].extent;
   const int64_t most = b_next == b_axis ? 0 : b.axes[static_cast<size_t>(b_axis)].extent - 1;
-  // Beyond these, offset + index * stride is too small or too large for the runs to meet.
+  // Outside of first .. last, offset + index * stride is too small or too large for the runs to
+  // meet.
   const int64_t first = std::max(least, (-b.span(b_next) - offset) / stride - 1);
   const int64_t last = std::min(most, (a.span(a_next) - offset) / stride + 1);
   for (int64_t index = first; index <= last; ++index) {
@@ -148,7 +151,8 @@ bool share(const Operand& a, const Range& of_a, const Operand& b, const Range& o
 
 Status validate_apart(std::initializer_list<Operand> inputs, std::initializer_list<Operand> outputs,
                       std::span<const ScoreCapture> captures) {
-  // The outputs before `output`, and the first `count` captures.
+  // Compares `output` with all inputs, the outputs before `end_outputs` and the first `count`
+  // captures.
   const auto check = [&](const Operand& output, const Operand* end_outputs, size_t count) {
     const Range range(output);
     const auto compare = [&](const Operand& other) {

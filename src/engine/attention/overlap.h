@@ -1,5 +1,5 @@
-// Refuses outputs that share memory with another tensor of their call: threads would write what
-// others still read.
+// Refuses outputs that share memory with another tensor of their call: threads would write elements
+// that other threads still read.
 #pragma once
 
 #include <cstdint>
@@ -37,22 +37,21 @@ struct Operand {
         element_bytes(sizeof(T)) {}
 };
 
-// kShape for the first output that shares memory with an input or with an output before it.
-// Tensors that are not given or empty share none. Rows of one tensor may lie between those of
-// another.
+// Returns kShape for the first output that shares memory with an input or with an earlier output.
+// Absent and empty tensors share no memory. Rows of two tensors may alternate in memory.
 Status validate_apart(std::initializer_list<Operand> inputs, std::initializer_list<Operand> outputs,
                       std::span<const ScoreCapture> captures = {});
 
-// The same for attention(). k and v are not given where the call has none.
+// Checks the outputs of attention(). k and v may be absent, as with caches.
 Status validate_apart(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                       const AttentionOptions& options, const AttentionOutputs& outputs);
 
-// The same for attention_backward().
+// Checks the gradients of attention_backward().
 Status validate_apart(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                       const AttentionOptions& options, const AttentionResults& results,
                       const ConstAnyTensor& d_out, const AttentionGradients& gradients);
 
-// The same for linear().
+// Checks the output of linear().
 Status validate_apart(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                       const Tensor& y);
 

@@ -1,12 +1,13 @@
-// Stand-ins for data that only the runs of a prepared operation bring.
+// Placeholders for data that a prepared operation gets only when it runs.
 #pragma once
 
 #include "engine/error/error.h"
 
 namespace multihead::engine {
 
-// Stands for all addresses, because the checks refuse a null address of a tensor with elements. A
-// plan decides nothing by addresses but what PlannedCall::set_values() decides again.
+// Placeholder for every address, because the checks refuse a null address of a tensor with
+// elements. A plan decides nothing by addresses, except what PlannedCall::set_values() decides
+// again.
 inline char data_to_come;
 
 template <class TensorLike>

@@ -1,10 +1,10 @@
-// From a checked call to parameters and jobs: which path serves it, how it is cut into jobs, and
-// every default.
+// Turns a checked call into parameters and jobs: selects the path, divides the call into jobs and
+// resolves every default.
 //
-// run() makes three further choices, none of which changes a bit of the results: it divides the
-// blocks for the context's threads (blocks_for_threads()), it uses no more threads than the
-// operations are worth, and it gives each member of a team its heads. A plan that runs again on
-// other data needs set_queries(), set_keys(), set_values() and follow_lengths() first.
+// run() makes three further choices that do not change a bit of the results: it divides the blocks
+// for the context's threads (blocks_for_threads()), limits the threads to the number that the
+// operations are worth, and gives each member of a team its heads. Before a plan runs again on
+// other data, call set_queries(), set_keys(), set_values() and follow_lengths().
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,16 @@ namespace multihead::engine {
 
 struct AttentionPlan : PathChoice {
   rules::AttentionParams params;
-  uint64_t scratch_bytes;  // of each thread
-  uint64_t partial_bytes;  // with kDecode: of the result of one head and split
-  double operations;       // multiplications and additions, at most
-  // A plan of attention_scores(), which Context::last_kernel() does not count.
+  uint64_t scratch_bytes;  // per thread
+  uint64_t partial_bytes;  // with kDecode: size of one head's result in one split
+  double operations;       // upper bound of multiplications and additions
+  // True for attention_scores(), which does not change Context::last_kernel().
   bool scores_alone = false;
-  // Blocks copy V only where its rows do not start at cache lines; see set_values().
+  // True if blocks copy V only when its rows do not start at cache lines; see set_values().
   bool copies_split_lines = false;
 
-  // With kDecode, decoding computes out and lse, and blocks then compute the captures, so that a
-  // capture does not change a bit of the output.
+  // With kDecode, decoding computes out and lse, and a second pass in blocks computes the captures.
+  // So a capture does not change a bit of the output.
   bool captures_beside_decode() const {
     return path == Path::kDecode && params.captures_anything();
   }
@@ -41,12 +41,12 @@ struct AttentionPlan : PathChoice {
 // q, k and v, in tensors or in a cache.
 struct AttentionInputs {
   rules::StoredRows q, k, v;
-  const int32_t* firsts = nullptr;   // (B): the first key that exists; null for 0
-  const int32_t* lengths = nullptr;  // (B): replace options.kv_lengths; null: use those
-  bool packed = false;               // one sequence of a packed call: never kDecode
+  const int32_t* firsts = nullptr;   // (B): first key that exists; null for 0
+  const int32_t* lengths = nullptr;  // (B): replaces options.kv_lengths unless null
+  bool packed = false;               // one sequence of a varlen call: never kDecode
 };
 
-// The whole problem of which a call computes a shard.
+// Describes the whole problem if a call computes only a shard.
 struct Shard {
   rules::Coordinates first;
   int64_t queries, keys;  // of the whole problem
@@ -54,7 +54,7 @@ struct Shard {
 
 MULTIHEAD_SHARED rules::StoredRows stored_rows(const ConstAnyTensor& tensor);
 
-// The parameters of a call, with every default: what all backends compute from. Reads no lengths.
+// Returns the parameters of a call with every default resolved, for all backends. Reads no lengths.
 MULTIHEAD_SHARED rules::AttentionParams attention_params(const AttentionInputs& inputs,
                                                          const AttentionShape& shape,
                                                          const AttentionOptions& options,
@@ -67,14 +67,14 @@ MULTIHEAD_SHARED AttentionPlan plan_attention(const AttentionInputs& inputs,
                                               const AttentionOutputs& outputs,
                                               const Shard* shard = nullptr);
 
-// Cuts the keys anew: the lengths that a plan points to may have changed since it was made.
+// Splits the keys again: the lengths that the plan points to may have changed.
 void follow_lengths(AttentionPlan& plan);
 
-// The blocks of a plan for so many threads: divided further where that changes no bit, see
+// Returns the plan's blocks, divided further for `threads` threads if that changes no bit, see
 // cut_for_threads().
 rules::BlockGeometry blocks_for_threads(const AttentionPlan& plan, int threads);
 
-// A call of attention(): its plan, and the transformation of q and k before.
+// A call of attention(): its plan, and the QK-norm and RoPE of q and k that come first.
 struct PlannedCall {
   AttentionPlan plan;
   std::optional<InputTransforms> transforms;
@@ -83,7 +83,7 @@ struct PlannedCall {
     (transforms ? transforms->q.data : plan.params.q.data) = data;
   }
   void set_keys(const void* data) { (transforms ? transforms->k.data : plan.params.k.data) = data; }
-  // Decides anew whether blocks copy V, which depends on its address and changes no bit.
+  // Decides again if blocks copy V, because that depends on V's address. The results do not change.
   void set_values(const void* data);
 };
 
@@ -91,17 +91,17 @@ PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const Co
                       const AttentionShape& shape, const AttentionOptions& options,
                       const AttentionOutputs& outputs, bool packed = false);
 
-// attention_scores(): one capture; only the scores of its rows are computed.
+// Plans attention_scores(): one capture; only the scores of its rows are computed.
 PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
                              const AttentionShape& shape, const AttentionOptions& options,
                              const ScoreCapture& capture);
 
-// The batch entries and query heads that one part of attention_backward() computes, in the whole
-// call. The part has shapes and options of its own.
+// Position of one part of attention_backward() in the whole call: its first batch entry and query
+// head. The part has its own shapes and options.
 struct BackwardPart {
   int64_t first_batch = 0, first_head = 0;
-  // Of the whole call: pairs of a batch entry and a key/value head, where those that share a
-  // gradient of the bias count as one. 0 if the part is the whole call.
+  // Number of pairs (batch entry, key/value head) in the whole call; pairs that share a gradient of
+  // the bias count as one. 0 if the part is the whole call.
   int64_t jobs = 0;
 };
 
@@ -110,8 +110,8 @@ struct BackwardPlan {
   rules::BackwardParams params;
   rules::BackwardGeometry geometry;
   std::optional<InputTransforms> transforms;
-  uint64_t scratch_bytes;  // of each thread
-  double operations;       // multiplications and additions, at most
+  uint64_t scratch_bytes;  // per thread
+  double operations;       // upper bound of multiplications and additions
 
   int64_t jobs() const { return geometry.jobs; }
 
@@ -129,7 +129,7 @@ struct BackwardPlan {
     return static_cast<uint64_t>(p.batch * p.kv_heads * geometry.chunks);
   }
 };
-// The parameters of a backward call for the given q and k, without the arrays that jobs share.
+// Returns the parameters of a backward call, without the arrays that jobs share.
 MULTIHEAD_SHARED rules::BackwardParams backward_params(
     const AttentionInputs& inputs, const AttentionShape& shape, const AttentionOptions& options,
     const AttentionResults& results, const ConstAnyTensor& d_out,

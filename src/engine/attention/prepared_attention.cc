@@ -18,9 +18,9 @@ struct PreparedAttention::Call {
   Context* context;
   std::span<const int32_t> lengths;
   engine::AttentionShape shape;
-  float* lse;  // where a run that brings none writes it
+  float* lse;  // written by runs that are given no LSE address
   bool has_lse;
-  // Whether there are elements, and so an address is needed.
+  // True if the tensor has elements, so that a run needs its address.
   bool needs_q, needs_k, needs_v, needs_out, needs_lse;
 };
 

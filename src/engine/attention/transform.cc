@@ -21,7 +21,7 @@ namespace multihead::engine {
 namespace {
 
 double mean_square(const float* row, int64_t width) {
-  // Several sums side by side: a single one waits for every addition, 80 ns at a width of 64.
+  // Several sums in parallel: a single sum waits for each addition, 80 ns more at a width of 64.
   constexpr int64_t kSums = 8;
   double squares[kSums] = {};
   const auto square = [&](int64_t c) {
@@ -48,9 +48,9 @@ void normalise_row(const Transform& transform, int64_t width, float* row) {
   }
 }
 
-// The gradient of a normalised row becomes that of the row x. With r the inverse root mean square
-// and g the gradient times the gain: r g - x r^3 mean(g x). That of the gain, gradient * r x, is
-// added to d_gain, where given.
+// Backward of RMS norm, y = gain * r * x with r = 1 / sqrt(mean(x^2) + epsilon). Overwrites
+// `gradient`, dL/dy, with dL/dx = r g - x r^3 mean(g x), where g = gain * dL/dy. Adds dL/dgain =
+// dL/dy * r x to d_gain unless it is null.
 void normalise_row_back(const Transform& transform, int64_t width, const float* x, float* gradient,
                         double* d_gain) {
   const double r = inverse_rms(transform, x, width);
@@ -72,13 +72,14 @@ struct CosSin {
   double cos, sin;
 };
 
-// Within 1e-11, for float results; takes a third of the time of std::cos and std::sin. The angle is
-// reduced to [-pi/4, pi/4], where the Taylor series converge fast.
+// Returns cos and sin with an error below 1e-11, enough for float results, in a third of the time
+// of std::cos and std::sin. Reduces the angle to [-pi/4, pi/4], where the Taylor series converge
+// fast.
 CosSin cos_sin(double angle) {
-  // For larger angles, the product with the high half of pi/2 would be rounded.
+  // Beyond this, the product with the high half of pi/2 would be rounded.
   if (!(std::abs(angle) < 1e6)) return {std::cos(angle), std::sin(angle)};
   constexpr double kHalfPiHigh = 0x1.921fb544p0, kHalfPiLow = 0x1.0b4611a626331p-34;
-  // Adding 1.5 * 2^52 rounds to an integer, which is then in the low bits.
+  // Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits.
   constexpr double kMagic = 0x1.8p52;
   const double shifted = angle * 0.63661977236758134308 + kMagic;
   const double quarters = shifted - kMagic;
@@ -122,13 +123,13 @@ int64_t rotated_width(const Rope& rope, int64_t width) {
   return rope.rotary_dim != 0 ? rope.rotary_dim : width;
 }
 
-// One token of x, and the angles of its position.
+// One token of x, and the cosines and sines of its position.
 struct Token {
   int64_t batch, row;
   Rope::Style style;
   int64_t rotary;  // elements of a row that are rotated
   const float *cos, *sin;
-  float* row_memory;  // for one row
+  float* row_memory;  // scratch for one row
 
   bool rotates() const { return style != Rope::Style::kNone; }
   void rotate(const float* from, float* to, int64_t width) const {
@@ -141,7 +142,7 @@ int64_t offset_of(const TensorLike& x, const Token& token, int64_t head) {
   return token.batch * x.strides[0] + head * x.strides[1] + token.row * x.strides[2];
 }
 
-// Tokens of a job share the frequencies, which take as long as the angles of a token.
+// Tokens per job. They share the frequencies, which take as long to compute as one token's angles.
 constexpr int64_t kTokensOfJob = 32;
 
 int64_t token_jobs(const ConstAnyTensor& x) {
@@ -149,9 +150,9 @@ int64_t token_jobs(const ConstAnyTensor& x) {
   return (x.shape[0] * x.shape[2] + kTokensOfJob - 1) / kTokensOfJob;
 }
 
-// Calls visit(token, job) for every token of x that is read, with its angles times `direction`.
-// Visits a row of all batch entries before the next row: these usually have the same position, so
-// that a batch of 32 needs the angles once instead of 32 times.
+// Calls visit(token, job) for every token of x that is read. The token's angles are multiplied by
+// `direction`. Visits one row of all batch entries before the next row: these tokens usually have
+// the same position, so a batch of 32 computes its angles once instead of 32 times.
 template <class Visit>
 Status for_tokens(const ConstAnyTensor& x, const Transform& transform, double direction,
                   Context& context, const Visit& visit) {
@@ -248,7 +249,7 @@ Status transform_part(const InputTransforms& transforms, int64_t first_head, int
                              float* memory) {
     rule.first_head = first;
     rule.end_head = end;
-    // Where head 0 would be if it had memory.
+    // Bytes from head 0, which may have no memory, to the first head in memory.
     const auto before = static_cast<uintptr_t>(first * x.shape[2] * x.shape[3]) * sizeof(float);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): it may lie outside of the memory
     const Tensor moved(reinterpret_cast<float*>(reinterpret_cast<uintptr_t>(memory) - before),
@@ -277,7 +278,7 @@ Status transform_part(const InputTransforms& transforms, int64_t first_head, int
 }
 
 Status reserve_for_transform(const Rope& rope, int64_t width, Context& context) {
-  // Frequencies, the cosines and sines of one token for all its heads, and one row.
+  // Room for the frequencies, one token's cosines and sines for all heads, and one row.
   const auto pairs = static_cast<uint64_t>(rotated_width(rope, width)) / 2;
   const uint64_t bytes = pairs * (sizeof(double) + 2 * sizeof(float)) +
                          static_cast<uint64_t>(width) * sizeof(float) + 1;
@@ -311,14 +312,15 @@ Status transform_back(const ConstAnyTensor& x, const Transform& transform, const
                       std::span<float> d_gain, Context& context) {
   const int64_t width = x.shape[3], jobs = token_jobs(x);
   const bool sums_gain = !d_gain.empty();
-  // One part for each job, added in order afterwards: the same bits for any number of threads.
+  // Each job sums its own part, and the parts are added in order, so that the bits do not depend on
+  // the number of threads.
   if (Status status = reserve_for_transform_back(x, d_gain, context); !status.ok()) return status;
   auto* const parts = static_cast<double*>(scratch_of(context).partials().data());
   if (sums_gain) std::fill_n(parts, jobs * width, 0.0);
   Status status = for_tokens(x, transform, -1.0, context, [&](const Token& token, int64_t job) {
     for (int64_t head = 0; head < x.shape[1]; ++head) {
       float* const row = gradient.data + offset_of(gradient, token, head);
-      // A row that nothing contributes to keeps gradient 0, even if x is NaN.
+      // A gradient row of zeros stays zero, even if x is NaN.
       if (std::all_of(row, row + width, [](float value) { return value == 0.0F; })) continue;
       token.rotate(row, row, width);
       if (!transform.normalise) continue;

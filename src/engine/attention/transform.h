@@ -1,4 +1,4 @@
-// QK-norm and RoPE: the transformations of queries and keys before the products.
+// QK-norm and RoPE of queries and keys, before the products.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,20 @@ namespace multihead::engine {
 
 struct Transform {
   bool normalise = false;
-  std::span<const float> gain = {};  // empty for 1
+  std::span<const float> gain = {};  // empty: gain 1
   float epsilon = 0.0F;
 
-  Rope rope = {};                           // its positions are not read
+  Rope rope = {};                           // its own positions are not read
   std::span<const int32_t> positions = {};  // (N) or (B * N)
-  // If positions are empty, those of queries follow this rule; null counts from 0, as keys do.
+  // Used if `positions` is empty: positions of queries follow this rule. Null: positions are 0, 1,
+  // 2, ..., as for keys.
   const rules::Visibility* query_positions = nullptr;
-  std::span<const int32_t> lengths = {};  // (B): rows beyond are not read; empty for all
-  // Packed sequences: where each begins among the rows and among the keys, and the end of the last.
-  // Positions start at 0 in each. Empty for one sequence.
+  // (B): only rows before lengths[b] are read; empty: all rows.
+  std::span<const int32_t> lengths = {};
+  // Varlen: first row and first key of each sequence, then the end of the last. Positions start at
+  // 0 in each sequence. Empty if there is one sequence.
   std::span<const int32_t> sequences = {}, key_sequences = {};
-  // Only these heads of x (B, H, N, d) are read and written, counted as batch * H + head.
+  // Range of heads of x (B, H, N, d) to read and write, counted as batch * H + head.
   int64_t first_head = 0, end_head = std::numeric_limits<int64_t>::max();
 
   bool does_nothing() const { return !normalise && rope.style == Rope::Style::kNone; }
@@ -36,39 +38,38 @@ struct InputTransforms {
   ConstAnyTensor q, k;
   QkNorm norm;
   Rope rope;
-  rules::Visibility positions;  // of queries, where rope gives none
+  rules::Visibility positions;  // positions of queries, if rope has none
   std::span<const int32_t> lengths;
 
   Transform of_queries() const;
   Transform of_keys() const;
 };
 
-// The memory that transform_inputs() needs.
+// Reserves the memory that transform_inputs() needs.
 Status reserve_for_transform(const InputTransforms& transforms, Context& context);
 
 // Transforms q and k into the context's memory, and makes params point there.
 Status transform_inputs(const InputTransforms& transforms, rules::AttentionParams& params,
                         Context& context);
 
-// The same for the key/value heads first_head .. end_head - 1, counted as batch * H_kv + head, and
-// their query heads. Only they are read, and only they get memory.
+// Transforms only the key/value heads first_head .. end_head - 1, counted as batch * H_kv + head,
+// and their query heads. Other heads are not read and get no memory.
 Status transform_part(const InputTransforms& transforms, int64_t first_head, int64_t end_head,
                       rules::AttentionParams& params, Context& context);
 
-// The memory that transform_rows() needs for vectors of `width`.
+// Reserves the memory that transform_rows() needs for vectors of `width`.
 Status reserve_for_transform(const Rope& rope, int64_t width, Context& context);
 
-// Transforms x (B, H, N, d) of any type into y, f32 of the same shape.
+// Transforms x (B, H, N, d) of any element type into y (f32, same shape).
 MULTIHEAD_SHARED Status transform_rows(const ConstAnyTensor& x, const Transform& transform,
                                        const Tensor& y, Context& context);
 
-// The memory that transform_back() of x needs beyond that of transform_rows().
+// Reserves the memory that transform_back() needs in addition to transform_rows()'s.
 Status reserve_for_transform_back(const ConstAnyTensor& x, std::span<const float> d_gain,
                                   Context& context);
 
-// The backward of transform_rows(). `gradient`, f32 and of the shape of x, is the gradient with
-// respect to y and becomes the one with respect to x. The gain's gradient is written to d_gain if
-// that is not empty.
+// Backward of transform_rows(). `gradient` (f32, shape of x) holds dL/dy and is overwritten with
+// dL/dx. Writes the gradient of the gain to d_gain unless that is empty.
 MULTIHEAD_SHARED Status transform_back(const ConstAnyTensor& x, const Transform& transform,
                                        const Tensor& gradient, std::span<float> d_gain,
                                        Context& context);

@@ -17,7 +17,7 @@ namespace {
 // Positions are compared as 32-bit integers in the kernels.
 constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();
 
-// The parts of a tensor of any element type that are checked.
+// The checked properties of a tensor of any element type.
 struct Checked {
   const void* data;
   const Dims& shape;
@@ -34,7 +34,7 @@ struct Checked {
   }
 };
 
-// Whether each stride is at least what the axes behind it span, as most tensors have it.
+// True if each stride is at least the span of the axes behind it, as in most tensors.
 bool is_nested(const Dims& shape, const Dims& strides) {
   constexpr int64_t kMost = int64_t{1} << 28;  // the span of eight axes then fits in 64 bits
   int64_t span = 1;
@@ -46,17 +46,18 @@ bool is_nested(const Dims& shape, const Dims& strides) {
   return true;
 }
 
-// If two elements share an address, several threads may write it at the same time. Along each axis
-// the stride must be at least what the axes of smaller strides span: then no two elements do. This
-// also refuses strides such as 2 and 3 for extents of 3 and 2, whose elements are apart by chance.
+// Refuses writable tensors whose elements may share an address, because several threads would write
+// it at the same time. Each stride must be at least the span of all axes of smaller strides, which
+// is sufficient. It is not necessary: strides 2 and 3 for extents 3 and 2 are refused although no
+// elements coincide.
 Status validate_writable(Name argument, const Checked& tensor) {
   const int rank = tensor.shape.rank();
   if (is_nested(tensor.shape, tensor.strides) || tensor.shape.elements() == 0) return {};
-  // Doubles, because the span of strides that no memory has may exceed 64 bits.
+  // Computed in double, because for strides larger than any memory the span may exceed 64 bits.
   const auto stride_of = [&](int axis) {
     return std::abs(static_cast<double>(tensor.strides[axis]));
   };
-  std::array<int, Dims::kMaxRank> axes;  // in the order of their strides
+  std::array<int, Dims::kMaxRank> axes;  // in ascending order of their strides
   int count = 0;
   for (int axis = rank; axis-- > 0;) {
     if (tensor.shape[axis] == 1) continue;
@@ -98,7 +99,7 @@ Status validate_rank_of(Name argument, Axes axes, const Checked& tensor, int ran
       return shape_error(argument, Message::kExtents, shape);
     }
   }
-  // Zeros are left out, so that no product of some of the extents overflows anywhere.
+  // Skips extents of 0, so that no product of some of the extents overflows anywhere.
   constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 4;
   int64_t product = 1;
   bool is_empty = false;
@@ -107,7 +108,7 @@ Status validate_rank_of(Name argument, Axes axes, const Checked& tensor, int ran
       is_empty = true;
       continue;
     }
-    // Avoids a division, which took a tenth of a call on small tensors.
+    // The first comparison avoids a division, which took a tenth of a call on small tensors.
     if (product > kMaxElements / kMaxExtent && product > kMaxElements / shape[axis]) {
       return shape_error(argument, Message::kTooManyElements, shape);
     }

@@ -1,6 +1,6 @@
-// The checks of a call's tensors and options. Plans and kernels rely on them and check nothing.
-// Beside them, an output that shares memory is refused by overlap.h, an LSE of another call by
-// backward.h, and each of caches, modules and distributed calls refuses what it alone has.
+// Checks a call's tensors and options. Plans and kernels rely on these checks. Further checks:
+// overlap.h refuses outputs that share memory, backward.h an LSE of another call; caches, modules
+// and distributed calls check their own arguments.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ struct AttentionShape {
   bool operator==(const AttentionShape&) const = default;
 };
 
-// Whether the numbers that options point to (lengths, slopes, sinks, cu_q) can be read. Those in a
-// device's memory cannot: only their count is checked.
+// kReadable: the arrays that options point to (lengths, slopes, sinks, cu_q) are checked number by
+// number. kOnDevice: they are in a device's memory, so only their count is checked.
 enum class Values : uint8_t { kReadable, kOnDevice };
 
-// q, k, v and the shape that they have.
+// Checks q, k and v, and sets the shape.
 MULTIHEAD_SHARED Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, AttentionShape& shape);
 
-// All checks of attention(); sets the shape.
+// Makes all checks of attention(), and sets the shape.
 MULTIHEAD_SHARED Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                       const ConstAnyTensor& v, const AttentionOptions& options,
                                       const AttentionOutputs& outputs, AttentionShape& shape,
@@ -41,7 +41,7 @@ MULTIHEAD_SHARED Status validate_options(const AttentionOptions& options,
 MULTIHEAD_SHARED Status validate_outputs(const AttentionOutputs& outputs,
                                          const AttentionShape& shape);
 
-// All of attention_backward()'s checks beyond those of inputs and options.
+// Checks the results, d_out and gradients of attention_backward(), but not q, k, v and options.
 MULTIHEAD_SHARED Status validate_backward(const AttentionOptions& options,
                                           const AttentionResults& results,
                                           const ConstAnyTensor& d_out,
@@ -50,22 +50,22 @@ MULTIHEAD_SHARED Status validate_backward(const AttentionOptions& options,
 
 Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape);
 
-// One length for each batch entry, within N_k; or none.
+// Requires no lengths, or one per batch entry, each within N_k.
 Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& shape,
                         Values values = Values::kReadable);
 
-// Style, base and width of a rotation of vectors of `width`.
+// Checks style, base and rotary_dim for vectors of `width`.
 Status validate_rope(const Rope& rope, int64_t width);
 
-// positions has N, or B * N, or (optionally) no elements.
+// Requires N or B * N positions, or none.
 MULTIHEAD_SHARED Status validate_positions(Name argument, std::span<const int32_t> positions,
                                            int64_t batch, int64_t tokens);
 
-// All checks of rotate().
+// Makes all checks of rotate().
 MULTIHEAD_SHARED Status validate_rotate(const ConstTensor& x, std::span<const int32_t> positions,
                                         const Rope& rope, const Tensor& y);
 
-// All checks of merge_attention().
+// Makes all checks of merge_attention().
 MULTIHEAD_SHARED Status validate_merge(const Tensor& out_a, const Tensor& lse_a,
                                        const ConstTensor& out_b, const ConstTensor& lse_b);
 
@@ -75,13 +75,13 @@ Status validate_cumulative(Name argument, std::span<const int32_t> cu, int64_t t
 Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                        const Tensor& y);
 
-// Checks that a tensor has exactly this shape: rank, extents, strides, element type and data. The
-// elements of a writable tensor must not share memory.
+// Requires exactly this shape, rows without gaps, a known element type, and non-null data unless
+// empty. If the tensor is writable, its elements must not share memory.
 template <class TensorLike>
 MULTIHEAD_SHARED Status validate_exact(Name argument, Axes axes, const TensorLike& tensor,
                                        const Dims& shape);
 
-// A tensor of this rank, whose extents and strides are free.
+// Requires a rank; extents and strides are free.
 template <class TensorLike>
 Status validate_rank(Name argument, Axes axes, const TensorLike& tensor, int rank);
 

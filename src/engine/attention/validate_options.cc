@@ -10,7 +10,7 @@
 namespace multihead::engine {
 namespace {
 
-// mask or bias against (B, H_q, N_q, N_k).
+// Requires that a mask or bias broadcasts to (B, H_q, N_q, N_k).
 template <class T>
 Status validate_broadcast(Name argument, const TensorView<const T>& view, const Dims& scores) {
   if (!view.given()) return {};
@@ -30,7 +30,7 @@ Status validate_broadcast(Name argument, const TensorView<const T>& view, const 
   return {};
 }
 
-// None, or as many as `message` says.
+// Requires no values, or `count` values. `message` is the error.
 Status validate_count(Name argument, size_t given, int64_t count, Message message) {
   const auto size = static_cast<int64_t>(given);
   if (size == 0 || size == count) return {};

@@ -1,4 +1,4 @@
-// What a member of a team does with caches, beyond the public calls.
+// Operations on caches for the members of a team, in addition to the public calls.
 #pragma once
 
 #include "engine/runtime/team.h"
@@ -7,11 +7,11 @@
 namespace multihead {
 
 struct KVCache::Internals {
-  // KVCache::create(). With a team, the cache stores the key/value heads that this member computes,
-  // if there is more than one head: attend() then exchanges the results with the other members.
+  // Like KVCache::create(). With a team and more than one key/value head, the cache stores only the
+  // heads that this member computes, and attend() exchanges the results with the other members.
   static Status create(const KVCacheConfig& config, const engine::Team* team, KVCache& cache);
 
-  // Whether attend() divides the heads of a cache among the members of a team.
+  // True if attend() divides the cache's heads among the members of a team.
   static bool is_share(const KVCache& cache) {
     return cache.stored_heads() < cache.config().kv_heads;
   }

@@ -1,4 +1,4 @@
-// attention() of queries over a KV cache: its checks, and what it means for the kernels.
+// Checks attention() of queries over a KV cache, and makes the inputs and options of the plan.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@
 
 namespace multihead::engine {
 
-// The memory of a cache. Rows are numbered as by KVCache::row_of().
+// Memory of a cache. Rows are numbered as by KVCache::row_of().
 struct CacheMemory {
   const std::byte* keys = nullptr;
   const std::byte* values = nullptr;
-  const float* key_scales = nullptr;  // kInt8 alone
+  const float* key_scales = nullptr;  // kInt8 only
   const float* value_scales = nullptr;
   std::span<const int32_t> lengths;     // (B)
   const int32_t* firsts = nullptr;      // (B)
-  const int32_t* page_table = nullptr;  // (B, pages per entry); kPaged alone
+  const int32_t* page_table = nullptr;  // (B, pages per entry); kPaged only
 };
 
 struct CacheCall {
@@ -29,7 +29,7 @@ struct CacheCall {
   AttentionInputs inputs;
 };
 
-// `keys` is the longest length.
+// `keys` is the length of the longest batch entry.
 MULTIHEAD_SHARED Status make_cache_call(const KVCacheConfig& config, const CacheMemory& memory,
                                         int64_t keys, const ConstAnyTensor& q,
                                         const AttentionOptions& options,

@@ -27,6 +27,7 @@ void quantise_row(const ConstAnyTensor& from, int64_t at, int64_t width, int8_t*
   for_floats(from, at, width, [&](const float* floats, int64_t, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const float magnitude = std::abs(floats[i]);
+      if (std::isnan(largest)) break;
       if (!(magnitude <= largest)) largest = magnitude;
     }
   });

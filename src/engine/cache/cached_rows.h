@@ -12,22 +12,22 @@ namespace multihead::engine {
 
 MULTIHEAD_SHARED int64_t pages_per_entry(const KVCacheConfig& config);
 
-// Keys or values of a cache, of `width` each, as the kernels read them; rows are numbered as by
-// KVCache::row_of().
+// Describes the keys or values of a cache to the kernels. `width` is the length of a row; rows are
+// numbered as by KVCache::row_of().
 rules::StoredRows cached_rows(const KVCacheConfig& config, const std::byte* rows,
                               const float* scales, const int32_t* page_table, int64_t width);
 
 struct CachedRows {
   std::byte* rows;
-  float* scales;  // kInt8 alone
+  float* scales;  // kInt8 only
 };
 
-// The same where only the heads first_head to end_head - 1 are stored, which are read by the
-// numbers that they have among all heads.
+// Describes a cache that stores only the heads first_head to end_head - 1. Kernels still index them
+// by their numbers among all heads.
 rules::StoredRows cached_rows(const KVCacheConfig& config, int64_t first_head, int64_t end_head,
                               const CachedRows& stored, const int32_t* page_table, int64_t width);
 
-// Elements at .. at + width - 1 of `from`, rounded to `type`, into row `row`.
+// Rounds elements at .. at + width - 1 of `from` to `type` and writes them to row `row`.
 void write_row(const ConstAnyTensor& from, int64_t at, int64_t width, const CachedRows& to,
                DType type, int64_t row);
 

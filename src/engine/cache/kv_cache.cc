@@ -37,7 +37,7 @@ constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
 // More bytes than any machine has; sizes saturate here.
 constexpr int64_t kTooMuch = int64_t{1} << 61;
 
-// The product of factors that are not negative.
+// Returns the product, or kTooMuch if it is larger. Factors must not be negative.
 int64_t product(std::initializer_list<int64_t> factors) {
   int64_t result = 1;
   for (const int64_t factor : factors) {
@@ -92,7 +92,7 @@ Status KVCache::Internals::create(const KVCacheConfig& config, const engine::Tea
     KVCache made;
     made.config_ = config;
     made.end_head_ = config.kv_heads;
-    // A single head is computed by all members.
+    // With a single key/value head, every member stores and computes it.
     if (team != nullptr && config.kv_heads > 1) {
       made.first_head_ = team->first_of(config.kv_heads);
       made.end_head_ = team->end_of(config.kv_heads);
@@ -100,7 +100,7 @@ Status KVCache::Internals::create(const KVCacheConfig& config, const engine::Tea
     const bool paged = config.layout == Layout::kPaged;
     const int64_t page_table = paged ? product({config.batch, engine::pages_per_entry(config)}) : 0;
     if (paged && config.pages == 0) {
-      // Page numbers are of 32 bits.
+      // Page numbers have 32 bits.
       if (page_table > kMostExtent) return Status::out_of_memory();
       made.config_.pages = page_table;
     }
@@ -253,7 +253,7 @@ int64_t KVCache::claim_slot(int64_t batch, int64_t position) {
 
 int64_t KVCache::row_of(int64_t batch, int64_t head, int64_t slot) const {
   if (config_.layout == Layout::kPaged) {
-    // (pages * page_size, heads): the heads of a token are adjacent, so that one number is a slot.
+    // (pages * page_size, heads): a token's heads are adjacent.
     return slot * stored_heads() + head - first_head_;
   }
   return (batch * stored_heads() + head - first_head_) * config_.capacity + slot;
@@ -286,7 +286,8 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
     engine::AttentionPlan plan =
         engine::plan_attention(call.inputs, call.shape, call.options, outputs);
     if (stored_heads() == config_.kv_heads) return engine::run(plan, context);
-    // Planned as the whole call, so that its heads get the same bits.
+    // The plan covers all heads, not just the stored ones, so that each head gets the same bits as
+    // on a single instance.
     const auto stored = [&](const Store& store, int64_t width) {
       return engine::cached_rows(config_, first_head_, end_head_,
                                  {.rows = store.rows, .scales = store.scales}, parts_.page_table,

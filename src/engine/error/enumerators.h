@@ -1,4 +1,4 @@
-// One check for every enumerator that a public call takes.
+// Checks the enumerators that public calls take.
 #pragma once
 
 #include <type_traits>
@@ -7,7 +7,7 @@
 
 namespace multihead::engine {
 
-// kOption for a number that no enumerator has. The enumerators are 0 .. `last`, without gaps.
+// Returns kOption if `value` is not one of the enumerators 0 .. `last`, which have no gaps.
 template <class Enum>
 Status validate_enumerator(Name argument, Enum value, Enum last) {
   static_assert(std::is_unsigned_v<std::underlying_type_t<Enum>>);

@@ -17,7 +17,7 @@ using engine::Message;
 using engine::Name;
 using engine::printable;
 
-// Null if memory is exhausted.
+// Returns null if memory is exhausted.
 Status::Record* make_record(StatusCode code, Name argument, Message message) {
   auto* const record = new (std::nothrow) Status::Record();
   if (record == nullptr) return nullptr;
@@ -27,10 +27,10 @@ Status::Record* make_record(StatusCode code, Name argument, Message message) {
   return record;
 }
 
-// Records for kMemory that exist from the start, because such an error may find no memory.
+// Records for kMemory in static memory, because such an error may find no memory to allocate.
 struct MemoryRecords {
-  Status::Record unknown;  // without a number; used by any number of errors at once
-  Status::Record spare;    // with one, for one error at a time: the uses of others are 0
+  Status::Record unknown;  // has no number; may be shared by many errors
+  Status::Record spare;    // has a number; for one error at a time, free while its `uses` is 0
 };
 
 MemoryRecords& memory_records() noexcept {

@@ -32,23 +32,24 @@ enum class Message : uint8_t {
 // The numbers fill in {0} to {3} of the message.
 MULTIHEAD_SHARED Status option_error(Name argument, Message message, int64_t first = 0,
                                      int64_t second = 0, int64_t third = 0, int64_t fourth = 0);
-// With {real}.
+// `real` fills in {real}.
 Status real_error(Name argument, Message message, double real);
 
 Status shape_error(Name argument, Message message, int64_t first = 0, int64_t second = 0,
                    int64_t third = 0);
-// With {given}.
+// `given` fills in {given}.
 Status shape_error(Name argument, Message message, const Dims& given, int64_t first = 0,
                    int64_t second = 0);
-// With {axes}, {shape} and {given}.
+// `axes`, `shape` and `given` fill in {axes}, {shape} and {given}.
 Status shape_error(Name argument, Message message, Axes axes, const Dims& shape, const Dims& given,
                    int64_t first = 0, int64_t second = 0, int64_t third = 0);
 
-// With {text}, which becomes printable. It may be a list of names, so names are shortened before.
+// `text` fills in {text}, after it was made printable. It may be a list of names: shorten long
+// names before the call.
 Status text_error(StatusCode code, Name argument, Message message, std::string_view text,
                   int64_t first = 0);
 
-// The error with its argument replaced by `to` if it was `from`.
+// Returns the error with argument `to` if its argument is `from`.
 Status renamed(const Status& status, Name from, Name to);
 
 }  // namespace multihead::engine
@@ -64,7 +65,7 @@ struct Status::Record {
   double real = 0;
   Dims shape, given;
   std::string text;
-  // {text} of Message::kWords: what came.
+  // Argument and expectation in the caller's words, for Message::kWords; `text` has the third part.
   std::string own_argument, own_expected;
   std::atomic<uint32_t> uses = 1;
 };

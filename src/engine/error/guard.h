@@ -22,7 +22,7 @@ Status memory_guard(Work&& work) {
     return std::forward<Work>(work)();
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory();
-  } catch (const std::length_error&) {  // a container asked for more than its max_size()
+  } catch (const std::length_error&) {  // a container exceeded its max_size()
     return Status::out_of_memory();
   }
 #else

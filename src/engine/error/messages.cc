@@ -1,4 +1,4 @@
-// The sentences of errors, made of the templates in messages.inc.
+// Makes the sentences of errors from the templates in messages.inc.
 #include <charconv>
 #include <cmath>
 #include <cstddef>
@@ -39,7 +39,7 @@ constexpr Template kMessages[] = {
 std::string text_of(double real) {
   if (std::isnan(real)) return "NaN";
   if (std::isinf(real)) return real < 0 ? "-infinity" : "infinity";
-  // As "%g", but with a point in every locale.
+  // Like "%g", but with a decimal point in every locale.
   char text[32];
   const auto [end, error] =
       std::to_chars(std::begin(text), std::end(text), real, std::chars_format::general, 6);
@@ -48,7 +48,7 @@ std::string text_of(double real) {
 
 std::string dtype_name(int64_t number) { return name_of(static_cast<DType>(number)); }
 
-// In ascending order: those up to the root, then what each of them goes with.
+// In ascending order: the divisors up to the square root, then their quotients.
 std::string divisors_of(int64_t number) {
   std::vector<int64_t> divisors;
   for (int64_t low = 1; low * low <= number; ++low) {

@@ -11,11 +11,11 @@ namespace {
 
 constexpr size_t kMostListed = 10;
 
-// The code point of one valid UTF-8 character.
+// Decodes one valid UTF-8 character.
 uint32_t code_point(std::string_view character) {
   const auto lead = static_cast<unsigned char>(character[0]);
   if (character.size() == 1) return lead;
-  // The lead byte of n bytes begins with n ones and a zero.
+  // The lead byte of an n-byte character begins with n ones and a zero.
   uint32_t code = lead & (0x7FU >> character.size());
   for (const char letter : character.substr(1)) {
     code = code << 6U | (static_cast<unsigned char>(letter) & 0x3FU);
@@ -23,8 +23,8 @@ uint32_t code_point(std::string_view character) {
   return code;
 }
 
-// True for a character that steers a terminal, ends the line or changes the order of its
-// neighbours: Unicode's categories Cc, Zl and Zp and its property Bidi_Control. All are below
+// True for characters that control a terminal, end a line or change the order of neighboring
+// characters: Unicode's categories Cc, Zl and Zp and its property Bidi_Control. All are below
 // U+10000.
 bool is_control(uint32_t code) {
   const auto within = [code](uint32_t first, uint32_t last) {
@@ -34,7 +34,7 @@ bool is_control(uint32_t code) {
          within(0x2028, 0x202E) || within(0x2066, 0x2069);
 }
 
-// A backslash, a letter and hexadecimal digits.
+// Appends a backslash, `kind` and hexadecimal digits.
 void append_escape(char kind, uint32_t number, int digits, std::string& to) {
   to += '\\';
   to += kind;
@@ -52,7 +52,7 @@ size_t utf8_length(std::string_view text) {
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xC0U) != 0x80) return 0;
   }
-  // Overlong, a surrogate, or beyond U+10FFFF.
+  // Refuses overlong forms, surrogates and code points beyond U+10FFFF.
   const unsigned char second = byte(1);
   if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
       (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) {

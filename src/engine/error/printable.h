@@ -9,23 +9,23 @@
 
 namespace multihead::engine {
 
-// Most characters of a name, and of each part of an error.
+// Maximum number of characters of a name, and of each part of an error.
 inline constexpr size_t kMostNameCharacters = 80;
 inline constexpr size_t kMostPartCharacters = 4096;
 
-// The first `most` characters of `text` as UTF-8; "…" follows if there are more. Control
+// Returns the first `most` characters of `text` as UTF-8, then "…" if there are more. Control
 // characters, line separators and bidirectional controls become escapes such as "\u202e", and
-// bytes that are no UTF-8 such as "\xff". Applied to its own result, it changes no escape.
+// invalid bytes escapes such as "\xff". Escapes of an earlier call are not escaped again.
 MULTIHEAD_SHARED std::string printable(std::string_view text, size_t most = kMostNameCharacters);
 
-// Length in bytes of the UTF-8 character at the start of `text`, which is not empty; 0 if it is
-// invalid (RFC 3629).
+// Returns the length in bytes of the UTF-8 character at the start of the nonempty `text`; 0 if it
+// is invalid (RFC 3629).
 MULTIHEAD_SHARED size_t utf8_length(std::string_view text);
 
-// Names in one error: the first ten, and the number of the others.
+// Collects names for one error: shows the first ten and the number of further names.
 class NameList {
  public:
-  // `detail` follows the name, and is shown as it is.
+  // `detail` is appended to the name without escaping.
   void add(std::string_view name, std::string_view detail = {});
 
   bool empty() const { return count_ == 0; }

@@ -60,7 +60,7 @@ Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activ
       !status.ok()) {
     return status;
   }
-  // Rows of nothing need no memory, and no address is computed from none.
+  // Data may be null if the width is 0.
   if (gate.shape[1] == 0) return {};
   const cpu::ActivationParams params{.gate = gate.data,
                                      .x = x.data,
@@ -89,7 +89,7 @@ void copy_rows(const ConstTensor& from, const Tensor& to, const Context& context
   const int64_t heads = from.shape[1], tokens = from.shape[2], width = from.shape[3];
   if (width == 0) return;  // data may be null
   over_rows(from.shape[0] * heads * tokens, width, context, [&](int64_t row, int64_t end) {
-    // Head by head: divisions for every row would cost as much as a short copy.
+    // Advances head by head: divisions for every row would cost as much as a short copy.
     for (int64_t next; row < end; row = next) {
       const int64_t b = row / tokens / heads, h = row / tokens % heads, n = row % tokens;
       next = std::min(end, row + tokens - n);

@@ -1,4 +1,4 @@
-// Elementwise steps of modules, on vectors and threads. Shapes are checked already.
+// Elementwise operations of modules, vectorized and threaded. Shapes are checked already.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 
 namespace multihead::engine {
 
-// Work on so many floats is worth waking a thread.
+// Smallest number of floats for which waking a thread pays off.
 inline constexpr int64_t kFloatsPerJob = 16384;
 
-// Calls run(first, end) for parts of `rows` rows of `width` floats, on several threads if there is
-// enough work: waking a thread should cost less than its part takes.
+// Calls run(first, end) for ranges of `rows` rows of `width` floats. Uses several threads only if a
+// range takes longer than waking a thread.
 template <class Run>
 void over_rows(int64_t rows, int64_t width, const Context& context, Run&& run) {
   if (rows == 0) return;
@@ -28,7 +28,7 @@ void over_rows(int64_t rows, int64_t width, const Context& context, Run&& run) {
 // y = a + b, `count` floats each; y may be a or b.
 void add(const float* a, const float* b, float* y, int64_t count, const Context& context);
 
-// to = from, (B, H, N, width) both.
+// Copies `from` to `to`, both (B, H, N, width).
 void copy_rows(const ConstTensor& from, const Tensor& to, const Context& context);
 
 struct Embeddings {
@@ -37,13 +37,13 @@ struct Embeddings {
   int64_t width;
 };
 
-// y (tokens.size(), width): each token's embedding plus that of its position. Batch entries of
-// `sequence` tokens each begin at `first_position`.
+// y (tokens.size(), width) = token embedding + position embedding. `tokens` holds batch entries of
+// `sequence` tokens each; each entry begins at position `first_position`.
 void embed(std::span<const int32_t> tokens, const Embeddings& embeddings, int64_t first_position,
            int64_t sequence, float* y, const Context& context);
 
-// heads (B, H, N, width) times a factor for each head. A factor of 0 gives 0, of NaN and infinity
-// too.
+// Multiplies heads (B, H, N, width) by one factor per head. A factor of 0 turns NaN and infinity
+// into 0, too.
 void scale_heads(const Tensor& heads, std::span<const float> factors, const Context& context);
 
 // mean (B, N, width) over the heads of (B, H, N, width).

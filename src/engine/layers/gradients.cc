@@ -15,7 +15,7 @@
 namespace multihead::engine {
 namespace {
 
-// Threads for work on so many floats, as over_rows() has it.
+// Number of threads for elementwise work on `floats` floats, as in over_rows().
 int threads_for_floats(int64_t floats, const Context& context) {
   return floats <= kFloatsPerJob ? 1 : context.threads();
 }
@@ -24,7 +24,7 @@ int threads_for_floats(int64_t floats, const Context& context) {
 
 Status norm_backward(const NormBackward& call, Context& context) {
   if (call.rows == 0 || call.width == 0) return {};
-  // Rows of a chunk, whose sums for weight and bias are added in order.
+  // Rows per chunk. The chunks' sums for weight and bias are added in order.
   const int64_t part = std::max<int64_t>(16, kFloatsPerJob / call.width);
   const int64_t chunks = (call.rows + part - 1) / part;
   const bool has_sums = call.d_weight != nullptr || call.d_bias != nullptr;
@@ -74,7 +74,7 @@ void embed_backward(std::span<const int32_t> tokens, const float* d_y, int64_t w
                                 .sequence = sequence,
                                 .d_tokens = d_tokens,
                                 .d_positions = d_positions};
-  // Jobs take columns, not rows, so that no two jobs add to the same number.
+  // Jobs divide columns, not rows, so that no two jobs add to the same element.
   constexpr int64_t kColumns = 128;
   parallel_for(threads_for_floats(call.rows * width, context), (width + kColumns - 1) / kColumns,
                [&](int64_t job, int) {
@@ -105,7 +105,7 @@ CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const int3
                                .d_stride = d_logits.given() ? d_logits.strides[0] : 0,
                                .classes = classes,
                                .d_scale = d_scale};
-  // The losses of chunks of rows are added in order.
+  // The losses of the chunks of rows are added in order.
   constexpr int64_t kMostChunks = 64;
   const int64_t least = std::max<int64_t>(1, kFloatsPerJob / std::max<int64_t>(classes, 1));
   const int64_t part = std::max(least, (rows + kMostChunks - 1) / kMostChunks);

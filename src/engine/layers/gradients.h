@@ -1,9 +1,9 @@
-// Gradients of the layers between attention: linear projections, norms, activations, embeddings,
+// Gradients of the layers around attention: linear projections, norms, activations, embeddings,
 // dropout of rows, cross-entropy. Shapes are checked already.
 //
-// Gradients of parameters are added to, so that micro-batches accumulate; gradients of inputs are
-// overwritten, unless a call says otherwise. The number of threads does not change a bit: sums over
-// rows are cut into chunks that only the shape decides, and the chunks are added in order.
+// Parameter gradients are added to, so that micro-batches accumulate; input gradients are
+// overwritten unless a comment below says otherwise. Sums over rows are cut into chunks that depend
+// only on the shape and are added in order, so the number of threads does not change a bit.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@
 
 namespace multihead::engine {
 
-// Of y = x W^T + bias. Row strides are free. Results may not overlap the operands or each other.
+// Backward of y = x W^T + bias. Row strides are free. Results may not overlap the operands or each
+// other.
 //
-// `precision` is that of linear(): with AMX, the elements of d_y, W and x are rounded to bf16
-// before they are multiplied, which changes each product by up to 2^-7 of itself. d_bias is summed
-// in f32.
+// `precision` is linear()'s option: with AMX, the elements of d_y, W and x are rounded to bf16
+// before the products, which changes each product by a relative error of up to 2^-7. d_bias is
+// summed in f32.
 struct LinearBackward {
   ConstTensor x;       // (rows, in); read for d_weight only
   ConstTensor weight;  // (out, in); read for d_x only
@@ -46,23 +47,23 @@ using cpu::RowDropout;
 
 void activation_backward(const ActivationBackward& call, const Context& context);
 
-// Of embed(). d_tokens (vocabulary, width) and d_positions (positions, width), each optional, are
-// added to in the order of the tokens.
+// Backward of embed(). Adds to d_tokens (vocabulary, width) and d_positions (positions, width),
+// both optional, in the order of the tokens.
 void embed_backward(std::span<const int32_t> tokens, const float* d_y, int64_t width,
                     int64_t first_position, int64_t sequence, float* d_tokens, float* d_positions,
                     const Context& context);
 
-// y = x * mask / (1 - probability), dense (rows, width); y may be x. The same call is its backward.
+// y = x * mask / (1 - probability), dense (rows, width); y may be x. Its backward is the same call
+// with x = dL/dy.
 void drop_rows(const float* x, const RowDropout& dropout, int64_t rows, int64_t width, float* y,
                const Context& context);
 // y = a + x * mask / (1 - probability); y may be a or x.
 void add_dropped(const float* a, const float* x, const RowDropout& dropout, int64_t rows,
                  int64_t width, float* y, const Context& context);
 
-// Cross-entropy of softmax(logits) (rows, classes), row stride free. Rows with target -1 are not
-// counted. d_logits, optional, of the same shape, becomes (softmax - onehot) * d_scale, and 0 in
-// rows that are not counted; it may be logits. A row with a NaN or an infinity has a loss of
-// NaN.
+// Cross-entropy of softmax(logits) (rows, classes); the row stride is free. Rows with target -1 are
+// not counted. d_logits (optional, same shape, may be logits) becomes (softmax - onehot) * d_scale,
+// and 0 in rows that are not counted. A row with a NaN or an infinity has a loss of NaN.
 CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const int32_t> targets,
                                  const Tensor& d_logits, float d_scale, Context& context);
 

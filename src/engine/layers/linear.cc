@@ -18,7 +18,7 @@
 namespace multihead {
 namespace {
 
-// Whether `weight` has only the rows for the outputs of this member of a team.
+// True if `weight` has only the rows for the outputs of this member of a team.
 bool is_share(const engine::Team* team, const ConstAnyTensor& weight, const Tensor& y) {
   if (team == nullptr || weight.shape.rank() != 2 || y.shape.rank() != 2) return false;
   const int64_t outputs = y.shape[1];
@@ -42,7 +42,7 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
         !status.ok()) {
       return status;
     }
-    // Operands without elements may be null: strides of 0 compute no other address from that.
+    // Operands without elements may be null: with strides of 0, every address stays null.
     const bool reads = x.shape[1] > 0;
     cpu::LinearParams params{.x = x.data,
                              .weight = {.data = weight.data,

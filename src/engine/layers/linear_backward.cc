@@ -18,9 +18,9 @@ double operations_of(const cpu::ProductParams& p) {
          static_cast<double>(p.depth);
 }
 
-// A product's blocks as jobs.
+// Divides a product into blocks, one job per block.
 struct ProductJobs {
-  bool tiles;  // of bf16, on AMX
+  bool tiles;  // bf16 products on AMX
   cpu::LinearLayout layout;
   int64_t by_row, by_column;
 
@@ -71,8 +71,8 @@ Status gradient_of_input(const LinearBackward& call, bool on_amx, Context& conte
   return {};
 }
 
-// Sums over the rows of x and d_y. If their result has few blocks, the rows are cut into chunks
-// whose sums are made on several threads and added in order. Only the shape decides how many.
+// Number of chunks of rows for d_y^T x. If d_weight has few blocks, the rows are cut into chunks
+// that several threads sum; the chunks are added in order. Depends only on the shape.
 int64_t chunks_of(int64_t rows, int64_t out, int64_t in) {
   constexpr int64_t kLeastRows = 1024, kBlockFloats = 64 * 64, kEnoughBlocks = 16;
   const int64_t blocks = std::max<int64_t>(1, out * in / kBlockFloats);
@@ -86,7 +86,7 @@ Status gradients_of_parameters(const LinearBackward& call, bool on_amx, Context&
   const int64_t chunks = chunks_of(rows, out, in);
   const int64_t chunk_rows = (rows + chunks - 1) / chunks;
 
-  // The sums of each chunk: d_weight without gaps, then d_bias.
+  // Each chunk stores d_weight without gaps, then d_bias.
   Scratch& scratch = scratch_of(context);
   const int64_t chunk_floats = out * in + out;
   float* partial = nullptr;
@@ -124,7 +124,7 @@ Status gradients_of_parameters(const LinearBackward& call, bool on_amx, Context&
     const int64_t column = block / jobs.by_row * jobs.layout.job_columns;
     const cpu::ProductParams product = product_of(chunk);
     if (in > 0) jobs.run(product, row, column, scratch.of_thread(thread));
-    // The jobs of the first columns have just read these columns of d_y.
+    // Jobs of the first columns also sum d_bias: they have just read these columns of d_y.
     if (column > 0 || call.d_bias == nullptr) return;
     const int64_t count = std::min(jobs.layout.job_rows, out - row);
     float* sums = call.d_bias + row;

@@ -1,4 +1,4 @@
-// One step of an optimiser on one array of parameters.
+// One optimizer step on one array of parameters.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ using cpu::SgdStep;
 void adamw_step(const AdamWStep& step, const Context& context);
 void sgd_step(const SgdStep& step, const Context& context);
 
-// The sum of squares in double: chunks of fixed length, added in order, so that the number of
+// Returns the sum of squares in double. Adds chunks of fixed length in order, so that the number of
 // threads does not change a bit. Infinities and NaN propagate.
 double sum_of_squares(const float* x, int64_t count, Context& context);
 

@@ -1,4 +1,4 @@
-// Explains a plan in words: which path or kernel serves a call, and why the others do not.
+// Explains a plan in words: the path or kernel of a call, and why no other path was selected.
 #include <cstdint>
 #include <string>
 

@@ -24,8 +24,7 @@ Objection objection_to_amx_here() {
 }
 
 LinearChoice choose_linear(Precision precision, int64_t rows, DType weight) {
-  // With fewer rows most of the time is spent reading the weights once, with AMX as well as without
-  // it.
+  // With fewer rows the product is bound by reading the weights once, with or without AMX.
   constexpr int64_t kLeastRows = 33;
   if (precision == Precision::kF32) return {Objection::kNotAsked};
   if (rows < kLeastRows) return {Objection::kFewRows};

@@ -1,4 +1,4 @@
-// Whether AMX multiplies: asked for, and possible on this processor.
+// Decides if linear() multiplies with AMX: if bf16 was requested and this processor supports it.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,12 @@
 
 namespace multihead::engine {
 
-// Of this process; kNone if it can use AMX. Asks the operating system for it.
+// Returns why this process cannot use AMX; kNone if it can. Requests permission from the operating
+// system.
 Objection objection_to_amx_here();
 
-// For a product of so many rows with a weight of that type, and for its backward.
+// Selects the kernel for a product of `rows` rows with a weight of type `weight`, and for its
+// backward.
 LinearChoice choose_linear(Precision precision, int64_t rows, DType weight);
 
 }  // namespace multihead::engine

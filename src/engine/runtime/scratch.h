@@ -14,16 +14,16 @@
 
 namespace multihead::engine {
 
-// Memory aligned for the kernels, to be freed by release(). Null if memory is exhausted, or if
-// `bytes` exceeds the largest possible object of this machine.
+// Allocates memory aligned for the kernels; free it with release(). Returns null if memory is
+// exhausted, or if `bytes` exceeds the largest possible object of this machine.
 void* allocate(uint64_t bytes);
 MULTIHEAD_SHARED void release(void* memory);
 
-// A buffer that reports exhausted memory by null, not by an exception, so that builds without
-// exceptions (WebAssembly) can report it too.
+// A buffer whose reserve() returns false if memory is exhausted. It does not throw, so builds
+// without exceptions (WebAssembly) can report the error, too.
 class Buffer {
  public:
-  // Contents are lost when it grows. Returns false if memory is exhausted.
+  // Growing loses the contents. Returns false if memory is exhausted.
   MULTIHEAD_SHARED bool reserve(uint64_t bytes);
   void* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }
@@ -42,19 +42,19 @@ class Scratch {
  public:
   explicit Scratch(int threads) : of_thread_(static_cast<size_t>(threads)) {}
 
-  // At least `bytes` for each of the first `threads` threads.
+  // Reserves at least `bytes` for each of the first `threads` threads.
   MULTIHEAD_SHARED Status reserve(int threads, uint64_t bytes);
   void* of_thread(int thread) const { return of_thread_[static_cast<size_t>(thread)].data(); }
   size_t bytes() const;
 
-  // Each buffer belongs to one level of calls, because calls nest: a transformer calls modules,
-  // which call latent attention, which calls attention().
+  // Each buffer belongs to one level of nested calls: a transformer calls modules, which call
+  // latent attention, which calls attention().
   Buffer& transformed() { return transformed_; }  // queries and keys after QK-norm and RoPE
-  Buffer& plans() { return plans_; }              // one for each packed sequence
-  // Results of decoding's splits until they are merged; sums for the gradients of gains.
+  Buffer& plans() { return plans_; }              // one per varlen sequence
+  // Results of decode splits until they are merged; partial sums of gain gradients.
   Buffer& partials() { return partials_; }
-  Buffer& gradients() { return gradients_; }  // what the jobs of a backward call share
-  Buffer& workspace() { return workspace_; }  // of latent attention
+  Buffer& gradients() { return gradients_; }  // shared by the jobs of a backward call
+  Buffer& workspace() { return workspace_; }  // for latent attention
   Buffer& module() { return module_; }
   Buffer& transformer() { return transformer_; }
 
@@ -79,7 +79,7 @@ struct multihead::Context::Internals {
   std::optional<engine::LinearChoice> last_linear;
 
   explicit Internals(int threads) : scratch(threads) {}
-  // A context that was moved from gets new ones.
+  // Returns the internals; allocates new ones if `context` was moved from.
   static Internals& of(Context& context);
   static engine::Scratch& scratch_of(Context& context) { return of(context).scratch; }
   static std::optional<engine::PathChoice>& last_call_of(Context& context) {
@@ -93,12 +93,12 @@ struct multihead::Context::Internals {
 
 namespace multihead::engine {
 
-// How the last call of attention() was planned.
+// Plan of the last call of attention().
 inline std::optional<PathChoice>& last_call_of(Context& context) {
   return Context::Internals::last_call_of(context);
 }
 
-// How the last product with a matrix of parameters was multiplied.
+// Kernel of the last product with a matrix of parameters.
 inline std::optional<LinearChoice>& last_linear_of(Context& context) {
   return Context::Internals::last_linear_of(context);
 }

@@ -12,7 +12,7 @@
 namespace multihead::engine {
 namespace {
 
-// A block of linear() without gaps.
+// Returns the number of columns in a block of linear(); members' shares are multiples of it.
 int64_t outputs_of_unit() {
   cpu::LinearParams product{};
   product.rows = product.out = 1;

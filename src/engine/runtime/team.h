@@ -1,10 +1,10 @@
 // Divides the work of calls among several instances of the library that share no memory, such as
 // WebAssembly workers. All members make the same calls with the same arguments, in the same order.
-// Of a product each computes some columns, of attention some heads, and the members then exchange
-// them. So every number is computed by one member, with the bits that a single instance gives, and
-// all members hold all results. Of a module's matrices each may hold its share alone: the rows for
-// the outputs that it computes (see nn/parameters.h); and of a cache the heads that it computes
-// (see engine/cache/cache_access.h).
+// Each member computes some columns of a product and some heads of attention; then the members
+// exchange their results. So exactly one member computes each number, with the bits of a single
+// instance, and all members hold all results. A member may store only its share of a module's
+// matrices (the rows for the outputs that it computes, see nn/parameters.h) and of a cache (the
+// heads that it computes, see engine/cache/cache_access.h).
 #pragma once
 
 #include <cstdint>
@@ -17,35 +17,36 @@ namespace multihead::engine {
 
 class Team {
  public:
-  // Exchanges `rows` rows, `stride` bytes apart, of which member m has set the bytes bounds[m] to
-  // bounds[m + 1] - 1; afterwards all have all. False if a member has left the call.
+  // Exchanges `rows` rows, `stride` bytes apart. In each row, member m has set the bytes bounds[m]
+  // to bounds[m + 1] - 1; afterwards every member has all bytes. Returns false if a member has
+  // left.
   using Exchange = bool (*)(void* data, int64_t rows, int64_t stride, const uint32_t* bounds);
 
   Team(int rank, int members, Exchange how) : rank_(rank), members_(members), exchange_(how) {}
 
   int rank() const { return rank_; }
   int members() const { return members_; }
-  // The first of `count` items that belong to a member; those of this one are first_of(count) to
-  // end_of(count) - 1.
+  // Divides `count` items: a member has the items first_of(count, member) to first_of(count, member
+  // + 1) - 1, this member first_of(count) to end_of(count) - 1.
   int64_t first_of(int64_t count, int member) const { return count * member / members_; }
   int64_t first_of(int64_t count) const { return first_of(count, rank_); }
   int64_t end_of(int64_t count) const { return first_of(count, rank_ + 1); }
 
-  // The same for the outputs of a product, in the units in which linear() computes them.
+  // Divides the outputs of a product, in whole blocks of linear().
   int64_t first_output(int64_t outputs, int member) const;
   int64_t first_output(int64_t outputs) const { return first_output(outputs, rank_); }
   int64_t end_output(int64_t outputs) const { return first_output(outputs, rank_ + 1); }
 
-  // Whether there is more than one such unit, so that no member computes all outputs.
+  // True if the outputs are more than one block, so that no member computes all of them.
   static bool divides(int64_t outputs);
 
-  // Whether linear() gives each member the outputs of its own items, if `outputs` are those of
-  // `items` items side by side, such as heads.
+  // True if linear() gives each member exactly the outputs of its own items. The outputs consist of
+  // `items` items side by side, for example heads.
   bool computes_own(int64_t items, int64_t outputs) const;
 
   // An exchange takes some microseconds, even without data.
   bool is_worth(double operations) const {
-    constexpr double kLeast = 5e5;  // for each member
+    constexpr double kLeast = 5e5;  // per member
     return operations >= kLeast * members_;
   }
 
@@ -53,8 +54,8 @@ class Team {
     if (exchange_(data, rows, stride, bounds.data())) return {};
     return member_left();
   }
-  // Exchanges whole rows of a matrix, `row_bytes` each: member m has set the rows first_of(m) to
-  // first_of(m + 1) - 1.
+  // Exchanges whole rows of `row_bytes` bytes: member m has set the rows first_of(m) to first_of(m
+  // + 1) - 1.
   template <class FirstOf>
   Status exchange_rows(void* data, int64_t row_bytes, const FirstOf& first_of) {
     std::vector<uint32_t> bounds;
@@ -63,13 +64,12 @@ class Team {
     }
     return exchange(data, 1, 0, bounds);
   }
-  // False while a KeepOwnOutputs lives.
+  // False while a KeepOwnOutputs object exists.
   bool exchanges_outputs() const { return exchanges_outputs_; }
-  // Waits until every member has come here, so that either all members change an object or none
-  // does.
+  // Waits until every member has called agree(), so that all members change an object or none does.
   Status agree();
 
-  // The error of a call that cannot go on without the others.
+  // Returns the error of a call after another member has left.
   static Status member_left();
 
  private:
@@ -79,8 +79,8 @@ class Team {
   bool exchanges_outputs_ = true;
 };
 
-// While it lives, linear() leaves each member with the outputs that it computes, without an
-// exchange; the others are unspecified. For no team it does nothing.
+// While this object exists, linear() does not exchange its outputs: each member has only the
+// outputs that it computes, and all others are unspecified. Does nothing if `team` is null.
 class KeepOwnOutputs {
  public:
   explicit KeepOwnOutputs(Team* team) : team_(team) { set(false); }
@@ -95,8 +95,8 @@ class KeepOwnOutputs {
   Team* team_;
 };
 
-// Calls with this context are those of a team from now on; null ends that. The team must live as
-// long.
+// Sets the team for later calls with this context; null removes it. The team must outlive these
+// calls.
 void set_team(Context& context, Team* team);
 Team* team_of(Context& context);
 

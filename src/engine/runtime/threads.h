@@ -1,4 +1,4 @@
-// Distributes a call's jobs over threads. The build chooses the implementation: threads_openmp.cc,
+// Distributes a call's jobs over threads. The build selects the implementation: threads_openmp.cc,
 // threads_std.cc or threads_serial.cc.
 #pragma once
 
@@ -11,35 +11,35 @@
 
 namespace multihead::engine {
 
-// Hardware threads of the machine.
+// Number of hardware threads of the machine.
 int available_threads();
 
 // The largest number of threads of a Context.
 int most_threads();
 
-// How many of `threads` are worth waking for so many operations: a second costs up to 6 us; two
-// broke even between 2.6e5 and 5e5 operations.
+// Returns how many of `threads` threads to use for `operations` operations. Waking a second thread
+// costs up to 6 us; two threads broke even between 2.6e5 and 5e5 operations.
 inline int threads_for(double operations, int threads) {
-  constexpr double kLeast = 2.5e5;  // for each
+  constexpr double kLeast = 2.5e5;  // per thread
   return static_cast<int>(std::clamp(operations / kLeast, 1.0, static_cast<double>(threads)));
 }
 
-// Numbers that several threads write lie this many bytes apart, so that they do not take a cache
-// line from each other: two lines, because processors fetch pairs of them.
+// Distance in bytes between variables that several threads write, to avoid false sharing. Two cache
+// lines, because processors fetch lines in pairs.
 inline constexpr size_t kCacheLine = 128;
 
-// Calls run(state, job, thread) once for every job in [0, jobs), thread in [0, threads).
-// Jobs begin in order, the next one on whichever thread is free: a job may wait for an earlier one.
+// Calls run(state, job, thread) once for every job in [0, jobs), thread in [0, threads). Jobs begin
+// in order: a free thread takes the next one. So a job may wait for an earlier job.
 MULTIHEAD_SHARED void run_jobs(int threads, int64_t jobs,
                                void (*run)(void* state, int64_t job, int thread), void* state);
 
-// If set, run_jobs() calls this instead, in builds that have threads: multihead-bench --schedule
-// runs the jobs of one thread after the other and times each.
+// If set, run_jobs() calls this instead, in builds with threads. multihead-bench --schedule uses it
+// to run the jobs of one thread after another and to time each job.
 using RunJobs = void (*)(int threads, int64_t jobs,
                          void (*run)(void* state, int64_t job, int thread), void* state);
 extern RunJobs run_jobs_instead;
 
-// The same as run_jobs() for a callable taking (job, thread).
+// Calls job(index, thread) for every index in [0, jobs), see run_jobs().
 template <class Job>
 void parallel_for(int threads, int64_t jobs, Job&& job) {
   run_jobs(

@@ -17,8 +17,8 @@ namespace {
 #if defined(__unix__) && !defined(__clang__)
 std::atomic<bool> is_forked_after_calls = false;
 
-// GCC's OpenMP keeps its threads for the next region. A process that was forked has none of them,
-// but its regions would wait for them for ever. LLVM's OpenMP starts new ones.
+// GCC's OpenMP keeps its threads for the next region. After fork(), the child process has none of
+// these threads, but its regions would wait for them forever. LLVM's OpenMP starts new ones.
 bool has_lost_its_threads() {
   static const int registered =
       pthread_atfork(nullptr, nullptr, [] { is_forked_after_calls = true; });
@@ -41,13 +41,13 @@ void run_jobs(int threads, int64_t jobs, void (*run)(void* state, int64_t job, i
               void* state) {
   if (run_jobs_instead != nullptr) return run_jobs_instead(threads, jobs, run, state);
   const auto team = static_cast<int>(std::min<int64_t>(threads, jobs));
-  // A team of one would still cost OpenMP's entry, a microsecond on a tiny call.
+  // OpenMP's entry costs a microsecond even with one thread, which shows in a tiny call.
   if (team <= 1 || has_lost_its_threads()) {
     for (int64_t job = 0; job < jobs; ++job) run(state, job, 0);
     return;
   }
-  // Not schedule(dynamic): LLVM's library first gives each thread a range, so jobs would not begin
-  // in order. The counter has a cache line of its own.
+  // schedule(dynamic) would not begin jobs in order: LLVM's library first gives each thread a
+  // range. The counter has its own cache line.
   struct alignas(kCacheLine) {
     std::atomic<int64_t> next = 0;
   } counter;

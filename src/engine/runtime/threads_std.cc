@@ -1,7 +1,7 @@
-// Threads of the standard library, where the compiler has no OpenMP (Apple's), and under the
+// Threads of the standard library. Used if the compiler has no OpenMP (Apple's), and under the
 // thread sanitizer, which cannot see into OpenMP's run-time library.
 //
-// As in OpenMP's libraries, each calling thread has its own pool: threads are created when a call
+// Each calling thread has its own pool, as in OpenMP's libraries: threads are created when a call
 // first needs them, sleep between calls, and are joined when the calling thread ends. Callers never
 // wait for each other. The second thread starts to work after 22 us if it sleeps, after 57 us if it
 // has to be created.
@@ -32,7 +32,7 @@ int process_id() { return 0; }  // there is no fork()
 int process_id() { return getpid(); }
 #endif
 
-// True while this thread runs a job: a nested call gets no further threads.
+// True while this thread runs a job; nested calls then use no further threads.
 thread_local bool runs_job = false;
 
 class Pool {
@@ -63,13 +63,13 @@ class Pool {
     }
     for (int helper = 0; helper < helpers; ++helper) wake_.notify_one();
     work(0);
-    // Does not wait for threads that have not woken up yet.
+    // Threads that have not woken up yet are not waited for.
     std::unique_lock lock(mutex_);
     open_ = 0;
     done_.wait(lock, [this] { return busy_ == 0; });
   }
 
-  // A child process has no threads but the one that forked.
+  // False in a child process: after fork() only the forking thread exists.
   bool is_of_this_process() const { return process_ == process_id(); }
 
  private:
@@ -110,18 +110,18 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable wake_, done_;
   bool stopping_ = false;
-  int open_ = 0;  // how many more threads may join the call; also the next one's number
-  int busy_ = 0;  // how many have joined and not finished
+  int open_ = 0;  // number of threads that may still join the call; also the next one's number
+  int busy_ = 0;  // number of threads that have joined and not finished
   // The current call; not written while any thread works on it.
   int64_t jobs_ = 0;
   Run run_ = nullptr;
   void* state_ = nullptr;
-  // All threads write it, so it has a cache line of its own.
+  // Written by all threads, so it has its own cache line.
   alignas(kCacheLine) std::atomic<int64_t> next_ = 0;
 };
 
-// The calling thread's pool. Null if memory is exhausted, and once the thread is ending, when
-// destructors of static objects may still make calls.
+// Returns the calling thread's pool. Returns null if memory is exhausted, or if the thread is
+// ending: destructors of static objects may still make calls then.
 Pool* pool_of_this_thread() {
   thread_local bool has_ended = false;
   struct Owner {

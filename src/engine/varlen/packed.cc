@@ -80,7 +80,7 @@ void order_by_work(const PackedInputs& inputs, std::span<int32_t> order) {
     const int64_t work_a = work_of(a), work_b = work_of(b);
     return work_a != work_b ? work_a > work_b : a < b;
   };
-  // Not std::sort(), which is 2 kB longer in WebAssembly.
+  // std::sort() would add 2 kB to the WebAssembly module.
   std::make_heap(order.begin(), order.end(), takes_longer);
   std::sort_heap(order.begin(), order.end(), takes_longer);
 }

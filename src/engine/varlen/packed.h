@@ -1,4 +1,4 @@
-// Packed sequences: one plan for each, and one list of the jobs of all, so that many short
+// Plans each sequence of a varlen call, and joins the plans' jobs in one list, so that many short
 // sequences use all threads.
 #pragma once
 
@@ -17,10 +17,10 @@
 
 namespace multihead::engine {
 
-// The checked inputs of a packed call.
+// Checked inputs of a varlen call.
 struct PackedInputs {
   ConstAnyTensor q, k, v;               // (T_q, H_q, d_k), (T_k, H_kv, d_k), (T_k, H_kv, d_v)
-  std::span<const int32_t> cu_q, cu_k;  // where each sequence begins, and the end of the last
+  std::span<const int32_t> cu_q, cu_k;  // first row of each sequence, then the end of the last
   const AttentionOptions& options;
 
   size_t sequences() const { return cu_q.size() - 1; }
@@ -43,24 +43,24 @@ class PackedTransforms {
   Transform of_queries, of_keys;
 };
 
-// The memory of transform_packed(). Errors: kMemory.
+// Reserves the memory of transform_packed(). Errors: kMemory.
 Status reserve_for_transform(const PackedInputs& inputs, Context& context);
 
 // Replaces q and k by transformed copies in the context's memory.
 Status transform_packed(const PackedTransforms& transforms, PackedInputs& inputs, Context& context);
 
-// Sets `order` to the numbers of the sequences, the one of most work (queries times keys) first: if
-// it started late, the other threads would be idle at the end.
+// Sets `order` to the indices of the sequences by work (queries times keys), largest first. If the
+// largest started late, the other threads would be idle at the end.
 void order_by_work(const PackedInputs& inputs, std::span<int32_t> order);
 
-// The jobs of all plans.
+// Totals of the jobs of all plans.
 struct PackedJobs {
   int64_t count = 0;
-  uint64_t scratch_bytes = 0;  // of each thread
-  double operations = 0;       // multiplications and additions, at most
+  uint64_t scratch_bytes = 0;  // per thread
+  double operations = 0;       // upper bound of multiplications and additions
 };
 
-// Plans of the sequences, the one of most work first, in the context's memory. A Plan has jobs(),
+// Plans of all sequences, largest work first, in the context's memory. A Plan has jobs(),
 // scratch_bytes and operations.
 template <class Plan>
 class PackedPlans {
@@ -79,8 +79,8 @@ class PackedPlans {
     return {};
   }
 
-  // Calls set_plan(plan, sequence) for each, on all threads: planning takes about as long as the
-  // attention of ten tokens.
+  // Calls set_plan(plan, sequence) for each plan, on all threads: planning a sequence takes about
+  // as long as the attention of ten tokens.
   template <class SetPlan>
   PackedJobs plan(Context& context, const SetPlan& set_plan) {
     constexpr int64_t kPlansOfJob = 16;
@@ -107,7 +107,7 @@ class PackedPlans {
   }
 
   std::span<Plan> plans() const { return plans_; }
-  // The sequence of a plan.
+  // Returns the sequence of the plan at `place`.
   size_t sequence(size_t place) const { return static_cast<size_t>(order_[place]); }
 
   // Calls run(plan, index, thread) for every job of every plan, in order.

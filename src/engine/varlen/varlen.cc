@@ -90,7 +90,7 @@ Status engine::validate_packed_outputs(const ConstAnyTensor& q, const ConstAnyTe
 
 namespace {
 
-// A checked call: the plans of its sequences and their jobs.
+// A checked varlen call: plans its sequences and runs their jobs.
 class PackedCall {
  public:
   PackedCall(const PackedInputs& inputs, const AttentionOutputs& outputs)
@@ -152,7 +152,7 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
     if (status.ok()) status = engine::validate_packed_outputs(q, v, outputs);
     if (status.ok()) status = engine::validate_apart(q, k, v, options, outputs);
     if (!status.ok()) return status;
-    // An empty sequence goes through all checks of attention() before anything is written.
+    // Runs all checks of attention() on an empty sequence before anything is written.
     const AttentionOutputs nothing{.out = sequence_of(outputs.out, 0, 0)};
     status = attention(sequence_of(q, 0, 0), sequence_of(k, 0, 0), sequence_of(v, 0, 0), options,
                        nothing, context);

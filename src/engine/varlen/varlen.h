@@ -1,4 +1,4 @@
-// Packed sequences, as their forward and backward read them.
+// Helpers for varlen calls (packed sequences), forward and backward.
 #pragma once
 
 #include <cstddef>
@@ -13,26 +13,26 @@
 
 namespace multihead::engine {
 
-// The checks of a packed call that are not those of attention(), without its outputs.
+// Checks the inputs and options of a varlen call, except the checks that attention() makes itself.
 MULTIHEAD_SHARED Status validate_packed(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, std::span<const int32_t> cu_q,
                                         std::span<const int32_t> cu_k,
                                         const AttentionOptions& options,
                                         Values values = Values::kReadable);
 
-// Those of its outputs.
+// Checks the outputs of a varlen call.
 MULTIHEAD_SHARED Status validate_packed_outputs(const ConstAnyTensor& q, const ConstAnyTensor& v,
                                                 const AttentionOutputs& outputs);
 
-// All checks of attention_varlen_backward() but that of the LSE; sets the shape of an empty
-// sequence.
+// Makes all checks of attention_varlen_backward() except the check of the LSE. Sets `shape` to the
+// shape of an empty sequence.
 MULTIHEAD_SHARED Status validate_packed_backward(
     const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
     std::span<const int32_t> cu_q, std::span<const int32_t> cu_k, const AttentionOptions& options,
     const AttentionResults& results, const ConstAnyTensor& d_out,
     const AttentionGradients& gradients, AttentionShape& shape, Values values = Values::kReadable);
 
-// Rows first .. last - 1 of a packed (T, H, d), as (1, H, rows, d).
+// Returns rows first .. last - 1 of a packed tensor (T, H, d), as (1, H, rows, d).
 template <class View>
 View sequence_of(const View& packed, int64_t first, int64_t last) {
   View view = packed;
@@ -41,24 +41,24 @@ View sequence_of(const View& packed, int64_t first, int64_t last) {
   const int64_t step = first * packed.strides[0] * bytes_of(packed.dtype);
   view.data = packed.data == nullptr ? nullptr : static_cast<Byte*>(packed.data) + step;
   view.shape = {1, packed.shape[1], last - first, packed.shape[2]};
-  // The last stride is kept, so that attention() refuses one that is not 1.
+  // Keeps the last stride, so that attention() refuses strides other than 1.
   view.strides = {0, packed.strides[1], packed.strides[0], packed.strides[2]};
   return view;
 }
 
-// The same of a gradient, which is empty if it is not given.
+// Returns rows first .. last - 1 of a gradient, as sequence_of(); an absent gradient stays absent.
 MULTIHEAD_SHARED Tensor rows_of(const Tensor& packed, int64_t first, int64_t last);
 
-// Rows first .. last - 1 of (H, T), as (1, H, rows).
+// Returns rows first .. last - 1 of an LSE (H, T), as (1, H, rows).
 template <class T>
 TensorView<T> lse_of(const TensorView<T>& packed, int64_t first, int64_t last) {
-  const bool has_rows = packed.shape.elements() != 0;  // else it may have no address
+  const bool has_rows = packed.shape.elements() != 0;  // else the address may be null
   return {has_rows ? packed.data + first * packed.strides[1] : nullptr,
           {1, packed.shape[0], last - first},
           {0, packed.strides[0], packed.strides[1]}};
 }
 
-// The sequence's number is added to the seed, else all sequences would drop the same weights.
+// Adds the sequence's index to the seed; otherwise all sequences would drop the same weights.
 inline AttentionOptions options_of_sequence(const AttentionOptions& options, size_t sequence) {
   AttentionOptions of_sequence = options;
   of_sequence.dropout.seed += static_cast<uint64_t>(sequence) << 32U;

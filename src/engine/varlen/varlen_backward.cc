@@ -67,7 +67,7 @@ Status validate_packed_backward(const ConstAnyTensor& q, const ConstAnyTensor& k
   Status status = validate_packed(q, k, v, cu_q, cu_k, options, values);
   if (status.ok()) status = validate_packed_tensors(q, k, v, results, d_out, gradients);
   if (!status.ok()) return status;
-  // An empty sequence goes through all checks of attention_backward().
+  // Runs all checks of attention_backward() on an empty sequence.
   const auto empty = [](const auto& packed) { return sequence_of(packed, 0, 0); };
   AttentionGradients to = gradients;
   to.d_q = rows_of(gradients.d_q, 0, 0);
@@ -96,7 +96,7 @@ using engine::PackedTransforms;
 using engine::rows_of;
 using engine::sequence_of;
 
-// A checked call: the plans of its sequences and their jobs.
+// A checked varlen backward call: plans its sequences and runs their jobs.
 class PackedBackward {
  public:
   PackedBackward(const PackedInputs& inputs, const AttentionResults& results,
@@ -109,7 +109,7 @@ class PackedBackward {
         transforms_(inputs) {}
 
   Status run(Context& context) {
-    // Nothing is written before all memory is reserved and the LSE is checked.
+    // Memory is reserved and the LSE checked before anything is written.
     if (Status status = transform(context); !status.ok()) return status;
     if (Status status = plans_.reserve(given_, context); !status.ok()) return status;
     const PackedJobs jobs =
@@ -233,7 +233,7 @@ class PackedBackward {
                          lse.data[checked.row * lse.strides[2]]);
   }
 
-  // The error of the first sequence that has one.
+  // Returns the error of the first sequence that has one.
   Status check_lse(int threads, const engine::Scratch& scratch) const {
     std::atomic<int64_t> first = sequences();
     engine::parallel_for(threads, sequences(), [&](int64_t s, int thread) {
@@ -247,7 +247,7 @@ class PackedBackward {
     return check_lse_of(static_cast<size_t>(first), scores_[0], scratch.of_thread(0));
   }
 
-  // Each sequence's part, then their sum in the order of the sequences.
+  // Computes each sequence's part of d_sinks, then adds the parts in the order of the sequences.
   void sum_sinks(int threads) {
     const std::span<float> total = gradients_.d_sinks;
     const auto part_of = [&](size_t s) {
@@ -263,7 +263,7 @@ class PackedBackward {
     }
   }
 
-  // The gradients of the transformed queries and keys become those of the given ones.
+  // Turns the gradients of the transformed queries and keys into gradients of the given q and k.
   Status transform_back(Context& context) const {
     const struct {
       const ConstAnyTensor& x;
@@ -291,7 +291,7 @@ class PackedBackward {
   const AttentionGradients& gradients_;
   const PackedTransforms transforms_;
   engine::PackedPlans<BackwardPlan> plans_;
-  std::vector<float*> scores_;  // of each thread, one row
+  std::vector<float*> scores_;  // one row of scores per thread
   float* sinks_ = nullptr;      // (sequences, H_q) parts of d_sinks
 };
 

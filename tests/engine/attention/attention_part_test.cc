@@ -1,4 +1,4 @@
-// The parts of a call compared with attention(), bit for bit.
+// Compares the parts of a call with attention(), bit for bit.
 #include "engine/attention/attention_part.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using testing::random_case;
 using testing::random_seeds;
 using testing::RandomCase;
 
-// The tensor (B, H, ...) whose data begin at a head, counted over all batch entries.
+// Returns the tensor (B, H, ...) with data from `head` on, counted over all batch entries.
 template <class TensorLike>
 TensorLike from_head(TensorLike tensor, int64_t head, int64_t element_bytes) {
   if (!tensor.given() || tensor.shape.elements() == 0) return tensor;
@@ -97,7 +97,8 @@ TEST(AttentionPart, DividesDecodingByHeads) {
   });
 }
 
-// The heads of a packed tensor lie side by side; a part gets them one behind the other.
+// Reorders a packed tensor (T, H, d), whose heads lie side by side, into (H, T, d), as a part gets
+// it.
 std::vector<float> by_heads(const std::vector<float>& packed, int64_t tokens, int64_t heads,
                             int64_t width) {
   std::vector<float> result(packed.size());

@@ -37,7 +37,7 @@ using testing::tolerance;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Outputs start as NaN, so that elements that are not written show.
+// Outputs start as NaN, so that unwritten elements show.
 std::vector<float> poisoned(const Dims& shape) {
   return std::vector<float>(static_cast<size_t>(shape.elements()), kNaN);
 }
@@ -184,7 +184,7 @@ TEST_F(AttentionOnTargets, EqualsOracleOnRandomCalls) {
   }
 }
 
-// Options interact in small calls as in large ones, and a million small calls take only minutes.
+// Small calls combine options as large ones do, and a million of them take only minutes.
 TEST_F(AttentionOnTargets, EqualsOracleOnSmallRandomCalls) {
   for (const uint64_t seed : testing::random_seeds(500)) {
     const RandomCase c = random_case(seed, {.max_queries = 20, .max_keys = 50, .max_width = 20});
@@ -194,7 +194,7 @@ TEST_F(AttentionOnTargets, EqualsOracleOnSmallRandomCalls) {
   }
 }
 
-// Head dims that are no multiple of a lane count, and large ones.
+// Head dims that are not a multiple of a lane count, and large head dims.
 TEST_F(AttentionOnTargets, EqualsOracleOnAnyHeadWidth) {
   for (const int64_t width : {1, 2, 3, 7, 20, 33, 80, 96, 128, 255, 256}) {
     for (const int64_t value_dim : {width, int64_t{5}}) {
@@ -214,8 +214,8 @@ TEST_F(AttentionOnTargets, EqualsOracleOnAnyHeadWidth) {
   }
 }
 
-// A mask or bias for (B, H, N_q, N_k) with any layout that a view allows: shared axes, any order of
-// the others, contiguous or strided keys. T is the type of an entry.
+// Returns a mask or bias for (B, H, N_q, N_k) in a random layout that a view allows: shared axes,
+// any order of the other axes, contiguous or strided keys. T is the type of an element.
 template <class T, class Make>
 TensorView<const T> random_cover(Random& random, const Dims& scores, std::deque<std::vector<T>>& in,
                                  const Make& make) {
@@ -223,7 +223,7 @@ TensorView<const T> random_cover(Random& random, const Dims& scores, std::deque<
   for (int axis = 0; axis < 3; ++axis) {
     if (random.chance(axis == 2 ? 0.25 : 0.5)) shape[axis] = 1;
   }
-  int order[] = {3, 2, 1, 0};  // from the innermost
+  int order[] = {3, 2, 1, 0};  // innermost first
   if (random.chance(0.3)) std::swap(order[0], order[random.integer(1, 3)]);
   Dims strides = shape;
   int64_t step = random.chance(0.25) ? random.integer(2, 3) : 1;
@@ -239,7 +239,7 @@ TensorView<const T> random_cover(Random& random, const Dims& scores, std::deque<
     return values[static_cast<size_t>(b * strides[0] + h * strides[1] + i * strides[2] +
                                       j * strides[3])];
   };
-  // Runs of visible, hidden and mixed entries, the same or different from row to row.
+  // Each row has random runs of visible, hidden and mixed elements.
   for (int64_t b = 0; b < shape[0]; ++b) {
     for (int64_t h = 0; h < shape[1]; ++h) {
       for (int64_t i = 0; i < shape[2]; ++i) {
@@ -277,8 +277,8 @@ TEST_F(AttentionOnTargets, EqualsOracleWithMasksAndBiasesOfEveryForm) {
   }
 }
 
-// Capped scores compared with tanh in double: within 3 units in the last place of the cap, and 4 of
-// their own for small ones; never beyond the cap.
+// Compares capped scores with tanh in double. Allowed error: 3 units in the last place of the cap,
+// and for small scores 4 units of the score. No score may exceed the cap.
 TEST_P(AttentionOnTarget, SoftcapIsAccurate) {
   Random random(17);
   std::vector<float> x{0.0F, -0.0F, kInf, -kInf, kNaN, 1e-36F, 3.4e38F};
@@ -311,7 +311,7 @@ TEST_P(AttentionOnTarget, SoftcapIsAccurate) {
   }
 }
 
-// bf16 products may change results only by the rounding of weights; a hidden NaN changes nothing.
+// bf16 products may change results only by the rounding of weights. A hidden NaN changes nothing.
 TEST_P(AttentionOnTarget, BFloat16ProductsStayWithinTheirBound) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -366,7 +366,7 @@ TEST_P(AttentionOnTarget, HiddenPositionsNeverLeak) {
   int poisoned_cases = 0;
   for (uint64_t seed = 1000; seed < 1120; ++seed) {
     RandomCase c = random_case(seed);
-    // Raw and capped scores include those of hidden keys.
+    // Raw and capped scores include hidden keys, so they are left out.
     std::erase_if(c.captures, [](const CaptureRequest& request) {
       return request.stage == ScoreStage::kRaw || request.stage == ScoreStage::kCapped;
     });
@@ -401,7 +401,7 @@ TEST_P(AttentionOnTarget, HiddenPositionsNeverLeak) {
       }
     }
     poisoned_cases += any ? 1 : 0;
-    // Rows whose sums met hidden NaN are recomputed in another order: their last bits may differ.
+    // A hidden NaN makes rows be recomputed with another order of sums: their last bits may differ.
     const Result got = run(c, context_);
     const double survivor = 1.0 / (1.0 - static_cast<double>(c.options.dropout.probability));
     ASSERT_LE(excess(got.out, {clean.out.begin(), clean.out.end()}, c.out_type,
@@ -414,7 +414,7 @@ TEST_P(AttentionOnTarget, HiddenPositionsNeverLeak) {
   EXPECT_GT(poisoned_cases, 20);
 }
 
-// A key that only some queries see: only their rows may become NaN.
+// If only some queries see a key with NaN, only their rows may become NaN.
 TEST_P(AttentionOnTarget, NaNReachesOnlyTheRowsThatSeeIt) {
   constexpr int64_t kTokens = 130;
   constexpr int64_t kWidth = 24;
@@ -472,7 +472,7 @@ TEST_P(AttentionOnTarget, LongSequenceStaysWithinTolerance) {
 }
 
 // Equal weights of equal values are the worst case: every addition rounds in the same direction.
-// All keys share the memory of one. The bounds are those of attention.h.
+// All keys share one row of memory. attention.h states the bounds.
 TEST_P(AttentionOnTarget, MeansOfEqualValuesStayWithinTheirBound) {
   constexpr float kValue = 0.7F;
   for (const int64_t keys : {100, 512, 2048, 32768, 131072}) {
@@ -484,8 +484,8 @@ TEST_P(AttentionOnTarget, MeansOfEqualValuesStayWithinTheirBound) {
       ASSERT_TRUE(attention(ConstTensor{q.data(), shape}, kv, kv, {}, {.out = {out.data(), shape}},
                             context_)
                       .ok());
-      // With 40 queries, 256 keys are summed first, and then these sums. With few queries, sums
-      // cover 256 keys in WebAssembly if much memory is read, and fewer otherwise.
+      // With 40 queries, the kernel sums 256 keys at a time, then adds these sums. With few
+      // queries, a sum covers 256 keys in WebAssembly if much memory is read, otherwise fewer.
       const double roundings = 256.0 + static_cast<double>(keys) / 256.0;
 #ifdef __EMSCRIPTEN__
       constexpr double kDecoding = 4e-6;
@@ -501,15 +501,15 @@ TEST_P(AttentionOnTarget, MeansOfEqualValuesStayWithinTheirBound) {
   }
 }
 
-// If scale * (q . k) is an ordinary number, no intermediate product may overflow. Few and many
-// queries, few and many keys, with and without terms added to scores.
+// If scale * (q . k) is an ordinary number, no intermediate product may overflow. Covers few and
+// many queries, few and many keys, with and without terms added to scores.
 TEST_P(AttentionOnTarget, ScalesAndMagnitudesFarFromOneEqualOracle) {
   for (const uint64_t seed : testing::random_seeds(150)) {
     Random random(seed);
     const int64_t queries = random.pick<int64_t>({1, 3, 20, 40});
     const int64_t keys = random.pick<int64_t>({5, 40, 300});
     const Dims q_shape{1, 2, queries, 16}, k_shape{1, random.pick<int64_t>({1, 2}), keys, 16};
-    // Powers of ten of q, of k and of the scale: the scores are of size 1.
+    // Powers of ten for q, k and the scale, such that scores are about 1.
     const double of_q = random.uniform(-30, 30);
     const double of_k = std::clamp<double>(random.uniform(-30, 30), -37 - of_q, 37 - of_q);
     RandomCase c;
@@ -546,7 +546,7 @@ TEST_P(AttentionOnTarget, ScalesAndMagnitudesFarFromOneEqualOracle) {
     ASSERT_LE(largest_difference(got.weights, expected.weights), 3e-6);
     expect_captures(c, got, expected, 3e-6);
 
-    // A call with only this output uses other code paths.
+    // A call with `out` only uses other code paths.
     std::vector<float> out = poisoned(c.out_shape);
     ASSERT_TRUE(
         attention(c.q, c.k, c.v, c.options, {.out = {out.data(), c.out_shape}}, context_).ok());
@@ -554,8 +554,8 @@ TEST_P(AttentionOnTarget, ScalesAndMagnitudesFarFromOneEqualOracle) {
   }
 }
 
-// The same with scores of any size. Their rounding error is relative, so only the largest one is
-// compared; all results must be numbers.
+// Scores of any size. Their rounding error is relative, so only the largest score is compared; all
+// results must be numbers.
 TEST_P(AttentionOnTarget, ScoresThatCanBeRepresentedAreNumbers) {
   for (const uint64_t seed : testing::random_seeds(150)) {
     Random random(seed);
@@ -597,8 +597,8 @@ TEST_P(AttentionOnTarget, ScoresThatCanBeRepresentedAreNumbers) {
   }
 }
 
-// Positions in a ring grow without limit, beyond 2^24, where floats do not represent every integer.
-// All keys share the memory of one.
+// Positions in a ring grow without limit, beyond 2^24, from where floats do not represent every
+// integer. All keys share one row of memory.
 TEST_P(AttentionOnTarget, AlibiDistancesAreExactAtAnyPosition) {
   constexpr int64_t kKeys = (int64_t{1} << 30) + 101, kLeft = 64;
   Random random(9);
@@ -630,8 +630,8 @@ TEST_P(AttentionOnTarget, AlibiDistancesAreExactAtAnyPosition) {
   }
 }
 
-// The softmax may use the maximum of earlier keys as its reference. Later scores exceed it here by
-// little, by much, by more than exp() can represent, and never.
+// The softmax may use the maximum of earlier keys as its reference. In this test, later scores
+// exceed it by a little, by much, by more than exp() can represent, or never.
 TEST_P(AttentionOnTarget, MaximaThatRiseLateEqualOracle) {
   Random random(12);
   constexpr int64_t kKeys = 1100, kQueries = 70, kWidth = 8;
@@ -675,7 +675,7 @@ TEST_P(AttentionOnTarget, SameBitsWhateverTheThreadCount) {
     SCOPED_TRACE(c.description);
     ASSERT_TRUE(run(c, one) == run(c, three));
   }
-  // Many threads divide blocks.
+  // 16 threads divide blocks further.
   Context many(16);
   for (uint64_t seed = 340; seed < 360; ++seed) {
     const RandomCase c = random_case(seed, {.max_queries = 400});
@@ -684,7 +684,7 @@ TEST_P(AttentionOnTarget, SameBitsWhateverTheThreadCount) {
   }
 }
 
-// Scores chunk by chunk, without values, compared with one capture of all of them.
+// Captures scores chunk by chunk, without values, and compares them with one capture of all rows.
 TEST_P(AttentionOnTarget, ChunksOfScoresEqualTheWhole) {
   int chunks = 0;
   for (uint64_t seed = 400; seed < 440; ++seed) {
@@ -721,7 +721,7 @@ TEST_P(AttentionOnTarget, ChunksOfScoresEqualTheWhole) {
                 ((b * c.weights_shape[1] + head) * queries + first) * keys + at);
             const float got = part[static_cast<size_t>(b * rows * keys + at)];
             const float expected = whole.captures[stage][index];
-            // Scores have the same bits. Weights may differ in the last ones, because their sums
+            // Scores have the same bits. The last bits of weights may differ, because their sums
             // are split into other tiles.
             const bool weight = c.captures[stage].stage == ScoreStage::kWeights;
             ASSERT_TRUE(weight ? difference(got, static_cast<double>(expected)) <= allowed
@@ -736,8 +736,7 @@ TEST_P(AttentionOnTarget, ChunksOfScoresEqualTheWhole) {
   EXPECT_GT(chunks, 100);
 }
 
-// Packed sequences of different lengths, compared with one call per sequence.
-// Equal but for the last bits.
+// Compares varlen results with one call per sequence: equal except for the last bits.
 void expect_close(float got, float expected, DType type) {
   if (got == expected) return;
   const float unit = type == DType::kF32 ? 1e-6F : type == DType::kF16 ? 1e-3F : 8e-3F;
@@ -761,7 +760,7 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
     const int64_t heads = c.q.shape[1], kv_heads = c.k.shape[1];
     const int64_t width = c.q.shape[3], value_dim = c.v.shape[3];
     if (seed % 4 == 0 && width >= 2) {
-      // Positions that depend on the query and key lengths of each sequence.
+      // Alignments that depend on the query and key lengths of each sequence.
       options.causal = Causal::bottom_right();
       options.window = {};
       options.rope.style = Rope::Style::kHalf;
@@ -810,7 +809,7 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
       single.out_shape = {1, heads, rows, value_dim};
       single.lse_shape = {1, heads, rows};
       single.weights_shape = {1, heads, rows, cu_k[s + 1] - cu_k[s]};
-      // A call with few rows takes the decode path, which packed sequences never take.
+      // A call with few rows takes the decode path, which varlen calls never take.
       StoredOutput single_out(c.out_type, single.out_shape);
       Result expected;
       expected.lse = poisoned(single.lse_shape);
@@ -838,22 +837,22 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
   }
 }
 
-// Attention over parts of the keys, merged in any order, compared with all keys at once.
+// Merges attention over parts of the keys in any order, and compares it with all keys at once.
 TEST_P(AttentionOnTarget, MergedPartsEqualTheWhole) {
   for (uint64_t seed = 600; seed < 640; ++seed) {
     RandomCase c = random_case(seed);
     AttentionOptions& options = c.options;
-    // Without options that depend on the number or index of keys.
+    // Leaves out options that depend on the number or index of keys.
     options.alibi_slopes = {};
     options.dropout = {};
     options.rope = {};
     c.out_type = DType::kF32;
     c.captures.clear();
-    // If all scores of a row are -3.4e38, its LSE does not show how many keys it saw.
+    // If all scores of a row are -3.4e38, its LSE is the same for any number of keys.
     for (std::vector<float>& values : c.storage)
       std::replace(values.begin(), values.end(), -3.4e38F, 0.0F);
     const int64_t queries = c.q.shape[2], keys = c.k.shape[2], batch = c.q.shape[0];
-    // Use explicit offsets, so that positions stay the same when keys are cut off at the front.
+    // Explicit offsets keep the positions when keys are cut off at the front.
     for (auto [alignment, offset] :
          {std::pair{&options.causal.alignment, &options.causal.offset},
           std::pair{&options.window.alignment, &options.window.offset}}) {
@@ -927,7 +926,7 @@ TEST_P(AttentionOnTarget, MergedPartsEqualTheWhole) {
   }
 }
 
-// The share of kept weights is 1 - p, and outputs keep their mean.
+// The fraction of kept weights is 1 - p, and outputs keep their mean.
 TEST_P(AttentionOnTarget, DropoutKeepsItsShareAndTheMean) {
   constexpr int64_t kTokens = 192;
   const Dims shape{2, 3, kTokens, 8};
@@ -963,7 +962,7 @@ TEST_P(AttentionOnTarget, DropoutKeepsItsShareAndTheMean) {
   }
 }
 
-// For the decode path, short heads and blocks, which have separate kernels.
+// Tests the decode path, short heads and blocks, which have separate kernels.
 TEST_P(AttentionOnTarget, DropoutMaskIsOnesWithoutDropout) {
   for (const Dims& shape : {Dims{1, 2, 1, 8}, Dims{2, 3, 5, 8}, Dims{1, 2, 130, 8}}) {
     const int64_t keys = shape[2] + 67;
@@ -973,7 +972,7 @@ TEST_P(AttentionOnTarget, DropoutMaskIsOnesWithoutDropout) {
     const std::vector<float> k = random.floats(key_shape.elements());
     std::vector<float> plain(q.size()), out(q.size());
     std::vector<uint8_t> mask(static_cast<size_t>(scores.elements()), 77);
-    // The mask covers hidden positions too.
+    // The mask also covers hidden positions.
     const AttentionOptions options{.causal = Causal::top_left(), .dropout = {.seed = 9}};
     const ConstTensor query(q.data(), shape), key(k.data(), key_shape);
     const AttentionOutputs only_out{.out = {plain.data(), shape}};
@@ -1045,7 +1044,7 @@ TEST_P(AttentionOnTarget, StridesChangeNothing) {
   }
 }
 
-// The weights that articles print, without a golden file.
+// Compares the weights with rows as articles print them, without a golden file.
 TEST_P(AttentionOnTarget, UniformScoresGivePrintedRows) {
   const std::vector<float> zeros(4 * 8);
   const Dims shape{1, 1, 4, 8};
@@ -1093,7 +1092,7 @@ INSTANTIATE_TEST_SUITE_P(EveryTarget, AttentionOnTarget,
                          ::testing::ValuesIn(testing::simd_targets()),
                          [](const auto& param) { return testing::simd_target_name(param.param); });
 
-// A part without keys adds nothing; a NaN stays NaN.
+// A part without keys adds nothing, and a NaN stays NaN.
 TEST(MergeAttention, NothingAndNaN) {
   const Dims out_shape{1, 1, 4, 1}, lse_shape{1, 1, 4};
   std::vector<float> out{0, 5, 0, 2}, lse{-kInf, 1, -kInf, 0};
@@ -1124,7 +1123,8 @@ TEST(MergeAttention, NothingAndNaN) {
                   .ok());
 }
 
-// The two rules of the paper: 8 heads; and 6 heads, whose last two slopes come from those of 8.
+// Covers both rules of the ALiBi paper: 8 heads, a power of two; and 6 heads, whose last two slopes
+// are taken from the slopes of 8 heads.
 TEST(AlibiSlopes, PowersOfTwoAndOthers) {
   std::vector<float> slopes(8);
   alibi_slopes(slopes);
@@ -1148,8 +1148,8 @@ TEST(Attention, RepeatedCallsKeepTheirScratch) {
   EXPECT_EQ(context.scratch_bytes(), bytes);
 }
 
-// Scratch memory does not depend on the number of keys: there is no N x N matrix. Short sequences
-// need less, because their blocks are smaller so that all threads have work.
+// Scratch memory does not depend on the number of keys: no N x N matrix is stored. Short sequences
+// need less, because they have smaller blocks so that all threads have work.
 TEST(Attention, ScratchIsIndependentOfTheSequenceLength) {
   size_t bytes[2] = {};
   AttentionOptions options;

@@ -1,4 +1,4 @@
-// attention_backward() against the float64 oracle, on every SIMD target of the machine.
+// attention_backward() compared with the float64 oracle, on every SIMD target of the machine.
 #include "multihead/attention_backward.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ void expect_near(const std::string& name, const std::vector<float>& got,
 void expect_equals_oracle(const Call& call, Context& context) {
   const ReferenceGradients expected = call.expected();
   const double allowed = testing::error_of_weights(call.lse) * testing::largest_gradient(expected);
-  // Numbers that many rows share add up the errors of all these rows; the sum itself may be 0.
+  // Sums over many rows add up the rows' errors, and the sum itself may be near 0.
   const double of_sums = 8 * allowed;
   testing::on_every_target([&] {
     const Gradients got = call.run(context);
@@ -74,7 +74,7 @@ TEST_F(Backward, EqualsTheOracleOnSmallRandomCalls) {
   }
 }
 
-// The keys take several chunks, and their parts of d_q are added.
+// The keys are cut into several chunks, whose parts of d_q are added.
 TEST_F(Backward, EqualsTheOracleWithManyKeys) {
   for (const uint64_t seed : testing::random_seeds(4)) {
     expect_equals_oracle(Call(seed, {.max_queries = 40, .max_keys = 3000, .max_width = 20}),
@@ -83,7 +83,7 @@ TEST_F(Backward, EqualsTheOracleWithManyKeys) {
   }
 }
 
-// How many jobs share a chunk of keys, each with some of the rows.
+// Returns how many jobs divide the rows of a chunk of keys.
 int64_t row_jobs(const Call& call) {
   Gradients g = call.empty();
   engine::AttentionShape shape;
@@ -94,7 +94,7 @@ int64_t row_jobs(const Call& call) {
       .geometry.row_jobs;
 }
 
-// The rows take several jobs, and their parts of d_k and d_v are added.
+// The rows are divided among several jobs, whose parts of d_k and d_v are added.
 TEST_F(Backward, EqualsTheOracleWithManyQueries) {
   int64_t divided = 0;
   constexpr int kUsual = 12;
@@ -105,11 +105,11 @@ TEST_F(Backward, EqualsTheOracleWithManyQueries) {
     expect_equals_oracle(call, context_);
     if (HasFatalFailure()) return;
   }
-  // Fewer calls than usual may all be too short to be divided.
+  // With fewer seeds than usual, no call may be long enough to be divided.
   if (seeds.size() >= kUsual) EXPECT_EQ(divided > 0, cpu::target_traits().least_jobs > 1);
 }
 
-// More threads than this machine has wait for each other's parts.
+// Eight threads, which may exceed the machine's, wait for each other's parts.
 TEST_F(Backward, TheBitsDoNotDependOnTheThreadsWithManyQueriesAndKeys) {
   Context alone(1), eight(8);
   for (const uint64_t seed : testing::random_seeds(6)) {
@@ -121,7 +121,7 @@ TEST_F(Backward, TheBitsDoNotDependOnTheThreadsWithManyQueriesAndKeys) {
   }
 }
 
-// Else jobs on several threads could wait for each other for ever.
+// If a job waited for a job of a larger number, several threads could wait for each other forever.
 TEST_F(Backward, JobsWaitForJobsOfSmallerNumbers) {
   for (const uint64_t seed : testing::random_seeds(20)) {
     const Call call(seed, {.max_queries = 2000, .max_keys = 2000, .max_width = 4});
@@ -147,7 +147,8 @@ TEST_F(Backward, JobsWaitForJobsOfSmallerNumbers) {
   }
 }
 
-// The gradients of the keys' parts, from the merged results of the parts, are those of the whole.
+// Computes gradients for two parts of the keys from the merged results: together they equal the
+// gradients of the whole call.
 TEST_F(Backward, PartsOfTheKeysAddUpToTheWholeCall) {
   constexpr int64_t kHeads = 3, kQueries = 20, kKeys = 70, kFirst = 30, kWidth = 8;
   testing::Random random(5);
@@ -212,7 +213,7 @@ TEST_F(Backward, GradientsThatAreNotAskedForChangeNoBitOfTheOthers) {
       AttentionGradients to = call.views(g);
       (of_queries ? to.d_k : to.d_q) = {};
       if (of_queries) to.d_v = {};
-      // A gain's gradient needs that of what it normalises.
+      // The gradient of a gain needs the gradient of its input, d_q or d_k.
       (of_queries ? to.d_k_gain : to.d_q_gain) = {};
       const Status status =
           attention_backward(call.c.q, call.c.k, call.c.v, call.c.options, call.results(),
@@ -239,7 +240,7 @@ TEST_F(Backward, TheBitsDoNotDependOnTheThreads) {
   }
 }
 
-// Every batch entry and key/value head by itself.
+// Computes every batch entry and key/value head separately.
 TEST_F(Backward, PartsHaveTheBitsOfTheWholeCall) {
   for (const uint64_t seed : testing::random_seeds(40)) {
     testing::Random random(seed);
@@ -305,14 +306,14 @@ TEST_F(Backward, AGradientOfZeroGivesZero) {
     const Gradients got = call.run(context_);
     for (const std::vector<float>* gradient : {&got.d_q, &got.d_k, &got.d_v, &got.d_bias}) {
       for (const float value : *gradient) {
-        // Where inputs are NaN, the gradient is NaN.
+        // NaN inputs give NaN gradients.
         if (!std::isnan(value)) ASSERT_EQ(value, 0.0F) << call.c.description;
       }
     }
   }
 }
 
-// Its check of the LSE is no call of attention().
+// The check of the LSE does not count as a call of attention().
 TEST_F(Backward, LeavesTheKernelOfTheLastCall) {
   const Call call(1, {.max_queries = 30, .max_keys = 30});
   Context context(1);

@@ -1,4 +1,4 @@
-// Which outputs share memory, compared with the bytes themselves.
+// Compares validate_apart() with a comparison of the bytes themselves.
 #include "engine/attention/overlap.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ bool share_a_byte(const Operand& a, const Operand& b) {
   return false;
 }
 
-// Any strides, also of rows that overlap and of axes that are shared.
+// Random strides, including overlapping rows and shared axes.
 ConstAnyTensor random_view(Random& random, const std::byte* memory) {
   Dims shape, strides;
   const auto rank = static_cast<int>(random.integer(1, 4));
@@ -86,7 +86,7 @@ TEST(Overlap, NamesBothTensors) {
   EXPECT_EQ(outputs.argument(), "y");
 }
 
-// Strides that no memory has, and more indices than can be tried.
+// Strides larger than any memory, and more indices than can be tried.
 TEST(Overlap, DecidesAnyStrides) {
   constexpr int64_t kMost = INT64_MAX, kExtent = INT32_MAX;
   const std::vector<float> memory(64);
@@ -95,7 +95,8 @@ TEST(Overlap, DecidesAnyStrides) {
   const ConstTensor near(memory.data(), {8, 8});
   EXPECT_FALSE(validate_apart({{Name::kX, near}}, {{Name::kY, near}}).ok());
   for (const ConstTensor& other : {far, also, near}) {
-    // Either answer is right: such tensors do not exist. The call must come to an end.
+    // Either answer is right, because such tensors cannot exist. The call must return in finite
+    // time.
     (void)validate_apart({{Name::kX, far}}, {{Name::kY, other}}).ok();
     (void)validate_apart({{Name::kX, also}}, {{Name::kY, other}}).ok();
   }

@@ -1,4 +1,4 @@
-// Which path serves a call; and shards of a problem, whose results must make up the whole.
+// Tests path selection, and shards of a problem, whose results must equal the whole problem's.
 #include "engine/attention/plan.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ namespace {
 
 using testing::Random;
 
-// A call of (1, heads, queries, width) with as many or fewer key/value heads, without options.
+// A call with q (1, heads, queries, width), kv_heads <= heads, and no options.
 struct Call {
   int64_t heads, kv_heads, queries, keys, width;
   DType type = DType::kF32;
@@ -48,7 +48,7 @@ struct Call {
 TEST(Plan, TakesTheFirstPathThatServesTheCall) {
   EXPECT_EQ((Call{4, 4, 32, 32, 64}.plan().path), Path::kShortHeads);
   EXPECT_EQ((Call{4, 4, 128, 128, 64}.plan().path), Path::kBlocks);
-  EXPECT_EQ((Call{4, 1, 3, 4096, 64}.plan().path), Path::kDecode);  // 12 rows for a key/value head
+  EXPECT_EQ((Call{4, 1, 3, 4096, 64}.plan().path), Path::kDecode);  // 12 rows per key/value head
   EXPECT_EQ((Call{4, 1, 4, 4096, 64}.plan().path), Path::kBlocks);
   Call bf16{4, 4, 128, 128, 64, DType::kBF16};
   EXPECT_EQ(bf16.plan().path, Path::kBlocks);
@@ -59,7 +59,7 @@ TEST(Plan, TakesTheFirstPathThatServesTheCall) {
                                                            : Path::kBf16Blocks);
 }
 
-// With the model of the tile instructions AMX counts as present.
+// With the model of the tile instructions, plans count AMX as present.
 TEST(Plan, TakesAmxForFloatsAndBf16) {
   const testing::UseTileModel model;
   const bool tiles = cpu::target_traits().bf16_tiles;
@@ -116,7 +116,7 @@ TEST(Plan, SaysWhy) {
       << explain(plan);
 }
 
-// While it exists, plans are made for processors of that family.
+// While this object exists, plans are made for processors of the given family.
 class UseFamily {
  public:
   explicit UseFamily(cpu::ProcessorFamily family) : family_(family) {
@@ -141,8 +141,8 @@ TEST(Plan, WidensBf16WhereItsPairsAreSlow) {
   EXPECT_NE(explain(plan).find("slower than f32's"), std::string::npos) << explain(plan);
 }
 
-// V whose rows do not start at cache lines is copied where such loads are slow; the result is the
-// same bits.
+// On processors with slow loads across cache lines, V is copied if its rows do not start at cache
+// lines. The results have the same bits.
 TEST(Plan, CopiesValuesThatCrossCacheLines) {
   constexpr int64_t kHeads = 2, kTokens = 128, kWidth = 64;
   const Dims shape{1, kHeads, kTokens, kWidth};
@@ -171,7 +171,7 @@ TEST(Plan, CopiesValuesThatCrossCacheLines) {
   }
 }
 
-// A prepared call is planned before its data comes: each run decides by its own data.
+// A prepared call is planned before its data exist: each run decides by its own data.
 TEST(Plan, CopiesValuesByTheAddressOfARun) {
   const UseFamily intel(cpu::ProcessorFamily::kIntel);
   const bool slow_lines = cpu::target_traits().lanes == 16;
@@ -206,7 +206,7 @@ TEST(Plan, CopiesValuesByTheAddressOfARun) {
   }
 }
 
-// Blocks are divided for many threads, panel by panel; not if there are enough.
+// Blocks are divided panel by panel for many threads, unless there are enough blocks.
 TEST(Plan, ManyThreadsGetSmallerBlocks) {
   const cpu::TargetTraits target = cpu::target_traits();
   for (const int64_t heads : {1, 4, 12}) {
@@ -224,7 +224,7 @@ TEST(Plan, ManyThreadsGetSmallerBlocks) {
   }
 }
 
-// One long sequence beside short ones is split as if it were alone.
+// Among short sequences, one long sequence is split as if it were alone.
 TEST(Plan, RaggedLengthsAreSplitBySum) {
   constexpr int64_t kBatch = 32, kKeys = 32768;
   std::vector<int32_t> lengths(kBatch, 64);
@@ -246,10 +246,10 @@ TEST(Plan, RaggedLengthsAreSplitBySum) {
   EXPECT_GE(ragged.splits, 8);
   EXPECT_LE(ragged.splits, ragged.most_splits);
   lengths.assign(kBatch, kKeys);
-  EXPECT_EQ(splits().splits, 1);  // 128 heads of the same length
+  EXPECT_EQ(splits().splits, 1);  // 128 heads of equal length
 }
 
-// A problem with options that depend on the positions of queries and keys.
+// A problem whose options depend on the positions of queries and keys.
 struct Problem {
   int64_t batch = 2, heads = 4, kv_heads = 2, queries, keys, width = 16;
   std::vector<float> q, k, v, slopes, bias;
@@ -289,7 +289,7 @@ struct Part {
   int64_t first, end;
 };
 
-// Two parts of [0, count), one of which may be empty.
+// Cuts [0, count) into two parts; one may be empty.
 std::vector<Part> two_parts(Random& random, int64_t count, int64_t unit) {
   const int64_t cut = random.integer(0, count / unit) * unit;
   return {{0, cut}, {cut, count}};
@@ -392,7 +392,7 @@ TEST(Plan, ShardsAreTogetherTheWhole) {
       ASSERT_NEAR(joined.out[i], whole.out[i], 4e-6F) << "element " << i;
     }
     for (size_t i = 0; i < rows; ++i) {
-      if (joined.lse[i] == whole.lse[i]) continue;  // -inf
+      if (joined.lse[i] == whole.lse[i]) continue;  // both -inf
       ASSERT_NEAR(joined.lse[i], whole.lse[i], 4e-6F) << "row " << i;
     }
   }

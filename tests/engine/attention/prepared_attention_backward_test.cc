@@ -1,5 +1,5 @@
-// Prepared backward calls: the bits of plain ones, also after all that may change has changed;
-// invalid runs.
+// Prepared backward calls give the bits of plain calls, also after everything that may change
+// between runs has changed. Invalid runs are refused.
 #include "multihead/prepared_attention_backward.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ TEST(PreparedBackward, FollowsEverythingThatMayChangeBetweenRuns) {
       Gradients made = call.empty();
       status = op.run(data_of(call, made));
       ASSERT_TRUE(status.ok()) << status.message();
-      // Where options decide the place: sums that are kept by address.
+      // Each run writes these gradients to the addresses that were given to create().
       made.d_bias = kept.d_bias;
       made.d_sinks = kept.d_sinks;
       made.d_q_gain = kept.d_q_gain;

@@ -30,7 +30,7 @@ using testing::Random;
 using testing::random_case;
 using testing::RandomCase;
 
-// All elements of a tensor's memory, gaps between its rows included.
+// Returns the size of a tensor's memory, including gaps between its rows.
 size_t bytes_spanned(const ConstAnyTensor& tensor) {
   if (tensor.shape.elements() == 0) return 0;
   int64_t last = 0;
@@ -40,7 +40,7 @@ size_t bytes_spanned(const ConstAnyTensor& tensor) {
   return static_cast<size_t>((last + 1) * bytes_of(tensor.dtype));
 }
 
-// The tensor's numbers in new memory, shifted by `elements`.
+// Copies the tensor's data into new memory, shifted by `elements`.
 Bytes moved_on(const ConstAnyTensor& tensor, size_t elements) {
   Bytes bytes(bytes_spanned(tensor));
   if (bytes.empty()) return bytes;
@@ -62,7 +62,7 @@ class PreparedOnTarget : public ::testing::TestWithParam<int64_t> {
 };
 
 // Changes everything that the header allows to change between runs: data and addresses of q, k, v
-// and the outputs, and the numbers that the options point to.
+// and the outputs, and the arrays that the options point to.
 void change_what_may_change(Random& random, RandomCase& c) {
   const auto change_floats = [&](std::span<const float> values, float low, float high) {
     for (const float& value : values) const_cast<float&>(value) = random.uniform(low, high);
@@ -90,8 +90,8 @@ void change_what_may_change(Random& random, RandomCase& c) {
   }
 }
 
-// Prepared without data, then run on several tensors, in turns with attention() on the same
-// context. Includes the decode path: few queries over many keys, with changing lengths.
+// Prepares a call without data, then runs it on several tensors, alternating with attention() on
+// the same context. Includes the decode path: few queries over many keys, with changing lengths.
 TEST_P(PreparedOnTarget, FollowsEverythingThatMayChangeBetweenRuns) {
   Context context(2);
   for (const uint64_t seed : testing::random_seeds(100)) {
@@ -125,7 +125,7 @@ TEST_P(PreparedOnTarget, FollowsEverythingThatMayChangeBetweenRuns) {
   }
 }
 
-// Decoding over tensors of fixed size: one query, and a length that grows with every step.
+// Decodes over tensors of fixed size: one query, and a length that grows with every step.
 TEST_P(PreparedOnTarget, DecodesAGrowingLength) {
   constexpr int64_t kKeys = 4096;
   const Dims q_shape{1, 2, 1, 16}, kv_shape{1, 1, kKeys, 16};
@@ -192,7 +192,7 @@ struct Call {
 
 constexpr Dims kTiny{1, 4, 32, 16};
 
-// Every option that points to memory.
+// All options that point to memory.
 struct AllOptions {
   explicit AllOptions(const Dims& shape)
       : mask(static_cast<size_t>(shape[2] * shape[2]), 1),
@@ -233,7 +233,7 @@ TEST(PreparedAttention, AllocatesNothingAndNeitherDoesARepeatedCall) {
     int64_t before = allocations();
     for (int round = 0; round < 10; ++round) ASSERT_TRUE(call.run(op).ok());
     EXPECT_EQ(allocations(), before);
-    // Scratch memory is not allocated by operator new.
+    // Scratch memory does not come from operator new, so it is compared separately.
     EXPECT_EQ(context.scratch_bytes(), scratch);
 
     before = allocations();
@@ -245,7 +245,7 @@ TEST(PreparedAttention, AllocatesNothingAndNeitherDoesARepeatedCall) {
 
 TEST(PreparedAttention, CountsAllocations) {
   const int64_t before = allocations();
-  // Called by name, because compilers may remove an unused new-expression.
+  // Explicit calls, because compilers may remove an unused new-expression.
   ::operator delete(::operator new(1));
   EXPECT_EQ(allocations(), before + 1);
 }
@@ -270,7 +270,7 @@ TEST(PreparedAttention, ReadsMasksAndLengthsAnew) {
   }
 }
 
-// Whether blocks copy V depends on its address on Intel's processors.
+// On Intel's processors, V's address decides if blocks copy V.
 TEST(PreparedAttention, FollowsTheAddressOfTheValuesOnEveryProcessor) {
   const cpu::ProcessorFamily intel = cpu::ProcessorFamily::kIntel;
   cpu::replace_processor_family(&intel);

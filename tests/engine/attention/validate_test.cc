@@ -1,5 +1,5 @@
-// Invalid calls: the error names the argument, what was expected and what came; nothing is written,
-// and the next call works.
+// Invalid calls: the error names the argument, the expected and the given value; nothing is
+// written, and the next call works.
 #include "engine/attention/validate.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class RefusedCall : public ::testing::Test {
   std::vector<float> out_ = std::vector<float>(4096, kUntouched);
   Context context_{1};
 
-  // (2, 4, 5, 8) queries over (2, 2, 7, 8) keys and (2, 2, 7, 6) values.
+  // q (2, 4, 5, 8), k (2, 2, 7, 8) and v (2, 2, 7, 6).
   ConstAnyTensor q_ = in({2, 4, 5, 8});
   ConstAnyTensor k_ = in({2, 2, 7, 8});
   ConstAnyTensor v_ = in({2, 2, 7, 6});
@@ -130,7 +130,7 @@ TEST_F(RefusedCall, WeightsShape) {
   expect_refused(StatusCode::kShape, "weights", {"(2, 4, 5, 7)", "(2, 4, 7, 5)"});
 }
 
-// Otherwise several threads would write the same element at the same time.
+// If elements shared memory, several threads would write it at the same time.
 TEST_F(RefusedCall, OutputsWhoseElementsShareAPlace) {
   const Dims shared_heads{30, 0, 6, 1};
   outputs_.out.strides = shared_heads;
@@ -191,15 +191,16 @@ TEST_F(RefusedCall, OutputsThatOverlapAnotherTensor) {
                                            {.out = {out_.data() + 679, {2, 4, 5, 7}}}};
   outputs_.captures = captures;
   refuses("capture.out", {"memory"});
-  // Two bytes of a tensor of 2 bytes an element.
+  // An f16 output whose last 4 bytes are also in q.
   outputs_.out = {reinterpret_cast<Float16*>(out_.data()), {2, 4, 5, 6}};
   q_ = ConstTensor(out_.data() + 119, {2, 4, 5, 8});
   refuses("out", {"memory", "q"});
 }
 
-// Rows of one tensor between those of another.
+// Accepts rows of two tensors that alternate in memory.
 TEST_F(RefusedCall, NotOutputsBetweenOtherRows) {
-  // q | out of each token, with the heads side by side; behind the tokens of a batch entry its LSE.
+  // Each token has q, then out, with the heads side by side; after a batch entry's tokens follows
+  // its LSE.
   constexpr int64_t kQ = 4 * 8, kToken = kQ + 4 * 6, kEntry = 5 * kToken + 4 * 5;
   const auto out_at = [&](int64_t first) {
     return Tensor(out_.data() + first, {2, 4, 5, 6}, {kEntry, 6, kToken, 1});
@@ -219,14 +220,14 @@ TEST_F(RefusedCall, NotOutputsBetweenOtherRows) {
     status = attention(q_, k_, v_, options_, outputs_, context_);
     EXPECT_EQ(status.argument(), "out") << status.message();
   }
-  // Rows from the last to the first.
+  // Negative strides: rows from the last to the first.
   q_ = in({2, 4, 5, 8});
   outputs_ = {.out = Tensor(out_.data() + 24, {2, 4, 5, 6}, {120, 30, -6, 1})};
   status = attention(q_, k_, v_, options_, outputs_, context_);
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
-// Products of the extents that are not 0 would overflow.
+// The product of the nonzero extents would overflow.
 TEST_F(RefusedCall, EmptyTensorsBeyondAllSizes) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   const Dims shape{kMost, 0, kMost, 80};
@@ -239,7 +240,7 @@ TEST_F(RefusedCall, EmptyTensorsBeyondAllSizes) {
   EXPECT_EQ(status.code(), StatusCode::kShape);
   EXPECT_EQ(status.argument(), "q") << status.message();
   EXPECT_EQ(gain[0], kUntouched);
-  // Rows of nothing, as many as no loop would come to the end of.
+  // 2^58 rows of width 0: a loop over them would not end.
   const Dims nothing{1 << 29, 1 << 29, 1, 0};
   status = attention({nullptr, nothing}, {nullptr, nothing}, {nullptr, nothing}, {.scale = 1.0F},
                      {.out = {nullptr, nothing}}, context_);
@@ -500,7 +501,7 @@ TEST_F(RefusedCall, PackedSequences) {
     return argument(q, cu, cu_k, {}, good);
   };
   EXPECT_EQ(argument(in({2, 4, 5, 8}), cu_q, cu_k, {}, good), "q");
-  // A last axis with gaps must not be read as contiguous, which once happened.
+  // Regression test: a last axis with gaps was once read as contiguous.
   ConstAnyTensor gaps = in({9, 4, 8});
   gaps.strides[2] = 2;
   EXPECT_EQ(argument(gaps, cu_q, cu_k, {}, good), "q");

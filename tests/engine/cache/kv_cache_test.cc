@@ -20,11 +20,11 @@
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 
-// By default the address sanitizer ends the program when an allocation fails.
+// By default, the address sanitizer ends the program when an allocation fails.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
-// LLVM's OpenMP library does not free what it allocated for threads that have ended.
+// LLVM's OpenMP library does not free its memory of threads that have ended.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libomp.so\n"; }
 #endif
 #endif
@@ -48,7 +48,7 @@ struct Rows {
   Rows(Random& random, const Dims& shape_) : Rows(shape_, random.floats(shape_.elements())) {}
 
   ConstTensor view() const { return {data.data(), shape}; }
-  // Positions first .. first + count - 1.
+  // Returns positions first .. first + count - 1.
   ConstTensor part(int64_t first, int64_t count) const {
     return {data.data() + first * shape[3],
             {shape[0], shape[1], count, shape[3]},
@@ -56,7 +56,7 @@ struct Rows {
   }
 };
 
-// A row after rounding to the cache's type.
+// Returns the rows rounded to the cache's type.
 Rows rounded(Rows rows, Type type) {
   const auto width = static_cast<size_t>(rows.shape[3]);
   for (size_t row = 0; row < rows.data.size(); row += width) {
@@ -131,7 +131,7 @@ class CacheTest : public ::testing::Test {
     return result;
   }
 
-  // Compares each head of `whole`, from row `row` on, with all rows of `got`.
+  // Compares all rows of `got` with the rows of `whole` from `first` on, for each head.
   static void expect_rows(const Result& got, const Result& whole, int64_t first, int64_t count,
                           int64_t rows, const std::string& what) {
     for (int64_t head = 0; head < kBatch * kHeads; ++head) {
@@ -159,7 +159,7 @@ class CacheOfEveryFormat : public CacheTest, public ::testing::WithParamInterfac
   Type type() const { return std::get<1>(GetParam()); }
 };
 
-// The purpose of the cache.
+// The cache's main use: appending and attending token by token equals attention over all tokens.
 TEST_P(CacheOfEveryFormat, TokenByTokenEqualsOnePass) {
   constexpr int64_t kTokens = 37;
   for (const int64_t target : testing::simd_targets()) {
@@ -182,7 +182,7 @@ TEST_P(CacheOfEveryFormat, TokenByTokenEqualsOnePass) {
         append(cache, k.part(token, 1), v.part(token, 1));
         expect_rows(attend(cache, q.part(token, 1), options), whole, token, 1, kTokens, "token");
       }
-      // Several tokens at once.
+      // Appends several tokens at a time.
       cache.clear();
       for (int64_t token = 0; token < kTokens;) {
         const int64_t count = std::min(random.integer(1, 7), kTokens - token);
@@ -195,7 +195,7 @@ TEST_P(CacheOfEveryFormat, TokenByTokenEqualsOnePass) {
   }
 }
 
-// Values may be the first columns of the keys as cached; with int8 they have the scale of the whole
+// Values may be the first columns of the cached keys; with int8 they use the scale of the whole
 // key.
 TEST_P(CacheOfEveryFormat, KeysHoldTheValues) {
   constexpr int64_t kTokens = 19;
@@ -226,7 +226,7 @@ TEST_P(CacheOfEveryFormat, KeysHoldTheValues) {
   }
 }
 
-// Entries with different numbers of tokens, compared with kv_lengths and bottom-right alignment.
+// Compares entries with different numbers of tokens with kv_lengths and bottom-right alignment.
 TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
   Random random(2);
   constexpr int64_t kTokens = 30, kQueries = 3;
@@ -234,7 +234,7 @@ TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
   const Rows v(random, {kBatch, kKvHeads, kTokens, kValueDim});
   const Rows q(random, {kBatch, kHeads, kQueries, kWidth});
   KVCache cache = made(config(layout(), type(), kTokens));
-  // Entry 0 takes all of 10 and 5 of the next, entry 1 nothing and then 7.
+  // Entry 0 takes 10 tokens, then 5; entry 1 takes none, then 7.
   append(cache, k.part(0, 10), v.part(0, 10), std::vector<int32_t>{10, 0});
   EXPECT_EQ(cache.length(1), 0);
   const AttentionOptions causal{.causal = Causal::bottom_right()};
@@ -246,7 +246,7 @@ TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
   EXPECT_EQ(cache.length(0), 15);
   EXPECT_EQ(cache.length(1), 7);
 
-  // The same tokens as a batch, with entry 1 padded.
+  // Tensors of the same tokens for one call, with entry 1 padded.
   Rows whole_k = rounded(k, type()), whole_v = rounded(v, type());
   for (Rows* rows : {&whole_k, &whole_v}) {
     const int64_t of_entry = kKvHeads * kTokens * rows->shape[3];
@@ -263,7 +263,7 @@ TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
   const Result all =
       one_pass(q.view(), whole_k.part(0, 15), whole_v.part(0, 15), {.kv_lengths = lengths});
   expect_rows(attend(cache, q.view(), {}), all, 0, kQueries, kQueries, "everything");
-  // A window without causal order takes the same positions.
+  // A window without causal order uses the same positions.
   const Result windowed =
       one_pass(q.view(), whole_k.part(0, 15), whole_v.part(0, 15),
                {.window = {4, 0, Alignment::kBottomRightOfLength}, .kv_lengths = lengths});
@@ -271,7 +271,7 @@ TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
               "window");
 }
 
-// Masks, biases, slopes, weights and captures have the longest length as N_k.
+// Masks, biases, slopes, weights and captures have N_k = the longest length.
 TEST_P(CacheOfEveryFormat, OptionsAndOutputsOverTheKeptTokens) {
   Random random(3);
   constexpr int64_t kTokens = 11;
@@ -321,7 +321,8 @@ TEST_P(CacheOfEveryFormat, OptionsAndOutputsOverTheKeptTokens) {
   }
 }
 
-// A truncated cache that then took other tokens has the bits of one that never had the first ones.
+// A cache that was truncated and then got other tokens gives the bits of a fresh cache with those
+// tokens.
 TEST_P(CacheOfEveryFormat, TruncatedEqualsFresh) {
   Random random(4);
   const Rows k(random, {kBatch, kKvHeads, 20, kWidth});
@@ -350,7 +351,7 @@ TEST_P(CacheOfEveryFormat, TruncatedEqualsFresh) {
   EXPECT_EQ(attend(cache, q.view(), options), attend(fresh, q.view(), options));
 }
 
-// Truncated tokens, and the memory beyond an entry's length, must stay hidden.
+// Truncated tokens, and memory beyond an entry's length, must stay hidden.
 TEST_P(CacheOfEveryFormat, TruncatedTokensNeverLeak) {
   Random random(14);
   const Rows k(random, {kBatch, kKvHeads, 11, kWidth});
@@ -418,7 +419,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class CacheRing : public CacheTest, public ::testing::WithParamInterface<Type> {};
 
-// A ring as long as the window gives the results of the whole sequence.
+// A ring whose capacity equals the window gives the results of the whole sequence.
 TEST_P(CacheRing, DecodesAWindowForever) {
   constexpr int64_t kTokens = 75, kCapacity = 16;
   Random random(7);
@@ -445,7 +446,7 @@ TEST_P(CacheRing, DecodesAWindowForever) {
   }
 }
 
-// If more tokens are appended than fit, the newest stay.
+// If more tokens are appended than fit, the newest tokens stay.
 TEST_P(CacheRing, KeepsTheNewest) {
   Random random(8);
   const Rows k(random, {kBatch, kKvHeads, 50, kWidth});
@@ -472,7 +473,7 @@ TEST_P(CacheRing, TruncationLeavesAGap) {
   append(cache, k.part(0, 10), v.part(0, 10));
   EXPECT_EQ(cache.first_kept(0), 2);
   for (const int64_t b : {0, 1}) ASSERT_TRUE(cache.truncate(b, 6).ok());
-  // 2 to 5 are left, because 8 and 9 had overwritten 0 and 1.
+  // Tokens 2 to 5 are left, because 8 and 9 had overwritten 0 and 1.
   EXPECT_EQ(cache.first_kept(0), 2);
   const auto expect_tokens = [&](int64_t first, int64_t end, const char* what) {
     const Result expected =
@@ -486,7 +487,7 @@ TEST_P(CacheRing, TruncationLeavesAGap) {
   append(cache, k.part(9, 4), v.part(9, 4));
   EXPECT_EQ(cache.first_kept(0), 5);
   expect_tokens(5, 13, "round");
-  // Truncated to before the first kept token: nothing is left, and only new tokens are seen.
+  // Truncation to a length before the first kept token leaves nothing; only new tokens are seen.
   for (const int64_t b : {0, 1}) ASSERT_TRUE(cache.truncate(b, 3).ok());
   EXPECT_EQ(attend(cache, q.view(), {}).lse[0], -INFINITY);
   append(cache, k.part(3, 2), v.part(3, 2));
@@ -519,7 +520,7 @@ TEST_F(CacheTest, PagesComeFromOnePoolAndGoBack) {
   EXPECT_EQ(used(), 0);
   append(cache, k.view(), v.view(), std::vector<int32_t>{9, 1});
   EXPECT_EQ(used(), 4);
-  // Both entries fill their pages; there is no fifth page.
+  // Both entries fill their pages; the cache has no fifth page.
   append(cache, k.view(), v.view(), std::vector<int32_t>{3, 3});
   EXPECT_EQ(used(), 4);
   EXPECT_EQ(cache.append(k.view(), v.view(), std::vector<int32_t>{0, 1}).code(),
@@ -539,11 +540,11 @@ TEST_F(CacheTest, BytesFollowTheType) {
   EXPECT_LT(bytes(Type::kF32), 4 * numbers + 256);
   EXPECT_LT(bytes(Type::kF16), 2 * numbers + 256);
   EXPECT_EQ(bytes(Type::kF16), bytes(Type::kBF16));
-  // Plus two scales per token and head.
+  // int8 adds two scales per token and head.
   EXPECT_LT(bytes(Type::kInt8), numbers + kBatch * kKvHeads * 64 * 8 + 256);
 }
 
-// Rows that are difficult for int8.
+// Difficult rows for int8: zeros, and one large number.
 TEST_F(CacheTest, Int8OfZerosAndOfOneLargeNumber) {
   std::vector<float> k(kBatch * kKvHeads * kWidth), v(kBatch * kKvHeads * kValueDim);
   v[0] = -1000.0F;
@@ -561,7 +562,7 @@ TEST_F(CacheTest, Int8OfZerosAndOfOneLargeNumber) {
   EXPECT_EQ(got.out[2 * kValueDim], 0.0F);
 }
 
-// The quotient of 127 and the largest element is then beyond float's range, and below 1.5e-36 the
+// If the largest element is below 3.7e-37, 127 / largest exceeds float's range; below 1.5e-36 the
 // scale is subnormal.
 TEST_F(CacheTest, Int8OfRowsOfTinyNumbers) {
   constexpr float kLeast = std::numeric_limits<float>::denorm_min();
@@ -576,7 +577,7 @@ TEST_F(CacheTest, Int8OfRowsOfTinyNumbers) {
     Random random(11);
     const Rows q(random, {kBatch, kHeads, 1, kWidth});
     const Result got = attend(cache, q.view(), {});
-    // Half a step of the row, and of each of the 127 steps half the least float.
+    // Half a step of the row, plus half the least float for each of 127 steps.
     const float allowed = largest / 127 + 64 * kLeast;
     for (size_t c = 0; c < kValueDim; ++c) EXPECT_NEAR(got.out[c], v[c], allowed) << largest;
     EXPECT_EQ(got.out[3], 0.0F) << largest;
@@ -624,7 +625,7 @@ TEST_F(CacheTest, CreateRefuses) {
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.kv_heads = -1; }), "kv_heads");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.head_dim = -1; }), "head_dim");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.value_dim = -2; }), "value_dim");
-  // The defaults: whoever forgets a width has an error, not a cache of nothing.
+  // The default config is invalid: a forgotten width gives an error, not a cache without elements.
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.head_dim = 0; }), "head_dim");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.value_dim = 0; }), "value_dim");
   EXPECT_EQ(argument([](KVCacheConfig& c) {
@@ -656,7 +657,7 @@ TEST_F(CacheTest, MovedFromHasNothing) {
   cache.clear();
 }
 
-// A window with the same alignment as the causal order is allowed.
+// A window may repeat the alignment of the causal order.
 TEST_F(CacheTest, WindowsMayStateTheCausalAlignment) {
   Random random(21);
   const Rows q(random, {kBatch, kHeads, 2, kWidth}), k(random, {kBatch, kKvHeads, 12, kWidth});
@@ -671,7 +672,7 @@ TEST_F(CacheTest, WindowsMayStateTheCausalAlignment) {
   EXPECT_EQ(attend(cache, q.view(), {.window = {2, 0, Alignment::kBottomRight}}), expected);
 }
 
-// A cache larger than memory gives a Status, not an exception.
+// create() returns a Status, not an exception, if the cache is larger than memory.
 TEST_F(CacheTest, CreateBeyondMemory) {
   KVCache cache;
   KVCacheConfig huge = config(Layout::kContiguous, Type::kF32, 2147483647);
@@ -744,7 +745,7 @@ TEST_P(RefusedByFullCache, Appends) {
   expect_refused(cache_.append(k_.part(0, 4), v_.part(0, 4)), StatusCode::kOption, "k");
   expect_refused(cache_.append(k_.part(0, 8), v_.part(0, 8), std::vector<int32_t>{0, 8}),
                  StatusCode::kOption, "k");
-  // Of five pages with four tokens each, entry 0 has three and entry 1 two.
+  // Entry 0 has three pages and entry 1 has two; the cache has five pages of four tokens.
   if (GetParam() != Layout::kPaged) return;
   expect_refused(cache_.append(k_.part(0, 4), v_.part(0, 4), std::vector<int32_t>{3, 4}),
                  StatusCode::kOption, "k");

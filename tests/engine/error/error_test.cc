@@ -72,7 +72,7 @@ TEST(Status, OutOfMemorySaysHowMuchWasAskedFor) {
             "memory: expected as much as the call needs, got none left to allocate");
   EXPECT_EQ(some.code(), StatusCode::kMemory);
   EXPECT_EQ(unknown.code(), StatusCode::kMemory);
-  // A second error at the same time, and one after both.
+  // Makes a second error while the first exists, and a third after both.
   { EXPECT_EQ(Status::out_of_memory(64).expected(), "64 bytes"); }
   EXPECT_EQ(some.expected(), "48 bytes");
   EXPECT_EQ(Status::out_of_memory(80).expected(), "80 bytes");

@@ -28,7 +28,7 @@ TEST(Printable, EscapesControlsAndNothingElse) {
   EXPECT_EQ(printable(std::string("a\0b\n\x1b[2J", 8)), "a\\u0000b\\u000a\\u001b[2J");
   std::string escaped;
   for (unsigned code = 0; code < 0x10000; ++code) {
-    if (code >= 0xD800 && code < 0xE000) continue;  // surrogates, which UTF-8 has not
+    if (code >= 0xD800 && code < 0xE000) continue;  // surrogates, which UTF-8 does not encode
     if (printable(utf8(code)) != utf8(code)) escaped += printable(utf8(code)).substr(2) + " ";
   }
   std::string expected;
@@ -60,7 +60,7 @@ TEST(Printable, CutsBetweenCharacters) {
   EXPECT_EQ(printable(std::string(80, 'x')), std::string(80, 'x'));
   EXPECT_EQ(printable(std::string(81, 'x')), std::string(80, 'x') + "…");
   EXPECT_EQ(printable("éé⊤⊤", 3), "éé⊤…");
-  // Again: the same.
+  // A second call changes nothing.
   const std::string once = printable(std::string(100, '\n'), 80);
   EXPECT_EQ(once.size(), 80 * 6 + std::string("…").size());
   EXPECT_EQ(printable(once, 1000), once);

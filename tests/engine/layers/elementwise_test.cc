@@ -1,5 +1,5 @@
-// Normalisations and activations compared with double, the rest with plain loops; on every SIMD
-// target of the machine.
+// Compares normalizations and activations with double, the other functions with plain loops, on
+// every SIMD target of the machine.
 #include "engine/layers/elementwise.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST_P(ElementwiseOnTarget, ActivationsOverTheirWholeRange) {
       ASSERT_NEAR(y[i], expected, 2e-7 * std::max(1.0, std::abs(value)))
           << static_cast<int>(activation) << " of " << value;
     }
-    // NaN stays NaN, and does not change its neighbours.
+    // NaN stays NaN, and does not change its neighbors.
     std::vector<float> with_nan(20, 1.0F);
     with_nan[3] = std::numeric_limits<float>::quiet_NaN();
     ASSERT_TRUE(
@@ -122,7 +122,8 @@ TEST_P(ElementwiseOnTarget, RowsOfAnyWidthAndStride) {
             expected = expected_activation(Activation::kSilu, static_cast<double>(gate[at])) *
                        static_cast<double>(x[at]);
           }
-          // In floats a mean of 100 has an error of 1e-5, which is divided by small deviations.
+          // In float, a mean of 100 has an error of 1e-5; division by a small deviation enlarges
+          // it.
           const double tolerance =
               which == 0 && centre != 0.0F ? 2e-5 / std::min(deviation, 1.0) : 2e-6;
           ASSERT_NEAR(y[at], expected, tolerance * std::max(1.0, std::abs(expected))) << which;
@@ -132,7 +133,7 @@ TEST_P(ElementwiseOnTarget, RowsOfAnyWidthAndStride) {
   }
 }
 
-// Enough elements for several threads, with every remainder of a vector.
+// Enough elements for several threads, with every remainder of a vector length.
 TEST_P(ElementwiseOnTarget, SumsOfAnyLength) {
   Random random(1);
   for (const int64_t count : {0, 1, 2, 3, 5, 8, 13, 16, 21, 34, 63, 64, 65, 16384, 50001}) {
@@ -177,7 +178,7 @@ TEST_P(ElementwiseOnTarget, EmbeddingsWithAndWithoutPositions) {
   }
 }
 
-// Heads next to one another in each token's row, or one after another, with gaps.
+// (B, H, N, width) with a token's heads side by side, or with head after head, with gaps.
 struct Heads {
   Dims shape, strides;
   std::vector<float> data;

@@ -1,5 +1,5 @@
-// Gradients of norms, activations, embeddings and cross-entropy, and dropout of rows, compared with
-// double; on every SIMD target of the machine.
+// Compares gradients of norms, activations, embeddings and cross-entropy, and dropout of rows, with
+// double, on every SIMD target of the machine.
 #include "engine/layers/gradients.h"
 
 #include <gtest/gtest.h>
@@ -221,7 +221,7 @@ TEST_P(GradientsOnTarget, DropoutOfRows) {
       for (int64_t c = 0; c < width; ++c) {
         const auto at = static_cast<size_t>(row * width + c);
         const bool kept = rules::row_dropout_keeps(dropout.seed, dropout.site, row, c, threshold);
-        // What is dropped may be NaN.
+        // Dropped elements may be NaN.
         if (!kept && c % 3 == 0) x[at] = std::numeric_limits<float>::quiet_NaN();
         expected.push_back(kept ? x[at] * factor : 0.0F);
         expected_sum.push_back(a[at] + expected.back());
@@ -249,7 +249,7 @@ TEST_P(GradientsOnTarget, CrossEntropyOfRows) {
     const int64_t stride = classes + random.integer(0, 3);
     const float range = random.pick({0.1F, 4.0F, 60.0F}), d_scale = random.uniform(0.01F, 2.0F);
     std::vector<float> logits = random.floats(rows * stride, -range, range);
-    // Equal logits too, of which the first is the prediction.
+    // Rounding makes some logits equal; the prediction is then the first of the largest.
     if (random.chance(0.3)) {
       for (float& logit : logits) logit = std::round(logit / range * 2.0F);
     }

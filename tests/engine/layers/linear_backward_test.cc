@@ -21,7 +21,7 @@ namespace {
 
 using testing::Random;
 
-constexpr float kGap = 1e30F;  // in gaps between rows: would show in a sum, and must stay
+constexpr float kGap = 1e30F;  // stored in gaps between rows: shows in a sum if read, and must stay
 
 struct Rows {
   int64_t rows, width, stride;
@@ -40,8 +40,8 @@ struct Rows {
   Tensor write() { return {data.data(), {rows, width}, {stride, 1}}; }
 };
 
-// data = start + the sum of terms(row, column) k < depth, within float's rounding and that of each
-// term by up to `of_term` of itself.
+// Expects data = start + sum over k < depth of term(row, column, k). Allows float's rounding, and a
+// relative error of `of_term` in each term.
 template <class Term>
 void expect_sums(const Rows& got, const Rows& start, bool adds, int64_t depth, double of_term,
                  const Term& term) {
@@ -68,9 +68,9 @@ void expect_sums(const Rows& got, const Rows& start, bool adds, int64_t depth, d
   }
 }
 
-// Operands of products of bf16.
+// Operands of bf16 products.
 enum class Operands : uint8_t {
-  kRounded,  // numbers of bf16, whose products are exact
+  kRounded,  // representable in bf16: their products are exact
   kFloats,
 };
 
@@ -81,7 +81,7 @@ struct Shape {
   Operands operands = Operands::kFloats;
 };
 
-// Rounding to bf16 changes a number by up to 2^-8 of itself.
+// Relative error of a product whose factors are both rounded to bf16, each by up to 2^-8.
 constexpr double kOfTwoRoundings = 0x1p-7 + 0x1p-16;
 
 class LinearBackwardOnTarget : public ::testing::TestWithParam<int64_t> {
@@ -162,10 +162,11 @@ TEST_P(LinearBackwardOnTarget, EqualsProductsInDoubleBeyondBlocks) {
   expect_right({.rows = 40, .in = 33, .out = 1700, .adds = true}, 2);
   expect_right({.rows = 1700, .in = 70, .out = 9}, 3);
   expect_right({.rows = 4100, .in = 20, .out = 7}, 4);
-  expect_right({.rows = 2 * 1537 - 1, .in = 3, .out = 5}, 5);  // parts longer in the last chunk
+  expect_right({.rows = 2 * 1537 - 1, .in = 3, .out = 5}, 5);  // last chunk: longer depth parts
 }
 
-// With the model of AMX: f32's precision for numbers of bf16, else the error of rounding to bf16.
+// With the model of AMX, operands representable in bf16 give f32's precision; others add the error
+// of rounding to bf16.
 TEST_P(LinearBackwardOnTarget, EqualsProductsInDoubleWithTiles) {
   const testing::UseTileModel model;
   for (uint64_t seed = 1; seed <= 40; ++seed) {

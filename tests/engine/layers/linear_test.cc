@@ -32,10 +32,10 @@ using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 
 struct LinearCase {
   int64_t rows, in, out;
-  int64_t x_gap = 0, weight_gap = 0, y_gap = 0;  // elements between the end of a row and the next
+  int64_t x_gap = 0, weight_gap = 0, y_gap = 0;  // elements between two rows
   bool with_bias = true;
   DType type = DType::kF32;
-  Precision precision = Precision::kF32;  // kBf16: x and the weights are numbers of bf16
+  Precision precision = Precision::kF32;  // kBf16: x and the weights are representable in bf16
 
   std::string description(uint64_t seed) const {
     return "seed " + std::to_string(seed) + ": " + std::to_string(rows) + " x " +
@@ -45,7 +45,7 @@ struct LinearCase {
   }
 };
 
-// The gaps hold NaN, which would show in a result.
+// Fills the gaps with NaN, which would show in a result.
 std::vector<float> rows_with_gaps(Random& random, int64_t rows, int64_t width, int64_t gap) {
   std::vector<float> values = random.floats(rows * (width + gap));
   for (int64_t at = 0; at < rows * (width + gap); ++at) {
@@ -77,7 +77,7 @@ class LinearInputs {
   float& bias(int64_t column) { return bias_[static_cast<size_t>(column)]; }
   ConstAnyTensor weight() const { return weight_; }
 
-  // y with its gaps, which must not be written.
+  // Returns y including its gaps, which must not be written.
   std::vector<float> run(Context& context) const {
     std::vector<float> y(static_cast<size_t>(c_.rows * (c_.out + c_.y_gap)), kUntouched);
     const Status status =
@@ -158,7 +158,7 @@ TEST_P(LinearOnTarget, EqualsProductInDouble) {
   }
 }
 
-// Products of bf16 are exact, so that inputs that are numbers of bf16 give f32's precision.
+// Products of bf16 are exact, so inputs that are representable in bf16 give f32's precision.
 TEST_P(LinearOnTarget, EqualsProductInDoubleWithTiles) {
   const testing::UseTileModel model;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
@@ -253,7 +253,7 @@ TEST_P(LinearOnTarget, AllocatesNothingOnceItsScratchIsThere) {
 INSTANTIATE_TEST_SUITE_P(EveryTarget, LinearOnTarget, ::testing::ValuesIn(testing::simd_targets()),
                          [](const auto& param) { return testing::simd_target_name(param.param); });
 
-// No terms, with gaps between rows: no address may be computed from null pointers.
+// Depth 0 with gaps between rows: no address may be computed from null pointers.
 TEST(Linear, AddsNothingToTheBias) {
   const std::vector<float> bias{1.0F, 2.0F, 3.0F};
   std::vector<float> y(2 * 3);

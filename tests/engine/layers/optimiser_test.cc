@@ -1,4 +1,4 @@
-// Steps of AdamW and SGD compared with the formulas of torch.optim in double, on every SIMD target
+// Compares steps of AdamW and SGD with the formulas of torch.optim in double, on every SIMD target
 // of the machine.
 #include "engine/layers/optimiser.h"
 
@@ -83,7 +83,7 @@ TEST_P(OptimiserOnTarget, AdamW) {
 
 TEST_P(OptimiserOnTarget, Sgd) {
   for (const int64_t count : kCounts) {
-    for (const int which : {0, 1, 2}) {  // no momentum, momentum, Nesterov's
+    for (const int which : {0, 1, 2}) {  // 0: no momentum, 1: momentum, 2: Nesterov momentum
       SCOPED_TRACE(std::to_string(count) + ", " + std::to_string(which));
       Random random(2);
       const Context context(2);

@@ -1,4 +1,4 @@
-// Members of a team, here threads, compared with a single instance, bit for bit.
+// Compares a team, whose members are threads here, with a single instance, bit for bit.
 #include "engine/runtime/team.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ using testing::Random;
 
 constexpr int kMembers = 3;
 
-// What the members exchange. Each thread has its own copy of all data.
+// Shared memory for the members' exchanges. Each thread has its own copy of all data.
 struct Board {
   std::barrier<> all{kMembers};
   std::array<std::byte*, kMembers> memory{};
@@ -58,7 +58,7 @@ bool exchange(void* data, int64_t rows, int64_t stride, const uint32_t* bounds) 
   return true;
 }
 
-// Runs `call` with each member's context, and gives the results of all.
+// Runs `call` with each member's context, and returns the results of all members.
 template <class Call>
 std::vector<std::vector<float>> in_team(const Call& call) {
   Board shared;
@@ -106,7 +106,7 @@ TEST(Team, SharesTheOutputsOfAProduct) {
 
 TEST(Team, SharesTheHeadsOfAttention) {
   Random random(2);
-  // Blocks and decoding; outputs (B, H, N, d), and (B, N, H, d) as modules have them.
+  // Blocks and decoding; outputs (B, H, N, d), and (B, N, H, d) as in modules.
   for (const int64_t queries : {1, 150}) {
     for (const bool interleaved : {false, true}) {
       const Dims q_shape{2, 8, queries, 32}, k_shape{2, 4, 700, 32};
@@ -129,7 +129,7 @@ TEST(Team, SharesTheHeadsOfAttention) {
   }
 }
 
-// All that a cache gives: outputs, and captures, of which one has listed heads.
+// All results of a cache: outputs and captures. One capture has a list of heads.
 struct Attended {
   static constexpr int64_t kBatch = 2, kWidth = 16, kValueDim = 12;
   std::vector<float> floats;
@@ -170,7 +170,7 @@ struct Attended {
 };
 
 TEST(Team, SharesTheHeadsOfACache) {
-  // With two heads one of the members has none.
+  // With two heads, one of the three members has none.
   for (const int64_t kv_heads : {4, 2, 1}) {
     for (const auto layout : {KVCacheConfig::Layout::kContiguous, KVCacheConfig::Layout::kRing,
                               KVCacheConfig::Layout::kPaged}) {
@@ -182,7 +182,7 @@ TEST(Team, SharesTheHeadsOfACache) {
                                      .kv_heads = kv_heads,
                                      .head_dim = Attended::kWidth,
                                      .value_dim = Attended::kValueDim,
-                                     // A ring overwrites tokens.
+                                     // A capacity of 80 makes the ring overwrite tokens.
                                      .capacity = layout == KVCacheConfig::Layout::kRing ? 80 : 140,
                                      .layout = layout,
                                      .type = type,
@@ -219,8 +219,8 @@ TEST(Team, SharesTheHeadsOfACache) {
 
 TEST(Team, SharesTheCachesOfAModel) {
   const struct {
-    int64_t head_dim;  // 40 is no multiple of a unit of linear()
-    bool shares;       // of the parameters too
+    int64_t head_dim;  // 40 is not a multiple of linear()'s block
+    bool shares;       // true: members also share the parameters
   } cases[] = {{40, false}, {40, true}, {64, true}};
   for (const auto& [head_dim, shares] : cases) {
     const TransformerConfig config{.block = {.attention = {.embed_dim = 96,
@@ -245,7 +245,7 @@ TEST(Team, SharesTheCachesOfAModel) {
       EXPECT_TRUE(model.create_cache(kept, whole).ok());
       if (team != nullptr) EXPECT_LT(cache.bytes(), whole.bytes() * 11 / 20);
       if (team != nullptr && !shares) {
-        // Only in calls of the team.
+        // A cache of a team refuses calls without the team.
         Context alone(1);
         std::vector<float> ignored(2 * 300);
         EXPECT_FALSE(model
@@ -265,8 +265,8 @@ TEST(Team, SharesTheCachesOfAModel) {
             model.step(tokens, {}, {.logits = {logits.data(), {2, count, 300}}}, cache, context)
                 .ok());
         if (team != nullptr && shares) {
-          // Of q, k and v, unless a member computes the columns of its heads itself; of the
-          // attention of each batch entry; of three products. And of the embedding and the logits.
+          // Exchanges per layer: q, k and v, unless each member computes the columns of its own
+          // heads; attention of 2 batch entries; 3 products. Plus the embedding and the logits.
           const bool own =
               team->computes_own(3, 6 * head_dim) && team->computes_own(3, 3 * head_dim);
           EXPECT_EQ(exchanges, 2 * ((own ? 0 : 3) + 2 + 3) + 2);
@@ -280,8 +280,9 @@ TEST(Team, SharesTheCachesOfAModel) {
   }
 }
 
-// Of a model with matrices that are divided and others that are too narrow for that, in one tensor
-// too: fewer key/value heads, and outputs that are no multiple of a unit.
+// A model with matrices that are divided and others that are too narrow to be divided. One tensor
+// has both: there are fewer key/value heads, and outputs that are not a multiple of linear()'s
+// block.
 TransformerConfig model_config(int64_t vocab_size) {
   return {
       .block = {.attention = {.embed_dim = 96, .num_heads = 6, .num_kv_heads = 1}, .mlp_dim = 330},
@@ -305,7 +306,7 @@ std::vector<float> elements_of(const StateDict& dict) {
 }
 
 TEST(Team, SharesTheParametersOfAModel) {
-  // With few rows of the embedding some members have none.
+  // With few rows of the embedding, some members have none.
   for (const int64_t vocab : {1003, 150, 70, 40}) {
     for (const bool reads : {false, true}) {
       const ParameterNames names = vocab == 70 ? ParameterNames::kTorch : ParameterNames::kGpt2;
@@ -318,7 +319,7 @@ TEST(Team, SharesTheParametersOfAModel) {
         EXPECT_TRUE(source.state_dict(dict).ok());
         EXPECT_TRUE(Transformer::create(model_config(vocab), model).ok());
         if (reads) {
-          // Tensors are contiguous there.
+          // Contiguous copies of the tensors.
           static thread_local std::vector<float> copy;
           copy.clear();
           std::map<std::string, size_t> places;

@@ -1,5 +1,5 @@
-// Calls in a process that was forked after calls with several threads. GCC's OpenMP would wait for
-// ever there.
+// Calls in a process that was forked after calls with several threads. GCC's OpenMP would wait
+// forever there.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

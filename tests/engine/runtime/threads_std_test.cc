@@ -1,5 +1,5 @@
-// Guarantees that only the standard library's threads give: OpenMP's libraries end a process that
-// cannot create a thread, and one of them hangs after fork().
+// Guarantees of the standard library's threads only: OpenMP's libraries end a process that cannot
+// create a thread, and one of them hangs after fork().
 #include "engine/runtime/threads.h"
 
 #if defined(__linux__)
@@ -55,7 +55,7 @@ TEST(StdThreads, EndWithTheThreadThatCalled) {
   }
 }
 
-// The sanitizers do not support fork() with threads, nor a limited address space.
+// The sanitizers do not support fork() with threads or a limited address space.
 #if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #if defined(__has_feature)
 #define MULTIHEAD_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
@@ -64,7 +64,7 @@ TEST(StdThreads, EndWithTheThreadThatCalled) {
 #endif
 #if !MULTIHEAD_SANITIZED
 
-// The exit code of a forked process that runs `work`.
+// Runs `work` in a forked process and returns the exit code.
 template <class Work>
 int exit_code_of(Work work) {
   const pid_t child = fork();
@@ -84,7 +84,7 @@ int code_of_call(int threads) {
 }
 
 TEST(StdThreads, CallsGoOnInAForkedProcess) {
-  ASSERT_EQ(code_of_call(4), 0);  // starts threads, which the child will not have
+  ASSERT_EQ(code_of_call(4), 0);  // starts threads that the child will not have
   EXPECT_EQ(exit_code_of([] { return code_of_call(4); }), 0);
   EXPECT_EQ(code_of_call(4), 0);
 }
@@ -97,7 +97,8 @@ TEST(StdThreads, AForkedProcessEndsWithoutACall) {
 
 TEST(StdThreads, ACallGoesOnWithTheThreadsThatCouldBeCreated) {
   EXPECT_EQ(exit_code_of([] {
-              // No address space is left for stacks, and those of ended threads are in use.
+              // No address space is left for new stacks, and the stacks of ended threads are in
+              // use.
               const rlimit limit{size_t{1} << 20, size_t{1} << 20};
               if (setrlimit(RLIMIT_AS, &limit) != 0) return 2;
               std::vector<std::thread> held;

@@ -1,4 +1,4 @@
-// Compiled twice: for the build's own threads, and for those of the standard library.
+// Compiled twice: for the build's threads, and for the standard library's threads.
 #include "engine/runtime/threads.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace multihead::engine {
 namespace {
 
-// How often each job ran in one call.
+// Returns how often each job ran in one call.
 std::vector<int> counts_of(int threads, int64_t jobs) {
   std::vector<std::atomic<int>> counts(static_cast<size_t>(jobs));
   std::atomic<int> strangers = 0;
@@ -61,7 +61,7 @@ TEST(MULTIHEAD_THREADS_SUITE, WritesOfAllJobsAreSeenAfterwards) {
   }
 }
 
-// Jobs begin in order, so one that waits for the one before always ends.
+// Jobs begin in order, so a job that waits for the previous job always ends.
 TEST(MULTIHEAD_THREADS_SUITE, AJobMayWaitForTheOneBefore) {
   constexpr int64_t kJobs = 64;
   for (const int threads : {1, 2, 5}) {

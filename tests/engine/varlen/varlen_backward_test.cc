@@ -1,5 +1,5 @@
-// Backward of packed sequences: the bits of a plain call for each sequence, whatever the number of
-// threads; invalid calls.
+// Backward of varlen calls: the bits of a plain call for each sequence, with any number of threads;
+// invalid calls.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ using testing::poisoned;
 using testing::Random;
 using testing::same_bits;
 
-// Rows first .. last - 1 of (T, H, d), as (1, H, rows, d).
+// Returns rows first .. last - 1 of (T, H, d), as (1, H, rows, d).
 template <class T>
 TensorView<T> rows_of(T* data, int64_t heads, int64_t width, int64_t first, int64_t last) {
   return {
@@ -117,7 +117,7 @@ TEST(VarlenBackward, HasTheBitsOfAPlainCallForEachSequence) {
     EXPECT_TRUE(same_bits(d_k, one_k));
     EXPECT_TRUE(same_bits(d_v, one_v));
     EXPECT_TRUE(same_bits(d_sinks, sum_sinks));
-    // Summed over all tokens, not sequence by sequence.
+    // d_gain is summed over all tokens, not per sequence, so its rounding differs.
     for (size_t i = 0; i < d_gain.size(); ++i) {
       EXPECT_NEAR(d_gain[i], sum_gain[i], 1e-4F * (1.0F + std::abs(sum_gain[i])));
     }
@@ -125,7 +125,7 @@ TEST(VarlenBackward, HasTheBitsOfAPlainCallForEachSequence) {
   }
 }
 
-// 200 short sequences, which are one list of jobs, and one that is much longer.
+// 200 short sequences in one list of jobs, and one much longer sequence.
 TEST(VarlenBackward, TheBitsDoNotDependOnTheThreads) {
   Random random(1);
   std::vector<int32_t> cu{0};
@@ -168,7 +168,7 @@ TEST(VarlenBackward, TheBitsDoNotDependOnTheThreads) {
   for (const int threads : {2, 7}) EXPECT_TRUE(same_bits(gradients(threads), alone)) << threads;
 }
 
-// Of the sequence that it is wrong for, wherever that is; then nothing is written.
+// An LSE that is wrong for one sequence, at any place, is refused, and nothing is written.
 TEST(VarlenBackward, RefusesAnLseOfOtherInputs) {
   Random random(2);
   const std::vector<int32_t> cu{0, 5, 5, 9, 30};
