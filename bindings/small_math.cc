@@ -1,4 +1,4 @@
-// Replaces the C library's functions of these names in the WebAssembly module.
+// Replaces the C library's functions of the same names in the WebAssembly module.
 #include "small_math.h"
 
 using multihead::bindings::small_cos;

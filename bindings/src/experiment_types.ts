@@ -50,9 +50,9 @@ export interface ExperimentOptions {
 export interface EvaluationOptions {
   /** The number of held-out sequences, from 1 to 2²⁰. Default 128. */
   readonly sequences?: number | undefined;
-  /** True if to measure {@link Evaluation.attention}. Default true. */
+  /** Measures {@link Evaluation.attention}. Default true. */
   readonly attention?: boolean | undefined;
-  /** True if to measure {@link Evaluation.mutedAccuracy}: one more forward pass for each head. Default false. */
+  /** Measures {@link Evaluation.mutedAccuracy}: one more forward pass for each head. Default false. */
   readonly ablation?: boolean | undefined;
   /** (numLayers · numHeads), layer 0 first: factors on the outputs of heads, 0 to mute a head. Default 1. */
   readonly headScales?: Float32Array | undefined;
@@ -116,7 +116,7 @@ export interface Experiment extends TrainingState {
    */
   readonly model: Transformer;
   /**
-   * Whether all steps of the options are done; step() may still be called.
+   * True once all steps of the options are done; step() may still be called.
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */

@@ -42,7 +42,7 @@ export interface CaptureRows {
   readonly rows: number;
 }
 
-/** A tensor of which a task sends all elements, or only the heads of the part. */
+/** A tensor in a task: all its elements, or only the heads of the part. */
 export interface SentTensor {
   /** Shape of the whole tensor. */
   readonly shape: Shape;

@@ -117,7 +117,7 @@ export interface PoolBackend {
   /** Number of running workers; 0 if calls run on the calling thread. */
   readonly workers: number;
   /**
-   * How operands and results travel to workers and back. With shared memory, the caller's arrays in a
+   * Transport of operands and results to workers and back. With shared memory, the caller's arrays in a
    * `SharedArrayBuffer` are used without a copy.
    */
   readonly exchange: 'messages' | 'shared memory';

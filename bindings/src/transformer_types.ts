@@ -41,7 +41,7 @@ export interface TransformerBlockConfig extends Omit<
   MultiHeadAttentionConfig,
   'kdim' | 'vdim' | 'outDim' | 'batchFirst'
 > {
-  /** Hidden width of the MLP. Default none: no MLP. */
+  /** Hidden width of the MLP. Default: no MLP. */
   readonly mlpDim?: number | undefined;
   /** Default `'gelu'`. */
   readonly activation?: Activation | undefined;
@@ -76,9 +76,9 @@ export interface TransformerConfig extends TransformerBlockConfig {
   readonly numLayers: number;
   /** Number of token ids, and width of the logits of a readout. */
   readonly vocabSize: number;
-  /** Number of learned position embeddings, and the length of the longest sequence. Default none: no embeddings. */
+  /** Number of learned position embeddings, and the length of the longest sequence. Default: no embeddings. */
   readonly maxPositions?: number | undefined;
-  /** True if a norm follows the last block, if the blocks have norms. Default true. */
+  /** True: a norm follows the last block, if the blocks have norms. Default true. */
   readonly finalNorm?: boolean | undefined;
   /** True if the output projection is the embedding matrix. Default false. */
   readonly tiedOutput?: boolean | undefined;
