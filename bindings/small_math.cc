@@ -15,6 +15,6 @@ double exp2(double x) { return small_exp2(x); }
 double sin(double x) { return small_sin(x); }
 double cos(double x) { return small_cos(x); }
 double log(double x) { return small_log(x); }
-// The core's only powers are the frequencies of RoPE, whose base is positive.
+// The core computes powers only for the frequencies of RoPE, whose base is positive.
 double pow(double x, double y) { return small_pow(x, y); }
 }

@@ -92,7 +92,7 @@ export function chosenCases(filter) {
   return CASES.filter(({ name }) => wanted.test(name));
 }
 
-/** Returns the case of that name, without its suffix for threads; null if there is none. */
+/** Returns the case of that name, for any number of threads; null if there is none. */
 export function caseOf(name) {
   const atOne = name.replace(/threads:\d+$/, 'threads:1');
   return CASES.find((known) => known.name === atOne) ?? null;

@@ -63,8 +63,8 @@ export interface AttentionBackwardOptions<
   readonly out?: GivenGradients | undefined;
   /**
    * True: one row of `lse` is compared with the inputs, so that an `lse` of another call is an error. `false` is for
-   * gradients of one part of the keys: `k` and `v` are then that part, `out` and `lse` are the result of {@link
-   * Multihead.mergeAttention} over all parts, and the full `dQ` is the sum over the parts. Default `true`.
+   * gradients of one part of the keys: `k` and `v` are then that part, `out` and `lse` are the result of
+   * {@link Multihead.mergeAttention} over all parts, and the full `dQ` is the sum over the parts. Default `true`.
    */
   readonly checkLse?: boolean | undefined;
 }

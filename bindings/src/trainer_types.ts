@@ -127,8 +127,8 @@ export interface TrainingState {
   /**
    * Restores a checkpoint().
    *
-   * @throws {MultiheadError} `E_FORMAT` for a file that is truncated or malformed, and the errors of {@link
-   * TrainingState.loadStateDict}. A call that throws changes nothing.
+   * @throws {MultiheadError} `E_FORMAT` for a file that is truncated or malformed, and the errors of
+   * {@link TrainingState.loadStateDict}. A call that throws changes nothing.
    */
   restore(checkpoint: Uint8Array | ArrayBuffer): void;
   /** Frees the memory of this object; a trainer's model keeps the parameters. A second call does nothing. */

@@ -184,8 +184,8 @@ export function toLoad(
 const missing = (tensor: unknown): string => (tensor === undefined ? 'none' : describe(tensor));
 
 /**
- * Derives the configuration of a GPT-2 model from the shapes of its parameters and `numHeads`, for {@link
- * Multihead.transformer}. Needs no `load()`.
+ * Derives the configuration of a GPT-2 model from the shapes of its parameters and `numHeads`, for
+ * {@link Multihead.transformer}. Needs no `load()`.
  *
  * @param dict under GPT-2's own names: see {@link ParameterNames}
  * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing; `E_OPTION` if `dict` is no state dict, or

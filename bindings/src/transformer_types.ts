@@ -24,8 +24,8 @@ export type Norm = 'none' | 'layerNorm' | 'rmsNorm';
 
 /**
  * Naming scheme of the parameters in a state dict.
- * - `'torch'`: names of `torch.nn.TransformerEncoderLayer`: `self_attn.` followed by the names of {@link
- *   MultiHeadAttention.loadStateDict}; `linear1`, `linear2`, `norm1`, `norm2`, each with `.weight` and `.bias`; and
+ * - `'torch'`: names of `torch.nn.TransformerEncoderLayer`: `self_attn.` followed by the names of
+ * {@link   MultiHeadAttention.loadStateDict}; `linear1`, `linear2`, `norm1`, `norm2`, each with `.weight` and `.bias`; and
  *   `linear_gate`, which PyTorch lacks. In a transformer these are under `layers.N.`, in addition to
  *   `embedding.weight`, `position.weight`, `norm.weight`, `norm.bias` and `output.weight`.
  * - `'gpt2'`: names of GPT-2: `h.N.` followed by `ln_1`, `attn.c_attn`, `attn.c_proj`, `ln_2`, `mlp.c_fc`,

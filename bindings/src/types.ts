@@ -161,11 +161,11 @@ export interface Multihead {
   ): AttentionResult<R, O, C>;
 
   /**
-   * Computes the gradients of a loss, given its gradient `dOut` with respect to the output of {@link
-   * Multihead.attention}. All inputs and options must equal the inputs and options of the attention() call: dropout is computed again
-   * from its seed. Hidden keys and values contribute nothing and have gradient 0, even where they are NaN; a query that
-   * sees no key has gradient 0. The weights are computed again from `lse`, so extra memory is O(N). Gradients are f32,
-   * and bit-identical in every run.
+   * Computes the gradients of a loss, given its gradient `dOut` with respect to the output of
+   * {@link Multihead.attention}. All inputs and options must equal the inputs and options of the attention() call: dropout is
+   * computed again from its seed. Hidden keys and values contribute nothing and have gradient 0, even where they are
+   * NaN; a query that sees no key has gradient 0. The weights are computed again from `lse`, so extra memory is O(N).
+   * Gradients are f32, and bit-identical in every run.
    *
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
    * allocated.
@@ -225,8 +225,8 @@ export interface Multihead {
   ): VarlenResult<R, O>;
 
   /**
-   * Computes the gradients of a loss with respect to the inputs of {@link Multihead.attentionVarlen}, like {@link
-   * Multihead.attentionBackward}: `dSinks` and the gradients of gains are sums over the sequences.
+   * Computes the gradients of a loss with respect to the inputs of {@link Multihead.attentionVarlen}, like
+   * {@link Multihead.attentionBackward}: `dSinks` and the gradients of gains are sums over the sequences.
    *
    * @param inputs q (T_q, H_q, d_k), k (T_k, H_kv, d_k), v (T_k, H_kv, d_v), `out` of that call and `dOut` (T_q, H_q,
    * d_v), and `lse` of that call (H_q, T_q)
