@@ -91,7 +91,7 @@ export function optionsOfGroup<O extends { readonly dropout?: Dropout | undefine
   return { ...optionsOfSequence(options, first), cuQ: shifted(cuQ), cuK: shifted(cuK) };
 }
 
-/** Options of one sequence, without cuQ and cuK. BigInt() throws if the seed is invalid. */
+/** Options of one sequence, without cuQ and cuK. Throws RangeError, SyntaxError or TypeError if the seed is invalid. */
 export function optionsOfSequence<O extends { readonly dropout?: Dropout | undefined }>(options: O, sequence: number) {
   const { cuQ: _, cuK: __, dropout, ...others } = options as O & { cuQ?: unknown; cuK?: unknown };
   if (dropout === undefined || sequence === 0) return { ...others, ...(dropout === undefined ? {} : { dropout }) };

@@ -25,8 +25,8 @@ export type Norm = 'none' | 'layerNorm' | 'rmsNorm';
 /**
  * Naming scheme of the parameters in a state dict.
  * - `'torch'`: names of `torch.nn.TransformerEncoderLayer`: `self_attn.` followed by the names of
- * {@link   MultiHeadAttention.loadStateDict}; `linear1`, `linear2`, `norm1`, `norm2`, each with `.weight` and `.bias`; and
- *   `linear_gate`, which PyTorch lacks. In a transformer these are under `layers.N.`, in addition to
+ *   {@link MultiHeadAttention.loadStateDict}; `linear1`, `linear2`, `norm1`, `norm2`, each with `.weight` and `.bias`;
+ *   and `linear_gate`, which PyTorch lacks. In a transformer these are under `layers.N.`, in addition to
  *   `embedding.weight`, `position.weight`, `norm.weight`, `norm.bias` and `output.weight`.
  * - `'gpt2'`: names of GPT-2: `h.N.` followed by `ln_1`, `attn.c_attn`, `attn.c_proj`, `ln_2`, `mlp.c_fc`,
  *   `mlp.c_proj`; `wte`, `wpe`, `ln_f`; and `lm_head`; all with or without the prefix `transformer.`. Matrices are (in,
@@ -122,10 +122,7 @@ type Filled<C, Open extends keyof C> = {
 /** Tensors that {@link TransformerBlock.forward} can return besides its output. */
 export type BlockReturn = 'attentionOut';
 
-/**
- * Options of {@link TransformerBlock.forward}: the same as of {@link MultiHeadAttention.forward}, except `return` and
- * `out`.
- */
+/** Options of {@link TransformerBlock.forward}: the same as of {@link MultiHeadAttention.forward}, except `return`. */
 export interface BlockOptions<
   R extends readonly BlockReturn[] = readonly BlockReturn[],
   T extends TraceOption = TraceOption,

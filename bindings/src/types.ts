@@ -162,10 +162,10 @@ export interface Multihead {
 
   /**
    * Computes the gradients of a loss, given its gradient `dOut` with respect to the output of
-   * {@link Multihead.attention}. All inputs and options must equal the inputs and options of the attention() call: dropout is
-   * computed again from its seed. Hidden keys and values contribute nothing and have gradient 0, even where they are
-   * NaN; a query that sees no key has gradient 0. The weights are computed again from `lse`, so extra memory is O(N).
-   * Gradients are f32, and bit-identical in every run.
+   * {@link Multihead.attention}. All inputs and options must equal the inputs and options of the attention() call:
+   * dropout is computed again from its seed. Hidden keys and values contribute nothing and have gradient 0, even where
+   * they are NaN; a query that sees no key has gradient 0. The weights are computed again from `lse`, so extra memory
+   * is O(N). Gradients are f32, and bit-identical in every run.
    *
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
    * allocated.
@@ -186,7 +186,7 @@ export interface Multihead {
 
   /**
    * Checks and plans a call of {@link Multihead.attentionBackward} once, for training steps of one shape. All options
-   * must equal those of the attention() call.
+   * must equal the options of the attention() call.
    *
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
    * allocated.
