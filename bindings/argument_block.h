@@ -1,6 +1,6 @@
-// The block of memory that holds the arguments of a call, and after it what the call has written
-// for JavaScript: see wire.inc. (Passed as Embind's value objects, arguments cost 15 us a call and
-// a ninth of the module.)
+// The memory block that passes the arguments of a call to C++, and afterwards its results to
+// JavaScript: see wire.inc. (Embind's value objects instead would cost 15 us per call and a ninth
+// of the module.)
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@ namespace multihead::bindings {
 #define WIRE_CONSTANT(name, javascript, value) inline constexpr int name = value;
 #include "wire.inc"
 
-// Before the arguments stands how many numbers they are.
+// Element 0 is the number of arguments that follow.
 inline constinit double argument_block[kBlockLength] = {};
 
 template <class T>
 T* pointer(uint32_t address) {
-  // JavaScript has addresses as numbers.
+  // Converts an address, which JavaScript represents as a number.
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
 }

@@ -1,5 +1,5 @@
-// Reads the arguments of calls from the block, in the order of wire.inc. The type of a member
-// decides how it is read.
+// Reads the arguments of calls from the block, in the order of wire.inc. The member's type selects
+// the read() overload.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +19,11 @@ namespace multihead::bindings {
 using engine::AttentionPart;
 using engine::BackwardPart;
 
-// Behind the last number that was written it reads zeros; complete() tells.
+// Reads numbers from the block; returns zeros past the last written number, which complete()
+// reports.
 class Arguments {
  public:
-  // True once as many numbers have been read as were written.
+  // True if the number of values read equals the number written.
   bool complete() const { return read_ == written_; }
 
   double number() {
@@ -61,7 +62,7 @@ void read(Arguments& from, std::span<T>& to) {
   to = {pointer<T>(address), from.word()};
 }
 
-// Fills in what the wire says of a tensor, and gives its address: 0 where it is not given.
+// Reads a tensor's dtype, shape and strides; returns its address, or 0 if the tensor is not given.
 inline uint32_t read_tensor(Arguments& from, DType& dtype, Dims& shape, Dims& strides) {
   const int32_t rank = from.integer();
   if (rank == 0) return 0;
@@ -81,12 +82,12 @@ void read(Arguments& from, AnyTensorView<Void>& to) {
 
 template <class T>
 void read(Arguments& from, TensorView<T>& to) {
-  // wire.ts takes only tensors of T here.
+  // wire.ts accepts only tensors of T here, so the dtype is not used.
   DType dtype{};
   to.data = pointer<T>(read_tensor(from, dtype, to.shape, to.strides));
 }
 
-// T is the type in wire.inc. A reference binds to nothing but a member of that type.
+// T is the type in wire.inc. The reference binds only to a member of exactly that type.
 template <class T>
 void read_member(Arguments& from, std::type_identity_t<T>& to) {
   read(from, to);
@@ -105,8 +106,8 @@ T take(Arguments& from) {
   return value;
 }
 
-// A struct for the arguments of each call. Making one reads the block: members are initialised in
-// their order.
+// Defines a struct for the arguments of each call. Its constructor reads the block, because members
+// are initialized in declaration order.
 #define WIRE_CALL(type, javascript) \
   struct type {                     \
     Arguments from;

@@ -1,4 +1,4 @@
-// Attention, what belongs to it, and its caches, as JavaScript calls them.
+// Attention, its caches and related operations, as JavaScript calls them.
 #include <emscripten/emscripten.h>
 
 #include <cstddef>
@@ -23,7 +23,7 @@ namespace {
 
 std::vector<ScoreCapture> next_captures;
 
-// The captures that were pushed: each is for one call.
+// Takes the captures that were pushed for this call.
 std::vector<ScoreCapture> pushed_captures() { return std::exchange(next_captures, {}); }
 
 }  // namespace

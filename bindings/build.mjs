@@ -1,7 +1,7 @@
-// Builds dist/: TypeScript, and beside it the two WebAssembly builds that CMake has made, with their glue.
-// It is built in another folder and then moved, so that a failed build leaves the old one in place.
+// Builds dist/: TypeScript, plus the two WebAssembly builds that CMake has made, with their glue. Builds in another
+// folder that is moved at the end, so that a failed build leaves the old dist/ in place.
 //
-//   node build.mjs [folder]      default: dist
+//     node build.mjs [folder]      default: dist
 
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -19,7 +19,7 @@ const here = dirname(fileURLToPath(import.meta.url));
 const dist = resolve(process.argv[2] ?? join(here, 'dist'));
 const made = `${dist}-made`;
 const simds = ['simd128', 'relaxed'];
-/** Of all functions, and of those of multihead/core alone. */
+/** Name prefixes of the WebAssembly modules: all functions, or only multihead/core. */
 const parts = ['', 'core-'];
 const built = (build, extension) =>
   join(here, '..', 'build', 'wasm', 'bindings', build, `multihead.${extension}`);
@@ -48,7 +48,7 @@ for (const part of parts) {
   if (glue !== other) {
     fail('The glue of the two WebAssembly builds differs; it must be the same:', ...paths);
   }
-  // The glue does not use the variable, for which Parcel would install and bundle a polyfill of `process`.
+  // Removes an unused variable of the glue, for which Parcel would install and bundle a polyfill of `process`.
   const used = glue.replace(/var ENVIRONMENT_IS_NODE=[^;]*;(?!.*ENVIRONMENT_IS_NODE)/s, '');
   writeFileSync(join(made, `${part.replace('-', '_')}glue.js`), used);
   for (const simd of simds) {
@@ -75,7 +75,7 @@ writeFileSync(join(made, 'sbom.cdx.json'), `${JSON.stringify(billOfMaterials(), 
 rmSync(dist, { recursive: true, force: true });
 renameSync(made, dist);
 
-/** Replaces a module by one file with all that it imports, and returns its text. */
+/** Replaces a module by one file with all its imports, and returns its text. */
 async function bundle(name, format) {
   const file = join(made, `${name}.js`);
   const bundle = await rolldown({ input: file, cwd: made, logLevel: 'warn' });
@@ -83,7 +83,7 @@ async function bundle(name, format) {
   await bundle.close();
   const [{ code, map }, ...rest] = output.filter(({ type }) => type === 'chunk');
   if (rest.length > 0) fail(`${name}.js must be one file; it has also`, ...rest.map(({ fileName }) => fileName));
-  // The source of the map without what the file contains as text, which would double its size.
+  // Removes sources from the map that the file already contains as text; they would double its size.
   map.sourcesContent = map.sourcesContent.map((text, index) =>
     /(inline_wasm|pool_worker_text)\.js$/.test(map.sources[index]) ? null : text,
   );

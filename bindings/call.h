@@ -1,4 +1,4 @@
-// Runs calls of the core: their status, and the memory that reporting an error takes.
+// Runs calls of the core: status codes, and the memory reserve for error reports.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace multihead::bindings {
 
-// What a call comes to: multihead::StatusCode, and what the bindings refuse without a Status.
+// Result of a call: a multihead::StatusCode, or an error of the bindings that has no Status.
 enum class CallStatus : uint8_t {
   kOk,
   kShape,
   kOption,
   kMemory,
   kFormat,
-  kNothingLeft,     // no memory to start the call with
-  kOtherArguments,  // another number of them was written than the call reads
+  kNothingLeft,     // not enough memory to start the call
+  kOtherArguments,  // the number of arguments written differs from the number read
 };
 static_assert(static_cast<int>(CallStatus::kOk) == static_cast<int>(StatusCode::kOk));
 static_assert(static_cast<int>(CallStatus::kShape) == static_cast<int>(StatusCode::kShape));
@@ -28,17 +28,17 @@ static_assert(static_cast<int>(CallStatus::kOption) == static_cast<int>(StatusCo
 static_assert(static_cast<int>(CallStatus::kMemory) == static_cast<int>(StatusCode::kMemory));
 static_assert(static_cast<int>(CallStatus::kFormat) == static_cast<int>(StatusCode::kFormat));
 
-// Calls of JavaScript have one thread.
+// The context of all calls from JavaScript; single-threaded.
 Context& context();
 
 // The last status that was not ok.
 inline Status last_status;
 
-// Frees the last error, which may lie in the reserve, and renews the reserve. False where there is
-// no memory for it.
+// Frees the last error, which may lie in the reserve, and renews the reserve. False if there is no
+// memory for the reserve.
 bool has_reserve();
 
-// Runs a call, and gives its CallStatus.
+// Runs a call, and returns its CallStatus.
 template <class Work>
 int32_t run(Work work) {
   if (!has_reserve()) return static_cast<int32_t>(CallStatus::kNothingLeft);
@@ -46,14 +46,14 @@ int32_t run(Work work) {
   return static_cast<int32_t>(last_status.code());
 }
 
-// Runs a call whose arguments have been read. The length of what was written is checked here.
+// Runs a call whose arguments have been read, if their number equals the number written.
 template <class Work>
 int32_t run(const Arguments& from, Work work) {
   return from.complete() ? run(std::move(work)) : static_cast<int32_t>(CallStatus::kOtherArguments);
 }
 
-// Runs work that changes an object alike in all members of a team, once each of them has come here:
-// either all of them do it or none does.
+// Runs work that changes an object in the same way in all members of a team. Waits until every
+// member has arrived, so that either all of them do the work or none does.
 template <class Work>
 Status agreed(Work work) {
   if (engine::Team* const team = engine::team_of(context()); team != nullptr) {
@@ -62,7 +62,7 @@ Status agreed(Work work) {
   return work();
 }
 
-// Makes an object, which `work` fills. Gives a handle of it, or minus a CallStatus.
+// Makes an object, which `work` initializes. Returns a handle, or a negated CallStatus.
 template <class Object, class Work>
 int32_t make(const Arguments& from, Work work) {
   std::unique_ptr<Object> object;

@@ -1,9 +1,9 @@
 // Runs a folder of golden cases through the built package in WebAssembly.
 //
-//   npm run conformance -- [DIR] [--simd=simd128|relaxed|both]
+//     npm run conformance -- [DIR] [--simd=simd128|relaxed|both]
 //
-// DIR holds pairs NAME.json and NAME.safetensors, tests/conformance when not given; its README
-// defines the operations. What is not supported yet counts as failed, never as skipped.
+// DIR holds pairs NAME.json and NAME.safetensors; default tests/conformance, whose README defines the operations.
+// Operations that are not supported yet count as failed, never as skipped.
 
 import { spawnSync } from 'node:child_process';
 import { readdir, readFile, stat } from 'node:fs/promises';
@@ -24,17 +24,17 @@ class NotSupported extends Error {
 
 const product = (extents) => extents.reduce((a, b) => a * b, 1);
 
-/** Golden cases are small. More elements than this in one tensor are refused. */
+/** Limit on the elements of one tensor. Golden cases are smaller. */
 const mostElements = 2 ** 26;
 const mostBytes = 2 ** 30;
 const mostRank = 8;
 
 const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 
-/** Own properties only: a manifest may well say "constructor". */
+/** Reads own properties only, because a manifest may contain "constructor". */
 const own = (object, name) => (Object.hasOwn(object, name) ? object[name] : undefined);
 
-/** A value of a manifest in a few words. */
+/** Describes a value of a manifest in a few words. */
 function described(value) {
   if (value === undefined) return 'nothing';
   if (Array.isArray(value)) return 'an array';
@@ -46,14 +46,14 @@ function check(right, what, type, value) {
 }
 
 async function readRegularFile(path) {
-  // Reading a named pipe would not end.
+  // Accept only regular files, because reading a named pipe would never end.
   const status = await stat(path);
   if (!status.isFile()) throw new Error(`${path} is not a file`);
   if (status.size > mostBytes) throw new Error(`${path} is larger than ${mostBytes} bytes`);
   return readFile(path);
 }
 
-/** Throws where it is not UTF-8. */
+/** Parses JSON; throws if the bytes are not UTF-8. */
 const parseJson = (bytes) => JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
 
 /** Every tensor of a safetensors file, by name: { dtype, shape, data }. */
@@ -67,7 +67,7 @@ async function readTensors({ readSafetensors }, path) {
   return tensors;
 }
 
-/** The arguments of a case as `table` ({ argument: tensor name }) names them. */
+/** Selects the tensors of a case by `table` ({ argument: tensor name }). */
 function pick(table, tensors) {
   return Object.fromEntries(
     Object.entries(table).map(([argument, name]) => {
@@ -81,7 +81,7 @@ function pick(table, tensors) {
 
 // ---- Comparing ----
 
-/** What is wrong with `actual`, in words, or undefined. */
+/** Describes how `actual` differs from the golden tensor; undefined if it agrees. */
 function difference(name, actual, golden, { atol, rtol }) {
   if (actual === undefined) return `${name} was not computed`;
   if (actual.shape.join() !== golden.shape.join()) {
@@ -105,10 +105,7 @@ function difference(name, actual, golden, { atol, rtol }) {
   return text;
 }
 
-/**
- * A published figure may be off by one in its last place: one was rounded from less rounded
- * scores.
- */
+/** A printed number may be off by one in its last place: one of them was computed from scores with more digits. */
 function differenceFromPrinted(weights, printed, attrs) {
   const { printed_decimals: decimals } = attrs;
   check(decimals >= 1 && decimals <= 9, 'attrs.printed_decimals', '1 to 9', decimals);
@@ -133,7 +130,7 @@ function differenceFromPrinted(weights, printed, attrs) {
 
 const float = ({ shape, data }) => ({ shape, data });
 
-/** (N_q, N_k) stays; any other shape is aligned at its end with (B, H, N_q, N_k). */
+/** Keeps (N_q, N_k); aligns any other shape at its end with (B, H, N_q, N_k). */
 function maskLike({ shape, data }) {
   if (shape.length === 2 || shape.length === 4) return { shape, data };
   return { shape: [...Array(4 - shape.length).fill(1), ...shape], data };
@@ -151,7 +148,7 @@ function alignmentOf({ align = 'top_left', offset }) {
   return alignments[align];
 }
 
-/** Also where it plays no part, the alignment has to be one. */
+/** Reads the alignment. It must be valid even if it has no effect. */
 function causalOf(attrs) {
   const alignment = alignmentOf(attrs);
   return attrs.causal ? alignment : false;
@@ -167,7 +164,7 @@ function scoringOptions(attrs, { alibi_slopes, sinks }) {
   }
   if (alibi_slopes !== undefined) options.alibi = alibi_slopes.data;
   else if (alibi) {
-    // The paper's slopes.
+    // ALiBi with the slopes of the paper.
     const { alibi_max_bias: bias = 8 } = attrs;
     if (bias !== 8) throw new NotSupported(`alibi_max_bias ${bias} without slopes`);
     options.alibi = true;
@@ -179,7 +176,7 @@ function scoringOptions(attrs, { alibi_slopes, sinks }) {
   return options;
 }
 
-/** The indices up to `count`, as positions. */
+/** Positions 0 … count − 1. */
 const upTo = (count) => Int32Array.from({ length: count }, (_, index) => index);
 
 /** The options of attention over a batch, forward and backward. */
@@ -201,7 +198,7 @@ function attention(mh, attrs, inputs, wanted) {
   const [q, k, v] = [float(inputs.q), float(inputs.k), float(inputs.v)];
   const { q_positions, k_positions } = inputs;
   const options = batchOptions(attrs, inputs, wanted);
-  const { rope } = scoringOptions(attrs, inputs); // without positions, which rotate() takes beside it
+  const { rope } = scoringOptions(attrs, inputs); // without positions, which are a separate argument of rotate()
 
   const returned = wanted.filter((name) => name === 'lse' || name === 'weights');
   const result = { ...mh.attention(q, k, v, { ...options, return: returned }) };
@@ -243,7 +240,7 @@ function attentionVarlen(mh, attrs, inputs, wanted) {
   });
 }
 
-/** (B, S, H · D) → (B, H, S, D); four axes stay. */
+/** (B, S, H · D) → (B, S, H, D) → (B, H, S, D); a tensor with four axes stays. */
 function splitHeads({ shape, data }, heads) {
   if (shape.length === 4) return { shape, data };
   const [batch, rows, merged] = shape;
@@ -263,7 +260,7 @@ function mergeHeads({ shape, data }) {
   return { shape: [batch, rows, heads * width], data: swapMiddle(data, shape) };
 }
 
-/** The two middle axes of (batch, first, second, width) the other way round. */
+/** Swaps the two middle axes of (batch, first, second, width). */
 function swapMiddle(data, [batch, first, second, width]) {
   const result = new Float32Array(data.length);
   for (let b = 0; b < batch; b += 1) {
@@ -278,7 +275,7 @@ function swapMiddle(data, [batch, first, second, width]) {
   return result;
 }
 
-/** `past` followed by `present` along the third of four axes. */
+/** Concatenates `past` and `present` along the third of four axes. */
 function concatenate(past, present) {
   if (past === undefined) return present;
   const [batch, heads, before, width] = past.shape;
@@ -294,7 +291,7 @@ function concatenate(past, present) {
   return { shape: [batch, heads, before + rows, width], data };
 }
 
-/** A mask that is shorter than the keys, continued with "do not attend". Before opset 24 a last axis of 1 is shared. */
+/** Extends a mask that is shorter than the keys with "do not attend". Before opset 24, a last axis of 1 broadcasts. */
 function continued(mask, keys, opset) {
   const { shape, data } = maskLike(mask);
   const reach = shape.at(-1);
@@ -335,7 +332,7 @@ function onnxAttention(mh, attrs, inputs, wanted) {
   const { qk_matmul_output_mode: mode = 0 } = attrs;
   if (!(mode >= 0 && mode <= 3)) throw new NotSupported(`qk_matmul_output_mode ${mode}`);
   if (wanted.includes('qk_matmul_output')) {
-    // Mode 2 is the value after soft cap and mask, of which there is only one here.
+    // Mode 2 is the value after soft cap and mask; the only stage after both is 'masked'.
     const stage = ['raw', 'masked', 'masked', 'weights'][mode];
     options.capture = [{ stage }];
   }
@@ -348,7 +345,7 @@ function onnxAttention(mh, attrs, inputs, wanted) {
   };
 }
 
-/** Queries and keys are zero, and the scores come in as the bias: 0 + bias is the score, exactly. */
+/** Queries and keys are zero, and the scores are passed as the bias: 0 + bias equals the score exactly. */
 function softmaxMasked(mh, attrs, { scores }) {
   const [n, m] = scores.shape.slice(-2);
   const matrices = product(scores.shape.slice(0, -2));
@@ -367,7 +364,7 @@ function softmaxMasked(mh, attrs, { scores }) {
   };
 }
 
-/** (rows, columns) → (columns, rows), for each matrix of a stack; the stack becomes one matrix. */
+/** Transposes each matrix of a stack, (rows, columns) → (columns, rows); the stack becomes one matrix. */
 function transpose({ shape, data }) {
   const [rows, columns] = shape.slice(-2);
   const stack = product(shape.slice(0, -2));
@@ -406,7 +403,7 @@ function headsConcat(mh, attrs, { x, w_q, w_k, w_v, w_o }) {
   return { out: output, weights };
 }
 
-/** The masks of nn.MultiheadAttention: what is true in them may not be attended to; floats are added. */
+/** Converts the masks of nn.MultiheadAttention: true means "may not attend"; floats are added to the scores. */
 function blockingOptions(attn_mask, key_padding_mask, heads) {
   const options = {};
   if (attn_mask?.dtype === 'bool') options.attnMaskBlocked = float(attn_mask);
@@ -422,7 +419,10 @@ function blockingOptions(attn_mask, key_padding_mask, heads) {
   return options;
 }
 
-/** The module of a case, its inputs and its options. What is neither a token nor a mask is a parameter, under its own name. */
+/**
+ * Makes the module of a case, its inputs and its options. Every tensor that is neither a token nor a mask is a
+ * parameter under its own name.
+ */
 function multiheadModule(mh, attrs, inputs) {
   const { query, key, value, attn_mask, key_padding_mask, d_out: _, ...parameters } = inputs;
   const rank = attrs.unbatched ? 2 : 3;
@@ -463,7 +463,7 @@ function forwardOf({ layer, tokens, options }, attrs) {
 
 const multiheadAttention = (mh, attrs, inputs) => forwardOf(multiheadModule(mh, attrs, inputs), attrs);
 
-/** Gradients of parameters are called `d_` and the name. */
+/** Names of parameter gradients are `d_` and the parameter's name. */
 function multiheadAttentionGrad(mh, attrs, inputs) {
   const module = multiheadModule(mh, attrs, inputs);
   const { layer, tokens, options } = module;
@@ -482,7 +482,7 @@ const positionsOf = {
   rope_interleaved: { style: 'interleaved' },
 };
 
-/** Weights are (in, out) there; `hidden_l` is x after layer l. */
+/** Weights of these cases are (in, out); `hidden_l` is x after layer l. */
 function attentionOnlyTransformer(mh, attrs, inputs) {
   const { tokens, tok_emb, pos_emb, unembed } = inputs;
   const { layers, num_heads: numHeads, head_dim: headDim, positions, rope_base: base } = attrs;
@@ -549,7 +549,7 @@ function gpt2Block(mh, attrs, { x, ...parameters }) {
 // ---- What each operation takes, gives and understands ----
 
 const isInteger = Number.isSafeInteger;
-/** What fits a 32-bit float. */
+/** True for a number in the range of 32-bit floats. */
 const isNumber = (value) => typeof value === 'number' && Math.abs(value) <= 3.4028234663852886e38;
 const isText = (value) => typeof value === 'string';
 
@@ -561,7 +561,7 @@ const kinds = {
   integers: [(value) => Array.isArray(value) && value.every(isInteger), 'an array of integers'],
 };
 
-/** null, false, 0 and -1 are how a manifest says that an attribute plays no part. */
+/** A manifest uses null, false, 0 and -1 for attributes without effect. */
 const isUnset = (value) => [null, false, 0, -1].includes(value);
 
 const scoring = {
@@ -768,7 +768,7 @@ function checkRope(rope) {
   }
 }
 
-/** Those of `attrs` that are set, checked. */
+/** Checks and returns the attributes of `attrs` that are set. */
 function checkedAttributes({ attributes }, attrs) {
   const set = {};
   for (const [name, value] of Object.entries(attrs)) {
@@ -785,7 +785,7 @@ function checkedAttributes({ attributes }, attrs) {
   return set;
 }
 
-/** Rules of `layers.0.w_q` and so on, for those of the layers that the case has. */
+/** Rules for the parameters `layers.0.w_q` and so on, for each layer of the case. */
 function moduleRules({ moduleInputs = {} }, { layers }, inputs) {
   const rules = {};
   for (const name of Object.keys(inputs)) {
@@ -815,7 +815,7 @@ function checkInputs(operation, attrs, inputs) {
   }
 }
 
-/** `hidden_0` and so on, of the layers that the case has. */
+/** True for `hidden_0` and so on, for the layers of the case. */
 function isModuleOutput({ moduleOutput }, { layers }, name) {
   const [, output, layer] = /^(.*)_(0|[1-9]\d*)$/.exec(name) ?? [];
   return output !== undefined && output === moduleOutput && Number(layer) < layers;
@@ -856,7 +856,7 @@ function checkDescription(entry) {
   }
 }
 
-/** Why a case fails, or undefined. */
+/** Returns the reason why a case fails, or undefined. */
 function runCase(mh, entry, tensors) {
   checkDescription(entry);
   const operation = own(operations, entry.op);
@@ -901,7 +901,7 @@ async function runBuild(library, folder, simd) {
   const count = { passed: 0, failed: 0 };
   const add = (name, reason) => {
     count[reason === undefined ? 'passed' : 'failed'] += 1;
-    // A name can hold anything.
+    // Escapes the name, which may hold any characters.
     if (reason !== undefined) console.log(`${printable(`FAIL ${name}: ${reason}`, 400)} [${simd}]`);
   };
   for (const manifest of manifests) {
@@ -943,7 +943,8 @@ async function main() {
     throw new Error('the package is not built; run `npm run build` first', { cause });
   });
   const { relaxedProbe } = await import('./dist/features.js');
-  const hasRelaxed = WebAssembly.validate(relaxedProbe); // load() does not choose it in every engine that has it
+  // load() does not choose relaxed in every engine that supports it
+  const hasRelaxed = WebAssembly.validate(relaxedProbe);
   if (!hasRelaxed && simd !== 'simd128' && Number(process.versions.node.split('.')[0]) < 22) {
     if (!process.execArgv.includes(relaxedFlag)) {
       const again = [...process.execArgv, relaxedFlag, script, ...process.argv.slice(2)];

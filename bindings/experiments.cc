@@ -16,31 +16,31 @@
 namespace multihead::bindings {
 namespace {
 
-// The handles are of parts of the experiment, for the functions of models and trainers.
+// An experiment, and handles to its model and trainer for the functions of models and trainers.
 struct HeldExperiment {
   Experiment experiment;
   int32_t model = 0, trainer = 0;
   bool has_batch = false;  // memory for the sequences of a step
 };
 
-// An experiment has vectors for sequences, which would trap where memory is exhausted: see
-// memory.cc. Makes sure that there is room for them. Errors: kMemory.
+// Checks that `bytes` can be allocated. An experiment stores sequences in vectors, which would trap
+// when memory is exhausted: see memory.cc. Errors: kMemory.
 Status room_for(uint64_t bytes) {
   engine::Buffer buffer;
   return buffer.reserve(bytes) ? Status() : Status::out_of_memory(bytes);
 }
 
-constexpr uint64_t kLength = 32;  // tokens of a sequence
+constexpr uint64_t kLength = 32;  // tokens per sequence
 
-// Of tokens and targets.
+// Bytes of the tokens and targets of `count` sequences.
 uint64_t bytes_of_sequences(const Experiment& experiment, int64_t count) {
   const uint64_t jobs = Experiment::jobs(experiment.options().kind).size();
   return static_cast<uint64_t>(count) * kLength * (1 + jobs) * sizeof(int32_t);
 }
 
-// An upper limit for evaluate(), which looks at up to 64 sequences at a time.
+// Upper limit for the memory of evaluate(), which processes up to 64 sequences at a time.
 uint64_t bytes_to_evaluate(const Experiment& experiment, int64_t sequences) {
-  constexpr uint64_t kBytesOfHead = 512;  // what is measured of a head, and without it
+  constexpr uint64_t kBytesOfHead = 512;  // measurements of a head, with and without ablation
   const int64_t count = std::clamp(sequences, int64_t{0}, int64_t{64});
   const TransformerConfig& config = experiment.model().config();
   const auto heads = static_cast<uint64_t>(config.num_layers * config.block.attention.num_heads);
@@ -56,7 +56,7 @@ int32_t experiment_create() {
   return make<HeldExperiment>(call.from, [&](HeldExperiment& held) {
     Status status = Experiment::create(call.options, held.experiment);
     if (!status.ok()) return status;
-    // TypeScript refuses to change the model through this handle.
+    // TypeScript prevents changes of the model through this handle.
     held.model = handles.add(&const_cast<Transformer&>(held.experiment.model()));
     held.trainer = handles.add(&held.experiment.trainer());
     return status;

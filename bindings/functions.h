@@ -1,4 +1,4 @@
-// The functions that JavaScript calls. embind.cpp is the table of them.
+// Functions that JavaScript calls. embind.cpp lists them.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,26 @@ namespace multihead::bindings {
 #define WIRE_FUNCTION(javascript, function, signature) std::type_identity_t<signature> function;
 #include "wire.inc"
 
-// Functions that are called in loops are not WIRE_FUNCTIONs: Embind's conversions take time, and
-// leave 200 bytes of garbage at each call.
+// Functions that are called in loops are no WIRE_FUNCTIONs, because Embind's conversions take time
+// and leave 200 bytes of garbage per call.
 
-// Runs a prepared operation; an address of 0 is "not given". Embind's conversion of six integers
-// takes longer than all the rest of a call.
+// Runs a prepared operation; an address of 0 means "not given". Embind's conversion of six integers
+// would take longer than the rest of a call.
 extern "C" int32_t multihead_run(int32_t handle, uint32_t q, uint32_t k, uint32_t v, uint32_t out,
                                  uint32_t lse);
 
-// Runs a prepared backward, likewise. Not in the modules of multihead/core.
+// Runs a prepared backward; an address of 0 means "not given". Missing in the modules of
+// multihead/core.
 extern "C" int32_t multihead_run_backward(int32_t handle, uint32_t q, uint32_t k, uint32_t v,
                                           uint32_t out, uint32_t lse, uint32_t d_out, uint32_t d_q,
                                           uint32_t d_k, uint32_t d_v);
 
-// Trainer::step(), which gives a TrainingStep, or accumulate(). The block has a TrainingCall.
+// Calls Trainer::step(), which returns a TrainingStep, or accumulate(). The block holds a
+// TrainingCall.
 extern "C" int32_t multihead_train(int32_t handle, bool updates);
 extern "C" double multihead_trainer_bytes(int32_t handle);
 
-// Experiment::step(), which gives a TrainingStep.
+// Calls Experiment::step(), which returns a TrainingStep.
 extern "C" int32_t multihead_experiment_step(int32_t handle);
 
 }  // namespace multihead::bindings

@@ -1,4 +1,4 @@
-// Numbers by which JavaScript refers to objects of the core.
+// Handles: numbers that JavaScript uses to refer to objects of the core.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 
 namespace multihead::bindings {
 
-// Handles count from 1. One list for objects of all types, so that its code exists once.
+// Maps handles, which start at 1, to objects. One list holds objects of all types, so that its code
+// exists once.
 class Handles {
  public:
   void* at(int32_t handle) const { return objects_[static_cast<size_t>(handle - 1)]; }
@@ -21,7 +22,7 @@ class Handles {
   void clear(int32_t handle) { objects_[static_cast<size_t>(handle - 1)] = nullptr; }
 
  private:
-  std::vector<void*> objects_;  // null: a free place
+  std::vector<void*> objects_;  // null marks a free place
 };
 
 inline Handles handles;

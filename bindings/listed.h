@@ -1,5 +1,5 @@
-// Tensors by name on their way to JavaScript and from it: the list and other results that a call
-// leaves behind, and the state dict for the next load.
+// Named tensors that travel between C++ and JavaScript: the list and other results of the last
+// call, and the state dict for the next load.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 
 namespace multihead::bindings {
 
-// What the last call has listed.
+// Tensors that the last call has listed.
 inline std::vector<ListedTensor> last_list;
 
-// What the last call on an experiment gave. Released with the list.
+// Result of the last evaluate() of an experiment. Released with the list.
 inline Evaluation last_evaluation;
 inline HeldOutSequences last_held_out;
 
-// What was pushed for the next load.
+// Tensors that were pushed for the next load.
 inline StateDict pushed;
 
 inline StateDict take_pushed() { return std::exchange(pushed, {}); }
 
-// A matrix that was loaded transposed lies by columns.
+// Lists a dict. A matrix that was loaded transposed is stored column by column.
 inline void list(const StateDict& dict) {
   for (const auto& [name, tensor] : dict) {
     const bool by_columns = !(tensor.strides == contiguous_strides(tensor.shape));

@@ -7,8 +7,8 @@
 namespace multihead::bindings {
 namespace {
 
-// A call needs at most a few kilobytes beside its buffers, and for each named parameter some hundred
-// bytes: a model of 64 layers more than 1 MiB.
+// Size of the reserve. A call needs at most a few kilobytes in addition to its buffers, and some
+// hundred bytes for each named parameter: a model of 64 layers needs more than 1 MiB.
 constexpr size_t kReserveBytes = size_t{3} << 19;
 
 void* reserve = nullptr;
@@ -24,7 +24,8 @@ bool renew_reserve() {
 
 namespace {
 
-// If no memory is left, frees the reserve and takes from that. Null if that is not enough either.
+// Allocates memory. If none is left, frees the reserve and allocates from it. Null if that is not
+// enough either.
 void* memory_for(size_t bytes) {
   const size_t least = bytes == 0 ? 1 : bytes;
   void* const memory = std::malloc(least);
@@ -37,20 +38,21 @@ void* memory_for(size_t bytes) {
 }  // namespace
 
 // The module has no exceptions, so a failed operator new can only trap. The reserve lets the call
-// end with an error instead. Large memory comes from engine::Buffer, which gives a Status.
+// end with an error instead. Large memory comes from engine::Buffer, which returns a Status.
 void* operator new(size_t bytes) {
   void* const memory = memory_for(bytes);
   if (memory == nullptr) __builtin_trap();
   return memory;
 }
 
-// Error records are allocated here. The reserve lets a call be refused with its own error.
+// Allocates error records. The reserve lets a call fail with its own error.
 void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
   return memory_for(bytes);
 }
 
-// Embind prints the address of a type that it does not know, in an error that cannot occur: no
-// function has such a type. The C library's printf, with its conversion of every type, is 2 kB.
+// Replaces the C library's function, whose conversions of every type take 2 kB. Only Embind calls
+// it, to print the address of an unknown type in an error that cannot occur: no function has such a
+// type.
 extern "C" int siprintf(char* text, const char* /*format*/, ...) {
   *text = '\0';
   return 0;

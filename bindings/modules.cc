@@ -1,5 +1,5 @@
-// Layers, blocks and stacks as JavaScript calls them: parameters, calls, caches, and the tensors
-// that calls list.
+// Modules, blocks and transformers as JavaScript calls them: parameters, calls, caches, and listed
+// tensors.
 #include <emscripten/em_js.h>
 
 #include <cstddef>
@@ -24,8 +24,8 @@
 #include "nn/transformer/module_access.h"
 #include "results.h"
 
-// Copies elements of a parameter of the load that is running, by its key, to an address. Calls the
-// function that load.ts gave to the glue; 0 if that cannot.
+// Copies elements of a parameter to an address during a load; `key` identifies the parameter. Calls
+// the function that load.ts gave to the glue; returns 0 if it fails.
 EM_JS(int32_t, multihead_read_parameter,
       (uint32_t key, double first, int32_t count, uint32_t address),
       { return Module['readParameter'](key >>> 0, first, count, address >>> 0); });
@@ -33,14 +33,14 @@ EM_JS(int32_t, multihead_read_parameter,
 namespace multihead::bindings {
 namespace {
 
-// The numbers of what the last call has listed, besides parameters.
+// Data of the tensors that the last call has listed, except parameters.
 Trace last_trace;
-std::vector<Trace> last_traces;  // of the layers of a stack
+std::vector<Trace> last_traces;  // one per layer of a transformer
 engine::Buffer last_gradients;
 // Parameters of a module, gathered from the members of a team.
 engine::Buffer last_parameters;
 
-// Null where no step is wanted.
+// Returns the trace to record; null if no step is requested.
 Trace* trace_of(uint32_t steps) {
   last_trace.wanted.clear();
   for (const std::string_view name : trace_names()) {
@@ -70,7 +70,7 @@ int32_t run_traced(const Arguments& from, Work work) {
   });
 }
 
-// `shares_alone`: lists nothing if this instance has all parameters.
+// Lists the parameters. `shares_alone`: lists nothing if this instance stores all parameters.
 template <class Module>
 int32_t list_parameters(int32_t handle, int32_t shares_alone) {
   const Module& module = at<Module>(handle);
@@ -83,13 +83,13 @@ int32_t list_parameters(int32_t handle, int32_t shares_alone) {
   });
 }
 
-// How many this instance has.
+// Counts the parameter elements that this instance stores.
 template <class Module>
 double count_parameters(int32_t handle) {
   return static_cast<double>(at<Module>(handle).num_parameters());
 }
 
-// Numbers that JavaScript copies here. The tensors that were pushed have keys instead of addresses.
+// Buffer that JavaScript fills. Pushed tensors have keys instead of addresses.
 engine::Buffer last_read;
 
 const void* read_parameter(const ConstAnyTensor& tensor, int64_t first, int64_t count) {
@@ -99,8 +99,8 @@ const void* read_parameter(const ConstAnyTensor& tensor, int64_t first, int64_t 
   return read ? last_read.data() : nullptr;
 }
 
-// In a call of a team the module gets the member's share, unless it is to have all parameters, of
-// which it has its share already.
+// Loads parameters. In a call of a team, the module loads only the member's share, unless `whole`
+// is 1: then it loads all, with the values that its share already has.
 template <class Module>
 int32_t load_named(int32_t handle, int32_t names, int32_t whole) {
   const StateDict dict = take_pushed();
@@ -115,7 +115,7 @@ int32_t load_named(int32_t handle, int32_t names, int32_t whole) {
   return status;
 }
 
-// Runs work that adds to the gradients of all parameters, and names these.
+// Runs work that adds to the gradients of all parameters, and stores the named gradients in `dict`.
 template <class Module, class Work>
 Status with_gradients(const Module& module, StateDict& dict, Work work) {
   const auto count = static_cast<size_t>(module.num_parameters());
@@ -129,7 +129,7 @@ Status with_gradients(const Module& module, StateDict& dict, Work work) {
   return status;
 }
 
-// Of layers and blocks, or of stacks.
+// A cache of a module or block, or of a transformer.
 using ModuleCache = std::variant<MultiHeadAttentionCache, TransformerCache>;
 
 template <class Cache, class Module>
@@ -140,7 +140,8 @@ int32_t cache_for(const Module& module) {
   });
 }
 
-// If the handle is one of the other kind, a cache that was not created, which every module refuses.
+// Returns a handle's cache. For a cache of the other kind, returns one that was not created, which
+// every module rejects.
 template <class Cache>
 Cache& cache_at(int32_t handle) {
   static Cache none;
@@ -152,7 +153,7 @@ bool is_of_transformer(int32_t handle) {
   return std::holds_alternative<TransformerCache>(at<ModuleCache>(handle));
 }
 
-// Without a cache forward(), else step().
+// Calls forward() without a cache, step() with one.
 int32_t call_block(int32_t handle, MultiHeadAttentionCache* cache) {
   const BlockCall call;
   const TransformerBlock& block = at<TransformerBlock>(handle);
@@ -164,7 +165,7 @@ int32_t call_block(int32_t handle, MultiHeadAttentionCache* cache) {
   });
 }
 
-// Without a cache forward(), else step().
+// Calls forward() without a cache, step() with one.
 int32_t call_transformer(int32_t handle, TransformerCache* cache) {
   TransformerCall call;
   const Transformer& model = at<Transformer>(handle);
@@ -289,7 +290,7 @@ int32_t block_backward(int32_t handle) {
   return run_listing(call.from, [&](StateDict& dict) {
     return with_gradients(block, dict, [&](std::span<float> gradients) {
       TransformerBlockActivations activations;
-      // The output is not wanted: its gradient's memory holds it meanwhile.
+      // The output is not needed: write it to d_x, which backward() then overwrites.
       Status status = block.forward(
           call.x, call.options, {.out = call.d_x, .activations = &activations}, nullptr, context());
       if (!status.ok()) return status;

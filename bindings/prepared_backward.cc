@@ -1,5 +1,6 @@
-// Prepared gradients of attention, as JavaScript calls them. Not in multihead/core: a function that
-// is kept alive for JavaScript keeps all that it calls.
+// Prepared gradients of attention, as JavaScript calls them. A separate file, because
+// multihead/core excludes it: a function that is exported to JavaScript keeps everything that it
+// calls in the module.
 #include <emscripten/emscripten.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Writes what a call gives to JavaScript, beside the number that it returns, into the block.
+// Writes the results of a call, in addition to its return value, to the block for JavaScript.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,12 @@ namespace multihead::bindings {
 
 using engine::AttentionParts;
 
-// A tensor by its name: a step of a trace, or a parameter.
+// A named tensor: a step of a trace, or a parameter.
 struct ListedTensor {
   std::string name;
   Dims shape;
   const void* data;         // floats without gaps
-  bool by_columns = false;  // a matrix whose columns lie one behind the other
+  bool by_columns = false;  // true for a matrix that is stored column by column
 };
 
 struct SimdTarget {

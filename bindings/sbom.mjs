@@ -1,5 +1,5 @@
-// The software bill of materials of the package, in CycloneDX: what the WebAssembly modules and the glue contain
-// besides the project's own code. The versions are those that the set-up found or fetched.
+// The software bill of materials of the package, in CycloneDX. Lists the third-party code in the WebAssembly modules
+// and the glue. The versions are those that the set-up found or fetched.
 
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -23,7 +23,7 @@ const linked = [
   },
 ];
 
-/** Without a date or a random number: the same sources give the same bytes. */
+/** Contains no date or random number, so that the same sources give the same bytes. */
 export function billOfMaterials() {
   const { name, version, description, license } = read('package.json');
   const toolchain = read('../build/toolchain/manifest.json');

@@ -1,6 +1,6 @@
-// What each entry point loads, in bytes after gzip -9: minified JavaScript and WebAssembly. For the table in README.md.
+// Size of each entry point in bytes after gzip -9: minified JavaScript and WebAssembly. For the table in README.md.
 //
-//   node sizes.mjs
+//     node sizes.mjs
 
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -11,7 +11,7 @@ const at = (name) => fileURLToPath(new URL(`dist/${name}`, import.meta.url));
 const gzipped = (bytes) => gzipSync(bytes, { level: 9 }).length;
 const file = (name) => gzipped(readFileSync(at(name)));
 
-/** The bundle that a page gets of these modules together. */
+/** Bundles these modules together, as a page would load them. */
 async function script(...modules) {
   const all = modules.map((name) => `export * from ${JSON.stringify(at(`${name}.js`))};`).join('\n');
   const source = { name: 'entry', resolveId: (id) => (id === 'entry' ? id : null), load: (id) => (id === 'entry' ? all : null) };
@@ -21,7 +21,10 @@ async function script(...modules) {
   return gzipped(output[0].code);
 }
 
-/** By the names of the entry points; those of `multihead/training` and `multihead/pool` come on top of `multihead`. */
+/**
+ * Returns the sizes by entry point. The sizes of `multihead/training` and `multihead/pool` are in addition to
+ * `multihead`.
+ */
 export async function sizes() {
   const [all, core, training, pool] = await Promise.all([
     script('index'),

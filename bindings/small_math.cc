@@ -1,4 +1,4 @@
-// Replaces the C library's functions of these names in the WebAssembly module.
+// Replaces the C library's functions of the same names in the WebAssembly module.
 #include "small_math.h"
 
 using multihead::bindings::small_cos;
@@ -15,6 +15,6 @@ double exp2(double x) { return small_exp2(x); }
 double sin(double x) { return small_sin(x); }
 double cos(double x) { return small_cos(x); }
 double log(double x) { return small_log(x); }
-// The core's only powers are the frequencies of RoPE, whose base is positive.
+// The core computes powers only for the frequencies of RoPE, whose base is positive.
 double pow(double x, double y) { return small_pow(x, y); }
 }

@@ -1,6 +1,6 @@
-// exp, log, powers, sine and cosine without tables. The C library's take 14 kB of numbers, which do
-// not compress: a tenth of the module. Within 2 units in the last place, sine and cosine within
-// 4e-16, pow() as its comment says.
+// exp, log, powers, sine and cosine without tables. The C library's tables take 14 kB that do not
+// compress: a tenth of the module. Errors: at most 2 units in the last place; sine and cosine
+// 4e-16; pow() see small_pow().
 #pragma once
 
 #include <bit>
@@ -9,15 +9,16 @@
 
 namespace multihead::bindings {
 
-// ln 2 in two parts: the product of the high one with an exponent is exact.
+// ln 2 as a sum of two parts. The product of the high part with an exponent is exact.
 inline constexpr double kLn2High = 0x1.62e42fee00000p-1, kLn2Low = 0x1.a39ef35793c76p-33;
 
-// For exponents of normal numbers.
+// 2^exponent for exponents of normal numbers.
 inline double power_of_two(int64_t exponent) {
   return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52U);
 }
 
-// x * 2^exponent, for exponents of exp(); in two steps, the last of which may be subnormal.
+// x * 2^exponent, for exponents of exp(). Multiplies in two steps, because the result may be
+// subnormal.
 inline double scaled(double x, int64_t exponent) {
   const int64_t half = exponent / 2;
   return x * power_of_two(half) * power_of_two(exponent - half);
@@ -33,7 +34,7 @@ inline double small_exp_reduced(double r) {
   return 1.0 + (r + r * r * sum);
 }
 
-// Adding it rounds to an integer, which then stands in the low bits.
+// Adding this constant rounds to an integer, which is then in the low bits of the mantissa.
 inline constexpr double kRounding = 0x1.8p52;
 
 inline double small_exp(double x) {
@@ -78,10 +79,10 @@ inline double small_log(double x) {
   return k * kLn2High - ((s * (f - sum) - k * kLn2Low) - f);
 }
 
-// For x > 0; the relative error is that of x^y = e^(y ln x), 1e-16 times the exponent.
+// x^y = e^(y ln x) for x > 0. The relative error is 1e-16 times |y ln x|.
 inline double small_pow(double x, double y) { return y == 0 ? 1.0 : small_exp(y * small_log(x)); }
 
-// 2 / pi: 64 zeros, then the bits behind the point.
+// Bits of 2 / pi: 64 zeros, then the bits after the binary point.
 inline constexpr uint32_t kTwoOverPi[] = {
     0x00000000, 0x00000000, 0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041,
     0xfe5163ab, 0xdebbc561, 0xb7246e3a, 0x424dd2e0, 0x06492eea, 0x09d1921c, 0xfe1deb1c, 0xb129a73e,
@@ -95,15 +96,16 @@ struct ReducedAngle {
   uint32_t quadrant;
 };
 
-// For finite angles from pi / 4 on. With x = m 2^e, x (2 / pi) / 4 is m times 2^(e - 2) (2 / pi),
-// of which only the 192 bits behind the point matter (Payne and Hanek, 1983).
+// Reduces a finite angle >= pi / 4. With x = m 2^e, the number of turns x (2 / pi) / 4 is m times
+// 2^(e - 2) (2 / pi). Whole turns do not matter, so 192 bits after the binary point suffice (Payne
+// and Hanek, 1983).
 inline ReducedAngle reduced(double x) {
   const auto bits = std::bit_cast<uint64_t>(x);
   const uint64_t m = (bits & ((uint64_t{1} << 52U) - 1)) | uint64_t{1} << 52U;
-  // e - 2 + 64, from 9 on.
+  // First bit in the table: e - 2 + 64, at least 9.
   const auto from = static_cast<uint32_t>(bits >> 52U) - 1075 + 62;
   constexpr int kWords = 6;
-  uint32_t part[kWords], product[kWords] = {};  // the last of them first
+  uint32_t part[kWords], product[kWords] = {};  // least significant word first
   for (uint32_t i = 0; i < kWords; ++i) {
     const uint32_t word = from / 32 + i, shift = from % 32;
     const uint64_t both = uint64_t{kTwoOverPi[word]} << 32U | kTwoOverPi[word + 1];
@@ -120,7 +122,7 @@ inline ReducedAngle reduced(double x) {
   }
   const auto pair = [&](int i) { return uint64_t{product[i + 1]} << 32U | product[i]; };
   const uint64_t high = pair(4), low = pair(2);
-  // The fraction of a quadrant, from -1/2 to 1/2.
+  // The fraction of a quadrant, in [-1/2, 1/2).
   const auto fraction = static_cast<int64_t>(high << 2U | low >> 62U);
   const auto quadrant = static_cast<uint32_t>(high >> 62U) + (fraction < 0 ? 1 : 0);
   constexpr double kHalfPi = 1.5707963267948966;
@@ -141,7 +143,7 @@ inline double small_sine(double x, uint32_t quadrants) {
     r = x < 0 ? -angle.rest : angle.rest;
     quadrants += x < 0 ? 0 - angle.quadrant : angle.quadrant;
   }
-  // Taylor's series: each term is the one before times -r^2 / (n (n + 1)).
+  // Taylor's series: each term is the previous one times -r^2 / (n (n + 1)).
   const bool is_cos = (quadrants & 1U) != 0;
   const double square = r * r;
   double sum = 0;

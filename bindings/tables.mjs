@@ -1,14 +1,15 @@
-// Writes the TypeScript that the core decides, out of the tables that its C++ is made of:
-//   src/tables.ts          names, axes and messages of errors, out of src/engine/error/messages.inc, and the
-//                          enumerations of wire.inc
-//   src/module_tables.ts   those names, axes and messages that multihead/core does not need
-//   src/wire.ts            how calls are written and results read, out of wire.inc
+// Generates TypeScript from the tables of the C++ core:
+//
+//     src/tables.ts          names, axes and messages of errors, from src/engine/error/messages.inc, and the
+//                            enumerations of wire.inc
+//     src/module_tables.ts   the names, axes and messages that multihead/core does not need
+//     src/wire.ts            functions that write calls and read results, from wire.inc
 
 import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
-/** The parameters that the functions of wire.inc may have: embind_functions.js and guard.ts pass on as many. */
+/** Maximum parameters of a function in wire.inc: embind_functions.js and guard.ts pass this many. */
 const mostParameters = 3;
 
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
@@ -23,31 +24,31 @@ writeIfChanged('src/tables.ts', [coreTables, ...enumerations(), ...constants()].
 writeIfChanged('src/module_tables.ts', moduleTables);
 writeIfChanged('src/wire.ts', wireOf());
 
-/** An unchanged file is left alone: a test builds while others read it. */
+/** Writes a file only if it changes, because a test runs the build while others read the file. */
 function writeIfChanged(path, text) {
   if (!existsSync(at(path)) || read(path) !== text) writeFileSync(at(path), text);
 }
 
-/** The version of the wire: a hash of the hashes of these files, as in CMakeLists.txt. */
+/** Version of the wire format: a hash of the hashes of these files, computed as in CMakeLists.txt. */
 function versionOfWire() {
   const files = ['wire.inc', 'arguments.h', 'results.h', '../src/engine/error/messages.inc'];
   const sha256 = (text) => createHash('sha256').update(text).digest('hex');
   return sha256(files.map((file) => sha256(read(file))).join('')).slice(0, 8);
 }
 
-/** What multihead/core runs beside the kernels, which report no errors. */
+/** Source files of multihead/core without the kernels, which report no errors. */
 function sourcesOfCore() {
   const engine = readdirSync(at('../src/engine')).filter((name) => /\.(cc|h)$/.test(name));
   return ['attention.cc', 'call.cc', 'call.h', ...engine.map((name) => `../src/engine/${name}`)].map(read).join('');
 }
 
-/** The tables of errors: what multihead/core can report, and all else. */
+/** Makes the error tables: messages that multihead/core can report, and all others. */
 function tablesOf(source) {
-  /** What messages.ts fills in. */
+  /** Values that messages.ts fills in. */
   const values = ['0', '1', '2', '3', 'axes', 'divisors', 'dtype0', 'dtype1', 'given', 'name0', 'real', 'shape', 'text'];
   const used = new Set(sourcesOfCore().match(/\b(?:Name|Axes|Message)::k\w+/g));
 
-  /** The arguments of every call of a macro, of enumerators of this type: a name, and texts behind it. */
+  /** Returns the arguments of every use of a macro for enumerators of this type: a name, and the texts after it. */
   function rowsOf(macro, type) {
     const rows = [];
     for (const [, given] of source.matchAll(new RegExp(`^${macro}\\(((?:[^"()]|"[^"]*")*)\\)`, 'gm'))) {
@@ -62,7 +63,7 @@ function tablesOf(source) {
   const names = rowsOf('MULTIHEAD_NAME', 'Name');
   const spelled = new Map(names.map(({ texts }) => texts));
 
-  /** A template, with the names of the interface as JavaScript spells them. */
+  /** Spells the names of the interface in a message template as JavaScript does. */
   const inJavaScript = (text) =>
     text.replace(/\{([^}]*)\}/g, (braces, key) => {
       if (values.includes(key)) return braces;
@@ -75,7 +76,7 @@ function tablesOf(source) {
     axes: rowsOf('MULTIHEAD_AXES', 'Axes').map(({ isOfCore, texts: [text] }) => [isOfCore, inJavaScript(text)]),
     messages: rowsOf('MULTIHEAD_MESSAGE', 'Message').map(({ isOfCore, texts }) => [isOfCore, texts.map(inJavaScript)]),
   };
-  /** Each list is written as one string, which is smaller; rows of the other part are empty. */
+  /** Writes each list as one string, which is smaller; rows of the other part are empty. */
   const written = (name, ofCore) => [
     `export const ${name}: ErrorTables = {`,
     ...Object.entries(tables).map(([key, rows]) => {
@@ -109,7 +110,7 @@ function tablesOf(source) {
   return [core.join('\n'), modules.join('\n')];
 }
 
-/** Of all macros of wire.inc with this name, what `write` makes. */
+/** Applies `write` to all macros of wire.inc with this name. */
 function each(macro, write) {
   return blocks.filter((block) => block.macro === macro).map(write);
 }
@@ -118,7 +119,7 @@ function isFunction(macro) {
   return macro === 'WIRE_FUNCTION' || macro === 'WIRE_CORE_FUNCTION';
 }
 
-/** The name in TypeScript of an enumeration or a record of C++. */
+/** Returns the TypeScript name of a C++ enumeration or record. */
 function nameOf(type) {
   return type.replaceAll('::', '');
 }
@@ -145,7 +146,7 @@ function constants() {
 
 /** src/wire.ts */
 function wireOf() {
-  /** For a C++ type that is written: its TypeScript type, and a method of Arguments. */
+  /** The TypeScript type, and the method of Arguments, for each C++ type that is written. */
   const argumentTypes = {
     float: ['number', 'number'],
     double: ['number', 'number'],
@@ -165,7 +166,7 @@ function wireOf() {
     'TensorView<uint8_t>': ["Operand<'bool'> | undefined", 'tensor'],
     ConstBoolTensor: ["Operand<'bool'> | undefined", 'tensor'],
   };
-  /** For a C++ type that is read: its TypeScript type, and a method of Results. */
+  /** The TypeScript type, and the method of Results, for each C++ type that is read. */
   const resultTypes = {
     float: ['number', 'number'],
     double: ['number', 'number'],
@@ -182,13 +183,13 @@ function wireOf() {
     'std::vector<int32_t>': ['Int32Array', 'integers'],
     'std::span<const std::string_view>': ['string[]', 'texts'],
   };
-  /** For a C++ type of a parameter or the result of a function: its TypeScript type. */
+  /** The TypeScript type for each C++ type of a function's parameter or result. */
   const parameterTypes = { int32_t: 'Int32', uint32_t: 'Uint32', double: 'number', bool: 'boolean' };
   const enums = each('WIRE_ENUM', ({ args: [type] }) => type);
   const written = [];
   const used = new Set();
 
-  /** The TypeScript type of a field, and the statement that writes `value`. */
+  /** Returns the TypeScript type of a field, and the statement that writes `value`. */
   function field(type, value, where) {
     if (written.includes(type)) return [`Readonly<${nameOf(type)}>`, `write${nameOf(type)}(to, ${value});`];
     if (enums.includes(type)) {
@@ -275,8 +276,8 @@ function wireOf() {
 }
 
 /**
- * The macros of wire.inc in their order, each with its arguments; those between one and its
- * WIRE_END_ are its rows. Throws for a line that is none of this.
+ * Parses the macros of wire.inc in their order, each with its arguments. Macros between a macro and its WIRE_END_ are
+ * its rows. Throws for any other line.
  */
 function blocksOf(source) {
   const body = source.slice(source.lastIndexOf('#endif') + '#endif'.length, source.indexOf('#undef'));
@@ -299,7 +300,7 @@ function blocksOf(source) {
   return found;
 }
 
-/** At the commas outside of parentheses. */
+/** Splits at the commas outside parentheses. */
 function splitArguments(given) {
   return given.split(/,(?![^(]*\))/).map((each) => each.trim());
 }

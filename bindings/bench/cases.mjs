@@ -1,6 +1,6 @@
-// The benchmark cases, with the names of multihead-bench: native/bench/cases.cc has the same list, and a test compares
-// the two. The package takes only row-major tensors, so the (B, N, H, d) layouts are missing here, as are packed sequences,
-// which are about threads, and bf16 products, which WebAssembly does not have.
+// The benchmark cases, with the names of multihead-bench. native/bench/cases.cc has the same list, and a test compares
+// the two. Missing here: (B, N, H, d) layouts, because the package takes only row-major tensors; packed sequences,
+// which measure threads; and bf16 products, which WebAssembly lacks.
 
 const shape = (name, batch, heads, kvHeads, queries, keys, width) => ({
   name,
@@ -20,11 +20,11 @@ const vit = shape('vit', 8, 12, 12, 197, 197, 64);
 /** One sequence, which fits in cache; batches of 8 exceed the caches of many machines. */
 const bertOne = shape('bert-b1', 1, 12, 12, 128, 128, 64);
 const vitOne = shape('vit-b1', 1, 12, 12, 197, 197, 64);
-/** A single head: threads can only share its rows. */
+/** A single head: threads can only divide its rows. */
 const head = shape('head-1k', 1, 1, 1, 1024, 1024, 64);
 const llama3 = shape('llama3-2k', 1, 32, 8, 2048, 2048, 128);
 const long = shape('long-8k', 1, 4, 4, 8192, 8192, 64);
-/** A single head of many keys: in several threads it is cut by its keys. */
+/** A single head of many keys: several threads divide its keys. */
 const longHead = shape('head-8k', 1, 1, 1, 8192, 8192, 64);
 const gpt2Decode = shape('gpt2-kv1k', 1, 12, 12, 1, 1024, 64);
 const llama3Decode = [
@@ -35,9 +35,9 @@ const llama3Decode = [
 ];
 /** d_model 768: x is (1, 512, 768). */
 const mha = shape('mha-768', 1, 12, 12, 512, 512, 64);
-/** The attention of each of its 12 layers; work.mjs has the rest of the model. */
+/** The attention of each of GPT-2's 12 layers; work.mjs defines the rest of the model. */
 const gpt2Small = shape('gpt2-small', 1, 12, 12, 1, 1024, 64);
-/** The models of the two experiments; work.mjs has the rest of them. */
+/** The models of the two experiments; work.mjs defines the rest of them. */
 const train = [
   shape('four-jobs', 16, 4, 4, 32, 32, 16),
   shape('induction', 32, 2, 2, 32, 32, 16),
@@ -92,7 +92,7 @@ export function chosenCases(filter) {
   return CASES.filter(({ name }) => wanted.test(name));
 }
 
-/** The case of that name, whatever its number of threads; null if there is none. */
+/** Returns the case of that name, for any number of threads; null if there is none. */
 export function caseOf(name) {
   const atOne = name.replace(/threads:\d+$/, 'threads:1');
   return CASES.find((known) => known.name === atOne) ?? null;

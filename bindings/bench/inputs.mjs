@@ -1,4 +1,4 @@
-// The inputs of the benchmarks, bit for bit those of native/bench/inputs.cc.
+// The inputs of the benchmarks, bit-identical to native/bench/inputs.cc.
 
 import { isCausal } from './cases.mjs';
 
@@ -63,8 +63,9 @@ export function maskOptions(shape, mask) {
 }
 
 /**
- * The mask in the oracle's form: what it adds to the scores of a query's row, with -Infinity for hidden keys.
- * @param {number} slope of ALiBi, for the head that is compared
+ * Returns the mask as the oracle needs it: values to add to the scores of one query row, -Infinity for hidden keys.
+ *
+ * @param {number} slope ALiBi's slope for the compared head
  */
 export function additiveRow(shape, mask, row, slope) {
   const { queries, keys } = shape;
@@ -88,7 +89,9 @@ function maskOptionsOnce(shape, mask) {
   return last.options;
 }
 
-/** Visible pairs of query and key per head, an input of the ideal operation count; half of all when causal. */
+/**
+ * Returns the number of visible query-key pairs per head, for the ideal operation count; half of all pairs when causal.
+ */
 export function visiblePairs(shape, mask) {
   const { queries, keys } = shape;
   const stride = strideOf(mask);

@@ -1,4 +1,4 @@
-// This machine's limits in WebAssembly, measured by the module of native/bench/peak_wasm.cc.
+// Measures this machine's limits in WebAssembly with the module of native/bench/peak_wasm.cc.
 
 /** @returns the `machine` argument of measureCase(), and the facts about the machine for the results. */
 export function machineOf(mh, peak) {

@@ -1,4 +1,4 @@
-// How a case is timed in WebAssembly, the same in Node and in browsers.
+// Times a case in WebAssembly, in the same way in Node and in browsers.
 //
 // Browser clocks tick in steps of 5 µs to 1 ms, so calls are timed in batches, and a result is the median of batches.
 // `cold` is the first call, after the caches were evicted; it runs in the engine's baseline compiler.
@@ -25,7 +25,7 @@ async function timeBatch({ run, isAsync }, count) {
   return now() - start;
 }
 
-/** Runs until the engine has certainly switched to optimised code, and finds how many calls make a batch. */
+/** Runs long enough that the engine uses optimized code, and finds how many calls make a batch. */
 async function warmUp(contender) {
   let calls = 1;
   for (const start = now(); ;) {
@@ -56,7 +56,7 @@ async function guarded(contender, work) {
   }
 }
 
-/** Measures the contenders in turns: each gets `seconds` per call, or a `message`. */
+/** Measures the contenders alternately: each gets `seconds` per call, or a `message`. */
 async function inTurns(contenders) {
   for (const contender of contenders) {
     contender.samples = [];
@@ -85,7 +85,7 @@ export function largestDifference(a, b) {
   return largest;
 }
 
-/** Prepares a peer; gives the peer, or the message of its failure. */
+/** Prepares a peer; returns the peer, or the message of its failure. */
 async function tried(name, make) {
   try {
     const peer = await make();
@@ -99,7 +99,7 @@ async function tried(name, make) {
 
 export const firstLine = (error) => String(error?.message ?? error).split('\n', 1)[0];
 
-/** A peer's part of the results. `ratio` is its time divided by multihead's. */
+/** Returns a peer's part of the results. `ratio` is its time divided by multihead's. */
 export function peerRow({ seconds, ours, operations, diff, note }) {
   return { us: seconds * 1e6, GFLOPS: operations / seconds / 1e9, ratio: seconds / ours, diff, ...(note && { note }) };
 }

@@ -1,11 +1,11 @@
 // Runs the benchmarks with one SIMD build of the package in Node. `npm run bench -- wasm` starts it once per build, so
-// that the code of one build is not already compiled by runs of the other:
+// that runs of one build do not compile the code of the other.
 //
-//   node bindings/bench/node.mjs --simd=relaxed|simd128 [--filter=REGEX] [--peers=FOLDER] [--workers=1,2]
+//     node bindings/bench/node.mjs --simd=relaxed|simd128 [--filter=REGEX] [--peers=FOLDER] [--workers=1,2]
 //
-// With --workers it measures pools of so many workers, with shared memory and with messages, instead of one thread; with
-// --peers then beside onnxruntime-web with as many threads.
-// Prints a line of JSON for the machine, and one per benchmark: { machine } and { benchmark }.
+// With --workers it measures pools with these numbers of workers, with shared memory and with messages, instead of one
+// thread. With --peers as well, it compares them with onnxruntime-web with the same number of threads. Prints a line of
+// JSON for the machine, and one per benchmark: { machine } and { benchmark }.
 
 import { parseArgs } from 'node:util';
 import { chosenCases } from './cases.mjs';

@@ -1,4 +1,4 @@
-// The float64 oracle: results of a few rows, by the definition.
+// The float64 oracle: computes a few rows of the results from the definition.
 
 import { additiveRow } from './inputs.mjs';
 
@@ -16,8 +16,8 @@ function softmax(scores) {
 }
 
 /**
- * Calls visit(where the row begins, its weights, where the head's keys begin) for the middle and last rows of the last
- * head of the last batch entry.
+ * Calls visit(offset of the row, its weights, offset of the head's keys) for the middle and last rows of the last head
+ * of the last batch entry.
  */
 function forSampleRows({ shape, mask, slope }, q, k, visit) {
   const { batch, heads, kvHeads, queries, keys, width } = shape;
@@ -32,7 +32,7 @@ function forSampleRows({ shape, mask, slope }, q, k, visit) {
   }
 }
 
-/** The largest difference in the sample rows. */
+/** Returns the largest difference in the sample rows. */
 export function attentionError(which, q, k, v, out) {
   const { width } = which.shape;
   let largest = 0;
@@ -46,7 +46,7 @@ export function attentionError(which, q, k, v, out) {
   return largest;
 }
 
-/** The largest difference of dQ in the sample rows. */
+/** Returns the largest difference of dQ in the sample rows. */
 export function gradientError(which, q, k, v, dOut, dQ) {
   const { width } = which.shape;
   let largest = 0;
@@ -137,7 +137,9 @@ function attendedTo(qkv, { kHeads, vHeads }, { heads, width, keys }) {
   return merged;
 }
 
-/** The largest difference of all logits from the step in float64, over the keys and values that fill the cache. */
+/**
+ * Returns the largest difference between the logits and a float64 step over the keys and values that fill the cache.
+ */
 export function stepError({ token, ...shape }, dict, kept, logits) {
   const embed = shape.heads * shape.width;
   const values = (name) => dict[name].data;
@@ -173,8 +175,10 @@ export function crossEntropy(logits, targets, classes) {
 }
 
 /**
- * The slope of the loss along its gradient, by finite differences, is the gradient's norm: the difference.
- * @param gradients of the sum of the loss over `counted` targets; `norm` is that of the mean
+ * Compares the slope of the loss along its gradient, by finite differences, with the gradient's norm; both are equal
+ * for a correct gradient. Returns the difference.
+ *
+ * @param gradients of the sum of the loss over `counted` targets; `norm` is the norm of the mean's gradient
  */
 export function slopeError(dict, gradients, norm, counted, lossOf) {
   const lossAt = (step) =>

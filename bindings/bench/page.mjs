@@ -1,5 +1,5 @@
-// The benchmarks in a browser. native/dev/bench/browser.mjs serves this page and calls window.nextEvent() for one event
-// after the other: { machine }, { benchmark } …, then { done } or { error }.
+// The benchmarks in a browser. native/dev/bench/browser.mjs serves this page and calls window.nextEvent() repeatedly: {
+// machine }, { benchmark } …, then { done } or { error }.
 
 import { chosenCases } from './cases.mjs';
 import { machineOf } from './machine.mjs';

@@ -1,18 +1,18 @@
-// The operations that a pool divides, measured with several numbers of workers in turns.
+// Operations that a pool divides, measured alternately with several numbers of workers.
 
 import { inputsOf, maskOptions } from './inputs.mjs';
 import { largestDifference, median, peerRow } from './measure.mjs';
 import { onnxruntimeWithThreads } from './peers/onnxruntime_threads.mjs';
 import { makeWork, operationsOf, stepModel } from './work.mjs';
 
-/** Whether a pool divides the work of a case. */
+/** True if a pool divides the work of a case. */
 export const isPooled = ({ op, mask, dtype, shape }) =>
   (op === 'forward' && dtype === 'f32' && ['full', 'causal'].includes(mask) && shape.name !== 'tiny') || op === 'step';
 
 const POOLED = { forward: attentionInPool, step: stepInPool };
 
 function attentionInPool(pool, { shape, mask }) {
-  // With shared memory, a program that has its tensors there does without two copies.
+  // With shared memory, tensors that already lie there avoid two copies.
   const shared = pool.backend.exchange === 'shared memory';
   const stored = ({ shape: extents, data }) => {
     const own = shared ? new Float32Array(new SharedArrayBuffer(data.byteLength)) : new Float32Array(data.length);
@@ -44,7 +44,7 @@ async function stepInPool(pool, { shape }) {
 
 const ROUNDS = 4;
 const ROUND_MILLISECONDS = 300;
-/** Calls of each round that are not timed: threads that have slept first share a core, until the system moves them. */
+/** Untimed calls of each round: threads that have slept share a core at first, until the system moves them. */
 const UNTIMED = 4;
 
 async function roundOf(run) {
@@ -58,7 +58,7 @@ async function roundOf(run) {
   return samples;
 }
 
-/** Sets the seconds of a call of each contender, of which some are other processes. */
+/** Measures the contenders alternately, and sets `seconds` per call of each. Some contenders are other processes. */
 async function inTurns(contenders) {
   for (const contender of contenders) contender.samples = [];
   for (let round = 0; round < ROUNDS; round += 1) {
@@ -70,8 +70,8 @@ async function inTurns(contenders) {
 }
 
 /**
- * A row for each pool: { workers, pool }. Its peers are the thread that the page runs on, the first pool, and
- * onnxruntime-web with as many threads if `peersFolder` is given.
+ * Returns a row for each pool: { workers, pool }. Its peers are a single thread without a pool, the first pool, and
+ * onnxruntime-web with the same number of threads if `peersFolder` is given.
  */
 export async function measurePools(mh, pools, which, machine, peersFolder) {
   return mh.scope(async () => {

@@ -1,5 +1,5 @@
-// The operations of the benchmarks, as calls of the package. Each gives `run` (what is timed), `output` (a copy of its
-// result), `error` (the largest difference from the float64 oracle, on a sample), and the ideal cost of a run.
+// The operations of the benchmarks, as calls of the package. Each returns `run` (the timed call), `output` (a copy of
+// its result), `error` (the largest difference from the float64 oracle, on a sample), and the ideal cost of a run.
 
 import { inputsOf, maskOptions, randomFloats, SEEDS, visiblePairs } from './inputs.mjs';
 import { attentionError, crossEntropy, gradientError, linearError, moduleError, slopeError, stepError } from './oracle.mjs';
@@ -16,7 +16,7 @@ export function operationsOf({ op, shape, mask }) {
   if (op === 'gemm') return 2 * queries * width * shape.keys;
   if (op === 'train') return trainOperations(shape);
   if (op === 'step') return 2 * (matrixElements(shape) + keptElements(shape));
-  // Two products of the forward, five of the backward.
+  // Matrix products: two in the forward pass, five in the backward pass.
   const products = op === 'backward' ? 7 : 2;
   const attention = 2 * products * batch * heads * width * visiblePairs(shape, mask);
   const embed = heads * width;
@@ -58,7 +58,7 @@ function cacheWork(mh, { shape, dtype }) {
   const [query, key, value] = inputsOf(shape);
   const q = mh.tensor(query.shape, query.data);
   const cache = mh.createCache({ batch, kvHeads, headDim: width, capacity: keys, dtype });
-  // In steps, so that no second copy of a long cache is needed.
+  // Append in steps, so that no second copy of a long cache is needed.
   const kept = [key, value].map(() => new Float32Array(key.data.length));
   const step = 1024;
   for (let first = 0; first < keys; first += step) {
@@ -105,7 +105,7 @@ function moduleWork(mh, { shape, mask }) {
   const { heads, queries: tokens, width } = shape;
   const embed = heads * width;
   const x = mh.tensor([1, tokens, embed], randomFloats(tokens * embed, 1));
-  // Of the size of trained weights, so that the softmax is neither flat nor one-hot.
+  // Uses the scale of trained weights, so that the softmax is neither flat nor one-hot.
   const weights = [2, 3, 4, 5].map((seed) =>
     randomFloats(embed * embed, seed).map((value) => value * Math.fround(0.05)),
   );
@@ -133,7 +133,7 @@ function moduleWork(mh, { shape, mask }) {
   };
 }
 
-/** GPT-2 small, with the attention of the shape; native/bench/step_work.cc has the same model. */
+/** GPT-2 small with the attention of the case; native/bench/step_work.cc has the same model. */
 const STEP = { layers: 12, mlp: 3072, vocabulary: 50257, token: 464 };
 
 const matrixElements = ({ heads, width }) => {
@@ -141,7 +141,7 @@ const matrixElements = ({ heads, width }) => {
   return STEP.layers * embed * (4 * embed + 2 * STEP.mlp) + STEP.vocabulary * embed;
 };
 
-/** The keys and values of every layer. */
+/** Number of elements in the keys and values of all layers. */
 const keptElements = ({ heads, width, keys }) => 2 * STEP.layers * keys * heads * width;
 
 /** All parameters except the gains of norms are slices of one array, with GPT-2's initial standard deviation. */
@@ -179,7 +179,7 @@ function stepParameters({ heads, width, keys }) {
   return dict;
 }
 
-/** The model of the step, its parameters, the tokens before, and the one of the step. */
+/** Returns the model of the step, its parameters, the previous tokens, and the token of the step. */
 export function stepModel(shape) {
   const { heads, keys, width } = shape;
   return {
@@ -194,7 +194,7 @@ export function stepModel(shape) {
   };
 }
 
-/** A transformer's step for the next token, which is the last one that its cache has room for. */
+/** Measures a transformer's step for the next token, which fills the last place of its cache. */
 function stepWork(mh, { shape }) {
   const { keys } = shape;
   const { config, dict, capacity, before, token } = stepModel(shape);
@@ -210,7 +210,7 @@ function stepWork(mh, { shape }) {
   return {
     run,
     output: () => out.data.slice(),
-    // Biases, norms, activations, one row of each embedding and the logits are small and left out.
+    // Excludes biases, norms, activations, one row of each embedding and the logits, which are small.
     bytes: 4 * (matrixElements(shape) + keptElements(shape)),
     error: () => stepError({ ...shape, token: STEP.token }, dict, traces, out.data),
   };
@@ -236,7 +236,7 @@ function gemmWork(mh, { shape: { queries: rows, keys: outputs, width } }) {
   };
 }
 
-/** attention(), then attentionBackward(). */
+/** Measures attention() followed by attentionBackward(). */
 function backwardWork(mh, { shape, mask }) {
   const [q, k, v] = inputsOf(shape).map(({ shape: extents, data }) => mh.tensor(extents, data));
   const elements = q.shape.reduce((a, b) => a * b);
@@ -255,13 +255,13 @@ function backwardWork(mh, { shape, mask }) {
   };
 }
 
-/** The rest of the models; native/bench/train_work.cc has the same. */
+/** Sizes of the models' other parts; native/bench/train_work.cc has the same. */
 const TRAIN = {
   'four-jobs': { layers: 1, vocabulary: 24, readouts: 4 },
   induction: { layers: 2, vocabulary: 32, readouts: 1 },
 };
 
-/** Three products for each matrix, and for each pair of tokens the seven of attention. */
+/** Counts three products for each matrix, and seven products of attention for each pair of tokens. */
 function trainOperations({ name, batch, heads, queries, width }) {
   const { layers, vocabulary, readouts } = TRAIN[name];
   const [tokens, embed] = [batch * queries, heads * width];
@@ -274,7 +274,7 @@ const randomWords = (count, vocabulary, seed) =>
     Math.min(Math.fround((Math.fround(number + 1) / 2) * vocabulary), vocabulary - 1),
   );
 
-/** A whole training step: forward, cross-entropy, backward and AdamW, on random tokens. */
+/** Measures a whole training step: forward, cross-entropy, backward and AdamW, on random tokens. */
 function trainWork(mh, { shape: { name, batch, heads, queries, width } }) {
   const { layers, vocabulary, readouts } = TRAIN[name];
   const config = {
@@ -283,7 +283,7 @@ function trainWork(mh, { shape: { name, batch, heads, queries, width } }) {
   };
   const model = mh.transformer(config);
   model.initialise({ seed: 1 });
-  // A rate at which the parameters stay what they are, so that all runs are alike.
+  // A tiny rate leaves the parameters almost unchanged, so that all runs are alike.
   const trainer = mh.trainer(model, { learningRate: 1e-12 });
   const tokens = randomWords(batch * queries, vocabulary, SEEDS.q);
   const targets = randomWords(batch * queries * readouts, vocabulary, SEEDS.dOut);

@@ -4,8 +4,8 @@ import { MultiheadError } from './errors.js';
 import { describe, unreadable } from './tensor.js';
 
 /**
- * Throws `E_OPTION` unless `signal` is undefined or looks like an AbortSignal. Not instanceof: the
- * signal may come from another realm, such as an iframe.
+ * Throws `E_OPTION` unless `signal` is undefined or looks like an AbortSignal. Avoids instanceof, because the signal
+ * may come from another realm, such as an iframe.
  */
 export function checkSignal(signal: unknown): void {
   if (signal === undefined) return;
@@ -23,7 +23,7 @@ export function checkSignal(signal: unknown): void {
   });
 }
 
-/** @param what the call that was aborted: "load" */
+/** @param what name of the aborted call, for example "load" */
 export function abortedError(signal: AbortSignal, what: string): MultiheadError {
   const cause: unknown = signal.reason;
   return new MultiheadError('E_ABORTED', {
@@ -35,7 +35,7 @@ export function abortedError(signal: AbortSignal, what: string): MultiheadError 
   });
 }
 
-/** The promise, or a rejection as soon as the signal is aborted. */
+/** Settles like the promise, or rejects as soon as the signal is aborted. */
 export async function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined, what: string): Promise<T> {
   if (signal === undefined) return promise;
   let onAbort = (): void => {};

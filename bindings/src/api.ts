@@ -1,4 +1,4 @@
-// What every entry point exports besides load().
+// Exports that every entry point has in addition to load().
 
 export { MultiheadError } from './errors.js';
 export { preferredBuild } from './features.js';

@@ -1,16 +1,17 @@
-// The block of WebAssembly memory in which a call finds its arguments, and JavaScript its results. What stands in it, and in which order, wire.ts says.
+// The block of WebAssembly memory that passes arguments to a call and numbers back. wire.ts defines its contents and
+// order.
 
 import { MultiheadError } from './errors.js';
 import { blockLength, dtypes } from './tables.js';
 import type { DType } from './types.js';
 import { utf8Decoder } from './utf8.js';
 
-/** The numbers of dtypes on the wire. The core does not look at that of booleans. */
+/** Codes of the dtypes in the block. The core does not read the code of booleans. */
 const dtypeCodes: Record<DType, number> = { ...dtypes, bool: 0 };
 
-// Types of whole numbers, by the C++ type that the core reads. WebAssembly takes a number outside of that range modulo
-// 2³², so the functions of wire.ts accept these types alone. checkCount(), checkWhole() and checkExtents() make them, and
-// results of the core have them. The symbols exist for the compiler alone.
+// Types of whole numbers, named after the C++ types that the core reads. WebAssembly reduces a number outside the range
+// modulo 2³², so the functions of wire.ts accept only these types. checkCount(), checkWhole() and checkExtents() return
+// them, and results of the core have them. The symbols exist only in the type system.
 declare const int32: unique symbol;
 declare const uint32: unique symbol;
 declare const int64: unique symbol;
@@ -33,18 +34,18 @@ export type Count = 0 | 1 | (number & Fits32 & FitsUnsigned32);
 /** A shape that the core can read. */
 export type Extents = readonly Count[];
 
-/** Where a tensor lies and how it is shaped: row-major without gaps. */
+/** Address and shape of a tensor; row-major without gaps. */
 export interface Operand<D extends DType = DType> {
   readonly address: Uint32;
   readonly dtype: D;
   readonly shape: Extents;
 }
 
-/** Numbers, or the bytes of a text, in a row; address 0 with length 0 is "not given". */
+/** Consecutive numbers, or the bytes of a text. Address 0 with length 0 means "not given". */
 export interface Span<E extends 'f32' | 'i32' | 'text'> {
   readonly address: Uint32;
   readonly length: Uint32;
-  /** For the compiler alone: no span has it. */
+  /** Used only by the type checker; no span has this property. */
   readonly elements?: E;
 }
 
@@ -54,17 +55,20 @@ export interface Whole64 {
   readonly high: Uint32;
 }
 
-/** What this file needs of the core. */
+/** The part of the core that this file needs. */
 interface Core {
   /** Replaced whenever the memory grows. */
   readonly HEAPU8: Uint8Array;
   argumentBlock(): number;
 }
 
-/** Made by the first load(): importing the package runs nothing. */
+/** Created by the first load(), because importing the package runs no code. */
 let decoder: TextDecoder | undefined;
 
-/** A function of wire.ts calls begin() and writes. After close() comes the call: nothing may allocate in between. */
+/**
+ * A function of wire.ts calls begin(), writes the arguments and calls close(). Nothing may allocate between close() and
+ * the call of the core.
+ */
 export class Arguments {
   readonly #core: Core;
   readonly #address: number;
@@ -82,7 +86,7 @@ export class Arguments {
     this.#next = 1;
   }
 
-  /** Tells the core how many numbers there are: it reads as many, or refuses the call. */
+  /** Writes the count of numbers, which the core compares with the count that it reads. */
   close(): void {
     if (this.#next > 1 && this.#block.length === 0) throw otherArguments();
     this.#refresh();
@@ -90,7 +94,7 @@ export class Arguments {
     this.#next = 1;
   }
 
-  /** Growth of the memory detaches the view. */
+  /** Makes a new view after growth of the memory has detached the old one. */
   #refresh(): void {
     if (this.#block.length > 0) return;
     this.#block = new Float64Array(this.#core.HEAPU8.buffer, this.#address, blockLength);
@@ -115,7 +119,7 @@ export class Arguments {
     this.#block[at + 1] = high;
   }
 
-  /** Undefined is "not given", rank 0; a scalar has rank −1. */
+  /** Undefined means "not given" and has rank 0; a scalar has rank −1. */
   tensor(operand: Operand | undefined): void {
     if (operand === undefined) {
       this.number(0);
@@ -137,7 +141,7 @@ export class Arguments {
     this.#block[at + 1] = length;
   }
 
-  /** The place of the next numbers. */
+  /** Reserves `count` places; returns the index of the first. */
   #take(count: number): number {
     const at = this.#next;
     this.#next = at + count;
@@ -145,7 +149,9 @@ export class Arguments {
     return at;
   }
 
-  /** What a call has written into the block: the same object at every call, at its beginning. */
+  /**
+   * Numbers that the last call has written into the block. Every call returns the same object, reset to the beginning.
+   */
   results(): Results {
     this.#refresh();
     this.#results ??= new Results(this.#core);
@@ -205,7 +211,7 @@ export class Results {
   }
 }
 
-/** A fault of the package, which no caller can cause. */
+/** The error for a mismatch between package and .wasm, which no caller can cause. */
 export const otherArguments = (): MultiheadError =>
   new MultiheadError('E_FATAL', {
     argument: 'multihead',

@@ -52,7 +52,7 @@ interface Axes {
 }
 const axes: Axes = { q: '(B, H_q, N_q, d_k)', k: '(B, H_kv, N_k, d_k)', v: '(B, H_kv, N_k, d_v)' };
 
-/** q, k and v with as many axes as stated. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/** Reads q, k and v and checks the number of axes. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function readInputs(
   operands: Operands,
   q: FloatTensorLike,
@@ -77,7 +77,7 @@ export function attentionInputs(
   v: FloatTensorLike,
 ) {
   const { query, key, value } = readInputs(operands, q, k, v, axes);
-  // By index, because iterators are slow on frozen arrays: see checkExtents().
+  // Destructure by index, because iterators are slow on frozen arrays: see checkExtents().
   const { 0: batch = 0, 1: heads = 0, 2: queries = 0, 3: width = 0 } = query.shape;
   const { 2: keys = 0, 3: valueDim = 0 } = value.shape;
   const extents: CallExtents = { batch, heads, queries, keys, width };

@@ -24,7 +24,9 @@ export const elsewhereThanBackward = {
 
 export const wholeCall: Readonly<wire.BackwardPart> = { firstBatch: 0, firstHead: 0, jobs: 0 };
 
-/** @param part where the inputs lie in a whole call, of which they are some batch entries and heads; for a pool */
+/**
+ * @param part position of the inputs in a whole call, if they are only some of its batch entries and heads; for a pool
+ */
 export function attentionBackward<const R extends readonly GradientName[] | undefined>(
   runtime: Runtime,
   givenInputs: AttentionBackwardInputs,
@@ -43,7 +45,7 @@ export function attentionBackward<const R extends readonly GradientName[] | unde
       dQ: query.shape,
       dK: key.shape,
       dV: value.shape,
-      // Without a bias, the core refuses dBias whatever its shape.
+      // The core rejects dBias without a bias, so any shape will do here.
       dBias: masking.bias?.shape ?? [1],
     };
     const gradients = prepareGradients(options, shapes, extents, operands);

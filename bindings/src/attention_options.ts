@@ -1,4 +1,4 @@
-// From MaskOptions to the record of the wire. Types are checked here, values in the core.
+// Converts MaskOptions to the record that the core reads. Types are checked here, values in the core.
 
 import type { Count, Int64, Uint32, Whole64 } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -31,7 +31,7 @@ export const maskNames = [
   'rope',
 ] as const satisfies readonly (keyof MaskOptions)[];
 
-/** The extents of a call. They are the lengths that its options must have. */
+/** Extents of a call, which determine the lengths of its options. */
 export interface CallExtents {
   readonly batch: number;
   readonly heads: Count;
@@ -69,7 +69,7 @@ export const noOptions: Readonly<wire.AttentionOptions> = {
   precision: precisions.f32,
 };
 
-/** The names in `options` have been checked. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/** Converts options whose names have been checked. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function attentionOptions(
   options: MaskOptions,
   operands: Operands,
@@ -107,7 +107,7 @@ const named: Readonly<Record<string, Aligned>> = {
 };
 const alignmentNames = "'topLeft', 'bottomRight', 'bottomRightOfLength' or { offset: a whole number }";
 
-/** Undefined if `value` is no alignment. Throws `E_OPTION` for an offset that is not a whole number. */
+/** Reads an alignment; undefined for any other value. Throws `E_OPTION` for an offset that is not a whole number. */
 function alignmentOf(value: unknown, argument: string): Aligned | undefined {
   if (typeof value === 'string' && Object.hasOwn(named, value)) return named[value];
   if (typeof value !== 'object' || value === null || !('offset' in value)) return undefined;
@@ -184,10 +184,10 @@ function setQkNorm(
   if (norm.epsilon !== undefined) record.qkNormEpsilon = checkNumber(norm.epsilon, 'qkNorm.epsilon');
 }
 
-/** The names in {@link RopeRotation}, which has no positions. */
+/** Names in {@link RopeRotation}, which excludes positions. */
 export const rotationNames = ['style', 'base', 'rotaryDim'] as const;
 
-/** The names in `rope` have been checked. Throws `E_OPTION`. */
+/** Converts a `rope` whose names have been checked. Throws `E_OPTION`. */
 export function ropeRecord(rope: MaskOptions['rope'] & object): wire.Rope {
   const style = checkChoice(rope.style, ['interleaved', 'half'], 'rope.style');
   return {
@@ -218,7 +218,7 @@ function setDropout(record: wire.AttentionOptions, dropout: MaskOptions['dropout
   record.dropoutSeed = seedWords(seed, 'dropout.seed');
 }
 
-/** A seed in two words. Throws `E_OPTION`. */
+/** Splits a seed into two 32-bit words. Throws `E_OPTION`. */
 export function seedWords(seed: unknown, argument: string): Whole64 {
   const whole = typeof seed === 'bigint' || Number.isSafeInteger(seed);
   const words = whole ? BigInt(seed as bigint | number) : -1n;

@@ -1,5 +1,5 @@
-// One part of a call of attention(), for the workers of a pool. The core plans it as the whole call, so that the
-// parts together give the bits of mh.attention().
+// One part of a call of attention(), for the workers of a pool. The core plans the part like the whole call, so that
+// the joined parts are bit-identical to mh.attention().
 
 import type { Operand, Span, Uint32 } from './arguments.js';
 import { attentionInputs, attentionReturns } from './attention.js';
@@ -18,7 +18,7 @@ import type { TypedArray } from './typed_arrays.js';
 import type { AttentionOptions, AttentionReturn, DType, FloatDType, FloatTensorLike, Shape } from './types.js';
 import * as wire from './wire.js';
 
-/** A call that has been checked, and how the core divides it. */
+/** A checked call, and the core's plan to divide it. */
 export interface DividedCall {
   readonly parts: wire.AttentionParts;
   readonly q: ReadTensor<FloatDType>;
@@ -28,16 +28,16 @@ export interface DividedCall {
   readonly bias: ReadTensor<'f32'> | undefined;
   /** All arrays that the workers read, by argument: the tensors above and the arrays in the options. */
   readonly arrays: ReadonlyMap<string, () => TypedArray>;
-  /** Whether it is one sequence of a call of attentionVarlen(). */
+  /** True if it is one sequence of a call of attentionVarlen(). */
   readonly packed: boolean;
-  /** out, then those of `return` in the order of the core, then captures. */
+  /** Outputs in the core's order: `out`, then the results named in `return`, then captures. */
   readonly outputs: readonly (OutputSpec & { readonly name: string; readonly shape: Shape })[];
 }
 
-/** For operands that the core checks and does not read: any address but 0. */
+/** Address of operands that the core checks but does not read; must not be 0. */
 const nowhere = 64 as Uint32;
 
-/** Operands of a call that is checked alone: tensors are not copied to the core. */
+/** Operands of a call that is checked but not run: tensors are not copied to the core. */
 class UncopiedOperands extends Operands {
   readonly #read = new Map<string, ReadTensor>();
   readonly arrays = new Map<string, () => TypedArray>();
@@ -63,9 +63,9 @@ class UncopiedOperands extends Operands {
 const optionNames = [...maskNames, 'return', 'outDtype', 'capture'] as const;
 
 /**
- * Checks a call as mh.attention() does, without copying the tensors. Throws what mh.attention() throws.
+ * Checks a call without copying the tensors. Throws the same errors as mh.attention().
  *
- * @param packed whether the tensors, with a batch of one, are one sequence of a call of attentionVarlen()
+ * @param packed true if the tensors, with a batch of one, are one sequence of an attentionVarlen() call
  */
 export function divideAttention(
   runtime: Runtime,
@@ -135,7 +135,7 @@ function capturesOf(captures: AttentionOptions['capture'], scores: Shape, operan
   return readCapture(captures, scores, operands);
 }
 
-/** Bytes of the memory of this instance, or of a buffer that was sent. */
+/** A view of bytes in this instance's memory, or in a buffer that was sent. */
 const bytesAt = (buffer: ArrayBufferLike, offset: number, length: number): Uint8Array =>
   new Uint8Array(buffer as ArrayBuffer, offset, length);
 
@@ -210,7 +210,7 @@ function floatsOf(bytes: Uint8Array): Float32Array {
 export const isElsewhere = ({ name }: OutputSpec, sharedOut: Place | undefined): boolean =>
   name === 'out' && sharedOut !== undefined;
 
-/** Writes the rows that were computed into the slot one behind the other, or to their place in shared memory. */
+/** Writes the computed rows into the slot without gaps, or to their place in shared memory. */
 function sendResults(
   memory: ArrayBufferLike,
   outputs: readonly (OutputSpec & { readonly address: number })[],

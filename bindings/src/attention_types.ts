@@ -21,10 +21,8 @@ export type Alignment =
     };
 
 /**
- * Causal masking. With an {@link Alignment}, query i sees key j only if j ≤ p, the query's position;
- * with `false`, every key is visible.
- *
- * `true` is refused, because frameworks disagree on what it means when N_q ≠ N_k.
+ * Causal masking. With an {@link Alignment}, query i sees key j only if j ≤ p, the query's position; with `false`,
+ * every key is visible. `true` is an error, because frameworks disagree on its meaning when N_q ≠ N_k.
  */
 export type Causal = false | Alignment;
 
@@ -38,16 +36,15 @@ export interface Window {
   /** A whole number ≥ 0, or −1 for an open side. Default −1. */
   readonly right?: number | undefined;
   /**
-   * How queries align with keys in a call that is not causal. Default `'topLeft'`. A causal call states
-   * its alignment in `causal`: a different one here is an error. So is an alignment without `left` or
-   * `right`.
+   * Alignment of queries with keys in a call that is not causal. Default `'topLeft'`. A causal call states its
+   * alignment in `causal`. It is an error to state a different one here, or to state one without `left` or `right`.
    */
   readonly align?: Alignment | undefined;
 }
 
 /**
- * Root-mean-square normalisation of each query and key vector, before RoPE, as in Qwen3 and Gemma 3
- * (QK-norm, arXiv:2302.05442): x / √(mean(x²) + epsilon) · gain.
+ * Root-mean-square normalization of each query and key vector, before RoPE, as in Qwen3 and Gemma 3 (QK-norm,
+ * arXiv:2302.05442): x / √(mean(x²) + epsilon) · gain.
  */
 export interface QkNorm {
   /** (d_k). Default 1 everywhere. */
@@ -59,8 +56,8 @@ export interface QkNorm {
 }
 
 /**
- * Rotary position embedding (RoPE, arXiv:2104.09864): of the rotaryDim / 2 pairs of elements, pair c is
- * rotated by the angle position · base^(−2c / rotaryDim): (x, y) becomes (x cos − y sin, x sin + y cos).
+ * Rotary position embedding (RoPE, arXiv:2104.09864). Pair c of the rotaryDim / 2 pairs of elements is rotated by the
+ * angle position · base^(−2c / rotaryDim): (x, y) becomes (x cos − y sin, x sin + y cos).
  */
 export interface RopeRotation {
   /**
@@ -89,11 +86,9 @@ export interface Rope extends RopeRotation {
 }
 
 /**
- * Each weight is set to 0 with probability p, and the others are multiplied by 1 / (1 − p), as in
- * `torch.nn.functional.dropout`.
- *
- * The mask is a pure function of (seed, b, h, i, j), the same in every build and on every machine: with
- * Philox 4×32-10 (Salmon et al., SC 2011), key = (low, high 32 bits of the seed) and counter =
+ * Sets each weight to 0 with probability p, and multiplies the others by 1 / (1 − p), as in
+ * `torch.nn.functional.dropout`. The mask is a pure function of (seed, b, h, i, j), the same in every build and on
+ * every machine: with Philox 4×32-10 (Salmon et al., SC 2011), key = (low, high 32 bits of the seed) and counter =
  * (⌊j/4⌋, i, h, b), weight j is kept iff word j mod 4 ≥ round(p · 2³²), with p as a 32-bit float.
  */
 export interface Dropout {
@@ -214,8 +209,8 @@ export interface OutputOptions<
   /** Tensor to write to, returned as `out`. It must not be one of the inputs. Default a new one. */
   readonly out?: Tensor<O> | undefined;
   /**
-   * The dtype of `out`, independent of those of q, k and v. Results are rounded to nearest, ties to
-   * even. Default the dtype of the `out` tensor if one is given, else `'f32'`.
+   * Dtype of `out`, independent of the dtypes of q, k and v. Results are rounded to nearest, ties to even. Default the
+   * dtype of the `out` tensor if one is given, else `'f32'`.
    */
   readonly outDtype?: O | undefined;
   /** Any number of captures; `captures` has their results in this order. Default none. */

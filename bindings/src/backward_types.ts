@@ -5,8 +5,8 @@ import type { MaskOptions, VarlenOptions } from './attention_types.js';
 import type { FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor_types.js';
 
 /**
- * Inputs of {@link Multihead.attentionBackward}. The other results of a call of attention() are ignored, so
- * that `{ q, k, v, ...result, dOut }` is one.
+ * Inputs of {@link Multihead.attentionBackward}. Other properties that a result of attention() may have are ignored, so
+ * `{ q, k, v, ...result, dOut }` works.
  */
 export interface AttentionBackwardInputs {
   /** (B, H_q, N_q, d_k) */
@@ -17,16 +17,13 @@ export interface AttentionBackwardInputs {
   readonly v: FloatTensorLike;
   /** (B, H_q, N_q, d_v): the output of attention() */
   readonly out: FloatTensorLike;
-  /** (B, H_q, N_q): what attention() gives for `return: ['lse']` */
+  /** (B, H_q, N_q): the log-sum-exp that attention() returns with `return: ['lse']` */
   readonly lse: TensorLike;
   /** (B, H_q, N_q, d_v): the gradient of the loss with respect to `out` */
   readonly dOut: FloatTensorLike;
 }
 
-/**
- * Gradients of the loss. Each has the shape of what it is the gradient of, and is an array where that is
- * one.
- */
+/** Gradients of the loss. Each has the shape of its input, and is an array if the input is an array. */
 export interface AttentionGradients {
   /** (B, H_q, N_q, d_k) */
   readonly dQ: Tensor;
@@ -34,13 +31,13 @@ export interface AttentionGradients {
   readonly dK: Tensor;
   /** (B, H_kv, N_k, d_v) */
   readonly dV: Tensor;
-  /** The shape of `bias`: summed over the axes along which the bias is shared. 0 where a key is hidden. */
+  /** The shape of `bias`: summed over the axes that the bias broadcasts along. A hidden key adds 0. */
   readonly dBias: Tensor;
   /** (H_q) */
   readonly dSinks: Float32Array;
-  /** (d_k), of `qkNorm.qGain`; of a gain of 1 if that is not given. */
+  /** (d_k): gradient of `qkNorm.qGain`. Without `qGain`, the gradient for a gain of 1. */
   readonly dQGain: Float32Array;
-  /** (d_k), of `qkNorm.kGain`; of a gain of 1 if that is not given. */
+  /** (d_k): gradient of `qkNorm.kGain`. Without `kGain`, the gradient for a gain of 1. */
   readonly dKGain: Float32Array;
 }
 
@@ -52,29 +49,29 @@ export type GivenGradients = {
   readonly [N in 'dQ' | 'dK' | 'dV' | 'dBias']?: Tensor | undefined;
 };
 
-/** Options of {@link Multihead.attentionBackward}: those that the call of attention() had, and these. */
+/** Options of {@link Multihead.attentionBackward}: all options of the attention() call, plus the options below. */
 export interface AttentionBackwardOptions<
   R extends readonly GradientName[] | undefined = readonly GradientName[] | undefined,
 > extends MaskOptions {
   /**
-   * The gradients to compute. Default: `dQ`, `dK` and `dV`, and those of the options given: `dBias`,
-   * `dSinks`, `dQGain`, `dKGain`. State them to skip one, such as that of a constant bias. `dQGain` needs
-   * `dQ` beside it, and `dKGain` needs `dK`.
+   * Gradients to compute. Default: `dQ`, `dK` and `dV`, plus the gradient of each given option: `dBias`, `dSinks`,
+   * `dQGain`, `dKGain`. State the names to skip one, for example the gradient of a constant bias. `dQGain` requires
+   * `dQ`, and `dKGain` requires `dK`.
    */
   readonly return?: R | undefined;
   /** Tensors to write to, returned under the same names. Default new ones. */
   readonly out?: GivenGradients | undefined;
   /**
-   * Whether one row of `lse` is compared with the inputs, so that an `lse` of another call is refused.
-   * Default `true`. `false` for one part of the keys: `k` and `v` are then those of the part, `out` and `lse`
-   * those of {@link Multihead.mergeAttention} over all parts; `dQ` is the sum over the parts.
+   * True: one row of `lse` is compared with the inputs, so that an `lse` of another call is an error. `false` is for
+   * gradients of one part of the keys: `k` and `v` are then that part, `out` and `lse` are the result of
+   * {@link Multihead.mergeAttention} over all parts, and the full `dQ` is the sum over the parts. Default `true`.
    */
   readonly checkLse?: boolean | undefined;
 }
 
 /**
- * The requested {@link AttentionGradients}. Without `return`, those of options are optional; if the type of
- * `return` does not state the names, all are. The caller disposes the tensors.
+ * The requested {@link AttentionGradients}. Without `return`, gradients of options are optional; if the type of
+ * `return` does not state the names, all gradients are optional. The caller disposes the tensors.
  */
 export type AttentionBackwardResult<
   R extends readonly GradientName[] | undefined = undefined,
@@ -87,19 +84,22 @@ export type AttentionBackwardResult<
 /** The name of a gradient of {@link Multihead.attentionVarlenBackward}. */
 export type VarlenGradientName = Exclude<GradientName, 'dBias'>;
 
-/** Options of {@link Multihead.attentionVarlenBackward}: those that the call of attentionVarlen() had, and these. */
+/**
+ * Options of {@link Multihead.attentionVarlenBackward}: all options of the attentionVarlen() call, plus the options
+ * below.
+ */
 export interface VarlenBackwardOptions<
   R extends readonly VarlenGradientName[] | undefined = readonly VarlenGradientName[] | undefined,
 > extends Omit<VarlenOptions, 'return' | 'out' | 'outDtype'> {
-  /** As in {@link AttentionBackwardOptions}. */
+  /** Gradients to compute: see {@link AttentionBackwardOptions.return}. */
   readonly return?: R | undefined;
   /** Tensors to write to, returned under the same names. Default new ones. */
   readonly out?: Omit<GivenGradients, 'dBias'> | undefined;
-  /** As in {@link AttentionBackwardOptions}, for one row of each sequence. */
+  /** See {@link AttentionBackwardOptions.checkLse}; compares one row of each sequence. */
   readonly checkLse?: boolean | undefined;
 }
 
-/** As {@link AttentionBackwardResult}, without `dBias`. */
+/** The requested gradients, like {@link AttentionBackwardResult} without `dBias`. */
 export type VarlenBackwardResult<R extends readonly VarlenGradientName[] | undefined = undefined> = Omit<
   AttentionBackwardResult<R>,
   'dBias'
@@ -110,13 +110,13 @@ export type VarlenBackwardResult<R extends readonly VarlenGradientName[] | undef
  * the gradients of parameters are on the JavaScript heap.
  */
 export interface ModuleGradients {
-  /** The shape of the query. Of an input that is also key or value by default: the sum of all its uses. */
+  /** The shape of the query. If the query also serves as key or value, the sum over all its uses. */
   readonly dQuery: Tensor;
-  /** The shape of the key; only if there was one. */
+  /** The shape of the key; present only if a key was given. */
   readonly dKey?: Tensor;
-  /** The shape of the value; only if there was one. */
+  /** The shape of the value; present only if a value was given. */
   readonly dValue?: Tensor;
-  /** Under the names and in the shapes of `stateDict()`. */
+  /** Gradients by parameter name, with the names and shapes of `stateDict()`. */
   readonly parameters: Record<string, PlainTensor>;
 }
 
@@ -124,6 +124,6 @@ export interface ModuleGradients {
 export interface BlockGradients {
   /** (B, N, embedDim) */
   readonly dX: Tensor;
-  /** On the JavaScript heap, under the names and in the shapes of `stateDict()`. */
+  /** Gradients by parameter name, with the names and shapes of `stateDict()`; on the JavaScript heap. */
   readonly parameters: Record<string, PlainTensor>;
 }

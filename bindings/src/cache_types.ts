@@ -10,8 +10,7 @@ import type {
 import type { FloatDType, FloatTensorLike } from './tensor_types.js';
 
 /**
- * How a cache stores its tokens:
- *
+ * Memory layout of a cache:
  * - `'contiguous'`: memory for `capacity` tokens per batch entry; a longer entry is an error
  * - `'ring'`: the same memory; new tokens overwrite the oldest. For sliding windows
  * - `'paged'`: pages of `pageSize` tokens, taken from a pool as sequences grow (arXiv:2309.06180)
@@ -42,15 +41,13 @@ export interface KVCacheConfig {
   readonly dtype?: CacheDType | undefined;
   /** Tokens per page, only with `'paged'`. Default 16. */
   readonly pageSize?: number | undefined;
-  /**
-   * Pages in the pool, only with `'paged'`. Default as many as all entries need at full `capacity`.
-   */
+  /** Pages in the pool, only with `'paged'`. Default: enough for all entries at full `capacity`. */
   readonly pages?: number | undefined;
 }
 
 /**
- * Options of {@link KVCache.attend}. For RoPE and QK-norm, rotate ({@link Multihead.rotate}) and
- * normalise keys before append(), and queries before attend().
+ * Options of {@link KVCache.attend}. Apply RoPE ({@link Multihead.rotate}) and QK-norm to keys before append(), and to
+ * queries before attend().
  */
 export interface CacheAttendOptions<
   R extends readonly AttentionReturn[] = readonly AttentionReturn[],
@@ -77,13 +74,13 @@ export interface KVCache {
   readonly valueDim: number;
   /** The most tokens that one entry holds. */
   readonly capacity: number;
-  /** How tokens lie in memory. */
+  /** Memory layout of the tokens. */
   readonly layout: CacheLayout;
-  /** Of the stored keys and values. */
+  /** Dtype of the stored keys and values. */
   readonly dtype: CacheDType;
   /** Size of keys, values, scales and page tables in bytes; part of {@link MemoryInfo.bytes}. */
   readonly bytes: number;
-  /** Whether dispose() was called. */
+  /** True once dispose() was called. */
   readonly disposed: boolean;
 
   /**
@@ -143,6 +140,6 @@ export interface KVCache {
   firstKept(batch?: number): number;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
-  /** As dispose(), for `using`. */
+  /** Calls dispose(), for `using`. */
   [Symbol.dispose](): void;
 }

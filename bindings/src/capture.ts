@@ -1,4 +1,4 @@
-// Captures of scores: of which stage, heads and rows, and into which tensor.
+// Captures of scores: checks stage, heads and rows, and chooses the tensor to write to.
 
 import type { Count, Span } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -11,11 +11,11 @@ import type * as wire from './wire.js';
 
 const stages = namesOf(scoreStages) satisfies readonly ScoreStage[];
 
-/** The number of a stage on the wire. Throws `E_OPTION`. */
+/** Converts a stage to its number in the core. Throws `E_OPTION`. */
 export const stageCode = (stage: unknown, argument: string): wire.ScoreCapture['stage'] =>
   scoreStages[checkChoice(stage, stages, argument)];
 
-/** The first row and the number of rows; by default all. Throws `E_OPTION` for rows beyond the last query. */
+/** Returns the first row and the number of rows; by default all. Throws `E_OPTION` for rows beyond the last query. */
 export function checkRows(rows: unknown, queries: number, argument: string): [Count, Count] {
   if (rows === undefined) return [0, checkCount(queries, argument, 0)];
   if (Array.isArray(rows) && rows.length === 2) {
@@ -30,7 +30,10 @@ export function checkRows(rows: unknown, queries: number, argument: string): [Co
   });
 }
 
-/** Some of `count` query heads. Throws `E_OPTION` for an empty list, a head that does not exist, and a head that stands twice. */
+/**
+ * Converts a selection of `count` query heads. Throws `E_OPTION` for an empty list, a head that does not exist, and a
+ * repeated head.
+ */
 export function headsSpan(
   heads: unknown,
   count: number,
@@ -54,7 +57,7 @@ export function headsSpan(
   return operands.span(Int32Array.from(chosen), 'i32', argument);
 }
 
-/** A capture that has been checked, without the tensor that it goes to. */
+/** A checked capture, without its output tensor. */
 interface ReadCapture {
   readonly record: Omit<wire.ScoreCapture, 'out'>;
   /** The query heads in the order of the result; undefined for all. */
@@ -63,7 +66,7 @@ interface ReadCapture {
   readonly shape: Shape;
 }
 
-/** `scores` is the shape (B, H_q, N_q, N_k) of all scores. */
+/** Checks the captures. `scores` is the shape (B, H_q, N_q, N_k) of all scores. */
 export function readCapture(captures: unknown, scores: Shape, operands: Operands): ReadCapture[] {
   if (!Array.isArray(captures)) {
     throw new MultiheadError('E_OPTION', {
@@ -88,7 +91,7 @@ export function readCapture(captures: unknown, scores: Shape, operands: Operands
   });
 }
 
-/** With a new tensor for each. `scores` is the shape (B, H_q, N_q, N_k) of all scores. */
+/** Checks the captures and makes a tensor for each. `scores` is the shape (B, H_q, N_q, N_k) of all scores. */
 export function captureRecords(
   captures: unknown,
   scores: Shape,

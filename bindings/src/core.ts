@@ -1,5 +1,5 @@
 /**
- * Attention, its caches and scores, and what belongs to them, with a WebAssembly module that has nothing else.
+ * Attention, its caches and scores, with a smaller WebAssembly module that contains nothing else.
  *
  * @module multihead/core
  */

@@ -1,4 +1,4 @@
-// What multihead/core exports besides load().
+// Exports that multihead/core has in addition to load().
 
 export { MultiheadError } from './errors.js';
 export { preferredBuild } from './features.js';

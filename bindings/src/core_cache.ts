@@ -1,4 +1,4 @@
-// What the caches of attention, layers and stacks have in common.
+// Code shared by the caches of attention, modules and transformers.
 
 import type { Count, Int32 } from './arguments.js';
 import { CoreObject } from './core_object.js';
@@ -52,16 +52,16 @@ export function checkStorage(config: Storage): CheckedStorage {
     layout: checkChoice(layout, layoutNames, 'layout'),
     dtype: checkChoice(dtype, dtypeNames, 'dtype'),
     pageSize: checkCount(pageSize, 'pageSize'),
-    // The core takes 0 for as many pages as a full cache needs.
+    // The core replaces 0 by the number of pages that a full cache needs.
     pages: pages === undefined ? 0 : checkCount(pages, 'pages'),
   };
 }
 
 type HeadExtents = Pick<wire.KVCacheConfig, 'kvHeads' | 'headDim' | 'valueDim'>;
 
-/** The core's calls for caches of one kind. */
+/** Functions of the core for caches of one kind. */
 export interface CacheDoor {
-  /** Reads the configuration from the block. Gives a handle above 0, or minus a CallStatus. */
+  /** Reads the configuration from the block. Returns a handle above 0, or a negated CallStatus. */
   create(): Int32;
   bytes(handle: Int32): number;
   release(handle: Int32): void;

@@ -1,4 +1,4 @@
-// What multihead/core loads.
+// Contents that multihead/core loads.
 
 import createGlue from './core_glue.js';
 import { createCore } from './core_operations.js';

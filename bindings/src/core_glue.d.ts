@@ -1,2 +1,2 @@
-// Emscripten's glue for the two builds of multihead/core; build.mjs puts it beside the compiled modules.
+// Emscripten's glue for the two builds of multihead/core; build.mjs writes it next to the compiled modules.
 export { default } from './glue.js';

@@ -1,4 +1,4 @@
-// The simd128 build of multihead/core inside of JavaScript, for bundles that have no files beside them.
+// The simd128 build of multihead/core inside JavaScript, for bundles without separate files.
 
 import wasm from './core_inline_wasm.js';
 import type { WasmFiles } from './source.js';

@@ -1,4 +1,4 @@
-// What layers, blocks and stacks have in common: the handle of a module of the core, and its parameters.
+// Base class of modules, blocks and transformers: a handle to a module in the core, and its parameters.
 
 import type { Int32 } from './arguments.js';
 import { CoreObject, type ObjectName } from './core_object.js';
@@ -11,31 +11,37 @@ import { loadStateDict, takeStateDict } from './state_dict.js';
 import type { ParameterNames } from './tables.js';
 import type { ModuleCacheConfig, PlainTensor } from './types.js';
 
-/** The core's calls for modules of one kind. */
+/** Functions of the core for modules of one kind. */
 export interface ModuleDoor extends ObjectName {
-  /** Reads the configuration from the block. Gives a handle above 0, or minus a CallStatus. */
+  /** Reads the configuration from the block. Returns a handle above 0, or a negated CallStatus. */
   create(): Int32;
   release(handle: Int32): void;
-  /** Reads the parameters that were pushed; in a team those of the member's share, unless `whole` is 1. Gives a CallStatus. */
+  /** Reads the pushed parameters: in a team only the member's share, unless `whole` is 1. Returns a CallStatus. */
   load(handle: Int32, names: ParameterNames, whole: 0 | 1): Int32;
-  /** The elements of the parameters that this instance has. */
+  /** Number of parameter elements that this instance stores. */
   parameters(handle: Int32): number;
-  /** Lists the parameters, or nothing if `sharesAlone` is 1 and this instance has all of them. Gives a CallStatus. */
+  /**
+   * Lists the parameters. With `sharesAlone` 1, lists nothing if this instance stores all of them. Returns a
+   * CallStatus.
+   */
   state(handle: Int32, sharesAlone: 0 | 1): Int32;
-  /** As create(), for a cache. */
+  /** Like create(), for a cache. */
   createCache(handle: Int32): Int32;
-  /** How a module gets its parameters, if loadStateDict() is not the only way. */
+  /** Other ways to set the parameters besides loadStateDict(), for error messages. */
   readonly filling?: string;
 }
 
 export abstract class CoreModule extends CoreObject {
   readonly #door: ModuleDoor;
-  /** The holding, which must not refer to the module, has the same object. */
+  /**
+   * Shared with the cleanup record that the finalizer gets. That record must not reference the module, or the module
+   * would never be collected.
+   */
   readonly #memory: { parameters?: SharedParameters };
-  /** The ParameterNames of its parameters. */
+  /** Naming scheme with which the parameters were loaded. */
   #names: ParameterNames = 0;
 
-  /** `write` writes the configuration into the block. */
+  /** Calls `write` to write the configuration into the block, and creates the module. */
   constructor(runtime: Runtime, write: (operands: Operands) => void, door: ModuleDoor) {
     const handle = call(runtime, (operands) => {
       write(operands);
@@ -59,8 +65,8 @@ export abstract class CoreModule extends CoreObject {
   }
 
   /**
-   * From now on this instance has all parameters, which gradients need. Until then a member of a team has a share of
-   * them. Throws `E_OPTION`, `E_MEMORY`.
+   * Gives this instance all parameters, which gradients need. In a team, a member stores only its share until then.
+   * Throws `E_OPTION`, `E_MEMORY`.
    */
   takeAll(): void {
     this.ready();
@@ -100,7 +106,7 @@ export abstract class CoreModule extends CoreObject {
     void this.parameters;
   }
 
-  /** `names` is a ParameterNames, which layers ignore. */
+  /** `names` is the naming scheme; attention modules ignore it. */
   protected load(dict: unknown, names: ParameterNames = 0, whole: 0 | 1 = 0): void {
     const { runtime } = this;
     this.assertLive();
@@ -110,7 +116,7 @@ export abstract class CoreModule extends CoreObject {
     });
   }
 
-  /** The core has new parameters. */
+  /** Call this after the core replaced the parameters: updates the naming scheme and the memory count. */
   protected replaced(names: ParameterNames): void {
     const { heap } = this.runtime;
     this.#names = names;
@@ -119,7 +125,7 @@ export abstract class CoreModule extends CoreObject {
     this.#memory.parameters = new SharedParameters(heap, bytes).join();
   }
 
-  /** Its parameters are those of another object. */
+  /** Uses the parameters of another object, for example of an experiment. */
   protected share(parameters: SharedParameters): void {
     this.assertLive();
     this.#memory.parameters = parameters.join();

@@ -1,24 +1,24 @@
-// What caches, prepared operations and modules have in common: they live in the core, and JavaScript has a handle.
+// Base class of caches, prepared operations and modules: they live in the core, and JavaScript holds a handle.
 
 import type { Int32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { Heap, Holding } from './memory.js';
 import type { Runtime } from './operands.js';
 
-/** How errors name an object that is disposed. */
+/** Name of a disposed object in error messages. */
 export interface ObjectName {
-  /** As an argument: "cache". */
+  /** Name of the argument, for example "cache". */
   readonly argument: string;
-  /** In sentences: "a cache". */
+  /** Noun in sentences, for example "a cache". */
   readonly noun: string;
 }
 
-/** Without running any code of the value's. */
+/** Tests a value without running any code of the value. */
 export let isCoreObject: (value: unknown) => value is CoreObject;
 
 /**
- * No function made in a constructor of a derived class may refer to `this`. In V8 the functions of
- * one scope keep alive all that any of them refers to, so the holding would keep its owner alive.
+ * No function created in a constructor of a derived class may reference `this`. In V8, all functions of one scope keep
+ * alive everything that any of them references, so the cleanup record would keep its owner alive.
  */
 export abstract class CoreObject {
   static {
@@ -26,7 +26,7 @@ export abstract class CoreObject {
       typeof value === 'object' && value !== null && #handle in value;
   }
 
-  /** As Vue's markRaw() sets it, so that ref() and reactive() hold the object itself and no proxy of it. */
+  /** Vue's marker (set by markRaw()) that makes ref() and reactive() store the object itself instead of a proxy. */
   get __v_skip(): true {
     return true;
   }
@@ -65,13 +65,16 @@ export abstract class CoreObject {
     return this.#runtime;
   }
 
-  /** Throws `E_DISPOSED`. Ask for it only where the call is made: code of the caller's may dispose the object before. */
+  /**
+   * Throws `E_DISPOSED`. Read the handle only at the call of the core, because the caller's code may dispose the object
+   * before.
+   */
   get handle(): Int32 {
     this.assertLive();
     return this.#handle;
   }
 
-  /** Whether it was made by the load() whose memory this is. */
+  /** True if the load() with this memory made the object. */
   livesIn(heap: Heap): boolean {
     return this.runtime.heap === heap;
   }
@@ -89,7 +92,7 @@ export abstract class CoreObject {
   }
 }
 
-/** Throws `E_OPTION` for a proxy, which has none of its target's private members. */
+/** Throws `E_OPTION` for a proxy, which lacks the private members of its target. */
 function checkNoProxy(self: unknown): void {
   if (isCoreObject(self)) return;
   throw new MultiheadError('E_OPTION', {

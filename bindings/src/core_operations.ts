@@ -23,7 +23,7 @@ import type { Backend, DType, Shape, SourceOf, Tensor, TensorOptions } from './t
 import { attentionVarlen } from './varlen.js';
 import { readSimdTarget } from './wire.js';
 
-/** What the loader knows of a backend. */
+/** The backend without `target`, which only the core knows. */
 export type LoadedBackend = Omit<Backend, 'target'>;
 
 export function createRuntime(raw: GuardedModule, moduleTables?: ErrorTables): Runtime {

@@ -1,4 +1,4 @@
-// What trainers and experiments have in common: the handle of a trainer of the core, and all that continues a training.
+// Base class of trainers and experiments: a handle to a trainer in the core, and the state that continues a training.
 
 import type { Int32, Operand } from './arguments.js';
 import { CoreObject, type ObjectName } from './core_object.js';
@@ -14,7 +14,7 @@ import { isHalf } from './tensor.js';
 import type { PlainTensor, StateDict } from './types.js';
 import { writeSafetensors } from './write_safetensors.js';
 
-/** The memory of a trainer of the core; it does not refer to its owner, which could not be collected then. */
+/** Cleanup record of a trainer in the core. It must not reference its owner, or the owner would never be collected. */
 export class TrainerMemory implements Holding {
   readonly parameters: SharedParameters;
   protected readonly runtime: Runtime;
@@ -22,10 +22,10 @@ export class TrainerMemory implements Holding {
   readonly #name: ObjectName;
   readonly #release: () => void;
   readonly #more: number;
-  /** Bytes in the core besides the parameters, as they were counted last. */
+  /** Bytes in the core without the parameters, at the last recount(). */
   #counted = 0;
 
-  /** `release` frees the trainer of the core, and `more` bytes that the owner has beside it. */
+  /** `release` frees the trainer in the core. `more`: bytes that the owner holds in addition. */
   constructor(
     runtime: Runtime,
     trainer: Int32,
@@ -47,7 +47,7 @@ export class TrainerMemory implements Holding {
     return this.parameters.bytes + this.#counted;
   }
 
-  /** After calls for which the core may have allocated memory. */
+  /** Call this after calls that may have allocated memory in the core. */
   recount(): void {
     const { raw, heap } = this.runtime;
     const trainer = raw._multihead_trainer_bytes(this.#trainer);
@@ -67,13 +67,16 @@ export class TrainerMemory implements Holding {
   }
 }
 
-/** An option that a state must share with the object that takes it over: the shapes of parameters may not show it. */
+/**
+ * An option that must be equal in a state and in the object that restores it. Parameter shapes may not reveal a
+ * mismatch.
+ */
 export interface KeptOption {
-  /** Its tensor in a state dict, as in those of `multihead-train`. */
+  /** Name of the option's tensor in a state dict; `multihead-train` uses the same name. */
   readonly tensor: string;
   readonly option: string;
   readonly value: number;
-  /** The option whose value this is. */
+  /** The option's value that this number stands for. */
   readonly shown: (value: number) => string;
 }
 
@@ -82,7 +85,7 @@ export abstract class CoreTrainer extends CoreObject {
   readonly #memory: TrainerMemory;
   readonly #kept: readonly KeptOption[];
 
-  /** `handle` is that of the object, `trainer` that of its trainer. */
+  /** `handle`: the object in the core. `trainer`: its trainer in the core. */
   constructor(
     runtime: Runtime,
     handle: Int32,
@@ -149,14 +152,14 @@ export abstract class CoreTrainer extends CoreObject {
     });
   }
 
-  /** A call of the core that reads no arguments from the block. */
+  /** Calls the core without arguments in the block. */
   protected simply(run: (raw: Runtime['raw']) => Int32): void {
     const { runtime } = this;
     call(runtime, (operands) => operands.run(() => run(runtime.raw)));
   }
 }
 
-/** `found` is the number in the state. A state without the option passes. Throws `E_OPTION`. */
+/** Compares `found`, the number in the state, with the option. A state without the option passes. Throws `E_OPTION`. */
 function checkKept({ option, value, shown }: KeptOption, found: number | undefined): void {
   if (found === undefined || found === value) return;
   throw new MultiheadError('E_OPTION', {
@@ -166,7 +169,7 @@ function checkKept({ option, value, shown }: KeptOption, found: number | undefin
   });
 }
 
-/** The first number of a copy in the memory of the core; undefined if it has none. */
+/** Reads the first number of a tensor in the core's memory; undefined if it has none. */
 function firstNumber(copy: Operand | undefined, { heap }: Runtime): number | undefined {
   if (copy === undefined || elements(copy.shape) === 0) return undefined;
   const { dtype, address } = copy;

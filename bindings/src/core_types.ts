@@ -3,8 +3,8 @@
 import type { LoadOptions, Multihead } from './types.js';
 
 /**
- * The operations of `multihead/core`, with the signatures of {@link Multihead}. Not among them: modules and
- * transformers, training and gradients, `latentAttention()`, `headStatistics()`.
+ * The operations of `multihead/core`, with the signatures of {@link Multihead}. Excludes modules and transformers,
+ * training and gradients, `latentAttention()` and `headStatistics()`.
  */
 export interface MultiheadCore
   extends Pick<
@@ -24,5 +24,5 @@ export interface MultiheadCore
     | 'memory'
   > {}
 
-/** As `load()` of `multihead`. The files are `multihead/core-relaxed.wasm` and `multihead/core-simd128.wasm`. */
+/** Like `load()` of `multihead`, with the files `multihead/core-relaxed.wasm` and `multihead/core-simd128.wasm`. */
 export type LoadCore = (options?: LoadOptions) => Promise<MultiheadCore>;

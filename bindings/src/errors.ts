@@ -31,42 +31,41 @@ export type MultiheadErrorCode =
 
 /** The parts of a {@link MultiheadError}. */
 export interface MultiheadErrorParts {
-  /** What was wrong, by its name in the call. */
+  /** Name of the invalid argument in the call. */
   argument: string;
-  /** What would have been right. */
+  /** Description of a valid value. */
   expected: string;
-  /** What came instead. */
+  /** Description of the actual value. */
   got: string;
-  /** Replaces the sentence made of the parts. */
+  /** Replaces the message that is composed from the parts. */
   message?: string;
   /** The error that led to this one. */
   cause?: unknown;
 }
 
-/** Most characters of an argument's name, and of the other parts, which may list names. */
+/** Maximum characters of an argument's name, and of the other parts, which may contain names. */
 const mostOfArgument = 100;
 const mostOfSentence = 4096;
 
 /**
- * A call that was refused or has failed. It has changed nothing, unless its own documentation says otherwise, and the
- * next call works, with two exceptions. After `E_FATAL` the instance is dead: every call of it throws `E_FATAL`, and its
- * tensors and objects are lost. After `E_WORKER` the objects that lived in the worker are lost; other calls of the pool
- * work.
+ * A call that was rejected or has failed. It has changed nothing, unless its own documentation says otherwise, and the
+ * next call works, with two exceptions. After `E_FATAL` the instance is dead: every call of it throws `E_FATAL`, and
+ * its tensors and objects are lost. After `E_WORKER` the objects of that worker are lost; other calls of the pool work.
  */
 export class MultiheadError extends Error {
   /** Always `'MultiheadError'`. */
   override readonly name = 'MultiheadError';
-  /** What kind of error. */
+  /** Kind of error. */
   readonly code: MultiheadErrorCode;
-  /** What was wrong, by its name in the call: `"k"`, `"numHeads"`, `"heads.scales"`. */
+  /** Name of the invalid argument in the call: `"k"`, `"numHeads"`, `"heads.scales"`. */
   readonly argument: string;
-  /** What would have been right. */
+  /** Description of a valid value. */
   readonly expected: string;
-  /** What came instead. */
+  /** Description of the actual value. */
   readonly got: string;
   /**
-   * The operands of a call of a pool with `transfer: true`, in new arrays. Missing if the call has taken none, or if they
-   * are in a worker that goes on with a call that was aborted, or has ended.
+   * Operands of a pool call with `transfer: true`, in new arrays. Missing if the call took none, or if they are in a
+   * worker that still runs an aborted call or has ended.
    */
   declare readonly lent?: Readonly<
     Record<
@@ -76,15 +75,15 @@ export class MultiheadError extends Error {
         readonly data: ArrayBufferView;
         /** Extents, outermost first. */
         readonly shape: readonly number[];
-        /** Of the elements. */
+        /** Dtype of the elements. */
         readonly dtype: string;
       }
     >
   >;
 
   /**
-   * The message is made of the parts. A long part is shortened and ends with "…", and control characters become escapes
-   * such as "\u202e": names may come from a file.
+   * Composes the message from the parts. A long part is shortened and ends with "…", and control characters become
+   * escapes such as "\u202e", because names may come from a file.
    */
   constructor(code: MultiheadErrorCode, parts: MultiheadErrorParts) {
     const { cause } = parts;

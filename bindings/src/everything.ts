@@ -1,4 +1,4 @@
-// What every entry point but multihead/core loads.
+// Contents that every entry point except multihead/core loads.
 
 import createGlue from './glue.js';
 import type { Contents } from './loader.js';

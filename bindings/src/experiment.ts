@@ -36,7 +36,7 @@ const evaluationNames = [
   ...(['sequences', 'attention', 'ablation', 'headScales'] as const),
 ] as const satisfies readonly (keyof EvaluationOptions)[];
 
-/** Tokens of a sequence. */
+/** Tokens per sequence. */
 const length = 32;
 
 export class WasmExperiment extends CoreTrainer implements Experiment {
@@ -46,7 +46,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
   readonly attentionOptions: Experiment['attentionOptions'];
   readonly #memory: TrainerMemory;
   readonly #facts: wire.ExperimentFacts;
-  /** Made when it is asked for. */
+  /** Created at the first read. */
   #model: WasmTransformer | undefined;
 
   constructor(runtime: Runtime, given: ExperimentOptions = {}) {
@@ -139,7 +139,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
     });
   }
 
-  /** A result that lies in memory of the core's until it is copied. */
+  /** Runs a call and copies its result out of memory of the core before that memory is freed. */
   #taken<R>(run: () => void, read: (results: Results) => R): R {
     const { raw, args } = this.runtime;
     try {
@@ -154,7 +154,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
 type CheckedOptions = Omit<Experiment['options'], SizeName> & Readonly<Record<SizeName, Count | undefined>>;
 type SizeName = 'numHeads' | 'numLayers' | 'steps' | 'batch';
 
-/** The core knows the defaults of sizes. Throws `E_OPTION`. */
+/** Checks the options. The core fills in default sizes. Throws `E_OPTION`. */
 function checkedOptions(options: ExperimentOptions): CheckedOptions {
   const { kind = 'fourJobs', seed = 1, positions = 'rope' } = options;
   const { learningRate = 1e-2, recompute = false } = options;
@@ -174,7 +174,7 @@ function checkedOptions(options: ExperimentOptions): CheckedOptions {
   };
 }
 
-/** Gives a handle. Throws `E_OPTION`, `E_MEMORY`. */
+/** Creates the experiment in the core; returns its handle. Throws `E_OPTION`, `E_MEMORY`. */
 function create(runtime: Runtime, options: CheckedOptions): Int32 {
   const { numHeads = 0, numLayers = 0, steps = 0, batch = 0 } = options;
   return call(runtime, (operands) => {
@@ -189,7 +189,7 @@ function create(runtime: Runtime, options: CheckedOptions): Int32 {
   });
 }
 
-/** As `multihead-train` has them. */
+/** Options that the state of an experiment stores, in the format of `multihead-train`. */
 const keptOptions = (
   { positions }: CheckedOptions,
   { numHeads }: wire.ExperimentFacts,
@@ -208,7 +208,7 @@ const sequenceBytes = (count: number, jobs: number): number =>
 
 const trainerOf = ({ trainer }: wire.ExperimentFacts): Int32 => checkCount(trainer, 'trainer');
 
-/** Outside of the constructor, so that the function that frees it cannot refer to the experiment. */
+/** A function outside the constructor, so that the cleanup function cannot reference the experiment. */
 function memoryOf(runtime: Runtime, handle: Int32, facts: wire.ExperimentFacts): TrainerMemory {
   const { raw, heap } = runtime;
   const parameters = new SharedParameters(heap, facts.parameters * bytesPerElement('f32'));

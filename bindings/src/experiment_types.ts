@@ -1,49 +1,48 @@
-// Two experiments in which heads that start alike specialise by gradient descent alone.
+// Two experiments: heads with equal starting conditions specialize by gradient descent alone.
 
 import type { TrainingState, TrainingStep } from './trainer_types.js';
 import type { Transformer } from './transformer_types.js';
 
 /**
- * What an experiment's model learns.
- *
- * - `'fourJobs'`: to report four things about every position, each with a readout of its own: the previous
- *   token, the token two back, the latest vowel and the latest star (the token itself included). Sequences of
- *   32 tokens out of 24: 16 plain ones, vowels 16 to 19 and stars 20 to 23. Each of four heads learns one job;
- *   one head of the same size cannot learn all four.
- * - `'induction'`: to continue a sequence of 32 tokens out of 32 that repeats 6 to 16 distinct tokens. It takes
- *   two layers: a head of the first finds the previous token, and one of the last attends to what followed the
- *   earlier occurrence (Olsson et al. 2022, arXiv:2209.11895).
+ * The task of an experiment's model.
+ * - `'fourJobs'`: to report four things about every position, each with its own readout: the previous token, the token
+ *   two back, the latest vowel and the latest star (the token itself included). Sequences of 32 tokens from a
+ *   vocabulary of 24: 16 plain tokens, vowels 16 to 19 and stars 20 to 23. Each of four heads learns one job; one head
+ *   of the same size cannot learn all four.
+ * - `'induction'`: to continue a sequence of 32 tokens from a vocabulary of 32 that repeats 6 to 16 distinct tokens. It
+ *   takes two layers: a head in the first finds the previous token, and a head in the last attends to the token after
+ *   the earlier occurrence (Olsson et al. 2022, arXiv:2209.11895).
  */
 export type ExperimentKind = 'fourJobs' | 'induction';
 
-/** How a model knows the order of tokens: RoPE, learned positions, ALiBi, or only by its causal mask. */
+/** Source of position information: RoPE, learned positions, ALiBi, or only the causal mask. */
 export type PositionKind = 'rope' | 'learned' | 'alibi' | 'none';
 
-/** Options of {@link Multihead.experiment}. Where two defaults are given, the second is that of `'induction'`. */
+/** Options of {@link Multihead.experiment}. If two defaults are given, the second is for `'induction'`. */
 export interface ExperimentOptions {
   /** Default `'fourJobs'`. */
   readonly kind?: ExperimentKind | undefined;
   /**
-   * Default 4 or 2. A divisor of embedDim, 64 or 32, which all heads share: the number of parameters does not
-   * depend on it.
+   * Number of heads, a divisor of embedDim (64 or 32). The heads share embedDim, so the number of parameters does not
+   * depend on it. Default 4 or 2.
    */
   readonly numHeads?: number | undefined;
-  /** From 1 to 64. Default 1 or 2. */
+  /** Number of layers, from 1 to 64. Default 1 or 2. */
   readonly numLayers?: number | undefined;
   /**
-   * Of the first parameters and of the data: a whole number from 0 to 2⁶⁴ − 1, beyond 2⁵³ − 1 a bigint.
-   * Default 1.
+   * Seed of the initial parameters and of the data: a whole number from 0 to 2⁶⁴ − 1, beyond 2⁵³ − 1 a bigint. Default
+   * 1.
    */
   readonly seed?: number | bigint | undefined;
   /** Default `'rope'`. */
   readonly positions?: PositionKind | undefined;
   /** Steps until {@link Experiment.finished}. Default 600 or 400. */
   readonly steps?: number | undefined;
-  /** Sequences of a step, at most 65536. Default 16 or 32. */
+  /** Sequences per step, at most 65536. Default 16 or 32. */
   readonly batch?: number | undefined;
-  /** Of AdamW, after 50 steps of warm-up; a finite number > 0. Default 0.01. */
+  /** Learning rate of AdamW after 50 steps of warm-up; a finite number > 0. Default 0.01. */
   readonly learningRate?: number | undefined;
-  /** As of a trainer. Default false. */
+  /** See `recompute` of a trainer. Default false. */
   readonly recompute?: boolean | undefined;
 }
 
@@ -51,11 +50,11 @@ export interface ExperimentOptions {
 export interface EvaluationOptions {
   /** The number of held-out sequences, from 1 to 2²⁰. Default 128. */
   readonly sequences?: number | undefined;
-  /** Whether to measure {@link Evaluation.attention}. Default true. */
+  /** Measures {@link Evaluation.attention}. Default true. */
   readonly attention?: boolean | undefined;
-  /** Whether to measure {@link Evaluation.mutedAccuracy}: one more forward pass for each head. Default false. */
+  /** Measures {@link Evaluation.mutedAccuracy}: one more forward pass for each head. Default false. */
   readonly ablation?: boolean | undefined;
-  /** (numLayers · numHeads), those of layer 0 first: factors on the outputs of heads, 0 to mute one. Default 1. */
+  /** (numLayers · numHeads), layer 0 first: factors on the outputs of heads, 0 to mute a head. Default 1. */
   readonly headScales?: Float32Array | undefined;
 }
 
@@ -63,21 +62,21 @@ export interface EvaluationOptions {
 export interface Evaluation {
   /** Mean cross-entropy in nats. */
   readonly loss: number;
-  /** The share of targets that have the largest logit. */
+  /** The share of targets whose logit is the largest. */
   readonly accuracy: number;
-  /** (jobs). The same for each job. */
+  /** (jobs): accuracy for each job. */
   readonly jobAccuracy: Float64Array;
   /**
-   * (numLayers, numHeads, patterns). Mean attention weight of each head on the keys that a pattern asks for.
-   * Empty without the option `attention`.
+   * (numLayers, numHeads, patterns): mean attention weight of each head on the keys of each pattern. Empty without the
+   * option `attention`.
    */
   readonly attention: Float64Array;
-  /** (numLayers · numHeads, jobs). jobAccuracy with one head muted. Empty without the option `ablation`. */
+  /** (numLayers · numHeads, jobs): accuracy for each job with one head muted. Empty without the option `ablation`. */
   readonly mutedAccuracy: Float64Array;
   /**
-   * (patterns). The head with the most attention on the keys of each pattern, as layer · numHeads + head. For
-   * `'induction'` that of the previous token is looked for in the first layer, that of induction in the last.
-   * Empty without the option `attention`.
+   * (patterns): the head with the most attention on the keys of each pattern, as layer · numHeads + head. For
+   * `'induction'`, the previous-token head is searched in the first layer, the induction head in the last. Empty
+   * without the option `attention`.
    */
   readonly headOfPattern: readonly number[];
 }
@@ -91,42 +90,41 @@ export interface HeldOutSequences {
 }
 
 /**
- * A model, its data and its trainer. The model has blocks of attention without an MLP and biases, and RMS norms
- * without gains. The data and the first parameters depend only on the kind and the seed, and are those of the native
- * library.
+ * A model, its data and its trainer. The model has blocks of attention without an MLP and biases, and RMS norms without
+ * gains. The data and the initial parameters depend only on the kind and the seed, and equal the native library's.
  */
 export interface Experiment extends TrainingState {
-  /** As given, with every default filled in. */
+  /** The given options, with every default filled in. */
   readonly options: { readonly [N in keyof ExperimentOptions]-?: Exclude<ExperimentOptions[N], undefined> };
-  /** What the model predicts: previous token, two back, latest vowel and latest star; or next token. */
+  /** Predictions of the model: previous token, two back, latest vowel and latest star; or next token. */
   readonly jobs: readonly string[];
-  /** The keys that heads should attend to: those of the four jobs; or previous token and induction. */
+  /** Patterns of keys that heads should attend to: one for each of the four jobs; or previous token and induction. */
   readonly patterns: readonly string[];
   /**
-   * What `model.forward` and `model.step` need to compute what the experiment computes: `{ alibi: true }` with
-   * ALiBi's positions, else nothing.
+   * Options to pass to `model.forward` and `model.step` so that they compute the same as the experiment: `{ alibi: true
+   * }` if positions are `'alibi'`, else none.
    */
   readonly attentionOptions: {
     /** ALiBi with the slopes of the paper. */
     readonly alibi?: true;
   };
   /**
-   * The model as it is now, for forward(), step() and stateDict(). It follows the training. Its parameters are the
-   * experiment's: loadStateDict(), initialise() and mh.trainer() refuse it. It is disposed with the experiment.
+   * The current model, for forward(), step() and stateDict(). It follows the training. The experiment owns its
+   * parameters, so loadStateDict(), initialise() and mh.trainer() throw. It is disposed with the experiment.
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */
   readonly model: Transformer;
   /**
-   * Whether all steps of the options are done; step() may still be called.
+   * True once all steps of the options are done; step() may still be called.
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */
   readonly finished: boolean;
   /**
-   * Trains on the batch of this step, which depends only on the kind, the seed and the number of the step.
+   * Trains on the batch of this step, which depends only on the kind, the seed and the step number.
    *
-   * @throws {MultiheadError} `E_OPTION` for a loss or gradient that is not finite, and then nothing has changed;
+   * @throws {MultiheadError} `E_OPTION` for a loss or gradient that is not finite; the experiment is then unchanged;
    * `E_DISPOSED`; `E_MEMORY`
    */
   step(): TrainingStep;
@@ -138,7 +136,7 @@ export interface Experiment extends TrainingState {
    */
   evaluate(options?: EvaluationOptions): Evaluation;
   /**
-   * The held-out sequences `first` to `first` + `count` − 1; those of evaluate() are the first.
+   * Returns the held-out sequences `first` to `first` + `count` − 1. evaluate() uses the sequences from 0 on.
    *
    * @param first from 0 to 2²⁰
    * @param count from 0 to 2²⁰

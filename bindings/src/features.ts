@@ -87,16 +87,17 @@ export function chooseSimd(wanted: Simd | 'auto', hasRelaxed = true): SimdChoice
 }
 
 /**
- * The build that `load()` takes in this engine if its caller does not choose, and why, without loading it: a page can fetch
- * the file before `load()` does. `multihead/inline` has the simd128 build alone.
+ * Returns the build that `load()` chooses in this engine by default, and why. Does not load it, so that a page can
+ * fetch the file before it calls `load()`. `multihead/inline` has only the simd128 build.
  *
  * @throws {MultiheadError} `E_LOAD` if the engine has no WebAssembly SIMD
  */
 export const preferredBuild = (): Pick<Backend, 'simd' | 'why'> => chooseSimd('auto');
 
 /**
- * Names this engine if it is V8 below 13, which keeps the sums of a tile of relaxed SIMD in memory instead of
- * registers: in Node 22, gpt2-1k took 1.3 to 1.4 times as long as with simd128; in Node 24 and 26 it takes 0.8 times.
+ * Names this engine if it is V8 below 13. That version keeps the accumulators of a relaxed SIMD tile in memory instead
+ * of registers: in Node 22, gpt2-1k took 1.3 to 1.4 times as long as with simd128; in Node 24 and 26 it takes 0.8
+ * times.
  */
 function v8BelowThirteen(): string | undefined {
   const { process, navigator } = globalThis as {

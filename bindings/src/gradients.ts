@@ -1,4 +1,4 @@
-// Gradients of attention: what attentionBackward(), attentionVarlenBackward() and prepareBackward() share.
+// Code shared by attentionBackward(), attentionVarlenBackward() and prepareBackward().
 
 import type { Operand } from './arguments.js';
 import type { CallExtents } from './attention_options.js';
@@ -16,7 +16,7 @@ import type {
 } from './types.js';
 import type * as wire from './wire.js';
 
-/** The inputs, and what a result of attention() has besides, which is ignored. */
+/** Names of the inputs, plus the other results of attention(), which are ignored. */
 export const inputNames = [
   ...(['q', 'k', 'v', 'out', 'lse', 'dOut'] as const satisfies readonly (keyof AttentionBackwardInputs)[]),
   ...['weights', 'dropoutMask', 'captures'],
@@ -26,7 +26,7 @@ const vectorNames = ['dSinks', 'dQGain', 'dKGain'] as const;
 export type TensorName = (typeof tensorNames)[number];
 export type VectorName = (typeof vectorNames)[number];
 const gradientNames: readonly GradientName[] = [...tensorNames, ...vectorNames];
-/** out, lse and dOut. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/** Reads out, lse and dOut. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function readResults(
   { out, lse, dOut }: AttentionBackwardInputs,
   operands: Operands,
@@ -48,15 +48,18 @@ function lseOf(lse: AttentionBackwardInputs['lse'] | undefined, operands: Operan
   });
 }
 
-/** What was asked for, with addresses to write to. */
+/** The requested gradients, with addresses to write to. */
 export interface Gradients {
-  /** Without the vectors, which are copied from temporary memory after the call of the core. */
+  /** The result without the vectors, which are copied from temporary memory after the call of the core. */
   readonly result: { -readonly [N in GradientName]?: AttentionGradients[N] };
   readonly record: wire.AttentionGradients;
   readonly vectors: readonly VectorName[];
 }
 
-/** The inputs must have been asked for already. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/**
+ * Makes the gradient tensors. Register all inputs with `operands` before this call. Throws `E_OPTION`, `E_SHAPE`,
+ * `E_DISPOSED`, `E_MEMORY`.
+ */
 export function prepareGradients(
   options: Pick<AttentionBackwardOptions, 'return' | 'out' | 'bias' | 'sinks' | 'qkNorm'>,
   shapes: Readonly<Record<TensorName, Shape>>,
@@ -82,7 +85,7 @@ export const noGradients = (): wire.AttentionGradients => ({
   ...{ dSinks: noSpan, dQGain: noSpan, dKGain: noSpan },
 });
 
-/** Memory for those of the vectors that are wanted, whose names it returns. Throws `E_MEMORY`. */
+/** Allocates temporary memory for the requested vectors, and returns their names. Throws `E_MEMORY`. */
 export function giveVectors(
   record: wire.AttentionGradients,
   wanted: readonly GradientName[],
@@ -98,7 +101,7 @@ export function giveVectors(
   return vectors;
 }
 
-/** The result, once the core has written: with the vectors, which are copied from temporary memory. */
+/** Completes the result after the core has run: copies the vectors from temporary memory. */
 export function withVectors({ result, record, vectors }: Gradients, heap: Heap): Gradients['result'] {
   for (const name of vectors) {
     const { address, length } = record[name];
@@ -123,7 +126,7 @@ export function wantedGradients({
   return gradientNames.filter((name) => !(name in variables) || variables[name] !== undefined);
 }
 
-/** The option `out`, which has only gradients that are wanted. Throws `E_OPTION`. */
+/** Reads the option `out`, which may name only requested gradients. Throws `E_OPTION`. */
 function givenGradients(
   out: AttentionBackwardOptions['out'],
   wanted: readonly GradientName[],

@@ -1,4 +1,4 @@
-// After a trap the C++ objects are as they were in the middle of a call, so the instance is dead.
+// After a trap, C++ objects remain in the state in the middle of a call, so the instance is dead.
 
 import type { Int32, Uint32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -43,7 +43,10 @@ export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule 
     get HEAPU8() {
       return raw.HEAPU8;
     },
-    /** Not made by the loop below: a call takes less than a microsecond, and the glue replaces the function at its first call. */
+    /**
+     * Written out instead of made by the loop below: a call takes less than a microsecond, and the glue replaces the
+     * function at its first call.
+     */
     _multihead_run: (
       handle: Int32,
       q: Uint32,
@@ -59,7 +62,7 @@ export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule 
         throw died(cause);
       }
     },
-    /** Not made by the loop below, which passes on three parameters. */
+    /** Written out, because the loop below passes only three parameters. */
     _multihead_run_backward: (...given: Parameters<RawModule['_multihead_run_backward']>): Int32 => {
       assertAlive();
       try {

@@ -5,9 +5,7 @@ import type { HalfDType } from './tensor_types.js';
 const float = new Float32Array(1);
 const bits = new Uint32Array(float.buffer);
 
-/**
- * The bits of the nearest binary16, ties to even. Overflow gives infinity; NaN stays NaN.
- */
+/** Returns the bits of the nearest binary16, ties to even. Overflow gives infinity; NaN stays NaN. */
 function toFloat16(value: number): number {
   float[0] = value;
   const word = bits[0] as number;
@@ -16,9 +14,9 @@ function toFloat16(value: number): number {
   if (magnitude > 0x7f800000) return sign | 0x7e00 | ((magnitude >>> 13) & 0x3ff); // NaN, quiet
   if (magnitude >= 0x47800000) return sign | 0x7c00; // 2^16
   if (magnitude < 0x38800000) {
-    // Below 2^-14 the result is subnormal, a multiple of 2^-24. Floats in [1/2, 1) are multiples of
-    // 2^-24 too, so adding 1/2 rounds correctly. It rounds once: JavaScript adds in 64 bits, and a sum
-    // that is not exact there is far from any tie.
+    // Below 2^-14 the result is subnormal, a multiple of 2^-24. Floats in [1/2, 1) are multiples of 2^-24 too, so
+    // adding 1/2 and storing the sum as a float rounds correctly. The double addition before that cannot cause a wrong
+    // tie: a sum that is not exact in 64 bits is far from any tie.
     float[0] = Math.abs(float[0]) + 0.5;
     return sign | ((bits[0] as number) - 0x3f000000);
   }
@@ -27,7 +25,7 @@ function toFloat16(value: number): number {
   return sign | ((rounded - (112 << 23)) >>> 13);
 }
 
-/** The bits of the nearest bfloat16, ties to even. */
+/** Returns the bits of the nearest bfloat16, ties to even. */
 function toBfloat16(value: number): number {
   float[0] = value;
   const word = bits[0] as number;
@@ -75,7 +73,7 @@ export function roundDoublesToHalf(
   return roundToHalf(Float32Array.from(numbers, toOddFloat), dtype);
 }
 
-/** The bits of each number, rounded to nearest, ties to even. */
+/** Returns the bits of each number, rounded to nearest, ties to even. */
 export function roundToHalf(numbers: Float32Array, dtype: HalfDType): Uint16Array<ArrayBuffer> {
   const round = dtype === 'f16' ? toFloat16 : toBfloat16;
   const halves = new Uint16Array(numbers.length);

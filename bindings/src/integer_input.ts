@@ -1,4 +1,4 @@
-// Integers that are passed at every call of a loop: copied into memory that is kept between calls.
+// Integers that every call of a loop passes: copied into memory that is kept between calls.
 
 import type { Span, Uint32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -23,7 +23,9 @@ export class IntegerInput implements Span<'i32'> {
     return this.#block.bytes;
   }
 
-  /** Throws `E_OPTION` unless it is an Int32Array; `E_MEMORY`. Runs no code of the caller's. */
+  /**
+   * Copies the integers. Throws `E_OPTION` unless `values` is an Int32Array; `E_MEMORY`. Runs no code of the caller.
+   */
   set(values: unknown): void {
     if (typedArrayName(values) !== 'Int32Array') {
       throw new MultiheadError('E_OPTION', {

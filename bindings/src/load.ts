@@ -4,7 +4,7 @@ import { everything } from './everything.js';
 import { createLoader } from './loader.js';
 import type { Load } from './types.js';
 
-/** Written out per build, because bundlers recognise only new URL() of literal paths. */
+/** Listed per build, because bundlers recognize only new URL() of literal paths. */
 const files = {
   relaxed: () => new URL('./multihead-relaxed.wasm', import.meta.url),
   simd128: () => new URL('./multihead-simd128.wasm', import.meta.url),

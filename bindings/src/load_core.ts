@@ -4,7 +4,7 @@ import { coreContents } from './core_contents.js';
 import type { LoadCore } from './core_types.js';
 import { createLoader } from './loader.js';
 
-/** Written out per build, because bundlers recognise only new URL() of literal paths. */
+/** Listed per build, because bundlers recognize only new URL() of literal paths. */
 const files = {
   relaxed: () => new URL('./multihead-core-relaxed.wasm', import.meta.url),
   simd128: () => new URL('./multihead-core-simd128.wasm', import.meta.url),

@@ -5,7 +5,7 @@ import type { LoadCore } from './core_types.js';
 import { createLoader } from './loader.js';
 import { filesBeside } from './source.js';
 
-/** As in load_node.ts. */
+/** URL of this module, written like in load_node.ts; undefined in a bundle of CommonJS. */
 const here: string | undefined = import.meta.url;
 
 /** See {@link LoadCore}. */

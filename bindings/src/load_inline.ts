@@ -1,4 +1,4 @@
-// load() with the .wasm inside of JavaScript.
+// load() with the .wasm inside JavaScript.
 
 import { everything } from './everything.js';
 import { inlineFiles } from './inline_files.js';

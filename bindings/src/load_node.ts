@@ -1,5 +1,5 @@
-// load() of the condition "node" in package.json: for Node, Deno and Bun, and for what bundlers build to run
-// there, such as the server components of Next.js.
+// load() for the condition "node" in package.json: for Node, Deno, Bun, and bundles that run there, such as the server
+// components of Next.js.
 
 import { everything } from './everything.js';
 import { createLoader } from './loader.js';
@@ -7,12 +7,14 @@ import { filesBeside, type WasmFiles } from './source.js';
 import type { Load } from './types.js';
 
 /**
- * Not new URL('…', import.meta.url): a bundler would replace that by the address that browsers fetch a copy
- * from. Undefined in a bundle of CommonJS.
+ * URL of this module; undefined in a bundle of CommonJS. This avoids new URL('…', import.meta.url), which a bundler
+ * would replace by the address from which browsers fetch a copy.
  */
 const here: string | undefined = import.meta.url;
 
-/** Which build is where; a bundle that was moved has no files beside it, and contains one build itself. */
+/**
+ * Finds the files of both builds. A bundle that was moved has no files next to it, and uses the build inside its code.
+ */
 async function findFiles(): Promise<WasmFiles> {
   return (await filesBeside(here, 'multihead')) ?? (await import('./inline_files.js')).inlineFiles;
 }

@@ -1,4 +1,4 @@
-// Options of load(), and what it says of the build that it chose.
+// Options of load(), and the description of the build that it chose.
 
 import type {
   PlatformAbortSignal,
@@ -22,11 +22,11 @@ export type WasmSource =
 /** Options of load(). */
 export interface LoadOptions {
   /**
-   * Where the `.wasm` comes from. Default: the files beside the package's own modules; for
-   * `multihead/inline` the build in its code. With `{ relaxed, simd128 }` there is a file for either choice
-   * of `simd`; else it must be the file of the chosen build. It is of the same version of the package, which
-   * exports the files as `multihead/relaxed.wasm` and `multihead/simd128.wasm`.
-   * A string or `URL` is fetched; in Node, `file:` URLs and paths are read from the disk.
+   * Source of the `.wasm`. Default: the files next to the package's own modules; for `multihead/inline` the build in
+   * its code. `{ relaxed, simd128 }` gives one file for each choice of `simd`; a single source must be the file of the
+   * chosen build. The file must be of the same version of the package, which exports the files as
+   * `multihead/relaxed.wasm` and `multihead/simd128.wasm`. A string or `URL` is fetched; in Node, `file:` URLs and
+   * paths are read from the disk.
    */
   readonly wasm?:
     | WasmSource

@@ -22,7 +22,7 @@ import { version } from './version.js';
 type Exchange = NonNullable<ModuleOverrides['exchange']>;
 type ReadParameter = NonNullable<ModuleOverrides['readParameter']>;
 
-/** How the core reaches other members of a team; `link` is set during calls of a team. */
+/** Connects the core to other members of a team; `link` is set during calls of a team. */
 export interface TeamSocket {
   link: { readonly exchange: Exchange } | undefined;
 }
@@ -31,20 +31,20 @@ export interface TeamSocket {
 export const moduleOf = new WeakMap<object, WebAssembly.Module>();
 export const socketOf = new WeakMap<object, TeamSocket>();
 
-/** What the entry points load: everything, or a part of it with WebAssembly builds of its own. */
+/** The part of the package that an entry point loads: everything, or a part with its own WebAssembly builds. */
 export interface Contents<Api extends object> {
-  /** As the builds name it. */
+  /** Name of the part in the builds. */
   readonly part?: 'core';
   readonly createGlue: typeof createGlue;
   readonly createApi: (raw: GuardedModule, backend: LoadedBackend) => Api;
-  /** What the core calls while a module loads its parameters. */
+  /** Called by the core while a module loads its parameters. */
   readonly readParameter?: ReadParameter;
 }
 
 /**
- * The load() of one entry point. Nothing runs before its first call.
+ * Makes the load() of one entry point. Nothing runs before its first call.
  *
- * @param findFiles where the .wasm files are that load() takes if its caller gives none
+ * @param findFiles returns the .wasm files that load() uses if its caller gives none
  */
 export function createLoader<Api extends object>(
   findFiles: () => WasmFiles | Promise<WasmFiles>,
@@ -113,8 +113,8 @@ async function instantiate<Api extends object>(
 }
 
 /**
- * Throws `E_LOAD` unless the module's custom section "multihead", which embind.cpp writes, names this
- * version, wire version and build. So no code of a wrong module runs.
+ * Throws `E_LOAD` unless the module's custom section "multihead", which embind.cpp writes, names this version, wire
+ * version and build. This check prevents running code of a wrong module.
  */
 function checkIdentity(build: string, wasm: CompiledWasm): void {
   const wanted = `${version} wire ${wireVersion} ${build}`;

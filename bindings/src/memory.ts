@@ -1,4 +1,4 @@
-// The WebAssembly memory of one module: its blocks, and how many bytes they are.
+// The WebAssembly memory of one module: allocates blocks and counts their bytes.
 
 import type { Span, Uint32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -7,7 +7,7 @@ import type { ScopeStack } from './scope.js';
 import { bufferOf, byteOffsetOf, firstOf, lengthOf } from './typed_arrays.js';
 import type { DataOf, DType, MemoryInfo } from './types.js';
 
-/** The elements of a block: those of a tensor, or 32-bit integers. */
+/** Element type of a block: a tensor dtype, or 32-bit integers. */
 export type ElementType = DType | 'i32';
 type ElementsOf<E extends ElementType> = E extends DType ? DataOf<E> : Int32Array;
 
@@ -21,7 +21,7 @@ export const arrayOf = {
 
 export const bytesPerElement = (type: ElementType): number => arrayOf[type].BYTES_PER_ELEMENT;
 
-/** A piece of WebAssembly memory. The address is 0 if it has no bytes. */
+/** A block of WebAssembly memory. The address is 0 if the block has no bytes. */
 export interface Block {
   readonly address: Uint32;
   readonly bytes: Uint32;
@@ -38,7 +38,7 @@ const fits = (bytes: number): bytes is Uint32 => bytes < 2 ** 32;
 
 const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-/** `asked` is a number of bytes, or a sentence of the core's. */
+/** `asked`: a number of bytes, or a sentence from the core. */
 export function outOfMemory(
   argument: string,
   asked: number | string,
@@ -54,14 +54,17 @@ export function outOfMemory(
   });
 }
 
-/** Memory that an object owns, and how to free it. Must not refer to its owner, which could not be collected then. */
+/**
+ * Cleanup record: memory that an object owns, and how to free it. Must not reference its owner, or the owner would
+ * never be collected.
+ */
 export interface Holding {
   /** For a warning: "a tensor of shape (2, 3)". */
   what(): string;
   free(): void;
 }
 
-/** Runs `make`, which allocates `bytes` of JavaScript's own memory. Throws `E_MEMORY` if that fails. */
+/** Runs `make`, which allocates `bytes` of JavaScript's memory. Throws `E_MEMORY` if that fails. */
 export function onJavaScriptHeap<T>(bytes: number, argument: string, make: () => T): T {
   try {
     return make();
@@ -99,7 +102,7 @@ export class Heap {
     }
   }
 
-  /** The memory as it is now. Growth replaces it and detaches the old buffer. */
+  /** The current memory. Growth replaces it and detaches the old buffer. */
   get buffer(): ArrayBufferLike {
     return this.#raw.HEAPU8.buffer;
   }
@@ -118,7 +121,7 @@ export class Heap {
     this.#raw.assertAlive();
   }
 
-  /** Throws `E_MEMORY` in the name of `argument`. The memory is not cleared. */
+  /** Allocates a block without clearing it. Throws `E_MEMORY` that names `argument`. */
   allocate(bytes: number, argument: string): Block {
     this.assertAlive();
     if (bytes === 0) return { address: 0, bytes };
@@ -134,7 +137,7 @@ export class Heap {
     if (!this.#raw.dead) this.#raw.release(block.address);
   }
 
-  /** In a dead instance nothing is freed, and its error is not reported again. */
+  /** Frees the memory. Does nothing in a dead instance, and does not report its error again. */
   #free(holding: Holding): void {
     try {
       holding.free();
@@ -143,7 +146,7 @@ export class Heap {
     }
   }
 
-  /** Adds the bytes that the core has allocated for an object; negative ones when it has freed them. */
+  /** Adds the bytes that the core has allocated for an object; a negative count after it has freed them. */
   count(bytes: number): void {
     this.#bytes += bytes;
     this.#peak = Math.max(this.#peak, this.#bytes);
@@ -155,7 +158,7 @@ export class Heap {
     const inside = bufferOf(data) === this.buffer;
     const block = this.allocate(length * bytesPerElement(type), argument);
     if (block.address !== 0) {
-      // The allocation may have grown the memory and so detached `data`.
+      // The allocation may have grown the memory, which detaches `data`.
       const source = inside ? this.view(type, offset, length) : firstOf(data, length);
       this.view(type, block.address, length).set(source);
     }
@@ -172,7 +175,7 @@ export class Heap {
     this.#abandoned?.register(owner, holding, owner);
   }
 
-  /** When the owner is disposed: undoes adopt() and frees the memory. */
+  /** Undoes adopt() and frees the memory; called when the owner is disposed. */
   retire(owner: object, holding: Holding): void {
     this.#abandoned?.unregister(owner);
     this.#live -= 1;

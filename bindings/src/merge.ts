@@ -31,7 +31,7 @@ export function mergeAttention<A extends PartialAttention<Tensor>>(
   return call(runtime, (operands) => {
     const outB = operands.input(b.out, ['f32'], 'b.out');
     const lseB = operands.input(b.lse, ['f32'], 'b.lse');
-    // After the inputs, so that neither is accepted if it is one of them.
+    // Register outputs after the inputs, so that an output that is also an input is an error.
     const outA = operands.writable(a.out, 'f32', 'a.out');
     const lseA = operands.writable(a.lse, 'f32', 'a.lse');
     checkRank(outA, '(B, H_q, N_q, d_v)', 'a.out');

@@ -1,4 +1,4 @@
-// Makes the sentences of the core's errors. In the core an error is a message number, an argument and numbers.
+// Composes the error messages of the core, which reports an error as a message number, an argument and numbers.
 
 import { coreTables, dtypes, type ErrorTables } from './tables.js';
 import { formatShape } from './shape.js';
@@ -6,7 +6,7 @@ import type { CoreError } from './wire.js';
 
 const dtypeNames = Object.keys(dtypes);
 
-/** `more` has the texts that multihead/core does without. */
+/** `more`: the message texts that multihead/core does not contain. */
 export function sentencesOf(error: CoreError, more?: ErrorTables): { argument: string; expected: string; got: string } {
   const { text, real, shape, given } = error;
   const textOf = (table: keyof ErrorTables, at: number): string => coreTables[table][at] || more?.[table][at] || '';
@@ -26,7 +26,7 @@ export function sentencesOf(error: CoreError, more?: ErrorTables): { argument: s
     name0: () => textOf('names', numbers[0] as number),
     divisors: () => divisorsOf(numbers[0] as number),
   };
-  // Splitting at the braces gives text and names of values in turn.
+  // Splitting at the braces alternates between text and names of values.
   const filled = (template: string): string =>
     template
       .split(/[{}]/)

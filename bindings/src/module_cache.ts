@@ -45,7 +45,7 @@ export class WasmModuleCache extends CoreCache implements MultiHeadAttentionCach
 }
 
 /**
- * `given` as a cache in the memory of `heap`. The core then checks that it belongs to the module of the
+ * Checks that `given` is a cache in the memory of `heap`. The core then checks that it belongs to the module of the
  * call. Throws `E_OPTION`.
  */
 export function ownCache(given: unknown, heap: Heap): WasmModuleCache {

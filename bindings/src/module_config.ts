@@ -1,4 +1,4 @@
-// The configuration of a module: checks, defaults, and the record of the wire.
+// The configuration of a module: checks, defaults, and conversion to the record that the core reads.
 
 import type { Count } from './arguments.js';
 import { attentionOptions, rotationNames } from './attention_options.js';
@@ -20,7 +20,7 @@ export const configNames = [
   ...(['dropout', 'outDropout', 'kvLatentDim', 'qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const),
 ] as const satisfies readonly (keyof MultiHeadAttentionConfig)[];
 
-/** An error message lists at most this many divisors: those nearest to the number that was given. */
+/** An error message lists at most this many divisors, nearest to the given number. */
 const maxDivisors = 16;
 
 function headWidth(embedDim: Count, numHeads: Count): Count {
@@ -65,7 +65,7 @@ export function checkConfig(given: MultiHeadAttentionConfig): CheckedConfig {
       if (config[name] !== undefined) throw without(name, 'no kvLatentDim');
     }
   }
-  // If ropeHeadDim is too large, the core says so.
+  // The core reports the error if ropeHeadDim is too large.
   const valueDim = count('valueDim', checkCount(Math.max(headDim - ropeHeadDim, 1), 'valueDim'));
   const outProj = flag('outProj', true);
   if (!outProj && config.outDim !== undefined) throw without('outDim', 'outProj: false');
@@ -97,7 +97,9 @@ export function checkConfig(given: MultiHeadAttentionConfig): CheckedConfig {
   };
 }
 
-/** A number from 0 to below `limit`. Checked here because the core's error would have the name that the option has in a call. */
+/**
+ * Checks a number ≥ 0 and below `limit`. Checked here, because the core's error would use the option's name in a call.
+ */
 function checkBelow(limit: number, value: unknown, argument: string, expected: string): number {
   const number = checkNumber(value, argument, expected);
   if (number >= 0 && number < limit) return number;
@@ -122,7 +124,7 @@ const ofCalls = 'positions are those of each call';
 const without = (argument: string, other: string): MultiheadError =>
   new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });
 
-/** The record of a checked configuration. Throws `E_OPTION`. */
+/** Converts a checked configuration to the core's record. Throws `E_OPTION`. */
 export function moduleRecord(config: CheckedConfig, operands: Operands): wire.MultiHeadAttentionConfig {
   const { embedDim: width, numHeads: heads, softcap, window, rope } = config;
   const extents = { batch: 1, heads, queries: 1, keys: 1, width };

@@ -1,4 +1,4 @@
-// From the options of a module's call to the records of the wire, and the tensors that it writes to.
+// Converts the options of a module's call to the core's records, and makes the output tensors.
 
 import type { Int32, Uint32 } from './arguments.js';
 import {
@@ -87,7 +87,10 @@ export const noModuleOptions: Readonly<wire.MultiHeadAttentionOptions> = {
   scaleByEmbedDim: false,
 };
 
-/** The names in `options` have been checked, those in `options.heads` not. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/**
+ * Converts the options. The names in `options` have been checked, the names in `options.heads` not. Throws `E_OPTION`,
+ * `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`.
+ */
 export function moduleOptions(
   options: Omit<ForwardOptions, 'return'>,
   operands: Operands,
@@ -139,7 +142,10 @@ interface ModuleCall {
   run(): Int32;
 }
 
-/** The inputs must have been asked for already. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/**
+ * Runs the call. Register all inputs with `operands` before this call. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`,
+ * `E_MEMORY`.
+ */
 export function runModule(
   runtime: Runtime,
   operands: Operands,

@@ -10,9 +10,9 @@ import type { TraceOf, TraceOption } from './trace_types.js';
 export type StateDict<T = FloatTensorLike> = Readonly<Record<string, T>>;
 
 /**
- * Configuration of {@link Multihead.multiHeadAttention}: the arguments of
- * `torch.nn.MultiheadAttention` with the same defaults, except `batchFirst`, and options of attention
- * that belong to a model. A call may override an option by giving one of the same name.
+ * Configuration of {@link Multihead.multiHeadAttention}: the arguments of `torch.nn.MultiheadAttention` with the same
+ * defaults, except `batchFirst`, and the options of attention that belong to a model. A call overrides an option that
+ * it gives under the same name.
  */
 export interface MultiHeadAttentionConfig {
   /** Width of a query token. */
@@ -34,9 +34,9 @@ export interface MultiHeadAttentionConfig {
   readonly vdim?: number | undefined;
   /** Width of an output token, only with `outProj`. Default `embedDim`. */
   readonly outDim?: number | undefined;
-  /** Whether the four projections have biases. Default true. */
+  /** True if the four projections have biases. Default true. */
   readonly bias?: boolean | undefined;
-  /** Whether there is an output projection. Without one, the output is the merged heads. Default true. */
+  /** True if there is an output projection. Without one, the output is the merged heads. Default true. */
   readonly outProj?: boolean | undefined;
   /** Appends the parameters bias_k and bias_v as a key and value that all queries see. Default false. */
   readonly addBiasKv?: boolean | undefined;
@@ -66,14 +66,13 @@ export interface MultiHeadAttentionConfig {
   readonly outDropout?: number | undefined;
 
   /**
-   * Selects multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1), and is the
-   * width of the latent from which the keys and values of all heads are computed, and which a cache
-   * holds. Parameters have DeepSeek's names: see {@link MultiHeadAttention.loadStateDict}. Excludes
-   * `kdim`, `vdim`, `numKvHeads` < `numHeads`, `addBiasKv`, `addZeroAttn` and `qkNorm`. Default 0: no
-   * latent.
+   * Selects multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1). The value is the width of
+   * the latent from which the keys and values of all heads are computed; a cache holds this latent. Parameters have
+   * DeepSeek's names: see {@link MultiHeadAttention.loadStateDict}. Excludes `kdim`, `vdim`, `numKvHeads` < `numHeads`,
+   * `addBiasKv`, `addZeroAttn` and `qkNorm`. Default 0: no latent.
    */
   readonly kvLatentDim?: number | undefined;
-  /** Width of the latent from which queries are computed. Default 0: from the tokens directly. */
+  /** Width of the latent from which queries are computed. Default 0: queries are computed from the tokens. */
   readonly qLatentDim?: number | undefined;
   /** Width of the part of `headDim` that has RoPE; all heads share it in K. Default 0. */
   readonly ropeHeadDim?: number | undefined;
@@ -90,16 +89,15 @@ export interface HeadTools {
   readonly scales?: Float32Array | undefined;
   /** Skips the output projection: the output is the merged heads. Default false. */
   readonly skipOutProj?: boolean | undefined;
-  /** The scale is divided by this finite number > 0. Default 1. */
+  /** Divides the scale by this finite number > 0. Default 1. */
   readonly temperature?: number | undefined;
-  /** Makes 1/√embedDim the default scale, a common mistake, to show its effect. Default false. */
+  /** Uses 1/√embedDim as the default scale, which is a common mistake, to show its effect. Default false. */
   readonly scaleByEmbedDim?: boolean | undefined;
 }
 
 /**
- * Optional results of a module. N counts all keys, including those that the module appends. In the
- * results of an unbatched call the axis B is missing.
- *
+ * Optional results of a module. N counts all keys, including keys that the module appends. Results of an unbatched call
+ * have no axis B.
  * - `'weights'` (B, H, N_q, N): the softmax before dropout; 0 for hidden keys
  * - `'meanWeights'` (B, N_q, N): the mean of the weights over the heads, PyTorch's `average_attn_weights`
  */
@@ -128,9 +126,9 @@ export interface ModuleOptions<
 }
 
 /**
- * Options of {@link MultiHeadAttention.forward}. Masks and biases cover only the keys that the caller
- * gives; keys that the module appends are visible to every query. `mask` is true where a query MAY
- * attend. PyTorch's masks mean the opposite; `attnMaskBlocked` and `keyPaddingBlocked` take those.
+ * Options of {@link MultiHeadAttention.forward}. Masks and biases cover only the keys that the caller gives; keys that
+ * the module appends are visible to every query. `mask` is true where a query MAY attend. PyTorch's masks mean the
+ * opposite; pass them as `attnMaskBlocked` and `keyPaddingBlocked`.
  */
 export interface ForwardOptions<
   R extends readonly ModuleReturn[] = readonly ModuleReturn[],
@@ -158,7 +156,7 @@ export interface StepOptions<
 >
   extends Omit<MaskOptions, 'causal' | 'window' | 'kvLengths' | 'rope'>, ModuleOptions<R, T> {}
 
-/** Options of {@link MultiHeadAttention.backward}: those that the call of forward() had. */
+/** Options of {@link MultiHeadAttention.backward}: the options of the forward() call. */
 export type ModuleBackwardOptions = Omit<ForwardOptions, 'return' | 'trace' | 'out'>;
 
 /** The tensor of each {@link ModuleReturn}. */
@@ -190,8 +188,8 @@ export interface ModuleInputs {
 }
 
 /**
- * Configuration of {@link MultiHeadAttention.createCache}: that of {@link Multihead.createCache} without
- * heads and head dims, which the module knows.
+ * Configuration of {@link MultiHeadAttention.createCache}: like {@link Multihead.createCache}, without heads and head
+ * dims, which the module knows.
  */
 export type ModuleCacheConfig = Omit<KVCacheConfig, 'kvHeads' | 'headDim' | 'valueDim'>;
 
@@ -201,9 +199,9 @@ export interface MultiHeadAttentionCache {
   readonly batch: number;
   /** The most tokens that one batch entry holds. */
   readonly capacity: number;
-  /** How tokens lie in memory. */
+  /** Memory layout of the tokens. */
   readonly layout: CacheLayout;
-  /** Of the stored keys and values. */
+  /** Dtype of the stored keys and values. */
   readonly dtype: CacheDType;
   /** Size in bytes; part of {@link MemoryInfo.bytes}. */
   readonly bytes: number;
@@ -213,7 +211,7 @@ export interface MultiHeadAttentionCache {
    * @throws {MultiheadError} `E_DISPOSED`
    */
   readonly length: number;
-  /** Whether dispose() was called. */
+  /** True once dispose() was called. */
   readonly disposed: boolean;
   /**
    * Truncates every batch entry to its first `length` tokens. In a ring, overwritten tokens are lost:
@@ -224,7 +222,7 @@ export interface MultiHeadAttentionCache {
   truncate(length: number): void;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
-  /** As dispose(), for `using`. */
+  /** Calls dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
 
@@ -242,7 +240,7 @@ export interface MultiHeadAttention {
       ? MultiHeadAttentionConfig[N]
       : Exclude<MultiHeadAttentionConfig[N], undefined>;
   };
-  /** Whether dispose() was called. */
+  /** True once dispose() was called. */
   readonly disposed: boolean;
 
   /**
@@ -287,13 +285,13 @@ export interface MultiHeadAttention {
   ): ModuleResult<R, T>;
 
   /**
-   * The gradients of a loss, given its gradient `dOut` with respect to the output of forward(). All other
-   * arguments must be those of that call, which is computed again: dropout from its seed. Hidden keys and
-   * values contribute nothing and have gradient 0. Their bits are the same in every run.
+   * Computes the gradients of a loss, given its gradient `dOut` with respect to the output of forward(). All other
+   * arguments must equal the arguments of the forward() call, which is computed again, with dropout from its seed.
+   * Hidden keys and values contribute nothing and have gradient 0. Gradients are bit-identical in every run.
    *
    * @param dOut the shape of the output
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
+   * allocated.
    */
   backward(
     query: TensorLike | ModuleInputs,
@@ -310,13 +308,12 @@ export interface MultiHeadAttention {
   createCache(config: ModuleCacheConfig): MultiHeadAttentionCache;
 
   /**
-   * Causal self-attention of the next tokens, one or several, which are appended to the cache. The
-   * output equals the last n rows of a causal forward() over all tokens so far.
+   * Causal self-attention for the next n tokens, which are appended to the cache. The output equals the last n rows of
+   * a causal forward() over all tokens so far.
    *
    * @param x (B, n, embedDim), with `batchFirst: false` (n, B, embedDim), or unbatched (n, embedDim)
-   * @throws {MultiheadError} `E_SHAPE`; `E_OPTION`, also for the cache of another module and if the
-   * cache's capacity is exceeded; `E_DISPOSED`; `E_MEMORY`. A call that throws leaves the cache
-   * unchanged.
+   * @throws {MultiheadError} `E_SHAPE`; `E_OPTION`, also for the cache of another module and if the cache's capacity is
+   * exceeded; `E_DISPOSED`; `E_MEMORY`. A call that throws leaves the cache unchanged.
    */
   step<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -326,6 +323,6 @@ export interface MultiHeadAttention {
 
   /** Frees the parameters. A second call does nothing. */
   dispose(): void;
-  /** As dispose(), for `using`. */
+  /** Calls dispose(), for `using`. */
   [Symbol.dispose](): void;
 }

@@ -143,7 +143,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
     });
   }
 
-  /** Batch and number of tokens of an input. Its rank is not checked here: the core does that. */
+  /** Returns batch and number of tokens of an input. The core checks its rank. */
   #extents(shape: Shape): { batch: number; tokens: number } {
     const [first = 0, second = 0] = shape;
     if (shape.length < 3) return { batch: 1, tokens: first };
@@ -170,7 +170,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
   }
 }
 
-/** Query, key and value of forward()'s first argument; throws `E_OPTION`. */
+/** Reads query, key and value from forward()'s first argument; throws `E_OPTION`. */
 function inputsOf(given: TensorLike | ModuleInputs): ModuleInputs {
   if (coreOf(given) !== undefined) return { query: given as TensorLike };
   const inputs = copyOf(given, 'query', ['query', 'key', 'value', 'data', 'shape', 'dtype']);

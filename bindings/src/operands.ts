@@ -1,4 +1,4 @@
-// The inputs and outputs of one call. Its temporary copies are freed when it ends, its new outputs if it fails.
+// The inputs and outputs of one call. Temporary copies are freed when the call ends, new outputs if it fails.
 
 import { otherArguments, type Arguments, type Count, type Extents, type Int32, type Operand, type Span } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -13,17 +13,17 @@ import { typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, Shape } from './types.js';
 import { readCoreError } from './wire.js';
 
-/** What every operation works with: one loaded module. */
+/** One loaded module, which every operation gets. */
 export interface Runtime {
   readonly raw: GuardedModule;
   readonly args: Arguments;
   readonly heap: Heap;
   readonly scopes: ScopeStack;
-  /** The texts of errors that multihead/core cannot report. */
+  /** Error texts that multihead/core does not contain. */
   readonly moduleTables: ErrorTables | undefined;
 }
 
-/** Inputs that are kept for later calls, by a prepared operation. */
+/** Inputs that a prepared operation keeps for later calls. */
 export interface KeptInputs {
   readonly copies: readonly Block[];
   readonly tensors: readonly NamedTensor[];
@@ -36,9 +36,8 @@ export interface NamedTensor {
 }
 
 /**
- * Runs one call. If `body` throws, all that it has allocated through its operands is freed. Reading
- * the caller's arguments may run the caller's code, which may dispose a tensor that has been checked
- * already, so run() and make() check all tensors again.
+ * Runs one call. If `body` throws, everything allocated through its operands is freed. Reading the caller's arguments
+ * may run the caller's code, which may dispose a tensor after its check, so run() and make() check all tensors again.
  */
 export function call<R>(runtime: Runtime, body: (operands: Operands) => R): R {
   runtime.raw.assertAlive();
@@ -95,7 +94,7 @@ export class Operands {
     return value === undefined ? undefined : this.input(value, dtypes, argument);
   }
 
-  /** Numbers in a typed array without a shape. */
+  /** Copies a typed array without a shape to the core. */
   span<E extends SpanType>(value: unknown, type: E, argument: string): Span<E> {
     const wanted = spanArrays[type];
     if (typedArrayName(value) !== wanted.split(' ')[1]) {
@@ -110,7 +109,10 @@ export class Operands {
     return spanOf(block, type);
   }
 
-  /** As span(), or noSpan if `value` is undefined. An empty array is refused here unless `count` is 0, since the core takes it for "not given". */
+  /**
+   * Like span(), but returns noSpan for undefined. An empty array is an error unless `count` is 0, because the core
+   * reads it as "not given".
+   */
   optionalSpan<E extends SpanType>(
     value: unknown,
     type: E,
@@ -134,14 +136,17 @@ export class Operands {
     return { address, length: heads };
   }
 
-  /** Memory until the end of the call, not cleared. */
+  /** Allocates memory until the end of the call, without clearing it. */
   temporary(bytes: number, argument: string): Block {
     const block = this.#runtime.heap.allocate(bytes, argument);
     this.#temporaries.push(block);
     return block;
   }
 
-  /** The tensor `given`, or a new one, not cleared. Ask for outputs after the inputs: the two are compared. */
+  /**
+   * Returns the tensor `given`, or a new one, not cleared. Call this after all inputs are registered: outputs are
+   * compared with them.
+   */
   output<D extends DType>(
     shape: Shape,
     dtype: D,
@@ -166,7 +171,7 @@ export class Operands {
     return given as WasmTensor<D>;
   }
 
-  /** A tensor of the caller's to write to. Throws if it shares memory with another tensor of the call. */
+  /** Registers a tensor of the caller to write to. Throws if it shares memory with another tensor of the call. */
   writable<D extends DType>(given: unknown, dtype: D, argument: string): Operand<D> {
     return this.#writable(given, dtype, argument);
   }
@@ -179,13 +184,13 @@ export class Operands {
     return core;
   }
 
-  /** Calls a function of the core that gives a CallStatus; throws the error that it stands for. */
+  /** Calls a function of the core that returns a CallStatus; throws the corresponding error. */
   run(raw: () => Int32): void {
     this.#start();
     checkStatus(this.#runtime, raw());
   }
 
-  /** Calls a function of the core that gives a handle, or minus a CallStatus; throws the error that it stands for. */
+  /** Calls a function of the core that returns a handle, or a negated CallStatus; throws the corresponding error. */
   make(raw: () => Int32): Int32 {
     this.#start();
     const handle = raw();
@@ -206,7 +211,7 @@ export class Operands {
     return kept;
   }
 
-  /** After a call that has succeeded: its new outputs belong to the scope, or else to the caller. */
+  /** Call this after success: gives new outputs to the scope, or else to the caller. */
   keepOutputs(): void {
     for (const tensor of this.#outputs) this.#runtime.scopes.track(tensor);
     this.#outputs = [];
@@ -218,7 +223,7 @@ export class Operands {
   }
 }
 
-/** Throws the error that a CallStatus stands for, unless it is ok. */
+/** Throws the error of a CallStatus, unless it is ok. */
 export function checkStatus({ raw, args, heap, moduleTables }: Runtime, status: number): void {
   if (status === callStatus.ok) return;
   if (status === callStatus.otherArguments) throw otherArguments();
@@ -233,7 +238,7 @@ export function checkStatus({ raw, args, heap, moduleTables }: Runtime, status: 
   throw new MultiheadError(status === callStatus.shape ? 'E_SHAPE' : 'E_OPTION', error);
 }
 
-/** `given` as a live tensor of this memory; nothing else is accepted or copied. Throws `E_OPTION`, `E_DISPOSED`. */
+/** Checks that `given` is a live tensor of this memory; copies nothing. Throws `E_OPTION`, `E_DISPOSED`. */
 export function ownTensor<D extends DType>(
   given: unknown,
   heap: Heap,
@@ -271,16 +276,16 @@ export const sharesMemory = (argument: string, other: string): MultiheadError =>
     got: `the same as ${other}, or another shape of it`,
   });
 
-/** The same numbers with their axes grouped in another way. Throws `E_SHAPE` for an extent that the core cannot read. */
+/** Regroups the axes of the same numbers. Throws `E_SHAPE` for an extent that the core cannot read. */
 export function reshaped<D extends DType>({ address, dtype }: Operand<D>, shape: Shape, argument: string): Operand<D> {
   checkExtents(shape, argument);
   return { address, dtype, shape };
 }
 
-/** The number of axes by their names: 4 for "(B, H_q, N_q, d_k)". */
+/** Number of axes by their names: 4 for "(B, H_q, N_q, d_k)". */
 const rankOf = new Map<string, number>();
 
-/** Throws `E_SHAPE` unless the tensor has as many axes as `axes` names. */
+/** Throws `E_SHAPE` unless the tensor has the axes that `axes` names. */
 export function checkRank({ shape }: { shape: Shape }, axes: string, argument: string): void {
   let rank = rankOf.get(axes);
   if (rank === undefined) rankOf.set(axes, (rank = axes.split(',').length));

@@ -17,16 +17,19 @@ const innerNames = [
   ...['dQ', 'dK', 'dV', 'dBias'],
 ];
 
-/** It has what somebody has added to Object.prototype, which is in no copy. */
+/** Options without own properties. Inherits anything added to Object.prototype, unlike the copies. */
 const noOptions: Readonly<Record<PropertyKey, unknown>> = Object.freeze({});
 
-/** The deepest option is capture[0].heads[0]. */
+/** Levels of nesting that are copied; the deepest option is capture[0].heads[0]. */
 const mostLevels = 4;
 
-/** Entries of arrays and properties of objects that the copies of one call may have, at all levels together. */
+/** Limit on array entries and object properties that the copies of one call may have, over all levels. */
 const mostCopied = 2 ** 17;
 
-/** Counts what a call copies. An array that is sparse, a proxy, or given many times has more entries than it takes memory. */
+/**
+ * Counts the entries that a call copies. An array that is sparse, a proxy, or given many times can have far more
+ * entries than its memory suggests.
+ */
 export class CopyBudget {
   readonly #argument: string;
   #copied = 0;
@@ -35,7 +38,7 @@ export class CopyBudget {
     this.#argument = argument;
   }
 
-  /** Throws `E_OPTION` if the call would copy too much with `count` more. */
+  /** Throws `E_OPTION` if `count` more would exceed the limit. */
   take(count: number): void {
     if (this.#copied + count <= mostCopied) {
       this.#copied += count;
@@ -48,19 +51,19 @@ export class CopyBudget {
     });
   }
 
-  /** The entries of an array, each read once. Throws `E_OPTION`. */
+  /** Copies the entries of an array; reads each once. Throws `E_OPTION`. */
   entries(array: readonly unknown[], copy: (entry: unknown) => unknown): unknown[] {
     const { length } = array;
-    // A proxy may have any value as its length.
+    // A proxy may report any value as its length.
     this.take(Number.isSafeInteger(length) && length >= 0 ? length : Infinity);
     return Array.from({ length }, (_, index) => copy(array[index]));
   }
 }
 
 /**
- * A copy of options. Reading it cannot run code of the caller's, such as a getter: each property is
- * read once, here. Objects and arrays are copied as deep as calls read them; typed arrays and
- * objects of this package are not copied. Throws `E_OPTION` where reading a property throws.
+ * Copies options. Later reads of the copy cannot run code of the caller, such as a getter, because each property is
+ * read once, here. Objects and arrays are copied to the depth that calls read; typed arrays and objects of this package
+ * are not copied. Throws `E_OPTION` if reading a property throws.
  */
 export function copyOf<T>(value: T, argument: string, names: readonly string[] = innerNames): T {
   if (typeof value !== 'object' || value === null) return value;
@@ -106,8 +109,8 @@ function copyLevel(
 }
 
 /**
- * A copy of options whose values are not copied, such as signals; checked as by checkOptions(). Throws
- * `E_OPTION` where reading a property throws.
+ * Copies options without copying their values, such as signals, and checks them like checkOptions(). Throws `E_OPTION`
+ * if reading a property throws.
  */
 export function readFlat<T extends object>(
   given: T,
@@ -135,14 +138,14 @@ function copyFlat<T extends object>(given: T, known: readonly (keyof T)[], argum
   }
 }
 
-/** A copy of the options of a call, whose names have been checked as by checkOptions(). */
+/** Copies the options of a call, and checks their names like checkOptions(). */
 export function readOptions<T extends object>(
   options: T | undefined,
   known: readonly string[],
   argument: string,
   elsewhere?: Readonly<Record<string, string>>,
 ): T {
-  // No copy of none, unless somebody has added something to Object.prototype.
+  // Missing options need no copy, unless something was added to Object.prototype.
   if (options === undefined && allKnown(noOptions, [])) return noOptions as T;
   const copy = copyOf(options === undefined ? ({} as T) : options, argument, known);
   if (typeof copy === 'object' && copy !== null && !Array.isArray(copy)) {
@@ -152,7 +155,7 @@ export function readOptions<T extends object>(
   return copy;
 }
 
-/** `copy` has own properties alone, so for-in finds the names of Object.keys() without making an array. */
+/** `copy` has only own properties, so for-in finds the names of Object.keys() without allocating an array. */
 function allKnown(copy: object, known: readonly string[]): boolean {
   for (const name in copy) if (!known.includes(name)) return false;
   return true;
@@ -187,7 +190,7 @@ export function checkOptions(
   });
 }
 
-/** An array of names that are in `known`. Throws `E_OPTION`. */
+/** Checks an array of names that must be in `known`. Throws `E_OPTION`. */
 export function checkNames<N extends string>(
   value: unknown,
   known: readonly N[],
@@ -208,7 +211,7 @@ export function checkNames<N extends string>(
 export const namesOf = <N extends string>(enumeration: Readonly<Record<N, number>>): readonly N[] =>
   Object.keys(enumeration) as N[];
 
-/** A name that is in `known`. Throws `E_OPTION`. */
+/** Checks a name that must be in `known`. Throws `E_OPTION`. */
 export function checkChoice<N extends string>(
   value: unknown,
   known: readonly N[],
@@ -222,7 +225,7 @@ export function checkChoice<N extends string>(
   });
 }
 
-/** A whole number from `least` to 2³¹ − 1. Throws `E_OPTION`. */
+/** Checks for a whole number from `least` to 2³¹ − 1. Throws `E_OPTION`. */
 export function checkCount(value: unknown, argument: string, least = 1): Count {
   if (Number.isInteger(value) && (value as number) >= least && (value as number) <= maxExtent) {
     return value as Count;
@@ -234,7 +237,7 @@ export function checkCount(value: unknown, argument: string, least = 1): Count {
   });
 }
 
-/** True or false. Throws `E_OPTION`. */
+/** Checks for true or false. Throws `E_OPTION`. */
 export function checkFlag(value: unknown, argument: string): boolean {
   if (typeof value === 'boolean') return value;
   throw new MultiheadError('E_OPTION', {
@@ -244,7 +247,7 @@ export function checkFlag(value: unknown, argument: string): boolean {
   });
 }
 
-/** A whole number of any sign; the core checks its range. Throws `E_OPTION`. */
+/** Checks for a whole number of any sign; the core checks its range. Throws `E_OPTION`. */
 export function checkWhole(value: unknown, argument: string): Int64 {
   if (Number.isSafeInteger(value)) return value as Int64;
   throw new MultiheadError('E_OPTION', {
@@ -254,7 +257,7 @@ export function checkWhole(value: unknown, argument: string): Int64 {
   });
 }
 
-/** A number; the core checks its range. Throws `E_OPTION`. */
+/** Checks for a number; the core checks its range. Throws `E_OPTION`. */
 export function checkNumber(
   value: unknown,
   argument: string,

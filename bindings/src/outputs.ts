@@ -1,4 +1,4 @@
-// The results of one call: a tensor for each output that is asked for, and the record of them for the wire.
+// The results of one call: a tensor for each requested output, and the core's record of them.
 
 import type { CallExtents } from './attention_options.js';
 import { captureRecords } from './capture.js';
@@ -48,7 +48,10 @@ export interface Outputs {
   readonly captures: readonly wire.ScoreCapture[];
 }
 
-/** The inputs must have been asked for already. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/**
+ * Makes the output tensors. Register all inputs with `operands` before this call. Throws `E_OPTION`, `E_SHAPE`,
+ * `E_DISPOSED`, `E_MEMORY`.
+ */
 export function prepareOutputs(
   options: OutputOptions,
   returns: readonly AttentionReturn[],
@@ -87,7 +90,7 @@ export function prepareOutputs(
   return { result, record, captures: captures.records };
 }
 
-/** To be called right before the call that takes the captures: nothing may fail in between. */
+/** Call this immediately before the call that takes the captures: nothing may fail in between. */
 export function pushCaptures(
   { args, raw }: Runtime,
   { captures }: Outputs,

@@ -1,5 +1,5 @@
-// Types of the platform for the package's declarations, which a project without the DOM library and
-// without Node's types can use: a type that such a project lacks is never.
+// Platform types for the package's declarations, so that a project compiles without the DOM library and Node's types. A
+// type that the project lacks becomes never.
 
 /** The type of the instances of a global class. */
 type InstanceOf<Name extends string> = typeof globalThis extends {
@@ -12,7 +12,7 @@ export type PlatformAbortSignal = InstanceOf<'AbortSignal'>;
 export type PlatformFloat16Array = InstanceOf<'Float16Array'>;
 export type PlatformResponse = InstanceOf<'Response'>;
 export type PlatformURL = InstanceOf<'URL'>;
-/** Where there is no such type, an object: libraries declare modules without members too. */
+/** Falls back to object if the project lacks the type, because libraries also declare Module without members. */
 export type PlatformModule = typeof globalThis extends {
   readonly WebAssembly: { readonly Module: { readonly prototype: infer Module } };
 }

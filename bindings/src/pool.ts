@@ -11,12 +11,12 @@ import type { CreatePool } from './pool_types.js';
 
 export * from './pool_api.js';
 
-// With the global's own type, the package would need TypeScript's DOM library.
+// Declared here, because the type of the global Worker would require TypeScript's DOM library.
 declare const Worker: BrowserWorkerClass;
 
 const startWorker: StartWorker = (events) => {
   if (typeof Worker !== 'function') return undefined;
-  // Written out, because bundlers look for exactly this.
+  // Bundlers look for exactly this expression, so it cannot be shortened.
   const worker = new Worker(new URL('./pool_worker.js', import.meta.url), { type: 'module' });
   const missing =
     'its script did not load: it is missing (see "Where it runs" in the README), or the Content-Security-Policy forbids workers';

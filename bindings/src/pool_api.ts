@@ -1,4 +1,4 @@
-// What every entry point that has createPool() exports besides.
+// Exports that every entry point with createPool() has in addition.
 
 export { MultiheadError } from './errors.js';
 export type { MultiheadErrorCode, MultiheadErrorParts } from './errors.js';

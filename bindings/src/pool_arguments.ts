@@ -1,4 +1,4 @@
-// From the arguments of a call of a pool to those that are sent, and the objects that live in workers.
+// Converts the arguments of a pool's call to messages, and holds the handles of objects that live in workers.
 
 import { checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';
@@ -10,12 +10,12 @@ import type { Argument, SentValue, StandIn } from './pool_protocol.js';
 import { coreOf, describe, keepClass, unreadable } from './tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 
-/** An object in one worker, or in each worker of a team. Its proxy and its calls hold it. */
+/** An object in one worker, or in each worker of a team. Its proxy and its running calls reference the handle. */
 export class Handle {
   readonly crew: Crew;
   readonly seats: readonly Seat[];
   readonly id: number;
-  /** For exchanges of a team. */
+  /** Shared memory through which the workers of a team exchange data; undefined for a single worker. */
   readonly board: SharedArrayBuffer | undefined;
   disposed = false;
 
@@ -30,23 +30,24 @@ export class Handle {
 /** The handle of each proxy. */
 export const handleOf = new WeakMap<object, Handle>();
 
-/** The deepest argument is a state dict in an options object. */
+/** Deepest nesting that is copied: a state dict in an options object. */
 const mostLevels = 6;
 
 export interface SentArguments {
   readonly args: Argument[];
   readonly transfer: ArrayBuffer[];
-  /** One of the objects among the arguments. All live in the same workers. */
+  /** An object among the arguments, whose workers run the call. All objects of one call live in the same workers. */
   readonly beside: Handle | undefined;
 }
 
 /**
- * Copies the numbers of the arguments into buffers of their own, which are transferred. Shared memory is sent as it is.
- * Throws `E_OPTION` for what cannot be read, and for objects of different workers; `E_DISPOSED`.
+ * Copies the numbers of the arguments into new buffers, which are transferred. Shared memory is sent without a copy.
  *
- * @param options.several whether several workers get the arguments, also if none of them is an object that lives in
- * several: large buffers are then shared memory
- * @param options.lent buffers that are not copied, since the task sends them along
+ * @throws {MultiheadError} `E_OPTION` if an argument cannot be read or two objects live in different workers;
+ * `E_DISPOSED`
+ * @param options.several true if several workers get the arguments, even when no argument is an object of several
+ * workers: large buffers are then copied to shared memory
+ * @param options.lent buffers that are not copied, because the task transfers them
  */
 export function packArguments(
   given: readonly unknown[],
@@ -77,9 +78,9 @@ const sameSeats = (a: Handle, b: Handle): boolean =>
 
 /** The state that the arguments of one call share while they are copied. */
 interface Copying {
-  /** `own` has no overridden properties. */
+  /** `own` is a plain view without overridden properties. */
   readonly copied: (own: Numbers) => Numbers;
-  /** The copies of arrays, buffers and tensors: each has one, however often it is given. */
+  /** The copy of each array, buffer and tensor; an array that is given twice is copied once. */
   readonly copies: Map<object, unknown>;
   readonly budget: CopyBudget;
 }
@@ -114,7 +115,7 @@ function packed(argument: unknown, copying: Copying): SentValue {
     }
     if (ArrayBuffer.isView(value)) {
       if (typedArrayName(value) !== undefined) return numbers(pristine(value as Numbers), value);
-      // A message would take along the whole buffer, which may be that of a WebAssembly memory.
+      // A message would copy the whole underlying buffer, possibly an entire WebAssembly memory.
       const { buffer, byteOffset, byteLength } = value;
       return once(value, byteLength, copying, () => new DataView(new Uint8Array(buffer, byteOffset, byteLength).slice().buffer));
     }
@@ -133,8 +134,8 @@ function packed(argument: unknown, copying: Copying): SentValue {
 }
 
 /**
- * A copy of options, each property of which is read once. It has what a class or another object behind them gives too,
- * besides methods; messages between threads have own properties alone. Not what was added to Object.prototype.
+ * Copies options and reads each property once. Includes properties from a class or another prototype, because messages
+ * between threads carry own properties only. Excludes methods and anything added to Object.prototype.
  */
 function propertiesOf(value: object, budget: CopyBudget): Record<string, unknown> {
   const copy: Record<string, unknown> = Object.assign(Object.create(null), value);
@@ -142,7 +143,7 @@ function propertiesOf(value: object, budget: CopyBudget): Record<string, unknown
   let from: unknown = Object.getPrototypeOf(value);
   while (from !== null && !Object.hasOwn(from as object, 'hasOwnProperty')) {
     const names = Object.getOwnPropertyNames(from);
-    // A proxy may be its own prototype.
+    // The budget ends this loop for a proxy that is its own prototype.
     budget.take(1 + names.length);
     for (const name of names) {
       if (name in copy) continue;
@@ -166,7 +167,7 @@ function copiedForOne(own: Numbers, transfer: ArrayBuffer[], lent: readonly Arra
   return copy;
 }
 
-/** Below this many bytes a copy for each worker takes less than shared memory. */
+/** Below this many bytes, one copy for each worker is cheaper than shared memory. */
 const fewBytes = 2 ** 15;
 
 function copiedForSeveral(own: Numbers): Numbers {
@@ -178,17 +179,15 @@ function copiedForSeveral(own: Numbers): Numbers {
   return copy;
 }
 
-/** What belongs to the pool among the options of a call. */
+/** Options of a call that the pool itself uses. */
 export interface CallOptions {
   readonly signal: AbortSignal | undefined;
   readonly progress: ((done: number, total: number) => void) | undefined;
-  /** Whether the call takes the buffers of its operands, and gives them back. */
+  /** True if the call takes the buffers of its operands, and returns them with the result. */
   readonly transfer: boolean;
 }
 
-/**
- * Takes `signal` and `progress` out of the last argument, and `transfer` if the call knows it. Throws `E_OPTION`.
- */
+/** Takes `signal` and `progress` out of the last argument, and `transfer` if `lends` is true. Throws `E_OPTION`. */
 export function splitOptions(args: readonly unknown[], lends = false): { args: unknown[]; options: CallOptions } {
   const last = args.at(-1);
   const none = { args: [...args], options: { signal: undefined, progress: undefined, transfer: false } };
@@ -210,7 +209,7 @@ export function splitOptions(args: readonly unknown[], lends = false): { args: u
   }
   const takes = transfer === undefined ? false : checkFlag(transfer, 'transfer');
   const options = { signal, progress, transfer: takes } as CallOptions;
-  // What held nothing else was not meant for the call itself.
+  // Drop the options object if it held only the pool's options: the call itself then gets none.
   const own = Object.keys(rest).length === 0 ? [] : [rest];
   return { args: [...args.slice(0, -1), ...own], options };
 }

@@ -1,4 +1,4 @@
-// pool.attention(): divides a call, sends its parts, and joins their results.
+// pool.attention(): divides a call, sends its parts and joins the results.
 
 import { divideAttention, isElsewhere, resultBytes, type DividedCall } from './attention_part.js';
 import { maskNames } from './attention_options.js';
@@ -19,7 +19,10 @@ import type { AttentionOptions, DType, FloatTensorLike, Shape } from './types.js
 
 const optionNames = [...maskNames, 'return', 'out', 'outDtype', 'capture'] as const;
 
-/** Operations of a worker's share, above which it gets several pieces: so that aborting and progress are felt. */
+/**
+ * Operations of one worker's share above which the share is cut into several pieces, so that an abort and progress come
+ * in time.
+ */
 const longPiece = 4e10;
 
 type Tensors = readonly [q: FloatTensorLike, k: FloatTensorLike, v: FloatTensorLike];
@@ -51,8 +54,8 @@ export async function poolAttention(core: PoolCore, ...[q, k, v, given]: [...Ten
 }
 
 /**
- * Copies what the pieces of a call read; a single piece is sent the buffers that were lent. The functions that are
- * returned send each piece, and receive its results.
+ * Copies the operands of all pieces. A single piece gets the lent buffers instead. Each returned function sends one
+ * piece and receives its results.
  */
 export function partTasks(
   core: PoolCore,
@@ -67,7 +70,7 @@ export function partTasks(
     ...{ mask: call.mask?.numbers(), bias: call.bias?.numbers() },
   };
   const { mask: _, bias: __, ...others } = options;
-  // Copied now: views may lie in large buffers, which would be sent whole, and the caller may change them.
+  // Copy the options now: the caller may change them later, and a view into a large buffer would send the whole buffer.
   const [{ value }] = packArguments([others]).args as unknown as [{ value: AttentionOptions }];
   const lent = pieces.length === 1 ? lending : undefined;
   const inPlace = lent?.buffers ?? [];
@@ -88,7 +91,7 @@ function outDTypeOf(out: unknown) {
   return dtype === 'f16' || dtype === 'bf16' ? dtype : undefined;
 }
 
-/** For `workers`, which may be fewer than there are. */
+/** Cuts a call into pieces for `workers`, which may be fewer than the pool has. */
 export function piecesOf(
   core: PoolCore,
   { parts, q, k }: DividedCall,
@@ -110,12 +113,12 @@ interface Operands {
   readonly v: Numbers;
   readonly mask: Numbers | undefined;
   readonly bias: Numbers | undefined;
-  /** Buffers that the task sends along, so that nothing in them is copied. */
+  /** Buffers that the task transfers; operands in them are not copied. */
   readonly inPlace: readonly ArrayBufferLike[];
 }
 
 const aligned = (bytes: number): number => Math.ceil(bytes / 64) * 64;
-/** Copies what a piece reads into a slot. */
+/** Copies the operands of a piece into a slot. */
 function makePart(
   core: PoolCore,
   call: DividedCall,
@@ -166,14 +169,16 @@ function makePart(
   return { part, slot, transfer: isArrayBuffer(slot) ? [slot] : [] };
 }
 
-/** The results of a whole call, which come in parts. */
+/** Collects the results of a whole call from its parts. */
 export class JoinedResults {
   readonly result: Record<string, unknown> = {};
   readonly #call: DividedCall;
-  /** Where each result is written; looked up anew, because the caller may have detached the buffer of `out`. */
+  /**
+   * Returns the array of each result. Called for every write, because the caller may have detached the buffer of `out`.
+   */
   readonly #places: (() => Numbers)[];
 
-  /** `out` is the caller's, in an object that is not. Throws `E_OPTION`, `E_SHAPE`, `E_MEMORY`. */
+  /** `out` belongs to the caller; the result refers to it in a new object. Throws `E_OPTION`, `E_SHAPE`, `E_MEMORY`. */
   constructor(call: DividedCall, out?: unknown) {
     this.#call = call;
     const captures: Numbers[] = [];
@@ -193,7 +198,7 @@ export class JoinedResults {
     if (captures.length > 0) this.result['captures'] = captures;
   }
 
-  /** Where workers write `out` themselves: shared memory of the caller's. */
+  /** The caller's `out` if it is shared memory, which workers write directly. */
   sharedOut(core: PoolCore): Place | undefined {
     const out = (this.#places[0] as () => Numbers)();
     if (core.settings.exchange !== 'shared memory' || !isShared(out)) return undefined;
@@ -217,7 +222,9 @@ export class JoinedResults {
   }
 }
 
-/** Checks the caller's `out`. Throws `E_SHAPE`, or `E_OPTION`, also if `out` overlaps an array that the workers read. */
+/**
+ * Checks the caller's `out`. Throws `E_SHAPE`, or `E_OPTION`, for example if `out` overlaps an array that workers read.
+ */
 function readOut({ arrays }: DividedCall, out: unknown, dtype: DType, shape: Shape): ReadTensor {
   const expected = '{ data: typed array, shape }';
   if (coreOf(out) !== undefined) {

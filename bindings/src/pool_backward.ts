@@ -1,5 +1,5 @@
-// pool.attentionBackward(): each worker gets some batch entries and key/value heads. No gradient is a sum over what
-// several workers have: heads that share keys and values stay together, and so do all that share a bias or sinks.
+// pool.attentionBackward(): each worker gets some batch entries and key/value heads. One worker computes all terms of a
+// sum: query heads that share keys and values stay together, and so do heads or entries that share a bias or sinks.
 
 import { alibiSlopes } from './alibi.js';
 import { backwardNames, elsewhereThanBackward } from './attention_backward.js';
@@ -27,7 +27,7 @@ export interface BackwardCall {
   readonly dOut: Numbers<FloatDType>;
   readonly mask: Numbers<'bool'> | undefined;
   readonly bias: Numbers<'f32'> | undefined;
-  /** With all slopes, if there are any. */
+  /** Has explicit ALiBi slopes of all heads if ALiBi is used. */
   readonly options: AttentionBackwardOptions;
   readonly wanted: readonly GradientName[];
 }
@@ -65,7 +65,7 @@ export async function poolAttentionBackward(core: PoolCore, ...given: readonly u
   });
 }
 
-/** Throws if one is not as it should be. */
+/** Reads the inputs; throws if one is invalid. */
 export function readInputs(inputs: AttentionBackwardInputs) {
   const read = (name: 'q' | 'k' | 'v' | 'out' | 'dOut') => new ReadTensor(inputs[name], floatDTypes, name);
   return {
@@ -74,7 +74,9 @@ export function readInputs(inputs: AttentionBackwardInputs) {
   };
 }
 
-/** The tensors of a call. Undefined if one is not as it should be: the call then runs whole, and is refused there. */
+/**
+ * Reads the tensors of a call. Undefined if one is invalid: the call then runs whole, and the worker reports the error.
+ */
 function readTensors(inputs: AttentionBackwardInputs, options: AttentionBackwardOptions) {
   try {
     const tensors = {
@@ -88,16 +90,16 @@ function readTensors(inputs: AttentionBackwardInputs, options: AttentionBackward
   }
 }
 
-/** With the slopes of all heads, of which parts have some. */
+/** Replaces `alibi: true` by the slopes of all heads, because a part has only some heads and would get other slopes. */
 export const withAllSlopes = <O extends { readonly alibi?: unknown }>(
   runtime: Runtime,
   options: O,
   heads: number | undefined,
 ): O => (options.alibi === true && heads !== undefined ? { ...options, alibi: alibiSlopes(runtime, heads) } : options);
 
-/** Whether shapes and lengths are those of a call, so that parts can be cut out of it, and no sum needs all of it. */
+/** True if shapes and lengths are valid, so that slices can be taken, and no gradient is a sum over the whole call. */
 function canBeDivided({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: BackwardCall): boolean {
-  // Gradients of gains are sums over all tokens and heads.
+  // Gradients of the RMSNorm gains are sums over all tokens and heads.
   if (wanted.includes('dQGain') || wanted.includes('dKGain') || options.out !== undefined) return false;
   if ([q, k, v].some(({ shape }) => shape.length !== 4)) return false;
   const [batch = 0, heads = 0, queries = 0, width = 0] = q.shape;
@@ -136,7 +138,7 @@ function canBeDivided({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: 
   ].every(Boolean);
 }
 
-/** Zeros for all gradients that are wanted. */
+/** Allocates zeros for each requested gradient. */
 export function gradientsOf({ q, k, v, bias, options, wanted }: BackwardCall): Gradients {
   const shapes: Partial<Record<GradientName, Shape>> = { dQ: q.shape, dK: k.shape, dV: v.shape };
   const results: Gradients = {};
@@ -152,7 +154,10 @@ interface Rectangle {
   readonly kvHeads: Range;
 }
 
-/** At most `count` pieces of about equal work, some of which are two or three if they begin within a batch entry. */
+/**
+ * Divides the call into at most `count` runs of heads with about equal work. A run that starts or ends inside a batch
+ * entry becomes two or three rectangles, and each rectangle is one piece.
+ */
 export function backwardPieces(core: PoolCore, call: BackwardCall, results: Gradients, count: number): Piece[] {
   const { q, k, v, bias, wanted } = call;
   const [batch = 0, heads = 0, queries = 0, width = 0] = q.shape;
@@ -208,7 +213,7 @@ function pieceOfRectangle(
     ...{ q: ofHeads(call.q), k: sliceOf(call.k, batches, kvHeads), v: sliceOf(call.v, batches, kvHeads) },
     ...{ out: ofHeads(call.out), lse: ofHeads(call.lse), dOut: ofHeads(call.dOut) },
   };
-  /** Of a tensor that is spread over all scores. */
+  /** Ranges of the piece in a tensor that broadcasts over all scores (mask or bias). */
   const rangesOf = ({ shape }: Numbers): Range[] =>
     shape.length === 2 ? [] : [shape[0] === 1 ? [0, 1] : batches, shape[1] === 1 ? [0, 1] : heads];
   const ofScores = (tensor: Numbers | undefined) => tensor && sliceOf(tensor, ...rangesOf(tensor));
@@ -235,7 +240,7 @@ function pieceOfRectangle(
   );
 }
 
-/** Options of some batch entries and query heads, without mask and bias. */
+/** Selects the options of some batch entries and query heads, without mask and bias. */
 function optionsOf(
   { q, k, options, wanted }: BackwardCall,
   { batches, heads }: { batches: Range; heads: Range },

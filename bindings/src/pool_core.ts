@@ -1,5 +1,5 @@
-// What all calls of one pool share: its workers, slots and bound. The pool itself, its calls and the proxies hold it;
-// when none does any more, its workers end.
+// State that all calls of one pool share: workers, slots and the queue bound. The pool, its calls and its proxies
+// reference the state; when all of these are garbage, the workers end.
 
 import { abortedError } from './abort.js';
 import { MultiheadError } from './errors.js';
@@ -16,23 +16,23 @@ import { Slots, type Exchange } from './pool_slots.js';
 import { boardBytes, type TeamCall } from './team.js';
 import type { Load, Multihead } from './types.js';
 
-/** What a worker has answered. */
+/** A worker's result of one task. */
 export interface Done {
   readonly value: unknown;
   readonly slot: ArrayBufferLike | undefined;
 }
 
-/** A task, and where it goes. */
+/** A task and its destination. */
 interface Sent {
   readonly task: Task;
   readonly transfer: ArrayBuffer[];
-  /** Whose buffers the task sends along. */
+  /** The lending whose buffers the task transfers. */
   readonly lent?: Lending | undefined;
   readonly seat?: Seat | undefined;
   readonly team?: TeamCall | undefined;
 }
 
-/** A new object, and its properties that stay as they are. */
+/** A new object, and its constant properties. */
 export interface Made {
   readonly handle: Handle;
   readonly facts: unknown;
@@ -43,7 +43,7 @@ export interface PoolSettings {
   readonly queue: number;
   readonly exchange: Exchange;
   readonly exchangeReason: string;
-  /** Multiplications and additions that are worth a worker of their own. */
+  /** Multiplications and additions that justify one more worker. */
   readonly leastWork: number;
   readonly grace: Grace;
 }
@@ -59,10 +59,10 @@ const abandonedObjects =
       )
     : undefined;
 
-/** What happens when a signal is aborted. One listener each: Node warns of more than ten on a signal. */
+/** Functions to run when a signal is aborted. Each signal gets one listener: Node warns about more than ten. */
 const reactions = new WeakMap<AbortSignal, Set<() => void>>();
 
-/** Runs `react` when the signal is aborted, unless what is returned is called before. */
+/** Runs `react` when the signal is aborted. The returned function cancels that. */
 function whenAborted(signal: AbortSignal | undefined, react: () => void): () => void {
   if (signal === undefined) return () => {};
   let reacting = reactions.get(signal);
@@ -85,7 +85,7 @@ export class PoolCore {
   #objects = 0;
   #disposed = false;
 
-  /** `mh` checks calls and divides them; the workers have instances of the same module. */
+  /** `mh` checks and divides calls on this thread; the workers have instances of the same WebAssembly module. */
   constructor(mh: Multihead, settings: PoolSettings, start: Starting) {
     this.settings = settings;
     this.#load = start.load;
@@ -112,7 +112,7 @@ export class PoolCore {
     this.crew.dispose();
   }
 
-  /** Runs a call within the bound of the queue. Throws `E_DISPOSED`, `E_BUSY`, `E_ABORTED`. */
+  /** Runs a call if fewer than `queue` calls are pending. Throws `E_DISPOSED`, `E_BUSY`, `E_ABORTED`. */
   async call<R>(name: string, { signal }: CallOptions, body: () => Promise<R>): Promise<R> {
     if (this.#disposed) throw disposedPool();
     if (signal?.aborted) throw abortedError(signal, name);
@@ -134,8 +134,8 @@ export class PoolCore {
   }
 
   /**
-   * The instance of this thread, which checks calls; a promise of a new one if it has died. Await only a promise, so
-   * that operands are copied before the call returns.
+   * Returns this thread's instance, which checks calls, or a promise of a new instance if the old one has trapped.
+   * Callers await only a promise, so that operands are copied before the call returns.
    */
   planner(): Runtime | Promise<Runtime> {
     const runtime = runtimeOf.get(this.#mh) as Runtime;
@@ -175,7 +175,10 @@ export class PoolCore {
     });
   }
 
-  /** Sends a task to every worker of an object, in the same order as all other tasks. Gives the result of the first. */
+  /**
+   * Sends a task to every worker of an object. All workers get the tasks in one order. Returns the first worker's
+   * result.
+   */
   async #sendToAll(
     name: string,
     { seats, board }: Handle,
@@ -194,7 +197,7 @@ export class PoolCore {
       ),
     );
     const errors = results.flatMap((each) => (each.status === 'rejected' ? [each.reason as MultiheadError] : []));
-    // Where one member fails, the others report that it has left.
+    // If one member fails, the others report that a member left (argument 'team'). Throw the original error.
     if (errors.length > 0) throw errors.find(({ argument }) => argument !== 'team') ?? errors[0];
     return (results[0] as PromiseFulfilledResult<Done>).value.value;
   }
@@ -211,7 +214,10 @@ export class PoolCore {
     });
   }
 
-  /** Makes an object in the workers of the objects among its arguments, or in `count` that have few. */
+  /**
+   * Makes an object in the workers of the objects among its arguments, or else in the `count` workers with the fewest
+   * objects.
+   */
   make(maker: Maker, given: readonly unknown[], count = 1): Promise<Made> {
     return this.#rejecting(() => {
       const { args, options } = splitOptions(given);
@@ -227,7 +233,7 @@ export class PoolCore {
     });
   }
 
-  /** Makes a cache of a module or transformer, where that lives. */
+  /** Makes a cache of a module or transformer in the workers of that object. */
   makeCache(of: Handle, given: readonly unknown[]): Promise<Made> {
     return this.#rejecting(() => {
       const { args, options } = splitOptions(given);
@@ -244,7 +250,7 @@ export class PoolCore {
   #handle(seats: readonly Seat[], board: SharedArrayBuffer | undefined): Handle {
     const handle = new Handle(this.crew, seats, (this.#objects += 1), board);
     for (const seat of seats) seat.objects += 1;
-    // From here on: an object whose maker was aborted is freed too.
+    // Registered before the object exists, so that it is freed even if the call that makes it is aborted.
     abandonedObjects?.register(handle, { crew: this.crew, seats, id: handle.id }, handle);
     return handle;
   }
@@ -283,13 +289,13 @@ export class PoolCore {
     });
   }
 
-  /** A call that throws at once gives a rejected promise too. */
+  /** Turns an error that is thrown at once into a rejected promise. */
   async #rejecting<R>(body: () => Promise<R>): Promise<R> {
     return body();
   }
 }
 
-/** Stands for the object of a handle among the arguments. */
+/** A proxy without methods that represents the handle's object among the arguments. */
 function proxyOf(handle: Handle): object {
   const proxy = {};
   handleOf.set(proxy, handle);

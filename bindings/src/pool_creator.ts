@@ -20,7 +20,7 @@ import { describe } from './tensor.js';
 const optionNames = ['workers', 'queue', 'exchange', 'leastWork', 'abortGrace', 'worker', 'wasm', 'simd', 'signal'] as const;
 const mostWorkers = 64;
 
-/** The createPool() of one entry point. */
+/** Makes the createPool() of one entry point. */
 export const poolCreator =
   (platform: PoolPlatform): CreatePool =>
   (given) =>
@@ -138,7 +138,9 @@ function poolOf(core: PoolCore): Pool {
 
 const moduleMethods = ['loadStateDict', 'stateDict', 'forward', 'backward', 'step'];
 const stateMethods = ['stateDict', 'loadStateDict', 'checkpoint', 'restore', 'steps', 'bytes'];
-/** What the proxies of each kind of object forward; `createCache` gives another proxy. */
+/**
+ * Methods that the proxy of each kind of object forwards. `createCache` is also forwarded, but returns another proxy.
+ */
 const methods: Readonly<Record<Maker | 'moduleCache', readonly string[]>> = {
   multiHeadAttention: [...moduleMethods, 'createCache'],
   transformerBlock: [...moduleMethods, 'createCache'],

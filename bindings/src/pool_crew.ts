@@ -1,4 +1,5 @@
-// The workers of a pool: hands out tasks, replaces a worker that ends, and ends a worker that goes on with an aborted call.
+// The workers of a pool. Hands out tasks, replaces a worker that ended, and ends a worker that keeps running an aborted
+// call.
 
 import { MultiheadError } from './errors.js';
 import { disposedPool, endedWorker, lostObject, receivedError, unsendable } from './pool_errors.js';
@@ -7,41 +8,44 @@ import type { Answer, Reply, Returned, Task } from './pool_protocol.js';
 import { giveUp, type TeamCall } from './team.js';
 import type { Simd } from './types.js';
 
-/** A task and what becomes of it. One of the two functions is called, once. */
+/** A task and the callbacks for its outcome. Exactly one of `done` and `failed` is called, once. */
 export interface Work {
   readonly task: Task;
   readonly transfer: ArrayBuffer[];
   readonly team: TeamCall | undefined;
-  /** Where the object of the task lives; undefined for any worker. */
+  /** Worker that holds the task's object; undefined if any worker may run the task. */
   readonly seat: Seat | undefined;
-  /** Set by cancel(): nobody waits for the result. */
+  /** Set by cancel(): the caller no longer waits for the result. */
   aborted: boolean;
   done(value: unknown, back: Returned): void;
-  /** Without buffers if no worker has answered. */
+  /** `back` is undefined if no worker answered. */
   failed(error: MultiheadError, back: Returned | undefined): void;
 }
 
-/** The place of one worker, until that worker ends. */
+/** One worker and its queue, until that worker ends. */
 export class Seat {
   port: Port | undefined;
   state: 'starting' | 'idle' | 'busy' | 'gone' = 'starting';
-  /** What the worker computes at the moment. */
+  /** Task that the worker runs now. */
   work: Work | undefined;
-  /** Tasks of objects that live here. */
+  /** Tasks that need an object of this worker. */
   waiting: Work[] = [];
   objects = 0;
-  /** The reason for which the worker has ended. */
+  /** Reason why the worker ended. */
   end = '';
 }
 
-/** Workers that ended one after the other before they had started: from then on the pool waits between attempts. */
+/**
+ * After `mostFailures` workers in a row ended before they had started, the pool waits `patience` ms before each
+ * attempt.
+ */
 const mostFailures = 8;
 const patience = 1000;
 
-/** Milliseconds that a worker gets to finish an aborted call. */
+/** Milliseconds that a worker gets to finish an aborted call before it is ended. */
 export interface Grace {
   readonly usual: number;
-  /** Used for a worker that holds objects, because they are lost when it ends. */
+  /** Used for a worker that holds objects, because the objects are lost when it ends. */
   readonly withObjects: number;
 }
 
@@ -51,15 +55,15 @@ const longestDelay = 2 ** 31 - 1;
 function later(delay: number, run: () => void): void {
   if (delay > longestDelay) return;
   const timer: unknown = setTimeout(run, delay);
-  // The timer keeps no Node process alive. Timers of browsers are numbers.
+  // Lets a Node process exit while the timer runs. In browsers, timers are numbers.
   if (typeof timer === 'object') (timer as { unref?(): void }).unref?.();
 }
 
-/** True for the same work, and for the works of two members of a team in one call. */
+/** True if both are the same task, or tasks of two team members in one call. */
 const ofOneCall = (a: Work | undefined, b: Work): boolean =>
   a === b || (b.team !== undefined && a?.team?.control === b.team.control);
 
-/** What every worker has an instance of, and how a worker starts. */
+/** The module that every worker instantiates, and how a worker starts. */
 export interface Instance extends Starting {
   readonly module: WebAssembly.Module;
   readonly simd: Simd;
@@ -84,7 +88,7 @@ export class Crew {
     for (let index = 0; index < count && !hasFailed(); index += 1) this.#start();
   }
 
-  /** Why tasks run on the calling thread; undefined where they do not. */
+  /** Reason why tasks run on the calling thread; undefined if workers run them. */
   get localReason(): string | undefined {
     return this.#localReason;
   }
@@ -101,7 +105,10 @@ export class Crew {
     if (this.#broken !== undefined) throw this.#broken;
   }
 
-  /** Picks up to `count` workers for a new object: those with the fewest objects, and last those that run an aborted call. */
+  /**
+   * Picks up to `count` workers for a new object, fewest objects first. Workers that still run an aborted call come
+   * last.
+   */
   pick(count: number): Seat[] {
     if (this.#seats.length === 0) throw this.#broken ?? disposedPool();
     const inDoubt = ({ work }: Seat): number => Number(work?.aborted === true);
@@ -117,8 +124,8 @@ export class Crew {
   }
 
   /**
-   * Takes back an aborted call that no worker has begun. Workers that have begun it get some time to finish. Members of a
-   * team wait for each other, so once one member has begun, the others must run too.
+   * Takes back an aborted call that no worker has begun. Workers that have begun it get some time to finish. Team
+   * members wait for each other, so if one member has begun, the others must run too.
    */
   cancel(work: Work): void {
     // This is called once for each member of a team; the first call does all.
@@ -138,7 +145,9 @@ export class Crew {
     return this.#seats.filter(({ work }) => ofOneCall(work, call));
   }
 
-  /** Ends the workers that still run an aborted call when its grace is over. The grace starts when all members have begun. */
+  /**
+   * Ends the workers that still run an aborted call after its grace period, which starts when all members have begun.
+   */
   #limit(call: Work): void {
     const waits = (seat: Seat): boolean => seat.waiting.some((each) => ofOneCall(each, call));
     // A call on the calling thread cannot be ended.
@@ -170,7 +179,7 @@ export class Crew {
     for (const work of works) fail(work, disposedPool());
   }
 
-  /** Ends a worker, and gives the work that it leaves behind. */
+  /** Ends a worker, and returns its unfinished tasks. */
   #vacate(seat: Seat, why = ''): Work[] {
     seat.end = why;
     const works = seat.work === undefined ? seat.waiting : [seat.work, ...seat.waiting];
@@ -239,7 +248,7 @@ export class Crew {
     }
   }
 
-  /** A worker has ended: reports the work that it took along, and starts another. */
+  /** Called when a worker has ended: rejects its tasks, and starts another worker. */
   #ended(seat: Seat, why: string): void {
     if (seat.state === 'gone') return;
     const started = seat.state !== 'starting';
@@ -294,7 +303,7 @@ export class Crew {
   }
 }
 
-/** Reports a failure. The other members of a team do not wait for this one. */
+/** Reports a failure, and tells the other team members not to wait for this one. */
 function fail(work: Work, error: MultiheadError, back?: Returned): void {
   if (work.team !== undefined) giveUp(work.team);
   work.failed(error, back);

@@ -1,4 +1,4 @@
-// The errors of a pool that no call of `mh` has, and how errors travel from workers.
+// Errors that only a pool throws, and the conversion of errors for messages between threads.
 
 import { MultiheadError } from './errors.js';
 import type { SentError } from './pool_protocol.js';
@@ -24,7 +24,7 @@ export const objectsApart = (): MultiheadError =>
     got: 'objects of different workers or pools: a cache belongs to the layer that made it, a trainer to the pool of its model',
   });
 
-/** @param why the reason for which the worker has ended */
+/** @param why the reason why the worker ended */
 export const lostObject = (why: string): MultiheadError =>
   new MultiheadError('E_WORKER', {
     argument: 'this',
@@ -58,7 +58,7 @@ export function sentError(error: unknown): SentError {
   return { code: undefined, argument: 'worker', expected: 'a call that ends', got: message, message };
 }
 
-/** The error of a worker, as it is thrown to the caller. */
+/** Converts the error of a worker to the MultiheadError or Error that the caller gets. */
 export function receivedError({ code, ...parts }: SentError): MultiheadError {
   return new MultiheadError(code ?? 'E_WORKER', parts);
 }

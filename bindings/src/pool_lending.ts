@@ -1,5 +1,5 @@
-// Calls with { transfer: true }: they take the buffers of their operands from the caller, and give them back in `lent`.
-// A call that one worker runs sends the buffers themselves; others copy parts of them as usual.
+// Calls with { transfer: true } take the buffers of their operands from the caller, and return them in `lent`. If one
+// worker runs the call, the buffers themselves are sent; a divided call copies parts of them as usual.
 
 import { MultiheadError } from './errors.js';
 import type { CallOptions } from './pool_arguments.js';
@@ -7,7 +7,7 @@ import type { Exchange } from './pool_slots.js';
 import type { ReadTensor } from './read_tensor.js';
 import type { PlainTensor } from './types.js';
 
-// Not in TypeScript's library without the DOM.
+// TypeScript declares this function only in its DOM library.
 declare const structuredClone: <T>(value: T, options: { transfer: ArrayBuffer[] }) => T;
 
 export class Lending {
@@ -15,12 +15,12 @@ export class Lending {
   #buffers: ArrayBuffer[];
   readonly #sizes: readonly number[];
 
-  /** Takes the buffers, all or none. With shared memory it takes nothing. Throws `E_OPTION`. */
+  /** Takes all buffers or none. With shared memory, takes none. Throws `E_OPTION`. */
   constructor(exchange: Exchange, tensors: readonly (ReadTensor | undefined)[]) {
     this.#tensors = tensors.filter((tensor) => tensor !== undefined);
     for (const tensor of this.#tensors) {
       if (tensor.isTensor) throw notTransferable(tensor.argument, 'a tensor, whose memory cannot be transferred');
-      // Throws if it has been transferred before.
+      // Throws if the buffer has been transferred before.
       tensor.numbers();
     }
     const given = exchange === 'messages' ? this.#tensors.map(({ buffer }) => buffer) : [];
@@ -34,12 +34,12 @@ export class Lending {
     this.#move(buffers, this.#buffers);
   }
 
-  /** What is sent along with a task that reads them where they are. */
+  /** Buffers to transfer with a task that reads the operands in place. */
   get buffers(): ArrayBuffer[] {
     return this.#buffers;
   }
 
-  /** After such a task. */
+  /** Receives the buffers from the worker after the task. */
   returned(buffers: readonly ArrayBuffer[]): void {
     this.#move(this.#buffers, buffers);
     this.#buffers = [...buffers];
@@ -52,7 +52,7 @@ export class Lending {
     }
   }
 
-  /** The operands, by their arguments; undefined if a worker has their buffers. */
+  /** Operands by argument name; undefined if a worker still has their buffers. */
   tensors(): Record<string, PlainTensor> | undefined {
     if (this.#buffers.some(({ byteLength }, index) => byteLength !== this.#sizes[index])) return undefined;
     return Object.fromEntries(this.#tensors.map((tensor) => [tensor.argument, tensor.given() as PlainTensor]));
@@ -66,7 +66,7 @@ const notTransferable = (argument: string, got: string): MultiheadError =>
     got,
   });
 
-/** Runs a call that has been checked; its result, or its error, gets what was lent. */
+/** Runs a call whose arguments are valid; adds the lent operands to its result or error. */
 export async function lending<R>(
   exchange: Exchange,
   { transfer }: CallOptions,

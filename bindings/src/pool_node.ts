@@ -8,7 +8,7 @@ import type { CreatePool } from './pool_types.js';
 
 export * from './pool_api.js';
 
-/** As in load_node.ts. */
+/** URL of this module, written like in load_node.ts; undefined in a bundle of CommonJS. */
 const here: string | undefined = import.meta.url;
 
 /** See {@link CreatePool}. */

@@ -43,12 +43,12 @@ import type {
   TransformerStepOptions,
 } from './types.js';
 
-/** What each call of a pool may be given among its options. */
+/** Options that every call of a pool accepts. */
 export interface PoolCallOptions {
   /**
-   * Aborting rejects the call with `E_ABORTED` at once. A worker finishes the part that it is computing, whose result is
-   * dropped, or is ended after the time of `abortGrace` of createPool(), which loses the objects in it; a call that no
-   * worker has begun is not run. Default none.
+   * Aborting rejects the call with `E_ABORTED` at once. A call that no worker has begun does not run. A worker that has
+   * begun finishes its part, and the result is dropped; after `abortGrace` (see createPool()) the worker is ended, and
+   * its objects are lost. Default none.
    */
   readonly signal?: PlatformAbortSignal | undefined;
   /**
@@ -61,15 +61,15 @@ export interface PoolCallOptions {
 /** Options of calls that can transfer their operands instead of copying them. */
 export interface PoolLendingOptions<T extends boolean = boolean> {
   /**
-   * `true` transfers the arrays of all operands, which must be `{ data, shape }`: their whole buffers are transferred, and
-   * the arrays are detached when the call returns its promise. A call that one worker runs then copies nothing on this
-   * thread; a divided call copies the parts. The operands come back in `lent` of the result, in new arrays over the same
-   * memory. If the pool has shared memory, nothing is transferred, and `lent` holds the given arrays, so that the same
-   * code works.
+   * `true` transfers the arrays of all operands instead of copying them. Operands must be `{ data, shape }`: their
+   * whole buffers are transferred, and the arrays are detached when the call returns its promise. If one worker runs
+   * the call, this thread copies nothing; a divided call copies its parts. The result's `lent` holds the operands in
+   * new arrays over the same memory. If the pool has shared memory, nothing is transferred, and `lent` holds the given
+   * arrays, so that the same code works.
    *
-   * A call that is refused because of its arguments transfers nothing, or has the operands in `error.lent`; so does a call
-   * that is aborted or disposed while it waits. If a worker has begun the call, the operands are lost, and `error.lent` is
-   * missing.
+   * If the arguments are invalid, either nothing is transferred or `error.lent` holds the operands. If the call is
+   * aborted or disposed while it waits, `error.lent` holds them. If a worker has begun the call, the operands are lost,
+   * and `error.lent` is missing. Default `false`.
    */
   readonly transfer?: T | undefined;
 }
@@ -87,7 +87,7 @@ export type Lent<T extends boolean, N extends string> = T extends true
     }
   : unknown;
 
-/** A result as it comes from a worker: a {@link Tensor} is { data, shape, dtype }, and nothing has to be disposed. */
+/** A result in the form that a worker sends: each {@link Tensor} is { data, shape, dtype }, and needs no dispose(). */
 export type Plain<T> =
   T extends Tensor<infer D>
     ? PlainTensor<D>
@@ -97,41 +97,41 @@ export type Plain<T> =
         ? { [N in keyof T]: Plain<T[N]> }
         : T;
 
-/** Options of a call of `mh`, without tensors of one instance, and with those of a pool. */
+/** Options of a call of `mh` without `out`, plus the pool's options. */
 export type Pooled<O> = Omit<O, 'out'> & PoolCallOptions;
 
 /** Options of modules, transformers and caches of a pool. */
 export interface PoolObjectOptions {
   /**
-   * How many workers share the work of each call: a projection is divided by its outputs, attention by its key/value
-   * heads. Each worker holds the rows of the matrices for its outputs, a copy of small parameters, and the cached keys and
-   * values of its heads; a cache with a single head, such as that of latent attention, is held by each worker. From the
-   * first `backward()` or trainer on, each worker holds all parameters. Without shared memory, one worker is used. `'all'`
-   * takes all workers of the pool. Default 1: calls of other objects can then run at the same time.
+   * Number of workers that share each call: a projection is divided by its outputs, attention by its key/value heads.
+   * Each worker holds the rows of the matrices for its outputs, a copy of small parameters, and the cached keys and
+   * values of its heads; a cache with a single head, for example of latent attention, is held by each worker. From the
+   * first `backward()` or trainer on, each worker holds all parameters. Without shared memory, one worker is used.
+   * `'all'` takes all workers of the pool. Default 1: calls of other objects can then run at the same time.
    */
   readonly workers?: number | 'all' | undefined;
   /** Aborting rejects the call with `E_ABORTED`. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
 }
 
-/** What all objects that live in a worker have. */
+/** Members of every object that lives in a worker. */
 export interface PoolObject {
-  /** Whether dispose() was called, or the pool was disposed. */
+  /** True once dispose() was called on the object or on the pool. */
   readonly disposed: boolean;
-  /** Frees the object in its worker. Its calls that are waiting are rejected with `E_DISPOSED`. */
+  /** Frees the object in its worker. Its waiting calls are rejected with `E_DISPOSED`. */
   dispose(): void;
-  /** As dispose(), for `using`. */
+  /** Calls dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
 
-/** A {@link KVCache} in a worker, or with some of its heads in each of several. */
+/** A {@link KVCache} in one worker, or divided by heads among several workers. */
 export interface PoolKVCache
   extends
     PoolObject,
     Pick<KVCache, 'batch' | 'kvHeads' | 'headDim' | 'valueDim' | 'capacity' | 'layout' | 'dtype'> {
-  /** As {@link KVCache.append}. */
+  /** Runs {@link KVCache.append} in the worker. */
   append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array, options?: PoolCallOptions): Promise<void>;
-  /** As {@link KVCache.attend}. */
+  /** Runs {@link KVCache.attend} in the worker. */
   attend<
     const R extends readonly AttentionReturn[] = [],
     const O extends FloatDType = 'f32',
@@ -140,47 +140,47 @@ export interface PoolKVCache
     q: FloatTensorLike,
     options?: Pooled<CacheAttendOptions<R, O, C>>,
   ): Promise<Plain<AttentionResult<R, O, C>>>;
-  /** As {@link KVCache.truncate}. */
+  /** Runs {@link KVCache.truncate} in the worker. */
   truncate(batch: number, length: number, options?: PoolCallOptions): Promise<void>;
-  /** As {@link KVCache.clear}. */
+  /** Runs {@link KVCache.clear} in the worker. */
   clear(options?: PoolCallOptions): Promise<void>;
-  /** As {@link KVCache.length}. */
+  /** Runs {@link KVCache.length} in the worker. */
   length(batch?: number, options?: PoolCallOptions): Promise<number>;
-  /** As {@link KVCache.firstKept}. */
+  /** Runs {@link KVCache.firstKept} in the worker. */
   firstKept(batch?: number, options?: PoolCallOptions): Promise<number>;
 }
 
 /** A {@link MultiHeadAttentionCache} in the workers of its layer. */
 export interface PoolModuleCache
   extends PoolObject, Pick<MultiHeadAttentionCache, 'batch' | 'capacity' | 'layout' | 'dtype'> {
-  /** As {@link MultiHeadAttentionCache.length}. */
+  /** Runs {@link MultiHeadAttentionCache.length} in the worker. */
   length(options?: PoolCallOptions): Promise<number>;
-  /** As {@link MultiHeadAttentionCache.bytes}, of the part that the first of its workers has. */
+  /** Returns {@link MultiHeadAttentionCache.bytes} of the part that the first worker holds. */
   bytes(options?: PoolCallOptions): Promise<number>;
-  /** As {@link MultiHeadAttentionCache.truncate}. */
+  /** Runs {@link MultiHeadAttentionCache.truncate} in the worker. */
   truncate(length: number, options?: PoolCallOptions): Promise<void>;
 }
 
 /** A {@link MultiHeadAttention} in a worker. */
 export interface PoolMultiHeadAttention extends PoolObject, Pick<MultiHeadAttention, 'config'> {
-  /** As {@link MultiHeadAttention.loadStateDict}. */
+  /** Runs {@link MultiHeadAttention.loadStateDict} in the worker. */
   loadStateDict(dict: StateDict, options?: PoolCallOptions): Promise<void>;
-  /** As {@link MultiHeadAttention.stateDict}. */
+  /** Runs {@link MultiHeadAttention.stateDict} in the worker. */
   stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
-  /** As {@link MultiHeadAttention.forward}. */
+  /** Runs {@link MultiHeadAttention.forward} in the worker. */
   forward<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     query: TensorLike | ModuleInputs,
     options?: Pooled<ForwardOptions<R, T>>,
   ): Promise<Plain<ModuleResult<R, T>>>;
-  /** As {@link MultiHeadAttention.backward}. */
+  /** Runs {@link MultiHeadAttention.backward} in the worker. */
   backward(
     query: TensorLike | ModuleInputs,
     dOut: TensorLike,
     options?: Pooled<ModuleBackwardOptions>,
   ): Promise<Plain<ReturnType<MultiHeadAttention['backward']>>>;
-  /** As {@link MultiHeadAttention.createCache}. */
+  /** Runs {@link MultiHeadAttention.createCache} in the worker. */
   createCache(config: ModuleCacheConfig, options?: PoolCallOptions): Promise<PoolModuleCache>;
-  /** As {@link MultiHeadAttention.step}. */
+  /** Runs {@link MultiHeadAttention.step} in the worker. */
   step<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     cache: PoolModuleCache,
@@ -190,24 +190,24 @@ export interface PoolMultiHeadAttention extends PoolObject, Pick<MultiHeadAttent
 
 /** A {@link TransformerBlock} in a worker. */
 export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock, 'config'> {
-  /** As {@link TransformerBlock.loadStateDict}. */
+  /** Runs {@link TransformerBlock.loadStateDict} in the worker. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions & PoolCallOptions): Promise<void>;
-  /** As {@link TransformerBlock.stateDict}. */
+  /** Runs {@link TransformerBlock.stateDict} in the worker. */
   stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
-  /** As {@link TransformerBlock.forward}. */
+  /** Runs {@link TransformerBlock.forward} in the worker. */
   forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     options?: Pooled<BlockOptions<R, T>>,
   ): Promise<Plain<BlockResult<R, T>>>;
-  /** As {@link TransformerBlock.backward}. */
+  /** Runs {@link TransformerBlock.backward} in the worker. */
   backward(
     x: TensorLike,
     dOut: TensorLike,
     options?: Pooled<ModuleBackwardOptions>,
   ): Promise<Plain<ReturnType<TransformerBlock['backward']>>>;
-  /** As {@link TransformerBlock.createCache}. */
+  /** Runs {@link TransformerBlock.createCache} in the worker. */
   createCache(config: ModuleCacheConfig, options?: PoolCallOptions): Promise<PoolModuleCache>;
-  /** As {@link TransformerBlock.step}. */
+  /** Runs {@link TransformerBlock.step} in the worker. */
   step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     cache: PoolModuleCache,
@@ -217,20 +217,20 @@ export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock,
 
 /** A {@link Transformer} in a worker. */
 export interface PoolTransformer extends PoolObject, Pick<Transformer, 'config'> {
-  /** As {@link Transformer.loadStateDict}. */
+  /** Runs {@link Transformer.loadStateDict} in the worker. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions & PoolCallOptions): Promise<void>;
-  /** As {@link Transformer.initialise}. */
+  /** Runs {@link Transformer.initialise} in the worker. */
   initialise(options?: InitialiseOptions & PoolCallOptions): Promise<void>;
-  /** As {@link Transformer.stateDict}. */
+  /** Runs {@link Transformer.stateDict} in the worker. */
   stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
-  /** As {@link Transformer.forward}. */
+  /** Runs {@link Transformer.forward} in the worker. */
   forward<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
     options?: Pooled<TransformerOptions<R, T>>,
   ): Promise<Plain<TransformerResult<R, T>>>;
-  /** As {@link Transformer.createCache}. */
+  /** Runs {@link Transformer.createCache} in the worker. */
   createCache(config: ModuleCacheConfig, options?: PoolCallOptions): Promise<PoolModuleCache>;
-  /** As {@link Transformer.step}. */
+  /** Runs {@link Transformer.step} in the worker. */
   step<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
     cache: PoolModuleCache,
@@ -240,42 +240,42 @@ export interface PoolTransformer extends PoolObject, Pick<Transformer, 'config'>
 
 /** A {@link Trainer} in the worker of its model. */
 export interface PoolTrainer extends PoolObject {
-  /** As {@link Trainer.step}. */
+  /** Runs {@link Trainer.step} in the worker. */
   step(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions & PoolCallOptions): Promise<TrainingStep>;
-  /** As {@link Trainer.accumulate}. */
+  /** Runs {@link Trainer.accumulate} in the worker. */
   accumulate(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions & PoolCallOptions): Promise<void>;
-  /** As {@link Trainer.update}. */
+  /** Runs {@link Trainer.update} in the worker. */
   update(options?: PoolCallOptions): Promise<TrainingStep>;
-  /** As {@link Trainer.setLearningRate}. */
+  /** Runs {@link Trainer.setLearningRate} in the worker. */
   setLearningRate(rate: number, options?: PoolCallOptions): Promise<void>;
-  /** As {@link Trainer.gradients}. */
+  /** Runs {@link Trainer.gradients} in the worker. */
   gradients(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
   /** Updates made so far. */
   steps(options?: PoolCallOptions): Promise<number>;
-  /** As {@link Trainer.bytes}. */
+  /** Runs {@link Trainer.bytes} in the worker. */
   bytes(options?: PoolCallOptions): Promise<number>;
-  /** As {@link Trainer.stateDict}. */
+  /** Runs {@link Trainer.stateDict} in the worker. */
   stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
-  /** As {@link Trainer.loadStateDict}. */
+  /** Runs {@link Trainer.loadStateDict} in the worker. */
   loadStateDict(dict: StateDict, options?: PoolCallOptions): Promise<void>;
-  /** As {@link Trainer.checkpoint}. */
+  /** Runs {@link Trainer.checkpoint} in the worker. */
   checkpoint(options?: PoolCallOptions): Promise<ReturnType<Trainer['checkpoint']>>;
-  /** As {@link Trainer.restore}. */
+  /** Runs {@link Trainer.restore} in the worker. */
   restore(checkpoint: Uint8Array | ArrayBuffer, options?: PoolCallOptions): Promise<void>;
 }
 
 /** An {@link Experiment} in a worker. */
 export interface PoolExperiment extends PoolObject, Pick<Experiment, 'options' | 'jobs' | 'patterns'> {
-  /** As {@link Experiment.step}. */
+  /** Runs {@link Experiment.step} in the worker. */
   step(options?: PoolCallOptions): Promise<TrainingStep>;
-  /** As {@link Experiment.evaluate}. */
+  /** Runs {@link Experiment.evaluate} in the worker. */
   evaluate(options?: EvaluationOptions & PoolCallOptions): Promise<Evaluation>;
-  /** As {@link Experiment.steps}. */
+  /** Runs {@link Experiment.steps} in the worker. */
   steps(options?: PoolCallOptions): Promise<number>;
-  /** As {@link Experiment.stateDict}. */
+  /** Runs {@link Experiment.stateDict} in the worker. */
   stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
-  /** As {@link Experiment.checkpoint}. */
+  /** Runs {@link Experiment.checkpoint} in the worker. */
   checkpoint(options?: PoolCallOptions): Promise<ReturnType<Experiment['checkpoint']>>;
-  /** As {@link Experiment.restore}. */
+  /** Runs {@link Experiment.restore} in the worker. */
   restore(checkpoint: Uint8Array | ArrayBuffer, options?: PoolCallOptions): Promise<void>;
 }

@@ -1,24 +1,27 @@
-// How a call of attention() is divided among workers, and which rows of its results each of them computes.
+// Divides a call of attention() among workers, and computes which result rows each worker produces.
 
 import type { Box, OutputSpec } from './pool_protocol.js';
 import type { AttentionOptions } from './types.js';
 import type { AttentionParts } from './wire.js';
 
-/** Some rows of a result: the first, and how many. */
+/** Consecutive rows of a result. */
 export type RowRun = readonly [first: number, count: number];
 
 interface RowExtents {
   /** Query heads that share a key/value head. */
   readonly group: number;
   readonly queries: number;
-  /** Rows of a block, which are those of all query heads of a group, query by query. */
+  /**
+   * Rows of a block. Rows of a key/value head are ordered query by query, with all query heads of the group side by
+   * side.
+   */
   readonly blockRows: number;
 }
 
 /**
- * Divides a call into at most `count` pieces of about equal work, each a few boxes of neighbouring heads.
+ * Divides a call into at most `count` pieces of about equal work. Each piece is a few boxes of adjacent heads.
  *
- * @param work of each block of a head
+ * @param work estimated work of each block of a head
  */
 export function cutIntoPieces({ heads, blocks }: AttentionParts, work: readonly number[], count: number): Box[][] {
   const perHead = work.reduce((sum, each) => sum + each, 0);
@@ -35,7 +38,7 @@ export function cutIntoPieces({ heads, blocks }: AttentionParts, work: readonly 
   return pieces;
 }
 
-/** The jobs first to end − 1, of which job j is block j mod `blocks` of head ⌊j / blocks⌋. */
+/** Covers the jobs first … end − 1 by boxes. Job j is block j mod `blocks` of head ⌊j / blocks⌋. */
 function boxesOf(first: number, end: number, blocks: number): Box[] {
   const boxes: Box[] = [];
   while (first < end) {
@@ -53,7 +56,10 @@ function boxesOf(first: number, end: number, blocks: number): Box[] {
   return boxes;
 }
 
-/** About the keys that the rows of each block see, with what a block takes beside. */
+/**
+ * Estimates the work of each block of a head: rows times (visible keys + 32 for the overhead of a row), plus 1 per
+ * block.
+ */
 export function workOfBlocks(
   { blocks, blockRows }: AttentionParts,
   { group, queries }: { group: number; queries: number },
@@ -77,7 +83,7 @@ function offsetOf(causal: AttentionOptions['causal'], queries: number, keys: num
   return causal === 'topLeft' ? 0 : keys - queries;
 }
 
-/** The rows of boxes among all rows (B · H_q · N_q), in their order. */
+/** Row ranges of the boxes among all rows (B · H_q · N_q), in result order. */
 export function flatRows(boxes: readonly Box[], { group, queries, blockRows }: RowExtents): RowRun[] {
   const runs: RowRun[] = [];
   for (const { firstHead, endHead, firstBlock, endBlock } of boxes) {
@@ -97,7 +103,7 @@ export function flatRows(boxes: readonly Box[], { group, queries, blockRows }: R
   return runs;
 }
 
-/** The rows of one result: those of `runs`, or of a capture those that it holds of them. */
+/** Row ranges in one result: `runs`, or for a capture the captured rows among them. */
 export function rowsOfOutput(
   { capture }: OutputSpec,
   runs: readonly RowRun[],

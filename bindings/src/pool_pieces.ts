@@ -1,4 +1,4 @@
-// The pieces of a divided call: sent to the workers, the longest first.
+// The pieces of a divided call. Workers get the longest piece first.
 
 import { MultiheadError } from './errors.js';
 import { arrayOf, bytesPerElement, onJavaScriptHeap } from './memory.js';
@@ -10,14 +10,14 @@ import type { Task, Verb } from './pool_protocol.js';
 import { elements } from './shape.js';
 import type { DType, Shape } from './types.js';
 
-/** Its operands have been copied. */
+/** A part of a call whose operands have been copied. */
 export interface Piece {
-  /** Compared with that of the other pieces. */
+  /** Relative cost; pieces with more work are sent first. */
   readonly work: number;
   run(signal: AbortSignal | undefined): Promise<void>;
 }
 
-/** Sends a task whose arguments are copied now, and gives its result to `receive`. */
+/** Makes a piece. Copies the arguments now; run() sends the task and passes the result to `receive`. */
 export function pieceOf(
   core: PoolCore,
   { name, work, args }: { name: Verb; work: number; args: readonly unknown[] },
@@ -32,7 +32,7 @@ export function pieceOf(
   };
 }
 
-/** Runs a call whole in one worker, with the buffers that it was lent. */
+/** Runs an undivided call in one worker, with the lent buffers if there are any. */
 export async function runWhole(
   core: PoolCore,
   { verb, args, lent }: { verb: Verb; args: readonly unknown[]; lent: Lending | undefined },
@@ -46,8 +46,8 @@ export async function runWhole(
 }
 
 /**
- * Runs all pieces. A worker's error about a piece would name the shapes of the piece, so `whole` is run for the error of
- * the call.
+ * Runs all pieces. If a worker reports E_SHAPE or E_OPTION, runs the undivided call `whole`, whose error names the
+ * shapes of the call and not of a piece.
  */
 export async function runPieces(
   pieces: readonly Piece[],
@@ -70,14 +70,14 @@ export async function runPieces(
   }
 }
 
-/** Zeros on the JavaScript heap. Throws `E_MEMORY`. */
+/** Allocates zeros on the JavaScript heap. Throws `E_MEMORY`. */
 export function zeros<D extends DType>(dtype: D, shape: Shape, name: string): Numbers<D> {
   const bytes = elements(shape) * bytesPerElement(dtype);
   const buffer = onJavaScriptHeap(bytes, name, () => new ArrayBuffer(bytes));
   return { data: new arrayOf[dtype](buffer) as Numbers<D>['data'], shape: [...shape], dtype };
 }
 
-/** The ends of at most `count` runs of items with about equal work. */
+/** Divides items into at most `count` runs of about equal work; returns the end index of each run. */
 export function cutEvenly(work: readonly number[], count: number): number[] {
   const total = work.reduce((sum, each) => sum + each, 0);
   const ends: number[] = [];

@@ -1,4 +1,4 @@
-// One worker of a pool, in browsers, Node, or on the calling thread.
+// Connects a pool to one worker: in a browser, in Node, or on the calling thread.
 
 import { MultiheadError } from './errors.js';
 import { sentError } from './pool_errors.js';
@@ -7,31 +7,34 @@ import { TaskRunner } from './pool_tasks.js';
 import { describe } from './tensor.js';
 import type { Load } from './types.js';
 
-/** What happens to a worker. */
+/** Callbacks for events of a worker. */
 export interface PortEvents {
   reply(reply: Reply): void;
-  /** The worker has ended, or never began. Called at most once, and not after end(). */
+  /** The worker ended, or never started. Called at most once, and not after end(). */
   death(why: string): void;
 }
 
-/** A worker that can be sent requests. */
+/** A connection to one worker. */
 export interface Port {
   send(request: Request, transfer: ArrayBuffer[]): void;
   end(): void;
-  /** Whether the worker keeps the process alive; Node only. */
+  /** `busy` keeps the Node process alive until the worker is idle; no effect elsewhere. */
   hold(busy: boolean): void;
 }
 
-/** Starts a worker; undefined where there are none. Throws what the environment throws, and `E_OPTION` for the caller's. */
+/**
+ * Starts a worker; returns undefined if the environment has no workers. Throws the environment's error, or `E_OPTION`
+ * if the caller's `worker` function returns no new worker.
+ */
 export type StartWorker = (events: PortEvents) => Port | undefined;
 
-/** How the workers of a pool start, and instances on the calling thread. */
+/** Functions that start a worker, or load an instance on the calling thread. */
 export interface Starting {
   readonly load: Load;
   readonly startWorker: StartWorker;
 }
 
-/** What differs between the entry points that have createPool(). */
+/** Functions that differ between the entry points with createPool(). */
 export interface PoolPlatform {
   readonly load: Load;
   findWorkers(): StartWorker | Promise<StartWorker>;
@@ -56,7 +59,7 @@ export interface NodeWorker {
   unref(): void;
 }
 
-/** How many threads the machine runs side by side; 1 if it does not say. */
+/** Number of hardware threads; 1 if unknown. */
 export function cores(): number {
   const { navigator, process } = globalThis as {
     navigator?: { hardwareConcurrency?: unknown };
@@ -66,7 +69,7 @@ export function cores(): number {
   return Number.isInteger(told) && (told as number) > 0 ? (told as number) : 1;
 }
 
-/** `missing` is why a worker gives no message when it fails. */
+/** `missing`: the reason to report if a worker fails without a message. */
 export function browserPort(worker: BrowserWorker, missing: string, { reply, death }: PortEvents): Port {
   const end = (): void => {
     worker.onmessage = worker.onerror = worker.onmessageerror = null;
@@ -113,7 +116,7 @@ export function nodePort(worker: NodeWorker, { reply, death }: PortEvents): Port
   };
 }
 
-/** Starts workers with a function of the caller's. */
+/** Starts workers with the caller's function. */
 export function madeBy(make: () => unknown): StartWorker {
   const made = new WeakSet<object>();
   return (events) => {
@@ -130,7 +133,7 @@ export function madeBy(make: () => unknown): StartWorker {
   };
 }
 
-/** The calling thread in place of a worker. Each task waits for a turn of the event loop. */
+/** Runs tasks on the calling thread instead of a worker, each in its own turn of the event loop. */
 export function localPort(load: Load, { reply, death }: PortEvents): Port {
   let runner: TaskRunner | undefined;
   let ended = false;

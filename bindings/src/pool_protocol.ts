@@ -1,5 +1,5 @@
-// The messages between a pool and its workers. Numbers travel in slots: buffers that hold the operands of a task on
-// the way there and its results on the way back. A slot is transferred with the message, or is shared memory.
+// Messages between a pool and its workers. A slot is a buffer that carries the operands of a task to the worker and the
+// results back. It is transferred with the message, or is shared memory.
 
 import type { Extents } from './arguments.js';
 import type { MultiheadErrorCode } from './errors.js';
@@ -7,14 +7,17 @@ import type { TeamCall } from './team.js';
 import type { AttentionOptions, DType, FloatDType, Shape, Simd } from './types.js';
 import type { BackwardPart } from './wire.js';
 
-/** Bytes in the slot of the message, or in other memory: shared, or lent by the caller. */
+/** A byte range. `buffer` is undefined for the message's slot; else shared memory or a buffer lent by the caller. */
 export interface Place {
   readonly buffer: ArrayBufferLike | undefined;
   readonly offset: number;
   readonly bytes: number;
 }
 
-/** Key/value heads of all batch entries (batch · H_kv + head), and blocks of the rows of each. */
+/**
+ * A range of work: key/value heads firstHead … endHead − 1 (index batch · H_kv + head), and for each of them the row
+ * blocks firstBlock … endBlock − 1.
+ */
 export interface Box {
   readonly firstHead: number;
   readonly endHead: number;
@@ -22,11 +25,11 @@ export interface Box {
   readonly endBlock: number;
 }
 
-/** A result: rows of `width` elements, one for each query of each query head, or those of a capture. */
+/** A result: one row of `width` elements for each query of each query head, or for each captured row. */
 export interface OutputSpec {
   readonly name: string;
   readonly dtype: DType;
-  /** Of the whole result. */
+  /** Shape of the whole result. */
   readonly shape: Shape;
   readonly width: number;
   readonly capture: CaptureRows | undefined;
@@ -39,14 +42,14 @@ export interface CaptureRows {
   readonly rows: number;
 }
 
-/** A tensor of which the heads of a part, or all elements, lie at a place. */
+/** A tensor in a task: all its elements, or only the heads of the part. */
 export interface SentTensor {
-  /** Of the whole tensor. */
+  /** Shape of the whole tensor. */
   readonly shape: Shape;
   readonly place: Place;
 }
 
-/** What one worker computes of a call of attention(). */
+/** The part of an attention() call that one worker computes. */
 export interface PartCall {
   readonly q: SentTensor;
   readonly k: SentTensor;
@@ -55,26 +58,29 @@ export interface PartCall {
   readonly kDType: FloatDType;
   readonly mask: SentTensor | undefined;
   readonly bias: SentTensor | undefined;
-  /** Those of the call, without mask, bias and out. */
+  /** Options of the call, without mask, bias and out. */
   readonly options: Omit<AttentionOptions, 'mask' | 'bias' | 'out'>;
   /** The key/value heads whose rows of q, k and v are sent. */
   readonly firstHead: number;
   readonly endHead: number;
-  /** Whether q, k and v are one sequence of a call of attentionVarlen(). */
+  /** True if q, k and v are one sequence of an attentionVarlen() call. */
   readonly packed: boolean;
   readonly boxes: readonly Box[];
   readonly blockRows: number;
   readonly outputs: readonly OutputSpec[];
-  /** Where `out` is written if it is shared memory of the caller's. */
+  /** The caller's `out` if it is shared memory: the worker writes its rows there. */
   readonly sharedOut: Place | undefined;
 }
 
-/** What a message cannot carry of a value: where in the argument, and what it was. The call is refused as it would be on one thread. */
+/**
+ * A value that a message cannot carry: its path in the argument, and a description. The worker puts a placeholder
+ * there, so that the call fails with the same error as on one thread.
+ */
 export type StandIn = { readonly path: readonly string[] } & (
   | { readonly kind: 'function' }
   | { readonly kind: 'symbol'; readonly text: string | undefined }
   | { readonly kind: 'disposed tensor'; readonly dtype: DType; readonly shape: Extents }
-  /** Messages keep the properties of an object, and not its class. */
+  /** Messages carry the properties of an object, but not its class. */
   | { readonly kind: 'class'; readonly name: string }
 );
 
@@ -97,7 +103,7 @@ export type Verb =
   | 'headStatistics'
   | 'memory';
 
-/** Operations of `mh` that make an object. `scores` makes one whose rows() gives some rows. */
+/** Operations of `mh` that make an object. `scores` makes an object whose rows() computes a range of rows. */
 export type Maker =
   | 'multiHeadAttention'
   | 'transformerBlock'
@@ -107,13 +113,13 @@ export type Maker =
   | 'experiment'
   | 'scores';
 
-/** What is asked of objects. An object that several workers share has the same id in all of them. */
+/** Tasks for objects. An object that several workers share has the same id in all of them. */
 export type ObjectTask =
   | { readonly kind: 'make'; readonly id: number; readonly maker: Maker; readonly args: readonly Argument[] }
   | { readonly kind: 'makeCache'; readonly id: number; readonly object: number; readonly args: readonly Argument[] }
   | { readonly kind: 'call'; readonly object: number; readonly method: string; readonly args: readonly Argument[] };
 
-/** What a worker is asked. Every task is answered by one {@link Answer}, which gives back what was `lent`. */
+/** Tasks of a worker. The worker sends one {@link Answer} to each, which returns the `lent` buffers. */
 export type Task =
   | {
       readonly kind: 'part';
@@ -127,7 +133,7 @@ export type Task =
       readonly args: readonly Argument[];
       readonly lent?: readonly ArrayBuffer[];
     }
-  /** attentionBackward() of some batch entries and heads: inputs and options are those of the part. */
+  /** attentionBackward() of some batch entries and heads; inputs and options are already cut to the part. */
   | { readonly kind: 'backwardPart'; readonly args: readonly Argument[]; readonly part: Readonly<Record<keyof BackwardPart, number>> }
   | ObjectTask;
 
@@ -139,7 +145,7 @@ export interface Returned {
 
 export type Request =
   | { readonly kind: 'start'; readonly module: WebAssembly.Module; readonly simd: Simd }
-  /** With a team, only the first member sends its result, which is that of all. */
+  /** In a team, only the first member sends its result, which is the same in all members. */
   | { readonly kind: 'task'; readonly task: Task; readonly team: TeamCall | undefined }
   | { readonly kind: 'release'; readonly object: number };
 
@@ -154,7 +160,7 @@ export interface SentError {
 
 export type Answer =
   | { readonly kind: 'done'; readonly value: unknown; readonly back: Returned }
-  /** `dead`: the instance trapped, and its worker has to be replaced. */
+  /** `dead`: the WebAssembly instance trapped, so the worker must be replaced. */
   | {
       readonly kind: 'failed';
       readonly error: SentError;

@@ -18,12 +18,12 @@ export function poolScores(
   ...given: readonly [q: FloatTensorLike, k: FloatTensorLike, options: object]
 ): AsyncGenerator<ScoreRows, void, undefined> {
   const call = readCall(core, given);
-  // The first next() awaits it. Without a handler, an error would be reported as unhandled if next() is never called.
+  // The first next() awaits this promise. This handler prevents an unhandled rejection if next() is never called.
   call.catch(() => {});
   return stream(core, call);
 }
 
-/** Copies the arguments once, for all workers. Async, so that the first next() throws its errors. */
+/** Copies the arguments once for all workers. Async, so that the first next() throws the errors. */
 async function readCall(core: PoolCore, given: readonly [unknown, unknown, unknown]): Promise<ReadCall> {
   const { args, options: own } = splitOptions(given.slice(2));
   const all = [given[0], given[1], args[0]];
@@ -42,7 +42,7 @@ async function* stream(core: PoolCore, call: Promise<ReadCall>): AsyncGenerator<
     return handle;
   };
   try {
-    // The first worker checks the call; the others begin when it has found no fault.
+    // The first worker checks the arguments; the others begin after that check.
     const first = await hold();
     const head = (await core.invoke(first, 'rows', [{ signal }], 'scores')) as ScoreRows | undefined;
     if (head === undefined) return;
@@ -50,7 +50,7 @@ async function* stream(core: PoolCore, call: Promise<ReadCall>): AsyncGenerator<
     const [begin, count] = range ?? [0, q.shape[2] as number];
     const chunks = Math.ceil(count / chunk);
     const others = Math.min(core.crew.workers - 1, chunks - 2);
-    // All of them, so that those that succeed are released below if one fails.
+    // Wait for all workers, so that the finally block releases the successful ones if another fails.
     const holding = await Promise.allSettled(Array.from({ length: Math.max(0, others) }, hold));
     const failed = holding.find(({ status }) => status === 'rejected');
     if (failed !== undefined) throw (failed as PromiseRejectedResult).reason;
@@ -65,7 +65,7 @@ async function* stream(core: PoolCore, call: Promise<ReadCall>): AsyncGenerator<
         return await compute();
       } catch (error) {
         if (workers[place]?.seats[0]?.state !== 'gone') throw error;
-        // Tried only once more, because the chunk itself may have ended the worker.
+        // Retry only once, because the chunk itself may have ended the worker.
         workers[place] = await hold();
         return compute();
       }
@@ -74,7 +74,7 @@ async function* stream(core: PoolCore, call: Promise<ReadCall>): AsyncGenerator<
     const computeAhead = (index: number): void => {
       if (index >= chunks) return;
       const promise = rowsOf(index);
-      // It is awaited later, or never if the loop ends early.
+      // The consumer awaits this promise later, or never if the loop ends early.
       promise.catch(() => {});
       ahead.push(promise);
     };

@@ -1,4 +1,4 @@
-// Workers of a pool whose script is a file's, or a text in JavaScript.
+// Starts workers whose script is a file or a string of JavaScript.
 
 import { browserPort, nodePort, type BrowserWorkerClass, type NodeWorker, type StartWorker } from './pool_port.js';
 import { pathOf } from './source.js';
@@ -15,7 +15,7 @@ interface Globals {
   };
 }
 
-/** The blob: address of a text. One for all pools, since it is never revoked. */
+/** The blob: address of the script text. All pools share it, because it is never revoked. */
 let blob: string | undefined;
 
 export function workersOf(script: WorkerScript): StartWorker {

@@ -1,4 +1,4 @@
-// The packed sequences of a call that a pool divides, and the options that each has.
+// Divides the packed sequences of a varlen call, and computes the options of each part.
 
 import type { PoolCore } from './pool_core.js';
 import type { ReadTensor } from './read_tensor.js';
@@ -12,7 +12,10 @@ export interface Sequences {
   readonly count: number;
 }
 
-/** Undefined if the call cannot be divided, or is not as it should be: it then runs whole, and is refused there. */
+/**
+ * Reads the sequences. Undefined if the call cannot be divided or is invalid: it then runs whole, and the worker
+ * reports any error.
+ */
 export function sequencesOf(
   [q, k, v]: readonly [q: ReadTensor, k: ReadTensor, v: ReadTensor],
   { cuQ: givenQ, cuK: givenK }: Pick<VarlenOptions, 'cuQ' | 'cuK'>,
@@ -30,22 +33,23 @@ function isCumulative(cu: Int32Array, end: number | undefined): boolean {
   return cu[0] === 0 && cu.at(-1) === end && cu.every((each, s) => s === 0 || each >= (cu[s - 1] as number));
 }
 
-/** The rows of some sequences. */
+/** Row range of the sequences first … end − 1. */
 export const rowsOf = (cu: Int32Array, first: number, end = first + 1): Range => [cu[first] as number, cu[end] as number];
 
 const lengthAt = (cu: Int32Array, s: number): number => (cu[s + 1] as number) - (cu[s] as number);
 
 export interface SequencePlan {
-  /** Sequences that are divided, and for how many workers. */
+  /** Sequences that are divided, and the number of workers for each. */
   readonly long: readonly { readonly sequence: number; readonly workers: number; readonly work: number }[];
   /** Runs of sequences that one worker computes. */
   readonly groups: readonly { readonly range: Range; readonly work: number }[];
 }
 
 /**
- * A sequence that takes more than half of a worker's share is divided, so that a few of them fill all workers.
+ * Divides every sequence that needs more than half of one worker's share, so that a few long sequences keep all workers
+ * busy.
  *
- * @param perScore multiplications and additions of one score, of all heads
+ * @param perScore multiplications and additions per score, over all heads
  */
 export function planSequences(
   { settings: { leastWork }, crew: { workers } }: PoolCore,
@@ -77,7 +81,7 @@ export function planSequences(
   return { long, groups };
 }
 
-/** The lengths and dropout of some sequences as a call of their own: sequence s has seed + s · 2³². */
+/** Options of the sequences first … end − 1 as a call of their own. Sequence s uses the dropout seed + s · 2³². */
 export function optionsOfGroup<O extends { readonly dropout?: Dropout | undefined }>(
   options: O,
   { cuQ, cuK }: Sequences,
@@ -87,7 +91,7 @@ export function optionsOfGroup<O extends { readonly dropout?: Dropout | undefine
   return { ...optionsOfSequence(options, first), cuQ: shifted(cuQ), cuK: shifted(cuK) };
 }
 
-/** Without lengths. The seed must be one, or the call is refused where it runs whole. */
+/** Options of one sequence, without cuQ and cuK. Throws RangeError, SyntaxError or TypeError if the seed is invalid. */
 export function optionsOfSequence<O extends { readonly dropout?: Dropout | undefined }>(options: O, sequence: number) {
   const { cuQ: _, cuK: __, dropout, ...others } = options as O & { cuQ?: unknown; cuK?: unknown };
   if (dropout === undefined || sequence === 0) return { ...others, ...(dropout === undefined ? {} : { dropout }) };

@@ -1,15 +1,15 @@
-// Ranges of the leading axes of tensors: what a worker gets of an operand, and where its results go.
+// Slices along the leading axes of tensors: the operands of a worker, and the destination of its results.
 
 import { elements } from './shape.js';
 import type { Numbers } from './read_tensor.js';
 import type { DType, Shape } from './types.js';
 
-/** The first index of an axis, and the one behind the last. */
+/** Half-open index range of an axis. */
 export type Range = readonly [first: number, end: number];
 
-/** Where the elements of some ranges lie, in order. */
+/** Start offsets and common length of the contiguous runs that the ranges select, in order. */
 function runsOf(shape: Shape, ranges: readonly Range[]): { length: number; starts: number[] } {
-  // The other extents of a tensor without elements may be as large as 2³¹ − 1.
+  // The nonzero extents of an empty tensor may be as large as 2³¹ − 1, so do not enumerate them.
   if (elements(shape) === 0) return { length: 0, starts: [] };
   let starts = [0];
   let length = elements(shape);
@@ -26,7 +26,7 @@ function runsOf(shape: Shape, ranges: readonly Range[]): { length: number; start
   return { length, starts };
 }
 
-/** Some ranges of the leading axes: a view if they lie in a row, else a copy. */
+/** Selects ranges of the leading axes. Returns a view if the selection is contiguous, else a copy. */
 export function sliceOf<D extends DType>({ data, shape, dtype }: Numbers<D>, ...ranges: Range[]): Numbers<D> {
   const { length, starts } = runsOf(shape, ranges);
   const extents = shape.map((extent, axis) => {
@@ -53,7 +53,7 @@ export function writeSlice(whole: Numbers, part: Numbers, ...ranges: Range[]): v
   starts.forEach((start, index) => to.set(from.subarray(index * length, (index + 1) * length), start));
 }
 
-/** (A, B, …) as (B, A, …): the tokens of each head one behind the other instead of the heads of each token. */
+/** Transposes the first two axes: (A, B, …) to (B, A, …), for example (tokens, heads, d) to (heads, tokens, d). */
 export function swapped<D extends DType>({ data, shape, dtype }: Numbers<D>): Numbers<D> {
   const [rows = 0, columns = 0] = shape;
   const width = elements(shape.slice(2));

@@ -1,11 +1,11 @@
-// Buffers that carry operands to workers and results back. They are used again, so that calls in a loop allocate none.
+// Buffers that carry operands to workers and results back. Buffers are reused, so calls in a loop allocate none.
 
 import { MultiheadError } from './errors.js';
 
 export type Exchange = 'messages' | 'shared memory';
 
 const least = 2 ** 16;
-/** Bytes that wait for later calls. */
+/** Most bytes of free buffers that are kept for later calls. */
 const mostKept = 2 ** 28;
 
 export class Slots {
@@ -14,7 +14,7 @@ export class Slots {
   #free: ArrayBufferLike[] = [];
   #kept = 0;
 
-  /** `most` is how many buffers are kept. */
+  /** `most`: the number of free buffers that are kept. */
   constructor(exchange: Exchange, most: number) {
     this.#shared = exchange === 'shared memory';
     this.#most = most;
@@ -42,19 +42,19 @@ export class Slots {
     }
   }
 
-  /** Gives a buffer back after its task. */
+  /** Returns a buffer after its task. */
   give(slot: ArrayBufferLike | undefined): void {
     if (slot === undefined || slot.byteLength === 0) return;
     this.#free.push(slot);
     this.#kept += slot.byteLength;
-    // The oldest goes first: sizes that are asked for at the moment stay.
+    // Drop the oldest buffer first, because recent sizes are likely to be needed again.
     while (this.#free.length > this.#most || this.#kept > mostKept) {
       this.#kept -= (this.#free.shift() as ArrayBufferLike).byteLength;
     }
   }
 }
 
-/** Whether this thread may share memory with its workers, and why. */
+/** Chooses between shared memory and messages, and states the reason. */
 export function exchangeOf(wanted: 'auto' | 'messages'): { exchange: Exchange; why: string } {
   if (wanted === 'messages') return { exchange: 'messages', why: 'requested with { exchange: "messages" }' };
   const { crossOriginIsolated } = globalThis as { crossOriginIsolated?: boolean };

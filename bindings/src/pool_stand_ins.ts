@@ -1,10 +1,11 @@
-// What a worker puts in the place of values that a message cannot carry, so that wrong arguments get the same errors.
+// Placeholders that a worker creates for values that a message cannot carry, so that invalid arguments cause the same
+// errors as on one thread.
 
 import type { Heap } from './memory.js';
 import type { SentValue } from './pool_protocol.js';
 import { copiedClasses, WasmTensor } from './tensor.js';
 
-/** The argument, with what stands for the values that a message cannot carry. */
+/** Returns the argument with placeholders for the values that a message cannot carry. */
 export function restored(heap: Heap, { value, standIns }: SentValue): unknown {
   const root: Record<string, unknown> = { value };
   for (const standIn of standIns) {

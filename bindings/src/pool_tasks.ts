@@ -1,4 +1,4 @@
-// A worker's side of a pool: runs tasks on its instance, and keeps the objects that live in it.
+// The worker's side of a pool: runs tasks on its instance, and holds the objects that live in the worker.
 
 import { attentionBackward } from './attention_backward.js';
 import { runPart } from './attention_part.js';
@@ -23,7 +23,7 @@ import type {
   Tensor,
 } from './types.js';
 
-/** Answers, and the buffers to be transferred with each. */
+/** Messages, each with the buffers to transfer. */
 export interface Sending<M> {
   readonly message: M;
   readonly transfer: ArrayBuffer[];
@@ -123,7 +123,7 @@ export class TaskRunner {
     return (this.#mh[maker] as Method)(...args) as Disposable;
   }
 
-  /** Gives the properties of the object that stay as they are. */
+  /** Stores the object, and returns its constant properties. */
   #keep(id: number, object: Disposable): Record<string, unknown> {
     this.#objects.set(id, object);
     const facts: Record<string, unknown> = {};
@@ -144,13 +144,13 @@ export class TaskRunner {
   }
 }
 
-/** Properties that a proxy has too. */
+/** Constant properties that the proxy also has. */
 const factNames = [
   ...['config', 'batch', 'capacity', 'layout', 'dtype', 'kvHeads', 'headDim', 'valueDim'],
   ...['jobs', 'patterns', 'options'],
 ];
 
-/** The inputs of a call of scores(), some rows of which are computed at a time. */
+/** The inputs of a scores() call, kept in the worker while ranges of rows are requested. */
 class HeldScores {
   readonly #mh: Multihead;
   readonly #options: ScoresOptions;
@@ -163,7 +163,7 @@ class HeldScores {
     this.#inputs = [this.#hold(q), this.#hold(k)];
   }
 
-  /** One copy for all calls. What is no tensor is left for scores() to refuse. */
+  /** Copies the input once for all ranges. An invalid input is kept as given, and scores() reports the error. */
   #hold(input: FloatTensorLike): FloatTensorLike {
     try {
       const { data, shape, dtype } = input as { data: Float32Array; shape: number[]; dtype?: 'f32' };
@@ -175,7 +175,7 @@ class HeldScores {
     }
   }
 
-  /** The first rows of a whole call, which checks everything; or `count` rows from `first` on. */
+  /** Returns the first chunk of the whole call, which checks all arguments, or `count` rows from `first` on. */
   rows(first?: number, count?: number): ScoreRows | undefined {
     const range: ScoresOptions =
       first === undefined || count === undefined
@@ -195,8 +195,8 @@ class HeldScores {
 }
 
 /**
- * A value in a form that can be sent: tensors become { data, shape, dtype } and are disposed, and all buffers are
- * transferred. What is sent is the package's own, never the caller's.
+ * Converts a value for a message: tensors become { data, shape, dtype } and are disposed, and all buffers are
+ * transferred. The value must belong to the package, never to the caller.
  */
 function packed(value: unknown): { value: unknown; transfer: ArrayBuffer[] } {
   const transfer = new Set<ArrayBuffer>();

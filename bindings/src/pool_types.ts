@@ -71,15 +71,15 @@ export type {
 /** Options of {@link createPool}. */
 export interface PoolOptions extends LoadOptions {
   /**
-   * How many workers: a whole number from 1 to 64, each with an instance of the WebAssembly module, or `'all'` for as
-   * many as the machine has cores. Default `'all'`.
+   * Number of workers, from 1 to 64, each with an instance of the WebAssembly module. `'all'`: one for each core of the
+   * machine, at most 64. Default `'all'`.
    */
   readonly workers?: number | 'all' | undefined;
-  /** How many calls may wait or run at a time; one more is refused with `E_BUSY`. Default 1000. */
+  /** Most calls that may be pending; one more is rejected with `E_BUSY`. Default 1000. */
   readonly queue?: number | undefined;
   /**
-   * `'messages'` does not use shared memory, even where it exists. Default `'auto'`: shared memory in Node and on
-   * cross-origin isolated pages, else messages.
+   * `'messages'` never uses shared memory. `'auto'` uses it in Node and on cross-origin isolated pages, else messages.
+   * Default `'auto'`.
    */
   readonly exchange?: 'auto' | 'messages' | undefined;
   /**
@@ -88,10 +88,10 @@ export interface PoolOptions extends LoadOptions {
    */
   readonly leastWork?: number | undefined;
   /**
-   * How many milliseconds a worker gets to finish its part of a call that was aborted. After that the worker is ended and
-   * another one replaces it, so that a long call cannot block the pool. Objects that live in the worker are then lost: their
-   * calls are rejected with an `E_WORKER` that says so. `Infinity` never ends a worker. Default 1000, or 10 000 for a worker
-   * in which objects live.
+   * Milliseconds that a worker gets to finish its part of an aborted call. After that, the worker is ended and
+   * replaced, so that a long call cannot block the pool. Objects of that worker are lost: their calls are rejected with
+   * `E_WORKER`, whose message says so. `Infinity` never ends a worker. Default 1000, or 10 000 for a worker that holds
+   * objects.
    */
   readonly abortGrace?: number | undefined;
   /**
@@ -112,35 +112,35 @@ export interface PoolWorker {
   terminate(): unknown;
 }
 
-/** How a pool runs, at the moment. */
+/** Current state of a pool. */
 export interface PoolBackend {
-  /** Workers that run; 0 if calls run on the calling thread. */
+  /** Number of running workers; 0 if calls run on the calling thread. */
   readonly workers: number;
   /**
-   * How operands and results are passed to workers and back. With shared memory, arrays in a `SharedArrayBuffer` of the
-   * caller are used without a copy.
+   * Transport of operands and results to workers and back. With shared memory, the caller's arrays in a
+   * `SharedArrayBuffer` are used without a copy.
    */
   readonly exchange: 'messages' | 'shared memory';
-  /** The build that the workers loaded. */
+  /** The WebAssembly build that the workers loaded. */
   readonly simd: Simd;
   /** Version of the package. */
   readonly version: string;
   /**
-   * A sentence: "4 workers, messages: the page is not cross-origin isolated", or "no worker could be started, so calls run
-   * on the calling thread: " and why.
+   * A sentence that explains the state, for example "4 workers, messages: the page is not cross-origin isolated", or
+   * "no worker could be started, so calls run on the calling thread: " and the reason.
    */
   readonly why: string;
 }
 
 /**
  * The operations of {@link Multihead} as promises, on several threads. Operands are plain { data, shape } or tensors of
- * any instance, and are copied before a call returns its promise; results are plain. Every result has the bits that one
- * thread gives, whatever the number of workers. All promises settle. They are
- * rejected with what the call of the same name throws, and with `E_ABORTED` by its `signal`, `E_WORKER` when its worker
- * ends, `E_BUSY` when too many calls wait, and `E_DISPOSED` when the pool or the object is disposed.
+ * any instance, and are copied before a call returns its promise; results are plain. Results are bit-identical to one
+ * thread, for any number of workers. All promises settle. A promise is rejected with the error that the same call of
+ * `mh` throws, or with `E_ABORTED` by its `signal`, `E_WORKER` when its worker ends, `E_BUSY` when too many calls are
+ * pending, and `E_DISPOSED` when the pool or the object is disposed.
  */
 export interface Pool {
-  /** How the pool runs, at the moment. */
+  /** Current state of the pool. */
   readonly backend: PoolBackend;
 
   /**
@@ -165,7 +165,9 @@ export interface Pool {
     options?: Pooled<AttentionOptions<R, O, C>> & PoolLendingOptions<T> & { readonly out?: PlainTensor<O> | undefined },
   ): Promise<Plain<AttentionResult<R, O, C>> & Lent<T, 'q' | 'k' | 'v'>>;
 
-  /** {@link Multihead.attentionVarlen}, divided by sequences, and long ones by heads and query rows. */
+  /**
+   * {@link Multihead.attentionVarlen}, divided by sequences; long sequences are also divided by heads and query rows.
+   */
   attentionVarlen<
     const R extends readonly 'lse'[] = [],
     const O extends FloatDType = 'f32',
@@ -179,8 +181,8 @@ export interface Pool {
 
   /**
    * {@link Multihead.scores}: workers compute some chunks of rows ahead. Leaving the loop early frees their memory. The
-   * operands are read at the call; the first `next()` throws what is wrong with them. If a worker ends, another computes its
-   * chunk once more.
+   * operands are copied at the call; the first `next()` throws any error about them. If a worker ends, another one
+   * computes its chunk once more.
    */
   scores(
     q: FloatTensorLike,
@@ -202,8 +204,9 @@ export interface Pool {
   ): Promise<Plain<AttentionBackwardResult<R>> & Lent<T, keyof AttentionBackwardInputs>>;
 
   /**
-   * {@link Multihead.attentionVarlenBackward}, divided by sequences, and long ones by key/value heads; with `dSinks` by
-   * heads alone, unless there is dropout; with `dQGain` or `dKGain` in one worker.
+   * {@link Multihead.attentionVarlenBackward}, divided by sequences; long sequences are also divided by key/value
+   * heads. With `dSinks` it is divided by heads only, or not at all with dropout. With `dQGain` or `dKGain` one worker
+   * runs it.
    */
   attentionVarlenBackward<
     const R extends readonly VarlenGradientName[] | undefined = undefined,
@@ -228,27 +231,30 @@ export interface Pool {
   /** {@link Multihead.headStatistics} in one worker. */
   headStatistics(weights: TensorLike, options?: HeadStatisticsOptions & PoolCallOptions): Promise<HeadStatistics>;
 
-  /** Makes a module in one or several of the workers; modules are spread over them. Dispose it when it is not needed. */
+  /**
+   * Makes a module in one or several workers; new modules go to the workers with the fewest objects. Dispose it after
+   * use.
+   */
   multiHeadAttention(config: MultiHeadAttentionConfig, options?: PoolObjectOptions): Promise<PoolMultiHeadAttention>;
-  /** As {@link Pool.multiHeadAttention}. */
+  /** Makes a block in one or several workers, like {@link Pool.multiHeadAttention}. */
   transformerBlock(config: TransformerBlockConfig, options?: PoolObjectOptions): Promise<PoolTransformerBlock>;
-  /** As {@link Pool.multiHeadAttention}. */
+  /** Makes a transformer in one or several workers, like {@link Pool.multiHeadAttention}. */
   transformer(config: TransformerConfig, options?: PoolObjectOptions): Promise<PoolTransformer>;
-  /** Makes a trainer in the workers of its model. These share the forward passes of its steps. */
+  /** Makes a trainer in the workers of its model, which share the forward passes of its steps. */
   trainer(model: PoolTransformer, options?: TrainerOptions & PoolCallOptions): Promise<PoolTrainer>;
-  /** As {@link Pool.multiHeadAttention}. */
+  /** Makes an experiment in one worker. Dispose it after use. */
   experiment(options?: ExperimentOptions & PoolCallOptions): Promise<PoolExperiment>;
-  /** Makes an empty cache of keys and values in one or several of the workers. Dispose it when it is not needed. */
+  /** Makes an empty cache of keys and values in one or several workers. Dispose it after use. */
   createCache(config: KVCacheConfig, options?: PoolObjectOptions): Promise<PoolKVCache>;
 
-  /** What is allocated in one of the workers at the moment. */
+  /** Memory that one of the workers has allocated. */
   memory(options?: PoolCallOptions): Promise<MemoryInfo>;
 
-  /** Whether dispose() was called. */
+  /** True once dispose() was called. */
   readonly disposed: boolean;
-  /** Ends the workers. Calls that are waiting or running are rejected with `E_DISPOSED`. */
+  /** Ends the workers. Pending calls are rejected with `E_DISPOSED`. */
   dispose(): void;
-  /** As dispose(), for `using`. */
+  /** Calls dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
 

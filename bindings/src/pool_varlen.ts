@@ -1,5 +1,5 @@
-// pool.attentionVarlen(): each worker gets some of the packed sequences. Long ones are divided as calls of attention()
-// are, by heads and query rows.
+// pool.attentionVarlen(): each worker gets some of the packed sequences. A long sequence is divided by heads and query
+// rows, like a call of attention().
 
 import { divideAttention } from './attention_part.js';
 import { MultiheadError } from './errors.js';
@@ -62,7 +62,7 @@ export async function poolAttentionVarlen(
         pieces = piecesOfCall(core, runtime, { q, k, v, options, sequences, results });
       } catch (error) {
         if (error instanceof MultiheadError && error.code === 'E_MEMORY') throw error;
-        // The error would name the shapes of a sequence.
+        // An error of a piece would name the shapes of one sequence.
         return whole();
       }
       if (pieces.length <= 1) return whole();
@@ -72,7 +72,7 @@ export async function poolAttentionVarlen(
   });
 }
 
-/** Undefined if the options are not as they should be. */
+/** Allocates the results. Undefined if the options are invalid. */
 function resultsOf(q: ReadTensor, v: ReadTensor, { return: names = [], outDtype = 'f32' }: VarlenOptions) {
   if (!Array.isArray(names) || names.some((name) => name !== 'lse') || !floatDTypes.includes(outDtype)) return undefined;
   const [tokens = 0, heads = 0] = q.shape;
@@ -92,7 +92,7 @@ function piecesOfCall(core: PoolCore, runtime: Runtime, call: PackedCall): Piece
   ];
 }
 
-/** Some whole sequences. */
+/** Makes a piece of several undivided sequences. */
 function pieceOfGroup(core: PoolCore, call: PackedCall, range: Range, work: number): Piece {
   const { q, k, v, options, sequences, results } = call;
   const [queries, keys] = [rowsOf(sequences.cuQ, ...range), rowsOf(sequences.cuK, ...range)];
@@ -109,7 +109,7 @@ function pieceOfGroup(core: PoolCore, call: PackedCall, range: Range, work: numb
   );
 }
 
-/** One sequence as a call of attention() with a batch of one. */
+/** Divides one sequence, as a call of attention() with a batch of one. */
 function piecesOfSequence(
   core: PoolCore,
   runtime: Runtime,

@@ -1,5 +1,6 @@
-// pool.attentionVarlenBackward(): each worker gets some of the packed sequences, and of long ones some heads. Gradients
-// of sinks are sums over the sequences of a head, so workers then get heads of all sequences.
+// pool.attentionVarlenBackward(): each worker gets some of the packed sequences; a long sequence is divided by heads.
+// The gradient of a sink is a sum over all sequences of a head, so with dSinks each worker gets some heads of all
+// sequences.
 
 import { inputNames, wantedGradients } from './gradients.js';
 import { readOptions } from './options.js';
@@ -29,7 +30,7 @@ interface PackedCall {
   readonly out: ReadTensor<FloatDType>;
   readonly lse: ReadTensor<'f32'>;
   readonly dOut: ReadTensor<FloatDType>;
-  /** With all slopes, if there are any. */
+  /** Has explicit ALiBi slopes of all heads if ALiBi is used. */
   readonly options: VarlenBackwardOptions;
   readonly wanted: readonly GradientName[];
   readonly sequences: Sequences;
@@ -74,7 +75,9 @@ export async function poolAttentionVarlenBackward(core: PoolCore, ...given: read
 
 const inputOf = { dQ: 'q', dK: 'k', dV: 'v' } as const;
 
-/** The tensors of a call. Undefined if one is not as it should be: the call then runs whole, and is refused there. */
+/**
+ * Reads the tensors of a call. Undefined if one is invalid: the call then runs whole, and the worker reports the error.
+ */
 function readTensors(inputs: AttentionBackwardInputs, options: VarlenBackwardOptions) {
   try {
     return { tensors: readInputs(inputs), wanted: wantedGradients(options) };
@@ -83,9 +86,9 @@ function readTensors(inputs: AttentionBackwardInputs, options: VarlenBackwardOpt
   }
 }
 
-/** Whether shapes and lengths are those of a call, so that parts can be cut out of it, and no sum needs all of it. */
+/** True if shapes and lengths are valid, so that slices can be taken, and no gradient is a sum over the whole call. */
 function canBeDivided({ q, k, v, out, lse, dOut, options, wanted }: PackedCall): boolean {
-  // Gradients of gains are sums over all tokens and heads, and a bias is refused.
+  // Gradients of gains are sums over all tokens and heads. A bias is invalid here, so the undivided call reports it.
   if (wanted.some((name) => ['dQGain', 'dKGain', 'dBias'].includes(name)) || options.out !== undefined) return false;
   const [tokens = 0, heads = 0, width = 0] = q.shape;
   const shape = [tokens, heads, v.shape[2] as number];
@@ -106,7 +109,7 @@ function piecesOfSequences(core: PoolCore, call: PackedCall, results: Gradients)
   const { long, groups } = planSequences(core, sequences, 2 * heads * (3 * width + 2 * (v.shape[2] as number)));
   const ofLong = long.flatMap(({ sequence, workers, work }) => {
     const pieces = piecesOfSequence(core, call, results, { sequence, workers, work });
-    // If it cannot be divided, it is a group of its own.
+    // A sequence that cannot be divided is one piece.
     return pieces.length > 0 ? pieces : [pieceOfGroup(core, call, results, [sequence, sequence + 1], work * workers)];
   });
   return [...groups.map(({ range, work }) => pieceOfGroup(core, call, results, range, work)), ...ofLong];
@@ -133,7 +136,7 @@ function pieceOfGroup(core: PoolCore, call: PackedCall, results: Gradients, rang
   );
 }
 
-/** One sequence as a call of attentionBackward() with a batch of one. */
+/** Divides one sequence, as a call of attentionBackward() with a batch of one. */
 function piecesOfSequence(
   core: PoolCore,
   call: PackedCall,
@@ -171,7 +174,7 @@ function piecesOfSequence(
   }));
 }
 
-/** Some heads of all sequences. Not with dropout, whose mask depends on the head. */
+/** Divides by heads, each piece with all sequences. Returns none with dropout, whose mask depends on the head index. */
 function piecesOfHeads(core: PoolCore, call: PackedCall, results: Gradients): Piece[] {
   const { q, k, v, options, sequences } = call;
   if (options.dropout !== undefined) return [];

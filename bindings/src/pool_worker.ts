@@ -1,5 +1,5 @@
-// The script of a pool's workers, in browsers and Node. A pool alone starts it. build.mjs makes one file of it and all
-// that it imports, which works as a module and as a classic script.
+// The script of a pool's workers, in browsers and Node; only a pool starts it. build.mjs bundles it with all its
+// imports into one file, which works as a module and as a classic script.
 
 import { everything } from './everything.js';
 import { createLoader } from './loader.js';
@@ -18,7 +18,7 @@ interface NodeProcess {
 
 const { process, WorkerGlobalScope } = globalThis as { process?: NodeProcess; WorkerGlobalScope?: unknown };
 const nodePort = (): Scope | null | undefined => process?.getBuiltinModule?.('node:worker_threads').parentPort;
-// Deno has both kinds of workers; one with a WorkerGlobalScope is a browser's.
+// Deno has browser and Node workers; only browser workers have a WorkerGlobalScope.
 const port = (WorkerGlobalScope === undefined ? nodePort() : undefined) ?? (globalThis as unknown as Scope);
 const load = createLoader(() => {
   throw new Error('a pool sends the module to its workers');
@@ -40,13 +40,13 @@ function receive(request: Request): void {
   } else if (request.kind === 'release') {
     runner?.release(request.object);
   } else {
-    // Tasks come after the worker has said that it is ready.
+    // The pool sends tasks only after this worker has reported that it is ready.
     const { message, transfer } = (runner as TaskRunner).run(request.task, request.team);
     port.postMessage(message, transfer);
   }
 }
 
-/** The engine could not read a request: it is answered, so that its call does not wait for ever. */
+/** Answers a request that the engine could not deserialize, so that its call does not wait forever. */
 function refuse(): void {
   const error = sentError(new Error('the message with the call could not be read'));
   const back = { slot: undefined, lent: [] };

@@ -36,7 +36,7 @@ interface WantedTensors {
 
 export class WasmPreparedAttention extends PreparedCall implements PreparedAttention {
   readonly #wanted: WantedTensors;
-  /** mask and bias if they are tensors of the caller's. */
+  /** mask and bias if they are tensors of the caller. */
   readonly #kept: KeptInputs['tensors'];
 
   constructor(runtime: Runtime, given: PrepareOptions) {

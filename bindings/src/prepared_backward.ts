@@ -36,13 +36,13 @@ type OutputName = (typeof outputNames)[number];
 
 export class WasmPreparedBackward extends PreparedCall implements PreparedBackward {
   readonly #inputs: Readonly<Record<keyof PreparedBackwardInputs, Wanted>>;
-  /** Those that are wanted. */
+  /** The requested gradient tensors. */
   readonly #outputs: Partial<Readonly<Record<OutputName, Wanted<'f32'>>>>;
-  /** mask and bias if they are tensors of the caller's. */
+  /** mask and bias if they are tensors of the caller. */
   readonly #kept: KeptInputs['tensors'];
-  /** dBias, if it is wanted. */
+  /** dBias, if requested. */
   readonly #written: readonly NamedTensor[];
-  /** Where runs write the vectors. */
+  /** Addresses to which runs write the vectors. */
   readonly #record: Readonly<wire.AttentionGradients>;
   readonly #vectors: readonly VectorName[];
 
@@ -74,7 +74,7 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
       const masking = attentionOptions(options, operands, extents);
       for (const name of outputNames) record[name] = outputs[name] && toCome(outputs[name]);
       if (wanted.includes('dBias') || into.dBias !== undefined) {
-        // Without a bias, the core refuses dBias whatever its shape.
+        // The core rejects dBias without a bias, so any shape will do here.
         const tensor = operands.output(masking.bias?.shape ?? [1], 'f32', 'out.dBias', givenBias(into.dBias, wanted));
         const core = ownTensor(tensor, heap, 'f32', 'out.dBias');
         record.dBias = core;
@@ -101,7 +101,7 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
     const { runtime } = this;
     const inputs = readOptions(givenInputs, inputNames, 'inputs');
     const gradients = readOptions(given, outputNames, 'gradients', { dBias: 'it is given to prepareBackward()' });
-    // Reading the arguments may have run the caller's code. Nothing below does.
+    // Reading the arguments may have run the caller's code. Nothing below runs it.
     const { handle } = this;
     const read = (name: keyof PreparedBackwardInputs): NamedTensor => ({
       tensor: wantedTensor(this.runtime.heap, inputs[name], this.#inputs[name], name),
@@ -151,7 +151,7 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
   }
 }
 
-/** Throws `E_OPTION`: the operation writes to it in every run, so the caller makes it. */
+/** Throws `E_OPTION` if no tensor is given: every run writes to it, so the caller must make it. */
 function givenBias<T>(given: T | undefined, wanted: readonly string[]): T {
   if (given !== undefined && wanted.includes('dBias')) return given;
   throw new MultiheadError('E_OPTION', {

@@ -1,4 +1,4 @@
-// What mh.prepare and mh.prepareBackward share: the shapes of the runs, the tensors that are kept, and kvLengths.
+// Code shared by mh.prepare and mh.prepareBackward: the shapes of the runs, the tensors that are kept, and kvLengths.
 
 import { maskNames } from './attention_options.js';
 import type { Count, Extents, Int32, Operand, Span } from './arguments.js';
@@ -18,16 +18,16 @@ export const preparedNames = [
   ...maskNames,
 ] as const satisfies readonly (keyof PreparedCallOptions)[];
 
-/** What a tensor of a run has to be. */
+/** Required dtype and shape of a tensor of a run. */
 export interface Wanted<D extends FloatDType = FloatDType> {
   readonly dtype: D;
   readonly shape: Extents;
 }
 
-/** A tensor that only run() will give: without an address. */
+/** A placeholder without an address for a tensor that only run() gets. */
 export const toCome = <D extends FloatDType>(tensor: Wanted<D>): Operand<D> => ({ address: 0, ...tensor });
 
-/** The shapes and dtypes of a call that is to be prepared. */
+/** The shapes and dtypes of a prepared call. */
 export interface PreparedExtents {
   readonly batch: Count;
   readonly heads: Count;
@@ -39,7 +39,7 @@ export interface PreparedExtents {
   readonly dtypes: { readonly q: FloatDType; readonly kv: FloatDType; readonly out: FloatDType };
 }
 
-/** The names in `options` have been checked. Throws `E_OPTION`, `E_SHAPE`. */
+/** Reads options whose names have been checked. Throws `E_OPTION`, `E_SHAPE`. */
 export function preparedExtents(options: PreparedCallOptions): PreparedExtents {
   const [batch, heads, queries, width] = checkQueries(options.q);
   const count = (name: 'kvHeads' | 'keys' | 'valueDim', otherwise: Count): Count =>
@@ -63,7 +63,7 @@ export function preparedExtents(options: PreparedCallOptions): PreparedExtents {
   return { batch, heads, queries, keys, width, shapes, dtypes: { q: dtype, kv: kvDtype, out: outDtype } };
 }
 
-/** What the core has prepared, and what its runs read besides their tensors. */
+/** A prepared operation in the core, and the inputs that its runs read besides their tensors. */
 export interface Prepared extends KeptInputs {
   readonly handle: Int32;
   readonly kvLengths: Span<'i32'>;
@@ -72,11 +72,11 @@ export interface Prepared extends KeptInputs {
 export abstract class PreparedCall extends CoreObject {
   readonly shapes: PreparedShapes;
 
-  /** Where runs read kvLengths, or noSpan. */
+  /** Address from which runs read kvLengths, or noSpan. */
   readonly #kvLengths: Span<'i32'>;
   #kvLengthsView: Int32Array | undefined;
 
-  /** @param release frees the operation in the core; it must not refer to the object that is made */
+  /** @param release frees the operation in the core; must not reference the new object */
   constructor(runtime: Runtime, made: Prepared, shapes: PreparedShapes, release: (handle: Int32) => void) {
     const { heap } = runtime;
     const { handle, copies, kvLengths } = made;
@@ -93,7 +93,7 @@ export abstract class PreparedCall extends CoreObject {
   }
 
   setKvLengths(lengths: Int32Array): void {
-    // Throws if it is disposed.
+    // Throws if the operation is disposed.
     void this.handle;
     const { address, length } = this.#kvLengths;
     if (this.#kvLengths === noSpan) {
@@ -112,7 +112,7 @@ export abstract class PreparedCall extends CoreObject {
   }
 }
 
-/** A tensor of a run. Throws `E_OPTION`, `E_DISPOSED`, `E_SHAPE`. */
+/** Checks a tensor of a run. Throws `E_OPTION`, `E_DISPOSED`, `E_SHAPE`. */
 export function wantedTensor(heap: Heap, given: unknown, { dtype, shape }: Wanted, argument: string): TensorCore {
   const tensor = ownTensor(given, heap, dtype, argument);
   if (!sameShape(tensor.shape, shape)) {
@@ -125,7 +125,7 @@ export function wantedTensor(heap: Heap, given: unknown, { dtype, shape }: Wante
   return tensor;
 }
 
-/** Checks the tensors that were given to prepare with. Throws `E_DISPOSED`, and `E_OPTION` if one of `written` is one of them. */
+/** Checks the tensors that prepare() kept. Throws `E_DISPOSED`, and `E_OPTION` if one of `written` is also kept. */
 export function checkKept(kept: KeptInputs['tensors'], written: readonly NamedTensor[]): void {
   for (const { tensor, name } of kept) tensor.assertLive(name);
   for (const { tensor, name } of written) checkShared(tensor, kept, name);
@@ -143,7 +143,7 @@ function checkQueries(shape: unknown): [Count, Count, Count, Count] {
   return extents.map((extent) => checkCount(extent, 'q', 0)) as [Count, Count, Count, Count];
 }
 
-/** Throws `E_OPTION` and `E_SHAPE` as prepare() does. */
+/** Throws `E_OPTION` and `E_SHAPE` for the same lengths as prepare(). */
 function checkKvLengths(lengths: unknown, count: number, keys: number): void {
   const argument = 'kvLengths';
   if (typedArrayName(lengths) !== 'Int32Array') {

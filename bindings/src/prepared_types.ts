@@ -7,13 +7,10 @@ import type { AttentionGradients, GradientName } from './backward_types.js';
 import type { FloatDType, Shape, Tensor } from './tensor_types.js';
 
 /**
- * What {@link PrepareOptions} and {@link PrepareBackwardOptions} share: the shapes and dtypes of the runs,
- * and options of attention().
- *
- * A `mask` or `bias` that is a tensor is not copied: every run reads its current contents, and it must
- * not be disposed while the operation is in use. Typed arrays (of masks, biases, slopes, sinks, gains
- * and positions) are copied once; later writes to them have no effect.
- * `setKvLengths()` replaces `kvLengths`.
+ * Options shared by {@link PrepareOptions} and {@link PrepareBackwardOptions}: the shapes and dtypes of the runs, and
+ * options of attention(). A `mask` or `bias` that is a tensor is not copied: every run reads its current contents, and
+ * it must not be disposed while the operation is in use. Typed arrays (of masks, biases, slopes, sinks, gains and
+ * positions) are copied once; later writes to them have no effect. `setKvLengths()` replaces `kvLengths`.
  */
 export interface PreparedCallOptions extends MaskOptions {
   /** (B, H_q, N_q, d_k): the shape of q. */
@@ -86,15 +83,15 @@ export interface PreparedAttention {
    * that throws leaves the lengths unchanged.
    */
   setKvLengths(lengths: Int32Array): void;
-  /** Whether dispose() was called. */
+  /** True once dispose() was called. */
   readonly disposed: boolean;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
-  /** The same as {@link PreparedAttention.dispose}, for `using`. */
+  /** Calls {@link PreparedAttention.dispose}, for `using`. */
   [Symbol.dispose](): void;
 }
 
-/** Options of {@link Multihead.prepareBackward}: those that the call of attention() had, and these. */
+/** Options of {@link Multihead.prepareBackward}: all options of the attention() call, plus the options below. */
 export interface PrepareBackwardOptions extends PreparedCallOptions {
   /** The dtype of dOut. Default `outDtype`. */
   readonly dOutDtype?: FloatDType | undefined;
@@ -107,7 +104,7 @@ export interface PrepareBackwardOptions extends PreparedCallOptions {
   readonly out?: { readonly dBias?: Tensor | undefined } | undefined;
 }
 
-/** Inputs of {@link PreparedBackward.run}. The other results of a call of attention() are ignored. */
+/** Inputs of {@link PreparedBackward.run}. Other properties that a result of attention() may have are ignored. */
 export interface PreparedBackwardInputs {
   /** (B, H_q, N_q, d_k) */
   readonly q: Tensor<FloatDType>;
@@ -123,12 +120,12 @@ export interface PreparedBackwardInputs {
   readonly dOut: Tensor<FloatDType>;
 }
 
-/** The tensors that {@link PreparedBackward.run} writes to: those of the gradients that were prepared. */
+/** Tensors that {@link PreparedBackward.run} writes to: one for each prepared gradient. */
 export type PreparedBackwardGradients = {
   readonly [N in 'dQ' | 'dK' | 'dV']?: Tensor | undefined;
 };
 
-/** The gradients of sinks and of gains that were prepared, as new arrays. */
+/** The prepared gradients of sinks and gains, as new arrays. */
 export type PreparedBackwardResult = Partial<Pick<AttentionGradients, 'dSinks' | 'dQGain' | 'dKGain'>>;
 
 /**
@@ -136,7 +133,10 @@ export type PreparedBackwardResult = Partial<Pick<AttentionGradients, 'dSinks' |
  * tensor.
  */
 export interface PreparedBackward {
-  /** The shapes that the tensors of a run must have: `dOut` that of `out`, each gradient that of its input. */
+  /**
+   * The shapes that the tensors of a run must have. `dOut` has the shape of `out`, each gradient the shape of its
+   * input.
+   */
   readonly shapes: PreparedShapes;
   /**
    * Computes bit for bit the results of {@link Multihead.attentionBackward}, and allocates no WebAssembly
@@ -150,12 +150,12 @@ export interface PreparedBackward {
    * throws writes nothing.
    */
   run(inputs: PreparedBackwardInputs, gradients?: PreparedBackwardGradients): PreparedBackwardResult;
-  /** As {@link PreparedAttention.setKvLengths}. */
+  /** See {@link PreparedAttention.setKvLengths}. */
   setKvLengths(lengths: Int32Array): void;
-  /** Whether dispose() was called. */
+  /** True once dispose() was called. */
   readonly disposed: boolean;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
-  /** The same as {@link PreparedAttention.dispose}, for `using`. */
+  /** Calls {@link PreparedAttention.dispose}, for `using`. */
   [Symbol.dispose](): void;
 }

@@ -1,17 +1,17 @@
-// Makes names and other words that come from files printable, for errors and pages.
+// Escapes names and other text from files for errors and pages.
 
-/** Characters that end a line, steer a terminal or change the order of their neighbours, and unpaired surrogates. */
+/** Control characters, line separators, bidirectional controls and unpaired surrogates. */
 const controls = /[\p{Cc}\p{Zl}\p{Zp}\p{Cs}\p{Bidi_Control}]/gu;
 
 const escaped = (text: string): string =>
   text.replace(controls, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, '0')}`);
 
-/** The first `most` UTF-16 units; "…" follows if there are more. Does not divide a surrogate pair. */
+/** Returns the first `most` UTF-16 units; appends "…" if there are more. Does not split a surrogate pair. */
 const shortened = (text: string, most: number): string =>
   text.length > most ? `${text.slice(0, most).replace(/[\ud800-\udbff]$/, '')}…` : text;
 
-/** At most `most` characters of a text, with escapes such as "\u202e" for control characters. */
+/** Returns at most `most` characters of a text, with escapes such as "\u202e" for control characters. */
 export const printable = (text: string, most = 80): string => escaped(shortened(text, most));
 
-/** printable() in quotation marks, with the escapes of JSON. */
+/** Like printable(), in quotation marks, with the escapes of JSON. */
 export const quoted = (text: string, most = 80): string => escaped(JSON.stringify(shortened(text, most)));

@@ -85,7 +85,7 @@ function readHeader(file: Uint8Array): { json: Record<string, unknown>; bytes: n
   if (bytes > most) {
     throw formatError('safetensors header', `at most ${most} bytes`, `${bytes} bytes`);
   }
-  // A copy, because TextDecoder refuses a SharedArrayBuffer.
+  // Copied, because TextDecoder rejects a view of a SharedArrayBuffer.
   const json = parseHeader(file.slice(lengthBytes, lengthBytes + bytes));
   return { json, bytes };
 }
@@ -113,8 +113,8 @@ function parseHeader(encoded: Uint8Array): Record<string, unknown> {
 }
 
 /**
- * A key that occurs twice in one object of `text`, which is valid JSON. JSON.parse() accepts such text
- * and keeps the last value.
+ * Returns a key that occurs twice in one object of `text`, which is valid JSON. JSON.parse() accepts such text and
+ * keeps the last value.
  */
 function repeatedKey(text: string): string | undefined {
   const open: Set<string>[] = [];
@@ -201,7 +201,7 @@ function readTensor(
   return { tensor: { dtype, shape, data } as SafetensorsTensor, range };
 }
 
-/** The tensor as a parameter of a module; undefined for dtypes that modules do not take. */
+/** Converts a tensor to a parameter of a module; undefined for dtypes that modules do not accept. */
 function asParameter(tensor: SafetensorsTensor): SafetensorsParameter | undefined {
   switch (tensor.dtype) {
     case 'f32':

@@ -1,6 +1,6 @@
-// The tensors of a call that a pool divides, and of a state dict. Each is read once, where the call is checked; its
-// numbers are looked up when they are copied, because the caller's own code, such as a getter of another argument, may have
-// disposed the tensor or detached its buffer in between.
+// The tensors of a call that a pool divides, and of a state dict. Shape and dtype are read once, when the call is
+// checked. The numbers are read when they are copied, because the caller's own code, such as a getter of another
+// argument, may have disposed the tensor or detached its buffer since then.
 
 import type { Extents } from './arguments.js';
 import { arrayOf } from './memory.js';
@@ -30,11 +30,11 @@ export class ReadTensor<D extends DType = DType> {
     this.shape = shape;
     this.dtype = dtype;
     this.#from = (coreOf(value) as TensorCore<D> | undefined) ?? data;
-    // A detached array has lost it.
+    // Stored now, because a detached array reports offset 0.
     this.#offset = byteOffsetOf(data);
   }
 
-  /** Throws `E_DISPOSED`, or `E_SHAPE` if the buffer is detached. Runs no code of the caller's. */
+  /** Throws `E_DISPOSED`, or `E_SHAPE` if the buffer is detached. Runs no code of the caller. */
   numbers(): Numbers<D> {
     const { argument, shape, dtype } = this;
     const from = this.#from;
@@ -46,19 +46,19 @@ export class ReadTensor<D extends DType = DType> {
     return { dtype, shape, data: pristine(data, elements(shape)) };
   }
 
-  /** Whether it is a tensor of a load(), whose memory is not the caller's. */
+  /** True for a tensor of a load(), which lies in WebAssembly memory. */
   get isTensor(): boolean {
     return this.#from instanceof TensorCore;
   }
 
-  /** The buffer of an array that is the caller's and not shared. */
+  /** The buffer of the caller's array; undefined for tensors and shared memory. */
   get buffer(): ArrayBuffer | undefined {
     if (this.#from instanceof TensorCore) return undefined;
     const buffer = bufferOf(this.#from);
     return isArrayBuffer(buffer) ? buffer : undefined;
   }
 
-  /** The array itself lies in another buffer from now on. */
+  /** Call this after the array's contents were transferred to `buffer`. */
   moveTo(buffer: ArrayBuffer): void {
     this.#from = new arrayOf[this.dtype](buffer, this.#offset, elements(this.shape)) as DataOf<D>;
   }
@@ -68,7 +68,7 @@ export class ReadTensor<D extends DType = DType> {
   }
 }
 
-/** Whether the numbers lie in a SharedArrayBuffer. They are a ReadTensor's. */
+/** True if the numbers lie in a SharedArrayBuffer. `numbers` must come from a ReadTensor. */
 export const isShared = ({ data }: Numbers): boolean =>
   typeof SharedArrayBuffer === 'function' && data.buffer instanceof SharedArrayBuffer;
 

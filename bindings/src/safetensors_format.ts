@@ -26,7 +26,7 @@ interface StoredType<A> {
   readonly array: TypedArrayClass<A>;
 }
 
-/** How each dtype of the format is stored. */
+/** Storage of each dtype of the format. */
 export const storedTypes: {
   readonly [D in SafetensorsDType]: StoredType<SafetensorsArrays[D]>;
 } = {
@@ -60,8 +60,8 @@ export const storedDTypes = Object.keys(storedTypes) as readonly SafetensorsDTyp
 export const storedName = (dtype: SafetensorsDType): string => dtype.toUpperCase();
 
 /**
- * Size of a tensor in bytes: not a whole number if the last element ends inside a byte; Infinity if
- * the number of bits exceeds 2⁵³ − 1, beyond which JavaScript numbers are not exact.
+ * Size of a tensor in bytes. Not a whole number if the last element ends inside a byte; Infinity if the number of bits
+ * exceeds 2⁵³ − 1, beyond which JavaScript numbers are not exact.
  */
 export function storedBytes(dtype: SafetensorsDType, shape: Shape): number {
   let bits = storedTypes[dtype].bits;
@@ -78,11 +78,11 @@ export const formatError = (argument: string, expected: string, got: string): Mu
 export const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
-/** Whether a JSON value is a whole number ≥ 0 that is exact in JavaScript; −0 is not. */
+/** True if a JSON value is a whole number ≥ 0 that is exact in JavaScript; false for −0. */
 export const isCount = (value: unknown): value is number =>
   Number.isSafeInteger(value) && (value as number) >= 0 && !Object.is(value, -0);
 
-/** Whether UTF-8 can encode the text: false if it has an unpaired surrogate. */
+/** True if UTF-8 can encode the text: it has no unpaired surrogate. */
 export const isUnicode = (text: string): boolean => !/\p{Surrogate}/u.test(text);
 
 /** A record without a prototype, because a name may be "constructor" or "__proto__". */

@@ -24,7 +24,7 @@ export interface SafetensorsArrays {
   readonly f8_e8m0: Uint8Array;
   /** 6-bit floats: the bytes of the file, in which four numbers are packed into three bytes. */
   readonly f6_e2m3: Uint8Array;
-  /** 6-bit floats, packed likewise. */
+  /** 6-bit floats: the bytes of the file, four numbers packed into three bytes. */
   readonly f6_e3m2: Uint8Array;
   /** 4-bit floats: the bytes of the file, two numbers per byte. */
   readonly f4: Uint8Array;
@@ -76,8 +76,8 @@ export interface SafetensorsFile {
   /** Every tensor by name, in the order of the header. */
   readonly tensors: Readonly<Record<string, SafetensorsTensor>>;
   /**
-   * The tensors that `loadStateDict()` takes: F32, F16 and BF16 unchanged, and F64 rounded to 32-bit
-   * floats. Integers, booleans, complex numbers and floats of 8 bits or fewer are only in `tensors`.
+   * The tensors that `loadStateDict()` accepts: F32, F16 and BF16 unchanged, and F64 rounded to 32-bit floats.
+   * Integers, booleans, complex numbers and floats of 8 bits or fewer are only in `tensors`.
    */
   readonly stateDict: Readonly<Record<string, SafetensorsParameter>>;
   /** The strings under `__metadata__`; empty if the file has none. */
@@ -94,8 +94,8 @@ export interface WriteSafetensorsOptions {
   /** Strings for `__metadata__`. Python's libraries expect `{ format: 'pt' }`. Default none. */
   readonly metadata?: Readonly<Record<string, string>> | undefined;
   /**
-   * The dtype in which every tensor of 16-, 32- or 64-bit floats is stored, rounded to nearest, ties to
-   * even. Default: each keeps its dtype.
+   * Dtype in which every tensor of 16-, 32- or 64-bit floats is stored, rounded to nearest, ties to even. Default: each
+   * tensor keeps its dtype.
    */
   readonly dtype?: FloatDType | undefined;
 }

@@ -1,22 +1,22 @@
-// Scopes dispose the resources made inside, except those that are returned.
+// Scopes dispose the resources that were made inside, except the returned ones.
 //
-// A scope whose function returned a promise stays open until the promise settles. While several scopes
-// are open, JavaScript cannot tell which of them a continuation belongs to: a resource always goes to
-// the innermost frame, which may be the wrong scope. So a scope that was opened while an older one was
-// waiting, and that itself waits, disposes early only what is certainly its own: the resources made
-// before its first await. The older scope disposes the rest, and the caller owns what it returns.
+// A scope whose function returned a promise stays open until the promise settles. While several scopes are open,
+// JavaScript cannot tell to which scope a continuation belongs: a new resource always goes to the innermost frame,
+// which may be the wrong scope. A scope that was opened while an older one waits, and that itself waits, therefore
+// disposes only resources that are certainly its own: those made before its first await. The older scope disposes the
+// rest, and the caller owns the resources that the older scope returns.
 
 interface Resource {
-  /** On a proxy of one of this package's objects, reading this throws `E_OPTION`. */
+  /** Reading this throws `E_OPTION` on a proxy of an object of this package. */
   readonly disposed?: unknown;
   dispose(): void;
 }
 
 interface Frame {
   readonly made: Set<Resource>;
-  /** Opened while an older scope was waiting. It may be nested in that scope, or independent of it. */
+  /** True if the scope was opened while an older scope waited. It may be nested in that scope, or independent of it. */
   readonly doubtful: boolean;
-  /** Set when the scope begins to wait: the resources made before, which are certainly its own. */
+  /** Resources made before the scope began to wait, which are certainly its own; undefined until then. */
   certain: ReadonlySet<Resource> | undefined;
 }
 
@@ -60,12 +60,12 @@ export class ScopeStack {
     return settled as T;
   }
 
-  /** Ends a scope. If reading the result throws, disposes everything and throws that error. */
+  /** Ends a scope. If reading the result throws, disposes everything and rethrows the error. */
   #close(frame: Frame, result: unknown): void {
     let kept: readonly Resource[] = [];
     try {
       kept = returned(result);
-      // A proxy of a tensor is not recognised, and its tensor would be disposed: throw E_OPTION instead.
+      // A proxy of a tensor is not recognized, and its tensor would be disposed: throw E_OPTION instead.
       for (const resource of kept) void resource.disposed;
     } catch (error) {
       kept = [];
@@ -75,7 +75,7 @@ export class ScopeStack {
     }
   }
 
-  /** Removes the frame: the older scope, or the caller, gets `kept`; the rest is disposed. */
+  /** Removes the frame. The older scope, or the caller, gets `kept`; the rest is disposed. */
   #end(frame: Frame, kept: ReadonlySet<Resource>): void {
     const depth = this.#frames.indexOf(frame);
     const older = this.#frames[depth - 1];
@@ -103,14 +103,15 @@ function isPromiseLike(value: unknown): value is PromiseLike<unknown> {
   );
 }
 
-/** The resources in a result: itself, or the values of an array or plain object, and of arrays in it. */
+/** Collects the resources in a result: itself, or the values of an array or plain object, and of arrays in it. */
 function returned(result: unknown): Resource[] {
   if (typeof result !== 'object' || result === null) return [];
   if (isResource(result)) return [result];
   const prototype: unknown = Object.getPrototypeOf(result);
   const plain = prototype === Object.prototype || prototype === null;
   if (!plain && !Array.isArray(result)) return [];
-  // Not flat(), which visits 2³² holes of a sparse array, and every index below a length that a proxy claims.
+  // Object.values() skips holes. flat() would visit 2³² holes of a sparse array, and every index below a proxy's
+  // length.
   const inner = (each: unknown) => (Array.isArray(each) ? Object.values<unknown>(each) : [each]);
   return Object.values(result).flatMap(inner).filter(isResource);
 }

@@ -1,4 +1,4 @@
-// mh.scores: the scores, a few rows at a time, so that N_q × N_k of them never exist.
+// mh.scores: computes the scores a few rows at a time, so that no N_q × N_k matrix is stored.
 
 import type { Count, Span } from './arguments.js';
 import { attentionOptions, maskNames } from './attention_options.js';
@@ -51,7 +51,7 @@ export function scores(
   return stream(runtime, q, k, options, stage, chunk);
 }
 
-/** A generator, so that it holds no inputs before the first next(). */
+/** A generator holds no inputs before the first next(). */
 function* stream(
   runtime: Runtime,
   q: FloatTensorLike,
@@ -71,7 +71,7 @@ function* stream(
     const options_ = { ...options, mask, bias };
     const queries = query.shape[2] ?? 0;
     const [first, count] = checkRows(options.rows, queries, 'rows');
-    // One call even for 0 rows: it checks the options.
+    // Make one call even for 0 rows, because it checks the options.
     for (let done = 0; done === 0 || done < count; done += chunk) {
       const rows = Math.min(chunk, count - done);
       const read = { stage, firstRow: checkCount(first + done, 'rows', 0), rows };
@@ -119,7 +119,7 @@ function chosenHeads({ head, heads }: ScoresOptions, count: number, operands: Op
   return heads === undefined ? noSpan : headsSpan(heads, count, operands, 'heads');
 }
 
-/** Inputs for several calls: tensors of the caller's, and copies of typed arrays. */
+/** Inputs for several calls: tensors of the caller, and copies of typed arrays. */
 class HeldInputs {
   readonly #runtime: Runtime;
   readonly #copies: WasmTensor[] = [];

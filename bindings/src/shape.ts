@@ -4,22 +4,22 @@ import type { Extents } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { Shape } from './types.js';
 
-/** How many axes a shape may have. */
+/** Allowed numbers of axes of a shape. */
 export interface Ranks {
   readonly least: number;
   readonly most: number;
 }
 
 /**
- * Of tensors in state dicts and safetensors files. No parameter has more than four axes, but the core's
- * error about a misshaped one then shows its shape.
+ * Limits for tensors in state dicts and safetensors files. No parameter has more than four axes, but a higher limit
+ * lets the core's error about a misshaped tensor show its shape.
  */
 export const parameterRanks: Ranks = { least: 0, most: 8 };
 
 /** The largest extent: the arguments of the core's calls are 32-bit integers. */
 export const maxExtent = 2 ** 31 - 1;
 
-/** "(1, 12, 1024, 64)", for error messages. */
+/** Formats a shape for error messages: "(1, 12, 1024, 64)". */
 export const formatShape = (shape: Shape): string => `(${shape.join(', ')})`;
 
 export function sameShape(a: Shape, b: Shape): boolean {
@@ -28,7 +28,7 @@ export function sameShape(a: Shape, b: Shape): boolean {
   return true;
 }
 
-/** Throws `E_SHAPE`. An index, since some() and iterators are slow on the frozen shapes of tensors: 0.5 µs a call. */
+/** Throws `E_SHAPE`. Loops over an index, because some() and iterators are slow on frozen shapes: 0.5 µs per call. */
 export function checkExtents(shape: Shape, argument: string): asserts shape is Extents {
   for (let axis = 0; axis < shape.length; axis += 1) {
     if ((shape[axis] as number) <= maxExtent) continue;

@@ -12,7 +12,7 @@ export class SharedParameters {
     this.bytes = bytes;
   }
 
-  /** The bytes are counted for the first user alone. */
+  /** Adds a user. Only the first user counts the bytes. */
   join(): this {
     if (this.#users === 0) this.#heap.count(this.bytes);
     this.#users += 1;

@@ -9,17 +9,17 @@ import type { LoadOptions, Simd, WasmSource } from './types.js';
 
 type FindWasm = () => WasmSource | Promise<WasmSource>;
 
-/** Where the .wasm of each build comes from. Some entry points have only simd128. */
+/** Source of each build's .wasm. Some entry points have only simd128. */
 export interface WasmFiles {
   readonly relaxed?: FindWasm;
   readonly simd128: FindWasm;
-  /** Whether the caller of load() gave a file per build, so that errors name `wasm.relaxed`. */
+  /** True if the caller of load() gave a file per build, so that errors name `wasm.relaxed`. */
   readonly perBuild?: boolean;
-  /** What to do if the files are missing, for error messages. */
+  /** Advice for error messages if the files are missing. */
   readonly advice?: string;
 }
 
-/** What error messages name. */
+/** Names for error messages. */
 interface WasmName {
   /** The address, or a description. */
   readonly name: string;
@@ -39,7 +39,7 @@ interface FileSystem {
   readFile(path: string | URL): Promise<Uint8Array<ArrayBuffer>>;
 }
 
-/** Node's file system, or undefined elsewhere. Not imported, so that bundlers need not resolve it. */
+/** Node's file system; undefined elsewhere. Accessed without import, so that bundlers need not resolve it. */
 function nodeFiles(): FileSystem | undefined {
   const { process } = globalThis as {
     process?: { getBuiltinModule?(name: 'node:fs/promises'): FileSystem };
@@ -47,7 +47,7 @@ function nodeFiles(): FileSystem | undefined {
   return process?.getBuiltinModule?.('node:fs/promises');
 }
 
-/** The address of a file beside a module; undefined if it is not there, or the module's address is not known. */
+/** The address of a file next to a module; undefined if the file does not exist or the module's address is unknown. */
 export async function fileBeside(module: string | undefined, name: string): Promise<string | undefined> {
   const files = nodeFiles();
   if (files === undefined || module === undefined) return undefined;
@@ -60,7 +60,7 @@ export async function fileBeside(module: string | undefined, name: string): Prom
   }
 }
 
-/** The files of both builds beside a module, or undefined. */
+/** The files of both builds next to a module, or undefined. */
 export async function filesBeside(module: string | undefined, name: string): Promise<WasmFiles | undefined> {
   const [relaxed, simd128] = await Promise.all(
     ['relaxed', 'simd128'].map((simd) => fileBeside(module, `${name}-${simd}.wasm`)),
@@ -85,7 +85,9 @@ const reason = (error: unknown): string => (error instanceof Error ? error.messa
 
 const kinds = 'string, URL, Response, BufferSource';
 
-/** The files that load() was given. Throws `E_OPTION` for another value, also of a build that is not chosen. */
+/**
+ * Reads the files that load() was given. Throws `E_OPTION` for an invalid value, even for a build that is not chosen.
+ */
 export function readFiles(wasm: NonNullable<LoadOptions['wasm']>): WasmFiles {
   if (isSource(wasm, 'wasm')) return { relaxed: () => wasm, simd128: () => wasm };
   if (typeof wasm !== 'object' || wasm === null || Array.isArray(wasm)) {
@@ -114,7 +116,7 @@ function isSource(value: unknown, argument: string): value is WasmSource {
 const notASource = (value: unknown, argument: string, expected: string): MultiheadError =>
   new MultiheadError('E_OPTION', { argument, expected: `a ${expected}`, got: describe(value) });
 
-/** Not a type predicate, because TypeScript declares Module without members: any object is one. */
+/** Returns boolean, not a type predicate: TypeScript declares Module without members, so any object would match. */
 const isModule = (source: unknown): boolean =>
   typeof WebAssembly === 'object' && isA(source, WebAssembly.Module);
 
@@ -145,8 +147,8 @@ export async function compileWasm(
 
 async function compile(bytes: BufferSource, named: WasmName): Promise<CompiledWasm> {
   try {
-    // Not compileStreaming(): it requires the MIME type application/wasm, which many servers do not
-    // send, and it does not tell the size.
+    // Avoids compileStreaming(): it requires the MIME type application/wasm, which many servers do not send, and it
+    // does not report the size.
     return { module: await WebAssembly.compile(bytes), bytes: bytes.byteLength, ...named };
   } catch (error) {
     throw loadError(named, notWasm(bytes) ?? reason(error), error);
@@ -157,7 +159,7 @@ async function compile(bytes: BufferSource, named: WasmName): Promise<CompiledWa
 const schemeOf = (address: string): string | undefined =>
   /^([a-z][a-z0-9+.-]+):/i.exec(address)?.[1]?.toLowerCase();
 
-/** What node:fs takes for a path or a file: URL. */
+/** Converts an address to an argument that node:fs accepts: a path or a file: URL. */
 export const pathOf = (address: string): string | URL =>
   schemeOf(address) === 'file' ? new URL(address) : address;
 
@@ -186,7 +188,7 @@ async function readResponse(response: Response, named: WasmName): Promise<ArrayB
   }
 }
 
-/** A reason if the bytes lack the WebAssembly magic number; undefined if they have it. */
+/** Returns the reason if the bytes lack the WebAssembly magic number; undefined if they have it. */
 function notWasm(source: BufferSource): string | undefined {
   const bytes = ArrayBuffer.isView(source)
     ? new Uint8Array(source.buffer, source.byteOffset, source.byteLength)

@@ -1,4 +1,4 @@
-// State dicts: passes parameters to the core by name, and copies them out of it.
+// State dicts: passes parameters to the core by name, and copies parameters from the core.
 
 import type { Int32, Operand } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -41,7 +41,7 @@ function push({ raw, args, heap }: Runtime, operands: Operands, tensors: readonl
 }
 
 /**
- * Pushes copies of all tensors to the core, for the next load call of a trainer, if `check` takes them. Throws
+ * Pushes copies of all tensors to the core, for the next load call of a trainer, unless `check` throws. Throws
  * `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`; nothing has been pushed if the dict is invalid.
  */
 export function pushStateDict(
@@ -58,10 +58,10 @@ export function pushStateDict(
   push(runtime, operands, inputs);
 }
 
-/** Whose numbers the core reads; the keys are numbers from 1 on. */
+/** Tensors that readParameter() reads during a load call; a tensor's key is its index + 1. */
 let reading: { readonly heap: Heap; readonly tensors: readonly ReadTensor<FloatDType>[] } | undefined;
 
-/** Called by the core. Copies elements of a parameter to an address. Gives 0 if there is no such parameter. */
+/** Called by the core. Copies elements of a parameter to an address. Returns 0 if there is no such parameter. */
 export function readParameter(key: number, first: number, count: number, address: number): number {
   const tensor = reading?.tensors[key - 1];
   if (reading === undefined || tensor === undefined) return 0;
@@ -71,14 +71,14 @@ export function readParameter(key: number, first: number, count: number, address
 }
 
 /**
- * Calls a load function of the core, which reads the tensors piece by piece. So the WebAssembly memory holds the
- * parameters once. Throws what pushStateDict() throws.
+ * Calls a load function of the core, which reads the tensors in chunks, so that the WebAssembly memory holds the
+ * parameters only once. Throws the errors of pushStateDict().
  */
 export function loadStateDict(runtime: Runtime, given: unknown, operands: Operands, load: () => Int32): void {
   const read = entriesOf(given).map(([name, tensor]): [string, ReadTensor<FloatDType>] => {
     return [name, new ReadTensor(tensor, floatDTypes, argumentOf(name), parameterRanks)];
   });
-  // None of the caller's code runs from here on.
+  // No code of the caller runs from here on.
   for (const [, tensor] of read) tensor.numbers();
   push(
     runtime,

@@ -6,8 +6,8 @@ interface DisposableClass {
 }
 
 /**
- * Returns Symbol.dispose, and defines it if it is missing: as the symbol that the helpers of esbuild, Babel and swc use
- * then, so that classes of other libraries stay disposable. Tests pass another `holder` than Symbol.
+ * Returns Symbol.dispose, and defines it if it is missing. Uses the symbol that the helpers of esbuild, Babel and swc
+ * use in that case, so that classes of other libraries stay disposable. Tests pass another `holder` than Symbol.
  */
 export function polyfillSymbolDispose(holder: object = Symbol): symbol {
   const existing: unknown = Reflect.get(holder, 'dispose');
@@ -25,7 +25,7 @@ export function makeDisposable(...classes: DisposableClass[]): void {
     Object.defineProperty(prototype, symbol, {
       configurable: true,
       writable: true,
-      // A derived class may have a dispose() of its own.
+      // Looks up dispose() at the call, because a derived class may override it.
       value(this: { dispose(): void }) {
         this.dispose();
       },

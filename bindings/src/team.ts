@@ -1,21 +1,27 @@
-// A worker's link to the others of a team that run the same call: see src/engine/runtime/team.h. What a member has computed
-// goes through shared memory to the others.
+// A worker's link to the other workers of a team that run the same call: see src/engine/runtime/team.h. Members
+// exchange results through shared memory.
 
-/** What a call of a team is told. */
+/** Parameters of one member in a team call. */
 export interface TeamCall {
   readonly rank: number;
   readonly members: number;
-  /** Of this call alone: how far each member is, and then whether the call is given up. Zeros at first. */
+  /**
+   * Used by this call only: the phase of each member, then a flag that is nonzero if the call is given up. Initially
+   * zeros.
+   */
   readonly control: SharedArrayBuffer;
-  /** Two halves for exchanges in turns. A member may overwrite a half once all others have come to the next exchange. */
+  /**
+   * Two halves that exchanges use alternately. A member may overwrite a half once all others have reached the next
+   * exchange.
+   */
   readonly board: SharedArrayBuffer;
 }
 
 export const boardBytes = 2 ** 22;
 const left = 2 ** 31 - 1;
-/** Attempts, of some nanoseconds each, before a member sleeps. */
+/** Polls, of some nanoseconds each, before a member sleeps. */
 const spins = 20_000;
-/** In case that a member ends in the moment in which another begins to wait for it. */
+/** Longest sleep in ms. Limits the wait if a member ends just when another begins to wait for it. */
 const longestSleep = 100;
 
 export class TeamLink {
@@ -24,14 +30,14 @@ export class TeamLink {
   readonly #memory: () => ArrayBufferLike;
   #phase = 0;
 
-  /** `memory` is that of the instance, which growth replaces. */
+  /** `memory` returns the instance's current memory, because growth replaces it. */
   constructor(call: TeamCall, memory: () => ArrayBufferLike) {
     this.#call = call;
     this.#control = new Int32Array(call.control);
     this.#memory = memory;
   }
 
-  /** Called by the core. Gives 0 if the call is given up. */
+  /** Called by the core. Returns 0 if the call is given up. */
   exchange(address: number, rows: number, stride: number, boundsAddress: number): number {
     const { members } = this.#call;
     const bounds = [...new Uint32Array(this.#memory() as ArrayBuffer, boundsAddress, members + 1)];
@@ -49,7 +55,7 @@ export class TeamLink {
     return 1;
   }
 
-  /** Rows of at most one half of the board in all. */
+  /** Exchanges rows that together fit in one half of the board. */
   #exchangeBlock(address: number, rows: number, stride: number, bounds: readonly number[]): boolean {
     const { rank, members, board } = this.#call;
     const rowBytes = bounds[members] as number;
@@ -72,7 +78,7 @@ export class TeamLink {
     return true;
   }
 
-  /** Waits until all members have come here. False if one has left. */
+  /** Waits until all members have reached this phase. False if a member has left. */
   #arrive(): boolean {
     const { rank, members } = this.#call;
     const control = this.#control;
@@ -90,19 +96,19 @@ export class TeamLink {
     return true;
   }
 
-  /** At the end of a call: the next one may use the board. */
+  /** Ends a call; the next call may then use the board. */
   finish(): void {
     this.#arrive();
   }
 
-  /** After a failed call. */
+  /** Tells the other members that this one has failed. */
   leave(): void {
     Atomics.store(this.#control, this.#call.rank, left);
     Atomics.notify(this.#control, this.#call.rank);
   }
 }
 
-/** Ends the waiting of all members, from outside: one of them will never come. */
+/** Ends the waiting of all members from outside, because one member will never arrive. */
 export function giveUp({ control: buffer, members }: TeamCall): void {
   const control = new Int32Array(buffer);
   Atomics.store(control, members, 1);

@@ -9,7 +9,7 @@ import { checkExtents, elements, formatShape, type Ranks } from './shape.js';
 import { bitsOf, bufferOf, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from './types.js';
 
-/** Of the operands of calls. */
+/** Allowed numbers of axes for operands of calls. */
 const tensorRanks: Ranks = { least: 1, most: 4 };
 
 export const floatDTypes: readonly FloatDType[] = ['f32', 'f16', 'bf16'];
@@ -58,10 +58,10 @@ export function unreadable(cause: unknown, argument: string): MultiheadError {
   return new MultiheadError('E_OPTION', { argument, expected: 'a value that can be read', got, cause });
 }
 
-/** Class names of objects that were copied, by the copy; for error messages. */
+/** Original class name of each copied object, for error messages. */
 export const copiedClasses = new WeakMap<object, string>();
 
-/** Lets describe() say of a copy what it says of `value`; returns this without the article. */
+/** Makes describe() report the class of `value` for its copy; returns the class name without an article. */
 export function keepClass(copy: object, value: object): string {
   const name = describe(value).slice('a '.length);
   copiedClasses.set(copy, name);
@@ -95,8 +95,8 @@ export function checkShape(
 }
 
 /**
- * The extents, each read once; at most `most` + 1 of them, so that a huge array costs nothing.
- * Undefined if `shape` is not an array.
+ * Reads each extent once; at most `most` + 1 of them, so that a huge array costs nothing. Undefined if `shape` is not
+ * an array.
  */
 function readExtents(shape: unknown, most: number, argument: string): unknown[] | undefined {
   try {
@@ -110,7 +110,10 @@ function readExtents(shape: unknown, most: number, argument: string): unknown[] 
   }
 }
 
-/** The dtype of a typed array; for a Uint16Array it is `stated`, which must be 'f16' or 'bf16'. A Float16Array is f16. */
+/**
+ * Returns the dtype of a typed array. For a Uint16Array, returns `stated`, which must be 'f16' or 'bf16'. A
+ * Float16Array is f16.
+ */
 function dtypeOf(data: unknown, stated: unknown): DType | undefined {
   const name = typedArrayName(data);
   if (name === 'Float32Array') return 'f32';
@@ -119,7 +122,7 @@ function dtypeOf(data: unknown, stated: unknown): DType | undefined {
   return name === 'Uint16Array' && isHalf(stated) ? stated : undefined;
 }
 
-/** The accepted typed arrays in words: "a Float32Array or a Uint16Array with dtype "f16" or "bf16"". */
+/** Lists the accepted typed arrays: "a Float32Array or a Uint16Array with dtype "f16" or "bf16"". */
 function typedArraysOf(dtypes: readonly DType[]): string {
   const halves = dtypes.filter(isHalf).map((dtype) => `"${dtype}"`);
   return [
@@ -166,7 +169,7 @@ export function checkData<D extends DType>(
   return { dtype: dtype as D, data: dtype === 'f16' ? (bitsOf(typed) as DataOf<D>) : typed };
 }
 
-/** Throws `E_OPTION` unless it is a dtype or undefined. */
+/** Throws `E_OPTION` unless `dtype` is a dtype or undefined. */
 function checkDType(dtype: unknown): DType | undefined {
   if (dtype === undefined || allDTypes.includes(dtype as DType)) return dtype as DType | undefined;
   throw new MultiheadError('E_OPTION', {
@@ -200,16 +203,15 @@ export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: un
 /** From views to their tensors: a tensor is not garbage-collected while its view is reachable. */
 const owners = new WeakMap<object, WasmTensor>();
 
-/** A block of memory, shared by a tensor and its reshape()s; freed with the last of them. */
+/** A block of memory, shared by a tensor and its reshape()s; freed with the last user. */
 interface Storage {
   readonly block: Block;
   tensors: number;
 }
 
 /**
- * The private state of a {@link WasmTensor}. Calls read this and not the WasmTensor's properties, which
- * user code can replace. It must not refer to its WasmTensor: the finalizer holds it after the
- * WasmTensor was collected.
+ * The private state of a {@link WasmTensor}. Calls read this instead of the WasmTensor's properties, which user code
+ * can replace. It must not reference its WasmTensor: the finalizer holds it after the WasmTensor was collected.
  */
 export class TensorCore<D extends DType = DType> implements Operand<D>, Holding {
   readonly heap: Heap;
@@ -239,7 +241,7 @@ export class TensorCore<D extends DType = DType> implements Operand<D>, Holding 
     if (this.storage.tensors === 0) this.heap.release(this.storage.block);
   }
 
-  /** A view of the memory as it is now. */
+  /** Returns a view of the current memory. */
   view(): DataOf<D> {
     return this.heap.view<DType>(this.dtype, this.address, this.size) as DataOf<D>;
   }
@@ -264,10 +266,10 @@ export let coreOf: {
 export const isProxyOfTensor = (value: unknown): boolean =>
   isA(value, WasmTensor) && coreOf(value) === undefined;
 
-/** The most prototypes that isA() follows. Ordinary objects have fewer. */
+/** Limit on the prototypes that isA() follows. Ordinary objects have fewer. */
 const mostPrototypes = 100;
 
-/** Tests what instanceof tests, but ends for a proxy that is its own prototype too. */
+/** Like instanceof, but also terminates for a proxy that is its own prototype. */
 export function isA<C extends object>(value: unknown, { prototype }: { readonly prototype: C }): value is C {
   let from = value;
   for (let level = 0; level < mostPrototypes && typeof from === 'object' && from !== null; level += 1) {
@@ -312,7 +314,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     heap.adopt(this, this.#core);
   }
 
-  /** The memory is not cleared. */
+  /** Allocates a tensor without clearing the memory. */
   static allocate<D extends DType>(
     heap: Heap,
     dtype: D,
@@ -323,7 +325,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     return new WasmTensor(heap, dtype, shape, { block, tensors: 0 });
   }
 
-  /** `data` has been checked. */
+  /** Copies `data`, which must be valid. */
   static copy<D extends DType>(
     heap: Heap,
     dtype: D,
@@ -335,7 +337,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     return new WasmTensor(heap, dtype, shape, { block, tensors: 0 });
   }
 
-  /** A tensor as it is after dispose(). */
+  /** Makes a tensor in the state after dispose(). */
   static disposed<D extends DType>(heap: Heap, dtype: D, shape: Extents): WasmTensor<D> {
     const tensor = new WasmTensor(heap, dtype, shape, { block: { address: 0, bytes: 0 }, tensors: 0 });
     tensor.dispose();

@@ -36,7 +36,7 @@ export type Shape = readonly number[];
 export interface Tensor<D extends DType = 'f32'> {
   /** Extents, outermost first. */
   readonly shape: Shape;
-  /** Of the elements. */
+  /** Dtype of the elements. */
   readonly dtype: D;
   /** Number of elements: the product of `shape`. */
   readonly size: number;
@@ -71,11 +71,11 @@ export interface Tensor<D extends DType = 'f32'> {
    * @throws {MultiheadError} `E_DISPOSED` after {@link Tensor.dispose}.
    */
   toFloat32(): Float32Array;
-  /** Whether dispose() was called. */
+  /** True once dispose() was called. */
   readonly disposed: boolean;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
-  /** The same as {@link Tensor.dispose}, for `using`. */
+  /** Calls {@link Tensor.dispose}, for `using`. */
   [Symbol.dispose](): void;
 }
 
@@ -94,7 +94,7 @@ type PlainHalves<D extends HalfDType> = [D] extends [never]
       readonly data: Uint16Array;
       /** Extents, outermost first. */
       readonly shape: Shape;
-      /** Which bits they are. */
+      /** Format of the bits. */
       readonly dtype: D;
     };
 
@@ -114,14 +114,14 @@ export interface Float16Numbers {
   readonly data: PlatformFloat16Array;
   /** Extents, outermost first. */
   readonly shape: Shape;
-  /** May be left out, unlike with a `Uint16Array`. */
+  /** Optional, unlike with a `Uint16Array`. */
   readonly dtype?: 'f16' | undefined;
 }
 
 /** A {@link TensorLike} of 32-bit or half-precision floats. */
 export type FloatTensorLike = TensorLike<FloatDType> | Float16Numbers;
 
-/** The typed arrays from which {@link Multihead.tensor} makes a tensor of this dtype. */
+/** The typed arrays that {@link Multihead.tensor} accepts for this dtype. */
 export type SourceOf<D extends DType> =
   | DataOf<D>
   | (D extends HalfDType ? Float32Array : never)

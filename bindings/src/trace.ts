@@ -1,4 +1,4 @@
-// Traces: which steps a call wants, and copies of the steps that the core lists, by JavaScript names.
+// Traces: reads which steps a call requests, and copies the steps that the core lists, under JavaScript names.
 
 import type { Int32, Uint32 } from './arguments.js';
 import { onJavaScriptHeap } from './memory.js';
@@ -8,7 +8,7 @@ import { elements } from './shape.js';
 import type { TraceName, TraceStep } from './types.js';
 import { readListedTensor } from './wire.js';
 
-/** In the order of multihead::trace_names(). */
+/** Names in the order of multihead::trace_names(). */
 export const traceNames: readonly TraceName[] = [
   'x',
   'xKey',
@@ -39,14 +39,14 @@ const nameOf = (step: string): TraceName =>
     ? 'headShares'
     : (step.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()) as TraceName);
 
-/** The `trace` option as bits, bit i for traceNames[i]; throws `E_OPTION`. */
+/** Converts the `trace` option to bits, bit i for traceNames[i]; throws `E_OPTION`. */
 export function traceBits(option: unknown): Uint32 {
   if (option === undefined || option === false) return 0;
   const wanted = option === true ? traceNames : checkNames(option, traceNames, 'trace');
   return wanted.reduce<number>((bits, name) => bits | (1 << traceNames.indexOf(name)), 0) as Uint32;
 }
 
-/** A copy of a tensor that the core listed, on the JavaScript heap. */
+/** A copy of a tensor from the core's list, on the JavaScript heap. */
 export interface NamedTensor {
   readonly name: string;
   readonly shape: number[];
@@ -89,7 +89,7 @@ export function takeTrace(runtime: Runtime): Partial<Record<TraceName, TraceStep
   return trace;
 }
 
-/** The same for each layer of a transformer; the core prefixes names with the layer: "3.weights". */
+/** Copies the steps of each layer of a transformer; the core prefixes names with the layer: "3.weights". */
 export function takeTraces(
   runtime: Runtime,
   layers: number,

@@ -56,7 +56,7 @@ export type ConditionalTraceName =
 export interface TraceStep<N extends TraceName = TraceName> {
   /** Which step. */
   readonly name: N;
-  /** As {@link TraceName} states it. */
+  /** Shape as listed at {@link TraceName}. */
   readonly shape: number[];
   /** Row-major. */
   readonly data: Float32Array;

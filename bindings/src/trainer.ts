@@ -55,7 +55,7 @@ const elsewhere = {
   ...{ training: 'a trainer always trains', dropoutSeed: "the trainer's seed decides it" },
 };
 
-/** Its inputs are copied into memory that it keeps. */
+/** Cleanup record that also holds the kept copies of the inputs. */
 class InputMemory extends TrainerMemory {
   readonly tokens: IntegerInput;
   readonly targets: IntegerInput;
@@ -130,7 +130,8 @@ export class WasmTrainer extends CoreTrainer implements Trainer {
     const { runtime } = this;
     const alone = batchAlone(given);
     if (alone !== undefined) {
-      // In a loop of small steps, nothing but their results is left to the garbage collector.
+      // Fast path without options, so that a loop of small steps allocates nothing on the JavaScript heap but the
+      // results.
       const batch = checkCount(alone, 'batch');
       this.#copyIn(tokens, targets);
       this.#write(batch, noModuleOptions);
@@ -150,7 +151,9 @@ export class WasmTrainer extends CoreTrainer implements Trainer {
     });
   }
 
-  /** Throws `E_OPTION`, `E_MEMORY`, and `E_DISPOSED` if code of the caller's has disposed the trainer. */
+  /**
+   * Copies the inputs. Throws `E_OPTION`, `E_MEMORY`, and `E_DISPOSED` if the caller's code has disposed the trainer.
+   */
   #copyIn(tokens: unknown, targets: unknown): void {
     this.assertLive();
     this.#memory.tokens.set(tokens);
@@ -162,7 +165,7 @@ export class WasmTrainer extends CoreTrainer implements Trainer {
     wire.training(this.runtime.args, tokens, batch, targets, options);
   }
 
-  /** Gives a CallStatus. */
+  /** Runs the step; returns a CallStatus. */
   #run(name: 'step' | 'accumulate'): Int32 {
     const { raw } = this.runtime;
     const { handle } = this;
@@ -172,7 +175,7 @@ export class WasmTrainer extends CoreTrainer implements Trainer {
   }
 }
 
-/** The batch of options that state nothing else, 1 if they do not state it; undefined if they must be read as any others. */
+/** Returns `batch` (default 1) of options without any other property; undefined if the options need the full reader. */
 function batchAlone(given: unknown): unknown {
   if (given === undefined) return 1;
   try {
@@ -199,7 +202,7 @@ function ownModel(given: unknown, heap: Heap): WasmTransformer {
   });
 }
 
-/** Fills in the defaults. The names have been checked. Throws `E_OPTION`. */
+/** Fills in the defaults of options whose names have been checked. Throws `E_OPTION`. */
 function optionsRecord(options: TrainerOptions): wire.TrainerOptions {
   const { optimiser = 'adamW', decay = 'constant', nesterov = false, recompute = false } = options;
   const number = (name: NumberName, otherwise: number): number =>

@@ -19,15 +19,15 @@ export interface TrainerOptions {
   readonly beta1?: number | undefined;
   /** Decay of AdamW's mean of squared gradients, 0 ≤ β < 1. Default 0.999. */
   readonly beta2?: number | undefined;
-  /** Of AdamW, a finite number ≥ 0. Default 1e−8. */
+  /** Epsilon of AdamW, a finite number ≥ 0. Default 1e−8. */
   readonly epsilon?: number | undefined;
-  /** Of SGD, 0 ≤ m < 1; an error with AdamW unless it is 0. Default 0. */
+  /** Momentum m of SGD, 0 ≤ m < 1; with AdamW any value but 0 is an error. Default 0. */
   readonly momentum?: number | undefined;
-  /** Of SGD; needs `momentum`. Default false. */
+  /** Nesterov momentum of SGD; requires `momentum`. Default false. */
   readonly nesterov?: boolean | undefined;
   /**
-   * Decoupled in AdamW, added to the gradients in SGD; a finite number ≥ 0. Only matrices and embeddings
-   * decay; biases, gains of norms and sinks do not. Default 0.
+   * Weight decay: decoupled in AdamW, added to the gradients in SGD; a finite number ≥ 0. Applies only to matrices and
+   * embeddings, not to biases, gains of norms and sinks. Default 0.
    */
   readonly weightDecay?: number | undefined;
   /** Step s of the first `warmupSteps`, counted from 1, has the learning rate `learningRate` · s / `warmupSteps`. Default 0. */
@@ -39,13 +39,14 @@ export interface TrainerOptions {
   /** The learning rate at the end of the cosine and after it, a finite number ≥ 0. Default 0. */
   readonly finalLearningRate?: number | undefined;
   /**
-   * If the norm over all gradients is larger, they are scaled down to this norm; a finite number ≥ 0,
-   * 0 for no limit. Default 0.
+   * Scales all gradients down to this norm if their common norm is larger; a finite number ≥ 0, 0 for no limit. Default
+   * 0.
    */
   readonly clipNorm?: number | undefined;
   /**
-   * False: keeps the activations of all layers from the forward to the backward pass. True: computes them
-   * again layer by layer, for about a third more time and the memory of one layer. Same bits. Default false.
+   * True: the backward pass recomputes activations layer by layer, which takes about a third more time and needs the
+   * memory of one layer. False: activations of all layers are kept from the forward pass. Both are bit-identical.
+   * Default false.
    */
   readonly recompute?: boolean | undefined;
   /** Seed of dropout: a whole number from 0 to 2⁶⁴ − 1, beyond 2⁵³ − 1 a bigint. Default 0. */
@@ -64,13 +65,13 @@ export interface TrainingStep {
   readonly learningRate: number;
   /** Number of targets that are not −1. */
   readonly counted: number;
-  /** Of those, the number for which the target had the largest logit. */
+  /** Number of counted targets whose logit was the largest. */
   readonly correct: number;
 }
 
 /**
- * Options of {@link Trainer.step} and {@link Trainer.accumulate}: those of {@link Transformer.forward}
- * that change the model's function.
+ * Options of {@link Trainer.step} and {@link Trainer.accumulate}: the options of {@link Transformer.forward} that
+ * change the model's function.
  */
 export interface TrainerStepOptions extends Omit<
   ForwardOptions,
@@ -80,7 +81,7 @@ export interface TrainerStepOptions extends Omit<
   readonly batch?: number | undefined;
 }
 
-/** The state from which a training continues: that of a {@link Trainer}, or of an {@link Experiment} and its trainer. */
+/** The state from which a training continues: a {@link Trainer}, or an {@link Experiment} with its trainer. */
 export interface TrainingState {
   /**
    * Number of updates so far.
@@ -89,35 +90,32 @@ export interface TrainingState {
    */
   readonly steps: number;
   /**
-   * Size in bytes of parameters, gradients, the optimiser's state, activations, and copies of tokens and
-   * targets; part of {@link MemoryInfo.bytes}, which counts shared parameters once. It grows to the largest
-   * call and stays.
+   * Size in bytes of parameters, gradients, the optimizer's state, activations, and copies of tokens and targets; part
+   * of {@link MemoryInfo.bytes}, which counts shared parameters once. It grows to the largest call and stays.
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */
   readonly bytes: number;
-  /** Whether dispose() was called. */
+  /** True once dispose() was called. */
   readonly disposed: boolean;
 
   /**
-   * Copies of what continues the training: the parameters under their names; under those with
-   * `optimiser.mean.` and `optimiser.variance.` before them (SGD with momentum: `optimiser.momentum.`) the
-   * state of the optimiser; and `trainer.state` (8), the number of steps and the seed, each as four digits
-   * of 16 bits, lowest first. An experiment adds `run.heads` (1) and `run.positions` (1), which must be those of the
-   * experiment that takes the state over.
+   * Copies the state of the training: the parameters under their names; the optimizer's state under the same names with
+   * the prefixes `optimiser.mean.` and `optimiser.variance.` (SGD with momentum: `optimiser.momentum.`); and
+   * `trainer.state` (8), the number of steps and the seed, each as four digits of 16 bits, lowest first. An experiment
+   * adds `run.heads` (1) and `run.positions` (1), which must match the experiment that restores the state.
    *
    * @throws {MultiheadError} `E_OPTION` between accumulate() and update(); `E_DISPOSED`; `E_MEMORY`
    */
   stateDict(): Record<string, PlainTensor>;
   /**
-   * Takes over what stateDict() gave for an equal model. With equal options, training then continues with
-   * the same bits as if it had not been interrupted. Other tensors whose names begin with `run.`, such as the curve in
-   * a checkpoint of `multihead-train`, are ignored.
+   * Restores a stateDict() of an equal model. With equal options, training then continues with the same bits as if it
+   * had not been interrupted. Other tensors whose names begin with `run.`, such as the curve in a checkpoint of
+   * `multihead-train`, are ignored.
    *
-   * @throws {MultiheadError} `E_SHAPE`, one error that names every missing, unexpected and misshaped tensor;
-   * `E_OPTION` for a value that is not a tensor of floats, for the state of an experiment with other heads or positions,
-   * and between accumulate() and update();
-   * `E_DISPOSED`; `E_MEMORY`. A call that throws changes nothing.
+   * @throws {MultiheadError} `E_SHAPE`, one error that names every missing, unexpected and misshaped tensor; `E_OPTION`
+   * for a value that is not a tensor of floats, for the state of an experiment with other heads or positions, and
+   * between accumulate() and update(); `E_DISPOSED`; `E_MEMORY`. A call that throws changes nothing.
    */
   loadStateDict(dict: StateDict): void;
   /**
@@ -127,48 +125,48 @@ export interface TrainingState {
    */
   checkpoint(): Uint8Array<ArrayBuffer>;
   /**
-   * Takes over a checkpoint().
+   * Restores a checkpoint().
    *
-   * @throws {MultiheadError} `E_FORMAT` for a file that is truncated or malformed; and as
+   * @throws {MultiheadError} `E_FORMAT` for a file that is truncated or malformed, and the errors of
    * {@link TrainingState.loadStateDict}. A call that throws changes nothing.
    */
   restore(checkpoint: Uint8Array | ArrayBuffer): void;
-  /** Frees what only this object holds: a trainer's model keeps the parameters. A second call does nothing. */
+  /** Frees the memory of this object; a trainer's model keeps the parameters. A second call does nothing. */
   dispose(): void;
-  /** As dispose(), for `using`. */
+  /** Calls dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
 
 /**
- * Trains a {@link Transformer} to predict targets by gradient descent on their cross-entropy. It changes the
- * parameters of the model itself, which both share: disposing one does not change the other, and if the
- * model loads or initialises other parameters, the trainer keeps to the old ones.
+ * Trains a {@link Transformer} to predict targets by gradient descent on their cross-entropy. It changes the parameters
+ * of the model in place. Model and trainer share the parameters: disposing one does not affect the other. If the model
+ * loads or initializes other parameters, the trainer keeps the old ones.
  */
 export interface Trainer extends TrainingState {
   /**
-   * One update from one batch: accumulate(), then update(). The same bits in every run of the same build.
+   * Makes one update from one batch: accumulate(), then update(). Bit-identical in every run of the same build.
    *
    * @param tokens (batch · N) token ids, row-major, each from 0 to vocabSize − 1
-   * @param targets (batch · N · numReadouts): the class that each prediction should give, from 0 to
-   * vocabSize − 1, or −1 for one that does not count
-   * @throws {MultiheadError} `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`; `E_OPTION`, also if no target counts, and
-   * for a loss or gradient that is not finite, naming the step and the first parameter that is not
-   * finite, if one is. A call that throws leaves parameters and optimiser unchanged.
+   * @param targets (batch · N · numReadouts): the correct class of each prediction, from 0 to vocabSize − 1, or −1 for
+   * a prediction that does not count
+   * @throws {MultiheadError} `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`; `E_OPTION`, also if no target counts, and for a loss
+   * or gradient that is not finite; the message names the step, and the first parameter that is not finite, if there is
+   * one. A call that throws leaves parameters and optimizer unchanged.
    */
   step(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions): TrainingStep;
   /**
-   * Adds the gradients of a part of a batch, for one update() from several parts. The loss of the update is
-   * the mean over the targets of all parts.
+   * Adds the gradients of one part of a batch, for one update() from several parts. The loss of the update is the mean
+   * over the targets of all parts.
    *
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`; `E_MEMORY`, which may forget the gradients
-   * so far
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`; `E_MEMORY`, which may discard the accumulated
+   * gradients
    */
   accumulate(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions): void;
   /**
-   * Changes the parameters by the gradients so far, and forgets these.
+   * Updates the parameters with the accumulated gradients, and resets these.
    *
-   * @throws {MultiheadError} `E_OPTION` if no target was counted, or for a gradient that is not finite,
-   * naming its parameter: the gradients are then forgotten, and the rest is unchanged; `E_DISPOSED`
+   * @throws {MultiheadError} `E_OPTION` if no target was counted, or for a gradient that is not finite, naming its
+   * parameter: the gradients are then discarded, and the rest is unchanged; `E_DISPOSED`
    */
   update(): TrainingStep;
   /**
@@ -178,8 +176,8 @@ export interface Trainer extends TrainingState {
    */
   setLearningRate(rate: number): void;
   /**
-   * Copies of the gradients since the last update, of the sum of the loss over the counted targets, under
-   * the names of the parameters.
+   * Copies the accumulated gradients since the last update, under the names of the parameters. The loss is the sum, not
+   * the mean, over the counted targets.
    *
    * @throws {MultiheadError} `E_DISPOSED`, `E_MEMORY`
    */

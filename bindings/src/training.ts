@@ -14,16 +14,15 @@ import type { Experiment, Trainer, TrainerStepOptions, TrainingStep } from './ty
 
 /** The arguments of {@link Trainer.step}: tokens, targets and its options. */
 export interface TrainingBatch extends TrainerStepOptions {
-  /** As of {@link Trainer.step}. */
+  /** Tokens, as in {@link Trainer.step}. */
   readonly tokens: Int32Array;
-  /** As of {@link Trainer.step}. */
+  /** Targets, as in {@link Trainer.step}. */
   readonly targets: Int32Array;
 }
 
 /**
- * Where batches come from: an iterable, or a function that is given the number of updates so far (0 for the
- * first batch). After a restored checkpoint only a function goes on with the right batch. `undefined` ends
- * the training.
+ * Source of batches: an iterable, or a function of the number of updates so far (0 for the first batch). Only a
+ * function continues with the right batch after a restored checkpoint. `undefined` ends the training.
  */
 export type TrainingBatches =
   | Iterable<TrainingBatch>
@@ -33,60 +32,60 @@ export type TrainingBatches =
 /** A trainer with its batches, or an experiment, which has its own. */
 export type Trained =
   | {
-      /** What makes the steps, on this thread or in the workers of a pool. */
+      /** The trainer, on this thread or in the workers of a pool. */
       readonly trainer: Trainer | PoolTrainer;
-      /** What it learns. */
+      /** Source of the training batches. */
       readonly batches: TrainingBatches;
-      /** Not with a trainer. */
+      /** Excluded by `trainer`. */
       readonly experiment?: undefined;
     }
   | {
-      /** What makes the steps, on this thread or in a worker of a pool. */
+      /** The experiment, on this thread or in a worker of a pool. */
       readonly experiment: Experiment | PoolExperiment;
-      /** Not with an experiment. */
+      /** Excluded by `experiment`. */
       readonly trainer?: undefined;
-      /** Not with an experiment. */
+      /** Excluded by `experiment`. */
       readonly batches?: undefined;
     };
 
 /** Options of {@link train}. */
 export type TrainOptions = Trained & LoopOptions;
 
-/** Options of {@link train} besides what it trains. */
+/** Options of {@link train} except the trained object and its batches. */
 export interface LoopOptions {
   /**
-   * Ends when the trainer has made so many updates, those before train() included. Default: the steps of the
-   * experiment's options; for a trainer no end.
+   * Number of updates at which the loop ends, including updates before train(). Default: the `steps` option of the
+   * experiment; for a trainer no end.
    */
   readonly steps?: number | undefined;
-  /** With n, the loop gets the progress of every n-th step, of the last one, and of single steps. Default 1. */
+  /** With n, the loop yields the progress of every n-th step, of the last step, and of single steps. Default 1. */
   readonly every?: number | undefined;
   /**
-   * Aborting ends the loop with `E_ABORTED`, between two steps or while it waits for a batch: the trainer can go on.
+   * Aborting ends the loop with `E_ABORTED`, between two steps or while it waits for a batch. The trainer stays usable.
    * Default none.
    */
   readonly signal?: PlatformAbortSignal | undefined;
 }
 
-/** A training, which runs while a `for await` loop reads its progress. */
+/** A training that runs while a `for await` loop reads its progress. */
 export interface Training extends AsyncIterable<TrainingStep> {
-  /** Whether the loop waits before its next step. */
+  /** True while the loop is paused. */
   readonly paused: boolean;
   /** Stops before the next step. Between steps the trainer may be read, restored, or changed. */
   pause(): void;
-  /** Goes on after pause(). */
+  /** Continues after pause(). */
   resume(): void;
   /** Makes one step, and pauses. */
   step(): void;
 }
 
 /**
- * Trains: `for await (const progress of train({ trainer, batches })) …`. After each step it lets other
- * tasks of the page or worker run, such as input, drawing and messages. Leaving the loop ends the training;
- * another loop over the same object, or another train(), goes on.
+ * Trains: `for await (const progress of train({ trainer, batches })) …`. After each step, other tasks of the page or
+ * worker can run, such as input, drawing and messages. Leaving the loop ends the training; another loop over the same
+ * object, or another train(), continues it.
  *
- * @throws {MultiheadError} `E_OPTION` at once for wrong options. The loop throws the errors of
- * {@link Trainer.step}, those of `batches`, and `E_ABORTED`; the trainer is then as after its last step.
+ * @throws {MultiheadError} `E_OPTION` at once for wrong options. The loop throws the errors of {@link Trainer.step},
+ * the errors of `batches`, and `E_ABORTED`; the trainer then has the state after its last step.
  */
 export function train(given: TrainOptions): Training {
   const names = ['trainer', 'batches', 'experiment', 'steps', 'every', 'signal'] as const;
@@ -101,13 +100,13 @@ export function train(given: TrainOptions): Training {
   return new TrainingLoop({ trainer, batches, steps, every, signal });
 }
 
-/** What the loop needs of a trainer. Those of a pool give promises. */
+/** The members of a trainer that the loop uses. Trainers of a pool return promises. */
 interface Stepping {
   steps(): number | Promise<number>;
   step(batch: TrainingBatch): TrainingStep | Promise<TrainingStep>;
 }
 
-/** The number of updates so far; in the objects of a pool it is a method. */
+/** Returns the number of updates so far; in the objects of a pool it is a method. */
 function stepsOf({ steps }: Trainer | Experiment | PoolTrainer | PoolExperiment): number | Promise<number> {
   return typeof steps === 'function' ? steps() : steps;
 }
@@ -132,7 +131,7 @@ function trainedOf(options: Trained): { trainer: Stepping; batches: TrainingBatc
   return { trainer: own, batches: () => none, end: endOf(experiment) };
 }
 
-/** Throws `E_OPTION` for an object that is no experiment. */
+/** Returns the step at which the training ends. Throws `E_OPTION` for an object that is not an experiment. */
 function endOf(experiment: Experiment | PoolExperiment): number {
   try {
     return experiment.options.steps;
@@ -165,7 +164,7 @@ interface CheckedOptions {
 class TrainingLoop implements Training {
   readonly #options: CheckedOptions;
   #paused = false;
-  /** Steps that step() has asked for. */
+  /** Number of pending single steps from step(). */
   #single = 0;
   #running = false;
   /** Ends the wait of a paused loop. */
@@ -219,12 +218,12 @@ class TrainingLoop implements Training {
           drawnAt = made;
           batch = await abortable(source.next(drawnAt), signal, 'train');
           if (batch === undefined) break;
-          // While it waited, it may have been aborted, paused or restored.
+          // During the wait, the loop may have been aborted, paused or restored.
           continue;
         }
         const next = batch;
         batch = undefined;
-        // Before the step: while a pool makes it, pause() and resume() may be called.
+        // Read before the step: pause() and resume() may be called while a pool makes the step.
         const single = this.#paused;
         if (single) this.#single -= 1;
         progress = await trainer.step(next);
@@ -254,13 +253,13 @@ class TrainingLoop implements Training {
 }
 
 interface Source {
-  /** Whether next() gives the batch of the step that it is told. */
+  /** True if next() returns the batch of a given step. */
   readonly byStep: boolean;
   next(step: number): Promise<TrainingBatch | undefined>;
   close(): Promise<void>;
 }
 
-/** Takes no batch. Throws `E_OPTION`. */
+/** Wraps the batches without taking one. Throws `E_OPTION`. */
 function sourceOf(batches: TrainingBatches): Source {
   if (typeof batches === 'function') {
     return {
@@ -293,7 +292,7 @@ function sourceOf(batches: TrainingBatches): Source {
     async close() {
       if (ended) return;
       const closed = Promise.resolve(iterator?.return?.());
-      // A generator that waits for a batch ends when it comes, perhaps never.
+      // A generator that waits for a batch closes only after that batch arrives, perhaps never.
       if (waits) closed.catch(() => {});
       else await closed;
     },
@@ -306,8 +305,8 @@ function checkBatch(batch: TrainingBatch | undefined): TrainingBatch | undefined
 }
 
 /**
- * Turns of the event loop. Not setTimeout(), which waits 4 ms after a few calls; nor scheduler.yield(),
- * whose continuations come before messages to a worker.
+ * Yields to the event loop. Avoids setTimeout(), which waits 4 ms after a few calls, and scheduler.yield(), whose
+ * continuations run before messages to a worker.
  */
 class Turns {
   #channel: MessageChannel | undefined;

@@ -36,10 +36,10 @@ const modelNames = [...forwardNames.filter((name) => name !== 'causal'), 'batch'
 const notInForward = { causal: "it is the model's" };
 const notInModelStep = { ...notInStep, batch: 'it is that of the cache' };
 
-/** What differs between forward() and step(). */
+/** Values that differ between forward() and step(). */
 interface Call {
   readonly batch: Count;
-  /** Tokens that the cache holds. */
+  /** Tokens that the cache holds before the call. */
   readonly before: number;
   run(): Int32;
 }
@@ -48,7 +48,7 @@ type Options = Omit<ForwardOptions, 'return'> & {
   readonly return?: readonly TransformerReturn[] | undefined;
 };
 
-/** The model of an object that lives longer: its handle, which that object frees, and its parameters. */
+/** A model owned by another object: its handle, which the owner frees, and its parameters. */
 export interface BorrowedModel {
   readonly handle: Int32;
   readonly parameters: SharedParameters;
@@ -56,7 +56,7 @@ export interface BorrowedModel {
 
 export class WasmTransformer extends CoreModule implements Transformer {
   readonly config: CheckedModelConfig;
-  /** The object whose model this is. It must not be collected first. */
+  /** The owner of a borrowed model. The reference keeps the owner from being collected first. */
   #owner: object | undefined;
 
   constructor(runtime: Runtime, config: TransformerConfig, borrowed?: BorrowedModel) {
@@ -86,7 +86,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
     return this;
   }
 
-  /** Throws `E_DISPOSED`, or `E_OPTION` if the parameters are an experiment's, which `what` would change. */
+  /** Throws `E_DISPOSED`, or `E_OPTION` if an experiment owns the parameters, which `what` would change. */
   assertOwnParameters(what: string): void {
     this.assertLive();
     if (this.#owner === undefined) return;

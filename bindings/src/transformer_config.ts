@@ -1,4 +1,4 @@
-// Configurations of blocks and stacks: checks, defaults, and the records of the wire.
+// Configurations of blocks and transformers: checks, defaults, and conversion to the core's records.
 
 import type { Count } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -44,7 +44,7 @@ const activationNames = namesOf(activations) satisfies readonly Activation[];
 const normNames = namesOf(norms) satisfies readonly Norm[];
 const namings = namesOf(parameterNames) satisfies readonly ParameterNames[];
 
-/** Options of a module that a block does not have: in a block all tokens have one width, and the batch is first. */
+/** Options of a module that a block lacks: in a block all tokens have one width, and the batch is first. */
 const outside = ['kdim', 'vdim', 'outDim', 'batchFirst'] as const;
 const elsewhere = {
   kdim: 'a block has embedDim',
@@ -131,7 +131,7 @@ export function checkModelConfig(given: TransformerConfig): CheckedModelConfig {
   };
 }
 
-/** The record of a checked configuration. Throws `E_OPTION`. */
+/** Converts a checked configuration to the core's record. Throws `E_OPTION`. */
 export function blockRecord(config: CheckedBlockConfig, operands: Operands): wire.TransformerBlockConfig {
   const { embedDim, numHeads, valueDim, outProj } = config;
   const outDim = outProj ? embedDim : checkCount(numHeads * valueDim, 'outDim');
@@ -146,7 +146,7 @@ export function blockRecord(config: CheckedBlockConfig, operands: Operands): wir
   };
 }
 
-/** The record of a checked configuration. Throws `E_OPTION`. */
+/** Converts a checked configuration to the core's record. Throws `E_OPTION`. */
 export function modelRecord(config: CheckedModelConfig, operands: Operands): wire.TransformerConfig {
   const { numLayers, vocabSize, maxPositions = 0, finalNorm, tiedOutput, causal } = config;
   const { numReadouts, embeddingDropout } = config;
@@ -157,11 +157,11 @@ export function modelRecord(config: CheckedModelConfig, operands: Operands): wir
   };
 }
 
-/** The number of `names` on the wire. Throws `E_OPTION`. */
+/** Converts a naming scheme to its number in the core. Throws `E_OPTION`. */
 export const namesCode = (names: unknown = 'torch'): ParameterNamesCode =>
   parameterNames[checkChoice(names, namings, 'names')];
 
-/** The number of `names` on the wire, and the tensors of `dict` that the core needs. Throws `E_OPTION`. */
+/** Returns the number of the naming scheme, and the tensors of `dict` that the core needs. Throws `E_OPTION`. */
 export function toLoad(
   given: StateDict,
   options: LoadStateDictOptions,
@@ -171,7 +171,7 @@ export function toLoad(
   const code = namesCode(names);
   const dict = copyOf(given, 'stateDict', []);
   if (typeof dict !== 'object' || dict === null) return { names: code, dict };
-  // The core would ignore these tensors. They may be large, so they are not copied to it first.
+  // Skip these tensors, which the core would ignore: they may be large, and copying them costs memory.
   const output = names === 'gpt2' ? 'lm_head.weight' : 'output.weight';
   const entries = Object.entries(dict).filter(
     ([name]) =>
@@ -184,12 +184,12 @@ export function toLoad(
 const missing = (tensor: unknown): string => (tensor === undefined ? 'none' : describe(tensor));
 
 /**
- * The configuration of a GPT-2 model with these parameters, for {@link Multihead.transformer}. Their
- * shapes tell all of it but the number of heads. Needs no `load()`.
+ * Derives the configuration of a GPT-2 model from the shapes of its parameters and `numHeads`, for
+ * {@link Multihead.transformer}. Needs no `load()`.
  *
  * @param dict under GPT-2's own names: see {@link ParameterNames}
- * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing; `E_OPTION` if `dict` is
- * no state dict, or `numHeads` no whole number ≥ 1
+ * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing; `E_OPTION` if `dict` is no state dict, or
+ * `numHeads` no whole number ≥ 1
  */
 export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig {
   const read: unknown = copyOf(dict, 'stateDict', []);

@@ -24,29 +24,24 @@ export type Norm = 'none' | 'layerNorm' | 'rmsNorm';
 
 /**
  * Naming scheme of the parameters in a state dict.
+ * - `'torch'`: names of `torch.nn.TransformerEncoderLayer`: `self_attn.` followed by the names of
+ *   {@link MultiHeadAttention.loadStateDict}; `linear1`, `linear2`, `norm1`, `norm2`, each with `.weight` and `.bias`;
+ *   and `linear_gate`, which PyTorch lacks. In a transformer these are under `layers.N.`, in addition to
+ *   `embedding.weight`, `position.weight`, `norm.weight`, `norm.bias` and `output.weight`.
+ * - `'gpt2'`: names of GPT-2: `h.N.` followed by `ln_1`, `attn.c_attn`, `attn.c_proj`, `ln_2`, `mlp.c_fc`,
+ *   `mlp.c_proj`; `wte`, `wpe`, `ln_f`; and `lm_head`; all with or without the prefix `transformer.`. Matrices are (in,
+ *   out), as in its Conv1D. The buffers `attn.bias` and `attn.masked_bias` are ignored.
  *
- * - `'torch'`: that of `torch.nn.TransformerEncoderLayer`: `self_attn.` followed by the names of
- *   {@link MultiHeadAttention.loadStateDict}; `linear1`, `linear2`, `norm1`, `norm2`, each with
- *   `.weight` and `.bias`; and, beyond PyTorch's, `linear_gate`. In a transformer these are under
- *   `layers.N.`, besides `embedding.weight`, `position.weight`, `norm.weight`, `norm.bias` and
- *   `output.weight`.
- * - `'gpt2'`: that of GPT-2: `h.N.` followed by `ln_1`, `attn.c_attn`, `attn.c_proj`, `ln_2`,
- *   `mlp.c_fc`, `mlp.c_proj`; `wte`, `wpe`, `ln_f`; and `lm_head`; all with or without the prefix
- *   `transformer.`. Matrices are (in, out), as in its Conv1D. The buffers `attn.bias` and
- *   `attn.masked_bias` are ignored.
- *
- * With `tiedOutput`, the output's matrix is ignored in both.
+ * With `tiedOutput`, both schemes ignore the output's matrix.
  */
 export type ParameterNames = 'torch' | 'gpt2';
 
-/**
- * Configuration of {@link Multihead.transformerBlock}: that of its attention, its norms and its MLP.
- */
+/** Configuration of {@link Multihead.transformerBlock}: options of its attention, its norms and its MLP. */
 export interface TransformerBlockConfig extends Omit<
   MultiHeadAttentionConfig,
   'kdim' | 'vdim' | 'outDim' | 'batchFirst'
 > {
-  /** Hidden width of the MLP. Default none: a block without an MLP. */
+  /** Hidden width of the MLP. Default: no MLP. */
   readonly mlpDim?: number | undefined;
   /** Default `'gelu'`. */
   readonly activation?: Activation | undefined;
@@ -55,7 +50,7 @@ export interface TransformerBlockConfig extends Omit<
    * (arXiv:2002.05202). False: linear2(activation(linear1(x))). Default false.
    */
   readonly gated?: boolean | undefined;
-  /** Whether the MLP's projections have biases. Default true. */
+  /** True if the MLP's projections have biases. Default true. */
   readonly mlpBias?: boolean | undefined;
   /** Kind of all norms of the block. Default `'layerNorm'`. */
   readonly norm?: Norm | undefined;
@@ -81,13 +76,13 @@ export interface TransformerConfig extends TransformerBlockConfig {
   readonly numLayers: number;
   /** Number of token ids, and width of the logits of a readout. */
   readonly vocabSize: number;
-  /** Number of learned position embeddings; also the longest sequence. Default none: no embeddings. */
+  /** Number of learned position embeddings, and the length of the longest sequence. Default: no embeddings. */
   readonly maxPositions?: number | undefined;
-  /** Whether a norm follows the last block, if the blocks have norms. Default true. */
+  /** True: a norm follows the last block, if the blocks have norms. Default true. */
   readonly finalNorm?: boolean | undefined;
-  /** Whether the output projection is the embedding matrix. Default false. */
+  /** True if the output projection is the embedding matrix. Default false. */
   readonly tiedOutput?: boolean | undefined;
-  /** Whether every token sees only itself and earlier tokens. Default true. */
+  /** True if every token sees only itself and earlier tokens. Default true. */
   readonly causal?: boolean | undefined;
   /**
    * Number of predictions for each position. Each has `vocabSize` rows of `output.weight`. More than 1
@@ -102,16 +97,16 @@ export interface TransformerConfig extends TransformerBlockConfig {
 }
 
 /**
- * Options of {@link Transformer.initialise}. Elements of matrices are normally distributed, with a standard
- * deviation of a factor over √columns; the rows of embeddings and of positions have embedDim columns. The
- * factors are finite numbers ≥ 0. Biases and sinks are 0, gains of norms 1.
+ * Options of {@link Transformer.initialise}. Elements of a matrix are normally distributed with standard deviation
+ * factor / √columns; matrices of token and position embeddings have embedDim columns. The factors are finite numbers ≥
+ * 0. Biases and sinks are 0, gains of norms 1.
  */
 export interface InitialiseOptions extends LoadStateDictOptions {
   /** A whole number from 0 to 2⁶⁴ − 1, beyond 2⁵³ − 1 a bigint. Default 0. */
   readonly seed?: number | bigint | undefined;
   /** Factor of embeddings of tokens and positions. Default 0.5. */
   readonly embedding?: number | undefined;
-  /** Factor of matrices that are not named here, and of appended keys and values. Default 1. */
+  /** Factor of all other matrices, and of appended keys and values. Default 1. */
   readonly weight?: number | undefined;
   /** Factor of matrices whose product is added to the residual stream. Default 0.7. */
   readonly residual?: number | undefined;
@@ -127,7 +122,7 @@ type Filled<C, Open extends keyof C> = {
 /** Tensors that {@link TransformerBlock.forward} can return besides its output. */
 export type BlockReturn = 'attentionOut';
 
-/** Options of {@link TransformerBlock.forward}: those of {@link MultiHeadAttention.forward}. */
+/** Options of {@link TransformerBlock.forward}: the same as of {@link MultiHeadAttention.forward}, except `return`. */
 export interface BlockOptions<
   R extends readonly BlockReturn[] = readonly BlockReturn[],
   T extends TraceOption = TraceOption,
@@ -139,12 +134,12 @@ export interface BlockOptions<
   readonly return?: R | undefined;
 }
 
-/** Options of {@link TransformerBlock.step}: those of {@link MultiHeadAttention.step}. */
+/** Options of {@link TransformerBlock.step}: the same as of {@link MultiHeadAttention.step}, except `return`. */
 export interface BlockStepOptions<
   R extends readonly BlockReturn[] = readonly BlockReturn[],
   T extends TraceOption = TraceOption,
 > extends Omit<StepOptions<[], T>, 'return'> {
-  /** As in {@link BlockOptions}. */
+  /** See {@link BlockOptions.return}. */
   readonly return?: R | undefined;
 }
 
@@ -166,7 +161,7 @@ export type BlockResult<R extends readonly BlockReturn[] = [], T extends TraceOp
 export interface TransformerBlock {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerBlockConfig, 'window' | 'rope' | 'mlpDim'>;
-  /** Whether dispose() was called. */
+  /** True once dispose() was called. */
   readonly disposed: boolean;
   /**
    * Copies all parameters. {@link ParameterNames} lists their names.
@@ -207,12 +202,11 @@ export interface TransformerBlock {
   /** See {@link MultiHeadAttention.createCache}. */
   createCache(config: ModuleCacheConfig): MultiHeadAttentionCache;
   /**
-   * A causal pass over the next tokens, one or several, which are appended to the cache. The output
-   * equals the last n rows of a causal forward() over all tokens so far.
+   * A causal pass over the next n tokens, which are appended to the cache. The output equals the last n rows of a
+   * causal forward() over all tokens so far.
    *
    * @param x (B, n, embedDim)
-   * @throws {MultiheadError} as {@link MultiHeadAttention.step}. A call that throws leaves the cache
-   * unchanged.
+   * @throws {MultiheadError} as {@link MultiHeadAttention.step}. A call that throws leaves the cache unchanged.
    */
   step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -221,7 +215,7 @@ export interface TransformerBlock {
   ): BlockResult<R, T>;
   /** Frees the parameters. A second call does nothing. */
   dispose(): void;
-  /** As dispose(), for `using`. */
+  /** Calls dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
 
@@ -252,7 +246,7 @@ interface ModelOptions<R extends readonly TransformerReturn[], T extends TraceOp
   readonly out?: Tensor | undefined;
 }
 
-/** Options of {@link Transformer.forward}: those of the attention module, applied in every layer. */
+/** Options of {@link Transformer.forward}: options of the attention module, applied in every layer. */
 export interface TransformerOptions<
   R extends readonly TransformerReturn[] = readonly TransformerReturn[],
   T extends TraceOption = TraceOption,
@@ -262,7 +256,7 @@ export interface TransformerOptions<
   readonly batch?: number | undefined;
 }
 
-/** Options of {@link Transformer.step}: those of the attention module, applied in every layer. */
+/** Options of {@link Transformer.step}: options of the attention module, applied in every layer. */
 export interface TransformerStepOptions<
   R extends readonly TransformerReturn[] = readonly TransformerReturn[],
   T extends TraceOption = TraceOption,
@@ -288,7 +282,7 @@ export type TransformerResult<
 export interface Transformer {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerConfig, 'window' | 'rope' | 'mlpDim' | 'maxPositions'>;
-  /** Whether dispose() was called. */
+  /** True once dispose() was called. */
   readonly disposed: boolean;
   /** Like {@link TransformerBlock.loadStateDict}, for the whole model. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): void;
@@ -341,7 +335,7 @@ export interface Transformer {
   ): TransformerResult<R, T>;
   /** Frees the parameters. A second call does nothing. */
   dispose(): void;
-  /** As dispose(), for `using`. */
+  /** Calls dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
 

@@ -16,7 +16,7 @@ export interface TypedArray extends ArrayBufferView {
   readonly length: number;
 }
 
-/** The class name of a typed array of any realm; undefined for any other value. */
+/** Returns the class name of a typed array of any realm; undefined for any other value. */
 export const typedArrayName = (data: unknown): string | undefined =>
   nameGetter.call(data) as string | undefined;
 
@@ -33,12 +33,12 @@ type Class = new (buffer?: ArrayBufferLike, byteOffset?: number, length?: number
 /** A new view of the first `length` elements, without overridden properties. It does not grow with its buffer. */
 export function pristine<T extends TypedArray>(data: T, length = lengthOf(data)): T {
   const Same = (globalThis as unknown as Record<string, Class>)[typedArrayName(data) as string] as Class;
-  // A view of a detached buffer cannot be made.
+  // A view of a detached buffer cannot be made, so return a new empty array.
   if (length === 0) return new Same() as T;
   return new Same(bufferOf(data), byteOffsetOf(data), length) as T;
 }
 
-/** Whether two typed arrays have bytes of one buffer in common. */
+/** True if two typed arrays have bytes of one buffer in common. */
 export function overlap(a: TypedArray, b: TypedArray): boolean {
   const [one, other] = [pristine(a), pristine(b)];
   const [start, otherStart] = [one.byteOffset, other.byteOffset];
@@ -46,7 +46,9 @@ export function overlap(a: TypedArray, b: TypedArray): boolean {
   return Math.max(start, otherStart) < Math.min(start + one.byteLength, otherStart + other.byteLength);
 }
 
-/** The bits of 16-bit floats, which may come as a Float16Array. Node 20 has no such class, so the package uses none. */
+/**
+ * Returns the bits of 16-bit floats, which may be a Float16Array. Node 20 has no such class, so the package names none.
+ */
 export function bitsOf(data: TypedArray): Uint16Array {
   if (typedArrayName(data) !== 'Float16Array') return data as Uint16Array;
   const length = lengthOf(data);
@@ -56,11 +58,14 @@ export function bitsOf(data: TypedArray): Uint16Array {
 const byteLengthGetter = Object.getOwnPropertyDescriptor(ArrayBuffer.prototype, 'byteLength')
   ?.get as Getter;
 
-/** The first `length` elements of `data`. Another thread may make an array on a shared buffer longer at any time. */
+/**
+ * Returns the first `length` elements of `data`. Another thread may make an array on a shared buffer longer at any
+ * time.
+ */
 export const firstOf = <T extends TypedArray>(data: T, length: number): T =>
   isArrayBuffer(bufferOf(data)) ? data : pristine(data, length);
 
-/** Whether this is an ArrayBuffer, of any realm, and not a SharedArrayBuffer. */
+/** True for an ArrayBuffer of any realm; false for a SharedArrayBuffer. */
 export function isArrayBuffer(value: unknown): value is ArrayBuffer {
   try {
     byteLengthGetter.call(value);

@@ -91,13 +91,13 @@ export interface LinearOptions {
   readonly out?: Tensor | undefined;
 }
 
-/** What is allocated in the WebAssembly memory of one {@link Multihead}. Sizes in bytes. */
+/** Allocations in the WebAssembly memory of one {@link Multihead}. Sizes in bytes. */
 export interface MemoryInfo {
   /** Number of tensors, modules, caches, trainers, experiments and prepared operations that are not disposed. */
   readonly live: number;
-  /** Bytes that those hold; what {@link Tensor.reshape} or a trainer shares is counted once. */
+  /** Bytes that these objects hold; memory that {@link Tensor.reshape} or a trainer shares is counted once. */
   readonly bytes: number;
-  /** The largest value that `bytes` has had, temporary copies during a call included. */
+  /** Largest value of `bytes` so far, including temporary copies during a call. */
   readonly peak: number;
   /** Size of the whole WebAssembly memory. It never shrinks. */
   readonly heap: number;
@@ -161,14 +161,14 @@ export interface Multihead {
   ): AttentionResult<R, O, C>;
 
   /**
-   * The gradients of a loss, given its gradient `dOut` with respect to the output of
-   * {@link Multihead.attention}. All inputs and options must be those of that call: dropout is computed
-   * again from its seed. Hidden keys and values contribute nothing and have gradient 0, even where they
-   * are NaN; a query that sees no key has gradient 0. The weights are computed again from `lse`, so extra
-   * memory is O(N). Gradients are f32, and their bits are the same in every run.
+   * Computes the gradients of a loss, given its gradient `dOut` with respect to the output of
+   * {@link Multihead.attention}. All inputs and options must equal the inputs and options of the attention() call:
+   * dropout is computed again from its seed. Hidden keys and values contribute nothing and have gradient 0, even where
+   * they are NaN; a query that sees no key has gradient 0. The weights are computed again from `lse`, so extra memory
+   * is O(N). Gradients are f32, and bit-identical in every run.
    *
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
+   * allocated.
    */
   attentionBackward<const R extends readonly GradientName[] | undefined = undefined>(
     inputs: AttentionBackwardInputs,
@@ -185,11 +185,11 @@ export interface Multihead {
   prepare(options: PrepareOptions): PreparedAttention;
 
   /**
-   * Checks and plans a call of {@link Multihead.attentionBackward} once, for training steps of one shape.
-   * All options must be those of the call of attention().
+   * Checks and plans a call of {@link Multihead.attentionBackward} once, for training steps of one shape. All options
+   * must equal the options of the attention() call.
    *
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
+   * allocated.
    */
   prepareBackward(options: PrepareBackwardOptions): PreparedBackward;
 
@@ -225,13 +225,13 @@ export interface Multihead {
   ): VarlenResult<R, O>;
 
   /**
-   * The gradients of a loss with respect to the inputs of {@link Multihead.attentionVarlen}, as
-   * {@link Multihead.attentionBackward} computes them: `dSinks` and those of gains are sums over the sequences.
+   * Computes the gradients of a loss with respect to the inputs of {@link Multihead.attentionVarlen}, like
+   * {@link Multihead.attentionBackward}: `dSinks` and the gradients of gains are sums over the sequences.
    *
-   * @param inputs q (T_q, H_q, d_k), k (T_k, H_kv, d_k), v (T_k, H_kv, d_v), and of that call `out` and `dOut`
-   * (T_q, H_q, d_v) and `lse` (H_q, T_q)
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
-   * nothing allocated.
+   * @param inputs q (T_q, H_q, d_k), k (T_k, H_kv, d_k), v (T_k, H_kv, d_v), `out` of that call and `dOut` (T_q, H_q,
+   * d_v), and `lse` of that call (H_q, T_q)
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing
+   * allocated.
    */
   attentionVarlenBackward<const R extends readonly VarlenGradientName[] | undefined = undefined>(
     inputs: AttentionBackwardInputs,
@@ -363,6 +363,6 @@ export interface Multihead {
    */
   scope<T>(fn: () => T): T;
 
-  /** What is allocated at the moment. */
+  /** Returns the current allocations. */
   memory(): MemoryInfo;
 }

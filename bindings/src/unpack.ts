@@ -1,8 +1,8 @@
-// A WebAssembly build that is inside of JavaScript.
+// Decodes a WebAssembly build that is embedded in JavaScript.
 
 import { MultiheadError } from './errors.js';
 
-/** The bytes that were compressed with gzip and then written in base64. */
+/** Decodes base64 and decompresses gzip. */
 export async function unpack(base64: string): Promise<ArrayBuffer> {
   if (typeof DecompressionStream !== 'function') {
     throw new MultiheadError('E_LOAD', {
@@ -18,7 +18,7 @@ export async function unpack(base64: string): Promise<ArrayBuffer> {
   const packed = new Uint8Array(text.length);
   for (let i = 0; i < text.length; ++i) packed[i] = text.charCodeAt(i);
 
-  // Not by way of Response and Blob.stream(), whose first use takes 30 ms in Node.
+  // Avoids Response and Blob.stream(), whose first use takes 30 ms in Node.
   const { readable, writable } = new DecompressionStream('gzip');
   const writer = writable.getWriter();
   const written = writer.write(packed).then(() => writer.close());

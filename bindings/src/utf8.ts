@@ -1,4 +1,5 @@
-// Text as bytes. The jsdom of Jest lacks these classes, which every browser has; Node's are there.
+// Converts text to bytes and back. Jest's jsdom lacks TextEncoder and TextDecoder, which every browser has; Node's are
+// used there.
 
 type Classes = Pick<typeof globalThis, 'TextDecoder' | 'TextEncoder'>;
 

@@ -80,7 +80,7 @@ export function attentionVarlenBackward<const R extends readonly VarlenGradientN
     const { query, key, value, cuQ, cuK, masking, extents } = packed;
     const { results, dOut } = readResults(inputs, operands, options.checkLse);
 
-    // There is no bias, so the core refuses dBias whatever its shape.
+    // There is no bias, so the core rejects dBias, and any shape will do here.
     const shapes = { dQ: query.shape, dK: key.shape, dV: value.shape, dBias: [1] };
     const gradients = prepareGradients(options, shapes, extents, operands);
     const { args, raw, heap } = runtime;

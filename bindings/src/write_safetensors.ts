@@ -48,7 +48,7 @@ export function writeSafetensors(
   if (dtype !== undefined) checkChoice(dtype, floatDTypes, 'dtype');
 
   const checked = Object.entries(tensors).map(([name, value]) => ({ name, numbers: checkTensor(name, value) }));
-  // None of the caller's code runs from here on.
+  // No code of the caller runs from here on.
   const parts = checked
     .map(({ name, numbers }) => ({ name, tensor: converted(numbers(), dtype) }))
     .sort((a, b) => b.tensor.data.BYTES_PER_ELEMENT - a.tensor.data.BYTES_PER_ELEMENT);
@@ -76,8 +76,8 @@ const refused = (argument: string, expected: string, got: string): MultiheadErro
   new MultiheadError('E_OPTION', { argument, expected, got });
 
 /**
- * Checks a tensor, and returns a function that checks it again and gives its numbers. Between the two, code of the
- * caller's, such as a getter of another tensor, may dispose the tensor, detach its buffer, or let the memory grow.
+ * Checks a tensor, and returns a function that checks it again and returns its numbers. In between, code of the caller,
+ * such as a getter of another tensor, may dispose the tensor, detach its buffer, or let the memory grow.
  */
 function checkTensor(name: string, value: unknown): () => SafetensorsTensor {
   if (name === metadataName || !isUnicode(name)) {
@@ -108,7 +108,7 @@ function checkTensor(name: string, value: unknown): () => SafetensorsTensor {
   return look;
 }
 
-/** Whether this is a dtype of files that tensors of this package cannot have. */
+/** True for a dtype of files that tensors of this package cannot have. */
 const isStoredOnly = (dtype: unknown): dtype is Exclude<SafetensorsDType, DType> =>
   storedDTypes.includes(dtype as SafetensorsDType) && !allDTypes.includes(dtype as DType);
 
@@ -136,7 +136,7 @@ function checkStored(
   });
 }
 
-/** The tensor in another dtype; tensors other than floats of 16, 32 or 64 bits are unchanged. */
+/** Converts a tensor to another dtype; tensors other than floats of 16, 32 or 64 bits are unchanged. */
 function converted(tensor: SafetensorsTensor, dtype: FloatDType | undefined): SafetensorsTensor {
   if (dtype === undefined || dtype === tensor.dtype) return tensor;
   const { shape } = tensor;

@@ -22,7 +22,7 @@ const f32Tolerance = 2e-6;
 describe.each(builds)('attention, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
-  /** Runs a case and compares every result that its options request. */
+  /** Runs a case and compares every requested result. */
   function expectAgreement(c: RandomCase): void {
     const { q, k, v, extents, options, outDtype, label } = c;
     const expected = reference.attention(q.plain, k.plain, v.plain, options);
@@ -50,7 +50,7 @@ describe.each(builds)('attention, %s', async (simd) => {
       expect(result.weights?.shape, label).toEqual(extents);
       expectNear('weights', result.weights?.data ?? [], expected.weights);
       expect(result.lse?.shape, label).toEqual(extents.slice(0, 3));
-      // Log-sum-exp is not bounded by 1 as outputs and weights are.
+      // Outputs and weights are bounded by 1; the log-sum-exp is not, so its tolerance is larger.
       expectNear('lse', result.lse?.data ?? [], expected.lse, 4 * allowed);
       if (options.dropout) {
         expect(result.dropoutMask?.data, label).toEqual(expected.dropoutMask);

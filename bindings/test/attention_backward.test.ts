@@ -1,4 +1,4 @@
-// Gradients against central finite differences of the float64 reference; and bad arguments.
+// Compares gradients with central finite differences of the float64 reference; and tests bad arguments.
 
 import type {
   AttentionGradients,
@@ -26,7 +26,7 @@ interface Call {
 
 const names: GradientName[] = ['dQ', 'dK', 'dV', 'dBias', 'dSinks', 'dQGain', 'dKGain'];
 
-/** The numbers that a gradient is with respect to; a gain that is not given is 1. */
+/** Returns the variable of a gradient; a missing gain is 1. */
 function variable({ q, k, v, options }: Call, name: GradientName): Float64Array | undefined {
   const { bias, sinks, qkNorm } = options;
   const ones = qkNorm && new Float64Array(q.plain.shape[3] as number).fill(1);
@@ -37,7 +37,7 @@ function variable({ q, k, v, options }: Call, name: GradientName): Float64Array 
   return numbers[name] && Float64Array.from(numbers[name]);
 }
 
-/** Σ out · dOut with other numbers for one variable. */
+/** Computes Σ out · dOut after replacing one variable by `data`. */
 function loss({ q, k, v, options, dOut }: Call, name: GradientName, data: Float64Array): number {
   const of = (stored: Stored, its: GradientName) =>
     its === name ? { shape: stored.plain.shape, data } : stored.plain;
@@ -57,14 +57,14 @@ function loss({ q, k, v, options, dOut }: Call, name: GradientName, data: Float6
 /** Small, because QK-norm of a short vector is steep: its epsilon is 1e-6. */
 const step = 1e-7;
 
-/** The derivative of the loss in a direction, by central differences. */
+/** The derivative of the loss along a direction, by central differences. */
 function derivative(call: Call, name: GradientName, direction: ArrayLike<number>): number {
   const numbers = variable(call, name) ?? new Float64Array();
   const moved = (by: number) => numbers.map((x, i) => x + by * (direction[i] as number));
   return (loss(call, name, moved(step)) - loss(call, name, moved(-step))) / (2 * step);
 }
 
-/** Every element of every gradient. */
+/** Computes every element of every gradient. */
 function expectedGradients(call: Call): Partial<Record<GradientName, Float64Array>> {
   const entries = names.flatMap((name) => {
     const numbers = variable(call, name);
@@ -75,10 +75,10 @@ function expectedGradients(call: Call): Partial<Record<GradientName, Float64Arra
   return Object.fromEntries(entries);
 }
 
-/** Of the gradients that a call has: those of gains that are not given too. */
+/** Names of the gradients that a call has, including gradients of gains that are not given. */
 const namesOf = (call: Call): GradientName[] => names.filter((name) => variable(call, name));
 
-/** The gradients as copies. */
+/** Computes the gradients, and returns copies. */
 function gradientsOf(mh: Multihead, call: Call): Partial<Record<GradientName, Float32Array>> {
   const { options, dOut } = call;
   const [q, k, v] = [call.q.given, call.k.given, call.v.given];
@@ -220,7 +220,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
     expect([...dK.slice(3 * width, 5 * width)]).toEqual(Array(2 * width).fill(0));
   });
 
-  /** The inputs and results of a call, which belong to the open scope. */
+  /** Makes the inputs and results of a call; they belong to the open scope. */
   function open(options: MaskOptions, { q, k, v, dOut } = callOf({})) {
     const [x, y, z] = [q.given, k.given, v.given];
     return { q: x, k: y, v: z, ...mh.attention(x, y, z, { ...options, return: ['lse'] }), dOut };

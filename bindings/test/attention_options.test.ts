@@ -1,4 +1,4 @@
-// Every option by itself, with small examples whose results can be checked by hand.
+// Tests every option alone, with small examples whose results can be checked by hand.
 
 import type { AttentionOptions, TensorLike } from 'multihead';
 import { describe, expect, it } from 'vitest';
@@ -16,7 +16,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
   const k = filled(r, 2, 2, 9, 8);
   const v = filled(r, 2, 2, 9, 5);
 
-  /** The weights of the first head of the last batch entry, row by row: "1" for a weight above 0. */
+  /** Formats the weights of the first head of the last batch entry, row by row: "1" for a weight above 0. */
   function seen(
     n: number,
     m: number,

@@ -1,4 +1,4 @@
-// Bad arguments of attention(): the error names the option, what was expected and what came; the call leaves nothing
+// Bad arguments of attention(): the error names the option, the expected and the actual value; the call leaves nothing
 // allocated, and the next call works.
 
 import type { MultiheadErrorCode } from 'multihead';
@@ -238,7 +238,7 @@ describe.each(builds)('options that attention refuses, %s', async (simd) => {
       'rows',
     ],
   ])('%s', (_, options, code, argument, ...words) => {
-    // All kinds of outputs, so that a leak would show.
+    // Requests all kinds of outputs, so that a leak would show.
     const more = { return: ['lse', 'weights'], ...options };
     expectRefused(mh, () => mh.attention(q, k, v, anything(more)), code, argument, ...words);
   });

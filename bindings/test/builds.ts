@@ -1,4 +1,5 @@
-// Every suite runs with both WebAssembly builds. vitest.config.ts sets the flag that Node 20 needs for the relaxed one.
+// Runs every suite with both WebAssembly builds. vitest.config.ts sets the flag that Node 20 needs for the relaxed
+// build.
 
 import { readFile } from 'node:fs/promises';
 import { load, MultiheadError, type Multihead, type Simd } from 'multihead';
@@ -6,13 +7,13 @@ import { expect } from 'vitest';
 
 export const builds: readonly Simd[] = ['simd128', 'relaxed'];
 
-/** A new instance with its own memory. */
+/** Loads a new instance with its own memory. */
 export const loadBuild = (simd: Simd): Promise<Multihead> => load({ simd });
 
 type RawModule = import('../src/raw.ts').RawModule;
 type Uint32 = import('../src/arguments.ts').Uint32;
 
-/** A new instance and its raw module: for tests that exhaust memory or make a call of the core fail. */
+/** Loads a new instance and its raw module, for tests that exhaust memory or make a call of the core fail. */
 export async function openBuild(
   simd: Simd,
   change: (raw: RawModule) => RawModule = (raw) => raw,
@@ -38,7 +39,7 @@ export async function openBuild(
   return { mh: createMultihead(guardModule(change(raw), () => {}), backend), raw };
 }
 
-/** A new instance that counts the calls which allocate in its WebAssembly memory from JavaScript. */
+/** Loads a new instance, and counts the JavaScript calls that allocate in its WebAssembly memory. */
 export async function openCountingBuild(simd: Simd): Promise<{ mh: Multihead; allocations: () => number }> {
   let count = 0;
   const { mh } = await openBuild(simd, (raw) => ({
@@ -54,14 +55,14 @@ export async function openCountingBuild(simd: Simd): Promise<{ mh: Multihead; al
   return { mh, allocations: () => count };
 }
 
-/** load() of a fresh copy of an entry point, which has not loaded anything yet. */
+/** Imports a fresh copy of an entry point, which has not loaded anything yet, and returns its load(). */
 export async function freshLoad(name: string, entry = 'load_node.js'): Promise<typeof load> {
   const { href } = new URL(`../dist/${entry}?${name}`, import.meta.url);
   const module = (await import(/* @vite-ignore */ href)) as typeof import('multihead');
   return module.load;
 }
 
-/** The MultiheadError that `fn` throws; the test fails if it throws none. */
+/** Returns the MultiheadError that `fn` throws; the test fails if it throws none. */
 export function errorOf(fn: () => unknown): MultiheadError {
   let result: unknown;
   try {
@@ -73,7 +74,7 @@ export function errorOf(fn: () => unknown): MultiheadError {
   throw new Error(`expected an error, got ${String(result)}`);
 }
 
-/** The MultiheadError that a promise is rejected with; the test fails if it is not. */
+/** Returns the MultiheadError that rejects a promise; the test fails if the promise is not rejected. */
 export async function rejectionOf(promise: Promise<unknown>): Promise<MultiheadError> {
   const error: unknown = await promise.then(
     () => undefined,

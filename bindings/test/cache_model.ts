@@ -8,7 +8,7 @@ import type { Plain } from './reference.ts';
 export const layouts: CacheLayout[] = ['contiguous', 'ring', 'paged'];
 export const dtypes: CacheDType[] = ['f32', 'f16', 'bf16', 'int8'];
 
-/** A row after rounding to the cache's dtype. */
+/** Rounds a row to the cache's dtype. */
 function kept(row: number[], dtype: CacheDType): number[] {
   if (dtype !== 'int8') return row.map((x) => rounded(x, dtype));
   const largest = row.reduce((a, b) => Math.max(a, Math.abs(b)), 0);

@@ -1,4 +1,4 @@
-// The conformance command on a small pack of cases: those that pass, that fail, and that are not supported.
+// The conformance command on a small pack of cases that pass, fail, or are not supported.
 
 import { execFile } from 'node:child_process';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 
 const script = fileURLToPath(new URL('../conformance.mjs', import.meta.url));
 
-/** Runs the command; gives its exit code and output. */
+/** Runs the command; returns its exit code and output. */
 function conformance(...args: string[]): Promise<{ code: number; lines: string[]; error: string }> {
   return new Promise((resolve) => {
     const child = execFile(process.execPath, [script, ...args], (_, stdout, stderr) => {
@@ -63,7 +63,7 @@ describe('npm run conformance', () => {
       { ...entry, name: 'other', op: 'gpt3_block', outputs: { out: 'out' } },
       { ...entry, name: 'shape', outputs: { out: 'short' } },
       { ...entry, name: 'lost\n\u202e\x9b', outputs: { out: 'lost' } },
-      // One key: its weight is 1, so dV is dOut.
+      // With one key, the weight is 1, so dV is dOut.
       { ...gradient, name: 'grad', outputs: { d_v: 'wrong' } },
       { ...gradient, name: 'no_mask', outputs: { d_v: 'wrong', d_mask: 'wrong' } },
     ];
@@ -221,7 +221,7 @@ describe('npm run conformance', () => {
       ...[{ tokens: 'eye' }, { pos_emb: 'eye' }, ofLayer(0, 'in'), ofLayer(1), { unembed: 'in' }].map((change) => ({
         ...{ ...good, ...stack, inputs: { ...stack.inputs, ...change } },
       })),
-      // Here c_attn is (2, 2) instead of (2, 6).
+      // In this dict, c_attn is (2, 2) instead of (2, 6).
       ...[{}, { gelu: 'exact' }, { num_heads: 3 }, { eps: -1 }].map((change) => ({
         ...{ ...good, ...block, attrs: { ...block.attrs, ...change } },
       })),

@@ -1,4 +1,4 @@
-// `multihead/core`: the operations without modules and training, on a WebAssembly module of their own.
+// `multihead/core`: the operations without modules and training, with a separate WebAssembly module.
 
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';

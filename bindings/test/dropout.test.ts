@@ -6,7 +6,7 @@ import { filled } from './random_case.ts';
 import * as reference from './reference.ts';
 
 describe('Philox 4x32-10', () => {
-  // The known-answer tests of its authors' library, Random123.
+  // Known-answer tests of Random123, the library of Philox's authors.
   it.each([
     [
       [0, 0, 0, 0],
@@ -45,7 +45,7 @@ describe.each(builds)('dropout, %s', async (simd) => {
       mh.scope(() => {
         const { dropoutMask } = mh.attention(q, k, v, {
           dropout: { probability, seed },
-          // The mask covers hidden positions too.
+          // Hidden positions, which the mask covers too.
           causal: 'topLeft',
           return: ['dropoutMask'],
         });
@@ -77,7 +77,7 @@ describe.each(builds)('dropout, %s', async (simd) => {
         const deviation = (count: number) => Math.sqrt((probability * (1 - probability)) / count);
         const share = data.reduce((sum, kept) => sum + kept, 0) / size;
         expect(Math.abs(share - (1 - probability))).toBeLessThan(5 * deviation(size));
-        // Neighbours along j, i, h and b must both be kept with probability (1 − p)².
+        // Pairs of adjacent positions along j, i, h and b must both be kept with probability (1 − p)².
         for (const step of [1, 2, 4, n, n * n, 4 * n * n]) {
           let both = 0;
           for (let at = 0; at + step < size; at += 1)

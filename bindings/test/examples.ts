@@ -1,4 +1,4 @@
-// Code of Markdown files, run as a user of the package runs it.
+// Extracts code from Markdown files, and runs it as a user of the package would.
 
 import { execFile } from 'node:child_process';
 import { mkdir, mkdtemp, symlink, writeFile } from 'node:fs/promises';
@@ -15,7 +15,7 @@ const modules = join(bindings, '..', 'node_modules');
 export interface Block {
   readonly language: string;
   readonly code: string;
-  /** Where it begins and ends in the text. */
+  /** Position of the block in the text. */
   readonly begin: number;
   readonly end: number;
 }
@@ -29,7 +29,7 @@ export const blocksOf = (text: string): Block[] =>
     end: index + all.length,
   }));
 
-/** A new folder of a project in which the package is installed, with these files. */
+/** Makes a new project folder with these files and the package installed. */
 export async function projectWith(files: Record<string, string>): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'multihead-examples-'));
   await mkdir(join(folder, 'node_modules'));
@@ -40,7 +40,9 @@ export async function projectWith(files: Record<string, string>): Promise<string
   return folder;
 }
 
-/** Compiles files of a project with strict types into another folder of it; fails with the compiler's errors. */
+/**
+ * Compiles files of a project with strict types into another folder of the project; fails with the compiler's errors.
+ */
 export async function compile(folder: string, outDir: string, files: string[], options: string[]): Promise<void> {
   const always = ['--strict', '--target', 'es2022', '--lib', 'es2022,dom', '--outDir', outDir];
   await run(join(modules, '.bin', 'tsc'), [...always, ...options, ...files], { cwd: folder }).catch(
@@ -48,7 +50,7 @@ export async function compile(folder: string, outDir: string, files: string[], o
   );
 }
 
-/** Runs a compiled file; it must print nothing on standard error, and the results that the comments of its source state. */
+/** Runs a compiled file. It must print nothing on standard error, and the results in the comments of its source. */
 export async function printsWhatItStates(folder: string, file: string, source: string): Promise<void> {
   const { stdout, stderr } = await run(process.execPath, [file], { cwd: folder });
   // Some examples leave tensors undisposed, and the warning of the garbage collector may come at any time.

@@ -1,6 +1,6 @@
-// Allocation up to the limit of 4 GiB: blocks lie within the memory and do not overlap; once it is exhausted every call
-// throws E_MEMORY, and works again after something is freed. Most of the memory is never touched, so that the system
-// need not provide it.
+// Allocation up to the limit of 4 GiB: blocks lie within the memory and do not overlap. When memory is exhausted, every
+// call throws E_MEMORY, and works again after something is freed. Most of the memory is never touched, so that the
+// system need not provide it.
 
 import type { Multihead } from 'multihead';
 import { describe, expect, it, vi } from 'vitest';
@@ -77,7 +77,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     });
   });
 
-  /** The same with a separate memory. */
+  /** Runs attention in an instance with a separate memory. */
   async function attended(numbers: Float32Array): Promise<Float32Array> {
     const { mh } = await openBuild(simd);
     const x = mh.tensor([1, 2, 128, 16], numbers);
@@ -146,7 +146,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     for (let round = 0; round < 20; round += 1) {
       for (const [code, call] of calls) {
         const error = errorOf(call);
-        // Memory may run out even before a call has looked at its options.
+        // Memory may run out before a call has checked its options.
         expect([code, 'E_MEMORY'], error.message).toContain(error.code);
         expect(error.message.length).toBeGreaterThan(20);
       }

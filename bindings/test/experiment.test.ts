@@ -23,8 +23,8 @@ const lossesOf = (experiment: Experiment, steps: number): number[] =>
   Array.from({ length: steps }, () => experiment.step().loss);
 
 /**
- * From native runs: the hash of the held-out sequences 3 to 6, the losses of the first five steps, and then the loss
- * and the accuracy on 32 held-out sequences. tests/nn/training/experiments_test.cc has the same.
+ * Results of native runs: the hash of the held-out sequences 3 to 6, the losses of the first five steps, and then the
+ * loss and the accuracy on 32 held-out sequences. tests/nn/training/experiments_test.cc has the same numbers.
  */
 const native: [ExperimentKind, bigint, string, number[], number, number][] = [
   ['fourJobs', 1n, 'c7ac0ec89a53ca9c', [3.265669, 3.248696, 3.231584, 3.197686, 3.113999], 3.106198, 0.081531],
@@ -138,7 +138,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
         counted += 1;
       });
       expect(sum / counted).toBeCloseTo(evaluation.loss, 5);
-      // Attention to the previous token, from position 1 on, of head 3 in layer 1.
+      // Attention of head 3 in layer 1 to the previous token, from position 1 on.
       const weights = traces[1]?.weights?.data as Float32Array;
       let attention = 0;
       for (let sequence = 0; sequence < 2; sequence += 1) {
@@ -205,7 +205,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
       const error = errorOf(() => other.restore(another.checkpoint()));
       expect([error.code, error.argument, error.expected]).toEqual(['E_OPTION', argument, expected]);
     }
-    // Each tensor is read once, so that the one that is checked is the one that is loaded.
+    // Each tensor is read once, so that the checked and the loaded values are the same.
     let reads = 0;
     const changing = Object.defineProperty({ ...dict }, 'run.positions', {
       enumerable: true,
@@ -222,7 +222,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
       halves.dispose();
     }
     other.loadStateDict(after);
-    // A state without these, as of a trainer, is taken as one of this experiment's.
+    // A state without these tensors, such as a trainer's, is accepted as a state of this experiment.
     const { 'run.heads': heads, 'run.positions': positions, ...without } = dict;
     expect([heads, positions]).toMatchObject([{ shape: [1] }, { shape: [1] }]);
     const hostile = Object.defineProperty({ ...dict }, 'run.heads', {

@@ -1,5 +1,5 @@
 // Tensors that are left to the garbage collector. The tests run in separate processes: in a worker of Vitest, Node 20
-// sometimes stops running the finalisers of every FinalizationRegistry until the process ends.
+// sometimes stops running the finalizers of every FinalizationRegistry until the process ends.
 
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -8,7 +8,7 @@ import { describe, expect, it } from 'vitest';
 
 const cwd = fileURLToPath(new URL('..', import.meta.url));
 
-/** Runs a script that can use mh, collect() and warnings, and returns what it logs as JSON. */
+/** Runs a script that can use mh, collect() and warnings; returns its output as JSON. */
 async function inNode(script: string): Promise<unknown> {
   const prelude = `
     import { load } from 'multihead';
@@ -26,7 +26,7 @@ async function inNode(script: string): Promise<unknown> {
   return JSON.parse(stdout);
 }
 
-/** memory() after a script made its objects, and again after they were collected. */
+/** Returns memory() after a script made its objects, and again after they were collected. */
 const afterForgetting = (script: string): Promise<unknown> =>
   inNode(`
     (() => {${script}})();

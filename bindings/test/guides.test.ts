@@ -1,4 +1,5 @@
-// The guides: the blocks of each are one program, which passes a strict type check and prints the results that it states.
+// The guides: the blocks of each guide form one program, which passes a strict type check and prints the stated
+// results.
 
 import { readFile, readdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -17,13 +18,13 @@ const guides = await Promise.all(
   }),
 );
 
-/** A safetensors file of a GPT-2 with two layers of 12 heads, and room for the token ids of the guide. */
+/** A safetensors file of a GPT-2 with two layers of 12 heads, and a vocabulary for the guide's token ids. */
 function smallGpt2(): Uint8Array {
   const width = 96;
   const shapes: Record<string, number[]> = { 'wte.weight': [4000, width], 'wpe.weight': [64, width], 'ln_f.weight': [width], 'ln_f.bias': [width] };
   const layer = { ln_1: [width], 'attn.c_attn': [width, 3 * width], 'attn.c_proj': [width, width], ln_2: [width], 'mlp.c_fc': [width, 4 * width], 'mlp.c_proj': [4 * width, width] };
   for (const index of [0, 1]) {
-    shapes[`h.${index}.attn.bias`] = [1, 1, 64, 64]; // a buffer that published files have, and no parameter
+    shapes[`h.${index}.attn.bias`] = [1, 1, 64, 64]; // a buffer in published files that is not a parameter
     for (const [name, shape] of Object.entries(layer)) {
       shapes[`h.${index}.${name}.weight`] = shape;
       shapes[`h.${index}.${name}.bias`] = shape.slice(-1);

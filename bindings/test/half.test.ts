@@ -27,7 +27,7 @@ describe.each<HalfDType>(['f16', 'bf16'])('%s', (dtype) => {
   });
 
   it('rounds a float to nearest, ties to even', () => {
-    // For each two neighbours: their midpoint, and the floats next to it.
+    // Midpoints of all adjacent numbers, and the floats next to each midpoint.
     const middles: number[] = [];
     for (let bits = 0; bits < 0x7fff; bits += 1) {
       const [low, high] = [decode(bits, dtype), decode(bits + 1, dtype)];

@@ -1,8 +1,8 @@
-// Half-precision numbers by arithmetic on their values; the bits of floats are not used.
+// Half-precision numbers by arithmetic on their values, without the bits of floats.
 
 import type { FloatDType, HalfDType } from 'multihead';
 
-/** Fraction bits, smallest exponent of a normal number, and the first number beyond the largest. */
+/** Number of fraction bits, smallest exponent of a normal number, and the first number above the largest. */
 const formats = {
   f16: { fraction: 10, least: -14, beyond: 2 ** 16 },
   bf16: { fraction: 7, least: -126, beyond: 2 ** 128 },

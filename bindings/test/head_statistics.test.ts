@@ -7,7 +7,7 @@ import { maxDifference } from './reference.ts';
 const mean = (values: number[]): number =>
   values.length === 0 ? 0 : values.reduce((a, b) => a + b) / values.length;
 
-/** The statistics by their definitions, in float64. */
+/** Computes the statistics by their definitions, in float64. */
 function expected(
   weights: Float32Array,
   [batch, heads, queries, keys]: readonly [number, number, number, number],

@@ -1,5 +1,5 @@
 // Calls with randomly altered arguments: each gives a MultiheadError or the right result, leaves nothing allocated, and
-// other calls then return the same bits as before. MULTIHEAD_RANDOM_CASES sets the number of cases.
+// does not change the bits of later calls. MULTIHEAD_RANDOM_CASES sets the number of cases.
 
 import {
   gpt2Config,
@@ -23,7 +23,7 @@ vi.spyOn(console, 'warn').mockImplementation(() => {});
 
 const calls = caseCount(3000);
 
-/** Arguments as trees of plain objects, any part of which may be replaced. */
+/** A call with its arguments as a tree of plain objects, any part of which may be replaced. */
 interface Verb {
   arguments(): unknown[];
   call(...args: never[]): unknown;
@@ -42,7 +42,7 @@ function isResource(value: unknown): value is Resource {
   }
 }
 
-/** All numbers of a result, as text. */
+/** Formats all numbers of a result as text. */
 function digest(result: unknown, depth = 0): string {
   if (typeof result !== 'object' || result === null || depth > 4) return String(result);
   if (ArrayBuffer.isView(result)) {
@@ -63,7 +63,7 @@ function disposeAll(result: unknown, depth = 0): void {
   else if (!ArrayBuffer.isView(result)) for (const each of Object.values(result)) disposeAll(each, depth + 1);
 }
 
-/** The calls of one instance. Objects that they use are made again if a case has disposed them. */
+/** Makes the calls of one instance. Remakes objects that a case has disposed. */
 function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => string; keep: () => void } {
   const r = random(5);
   const plain = (...shape: number[]) => filled(r, ...shape);
@@ -164,7 +164,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     return mh.trainer(own, { learningRate: 0.01 });
   };
   const trainer = () => kept('trainer', newTrainer);
-  /** A trainer for each call: its memory grows with what it is given. */
+  /** Makes a new trainer for each call, because a trainer's memory grows with its largest call. */
   const training = <R>(use: (trainer: Trainer) => R): R => {
     using fresh = newTrainer();
     return use(fresh);
@@ -254,7 +254,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       }],
       call: (config) => mh.multiHeadAttention(config),
     },
-    // Altered parameters may be valid. Other verbs need them as they were.
+    // Reload the parameters: altered ones may be valid, and other calls need the original values.
     loadStateDict: {
       arguments: () => [parameters],
       call: (dict) => {
@@ -418,7 +418,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     return { shape: [1, 2, 3], data: sums.toFloat32() };
   });
 
-  /** Every operation once, on tensors and caches that no case can reach. */
+  /** Calls every operation once, on tensors and caches that no case can reach. */
   const bird = mh.createCache({ kvHeads: 2, headDim: 4, capacity: 8 });
   bird.append(k, v);
   const flown = mh.prepare({ q: q.shape, keys: 5, causal: 'bottomRight' });
@@ -442,7 +442,7 @@ function change(r: Random, args: unknown[], mh: Multihead, other: Multihead): { 
   const places = placesIn(args);
   const place = r.pick(places);
   const { holder, name } = place;
-  // A trap goes on a part inside an argument: the test itself reads the properties of the list of arguments.
+  // Set traps only inside an argument, because the test itself reads the list of arguments.
   const inside = places.filter((each) => each.holder !== (args as unknown));
   const inner = inside.length > 0 ? r.pick(inside) : undefined;
   const victims = places.map((each) => each.holder[each.name]).filter(isResource);
@@ -464,7 +464,7 @@ function change(r: Random, args: unknown[], mh: Multihead, other: Multihead): { 
 }
 const smallest = { shape: [1, 1, 1, 1], data: new Float32Array(1) };
 
-/** The result of a call, or the error that it throws. */
+/** Returns the result of a call, or the error that it throws. */
 function outcomeOf(call: () => unknown): { error?: MultiheadError; result?: unknown } {
   try {
     return { result: call() };

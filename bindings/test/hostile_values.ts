@@ -1,9 +1,9 @@
-// Values that a caller may pass by mistake: of every type, altered, detached, or running code when they are read.
+// Values that a caller may pass by mistake: of any type, altered, detached, or with getters that run code.
 
 import type { Multihead } from 'multihead';
 import type { Random } from './random.ts';
 
-/** The caller's code, which runs when its argument is read. */
+/** Code of the caller that runs when its argument is read. */
 export type Trap = () => void;
 
 const passing = (target: object, trap: Trap): object =>
@@ -56,7 +56,7 @@ const cyclic: Record<string, unknown> = {};
 cyclic['data'] = cyclic;
 cyclic['shape'] = [cyclic];
 
-/** Values that are made anew for each call, because some can be used only once. */
+/** Makes a new value for each call, because some values can be used only once. */
 export function hostileValue(r: Random, mh: Multihead, other: Multihead): unknown {
   const small = [0, -0, -1, 1, 2, 3, 7, 0.5, -2.5, NaN, Infinity, -Infinity, 5e-324, 1e-40];
   const large = [255, 65_536, 2 ** 31 - 1, 2 ** 31, 2 ** 32, 2 ** 32 + 1, 2 ** 53, 1e308, -(2 ** 31)];
@@ -162,7 +162,7 @@ export function copied<T>(tree: T): T {
   ) as T;
 }
 
-/** Makes reading `place` run `trap`. */
+/** Makes every read of `place` run `trap`. */
 export function setTrap({ holder, name }: Place, trap: Trap): void {
   const value = holder[name];
   const get = (): unknown => {
@@ -172,7 +172,7 @@ export function setTrap({ holder, name }: Place, trap: Trap): void {
   Object.defineProperty(holder, name, { get, enumerable: true, configurable: true });
 }
 
-/** Replaces a value by an equivalent one: another kind of object with the same contents. */
+/** Replaces a value by another kind of object with the same contents. */
 export function disguise(r: Random, { holder, name }: Place): void {
   const value = holder[name];
   const ways: (() => void)[] = [() => setTrap({ holder, name }, () => {})];
@@ -181,7 +181,7 @@ export function disguise(r: Random, { holder, name }: Place): void {
     ways.push(() => (holder[name] = Object.freeze(value)));
     if (!Array.isArray(value)) {
       ways.push(() => (holder[name] = Object.assign(Object.create(null) as object, value)));
-      // Names of parameters, and of tensors and metadata in files, count only if they are own properties.
+      // Names of parameters, tensors and metadata count only as own properties, unlike names of options.
       const areOptions = Object.keys(value).every((each) => /^[a-z]{2,}$/i.test(each));
       if (areOptions) ways.push(() => (holder[name] = Object.create(value)));
     }

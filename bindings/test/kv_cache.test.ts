@@ -20,7 +20,7 @@ import * as reference from './reference.ts';
 
 const kinds = layouts.flatMap((layout) => dtypes.map((dtype) => [layout, dtype] as const));
 
-/** Options of attend(), and the same options for plain attention over the same keys. */
+/** Random options of attend(), and the equivalent options for plain attention over the same keys. */
 function randomAttend(r: Random, model: CacheModel, heads: number, queries: number) {
   const { batch } = model.config;
   const keys = model.longest;

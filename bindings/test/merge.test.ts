@@ -33,7 +33,7 @@ describe.each(builds)('mergeAttention, %s', async (simd) => {
       const whole = reference.attention(q, k, v, { sinks, causal: 'topLeft' });
       const cuts = [0, r.int(0, m), r.int(0, m), m].sort((a, b) => a - b);
       mh.scope(() => {
-        // Only one part gets the sink. In a part that starts with key j, query i is at position i − j.
+        // Gives the sink to only one part. In a part that starts with key j, query i is at position i − j.
         const parts = [0, 1, 2].map((at) => {
           const [from = 0, to = 0] = cuts.slice(at);
           return mh.attention(q, keysOf(k, from, to), keysOf(v, from, to), {
@@ -45,7 +45,7 @@ describe.each(builds)('mergeAttention, %s', async (simd) => {
         if (r.next() < 0.5) parts.reverse();
         const [a, b, c] = parts as [(typeof parts)[0], (typeof parts)[0], (typeof parts)[0]];
         expect(mh.mergeAttention(a, b)).toBe(a);
-        // A plain array is accepted for a part that is only read.
+        // A part that is only read may be a plain array.
         mh.mergeAttention(a, {
           out: { shape: c.out.shape, data: c.out.data.slice() },
           lse: { shape: c.lse.shape, data: c.lse.data.slice() },

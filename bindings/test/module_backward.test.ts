@@ -1,4 +1,4 @@
-// MultiHeadAttention.backward() against finite differences of the definition in float64; and bad arguments.
+// Compares MultiHeadAttention.backward() with finite differences of the definition in float64; and tests bad arguments.
 
 import type { ForwardOptions, MultiHeadAttentionConfig, PlainTensor } from 'multihead';
 import { describe, expect, it } from 'vitest';
@@ -13,7 +13,7 @@ type Inputs = Record<'query' | 'key' | 'value', PlainTensor>;
 interface Case {
   readonly config?: Partial<MultiHeadAttentionConfig>;
   readonly options?: ForwardOptions;
-  /** The inputs that are given besides the query. */
+  /** Inputs in addition to the query. */
   readonly given?: readonly ('key' | 'value')[];
 }
 

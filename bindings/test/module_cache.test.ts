@@ -31,13 +31,13 @@ function slice<A extends Float32Array | Uint8Array>(
   return { shape: shape.map((each, index) => (index === axis ? count : each)), data: part };
 }
 
-/** The part of scores (…, N, N) for n new tokens after `done` earlier ones: their rows, and the keys so far. */
+/** Selects the part of scores (…, N, N) for n new tokens after `done` earlier ones: their rows, and the keys so far. */
 function rowsSeen<A extends Float32Array | Uint8Array>(x: Plain<A>, done: number, n: number) {
   const rank = x.shape.length;
   return slice(slice(x, rank - 2, done, n), rank - 1, 0, done + n);
 }
 
-/** A random layout that the module supports, with capacity for that many tokens. */
+/** A random layout that the module supports, with capacity for this many tokens. */
 function randomStorage(
   r: Random,
   config: ModuleConfig,
@@ -53,7 +53,7 @@ function randomStorage(
   };
 }
 
-/** Random options of step() for all tokens at once: full masks, from which each step takes its rows. */
+/** Random options of step() for all tokens at once: each step takes its rows from full masks. */
 function randomOptions(
   r: Random,
   { numHeads, headDim }: ModuleConfig,
@@ -112,7 +112,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
           const twin = module.createCache(storage);
           const size = expected.data.reduce((most, y) => Math.max(most, Math.abs(y)), 1);
 
-          /** A step of n tokens, compared with the same rows of one pass. */
+          /** Runs a step of n tokens, and compares it with the same rows of one pass. */
           const step = (n: number): void => {
             const done = cache.length;
             const where = `tokens ${done} to ${done + n - 1}, ${label}`;
@@ -143,7 +143,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
               }
               expect(result.trace.weights.data, where).toEqual(result.weights.data);
               expect(laidOut(result.trace.output).data, where).toEqual(result.output.data);
-              // Neither trace nor weights change the output.
+              // Trace and weights do not change the output.
               const plain = module.step(part, twin, stepOptions);
               expect(plain.output.data, where).toEqual(result.output.data);
               expect(plain.trace).toBeUndefined();

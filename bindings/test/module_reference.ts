@@ -1,4 +1,4 @@
-// Every step of the multi-head attention module in float64, written from SEMANTICS with reference.ts.
+// Computes every step of the multi-head attention module in float64, from SEMANTICS and with reference.ts.
 
 import type {
   ForwardOptions,
@@ -44,7 +44,7 @@ function rows(
   return { shape: [count, ...tensor.shape.slice(1)], data };
 }
 
-/** Inputs are batch-first, (B, N, width). Options are those of a call; PyTorch's mask may be (B · H, N_q, N_k). */
+/** Inputs are batch-first, (B, N, width). Options of a call; PyTorch's mask may be (B · H, N_q, N_k). */
 export interface ModuleCase {
   readonly config: ModuleConfig;
   readonly dict: Readonly<Record<string, PlainTensor>>;
@@ -126,7 +126,7 @@ export function module({ config, dict, query, key, value, options }: ModuleCase)
   };
   const query4 = { shape: qHeads.shape, data: prepared(qHeads, 'q') };
   const preparedKeys = prepared(kHeads, 'k');
-  // Keys beyond the lengths are neither normalised nor rotated.
+  // Restores keys beyond the lengths, which are neither normalized nor rotated.
   options.kvLengths?.forEach((length, b) => {
     for (let row = b * kvHeads * keys; row < (b + 1) * kvHeads * keys; row += 1) {
       if (row % keys < length) continue;
@@ -153,7 +153,7 @@ export function module({ config, dict, query, key, value, options }: ModuleCase)
     dropout,
     mask,
     bias: scoreBias,
-    // With appended keys, the mask already covers the lengths.
+    // With appended keys, the mask already includes the lengths.
     kvLengths: appended.length === 0 ? options.kvLengths : undefined,
   });
 
@@ -197,7 +197,7 @@ export function module({ config, dict, query, key, value, options }: ModuleCase)
   return steps;
 }
 
-/** The output of every head alone: z_h·W_Oʰ. */
+/** Computes the output of each head alone: z_h·W_Oʰ. */
 function headShares(
   merged: reference.Plain,
   outProj: reference.Plain,
@@ -226,11 +226,11 @@ interface Extents {
   readonly heads: number;
   readonly queries: number;
   readonly keys: number;
-  /** All keys, with the appended ones, which every query sees and which have no bias. */
+  /** Number of keys including the appended ones, which every query sees and which have no bias. */
   readonly all: number;
 }
 
-/** One mask and one bias (B, H, N_q, N) that combine all masks and biases of the call. */
+/** Combines all masks and biases of the call into one mask and one bias (B, H, N_q, N). */
 function masks({ options, window, batch, heads, queries, keys, all }: Extents) {
   // With scores of 0, the masked scores of attention() are its combined mask and bias.
   const empty = (count: number) => ({ shape: [batch, heads, count, 0], data: [] });

@@ -140,11 +140,11 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       const given = { embedDim: 16, numHeads: heads, headDim };
       const module = makeModule(given, parameters(r, resolved(given)));
       const x = filled(r, batch, tokens, 16);
-      // Each option alone (with lengths, which some of them need), and all together.
+      // Tests each option alone (with lengths, which some options need), and all together.
       const alone = names.map((name) => ({ kvLengths: every.kvLengths, [name]: every[name] }));
       for (const options of [...alone, every]) {
         const { trace } = module.forward(x, { ...(options as object), trace: true });
-        // The heads in the trace are already normalised and rotated.
+        // The heads in the trace are already normalized and rotated.
         const { qkNorm: _norm, rope: _rope, ...rest } = options as typeof every;
         const { out, weights, captures } = mh.attention(trace.qHeads, trace.kHeads, trace.vHeads, {
           ...rest,

@@ -1,4 +1,4 @@
-// Options are copied once: without what somebody has added to Object.prototype, and no more of them than one call may have.
+// Options are copied once, without additions to Object.prototype, and only up to a limit per call.
 
 import { load } from 'multihead';
 import { expect, it } from 'vitest';

@@ -1,4 +1,4 @@
-// The build's last step: functions in an order that gzip finds more repeats in.
+// The build's last step, which reorders functions so that gzip finds more repeats.
 
 import { readFileSync } from 'node:fs';
 import { gzipSync } from 'node:zlib';
@@ -12,7 +12,7 @@ const { orderFunctions } = (await import(
 const section = (id: number, ...content: number[]): number[] => [id, content.length, ...content];
 const name = (text: string): number[] => [text.length, ...new TextEncoder().encode(text)];
 
-/** Function 0 is imported. The largest, and so the first afterwards, is 4. */
+/** Function 0 is imported. Function 4 is the largest, and therefore comes first afterwards. */
 const small = new Uint8Array([
   ...[0, 0x61, 0x73, 0x6d, 1, 0, 0, 0],
   ...section(1, 2, 0x60, 1, 0x7f, 1, 0x7f, 0x60, 0, 0), // (i32) -> i32, () -> ()

@@ -1,4 +1,4 @@
-// The package as npm would publish it, installed and used by another project.
+// The package in the form that npm would publish, installed and used by another project.
 
 import { execFile } from 'node:child_process';
 import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
@@ -28,7 +28,7 @@ interface Bill {
   components: { name: string; version: string }[];
 }
 
-/** The modules that a program calls: see native/dev/packages/sources.mjs. */
+/** Modules that a program calls: see native/dev/packages/sources.mjs. */
 interface Modules {
   load: string[];
   createPool?: string;
@@ -41,7 +41,7 @@ interface Sources {
   required(text: string): string;
 }
 
-/** A module of `npm run try-packages`. */
+/** Imports a module of `npm run try-packages`. */
 async function inPackages<Module>(name: string): Promise<Module> {
   const { href } = new URL(`../../native/dev/packages/${name}`, import.meta.url);
   return (await import(/* @vite-ignore */ href)) as Module;
@@ -70,7 +70,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   }, 120_000);
   afterAll(() => rm(folder, { recursive: true }));
 
-  /** Fails if a strict project has errors, in library files too. */
+  /** Compiles a strict project; fails if it or its library files have errors. */
   async function expectTypes(...args: string[]): Promise<void> {
     const checks = ['--strict', '--exactOptionalPropertyTypes', '--noUncheckedIndexedAccess', '--skipLibCheck', 'false'];
     const strict = [...checks, '--noEmit', '--target', 'es2022', '--module', 'nodenext', '--types', ''];
@@ -152,14 +152,14 @@ describe('the packed package', { timeout: 120_000 }, () => {
       if (!/\.m?js$/.test(name)) continue;
       const text = await readFile(join(root, 'dist', name), 'utf8');
       expect(text, name).not.toMatch(/\beval\s*\(|new Function\b/);
-      // Bundlers for browsers would take the glue's for a wish for a polyfill, or for a file.
+      // Bundlers for browsers would react to these words in the glue with a polyfill or an extra file.
       if (name === 'glue.js') expect(text).not.toMatch(/\bprocess\b|import\.meta/);
     }
   });
 
   it('passes publint and attw', async () => {
     await run(bin('publint'), [root, '--strict'], { env: quietly });
-    // How a .wasm is imported, and with which types, is up to the bundler.
+    // Excludes the .wasm files, because each bundler decides how they are imported and typed.
     const excluded = ['--exclude-entrypoints', 'relaxed.wasm', 'simd128.wasm', 'core-relaxed.wasm', 'core-simd128.wasm'];
     await run(bin('attw'), [tarball, '--profile', 'esm-only', ...excluded], { env: quietly });
   });
@@ -353,7 +353,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       await trainer.update({ signal: null });`;
     await writeFile(join(folder, 'bare.ts'), types);
     await expectTypes('--lib', 'es2022', 'bare.ts');
-    // Where there is a type of the platform, it is the type.
+    // If the platform's type exists, declarations use it.
     const dom = `
       import { load } from 'multihead';
       const { signal } = new AbortController();
@@ -402,7 +402,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     expect(await ran('import.mjs')).toMatch(/^ok (relaxed|simd128)\n$/);
     expect(await ran('require.cjs')).toMatch(/^ok (relaxed|simd128)\n$/);
 
-    // Without the package's files beside it, the bundle contains the simd128 build, and the script of the workers.
+    // A bundle without the package's files next to it contains the simd128 build and the script of the workers.
     const alone = await mkdtemp(join(tmpdir(), 'multihead-alone-'));
     for (const [modules, platform] of [[FILES, 'node'], [INLINE, 'browser']] as const) {
       await writeFile(join(folder, 'entry.mjs'), call(modules) + calling);
@@ -443,7 +443,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     const { NODE_ENV: _, ...env } = quietly;
     const { stderr } = await run(bin('vite'), ['build', '--logLevel', 'warn'], { cwd: site, env });
     expect(stderr).toBe('');
-    // In the default format, iife, there can be no import() in it.
+    // The default format, iife, does not allow import() in it.
     await mkdir(join(folder, 'worker-site'));
     // An iife cannot have the top-level await of the example.
     const worker = "import { load } from 'multihead'; load().then((mh) => postMessage(mh.backend.simd));";

@@ -1,5 +1,5 @@
 // Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011), and the rule
-// for which weights dropout keeps; both written from their documentation.
+// that selects the weights that dropout keeps; both written from their documentation.
 
 type Four = [number, number, number, number];
 
@@ -22,7 +22,10 @@ export function philox4x32(counter: Four, key: readonly [number, number]): Four 
   return [c0, c1, c2, c3];
 }
 
-/** Whether dropout keeps weight (b, h, i, j), by the formula in the documentation of `Dropout`. */
+/**
+ * Returns a function that is true if dropout keeps weight (b, h, i, j), by the formula in the documentation of
+ * `Dropout`.
+ */
 export function keepsWeights(probability: number, seed: bigint) {
   const threshold = Math.round(Math.fround(probability) * 2 ** 32);
   const key = [Number(seed & 0xffff_ffffn), Number(seed >> 32n)] as const;

@@ -259,7 +259,7 @@ describe('workers that the caller makes', () => {
   const threads = createRequire(import.meta.url)('node:worker_threads') as { Worker: typeof Worker };
   const script = new URL(import.meta.resolve('multihead/pool_worker.js'));
   const make = () => new threads.Worker(script);
-  /** A worker as browsers have them, whose class takes an address of a policy alone. */
+  /** A browser-like worker whose class accepts only an address made by a policy. */
   class BrowserWorker {
     onmessage: ((event: { data: unknown }) => void) | null = null;
     onerror: ((event: { message?: string }) => void) | null = null;

@@ -1,4 +1,4 @@
-// How arguments travel to workers: options mean to a pool what they mean to `mh`, whatever kind of object they are.
+// Transfer of arguments to workers: options have the same meaning in a pool as in `mh`, for any kind of object.
 
 import { load, type Multihead } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
@@ -28,7 +28,7 @@ class OfAClass {
     return 'not an option';
   }
 }
-/** The same options, as different objects. */
+/** Different objects with the same options. */
 const kinds: [string, () => object][] = [
   ['a plain object', () => ({ causal: 'topLeft' })],
   ['a getter of a class', () => new OfAClass()],

@@ -1,4 +1,4 @@
-// The results of a pool have the bits of one thread, for every option and any number of workers.
+// Results of a pool are bit-identical to one thread, for every option and any number of workers.
 
 import { load, type AttentionOptions, type Multihead } from 'multihead';
 import { createPool, type Pool, type PoolOptions } from 'multihead/pool';
@@ -110,7 +110,7 @@ describe.each(['auto', 'messages'] as const)('out in the memory of an operand, e
 
   const r = random(11);
   const [q, k] = [filled(r, 1, 1, 200, 16), filled(r, 1, 1, 200, 16)];
-  /** Values with room behind them, in shared memory or not. */
+  /** Makes arrays with unused bytes after them, in shared memory or not. */
   const memoryOf = (Memory: typeof SharedArrayBuffer | typeof ArrayBuffer) => {
     const buffer = new Memory(4 * 2 * 3200);
     new Float32Array(buffer).set(r.floats(6400));

@@ -1,4 +1,4 @@
-// pool.attentionBackward(): the bits of one thread, for every option and any number of workers.
+// pool.attentionBackward() is bit-identical to one thread, for every option and any number of workers.
 
 import type { AttentionBackwardOptions, AttentionOptions, FloatDType, GradientName, Multihead, Tensor } from 'multihead';
 import type { Pool } from 'multihead/pool';

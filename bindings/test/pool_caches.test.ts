@@ -1,5 +1,4 @@
-// Caches in several workers, each of which has the keys and values of its heads: the bits of one thread, and how much
-// memory.
+// Caches in several workers, each with the keys and values of its heads: bit-identical to one thread; and their memory.
 
 import { load, type CacheAttendOptions, type KVCacheConfig, type Multihead, type TransformerConfig } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
@@ -16,7 +15,7 @@ const pools: Pool[] = [];
 beforeAll(async () => {
   mh = await load();
   for (const workers of [1, 2, 3, 5]) pools.push(await createPool({ workers }));
-  // Objects have one worker there.
+  // With messages, an object lives in one worker.
   pools.push(await createPool({ workers: 3, exchange: 'messages' }));
 });
 afterAll(() => pools.forEach((pool) => pool.dispose()));

@@ -1,4 +1,5 @@
-// Workers that end: each is reported with the call that it ran, and replaced; no call hangs, and nothing is left behind.
+// Workers that end: each is replaced, and the error is reported by the call that it ran; no call hangs, and nothing is
+// left behind.
 
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -208,7 +209,7 @@ describe('workers that share an object', () => {
   });
 });
 
-/** Memory of this process after a garbage collection. Threads that end free theirs a little later. */
+/** Measures the memory of this process after a garbage collection. Ended threads free their memory a little later. */
 async function memory(): Promise<{ heap: number; buffers: number; rss: number }> {
   setFlagsFromString('--expose-gc');
   const collect = runInNewContext('gc') as () => void;
@@ -223,7 +224,7 @@ async function memory(): Promise<{ heap: number; buffers: number; rss: number }>
 type Arrays = { readonly data: Float32Array; readonly shape: readonly number[] };
 const plain = ({ data, shape }: Arrays) => ({ data: data.slice(), shape });
 
-/** Calls of all kinds that are divided, lent something, or of objects; with what one thread gives. */
+/** Calls of all kinds (divided, with transferred buffers, of objects), each with the expected result of one thread. */
 const kindsOf = (pool: Pool) => mh.scope((): [run: () => Promise<object>, expected: object][] => {
   const all = { workers: 'all' } as const;
   const { q, k, v } = small;
@@ -289,7 +290,7 @@ const kindsOf = (pool: Pool) => mh.scope((): [run: () => Promise<object>, expect
   return Object.entries(calls).map(([name, run]) => [run, copied(expected[name as keyof typeof calls])]);
 });
 
-/** Results with copies in place of tensors. */
+/** Replaces tensors in results by copies. */
 function copied<T>(value: T): T {
   if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return value;
   if ('dispose' in value) return plain(value as unknown as Arrays) as T;
@@ -297,7 +298,7 @@ function copied<T>(value: T): T {
   return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, copied(each)])) as T;
 }
 
-// A thousand of each take some minutes.
+// A thousand rounds of each kind take some minutes.
 const rounds = Number(process.env['MULTIHEAD_KILL_ROUNDS'] ?? 60);
 
 describe.each(['auto', 'messages'] as const)('a random worker ends under load, exchange: %s', (exchange) => {
@@ -327,14 +328,14 @@ describe.each(['auto', 'messages'] as const)('a random worker ends under load, e
       if (round === Math.floor(rounds / 3)) before = await memory();
     }
     expect([ok > rounds, lost > 0]).toEqual([true, true]);
-    // Else the last one to end could still take a call along.
+    // Wait for the last worker to end, because its end could still reject a later call.
     await ended;
     await until(() => running.size === 2 && pool.backend.workers === 2);
     await attention(pool);
     for (const { live } of await Promise.all([pool.memory(), pool.memory()])) expect(live).toBe(0);
     let after = await memory();
     const grown = (what: keyof typeof after): number => (after[what] - (before?.[what] ?? 0)) / 2 ** 20;
-    // A busy machine is late to end threads, each of which holds 4 MiB for every object that it shared.
+    // On a busy machine, threads end late, and each holds 4 MiB for every shared object.
     for (let again = 0; again < 20 && grown('buffers') > 10; again += 1) after = await memory();
     expect(grown('heap')).toBeLessThan(10);
     expect(grown('buffers')).toBeLessThan(10);

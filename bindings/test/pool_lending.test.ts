@@ -1,4 +1,4 @@
-// Calls with { transfer: true }: what becomes of the caller's buffers.
+// Calls with { transfer: true }: which buffers are transferred, and how they come back.
 
 import { load, type Multihead } from 'multihead';
 import { createPool, type Pool, type PoolOptions } from 'multihead/pool';
@@ -34,7 +34,7 @@ const operands = (queries = 40) => ({
 });
 const isDetached = ({ data }: Plain): boolean => data.length === 0;
 
-/** Whole calls go to one worker, others to several. */
+/** Undivided calls go to one worker, others to several. */
 const kinds = [
   ['one worker, messages', { workers: 1, exchange: 'messages' }, true],
   ['three workers, messages', { workers: 3, exchange: 'messages', leastWork: 1 }, true],
@@ -54,7 +54,7 @@ describe.each(kinds)('%s', (_, options, transfers) => {
     sameResults(results, expected, 'attention');
     for (const [name, each] of before) expect(lent[name as 'q'].data, name).toEqual(each.data);
     expect(lent.mask?.data).toHaveLength(1600);
-    // And again, with what came back.
+    // Call again with the returned buffers.
     const again = await pool.attention(lent.q, lent.k, lent.v, { mask: lent.mask as never, return: ['lse'], transfer: true });
     sameResults({ out: again.out, lse: again.lse }, expected, 'again');
 

@@ -1,4 +1,4 @@
-// Objects that live in workers, in one or in a team: the bits of one thread, and no object is left behind.
+// Objects that live in one worker or in a team: results are bit-identical to one thread, and no object is left behind.
 
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -27,7 +27,7 @@ function sameBits(actual: PlainTensor | undefined, expected: Tensor | PlainTenso
   expect(bytesOf(actual as PlainTensor).equals(bytesOf(expected as PlainTensor))).toBe(true);
 }
 
-/** With a hash in place of each array: comparing large ones takes Vitest seconds. */
+/** Replaces each array by a hash, because Vitest takes seconds to compare large arrays. */
 const hashed = (value: unknown): string =>
   JSON.stringify(value, (_, each: unknown) =>
     each instanceof Float32Array ? createHash('sha256').update(each).digest('hex') : each,

@@ -1,4 +1,4 @@
-// Pools of several numbers of workers, and the comparison of their results with those of one thread.
+// Pools with several numbers of workers, and the comparison of their results with one thread.
 
 import type { Simd, Tensor } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
@@ -12,7 +12,7 @@ const bytesOf = ({ buffer, byteOffset, byteLength }: ArrayBufferView): Buffer =>
 
 const isTensor = (value: object): value is { data: ArrayBufferView; shape: readonly number[] } => 'data' in value && 'shape' in value;
 
-/** Compares the bits of all results: tensors, arrays and numbers, by their names. */
+/** Compares the bits of all results by name: tensors, arrays and numbers. */
 export function sameResults(actual: unknown, expected: unknown, label: string): void {
   if (ArrayBuffer.isView(expected)) {
     expect(ArrayBuffer.isView(actual) && bytesOf(actual).equals(bytesOf(expected)), label).toBe(true);
@@ -38,8 +38,8 @@ function free(result: unknown): void {
 }
 
 /**
- * Compares a call of one thread, whose results it frees, with that of a pool: their results, or the messages of their
- * errors. Gives whether there were results.
+ * Compares a call on one thread, whose results it frees, with the same call of a pool: their results, or the messages
+ * of their errors. Returns true if there were results.
  */
 export async function sameOfBoth(local: () => unknown, remote: () => Promise<unknown>, label: string): Promise<boolean> {
   let expected: unknown;
@@ -55,14 +55,14 @@ export async function sameOfBoth(local: () => unknown, remote: () => Promise<unk
   return true;
 }
 
-/** With 1, 2, 3 and 5 workers, by both exchanges. Even small calls are divided. */
+/** Opens pools with 1, 2, 3 and 5 workers, with both exchanges. The pools divide even small calls. */
 export function openPools(simd: Simd): Promise<Pool[]> {
   const open = (workers: number, exchange: 'auto' | 'messages') =>
     createPool({ workers, simd, exchange, leastWork: 1 });
   return Promise.all([open(1, 'auto'), open(2, 'messages'), open(3, 'auto'), open(5, 'messages')]);
 }
 
-/** One pool after the other. */
+/** Runs `body` on one pool after the other. */
 export async function inEach(pools: readonly Pool[], body: (pool: Pool, label: string) => Promise<void>): Promise<void> {
   for (const pool of pools) await body(pool, `${pool.backend.workers} workers`);
 }

@@ -1,5 +1,5 @@
-// pool.scores(): when its operands are read, what it prepares, and workers that end while it runs. Its results are
-// compared with those of one thread in pool_attention.test.ts and pool_verbs.test.ts.
+// pool.scores(): when it reads its operands, how far it computes ahead, and workers that end while it runs.
+// pool_attention.test.ts and pool_verbs.test.ts compare its results with one thread.
 
 import { load, type Multihead, type ScoreRows } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';

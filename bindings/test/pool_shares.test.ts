@@ -1,4 +1,4 @@
-// Workers that hold a share of the parameters of a module or model each: the bits of one thread, and how much memory.
+// Workers that each hold a share of a module's parameters: results are bit-identical to one thread; and their memory.
 
 import { load, type Multihead, type MultiHeadAttentionConfig, type PlainTensor, type TransformerConfig } from 'multihead';
 import { createPool, type Pool, type PoolTransformer } from 'multihead/pool';
@@ -18,7 +18,10 @@ beforeAll(async () => {
 });
 afterAll(() => pools.forEach((pool) => pool.dispose()));
 
-/** Wide enough that most of its matrices are divided. Heads need not be a multiple of the workers. */
+/**
+ * A module wide enough that most of its matrices are divided. The number of heads need not be a multiple of the
+ * workers.
+ */
 function wideModule(r: Random): MultiHeadAttentionConfig {
   const numKvHeads = r.int(1, 4);
   const numHeads = numKvHeads * r.pick([1, 2, 3]);
@@ -70,7 +73,7 @@ describe.each([1, 2, 3, 5])('in %s workers', (workers) => {
       };
       await forward();
       sameResults(await remote.stateDict(), local.stateDict(), label);
-      // From here on every worker has all parameters.
+      // backward() gives every worker all parameters.
       const d = filled(r, 2, rows, config.outDim);
       const { parameters: ofParameters, ...gradients } = local.backward(inputs, d);
       const { parameters: theirs, ...others } = await remote.backward(inputs, d);
@@ -151,7 +154,7 @@ test('a load copies parameters once, and workers hold a share each', async () =>
   const bytes = bytesOf(dict);
   const { heap } = mh.memory();
   model.dispose();
-  // What the model before it has left is room for one copy. The memory grows by a fifth at least.
+  // The disposed model has left free memory for one copy, and memory grows by at least a fifth.
   const next = mh.transformer(large);
   next.loadStateDict(dict);
   expect(mh.memory().heap - heap).toBeLessThan(0.5 * bytes);
@@ -189,7 +192,7 @@ test('a load that is refused, in part or by all workers, changes nothing', async
   const aborted = model.loadStateDict(dict, { signal: AbortSignal.abort() } as never);
   expect((await rejectionOf(aborted)).code).toBe('E_ABORTED');
   sameResults({ logits: (await model.forward(tokens)).logits }, { logits }, 'after an aborted load');
-  // A load that has begun ends, and what waits for it is refused.
+  // A load that has begun completes; calls that wait for it are rejected.
   const calls = [model.loadStateDict(dict), rejectionOf(model.forward(tokens))] as const;
   model.dispose();
   await calls[0];

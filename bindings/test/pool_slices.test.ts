@@ -1,4 +1,4 @@
-// Ranges of the leading axes of tensors, which a pool sends to its workers.
+// Slices along the leading axes of tensors, which a pool sends to its workers.
 
 import { expect, test } from 'vitest';
 import { sliceOf, swapped, writeSlice } from '../src/pool_slices.ts';

@@ -1,18 +1,18 @@
-// The threads that pools start in Node, for tests that end them from outside.
+// Gives tests access to the threads that pools start in Node, to end them from outside.
 
 import { createRequire } from 'node:module';
 import type { Worker } from 'node:worker_threads';
 
 const threads = createRequire(import.meta.url)('node:worker_threads') as { Worker: typeof Worker };
 
-/** Those that run. The class is replaced, since a pool gives no access to its threads. */
+/** Running threads. The Worker class is replaced to record them, because a pool gives no access to its threads. */
 export const running = new Set<Worker>();
 
 const Original = threads.Worker;
 /** Set to make every new thread fail. */
 export const sabotage: { script: string | undefined; refuse: Error | undefined; unreadable: boolean } = {
   ...{ script: undefined, refuse: undefined },
-  /** Every message to a thread has a detached array, which Node 20 takes, and the thread cannot read. */
+  /** Adds a detached array to every message to a thread. Node 20 sends it, but the thread cannot read it. */
   unreadable: false,
 };
 
@@ -38,7 +38,7 @@ export async function until(condition: () => boolean): Promise<void> {
   if (!condition()) throw new Error('not within five seconds');
 }
 
-/** The thread of the only worker. Threads of pools that were disposed may still be ending. */
+/** Returns the thread of the only worker. Threads of disposed pools may still be ending. */
 export async function onlyThread(): Promise<Worker | undefined> {
   await until(() => running.size === 1);
   return [...running][0];

@@ -1,5 +1,5 @@
-// Packed sequences in a pool, forward and backward: the bits of one thread, with sequences of all lengths, of which
-// long ones are divided.
+// Packed sequences in a pool, forward and backward: bit-identical to one thread for sequences of all lengths, including
+// long ones that are divided.
 
 import type { Multihead, VarlenGradientName, VarlenOptions } from 'multihead';
 import type { Pool } from 'multihead/pool';

@@ -1,5 +1,5 @@
-// Random calls of every operation that a pool has besides attention(), attentionVarlen() and their gradients: the bits of
-// one thread, or the same error, with 1, 2, 3 and 5 workers.
+// Random calls of every pool operation except attention(), attentionVarlen() and their gradients: bit-identical to one
+// thread, or the same error, with 1, 2, 3 and 5 workers.
 
 import {
   load,
@@ -22,13 +22,13 @@ const pools: Pool[] = [];
 beforeAll(async () => {
   mh = await load();
   for (const workers of [1, 2, 3, 5]) pools.push(await createPool({ workers, leastWork: 1 }));
-  // Objects have one worker there.
+  // With messages, an object lives in one worker.
   pools.push(await createPool({ workers: 3, leastWork: 1, exchange: 'messages' }));
 });
 afterAll(() => pools.forEach((pool) => pool.dispose()));
 
 const all = { workers: 'all' } as const;
-/** Of 128 and more rows a matrix is divided; other widths are not multiples of anything. */
+/** A matrix of at least 128 rows is divided; other widths have no special divisors. */
 const widths = [24, 65, 160, 200] as const;
 
 /** Compares one case in a pool; counts the calls that gave results. */
@@ -70,7 +70,7 @@ function modelConfig(r: Random): TransformerConfig {
 const tokensOf = (r: Random, count: number, vocabSize: number): Int32Array =>
   Int32Array.from({ length: count }, () => r.int(0, vocabSize - 1));
 
-/** Options that change what a forward pass computes. */
+/** Options that change the result of a forward pass. */
 const forwardOptions = (r: Random, heads: number, layers: number) => ({
   ...(chance(r, 0.3) && { training: true, dropoutSeed: 7n }),
   ...(chance(r, 0.3) && { heads: { scales: r.floats(heads * layers) } }),
@@ -147,7 +147,7 @@ const verbs: Record<string, Verb> = {
   async transformerBlock(pool, r, compare) {
     const config = blockConfig(r);
     const what = described(config);
-    // A block has no initialise(): these are the parameters of a model's only block.
+    // Takes the parameters of a one-layer model, because a block has no initialise().
     const model = mh.transformer({ ...config, numLayers: 1, vocabSize: 4 });
     model.initialise({ seed: 3 });
     const ofLayer = Object.entries(model.stateDict()).filter(([name]) => name.startsWith('layers.0.'));
@@ -260,7 +260,7 @@ const verbs: Record<string, Verb> = {
   },
 };
 
-/** Of each operation, in each pool. */
+/** Expected calls of each operation in each pool. */
 const usual: Record<string, number> = { transformer: 6, transformerBlock: 6, trainer: 4, experiment: 2 };
 
 describe.each(Object.entries(verbs))('%s', (name, verb) => {

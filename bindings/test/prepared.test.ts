@@ -1,4 +1,4 @@
-// mh.prepare() against mh.attention(), bit for bit, and bad arguments of run().
+// Compares mh.prepare() with mh.attention(), bit for bit; and tests bad arguments of run().
 
 import type { FloatDType, MultiheadErrorCode, PrepareOptions, Tensor } from 'multihead';
 import { describe, expect, it } from 'vitest';
@@ -138,7 +138,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
         const kvLengths = Int32Array.from(lengths);
         op.setKvLengths(kvLengths);
         expect(mh.memory()).toEqual(before);
-        // setKvLengths() has copied the array.
+        // Changing the array later has no effect, because setKvLengths() copies it.
         const given = kvLengths.slice();
         kvLengths.fill(-1);
         const now = { ...options, kvLengths: given };

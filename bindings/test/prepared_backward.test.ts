@@ -1,4 +1,4 @@
-// mh.prepareBackward() against mh.attentionBackward(), bit for bit, and bad arguments of run().
+// Compares mh.prepareBackward() with mh.attentionBackward(), bit for bit; and tests bad arguments of run().
 
 import type {
   AttentionGradients,
@@ -30,7 +30,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
   const filled = (shape: readonly number[], seed: number): Tensor =>
     mh.tensor(shape, random(seed).floats(product(shape)));
 
-  /** The inputs of a backward call of q, k and v with these options; they belong to the open scope. */
+  /** Makes the inputs of a backward call of q, k and v with these options; they belong to the open scope. */
   function inputsOf(options: MaskOptions, shape: readonly number[] = tiny, keyShape = shape) {
     const [q, k, v] = [filled(shape, 1), filled(keyShape, 2), filled(keyShape, 3)];
     const { out, lse } = mh.attention(q, k, v, { ...options, return: ['lse'] });
@@ -44,7 +44,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
     return { dQ, dK, dV } as Record<'dQ' | 'dK' | 'dV', Tensor>;
   };
 
-  /** Expects a run to give what attentionBackward() gives. */
+  /** Expects a run to return the results of attentionBackward(). */
   function expectEqual(inputs: Inputs, options: MaskOptions, run: (to: ReturnType<typeof outputsFor>) => object): void {
     mh.scope(() => {
       const expected = mh.attentionBackward(inputs, { ...options, return: ['dQ', 'dK', 'dV'] });

@@ -1,4 +1,4 @@
-// Words from outside as errors show them: short, on one line, and in their own order.
+// Text from outside in error messages: short, on one line, and in its own order.
 
 import { MultiheadError, readSafetensors, writeSafetensors, type SafetensorsSource } from 'multihead';
 import { describe, expect, it } from 'vitest';

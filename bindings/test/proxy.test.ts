@@ -1,4 +1,4 @@
-// Tensors and other objects behind a proxy, as state libraries make them: every use works or throws a MultiheadError.
+// Tensors and other objects behind a proxy, as state libraries create them: every use works or throws a MultiheadError.
 
 import { MultiheadError, writeSafetensors, type Multihead, type Tensor } from 'multihead';
 import { describe, expect, it } from 'vitest';

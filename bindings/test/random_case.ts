@@ -1,5 +1,5 @@
-// Random calls with combinations of options, for the suites that compare with float64. A seed determines a case,
-// whatever ran before it.
+// Random calls with combinations of options, for the suites that compare with float64. The seed alone determines a
+// case.
 
 import type {
   Alignment,
@@ -77,7 +77,7 @@ function randomAlignment(r: Random, [, , queries, keys]: Extents, lengths: boole
   ]);
 }
 
-/** causal, window and kvLengths. */
+/** Random causal, window and kvLengths options. */
 function randomOrder(
   r: Random,
   extents: Extents,
@@ -124,7 +124,7 @@ function randomNorm(r: Random, width: number) {
   };
 }
 
-/** Options that do not depend on lengths; for packed sequences and caches too. */
+/** Random options that do not depend on lengths; also for packed sequences and caches. */
 export function randomScoring(
   r: Random,
   heads: number,
@@ -202,8 +202,8 @@ export function randomCase(seed: number) {
 }
 
 /**
- * Tolerance by SEMANTICS, "Precision": 2e-6 for inputs in [-1, 1]. It grows with scores that are larger than such
- * inputs give, because the rounding error of a 32-bit float does.
+ * Tolerance by SEMANTICS, "Precision": 2e-6 for inputs in [-1, 1]. It grows with larger scores, because the rounding
+ * error of a 32-bit float is relative.
  */
 export function tolerance(width: number, options: MaskOptions, expected: ReferenceResult): number {
   const scale = Math.abs(options.scale ?? 1 / Math.sqrt(width));
@@ -215,7 +215,7 @@ export function tolerance(width: number, options: MaskOptions, expected: Referen
   return 2e-6 * Math.max(1, largest / 8);
 }
 
-/** The tolerance for a stage: unlike weights, scores are not bounded by 1, and hidden ones may be larger. */
+/** Tolerance for a stage: scores, unlike weights, are not bounded by 1, and scores of hidden keys may be larger. */
 export const stageTolerance = (stage: ScoreStage, allowed: number): number =>
   stage === 'weights' ? allowed : 2 * allowed;
 

@@ -1,4 +1,4 @@
-// Random modules with their parameters, and random calls of them. A seed determines each, whatever ran before it.
+// Random modules with their parameters, and random calls of them. The seed alone determines each.
 
 import type { ForwardOptions, MultiHeadAttentionConfig, PlainTensor } from 'multihead';
 import type { ModuleConfig } from './module_reference.ts';
@@ -90,7 +90,7 @@ export function randomModule(r: Random, decodes = false): RandomModule {
     ...(!decodes && chance(r, 0.2) && { addZeroAttn: true }),
     ...(chance(r, 0.3) && { batchFirst: false }),
     ...(chance(r, 0.2) && { sinks: true }),
-    // A large epsilon: the norm of a short vector would amplify rounding errors.
+    // A large epsilon prevents the norm of a short vector from amplifying rounding errors.
     ...(qkNorm && { qkNorm, qkNormEps: r.pick([0.02, 0.1]) }),
     ...(chance(r, 0.2) && { softcap: r.pick([0.5, 4]) }),
     ...(chance(r, 0.25) && {

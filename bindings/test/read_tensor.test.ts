@@ -1,5 +1,5 @@
-// Arguments whose reading runs code of the caller's: each is read once, and nothing that this code does gives a wrong
-// result, another error than a MultiheadError, or a promise that does not settle.
+// Arguments that run the caller's code when they are read: each is read once. This code cannot cause a wrong result, an
+// error that is not a MultiheadError, or a promise that never settles.
 
 import { load, type Multihead } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
@@ -28,7 +28,7 @@ const r = random(11);
 type Plain = { shape: number[]; data: Float32Array };
 const operands = () => ({ q: filled(r, 1, 2, 20, 8), k: filled(r, 1, 2, 30, 8), v: filled(r, 1, 2, 30, 8) });
 
-/** Answers with what `tensor` holds, and with something else when it is asked again. */
+/** Returns the contents of `tensor` at the first read, and other contents at later reads. */
 function changing({ shape, data }: Plain): Plain & { reads: Record<string, number> } {
   const reads: Record<string, number> = { shape: 0, data: 0 };
   const once = <T>(name: string, first: T, then: T): T => ((reads[name] = (reads[name] ?? 0) + 1) === 1 ? first : then);

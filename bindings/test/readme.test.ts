@@ -1,4 +1,4 @@
-// Every example of both READMEs: it passes the type check of a strict project, and prints the results that it states.
+// Every example of both READMEs passes the type check of a strict project, and prints the stated results.
 
 import { readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { bindings, blocksOf, compile, printsWhatItStates, projectWith } from './examples.ts';
 
 interface Example {
-  /** Its file, without the extension: "README-3". */
+  /** Name of the example's file, without the extension: "README-3". */
   readonly name: string;
   readonly language: string;
   readonly code: string;

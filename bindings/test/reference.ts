@@ -1,4 +1,4 @@
-// Attention in float64, written only from the definition in SEMANTICS: slow and plain on purpose.
+// Attention in float64, written only from the definition in SEMANTICS; slow and simple on purpose.
 
 import type { Alignment, Causal, MaskOptions, QkNorm, RopeRotation } from 'multihead';
 import { keepsWeights } from './philox.ts';
@@ -8,11 +8,11 @@ export interface Plain {
   readonly data: ArrayLike<number>;
 }
 
-/** Masks and biases have rank 2 or 4; extents of 1 are shared. */
+/** Masks and biases have rank 2 or 4; an extent of 1 broadcasts. */
 export interface ReferenceOptions extends Omit<MaskOptions, 'mask' | 'bias'> {
   readonly mask?: Plain | undefined;
   readonly bias?: Plain | undefined;
-  /** (B): keys before this index are hidden, as those that a ring cache has overwritten. */
+  /** (B): keys before this index are hidden, like the overwritten keys of a ring cache. */
   readonly firstKept?: readonly number[] | undefined;
   /** ALiBi distances count from the end of each entry's keys, as in a cache, instead of from N_k. */
   readonly alibiOfLength?: boolean | undefined;
@@ -24,7 +24,7 @@ export interface ReferenceResult {
   readonly weights: Float64Array;
   /** q·k, without the scale. */
   readonly scores: Float64Array;
-  /** The stages of a capture: scaled; capped; with bias and masks. −Infinity in all for keys beyond the lengths. */
+  /** Stages of a capture: scaled; capped; with bias and masks. −Infinity in every stage for keys beyond the lengths. */
   readonly raw: Float64Array;
   readonly capped: Float64Array;
   readonly masked: Float64Array;
@@ -97,7 +97,7 @@ function slopesOf(alibi: MaskOptions['alibi'], heads: number): ArrayLike<number>
   return alibi === false ? undefined : alibi;
 }
 
-/** The position of query 0 in entry b. */
+/** Returns the position of query 0 in entry b. */
 export function firstPosition(
   { causal = false, window = {}, kvLengths }: MaskOptions,
   queries: number,
@@ -130,7 +130,7 @@ export function prepared(
     if (positions === undefined) return first(b) + i;
     return at(positions, positions.length === rows ? i : row);
   });
-  // One batch entry at a time: `every` has separate positions for each of them.
+  // Processes one batch entry at a time; `every` has separate positions for each.
   const shape = [1, heads, rows, width];
   const size = heads * rows * width;
   for (let b = 0; b < batch; b += 1) {
@@ -228,7 +228,7 @@ export function attention(
   return result;
 }
 
-/** Rows first to last − 1 of (T, H, d), as (1, H, rows, d). */
+/** Rows first to last − 1 of (T, H, d), returned as (1, H, rows, d). */
 export function sequenceOf(x: Plain, first: number, last: number): Plain {
   const [, heads = 0, width = 0] = x.shape;
   const data = new Float64Array(heads * (last - first) * width);
@@ -245,7 +245,7 @@ export function sequenceOf(x: Plain, first: number, last: number): Plain {
   return { shape: [1, heads, last - first, width], data };
 }
 
-/** (rows, in) × (out, in)ᵀ + (out). */
+/** x·Wᵀ + b, with x (rows, in), W (out, in) and b (out). */
 export function linear(x: Plain, weight: Plain, bias?: Plain): Float64Array {
   const [outWidth = 0, inWidth = 0] = weight.shape;
   const rows = x.shape.slice(0, -1).reduce((a, b) => a * b, 1);
@@ -262,7 +262,7 @@ export function linear(x: Plain, weight: Plain, bias?: Plain): Float64Array {
   return y;
 }
 
-/** The largest absolute difference; Infinity where one is infinite or NaN and the other is not the same. */
+/** Largest absolute difference; Infinity if one value is infinite or NaN and the other is not equal to it. */
 export function maxDifference(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
   if (actual.length !== expected.length) return Infinity;
   let worst = 0;

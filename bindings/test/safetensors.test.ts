@@ -157,7 +157,7 @@ describe('writeSafetensors and readSafetensors', () => {
       // Data begins at a multiple of 8, so no tensor needs a copy.
       expect(new DataView(file.buffer).getUint32(0, true) % 8).toBe(0);
       for (const { data } of Object.values(read.tensors)) expect(data.buffer).toBe(file.buffer);
-      // The same from an ArrayBuffer, and from a view at any offset.
+      // Reads the same file from an ArrayBuffer, and from a view at any offset.
       const shifted = new Uint8Array(file.length + 9);
       const odd = shifted.subarray(pick.int(0, 8)).subarray(0, file.length);
       odd.set(file);
@@ -233,7 +233,7 @@ describe('writeSafetensors and readSafetensors', () => {
   });
 
   it('read tensors of a checkpoint that are not parameters: positions, quantised weights, a mask', () => {
-    // At an offset of 3 bytes, where no data is aligned to its element size.
+    // Puts the data at an offset of 3 bytes, where it is not aligned to its element size.
     const header = {
       mask: entry([3], [0, 3], 'BOOL'),
       position_ids: entry([2], [3, 19], 'I64'),
@@ -274,7 +274,7 @@ describe('writeSafetensors and readSafetensors', () => {
   });
 
   it('round doubles only once when they store them as halves', () => {
-    // Just above and just below the midpoint of two halves, by less than the spacing of floats.
+    // Numbers just above and just below the midpoint of two halves, by less than the spacing of floats.
     const [above, below] = [1 + 2 ** -11 + 2 ** -40, 1 + 2 ** -10 + 2 ** -11 - 2 ** -40];
     const [aboveB, belowB] = [1 + 2 ** -8 + 2 ** -40, 1 + 2 ** -7 + 2 ** -8 - 2 ** -40];
     const doubles = [above, -above, below, 2 ** -25 + 2 ** -60, 1e300, -1e300, NaN, -0, 65519.999999999];

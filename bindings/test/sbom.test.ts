@@ -1,4 +1,4 @@
-// dist/sbom.cdx.json is what it claims: valid against CycloneDX's own schema, and complete in itself.
+// Checks that dist/sbom.cdx.json is valid against CycloneDX's own schema, and complete.
 
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
@@ -32,11 +32,11 @@ beforeAll(async () => {
 
   const library = createRequire(import.meta.url).resolve('@cyclonedx/cyclonedx-library/package.json');
   const schema = (name: string) => json(join(dirname(library), 'res', 'schema', `${name}.SNAPSHOT.schema.json`));
-  // Not strict: the schema has keywords of its own, and formats that the last test below checks.
+  // Strict mode is off, because the schema has its own keywords, and formats that the last test below checks.
   const ajv = new Ajv({ strict: false, allErrors: true, formats: { 'iri-reference': true, 'idn-email': true } });
   addFormats.default(ajv);
   for (const name of ['spdx', 'jsf-0.82', 'cryptography-defs']) {
-    // By the name with which the library's copy of the schema refers to it.
+    // Registers the schema under the name that the library's copy refers to.
     ajv.addSchema((await schema(name)) as object, `http://cyclonedx.org/schema/${name}.SNAPSHOT.schema.json`);
   }
   const validate = ajv.compile((await schema(`bom-${bill.specVersion}`)) as object);

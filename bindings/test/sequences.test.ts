@@ -1,6 +1,6 @@
-// Random sequences over everything that an instance makes: tensors and their reshape()s, caches, modules, transformers,
-// prepared operations, nested scopes. After each step memory() must equal what was made and not disposed, and each
-// result must agree with the float64 reference. MULTIHEAD_RANDOM_CASES sets the number of cases.
+// Random sequences of operations on all objects of an instance: tensors and their reshape()s, caches, modules,
+// transformers, prepared operations, nested scopes. After each step, memory() must equal the objects that were made and
+// not disposed, and each result must agree with the float64 reference. MULTIHEAD_RANDOM_CASES sets the number of cases.
 
 import type { KVCache, Multihead, MultiHeadAttention, PreparedAttention, Tensor, Transformer } from 'multihead';
 import { describe, expect, it, vi } from 'vitest';
@@ -21,7 +21,7 @@ const allowed = 1e-5;
 
 interface Entry {
   readonly what: string;
-  /** Size of its memory, which entries with the same `shares` have in common. */
+  /** Size of the object's memory; entries with the same `shares` share it. */
   bytes: number;
   readonly shares?: object;
   readonly made: { dispose(): void; readonly disposed: boolean };
@@ -165,7 +165,7 @@ class World {
       const wanted = moduleReference({ config, dict, query: x, options: { causal: 'topLeft' } });
       const { output } = layer.forward(x, { causal: 'topLeft', trace: r_.int(0, 1) === 0 });
       expect(reference.maxDifference(output.data, wanted.output)).toBeLessThan(allowed);
-      // The same by step(), with a new cache.
+      // Repeats the pass with step() and a new cache.
       const cache = layer.createCache({ batch: x.shape[0] as number, capacity: 8 });
       const stepped = layer.step(x, cache).output;
       expect(reference.maxDifference(stepped.data, wanted.output)).toBeLessThan(allowed);

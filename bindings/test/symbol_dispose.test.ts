@@ -12,7 +12,7 @@ describe('polyfillSymbolDispose', () => {
   it('defines one symbol and nothing else', () => {
     const holder: { dispose?: symbol } = {};
     const symbol = polyfillSymbolDispose(holder);
-    // The symbol that the helpers of esbuild, Babel and swc look for where Symbol.dispose is missing.
+    // The symbol that the helpers of esbuild, Babel and swc use if Symbol.dispose is missing.
     expect(symbol).toBe(Symbol.for('Symbol.dispose'));
     expect(Reflect.ownKeys(holder)).toEqual(['dispose']);
     expect(Object.getOwnPropertyDescriptor(holder, 'dispose')).toEqual({

@@ -1,4 +1,4 @@
-// tables.mjs refuses a wire.inc of which it cannot write all that a call passes on.
+// tables.mjs rejects a wire.inc with types or calls that it cannot translate completely.
 
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';

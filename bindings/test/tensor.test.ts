@@ -14,7 +14,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
       expect(tensor).toMatchObject({ shape: [2, 3], dtype: 'f32', size: 6, disposed: false });
       expect([...tensor.data]).toEqual([1, 2, 3, 4, 5, 6]);
 
-      // Use the memory before, so that zeros are not accidental.
+      // Fill the memory first, so that zeros are not accidental.
       const used = mh.tensor([1000], new Float32Array(1000).fill(7));
       used.dispose();
       expect(mh.tensor([1000]).data.every((x) => x === 0)).toBe(true);

@@ -1,5 +1,5 @@
-// Training: gradients against finite differences of the definition in float64; updates, checkpoints, memory and lifetime;
-// losses that are not finite; bad arguments.
+// Training: gradients compared with finite differences of the definition in float64; updates, checkpoints, memory and
+// lifetime; losses that are not finite; bad arguments.
 
 import {
   readSafetensors,
@@ -24,7 +24,7 @@ const small = {
   ...{ bias: false, norm: 'rmsNorm' },
 } as const satisfies TransformerConfig;
 
-/** The target is the token before; the first position does not count. */
+/** The target is the previous token; the first position does not count. */
 function batchOf(seed: number, readouts = 1): { tokens: Int32Array; targets: Int32Array } {
   const r = random(seed);
   const tokens = Int32Array.from({ length: batch * length }, () => r.int(0, words - 1));

@@ -97,7 +97,7 @@ describe('train()', () => {
   });
 
   it('waits for a message between steps where there is no setImmediate()', async () => {
-    // Node may handle a thousand messages before it does anything else; a browser handles one, as here.
+    // Replaces setImmediate: Node may handle a thousand messages before anything else, a browser handles one.
     const { setImmediate } = globalThis;
     const sent: number[] = [];
     class OneMessageAtATime {
@@ -249,7 +249,7 @@ describe('train()', () => {
     made.push(experiments[1]);
     expect(await losses({ experiment: experiments[0] })).toEqual(await losses({ experiment: experiments[1] }));
 
-    // While a worker makes a step, the loop can be paused, and resumed.
+    // The loop can be paused and resumed while a worker makes a step.
     const training = train({ trainer, batches: batchOf, steps: 12 });
     training.step();
     const ended = all(training);

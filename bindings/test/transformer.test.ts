@@ -1,5 +1,5 @@
-// Transformers and blocks against their definition in float64, with GPT-2's and PyTorch's names; generation token by
-// token; bad arguments.
+// Transformers and blocks compared with their definition in float64, with GPT-2's and PyTorch's names; generation token
+// by token; bad arguments.
 
 import {
   gpt2Config,
@@ -21,7 +21,7 @@ import * as reference from './transformer_reference.ts';
 const product = (shape: readonly number[]): number => shape.reduce((a, b) => a * b, 1);
 type Dict = Record<string, PlainTensor>;
 
-/** Random parameter: gains of norms are near 1, others near 0 and so small that the softmax is not one-hot. */
+/** Random parameter: gains of norms are near 1, others near 0, so that the softmax is not one-hot. */
 function parameter(pick: Random, name: string, shape: readonly number[]): PlainTensor {
   const gain = /(norm\d?|ln_[12f])\.weight$/.test(name) ? 1 : 0;
   return { shape, data: pick.floats(product(shape)).map((value) => gain + value * 0.4) };
@@ -82,7 +82,7 @@ const parameters = (pick: Random, shapes: Record<string, number[]>): Dict =>
 
 const [layerCount, heads, width, inner, words, positions] = [2, 3, 12, 20, 11, 9];
 
-/** Names of GPT-2 and PyTorch; true where GPT-2 stores the transposed matrix. */
+/** Pairs of GPT-2 and PyTorch names; true if GPT-2 stores the transposed matrix. */
 const gpt2Names: [string, string, boolean][] = [
   ['ln_1', 'norm1', false],
   ['attn.c_attn', 'self_attn.in_proj_', true],
@@ -100,7 +100,9 @@ function transposed({ shape, data }: PlainTensor): PlainTensor {
   return { shape: [columns, rows], data: turned };
 }
 
-/** A small GPT-2 with GPT-2's names, including the buffers of old checkpoints, and with PyTorch's. */
+/**
+ * A small GPT-2: one dict with GPT-2's names, including the buffers of old checkpoints, and one with PyTorch's names.
+ */
 function gpt2(prefix = ''): { dict: Dict; torch: Dict } {
   const pick = random(5);
   const dict: Dict = {};
@@ -170,7 +172,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
       const both = prefixed.forward(Int32Array.of(...tokens, ...more), { batch: 2 }).logits;
       expect(both.shape).toEqual([2, 8, words]);
       expect(both.data.subarray(0, 8 * words)).toEqual(logits.data);
-      // The same under PyTorch's names.
+      // Loads the parameters under PyTorch's names.
       const same = mh.transformer(gpt2Config(dict, heads));
       same.loadStateDict(torch);
       expect(same.forward(tokens).logits.data).toEqual(logits.data);
@@ -207,7 +209,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
       expect(Object.keys(prompt)).toEqual(['traces']);
       expectStep(2, 1);
 
-      // The model has nine positions, of which three are used.
+      // The model has nine positions; three are used.
       const length = 'tokens';
       const many = new Int32Array(14);
       expectRefused(mh, () => model.step(many, cache), 'E_OPTION', length, 'maxPositions = 9', '10');
@@ -317,7 +319,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
           'h.0.mlp.c_fc.weight (20, 12) instead of (12, 20)',
       );
       expect([...model.forward(tokens).logits.data]).toEqual(before);
-      // A dict with the names of the other scheme.
+      // Load a dict with the names of the other scheme.
       const other = errorOf(() => model.loadStateDict(dict));
       expect(other.got).toMatch(/missing: embedding\.weight.* and \d+ more; unexpected: h\.0.* and \d+ more$/);
       const { 'wpe.weight': __, ...without } = dict;

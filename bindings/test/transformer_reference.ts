@@ -1,4 +1,4 @@
-// Transformer blocks and transformers in float64, written from their definitions, with module_reference.ts.
+// Transformer blocks and transformers in float64, written from their definitions and with module_reference.ts.
 
 import type { PlainTensor, Transformer, TransformerBlock } from 'multihead';
 import { module } from './module_reference.ts';

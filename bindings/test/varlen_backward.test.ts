@@ -1,4 +1,4 @@
-// Gradients of packed sequences against those of each sequence alone; and bad arguments.
+// Compares gradients of packed sequences with the gradients of each sequence alone; and tests bad arguments.
 
 import type { AttentionGradients, MaskOptions, VarlenBackwardOptions, VarlenGradientName } from 'multihead';
 import { describe, expect, it } from 'vitest';

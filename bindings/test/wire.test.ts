@@ -1,4 +1,4 @@
-// The wire between TypeScript and the core, which tables.mjs and CMake make of wire.inc.
+// The interface between TypeScript and the core, which tables.mjs and CMake generate from wire.inc.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { load } from 'multihead';
@@ -48,7 +48,7 @@ describe.each(builds)('the wire of %s', (simd) => {
   });
 });
 
-/** Only compiled: each line is an error of the compiler's. */
+/** Compiled but never run: each marked line must be a compiler error. */
 export function uncheckedIntegers(raw: WireFunctions, checked: Count, any: number): void {
   raw.moduleCacheTruncate(checked, checked);
   // @ts-expect-error not checked

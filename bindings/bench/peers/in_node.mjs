@@ -1,4 +1,4 @@
-// The peers of the WebAssembly package, in one process with it.
+// Peers of the WebAssembly package that run in the same process.
 
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -23,7 +23,7 @@ async function tensorflow(folder) {
   return tfjs(tf);
 }
 
-/** @param {string} folder in which native/dev/bench/peers.mjs has installed them */
+/** @param {string} folder where native/dev/bench/peers.mjs has installed the peers */
 export async function loadPeers(folder) {
   return { 'onnxruntime-web': await onnxruntimeWeb(folder), tfjs: await tensorflow(folder) };
 }

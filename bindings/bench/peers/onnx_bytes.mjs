@@ -1,5 +1,5 @@
-// Enough of ONNX's protobuf schema (onnx/onnx.proto3) to write a graph of a few nodes; the numbers below are its field
-// tags. The alternative would be a dependency of several megabytes.
+// The part of ONNX's protobuf schema (onnx/onnx.proto3) that a graph of a few nodes needs; the numbers below are its
+// field tags. The alternative would be a dependency of several megabytes.
 
 const encoder = new TextEncoder();
 

@@ -1,5 +1,5 @@
-// The ways to express attention in ONNX. None is the fastest everywhere, so each case is measured in all of them, and
-// the fastest is the peer.
+// Several ways to express attention in ONNX. None is the fastest everywhere, so each case measures all of them, and the
+// fastest is the peer.
 
 import { inputsOf, maskOptions, randomFloats } from '../inputs.mjs';
 import { onnxModel } from './onnx_bytes.mjs';
@@ -8,7 +8,7 @@ const MICROSOFT = 'com.microsoft';
 /** Larger masks are left out: reading them would take ONNX Runtime longer than everything else. */
 const MOST_MASK_ELEMENTS = 2 ** 24;
 
-/** A transpose from (B, H, N, d) to (B, N, H·d), or back. */
+/** Transposes (B, H, N, d) to (B, N, H·d), or back. */
 export function swapped(data, batch, a, b, width) {
   const to = new Float32Array(data.length);
   for (let n = 0; n < batch; n += 1) {
@@ -39,7 +39,7 @@ export function additiveMask(shape, mask) {
   return data;
 }
 
-/** Attention of opset 23, which takes multihead's layout. */
+/** The Attention operator of opset 23, which takes multihead's layout. */
 function attentionOp({ shape, mask }, [q, k, v]) {
   const { queries, keys } = shape;
   const { mask: booleans, bias } = maskOptions(shape, mask);
@@ -55,7 +55,7 @@ function attentionOp({ shape, mask }, [q, k, v]) {
   };
 }
 
-/** Three nodes; the query heads of a group are stacked as rows of one product. */
+/** Attention as three nodes; the query heads of a group are stacked as rows of one product. */
 function products({ shape, mask }, [q, k, v]) {
   const { batch, heads, kvHeads, queries, width } = shape;
   const added = additiveMask(shape, mask);
@@ -172,7 +172,7 @@ const WAYS = {
   GroupQueryAttention: groupQueryAttention,
 };
 
-/** Whether ONNX Runtime has a counterpart of the case. */
+/** True if ONNX Runtime has a counterpart of the case. */
 export const isOffered = ({ op, mask, dtype }) =>
   dtype === 'f32' && !['cache', 'gemm', 'step'].includes(op) && ['full', 'causal', 'boolean', 'bias'].includes(mask);
 

@@ -1,8 +1,8 @@
-// Runs one case in ONNX Runtime, in a separate process, as multihead-bench is one:
+// Runs one case in ONNX Runtime, in a separate process like multihead-bench:
 //
-//   node onnxruntime_node.mjs PEERS CASE --threads=N --seconds=S [--way=NAME] --save=FILE
+//     node onnxruntime_node.mjs PEERS CASE --threads=N --seconds=S [--way=NAME] --save=FILE
 //
-// PEERS is the folder in which onnxruntime-node is installed. Prints { us, way }, or { message } if it fails.
+// PEERS is the folder where onnxruntime-node is installed. Prints { us, way }, or { message } if it fails.
 
 import { writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';

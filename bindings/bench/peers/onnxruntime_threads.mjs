@@ -1,7 +1,7 @@
-// onnxruntime-web with several threads, in a process of its own, because a process can choose their number once.
-// Started by onnxruntimeWithThreads(), which tells it what to do:
+// Runs onnxruntime-web with several threads, in a separate process, because a process can set their number only once.
+// onnxruntimeWithThreads() starts it and sends it commands:
 //
-//   node onnxruntime_threads.mjs PEERS CASE THREADS
+//     node onnxruntime_threads.mjs PEERS CASE THREADS
 
 import { fork } from 'node:child_process';
 import { join } from 'node:path';
@@ -12,8 +12,9 @@ import { onnxruntime } from './onnxruntime.mjs';
 const here = fileURLToPath(import.meta.url);
 
 /**
- * @param {string} folder in which onnxruntime-web is installed
- * @returns {Promise<object | null>} the peer for a case, with `round` in place of `run`; null if it does not offer it
+ * @param {string} folder where onnxruntime-web is installed
+ * @returns {Promise<object | null>} the peer for a case, with `round` instead of `run`; null if onnxruntime-web has no
+ * counterpart
  */
 export async function onnxruntimeWithThreads(folder, which, threads) {
   const child = fork(here, [folder, which.name, String(threads)], { serialization: 'advanced' });
@@ -54,7 +55,7 @@ async function serve([folder, name, threads]) {
       ort.env.wasm.numThreads = Number(threads);
       ort.env.logLevel = 'fatal';
       peer = await onnxruntime(ort, { executionProviders: ['wasm'], graphOptimizationLevel: 'all' })(caseOf(name));
-      // It takes one thread where it finds that it cannot have several.
+      // onnxruntime-web falls back to one thread if it cannot start several, so report the number in use.
       return { way: peer?.note, used: ort.env.wasm.numThreads };
     },
     async round({ untimed, milliseconds }) {

@@ -3,7 +3,7 @@
 import { inputsOf } from '../inputs.mjs';
 import { additiveMask } from './onnx_graphs.mjs';
 
-/** @param {object} tf @tensorflow/tfjs-core, its backend chosen */
+/** @param {object} tf @tensorflow/tfjs-core with its backend already chosen */
 export function tfjs(tf) {
   return async ({ op, shape, mask, dtype }) => {
     if (!['forward', 'decode'].includes(op) || dtype !== 'f32') return null;
