@@ -73,10 +73,9 @@ void forward_short_heads(const AttentionParams& params, const BlockGeometry& geo
 
 // Decoding: few query rows against many keys, see attention/decode/decode.cc. The visible keys are
 // split. Splits may be computed in any order and on any thread; then they are merged.
-inline constexpr int64_t kMostDecodeRows = 12;  // of a key/value head; with more, blocks are faster
+inline constexpr int64_t kMostDecodeRows = 12;  // per key/value head; with more, blocks are faster
 inline constexpr int64_t kDecodeTileRows = 4;   // query rows that share each read of K or V
-inline constexpr int64_t kDecodeKeyStep =
-    8;  // prefetch distances are multiples of this number of keys
+inline constexpr int64_t kDecodeKeyStep = 8;    // prefetch distances are multiples of it, in keys
 
 struct DecodeJob {
   int64_t batch, kv_head, split;  // kv_head: the first of geometry.heads heads

@@ -77,9 +77,8 @@ class TransformerBlockActivations {
 
 /// Outputs of TransformerBlock::forward() and step().
 struct TransformerBlockOutputs {
-  Tensor out = {};  ///< (B, N, embed_dim)
-  Tensor attention_out =
-      {};  ///< output of the attention before it is added; (B, N, embed_dim), optional
+  Tensor out = {};            ///< (B, N, embed_dim)
+  Tensor attention_out = {};  ///< output of attention before the sum; (B, N, embed_dim), optional
   /// For backward(); not for steps. `out` may then not overlap x.
   TransformerBlockActivations* activations = nullptr;
 };

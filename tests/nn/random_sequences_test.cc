@@ -50,7 +50,7 @@ class ModulePlayer {
       case 3:
         return refused();
       case 4: {
-        // A copy is the same module, and a moved object keeps its contents.
+        // A copy shares the parameters, and a moved object keeps its contents.
         MultiHeadAttention copy = module_;
         module_ = std::move(copy);
         MultiHeadAttentionCache moved = std::move(cache_);

@@ -35,7 +35,7 @@ LinearLayout sizes(const ProductParams& p, int threads) {
   const int64_t wanted = threads == 1 ? 1 : threads * kJobsPerThread;
   const int64_t row_jobs = std::clamp<int64_t>((wanted + column_jobs - 1) / column_jobs, 1,
                                                std::max<int64_t>(1, p.rows / kLeastJobRows));
-  // Enough for smaller depths too, whose parts may be longer.
+  // Enough for smaller depths too: a smaller depth may have longer parts.
   const size_t depth = std::min(static_cast<size_t>(p.depth), kPanelDepth<kLayout>);
   const size_t transposed = kLayout == ALayout::kColMajor ? kTransposedFloats : 0;
   return {.job_rows = (p.rows + row_jobs - 1) / row_jobs,

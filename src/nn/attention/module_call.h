@@ -44,9 +44,8 @@ struct ModuleCall {
   // their norms.
   float* lse = nullptr;
   Sequence<float> plain_q = {}, plain_k = {}, plain_q_latent = {}, plain_kv_latent = {};
-  float* expansion = nullptr;  // scratch of expand_keys_values()
-  Sequence<float> absorbed_q = {},
-                  latent_out = {};  // step of latent attention, which has no k and v
+  float* expansion = nullptr;                        // scratch of expand_keys_values()
+  Sequence<float> absorbed_q = {}, latent_out = {};  // latent attention's step() only
 
   bool drops() const { return out_dropout.probability > 0.0F; }
   bool projects() const { return config.out_proj && !interventions.skip_out_proj; }

@@ -94,9 +94,7 @@ class HeaderParser final : public json::json_sax_t {
     }
     return scalar(quoted(value));
   }
-  bool binary(binary_t& /*value*/) override {
-    return scalar("binary data");
-  }  // cannot occur in JSON text
+  bool binary(binary_t& /*value*/) override { return scalar("binary data"); }  // not in JSON text
 
   bool key(string_t& name) override {
     if (!names_.back().insert(name).second) {

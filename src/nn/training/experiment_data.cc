@@ -141,12 +141,7 @@ void draw_batch(const ExperimentOptions& options, DataStream stream, int64_t bat
 
 double pattern_attention(ExperimentKind kind, int64_t pattern, std::span<const int32_t> tokens,
                          int64_t position, const float* weights) {
-  enum : int64_t {
-    kPrevious,
-    kSecond,
-    kVowel,
-    kStar
-  };  // kSecond: two tokens back (kFourJobs), or induction
+  enum : int64_t { kPrevious, kSecond, kVowel, kStar };  // kSecond: two back, or induction
   if (kind == ExperimentKind::kInduction && pattern == kSecond) {
     return induction_weight(weights, tokens.data(), position).value_or(-1.0);
   }

@@ -76,8 +76,7 @@ MultiHeadAttentionConfig random_config(Random& random) {
   config.num_heads = config.num_kv_heads * random.integer(1, 3);
   config.head_dim = 2 * random.integer(1, 5);
   config.embed_dim = random.integer(1, 20);
-  config.latent_norm_eps = config.qk_norm_eps =
-      0.5F;  // with a smaller epsilon, rows near 0 have no slope
+  config.latent_norm_eps = config.qk_norm_eps = 0.5F;  // if smaller, rows near 0 have no slope
   config.bias = random.chance(0.5);
   config.out_proj = random.chance(0.8);
   config.batch_first = random.chance(0.6);

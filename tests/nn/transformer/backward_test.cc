@@ -71,7 +71,7 @@ TransformerConfig random_config(Random& random, bool gpt2) {
   config.block.norm = random.pick({Norm::kNone, Norm::kLayerNorm, Norm::kRmsNorm});
   config.block.norm_first = random.chance(0.6);
   config.block.norm_affine = random.chance(0.7);
-  config.block.norm_eps = 0.5F;  // with a smaller epsilon, rows near 0 have no slope
+  config.block.norm_eps = 0.5F;  // if smaller, rows near 0 have no slope
   if (random.chance(0.4)) config.block.residual_dropout = 0.3F;
   if (random.chance(0.3)) config.embedding_dropout = 0.3F;
   config.num_layers = random.integer(0, 3);
@@ -259,8 +259,9 @@ TEST(TransformerBlockBackward, RefusesInvalidCallsAndWritesNothing) {
 TEST(TransformerBackward, RefusesActivationsOfEarlierParameters) {
   Random random(1);
   Context context(1);
-  const TransformerConfig config{
-      .block = {.attention = {.embed_dim = 8, .num_heads = 2}}, .num_layers = 1, .vocab_size = 3};
+  const TransformerConfig config{.block = {.attention = {.embed_dim = 8, .num_heads = 2}},
+                                 .num_layers = 1,
+                                 .vocab_size = 3};
   Model m(config, ParameterNames::kTorch, random);
   TransformerBlock block;
   ASSERT_TRUE(TransformerBlock::create(config.block, block).ok());
@@ -293,10 +294,11 @@ TEST(TransformerBackward, RefusesActivationsOfEarlierParameters) {
                             context)
                   .argument(),
               "activations");
-    EXPECT_EQ(
-        m.model.backward(tokens, 1, {}, {logits.data(), of_logits}, of_tokens, gradients, context)
-            .argument(),
-        "activations");
+    EXPECT_EQ(m.model
+                  .backward(tokens, 1, {}, {logits.data(), of_logits}, of_tokens, gradients,
+                            context)
+                  .argument(),
+              "activations");
   }
 }
 

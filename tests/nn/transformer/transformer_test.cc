@@ -400,7 +400,8 @@ TEST(Transformer, CopiesShareTheParametersUntilOneLoadsOthers) {
   TransformerCache cache;
   ASSERT_TRUE(model.create_cache({.capacity = 3}, cache).ok());
   std::vector<float> stepped(15);
-  ASSERT_TRUE(copy.step(tokens, {}, {.logits = {stepped.data(), {1, 3, 5}}}, cache, context).ok());
+  ASSERT_TRUE(
+      copy.step(tokens, {}, {.logits = {stepped.data(), {1, 3, 5}}}, cache, context).ok());
   ASSERT_TRUE(copy.initialise({.seed = 2}).ok());
   EXPECT_NE(address(copy), address(model));
   EXPECT_EQ(logits(model), before);
