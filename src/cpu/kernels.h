@@ -1,5 +1,5 @@
-// The interface of the CPU kernels for the engine. Arguments are already checked and planned: a
-// kernel validates nothing and has no defaults.
+// Interface of the CPU kernels for the engine. Arguments are already checked and planned: a kernel
+// validates nothing and has no defaults.
 #pragma once
 
 #include <cstddef>
@@ -23,21 +23,23 @@ using rules::StoredRows;
 // Alignment of all scratch memory of kernels.
 inline constexpr size_t kScratchAlignment = rules::Arena::kAlignment;
 
-// Most keys of one step of the online softmax with products of tiles. Their scores for 64 queries
-// take 32 kB, which fit in the first-level cache of the processors with AMX (48 kB), unlike those
-// of 256 keys.
+// Most keys per step of the online softmax with products of tiles. Scores of 128 keys for 64
+// queries take 32 kB, which fit in the first-level cache of processors with AMX (48 kB); scores of
+// 256 keys do not.
 inline constexpr int64_t kTileKeyBlock = 128;
 
-// Facts about the current SIMD target by which the engine cuts a call into jobs. Widths in floats.
+// Properties of the current SIMD target, from which the engine divides a call into jobs. Widths in
+// floats.
 struct TargetTraits {
-  int64_t lanes;            // of a vector
-  int64_t strip_lanes;      // of a tile of weights times V
-  int64_t panel_lanes;      // queries whose scores against a key block are made and used at a time
-  int64_t block_panels;     // most panels of a block of queries
-  int64_t key_block;        // most keys of one step of the online softmax
-  int64_t short_keys;       // most keys of forward_short_heads()
-  int64_t decode_few_rows;  // largest number of rows with a decode tile of exactly that many
-  int64_t least_jobs;       // jobs that a call is cut into, if it has enough rows
+  int64_t lanes;         // floats per vector
+  int64_t strip_lanes;   // width of a tile of weights times V
+  int64_t panel_lanes;   // queries per panel: their scores against a key block are made and used at
+                         // a time
+  int64_t block_panels;  // most panels per block of queries
+  int64_t key_block;     // most keys per step of the online softmax
+  int64_t short_keys;    // most keys of forward_short_heads()
+  int64_t decode_few_rows;  // largest number of rows that has its own decode tile
+  int64_t least_jobs;       // fewest jobs per call, if it has enough rows
   bool bf16_pairs;          // multiplies pairs of bf16
   bool bf16_tiles;          // has the kernels for AMX
   bool prefetches;
@@ -50,78 +52,81 @@ struct BlockJob {
   int64_t batch, kv_head, end_head, first_row;
 };
 
-// The memory that one job needs.
+// Scratch bytes that one job needs.
 uint64_t block_scratch_bytes(const AttentionParams& params, const BlockGeometry& geometry);
 uint64_t short_heads_scratch_bytes(const AttentionParams& params, const BlockGeometry& geometry);
 
-// One job. `next` is the job that the same thread probably computes afterwards, for prefetching
-// alone; may be null.
+// Computes one job. `next` is the job that the same thread probably computes afterwards; used only
+// for prefetching, may be null.
 void forward_block(const AttentionParams& params, const BlockGeometry& geometry,
                    const BlockJob& job, const BlockJob* next, void* scratch);
-// The same with products of bf16 pairs. Only where the plan chose them.
+// forward_block() with products of bf16 pairs. Call it only if the plan chose it.
 void forward_bf16_block(const AttentionParams& params, const BlockGeometry& geometry,
                         const BlockJob& job, const BlockJob* next, void* scratch);
-// The same with products of bf16 tiles (AMX). Needs geometry.tiles, and tile_unit() not null.
+// forward_block() with products of bf16 tiles (AMX). Needs geometry.tiles, and tile_unit() not
+// null.
 void forward_tile_block(const AttentionParams& params, const BlockGeometry& geometry,
                         const BlockJob& job, const BlockJob* next, void* scratch);
-// The same for up to TargetTraits::short_keys keys and few options; the bits of forward_block().
+// forward_block() for up to TargetTraits::short_keys keys and few options; the same bits.
 void forward_short_heads(const AttentionParams& params, const BlockGeometry& geometry,
                          const BlockJob& job, void* scratch);
 
-// Decoding: few query rows against many keys, see attention/decode.cc. The keys that the rows see
-// are split; splits may be computed in any order and on any threads, then they are merged.
-inline constexpr int64_t kMostDecodeRows = 12;  // of a key/value head; with more, blocks are faster
+// Decoding: few query rows against many keys, see attention/decode/decode.cc. The visible keys are
+// split. Splits may be computed in any order and on any thread; then they are merged.
+inline constexpr int64_t kMostDecodeRows = 12;  // per key/value head; with more, blocks are faster
 inline constexpr int64_t kDecodeTileRows = 4;   // query rows that share each read of K or V
-inline constexpr int64_t kDecodeKeyStep = 8;    // prefetch distances are multiples of so many keys
+inline constexpr int64_t kDecodeKeyStep = 8;    // prefetch distances are multiples of it, in keys
 
 struct DecodeJob {
-  int64_t batch, kv_head, split;  // the first of geometry.heads heads
+  int64_t batch, kv_head, split;  // kv_head: the first of geometry.heads heads
 };
 
 uint64_t decode_scratch_bytes(const AttentionParams& params, const SplitGeometry& geometry);
-// Of the result of one head and split.
+// Bytes of the result of one head and split.
 uint64_t decode_partial_bytes(const AttentionParams& params, const SplitGeometry& geometry);
 
-// The result of the job's first head is written to `partials`. From one head's result to the next
-// are geometry.splits * decode_partial_bytes() bytes.
+// Writes the result of the job's first head to `partials`. Results of successive heads are
+// geometry.splits * decode_partial_bytes() bytes apart.
 void decode_split(const AttentionParams& params, const SplitGeometry& geometry,
                   const DecodeJob& job, void* partials, void* scratch);
 
-// Writes the outputs of one batch entry and key/value head from its geometry.splits results, of
-// which the first is overwritten.
+// Merges the geometry.splits results of one batch entry and key/value head, and writes the outputs.
+// The first result is overwritten.
 void decode_merge(const AttentionParams& params, const SplitGeometry& geometry, int64_t batch,
                   int64_t kv_head, void* partials);
 
-// attention_backward(), see attention/backward.cc.
+// Job of attention_backward(), see attention/backward/backward.cc.
 struct BackwardJob {
   int64_t batch, kv_head, chunk;
-  int64_t rows;  // which of geometry.row_jobs, from the last rows to the first
+  int64_t rows;  // index below geometry.row_jobs; the last rows are job 0
 };
 
 uint64_t backward_scratch_bytes(const BackwardParams& params, const BackwardGeometry& geometry);
 
-// Sets params.delta and params.reference of one batch entry and query head, before any job runs.
+// Sets params.delta and params.reference of one batch entry and query head. Call it before any job
+// runs.
 void backward_rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch);
 
-// Writes d_k and d_v of the job's keys or adds the part of its rows, writes d_q of its rows or adds
-// the part of its keys, and adds to d_bias. Waits for the jobs before it with the same rows or the
-// same keys, which must have begun.
+// Writes d_k and d_v of the job's keys, or adds the part of its rows; writes d_q of its rows, or
+// adds the part of its keys; adds to d_bias. Waits for earlier jobs with the same rows or the same
+// keys, which must have begun.
 void backward_chunk(const BackwardParams& params, const BackwardGeometry& geometry,
                     const BackwardJob& job, void* scratch);
 
-// attention over disjoint keys, joined into `a`: rows of out (B, H, N, width), lse (B, H, N).
+// Attention results over disjoint keys, merged into `a`: rows of out (B, H, N, width), lse (B, H,
+// N).
 struct MergeParams {
   rules::Rows<float> out_a, lse_a;
   rules::Rows<const float> out_b, lse_b;
   int64_t rows, width;
 };
-// The rows of one batch entry and head.
+// Merges the rows of one batch entry and head.
 void merge_rows(const MergeParams& params, int64_t batch, int64_t head);
 
 // y = x W^T + bias. Strides in elements from row to row.
 struct LinearParams {
   const float* x;
-  StoredRows weight;  // row o is that of output o; without batches and heads
+  StoredRows weight;  // row o has the weights of output o; no batches, no heads
   const float* bias;  // may be null
   float* y;
   int64_t x_stride, y_stride;
@@ -129,18 +134,18 @@ struct LinearParams {
 };
 
 struct LinearLayout {
-  int64_t job_rows, job_columns;  // the block of y that one linear_block() call computes
-  uint64_t scratch_bytes;         // of memory that such a call needs
+  int64_t job_rows, job_columns;  // size of the block of y that one linear_block() call computes
+  uint64_t scratch_bytes;         // scratch memory of one such call
 };
 
 LinearLayout linear_layout(const LinearParams& params, int threads);
 
-// The block of y from that row and column on. Its bits do not depend on the layout.
+// Computes the block of y at this row and column. The result's bits do not depend on the layout.
 void linear_block(const LinearParams& params, const LinearLayout& layout, int64_t first_row,
                   int64_t first_column, void* scratch);
 
-// The same in products of bf16 tiles, of x and a weight of f32 or bf16: where tile_unit() is not
-// null.
+// Linear projection in products of bf16 tiles; x and the weight are f32 or bf16. Needs tile_unit()
+// not null.
 LinearLayout tile_linear_layout(const LinearParams& params, int threads);
 void tile_linear_block(const LinearParams& params, const LinearLayout& layout, int64_t first_row,
                        int64_t first_column, void* scratch);

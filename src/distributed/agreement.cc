@@ -42,13 +42,14 @@ struct Field {
   uint64_t digest;
 };
 
-// Everything that must be the same on all ranks, by its name in the interface.
+// Lists everything that must be the same on all ranks, by its name in the interface.
 auto fields_of(const Call& call) {
   const AttentionOptions& o = call.options;
   const engine::AttentionShape& s = call.shape;
   const Sharding& sharding = call.sharding;
   const auto shape_of = [&](const auto& view) {
-    // Which axes are shared, but not along the queries, of which each rank has its own number.
+    // Digest of the extents, except the queries' extent, which differs between ranks. Extents of 1
+    // mark shared axes.
     Digest digest;
     digest.add(view.given());
     const int rank = view.shape.rank();
@@ -96,7 +97,7 @@ auto fields_of(const Call& call) {
 }
 using Fields = decltype(fields_of(std::declval<const Call&>()));
 
-// What each rank sends.
+// The message of each rank.
 struct Header {
   uint64_t refused = 0;
   int64_t queries = 0, keys = 0;
@@ -113,7 +114,7 @@ Status refused_by(size_t rank) {
           "some that rank " + std::to_string(rank) + " refused"};
 }
 
-// Every rank's `own`, in their order.
+// Collects `own` of every rank, in rank order.
 template <class T>
 Status exchange(const T& own, double time_limit, Communicator::Internals& ranks,
                 std::vector<T>& all) {
@@ -158,7 +159,7 @@ Status check_rows(const char* name, const Call& call, const std::vector<int64_t>
   return refuse(std::to_string(total) + " rows over all ranks", std::to_string(sum));
 }
 
-// What every rank makes of what all have sent.
+// Compares the messages of all ranks; every rank reaches the same result.
 Status compare(const Call& call, const Status& own, const Fields& fields,
                const std::vector<Header>& all, Shards& shards) {
   if (!own.ok()) return own;
@@ -192,7 +193,7 @@ Status compare(const Call& call, const Status& own, const Fields& fields,
   return {};
 }
 
-// The outcome of a step. After an error, every rank leaves the call.
+// Returns the result of a step. After an error, every rank leaves the call.
 Status outcome(Status status, Communicator::Internals& ranks) {
   if (!status.ok()) ranks.awaited = false;
   return status;
@@ -207,7 +208,7 @@ Status agree(const Call& call, const Status& own, Communicator::Internals& ranks
       .refused = own.ok() ? 0U : 1U, .queries = call.shape.queries, .keys = call.shape.keys};
   for (size_t i = 0; i < fields.size(); ++i) header.digests[i] = fields[i].digest;
   std::vector<Header> all;
-  // A limit that is refused is not one to wait with.
+  // If the rank refused its time limit, wait with the default limit.
   const double limit = own.ok() ? call.sharding.time_limit : Sharding().time_limit;
   if (Status status = exchange(header, limit, ranks, all); !status.ok()) {
     return own.ok() ? status : own;

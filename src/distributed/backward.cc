@@ -21,7 +21,7 @@
 namespace multihead::distributed {
 namespace {
 
-// to += from, of any strides, row by row.
+// to += from, row by row, for any strides.
 void add(const Tensor& from, const Tensor& to) {
   if (!from.given() || from.shape.elements() == 0) return;
   const int rank = from.shape.rank();
@@ -38,7 +38,7 @@ void add(const Tensor& from, const Tensor& to) {
   }
 }
 
-// Gradients of keys and values as they travel.
+// Sends the gradients of keys and values to the next rank.
 void send(Transport& transport, int to, const GradientSums& sums) {
   transport.send(to, sums.d_k.data, Layouts::bytes(sums.d_k.shape, DType::kF32));
   transport.send(to, sums.d_v.data, Layouts::bytes(sums.d_v.shape, DType::kF32));
@@ -48,7 +48,7 @@ void receive(Transport& transport, int from, const GradientSums& sums) {
   transport.receive(from, sums.d_v.data, Layouts::bytes(sums.d_v.shape, DType::kF32));
 }
 
-// Memory of gradients of keys and values for fewer rows than it was taken for.
+// Returns the first `rows` rows of memory that was reserved for at least that many rows.
 GradientSums of_keys(const GradientSums& memory, const Layouts& layouts, int64_t rows) {
   GradientSums sums;
   sums.d_k = Tensor(memory.d_k.data, layouts.k_shape(rows));
@@ -59,14 +59,14 @@ void take_keys(rules::Arena& arena, GradientSums& sums, const Layouts& layouts, 
   take(arena, sums.d_k, layouts.k_shape(rows));
   take(arena, sums.d_v, layouts.v_shape(rows));
 }
-// Gradients of the rank's queries, and of the bias.
+// Reserves gradients of the rank's queries and of the bias.
 void take_queries(rules::Arena& arena, GradientSums& sums, const Call& call,
                   const Layouts& layouts) {
   take(arena, sums.d_q, layouts.q_shape(call.shape.queries));
   if (call.options.bias.given()) take(arena, sums.d_bias, call.options.bias.shape);
 }
 
-// Adds gradients of some rows of this rank's keys to those of all of them.
+// Adds gradients of some rows of this rank's keys to the gradients of all its keys.
 void add_rows(std::span<const Chunk> rows, const GradientSums& from, const GradientSums& to,
               std::span<const Chunk> own) {
   for (const Chunk& chunk : rows) {
@@ -128,10 +128,10 @@ Status add_gradients(const Call& call, const Heads& heads, const AttentionOption
   return {};
 }
 
-// As the forward ring. The gradients of a rank's keys and values follow them one step later. The
-// last rank that sees any of them sends the sums to their owner, which adds them to its own part.
-// Every rank adds its part to what arrives, so the order of the sums depends on the number of ranks
-// alone.
+// Ring as in the forward. The gradients of a rank's keys and values follow them one step later. The
+// last rank that sees any of these keys sends the sums to their owner, which adds them to its own
+// part. Every rank adds its part to the sums that arrive, so the order of the additions depends
+// only on the number of ranks.
 Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
                      Communicator::Internals& ranks, Context& context, GradientSums& total) {
   Transport& transport = *ranks.transport;
@@ -139,7 +139,7 @@ Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shard
   const int next = (rank + 1) % size, previous = (rank - 1 + size) % size;
   const Layouts layouts(call, shards);
   const RingJourney journey(call, shards, size);
-  // Gradients stay with the rows that have left their owner, so these are not narrowed on the way.
+  // Gradients stay with the rows that left their owner, so these rows are not narrowed further.
   const auto held = [&](int owner, int step) {
     if (step > journey.last_step(owner)) return Chunks();
     return journey.keys(owner, std::min(step, 1));
@@ -151,7 +151,7 @@ Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shard
   const Chunks own = held(rank, 0), returning = held(rank, 1);
   std::array<KeyMemory, 2> keys;
   KeyMemory narrowed;
-  std::array<GradientSums, 2> parts;  // of this step and the one before
+  std::array<GradientSums, 2> parts;  // this step and the previous one
   GradientSums arriving, home, part;
   float* moved_q = nullptr;
   Status status = reserve(call, ranks, [&](rules::Arena& arena) {
@@ -226,8 +226,8 @@ Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shard
   return {};
 }
 
-// Every rank computes its queries' part of the gradients of the keys and values that they see, and
-// sends each rank its rows, which adds them in the order of the ranks.
+// Every rank computes its queries' part of the gradients of all visible keys and values, and sends
+// each rank the part for its rows. The receiver adds the parts in rank order.
 Status gathered_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
                          Communicator::Internals& ranks, Context& context, GradientSums& total) {
   Transport& transport = *ranks.transport;

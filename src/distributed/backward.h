@@ -12,20 +12,19 @@
 
 namespace multihead::distributed {
 
-// The rows of a rank that its gradients need: the results of the whole problem, (B, H, n, d_v) and
-// (B, H, n).
+// A rank's rows of the forward results that its gradients need: (B, H, n, d_v) and (B, H, n).
 struct BackwardInputs {
   ConstAnyTensor out, d_out;
   ConstTensor lse;
 };
 
-// Sums of gradients, f32 and contiguous: of queries, of the keys and values of one shard, and of
-// the bias.
+// Sums of gradients, f32 and contiguous: of queries, of one shard's keys and values, and of the
+// bias.
 struct GradientSums {
   Tensor d_q, d_k, d_v, d_bias;
 };
 
-// Adds the gradients of q's rows and one chunk of keys and values. `part` is memory of the same
+// Adds the gradients of q's rows and of one chunk of keys and values. `part` is scratch of the same
 // shapes.
 struct BackwardOperands {
   ConstAnyTensor q, k, v;
@@ -42,7 +41,7 @@ inline void set_zero(const Tensor& contiguous) {
   std::fill_n(contiguous.data, contiguous.shape.elements(), 0.0F);
 }
 
-// The methods: `total` gets this rank's rows, before the backward of transformations.
+// The methods. Each writes this rank's rows to `total`, before the backward of QK-norm and RoPE.
 Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
                      Communicator::Internals& ranks, Context& context, GradientSums& total);
 Status gathered_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,

@@ -46,7 +46,7 @@ engine::Transform transform_of(const Call& call, Operand operand, const Segment&
   const auto s = static_cast<size_t>(segment.sequence);
   const int64_t sequence_queries = call.cu_q[s + 1] - call.cu_q[s];
   const int64_t sequence_keys = call.cu_k[s + 1] - call.cu_k[s];
-  // Positions of keys are their indices: those of queries without an alignment.
+  // Positions of keys are their indices, as for queries without an alignment.
   rule = rules::make_visibility(queries ? options : AttentionOptions{}, sequence_queries,
                                 sequence_keys);
   rule.first_query = segment.first;

@@ -1,4 +1,4 @@
-// A distributed call in the one form that all methods read, plain or packed.
+// A distributed call, plain or packed, in the one form that all methods read.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace multihead::distributed {
 
-// Every rank tells the others, so that calls of different kinds do not meet.
+// Kind of a call. Ranks compare it, so that calls of different kinds do not exchange data.
 enum class CallKind : uint8_t { kForward, kForwardPacked, kBackward, kBackwardPacked };
 
 struct Call {
   CallKind kind = CallKind::kForward;
-  ConstAnyTensor q, k, v;  // (B, H, n, d) of this rank; B = 1 if packed
+  ConstAnyTensor q, k, v;  // (B, H, n, d), this rank's rows; B = 1 if packed
   AttentionOptions options;
-  std::span<const int32_t> cu_q, cu_k;  // of the whole problem; 0 and the total if not packed
+  std::span<const int32_t> cu_q, cu_k;  // whole problem; {0, total} if not packed
   Sharding sharding;
-  engine::AttentionShape shape;  // of this rank
+  engine::AttentionShape shape;  // shape of this rank's part
 
   bool packed() const {
     return kind == CallKind::kForwardPacked || kind == CallKind::kBackwardPacked;
@@ -31,7 +31,7 @@ struct Call {
   }
 };
 
-// A call before its checks, which set the tensors of packed calls, and the shape.
+// Returns a call before its checks, which set the shape and the tensors of packed calls.
 inline Call call_of(CallKind kind, const AttentionOptions& options, const Sharding& sharding,
                     std::span<const int32_t> cu_q, std::span<const int32_t> cu_k) {
   Call call{};
@@ -43,7 +43,7 @@ inline Call call_of(CallKind kind, const AttentionOptions& options, const Shardi
   return call;
 }
 
-// The rows of every rank.
+// Number of rows of every rank.
 struct Shards {
   std::vector<int64_t> queries, keys;
 
@@ -55,7 +55,7 @@ struct Shards {
   }
 };
 
-// A view without some rows or heads of (B, H, n, d).
+// Returns a view of some rows and heads of (B, H, n, d).
 template <class View>
 View part_of(View view, int axis, int64_t first, int64_t count) {
   using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>,
@@ -82,7 +82,7 @@ View heads_of(const View& view, int64_t first, int64_t count) {
   return part_of(view, 1, first, count);
 }
 
-// (B, H, n) as (B, H, n, 1).
+// Returns (B, H, n) as (B, H, n, 1).
 template <class T>
 TensorView<T> as_columns(const TensorView<T>& rows) {
   return {rows.data,
@@ -92,17 +92,17 @@ TensorView<T> as_columns(const TensorView<T>& rows) {
 
 // Copies (B, H, n, d) of one type.
 void copy(const ConstAnyTensor& from, const AnyTensor& to, Context& context);
-// The same with a conversion of floats to the type of `to`.
+// Copies (B, H, n, d) and converts floats to the type of `to`.
 void convert(const ConstTensor& from, const AnyTensor& to, Context& context);
 
-// Applies QK-norm and RoPE to the rank's rows of q or k, whose segments are given; `to` is f32 and
-// contiguous.
+// Applies QK-norm and RoPE to the rank's rows of q or k, which `segments` assigns to sequences;
+// `to` is f32 and contiguous.
 enum class Operand : uint8_t { kQueries, kKeys };
 Status transform(const Call& call, Operand operand, std::span<const Segment> segments,
                  const Tensor& to, Context& context);
 
-// The backward of transform(): the gradient of what it wrote becomes that of q or k. The gain's
-// gradient, a sum over the rank's rows, is written to d_gain if that is not empty.
+// The backward of transform(): replaces the gradient of its output by the gradient of q or k.
+// Writes the gain's gradient, a sum over the rank's rows, to d_gain unless d_gain is empty.
 Status transform_back(const Call& call, Operand operand, std::span<const Segment> segments,
                       const Tensor& gradient, std::span<float> d_gain, Context& context);
 

@@ -51,13 +51,13 @@ Status validate_sharding(const Sharding& sharding) {
   return {};
 }
 
-// A shard's rows of q, k and v, and options that count in whole sequences.
+// Checks a shard's rows of q, k and v, and options that refer to whole sequences.
 Status validate_inputs(Call& call) {
   engine::AttentionShape& shape = call.shape;
   if (Status status = engine::validate_inputs(call.q, call.k, call.v, shape); !status.ok()) {
     return status;
   }
-  // Masks, biases and lengths cover all keys; positions of keys are those of the shard.
+  // Masks, biases and lengths cover all keys; positions of keys cover only the shard.
   AttentionOptions over_all_keys = call.options;
   over_all_keys.rope.k_positions = {};
   engine::AttentionShape with_all_keys = shape;
@@ -88,7 +88,7 @@ Status validate_packed_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
                               const ConstAnyTensor& v, Call& call) {
   const Sharding& sharding = call.sharding;
   if (Status status = validate_sharding(sharding); !status.ok()) return status;
-  // The cumulative lengths are those of the whole problem, the rows those of the shard.
+  // The cumulative lengths describe the whole problem, but the tensors hold only the shard's rows.
   ConstAnyTensor all_q = q, all_k = k, all_v = v;
   if (all_q.shape.rank() == 3) all_q.shape[0] = sharding.queries;
   if (all_k.shape.rank() == 3) all_k.shape[0] = sharding.keys;

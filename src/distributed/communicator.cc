@@ -15,7 +15,7 @@ namespace multihead::distributed {
 
 bool Transport::finish(std::chrono::duration<double> limit) {
   using Clock = std::chrono::steady_clock;
-  // A short wait is spent polling, a long one mostly asleep.
+  // Poll during a short wait, sleep between polls of a long one.
   constexpr std::chrono::microseconds kPolling{200}, kSleep{50};
   const Clock::time_point start = Clock::now();
   waiting_ = true;
@@ -37,8 +37,8 @@ bool Transport::finish(std::chrono::duration<double> limit) {
 
 namespace {
 
-// Ends a communicator. One that is broken is kept until the process ends: a message that arrives
-// late may still be written to its memory, and MPI would wait for the rank that has left.
+// Destroys a communicator. A broken communicator is kept until the process ends: a late message may
+// still be written to its memory, and MPI would wait for the rank that has left.
 void end(std::unique_ptr<Communicator::Internals> internals) {
   if (internals == nullptr || !internals->broken) return;
   static std::atomic<Communicator::Internals*> newest{nullptr};

@@ -1,4 +1,4 @@
-// The public calls: checks, agreement of the ranks, one of the methods, and the results.
+// The public calls: checks, agreement of the ranks, one of the methods, and results.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -44,7 +44,7 @@ Status validate_packed_results(const ConstAnyTensor& q, const ConstAnyTensor& v,
                                 {q.shape[1], q.shape[0]});
 }
 
-// One more score of each row, without a value.
+// Adds the sink of each row, a score without a value.
 void add_sinks(const Call& call, const PartialResult& total, Context& context) {
   if (call.options.sinks.empty()) return;
   const std::vector<float> no_value(static_cast<size_t>(call.shape.value_dim));
@@ -52,7 +52,7 @@ void add_sinks(const Call& call, const PartialResult& total, Context& context) {
         ConstTensor(call.options.sinks.data(), total.lse.shape, {0, 1, 0}), context);
 }
 
-// `alone` computes the call of a communicator of one.
+// `alone` computes the call if the communicator has a single rank.
 template <class Alone>
 Status run(const Call& call, const Status& own, const AnyTensor& out, const Tensor& lse,
            const Alone& alone, Communicator::Internals& ranks, Context& context) {

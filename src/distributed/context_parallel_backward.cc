@@ -1,4 +1,4 @@
-// The public gradients: checks, agreement of the ranks, one of the methods, and the results.
+// The public gradients: checks, agreement of the ranks, one of the methods, and results.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -55,7 +55,7 @@ void differentiate_sinks(const Call& call, const BackwardInputs& inputs, std::sp
   }
 }
 
-// `alone` computes the call of a communicator of one.
+// `alone` computes the call if the communicator has a single rank.
 template <class Alone>
 Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
            const AttentionGradients& gradients, const Alone& alone, Communicator::Internals& ranks,

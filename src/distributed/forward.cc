@@ -15,8 +15,8 @@
 
 namespace multihead::distributed {
 
-// In step t a rank has keys of rank - t. It sends them on, as far as a rank ahead sees them, and
-// receives the next ones while it computes with them.
+// In step t a rank holds keys of rank - t. It sends the rows on that a rank ahead sees, and
+// receives the next keys while it computes.
 Status ring_attention(const Call& call, const Shards& shards, Communicator::Internals& ranks,
                       Context& context, PartialResult& total) {
   Transport& transport = *ranks.transport;
@@ -108,8 +108,8 @@ Status gathered_attention(const Call& call, const Shards& shards, Communicator::
                        part, total, transport, context);
 }
 
-// Every rank computes all queries against its own keys; the results are merged in the order of the
-// ranks, so that all of them have the same bits.
+// Every rank computes all queries against its own keys. The results are merged in rank order, so
+// all ranks get the same bits.
 Status decode_attention(const Call& call, const Shards& shards, Communicator::Internals& ranks,
                         Context& context, PartialResult& total) {
   Transport& transport = *ranks.transport;
@@ -129,7 +129,7 @@ Status decode_attention(const Call& call, const Shards& shards, Communicator::In
   });
   if (!status.ok()) return status;
 
-  // The cache stays where it is, unless its keys are transformed.
+  // The cache is read in place, unless its keys are transformed.
   ConstAnyTensor q, k = call.k, v = call.v;
   if (call.transforms()) {
     status = pack(call, shards, rank, layouts, keys, context);

@@ -1,4 +1,4 @@
-// The methods of attention over several ranks, of an agreed call.
+// The methods of attention over several ranks, after the ranks agreed on the call.
 #pragma once
 
 #include "distributed/call.h"
@@ -7,8 +7,8 @@
 
 namespace multihead::distributed {
 
-// Where a method leaves the rank's rows, in the communicator's memory.
-// `total` has not yet seen the sinks.
+// The methods. Each writes the rank's rows to `total`, in the communicator's memory and without the
+// sinks.
 Status ring_attention(const Call& call, const Shards& shards, Communicator::Internals& ranks,
                       Context& context, PartialResult& total);
 Status gathered_attention(const Call& call, const Shards& shards, Communicator::Internals& ranks,

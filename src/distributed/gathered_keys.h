@@ -1,4 +1,4 @@
-// All keys that the queries of a rank see, received from the other ranks at once.
+// All keys that a rank's queries see, received from the other ranks at once.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@ class GatheredKeys {
  public:
   GatheredKeys(const Call& call, const Shards& shards, int rank);
 
-  // The keys of `owner` that `viewer` sees; all of them where that is the same rank.
+  // Keys of `owner` that this rank sees; all its keys if `owner` is this rank.
   const Chunks& of(int owner) const { return arriving_[static_cast<size_t>(owner)]; }
   const Chunks& to(int viewer) const { return leaving_[static_cast<size_t>(viewer)]; }
 
   void take(rules::Arena& arena, const Layouts& layouts);
 
-  // Sends this rank's keys and receives those of the others.
+  // Sends this rank's keys to the other ranks and receives theirs.
   Status start(Transport& transport, const Layouts& layouts, Context& context) const;
-  // Afterwards: all keys in their order. Those that no query sees are 0.
+  // Call this after the transfers: joins all keys in their order. Keys that no query sees are 0.
   void join(const Layouts& layouts, Context& context) const;
 
   AnyTensor k(const Layouts& layouts) const { return layouts.k(whole_, call_.sharding.keys); }
@@ -34,8 +34,8 @@ class GatheredKeys {
   const Call& call_;
   const Shards& shards_;
   int rank_;
-  std::vector<Chunks> arriving_, leaving_;      // of and to each rank
-  std::vector<KeyMemory> received_, narrowed_;  // the same
+  std::vector<Chunks> arriving_, leaving_;      // received from and sent to each rank
+  std::vector<KeyMemory> received_, narrowed_;  // received from and sent to each rank
   KeyMemory whole_;
 };
 

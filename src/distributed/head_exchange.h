@@ -1,4 +1,5 @@
-// Rows for heads and back: from this rank's rows of all heads to all rows of this rank's heads.
+// Exchanges rows for heads and back: from this rank's rows of all heads to all rows of this rank's
+// heads.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +12,15 @@
 
 namespace multihead::distributed {
 
-// What is exchanged: (B, H, n, width), of query heads or of key/value heads.
+// A tensor to exchange: (B, H, n, width), with query heads or key/value heads.
 struct Exchanged {
   DType type = DType::kF32;
   bool of_queries = true;
   int64_t width = 0;
-  // Blocks for each rank: its heads of my rows, and my heads of its rows.
+  // A pair of blocks for each rank: its heads of this rank's rows, and this rank's heads of its
+  // rows.
   std::vector<char*> there = {}, here = {};
-  char* whole = nullptr;  // my heads of all rows
+  char* whole = nullptr;  // this rank's heads of all rows
 };
 
 class HeadExchange {
@@ -31,13 +33,13 @@ class HeadExchange {
 
   void take(rules::Arena& arena, Exchanged& of) const;
 
-  // Sends `rows` to the ranks of their heads. After the transfers, to_heads() puts what has arrived
-  // into whole().
+  // Sends `rows` to the ranks that compute their heads. After the transfers, to_heads() copies the
+  // received blocks to whole().
   void send_heads(const Exchanged& of, const ConstAnyTensor& rows) const;
   void to_heads(const Exchanged& of) const;
 
-  // Sends whole() to the ranks of its rows. After the transfers, to_rows() puts what has arrived
-  // into `rows`.
+  // Sends whole() to the ranks that hold its rows. After the transfers, to_rows() copies the
+  // received blocks to `rows`.
   void send_rows(const Exchanged& of) const;
   void to_rows(const Exchanged& of, const AnyTensor& rows) const;
 

@@ -1,4 +1,5 @@
-// Each rank gets some heads of all rows, computes them, and returns to each rank its rows.
+// Method kHeads: each rank gets all rows of some heads, computes them, and returns each rank its
+// rows.
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -20,7 +21,7 @@ std::array<Exchanged, 3> exchanged_inputs(const Call& call, const Layouts& layou
            {.type = layouts.v_type(), .of_queries = false, .width = call.shape.value_dim}}};
 }
 
-// Transforms q and k where the call says so, and starts to exchange q, k and v.
+// Transforms q and k if the call requests it, and starts the exchange of q, k and v.
 Status send_inputs(const Call& call, const Shards& shards, const HeadExchange& exchange, int rank,
                    const std::array<Exchanged, 3>& inputs, float* moved_q, const KeyMemory& moved,
                    Context& context) {

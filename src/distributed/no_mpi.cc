@@ -1,4 +1,4 @@
-// In place of transport_mpi.cc where the build found no MPI.
+// Replaces transport_mpi.cc if the build found no MPI.
 #include "multihead/distributed.h"
 #include "multihead/status.h"
 

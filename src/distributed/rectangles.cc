@@ -19,7 +19,7 @@ namespace {
 
 using engine::AttentionPlan;
 
-// A mask or bias restricted to some heads, rows and keys; axes of extent 1 are shared.
+// Restricts a mask or bias to some heads, rows and keys; axes of extent 1 are shared.
 template <class View>
 View part_of_scores(View view, int64_t axis_from_end, int64_t first, int64_t count) {
   const int axis = view.shape.rank() - static_cast<int>(axis_from_end);
@@ -27,7 +27,7 @@ View part_of_scores(View view, int64_t axis_from_end, int64_t first, int64_t cou
   return part_of(view, axis, first, count);
 }
 
-// Whether a query sees a key.
+// True if any query sees a key.
 bool sees_anything(const AttentionPlan& plan) {
   for (int64_t batch = 0; batch < plan.params.batch; ++batch) {
     if (!plan.params.seen_keys(batch).empty()) return true;
@@ -53,14 +53,14 @@ struct Planned {
   int64_t first_job = 0;
 };
 
-// All jobs of all rectangles, in one queue, so that many short sequences use all threads.
+// Runs all jobs of all rectangles from one queue, so that many short sequences use all threads.
 Status run(std::span<Planned> rectangles, Transport& transport, Context& context) {
   int64_t jobs = 0;
   uint64_t scratch_bytes = 0;
   double operations = 0;
   for (Planned& planned : rectangles) {
     planned.first_job = jobs;
-    // Decoding has its own way of dividing the keys among threads.
+    // Decoding has its own division of the keys among threads, so it runs separately.
     if (planned.plan.path == engine::Path::kDecode) {
       if (Status status = engine::run(planned.plan, context); !status.ok()) return status;
       transport.poll();
@@ -83,7 +83,7 @@ Status run(std::span<Planned> rectangles, Transport& transport, Context& context
     const Planned& planned = *(after - 1);
     engine::run_block(planned.plan, index - planned.first_job, planned.plan.jobs(),
                       scratch.of_thread(thread));
-    // Thread 0 is the caller's, the only one that may use the transport.
+    // Thread 0 is the caller's thread. Only this thread may use the transport.
     if (thread == 0) transport.poll();
   });
   return {};
@@ -198,7 +198,8 @@ Status add_attention(const Call& call, const Heads& heads, const AttentionOption
     if (plan.jobs() == 0 || !sees_anything(plan)) continue;
     planned.push_back({rectangle, plan});
   }
-  // The longest first: one that starts late would leave the other threads idle.
+  // Run the longest rectangles first: a long one that starts late would leave the other threads
+  // idle.
   std::sort(planned.begin(), planned.end(), [](const Planned& a, const Planned& b) {
     if (a.plan.operations != b.plan.operations) return a.plan.operations > b.plan.operations;
     return a.rectangle.queries.local < b.rectangle.queries.local;

@@ -12,7 +12,7 @@
 
 namespace multihead::distributed {
 
-// The heads that a rank computes, and the options of all rectangles.
+// The heads that a rank computes.
 struct Heads {
   int64_t first = 0, kv_first = 0, count = 0, kv_count = 0;
 };
@@ -25,37 +25,37 @@ struct Rectangle {
   Segment queries, keys;
 };
 
-// The rectangles of these queries and one chunk of keys. Their queries do not overlap.
+// Returns the rectangles of these queries and one chunk of keys. Their queries do not overlap.
 std::vector<Rectangle> rectangles_of(std::span<const Segment> queries, const Chunk& keys,
                                      std::span<const int32_t> cu_k);
 
-// Options of the rank's heads, without sinks, QK-norm and RoPE.
+// Returns the options for the rank's heads, without sinks, QK-norm and RoPE.
 AttentionOptions options_of_heads(const Call& call, const Heads& heads);
 
-// Those options restricted to one rectangle, and its place in the sequence.
+// Restricts these options to one rectangle and sets its place in the sequence.
 AttentionOptions options_of(const Call& call, const AttentionOptions& of_heads,
                             const Rectangle& rectangle);
-// The rank's heads, rows and keys of a tensor of scores, such as the gradient of a bias; axes of
-// extent 1 are shared.
+// Restricts a tensor of scores, such as the gradient of a bias, to the rank's heads, rows and keys;
+// axes of extent 1 are shared.
 Tensor scores_of(const Tensor& scores, const Heads& heads, const Rectangle& rectangle);
 engine::Shard shard_of(const Call& call, const Heads& heads, const Rectangle& rectangle);
 engine::AttentionShape shape_of(const Call& call, const Heads& heads, const Rectangle& rectangle);
 
-// Rows whose outputs are sums over the keys so far, relative to their log-sum-exp.
+// Outputs of rows over the keys so far, normalized by their log-sum-exp.
 struct PartialResult {
   Tensor out;  // (B, H, n, d_v)
   Tensor lse;  // (B, H, n)
 };
 
-// No keys yet: outputs 0, log-sum-exp -inf.
+// Sets the result for no keys: outputs 0, log-sum-exp -inf.
 void clear(const PartialResult& result);
 
-// a becomes the result over the keys of both. Strides of b may be 0.
+// Merges `b` into `a`, whose result then covers the keys of both. Strides of b may be 0.
 void merge(const PartialResult& a, const ConstTensor& b_out, const ConstTensor& b_lse,
            Context& context);
 
-// Computes attention of q (B, H, n, d) to one chunk of the keys of k and v, which hold the shard of
-// a rank, and merges it into `total`. `part` is memory of the same shape. The transport moves on
+// Computes attention of q (B, H, n, d) to one chunk of the keys, and merges it into `total`. k and
+// v hold the shard of a rank. `part` is scratch of the same shape as `total`. Transfers continue
 // between tiles.
 struct ForwardOperands {
   ConstAnyTensor q, k, v;

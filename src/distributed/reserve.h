@@ -1,4 +1,4 @@
-// The memory of a call.
+// Reserves the memory of a call.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace multihead::distributed {
 
-// Reserves what `lay_out` takes from an arena; an error if any rank has not enough memory.
+// Reserves the memory that `lay_out` takes from an arena; an error if any rank has not enough
+// memory.
 template <class LayOut>
 Status reserve(const Call& call, Communicator::Internals& ranks, const LayOut& lay_out) {
   rules::Arena needs(nullptr);
@@ -28,14 +29,14 @@ Status reserve(const Call& call, Communicator::Internals& ranks, const LayOut& l
   return {};
 }
 
-// A contiguous tensor.
+// Takes a contiguous tensor from the arena.
 inline void take(rules::Arena& arena, Tensor& tensor, const Dims& shape) {
   tensor.shape = shape;
   tensor.strides = contiguous_strides(shape);
   arena(tensor.data, static_cast<uint64_t>(shape.elements()));
 }
 
-// How many floats the rank's queries take if they are transformed.
+// Number of floats for the rank's transformed queries; 0 if they are not transformed.
 inline uint64_t transformed_queries(const Call& call, const Layouts& layouts) {
   if (!call.transforms()) return 0;
   return static_cast<uint64_t>(layouts.q_shape(call.shape.queries).elements());

@@ -12,13 +12,13 @@
 namespace multihead::distributed {
 namespace {
 
-// Keys of the whole problem, one after the other.
+// Half-open range [first, end) of key indices in the whole problem.
 struct Range {
   int64_t first, end;
 };
 
-// The keys of a rectangle that any of its queries sees. Both ends of what a query sees rise with
-// the query, so the first and the last one bound it.
+// Range of a rectangle's keys that any of its queries sees. Both ends of a query's visible range
+// rise with the query, so the first and the last query bound it.
 Range seen_in(const Call& call, const Rectangle& rectangle) {
   const auto& [queries, keys] = rectangle;
   const auto s = static_cast<size_t>(queries.sequence);

@@ -1,5 +1,5 @@
-// Which keys the queries of a rank see, so that only those are sent. Causal order, the window and
-// the lengths decide this, masks do not. All ranks compute the same.
+// Determines which keys the queries of a rank see, so that only these keys are sent. Causal order,
+// the window and the lengths decide this, masks do not. All ranks compute the same result.
 #pragma once
 
 #include <cstdint>
@@ -13,39 +13,39 @@ namespace multihead::distributed {
 
 using Chunks = std::vector<Chunk>;
 
-// How many rows.
+// Number of rows.
 int64_t count_of(std::span<const Chunk> chunks);
 
-// The rows of `keys` that any query of these ranks sees, in any batch entry. They lie one after the
-// other, from local row 0 on.
+// Rows of `keys` that any query of these ranks sees, in any batch entry. Their local rows are
+// contiguous and begin at 0.
 Chunks seen_keys(const Call& call, const Shards& shards, std::span<const Chunk> keys,
                  int first_rank, int end_rank);
 
-// Where a chunk begins in memory that holds these chunks, one of which contains it.
+// Local row at which `chunk` begins, in memory that holds the chunks `held`. One of these chunks
+// contains `chunk`.
 int64_t local_row(std::span<const Chunk> held, const Chunk& chunk);
 
-// Copies the rows of some chunks from memory that holds more.
+// Copies the rows of the chunks `wanted` from memory that holds the chunks `held`.
 void narrow(std::span<const Chunk> held, const ConstAnyTensor& from, std::span<const Chunk> wanted,
             const AnyTensor& to, Context& context);
 
-// Sends some rows of the keys that a rank holds, if any: those that `leaving` names. `narrowed` is
-// memory for them, which is not used if they are all.
+// Sends the rows `leaving` of the keys that a rank holds, if there are any. `narrowed` is scratch
+// for a copy of these rows, which is not needed if all rows are sent.
 void send_keys(Transport& transport, int to, const Layouts& layouts, std::span<const Chunk> held,
                const KeyMemory& memory, std::span<const Chunk> leaving, const KeyMemory& narrowed,
                Context& context);
 
-// The keys of every rank on their way round the ring. In step t, rank r has keys of rank r - t.
-// They are passed on while a rank ahead sees some of them, and only the rows that it or the next
-// ones see.
+// The keys of every rank on their way around the ring. In step t, rank r holds keys of rank r - t.
+// A rank passes on only the rows that a rank ahead still sees.
 class RingJourney {
  public:
   RingJourney(const Call& call, const Shards& shards, int ranks)
       : call_(call), shards_(shards), ranks_(ranks) {}
 
   int owner(int rank, int step) const { return (rank - step % ranks_ + ranks_) % ranks_; }
-  // What is left of the owner's keys in a step; all of them in step 0.
+  // The owner's keys that are still held in a step; all its keys in step 0.
   Chunks keys(int owner, int step) const;
-  // The last step in which there are any.
+  // Last step in which any of the owner's keys are held.
   int last_step(int owner) const;
 
  private:

@@ -1,4 +1,4 @@
-// Keys and values of one rank as they travel: contiguous, and as f32 where they are transformed.
+// Keys and values of one rank as they are sent: contiguous, and f32 if they are transformed.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct KeyMemory {
   char *k = nullptr, *v = nullptr;
 };
 
-// The shapes of what a rank sends, which all ranks can compute.
+// Shapes and sizes of the data that a rank sends; all ranks can compute them.
 class Layouts {
  public:
   Layouts(const Call& call, const Shards& shards) : call_(call), shards_(shards) {}
@@ -87,15 +87,17 @@ inline void receive(Transport& transport, int from, const Layouts& layouts, cons
   transport.receive(from, memory.v, layouts.v_bytes(rows));
 }
 
-// This rank's keys and values, transformed.
+// Writes this rank's keys and values to `memory`, transformed if the call requests it.
 Status pack(const Call& call, const Shards& shards, int rank, const Layouts& layouts,
             const KeyMemory& memory, Context& context);
 
-// The rank's queries: transformed into `memory`, which may be null where nothing transforms them.
+// Returns the rank's queries, transformed into `memory`. `memory` may be null if the call has no
+// transformation.
 Status pack_queries(const Call& call, std::span<const Segment> segments, const Layouts& layouts,
                     float* memory, ConstAnyTensor& q, Context& context);
 
-// Rows of a rank, in the order of its chunks, to their places in the whole sequence, and back.
+// Copies a rank's rows, in the order of its chunks, to their places in the whole sequence; gather()
+// copies them back.
 void scatter(std::span<const Chunk> chunks, const ConstAnyTensor& shard, const AnyTensor& whole,
              Context& context);
 void gather(std::span<const Chunk> chunks, const ConstAnyTensor& whole, const AnyTensor& shard,

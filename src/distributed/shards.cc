@@ -15,7 +15,7 @@ std::array<RowRange, 2> rows_of_rank(int64_t rows, Layout layout, int ranks, int
   if (ranks <= 0 || rank < 0 || rank >= ranks || rows < 0) return {};
   const int64_t parts = layout == Layout::kZigzag ? 2 * int64_t{ranks} : ranks;
   const auto part = [&](int64_t index) -> RowRange {
-    // Not rows * index / parts, which may overflow.
+    // Avoids rows * index / parts, which may overflow.
     const auto begin = [&](int64_t i) { return rows / parts * i + rows % parts * i / parts; };
     return {begin(index), begin(index + 1)};
   };
@@ -45,7 +45,7 @@ std::vector<Chunk> chunks_of(const Sharding& sharding, std::span<const int64_t> 
 std::vector<Segment> segments_of(const Chunk& chunk, std::span<const int32_t> cu) {
   std::vector<Segment> segments;
   const int64_t end = chunk.first + chunk.count;
-  // The sequence of the first row is the last one that does not begin after it.
+  // The last sequence that begins at or before the first row contains it.
   const auto after = std::upper_bound(cu.begin(), cu.end(), chunk.first);
   for (auto s = after - cu.begin() - 1; s + 1 < std::ssize(cu); ++s) {
     const int64_t begin = cu[static_cast<size_t>(s)];

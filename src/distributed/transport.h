@@ -1,5 +1,5 @@
-// How bytes go from one rank to another. Implementations: transport_mpi.cc, and threads of one
-// process in tests/support/thread_ranks.h.
+// Transfers of bytes between ranks. Implementations: transport_mpi.cc, and threads of one process
+// in tests/support/thread_ranks.h.
 #pragma once
 
 #include <chrono>
@@ -19,8 +19,8 @@ class Transport {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Start a transfer and return at once; the memory stays untouched until finish(). Messages of one
-  // rank to another arrive in the order in which they were sent. Nothing is sent for 0 bytes.
+  // Starts a transfer and returns at once; the memory must not change until finish(). Messages from
+  // one rank to another arrive in the order of sending. A transfer of 0 bytes sends nothing.
   void send(int to, const void* data, uint64_t bytes) {
     if (bytes == 0) return;
     sent_ += bytes;
@@ -32,10 +32,10 @@ class Transport {
     start_receive(from, data, bytes);
   }
 
-  // Moves transfers on. Called by the calling thread only, also between tiles of a computation.
+  // Continues transfers. Only the calling thread calls this, also between tiles of a computation.
   virtual State poll() = 0;
 
-  // Waits for all transfers. False if one failed, or if they take longer than the limit.
+  // Waits for all transfers. Returns false if one fails, or if they take longer than the limit.
   bool finish(std::chrono::duration<double> limit);
 
   uint64_t bytes_sent() const { return sent_; }
@@ -43,7 +43,7 @@ class Transport {
   std::chrono::duration<double> waited() const { return waited_; }
 
  protected:
-  // Whether nothing is computed meanwhile.
+  // True if the rank waits without computing.
   bool waiting() const { return waiting_; }
   virtual void start_send(int to, const void* data, uint64_t bytes) = 0;
   virtual void start_receive(int from, void* data, uint64_t bytes) = 0;

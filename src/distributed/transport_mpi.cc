@@ -15,13 +15,14 @@
 namespace multihead::distributed {
 namespace {
 
-// MPI counts bytes in an int: a longer message goes in pieces, which arrive in order.
+// MPI counts bytes in an int, so longer messages are sent in pieces, which arrive in order.
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
 class MpiTransport : public Transport {
  public:
   MpiTransport(MPI_Comm comm, int rank, int size) : Transport(rank, size), comm_(comm) {
-    // A message to and from every rank: agreements, which should not fail halfway, need no more.
+    // Reserve one send and one receive per rank. agree() needs no more, so it never allocates
+    // midway and cannot fail there.
     requests_.reserve(2 * static_cast<size_t>(size));
   }
 
@@ -61,7 +62,8 @@ class MpiTransport : public Transport {
   void in_pieces(uint64_t bytes, const Start& start) {
     for (uint64_t first = 0; first < bytes && !failed_; first += kMostBytes) {
       const auto count = static_cast<int>(std::min(kMostBytes, bytes - first));
-      // First, because that may fail: a request that is not listed would write to freed memory.
+      // Add the request before the transfer starts, because this may fail: a started request that
+      // is not in the list would write to freed memory.
       requests_.push_back(MPI_REQUEST_NULL);
       failed_ = start(first, count, &requests_.back()) != MPI_SUCCESS;
     }
@@ -75,7 +77,7 @@ class MpiTransport : public Transport {
 Status over(MPI_Comm comm, Communicator& communicator) {
   MPI_Comm own = MPI_COMM_NULL;
   int rank = 0, size = 0;
-  // Errors of the duplicate are returned, not the end of the program.
+  // Make the duplicate return errors instead of ending the program.
   const bool made = MPI_Comm_dup(comm, &own) == MPI_SUCCESS &&
                     MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN) == MPI_SUCCESS &&
                     MPI_Comm_rank(own, &rank) == MPI_SUCCESS &&

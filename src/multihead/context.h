@@ -16,38 +16,39 @@ namespace multihead {
 /// that calls.
 class Context {
  public:
-  /// threads: how many may work on one call; 0 (the default) uses as many as the machine has. A
-  /// build without threads (WebAssembly) always uses 1. The number of threads does not change a bit
-  /// of the results.
+  /// `threads`: the most threads that may work on one call; 0 (the default) uses all threads of the
+  /// machine. A build without threads (WebAssembly) always uses 1. Results are bit-identical for
+  /// any number of threads.
   explicit Context(int threads = 0);
   ~Context();
-  Context(Context&&) noexcept;             ///< Movable; what was moved from is like new.
+  Context(Context&&) noexcept;             ///< Movable; a moved-from context is like a new one.
   Context& operator=(Context&&) noexcept;  ///< Movable, not copyable.
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  /// How many threads may work on one call.
+  /// Number of threads that may work on one call.
   int threads() const { return threads_; }
-  /// Which kernel computed the last call of attention(), how the call was cut, and why other
-  /// kernels did not serve it, among them the one for AMX (Intel's matrix instructions), in words;
-  /// empty before the first call. Modules and caches count with their calls of attention(), packed
-  /// sequences with the one of most work; attention_scores() and attention_backward() do not count.
+  /// Describes the last call of attention() in words: its kernel, how it was divided into jobs, and
+  /// why other kernels could not compute it, among them the AMX kernel (Intel's matrix
+  /// instructions). Empty before the first call. Modules and caches report their call of
+  /// attention(), packed sequences the call with the most work. attention_scores() and
+  /// attention_backward() are not reported.
   std::string last_kernel() const;
-  /// Whether the last call of linear() multiplied numbers of bf16 on AMX, and if not, why, in
-  /// words; empty before the first call. The products of modules, blocks and transformers with
-  /// their matrices count, those of their backward() too.
+  /// Tells in words if the last call of linear() multiplied bf16 numbers on AMX, and if not, why.
+  /// Empty before the first call. Products of modules, blocks and transformers with their matrices
+  /// are included, also in backward().
   std::string last_linear_kernel() const;
-  /// Bytes of scratch held now, over all threads.
+  /// Bytes of scratch memory held now, over all threads.
   size_t scratch_bytes() const;
 
-  struct Internals;  ///< the library's own
+  struct Internals;  ///< for the library's own use
 
  private:
   int threads_;
   std::unique_ptr<Internals> internals_;
 };
 
-/// The SIMD target that calls run on here, by Highway's name ("AVX3_SPR", "AVX2", "WASM", ...).
+/// Highway's name of the SIMD target that calls use on this CPU ("AVX3_SPR", "AVX2", "WASM", ...).
 const char* simd_target();
 
 }  // namespace multihead

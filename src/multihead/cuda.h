@@ -7,25 +7,25 @@
 ///   cudaMallocManaged(). Views, options and captures themselves, and the `heads` of captures, are
 ///   read on the host before the call returns.
 /// - A call checks its arguments, enqueues kernels on the stream and returns. It allocates no
-///   memory, does not wait for the device, and may be captured in a CUDA graph. Memory that it
-///   needs besides is the caller's: ask for its size, then pass a Workspace. One workspace serves
-///   one call at a time; calls on one stream may share it.
+///   memory, does not wait for the device, and may be captured in a CUDA graph. The caller provides
+///   the scratch memory: query its size, then pass a Workspace. One workspace serves one call at a
+///   time; calls on one stream may share it.
 /// - Numbers in device memory cannot be checked before a call. Lengths and row numbers outside
 ///   their range are limited to it by the kernels, so that no kernel reads or writes outside of the
 ///   tensors. Page numbers outside the pool hide the tokens of the page.
 /// - Deterministic: the same bits for the same inputs on the same kind of device.
 ///
-/// Types and shapes are those of attention.h, of rows up to 256 elements. Sums are in f32. Inputs
+/// Types and shapes are as in attention.h, with rows of up to 256 elements. Sums are in f32. Inputs
 /// that are all bf16 or all f16 may be multiplied in that type; weights are then rounded to it
 /// before they are multiplied by V, and q and k are rounded to it after RoPE and QK-norm.
 /// attention_backward() may do the same if d_out is of that type too; it then rounds weights and
 /// the gradients of scores before their products.
 ///
-/// Errors, beside those of attention.h: kDevice if no device can be used, an address is not memory
-/// of the current device, the stream is in an error state, or CUDA reports an error, with its name,
-/// number and text; kShape for rows above 256 elements and for addresses that are not aligned to
-/// their element; kOption for a workspace that is too small. Nothing is written then, except after
-/// an error that CUDA reports while kernels are enqueued or run.
+/// Errors, in addition to the ones in attention.h: kDevice if no device can be used, an address is
+/// not memory of the current device, the stream is in an error state, or CUDA reports an error,
+/// with its name, number and text; kShape for rows above 256 elements and for addresses that are
+/// not aligned to their element; kOption for a workspace that is too small. On an error nothing is
+/// written, except after an error that CUDA reports while kernels are enqueued or run.
 #pragma once
 
 #include <cstdint>
@@ -49,46 +49,45 @@ namespace multihead::cuda {
 /// A cudaStream_t of the current device; null is the default stream.
 using Stream = CUstream_st*;
 
-/// Memory of the device that a call uses while it runs, aligned to 256 bytes.
+/// Device memory that a call uses as scratch while it runs, aligned to 256 bytes.
 struct Workspace {
   void* data = nullptr;  ///< may be null if the call needs none
-  uint64_t bytes = 0;    ///< of `data`
+  uint64_t bytes = 0;    ///< size of `data`
 };
 
-/// Whether calls can run: the library was built with CUDA, and the current device is of compute
-/// capability 8.0 or newer. Errors: kDevice, which says what is missing.
+/// Checks that calls can run: the library was built with CUDA, and the current device has compute
+/// capability 8.0 or newer. Errors: kDevice, with the reason.
 [[nodiscard]] Status available();
 
-/// Bytes of the workspace of attention() with the same arguments. Errors: those of attention(),
-/// except for addresses, which are not read.
+/// Computes the workspace size, in bytes, of attention() with the same arguments. Errors: as
+/// attention(), except for addresses, which are not read.
 [[nodiscard]] Status attention_workspace(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                          const ConstAnyTensor& v, const AttentionOptions& options,
                                          const AttentionOutputs& outputs, uint64_t& bytes);
 
-/// attention() of attention.h on the device; see the head of this file. options.precision is
-/// ignored.
+/// attention() of attention.h on the device; see the head of this file. Ignores options.precision.
 [[nodiscard]] Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                const ConstAnyTensor& v, const AttentionOptions& options,
                                const AttentionOutputs& outputs, const Workspace& workspace,
                                Stream stream);
 
-/// Which kernel serves a call of attention() on the current device, and why the others do not, in
-/// words. Without a device, the answer for one of compute capability 9.0. Empty for a call that
+/// Tells in words which kernel computes a call of attention() on the current device, and why the
+/// other kernels do not. Without a device, assumes compute capability 9.0. Empty for a call that
 /// attention() refuses.
 std::string explain(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                     const AttentionOptions& options, const AttentionOutputs& outputs);
 
-/// Where packed sequences lie: sequence s is rows cu_q[s] to cu_q[s + 1] - 1 of q and rows cu_k[s]
-/// to cu_k[s + 1] - 1 of k and v. As in FlashAttention, the numbers are on the device and the
-/// caller knows the longest sequence.
+/// Boundaries of packed sequences: sequence s is rows cu_q[s] to cu_q[s + 1] - 1 of q and rows
+/// cu_k[s] to cu_k[s + 1] - 1 of k and v. As in FlashAttention, these numbers are in device memory,
+/// and the caller gives the length of the longest sequence.
 struct PackedSequences {
   std::span<const int32_t> cu_q;  ///< (S + 1), in device memory
   std::span<const int32_t> cu_k;  ///< (S + 1), in device memory
-  int64_t max_queries = 0;        ///< of one sequence; rows beyond are neither read nor written
-  int64_t max_keys = 0;           ///< of one sequence; rows beyond are not read
+  int64_t max_queries = 0;        ///< longest sequence; rows beyond are neither read nor written
+  int64_t max_keys = 0;           ///< longest sequence; rows beyond are not read
 };
 
-/// Bytes of the workspace of attention_varlen() with the same arguments.
+/// Computes the workspace size, in bytes, of attention_varlen() with the same arguments.
 [[nodiscard]] Status attention_varlen_workspace(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                                 const ConstAnyTensor& v,
                                                 const PackedSequences& sequences,
@@ -102,15 +101,15 @@ struct PackedSequences {
                                       const AttentionOutputs& outputs, const Workspace& workspace,
                                       Stream stream);
 
-/// Bytes of the workspace of attention_backward() with the same arguments.
+/// Computes the workspace size, in bytes, of attention_backward() with the same arguments.
 [[nodiscard]] Status attention_backward_workspace(
     const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
     const AttentionOptions& options, const AttentionResults& results, const ConstAnyTensor& d_out,
     const AttentionGradients& gradients, uint64_t& bytes);
 
 /// attention_backward() of attention_backward.h on the device; see the head of this file. The
-/// gradients' arrays lie on the device too. The lse is not checked against the inputs, because that
-/// would wait for the device.
+/// gradients are in device memory too. lse is not checked against the inputs, because this would
+/// wait for the device.
 [[nodiscard]] Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, const AttentionOptions& options,
                                         const AttentionResults& results,
@@ -118,13 +117,13 @@ struct PackedSequences {
                                         const AttentionGradients& gradients,
                                         const Workspace& workspace, Stream stream);
 
-/// Which kernel serves a call of attention_backward(), as explain() does for attention().
+/// Tells which kernel computes a call of attention_backward(), as explain() does for attention().
 std::string explain_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                              const ConstAnyTensor& v, const AttentionOptions& options,
                              const AttentionResults& results, const ConstAnyTensor& d_out,
                              const AttentionGradients& gradients);
 
-/// Bytes of the workspace of attention_varlen_backward() with the same arguments.
+/// Computes the workspace size, in bytes, of attention_varlen_backward() with the same arguments.
 [[nodiscard]] Status attention_varlen_backward_workspace(
     const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
     const PackedSequences& sequences, const AttentionOptions& options,
@@ -132,31 +131,32 @@ std::string explain_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
     const AttentionGradients& gradients, uint64_t& bytes);
 
 /// attention_varlen_backward() of attention_backward.h on the device; see attention_backward().
-/// Rows that belong to no sequence get no gradient: they keep what they hold.
+/// Gradients of rows outside every sequence are not written.
 [[nodiscard]] Status attention_varlen_backward(
     const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
     const PackedSequences& sequences, const AttentionOptions& options,
     const AttentionResults& results, const ConstAnyTensor& d_out,
     const AttentionGradients& gradients, const Workspace& workspace, Stream stream);
 
-/// A KV cache in memory of the device, in the layouts of kv_cache.h: rows of keys and of values are
-/// (B, H_kv, capacity, d), or for pages (pages * page_size, H_kv, d); of kInt8 each row has a
+/// A KV cache in device memory, in the layouts of kv_cache.h. Rows of keys and of values are (B,
+/// H_kv, capacity, d), or (pages * page_size, H_kv, d) for pages. For kInt8, each row has one float
 /// scale.
 struct CacheView {
-  KVCacheConfig config;                 ///< batch is that of the queries; pages is that of the pool
-  const void* keys = nullptr;           ///< of config.type
+  KVCacheConfig config;                 ///< batch: as the queries; pages: size of the pool
+  const void* keys = nullptr;           ///< elements of config.type
   const void* values = nullptr;         ///< not read if config.values_in_keys
-  const float* key_scales = nullptr;    ///< one a row of `keys`; kInt8 only
-  const float* value_scales = nullptr;  ///< one a row of `values`; kInt8 only
+  const float* key_scales = nullptr;    ///< one per row of `keys`; kInt8 only
+  const float* value_scales = nullptr;  ///< one per row of `values`; kInt8 only
   std::span<const int32_t> lengths;     ///< (B): tokens of each entry, in device memory
-  /// (B): the first token that has not been overwritten, in device memory; zeros but in a ring.
+  /// (B): first token that has not been overwritten, in device memory; zeros unless the cache is a
+  /// ring.
   std::span<const int32_t> firsts;
   /// kPaged: (B, ceil(capacity / page_size)) page numbers, in device memory.
   std::span<const int32_t> page_table;
-  int64_t max_length = 0;  ///< of all entries; tokens from there on are not read
+  int64_t max_length = 0;  ///< longest entry; tokens beyond it are not read
 };
 
-/// Bytes of the workspace of decode() with the same arguments.
+/// Computes the workspace size, in bytes, of decode() with the same arguments.
 [[nodiscard]] Status decode_workspace(const ConstAnyTensor& q, const CacheView& cache,
                                       const AttentionOptions& options,
                                       const AttentionOutputs& outputs, uint64_t& bytes);
@@ -167,7 +167,7 @@ struct CacheView {
                             const AttentionOptions& options, const AttentionOutputs& outputs,
                             const Workspace& workspace, Stream stream);
 
-/// Which kernel serves a call of decode(), as explain() does for attention().
+/// Tells which kernel computes a call of decode(), as explain() does for attention().
 std::string explain_decode(const ConstAnyTensor& q, const CacheView& cache,
                            const AttentionOptions& options, const AttentionOutputs& outputs);
 

@@ -1,5 +1,5 @@
 /// \file
-/// Normalisation and activations, the operations between the attention layers of a transformer.
+/// Normalization and activations: the operations between the attention layers of a transformer.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ namespace multihead {
                                 const ConstTensor& bias, float epsilon, const Tensor& y,
                                 Context& context);
 
-/// y = x / sqrt(mean(x^2) + epsilon) * weight (arXiv:1910.07467). weight (width), optional. x, y,
-/// sums and errors are as for layer_norm().
+/// y = x / sqrt(mean(x^2) + epsilon) * weight (arXiv:1910.07467). weight (width), optional.
+/// Otherwise as layer_norm().
 [[nodiscard]] Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float epsilon,
                               const Tensor& y, Context& context);
 
@@ -40,9 +40,9 @@ enum class Activation : uint8_t {
 [[nodiscard]] Status activate(const ConstTensor& x, Activation activation, const Tensor& y,
                               Context& context);
 
-/// y = activation(gate) * x: with kSilu SwiGLU (arXiv:2002.05202). gate, x, y (rows, width), row
-/// strides free, last axes contiguous; y may be gate or x. Errors: kShape, kOption. Nothing is
-/// written then.
+/// y = activation(gate) * x: SwiGLU if the activation is kSilu (arXiv:2002.05202). gate, x, y
+/// (rows, width), row strides free, last axes contiguous; y may be gate or x. Errors: kShape,
+/// kOption. Nothing is written then.
 [[nodiscard]] Status activate_gated(const ConstTensor& gate, const ConstTensor& x,
                                     Activation activation, const Tensor& y, Context& context);
 

@@ -1,5 +1,5 @@
 /// \file
-/// Two experiments in which heads that start alike specialise by gradient descent alone.
+/// Two experiments: heads that start alike become specialized by gradient descent alone.
 ///
 /// kFourJobs: one layer reports four things about every position, each with a read-out of its own:
 /// the previous token, the token two back, the latest vowel and the latest star (the token itself
@@ -42,7 +42,7 @@ enum class ExperimentKind : uint8_t {
   kInduction,  ///< the next token, two layers
 };
 
-/// How the model knows the order of tokens.
+/// Encodings of the order of tokens.
 enum class PositionKind : uint8_t {
   kRope,     ///< base 10000
   kLearned,  ///< an embedding for each of the 32 positions
@@ -52,51 +52,52 @@ enum class PositionKind : uint8_t {
 
 /// Options of Experiment::create().
 struct ExperimentOptions {
-  ExperimentKind kind = ExperimentKind::kFourJobs;  ///< which of the two
-  /// 0 takes the experiment's own: 4, or 2. The number of parameters does not depend on the heads,
-  /// which share embed_dim: 64, or 32 for kInduction.
+  ExperimentKind kind = ExperimentKind::kFourJobs;  ///< one of the two experiments
+  /// 0 uses the experiment's default: 4, or 2 for kInduction. The number of parameters does not
+  /// depend on the heads, which share embed_dim: 64, or 32 for kInduction.
   int64_t num_heads = 0;
-  int64_t num_layers = 0;                        ///< 0 takes the experiment's own: 1, or 2
-  uint64_t seed = 1;                             ///< of the first parameters and of the data
-  PositionKind positions = PositionKind::kRope;  ///< how the model knows the order of tokens
-  int64_t steps = 0;                             ///< 0: 600, or 400
-  int64_t batch = 0;                             ///< sequences of a step; 0: 16, or 32
-  float learning_rate = 1e-2F;                   ///< after the warm-up; more than 0
-  bool recompute = false;                        ///< see TrainerOptions
+  int64_t num_layers = 0;                        ///< 0: 1, or 2 for kInduction
+  uint64_t seed = 1;                             ///< seed of the initial parameters and of the data
+  PositionKind positions = PositionKind::kRope;  ///< encoding of the order of tokens
+  int64_t steps = 0;                             ///< 0: 600, or 400 for kInduction
+  int64_t batch = 0;            ///< sequences per step; 0: 16, or 32 for kInduction
+  float learning_rate = 1e-2F;  ///< learning rate after the warm-up; more than 0
+  bool recompute = false;       ///< see TrainerOptions
 };
 
 /// Options of Experiment::evaluate().
 struct EvaluationOptions {
   int64_t sequences = 128;  ///< how many, from the beginning of the held-out stream
-  bool attention = true;    ///< measures Evaluation::attention
+  bool attention = true;    ///< number of sequences, from the beginning of the held-out stream
   bool ablation = false;    ///< measures Evaluation::muted_accuracy: a forward pass for each head
-  /// A factor on the output of each head, (num_layers * H), those of layer 0 first; empty for none.
+  /// Factor on the output of each head, (num_layers * H), beginning with layer 0; empty for none.
   std::span<const float> head_scales = {};
 };
 
-/// What Experiment::evaluate() measured. Letters: H heads of a layer.
+/// Results of Experiment::evaluate(). H is the number of heads of a layer.
 struct Evaluation {
   double loss = 0;                   ///< mean cross-entropy in nats
   double accuracy = 0;               ///< share of targets with the largest logit
   std::vector<double> job_accuracy;  ///< (jobs)
-  /// Mean attention weight on the keys that a pattern asks for, (num_layers, H, patterns).
+  /// Mean attention weight on the keys that a pattern expects, (num_layers, H, patterns).
   std::vector<double> attention;
   /// job_accuracy without one head, (num_layers * H, jobs).
   std::vector<double> muted_accuracy;
   /// The head with the most attention on the keys of each pattern, (patterns), as layer * H + head.
-  /// For kInduction that of the previous token is looked for in the first layer, that of induction
-  /// in the last.
+  /// For kInduction, the "previous token" head is searched in the first layer and the "induction"
+  /// head in the last.
   std::vector<int64_t> head_of_pattern;
 };
 
 /// One of the two experiments: a model, its trainer and its data.
 class Experiment {
  public:
-  /// What the model predicts: "previous token", "two back", "latest vowel" and "latest star", or
-  /// "next token".
+  /// Names of the model's predictions: "previous token", "two back", "latest vowel" and "latest
+  /// star", or "next token".
   static std::span<const std::string_view> jobs(ExperimentKind kind);
-  /// The keys that heads should attend to: those of the four jobs, or "previous token" and
-  /// "induction" (all keys that follow an earlier occurrence of the query's token).
+  /// Names of the patterns, the keys that heads should attend to: the names of the four jobs, or
+  /// "previous token" and "induction" (all keys that follow an earlier occurrence of the query's
+  /// token).
   static std::span<const std::string_view> patterns(ExperimentKind kind);
 
   /// An experiment without a model: calls that return a Status refuse it, and other members must
@@ -106,39 +107,38 @@ class Experiment {
   Experiment(Experiment&&) noexcept;             ///< Movable, not copyable.
   Experiment& operator=(Experiment&&) noexcept;  ///< Movable, not copyable.
 
-  /// Makes the model, its first parameters and its trainer: blocks of attention without an MLP and
-  /// biases, RMS norms without gains before them and before the output, AdamW with 50 steps of
-  /// warm-up. Errors: kOption, kMemory; `experiment` is unchanged.
+  /// Creates the model, its initial parameters and its trainer. The blocks have attention without
+  /// an MLP and without biases; RMS norms without gains precede them and the output; AdamW has 50
+  /// steps of warm-up. Errors: kOption, kMemory; `experiment` is unchanged.
   [[nodiscard]] static Status create(const ExperimentOptions& options, Experiment& experiment);
 
-  /// Trains on the batch of this step, which depends only on the kind, the seed and the number of
-  /// the step: a trainer that was restored continues with the batches that it would have seen.
-  /// Errors: those of Trainer::step().
+  /// Trains on the batch of this step, which depends only on the kind, the seed and the step
+  /// number. A restored trainer therefore continues with the batches that would have followed.
+  /// Errors: as Trainer::step().
   [[nodiscard]] Status step(TrainingStep& result, Context& context);
-  /// Whether all steps of the options are done; step() may still be called.
+  /// True if all steps of the options are done; step() may still be called.
   bool finished() const;
 
-  /// Measures the model on held-out sequences, always the same ones for a kind and seed. Training
-  /// is the same with any number of evaluations. Errors: kOption, kShape, kMemory; `result` is
-  /// unchanged.
+  /// Measures the model on held-out sequences, always the same ones for a kind and seed.
+  /// Evaluations do not affect training. Errors: kOption, kShape, kMemory; `result` is unchanged.
   [[nodiscard]] Status evaluate(const EvaluationOptions& options, Evaluation& result,
                                 Context& context) const;
 
-  /// The sequences first to first + count - 1 of the held-out stream: tokens (count * 32) and
+  /// Returns sequences first to first + count - 1 of the held-out stream: tokens (count * 32) and
   /// targets (count * 32 * jobs), -1 where a job has no answer yet. Errors: kOption, kMemory.
   [[nodiscard]] Status held_out(int64_t first, int64_t count, std::vector<int32_t>& tokens,
                                 std::vector<int32_t>& targets) const;
 
-  /// As given to create(), with each 0 replaced by the experiment's own value.
+  /// The options given to create(); zeros are replaced by the experiment's defaults.
   const ExperimentOptions& options() const;
-  /// What every call of model() takes, training included: ALiBi's slopes, if it has some. Views of
-  /// this object's memory.
+  /// Attention options that every call of model() must use, also in training: ALiBi's slopes, if
+  /// positions are kAlibi. Views of this object's memory.
   MultiHeadAttentionOptions attention_options() const;
-  /// The model, with its parameters as they are now.
+  /// The model with its current parameters.
   const Transformer& model() const;
-  /// The trainer, for instance to save and load checkpoints.
+  /// The trainer, for example to save and load checkpoints.
   Trainer& trainer();
-  /// The same, to read.
+  /// The trainer, read-only.
   const Trainer& trainer() const;
 
  private:

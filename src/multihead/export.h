@@ -11,8 +11,9 @@
 #define MULTIHEAD_PUBLIC_END
 #endif
 
-// Passed and returned in a register although it has a destructor: in WebAssembly that makes calls
-// and checks of a Status a few bytes each. Elsewhere the compilers would disagree about it.
+// Passes and returns the type in a register although it has a destructor. In WebAssembly this makes
+// calls and checks of a Status a few bytes smaller each. On other platforms, compilers would
+// disagree about the calling convention.
 #if defined(__EMSCRIPTEN__)
 #define MULTIHEAD_TRIVIAL_ABI [[clang::trivial_abi]]
 #else

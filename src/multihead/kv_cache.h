@@ -16,10 +16,10 @@ namespace multihead {
 
 /// Shape and storage of a KVCache.
 struct KVCacheConfig {
-  /// How the tokens of an entry lie in memory.
+  /// Order of an entry's tokens in memory.
   enum class Layout : uint8_t {
     kContiguous,  ///< (B, H_kv, capacity, d)
-    kRing,        ///< the same, and the newest `capacity` tokens overwrite the oldest: for windows
+    kRing,        ///< as kContiguous; new tokens overwrite the oldest ones, for windows
     kPaged,  ///< pages of page_size tokens, taken from a pool as sequences grow (arXiv:2309.06180)
   };
   /// Element type of storage; kInt8 has one scale per token and head.
@@ -29,18 +29,19 @@ struct KVCacheConfig {
   int64_t kv_heads = 0;   ///< key and value heads, H_kv; 1 or more
   int64_t head_dim = 0;   ///< d_k; 1 or more
   int64_t value_dim = 0;  ///< d_v; 1 or more
-  /// A token's value is the first value_dim numbers of its key and is not stored again. For
-  /// latent attention (arXiv:2405.04434), where the latent is both. append() then takes no values.
+  /// A token's value is the first value_dim numbers of its key and is not stored again. For latent
+  /// attention (arXiv:2405.04434), where the latent is both key and value. append() then takes no
+  /// values.
   bool values_in_keys = false;
   int64_t capacity = 0;                 ///< tokens of one entry; 1 or more
-  Layout layout = Layout::kContiguous;  ///< how tokens lie in memory
-  Type type = Type::kF32;               ///< of the stored keys and values
+  Layout layout = Layout::kContiguous;  ///< order of tokens in memory
+  Type type = Type::kF32;               ///< type of the stored keys and values
   int64_t page_size = 16;               ///< tokens, 1 or more; read only with kPaged
-  int64_t pages = 0;  ///< pages in the pool; 0 is enough for every entry at capacity
+  int64_t pages = 0;  ///< pages in the pool; 0: enough for every entry at full capacity
 };
 
 /// Keys and values of past tokens. Lengths of batch entries are independent. A call that fails
-/// changes nothing. create() allocates all memory; a moved-from cache has no batch entries.
+/// changes nothing. create() allocates all memory. A moved-from cache has no batch entries.
 class KVCache {
  public:
   /// A cache without batch entries; see create().
@@ -62,10 +63,11 @@ class KVCache {
   [[nodiscard]] static Status create(const KVCacheConfig& config, KVCache& cache);
 
   /// Appends n tokens, k (B, H_kv, n, d_k) and v (B, H_kv, n, d_v), in f32, f16 or bf16. With
-  /// `counts` (B), entry b takes only the first counts[b] of them. Numbers are rounded to the
+  /// `counts` (B), entry b takes only its first counts[b] tokens. Numbers are rounded to the
   /// cache's type: to nearest, ties to even, and to an infinity beyond the type's range (f16: from
-  /// 65520 on). In kInt8, a row with a NaN or an infinity becomes a row of them. Errors: kShape;
-  /// kOption if an entry would exceed its capacity, or the pool has no page left.
+  /// 65520 on). In kInt8, a row that contains a NaN or an infinity becomes a row of NaN or
+  /// infinities. Errors: kShape; kOption if an entry would exceed its capacity, or the pool has no
+  /// page left.
   [[nodiscard]] Status append(const ConstAnyTensor& k, const ConstAnyTensor& v,
                               std::span<const int32_t> counts = {});
 
@@ -84,34 +86,35 @@ class KVCache {
   /// Truncates every entry to no tokens; frees no memory.
   void clear();
 
-  /// As given to create().
+  /// The config given to create().
   const KVCacheConfig& config() const { return config_; }
-  /// Tokens of an entry: those appended, less those truncated; 0 if there is no such entry.
+  /// Number of tokens of an entry: appended tokens minus truncated tokens; 0 if there is no such
+  /// entry.
   int64_t length(int64_t batch) const { return has_entry(batch) ? parts_.lengths[batch] : 0; }
-  /// The first token that has not been overwritten, more than 0 only in a ring; 0 if there is no
-  /// such entry.
+  /// Index of the first token that has not been overwritten; more than 0 only in a ring, 0 if there
+  /// is no such entry.
   int64_t first_kept(int64_t batch) const { return has_entry(batch) ? parts_.firsts[batch] : 0; }
-  /// Memory of keys, values, scales and tables.
+  /// Bytes of keys, values, scales and tables.
   int64_t bytes() const { return bytes_; }
-  /// kPaged: (B, pages per entry) page numbers, -1 where there is none yet.
+  /// kPaged: (B, pages per entry) page numbers, -1 for pages not yet allocated.
   std::span<const int32_t> page_table() const;
 
-  struct Internals;  ///< the library's own
+  struct Internals;  ///< for the library's own use
 
  private:
-  // (B, heads, capacity, width), or for pages (pages * page_size, heads, width), where heads are
-  // those that are stored.
+  // (B, heads, capacity, width), or (pages * page_size, heads, width) for pages. `heads` counts
+  // only the stored heads.
   struct Store {
     std::byte* rows = nullptr;
-    float* scales = nullptr;  // one a row; kInt8 only
+    float* scales = nullptr;  // one per row; kInt8 only
   };
-  // Where everything lies in the cache's memory.
+  // Arrays in the cache's memory.
   struct Parts {
-    Store keys, values;             // no values where keys hold them
+    Store keys, values;             // no values if config_.values_in_keys
     int32_t* lengths = nullptr;     // (B)
     int32_t* firsts = nullptr;      // (B)
     int32_t* page_table = nullptr;  // (B, pages per entry); kPaged only
-    int32_t* free_pages = nullptr;  // (pages), of which the first free_pages_ are free; kPaged only
+    int32_t* free_pages = nullptr;  // (pages): the first free_pages_ are free; kPaged only
   };
   struct Free {
     void operator()(void* memory) const;
@@ -129,7 +132,7 @@ class KVCache {
   KVCacheConfig config_;
   std::unique_ptr<void, Free> memory_;
   Parts parts_;
-  int64_t first_head_ = 0, end_head_ = 0;  // the key/value heads that are stored
+  int64_t first_head_ = 0, end_head_ = 0;  // stored key/value heads
   int64_t free_pages_ = 0;
   int64_t bytes_ = 0;
 };

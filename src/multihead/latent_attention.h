@@ -27,15 +27,15 @@ struct LatentAttentionInputs {
 /// Two ways to compute latent_attention(), with the same result up to rounding.
 enum class LatentForm : uint8_t {
   kExpanded,  ///< computes keys and values of every head, then attends to them: for prefill
-  kAbsorbed,  ///< multiplies queries by W_uk and outputs by W_uv, and attends to the latent as the
-              ///< one key and value head of all query heads: for decoding
+  kAbsorbed,  ///< multiplies queries by W_uk and outputs by W_uv, and attends to the latent as a
+              ///< single key and value head, shared by all query heads: for decoding
 };
 
 /// Multi-head latent attention. outputs.out (B, H, N_q, d_v), lse (B, H, N_q), weights (B, H, N_q,
 /// N_k). Both forms give the same result up to rounding; the scale defaults to 1/sqrt(d_nope +
 /// d_rope). Outputs other than `out` (f32), `lse` and `weights`, options.rope and options.qk_norm
 /// are kOption errors. If w_uk and w_uv are views of one matrix with the rows of kv_b_proj (see
-/// MultiHeadAttentionWeights), one product expands all heads, which is faster.
+/// MultiHeadAttentionWeights), a single product expands all heads, which is faster.
 [[nodiscard]] Status latent_attention(const LatentAttentionInputs& inputs, LatentForm form,
                                       const AttentionOptions& options,
                                       const AttentionOutputs& outputs, Context& context);

@@ -20,11 +20,11 @@ namespace multihead {
 ///
 /// All arithmetic is in float, unless `precision` is kBf16, the CPU has AMX, x has more than 32
 /// rows and the weight is f32 or bf16: then the elements of x and of the weight are rounded to bf16
-/// before they are multiplied, which changes each product by up to 2^-7 of itself, and sums stay in
-/// float. Products below 2^-126 then count as 0. Context::last_linear_kernel() says what was used.
-/// The number of threads does not change a bit of y.
+/// before they are multiplied. Each product changes by up to 2^-7 of its value; sums stay in float.
+/// Products below 2^-126 then count as 0. Context::last_linear_kernel() names the type that was
+/// used. y is bit-identical for any number of threads.
 ///
-/// Errors: kShape, kOption (an unknown precision), kMemory. Nothing is written then.
+/// Errors: kShape, kOption (an unknown precision), kMemory. On an error, nothing is written.
 [[nodiscard]] Status linear(const ConstTensor& x, const ConstAnyTensor& weight,
                             const ConstTensor& bias, const Tensor& y, Context& context,
                             Precision precision = Precision::kF32);

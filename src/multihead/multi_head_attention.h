@@ -32,42 +32,41 @@ struct MultiHeadAttentionConfig {
   int64_t kdim = 0;          ///< width of a key token; 0 takes embed_dim
   int64_t vdim = 0;          ///< width of a value token; 0 takes embed_dim
   int64_t out_dim = 0;       ///< width of an output token; 0 takes embed_dim
-  bool bias = true;          ///< of all four projections
+  bool bias = true;          ///< adds biases to all four projections
   bool out_proj = true;      ///< false: the merged heads are the output
   /// Appends the key bias_k and the value bias_v, visible to all queries.
   bool add_bias_kv = false;
   bool add_zero_attn = false;  ///< appends a key and a value of zeros, visible to all queries
   bool batch_first = true;     ///< false: tensors are (N, B, width)
 
-  /// Latent attention (MLA, arXiv:2405.04434, section 2.1), on if kv_latent_dim is not 0. One
-  /// normalised latent of that width makes the keys and values of all heads of a token, except the
-  /// last rope_head_dim numbers of each key, which are one vector for all heads. RoPE turns that
-  /// vector and the last rope_head_dim numbers of each query head, nothing else. A cache keeps
-  /// kv_latent_dim + rope_head_dim numbers per token. Key and value are one input of width
+  /// Latent attention (MLA, arXiv:2405.04434, section 2.1), enabled if kv_latent_dim is not 0. Keys
+  /// and values of all heads of a token are computed from one normalized latent of width
+  /// kv_latent_dim, except the last rope_head_dim numbers of each key: all heads share this vector.
+  /// RoPE rotates only this vector and the last rope_head_dim numbers of each query head. A cache
+  /// keeps kv_latent_dim + rope_head_dim numbers per token. Key and value are one input of width
   /// embed_dim. kOption errors: num_kv_heads other than num_heads, appended keys, qk_norm, and RoPE
   /// with a rope_head_dim of 0.
   int64_t kv_latent_dim = 0;      ///< 0: no latent attention. DeepSeek's kv_lora_rank
   int64_t q_latent_dim = 0;       ///< 0: queries come from the tokens. DeepSeek's q_lora_rank
   int64_t rope_head_dim = 0;      ///< part of head_dim. DeepSeek's qk_rope_head_dim
-  float latent_norm_eps = 1e-6F;  ///< of the RMS norms of both latents
+  float latent_norm_eps = 1e-6F;  ///< epsilon of the RMS norms of both latents
 
   /// Properties of the model. A call's option of the same name replaces them.
   bool sinks = false;         ///< parameter `sinks`, a logit per head
   bool qk_norm = false;       ///< parameters `q_norm.weight`, `k_norm.weight`
   float qk_norm_eps = 1e-6F;  ///< QkNorm::epsilon
   float softcap = 0.0F;       ///< bound on the scores; 0 is none
-  Window window = {};         ///< without an alignment, which each call states
-  Rope rope = {};             ///< without positions, which each call states
+  Window window = {};         ///< without an alignment, which each call gives
+  Rope rope = {};             ///< without positions, which each call gives
   /// Probability of dropout of the weights, from 0 to less than 1; applied if
   /// MultiHeadAttentionOptions::training is true.
   float dropout = 0.0F;
-  float out_dropout = 0.0F;  ///< the same of the output, after the output projection
+  float out_dropout = 0.0F;  ///< probability of dropout after the output projection, in training
 };
 
 /// The parameters of a module, as views of the caller's memory, which must outlive the calls that
-/// use them. An optional tensor that is not given is left out of the computation, even if `bias` of
-/// the config is true. The gradients of weights have the same shapes; see
-/// MultiHeadAttentionGradients.
+/// use them. Missing optional tensors are left out of the computation, even if `bias` of the config
+/// is true. The gradients of weights have the same shapes; see MultiHeadAttentionGradients.
 template <class View>
 struct BasicMultiHeadAttentionWeights {
   View q_proj = {};    ///< (H * head_dim, embed_dim)
@@ -93,23 +92,23 @@ struct BasicMultiHeadAttentionWeights {
   View kv_a_proj = {};  ///< (kv_latent_dim + rope_head_dim, embed_dim)
   View kv_a_bias = {};  ///< (kv_latent_dim + rope_head_dim)
   View kv_a_norm = {};  ///< (kv_latent_dim)
-  /// (H * (qk_nope_head_dim + value_dim), kv_latent_dim), where qk_nope_head_dim is head_dim -
-  /// rope_head_dim: for each head the rows of its key, then those of its value
+  /// (H * (qk_nope_head_dim + value_dim), kv_latent_dim) with qk_nope_head_dim = head_dim -
+  /// rope_head_dim. For each head: the rows of its key, then the rows of its value
   View kv_b_proj = {};
 };
 
-/// The parameters of a module, to read.
+/// Read-only views of a module's parameters.
 using MultiHeadAttentionWeights = BasicMultiHeadAttentionWeights<ConstTensor>;
 
-/// Inputs of MultiHeadAttention::forward(). An unbatched call leaves out B everywhere, also in (B,
-/// N_k) of key padding.
+/// Inputs of MultiHeadAttention::forward(). In an unbatched call, no shape has the axis B, not even
+/// the key padding's.
 struct MultiHeadAttentionInputs {
   ConstTensor query = {};  ///< (B, N_q, embed_dim), or (N_q, B, ...), or unbatched (N_q, ...)
   ConstTensor key = {};    ///< (B, N_k, kdim) likewise; default: the query
   ConstTensor value = {};  ///< (B, N_k, vdim) likewise; default: the key. Latent attention: the key
 };
 
-/// Interventions on single heads, for teaching and for studying a model.
+/// Interventions on single heads, to teach about a model or to study it.
 struct HeadInterventions {
   std::span<const float> head_scales = {};  ///< (H): factor on each head's output; 0 mutes the head
   bool skip_out_proj = false;               ///< the merged heads are the output
@@ -120,8 +119,8 @@ struct HeadInterventions {
 
 /// Options of MultiHeadAttention::forward(), backward() and step().
 struct MultiHeadAttentionOptions {
-  /// As for attention(). They apply to the given keys; appended keys are visible to every query.
-  /// mask: true = MAY attend, (N_q, N_k) or (B, H, N_q, N_k). The scale defaults to
+  /// Options of attention(). They apply to the given keys; appended keys are visible to every
+  /// query. mask: true = MAY attend, (N_q, N_k) or (B, H, N_q, N_k). The scale defaults to
   /// 1/sqrt(head_dim). alibi_slopes with appended keys are a kOption error.
   AttentionOptions attention = {};
   /// attn_mask of nn.MultiheadAttention: true = may NOT attend. (N_q, N_k), (B, H, N_q, N_k), in
@@ -135,9 +134,9 @@ struct MultiHeadAttentionOptions {
   HeadInterventions heads = {};       ///< changes to single heads
 };
 
-/// What forward() computed and backward() needs again: queries, keys and values after QK-norm and
-/// RoPE, the merged heads, the log-sum-exp, and the inputs of QK-norm and of latent attention's
-/// norms. Its memory grows to the largest call and is kept.
+/// Results of forward() that backward() needs: queries, keys and values after QK-norm and RoPE, the
+/// merged heads, the log-sum-exp, and the inputs of QK-norm and of latent attention's norms. Its
+/// memory grows to the largest call and is kept.
 class MultiHeadAttentionActivations {
  public:
   /// Without a call, and without memory.
@@ -167,12 +166,12 @@ struct MultiHeadAttentionOutputs {
   MultiHeadAttentionActivations* activations = nullptr;
 };
 
-/// Gradients of MultiHeadAttention::backward(). All optional, and contiguous in their last axis.
-/// backward() overwrites those of the inputs and adds to those of the weights, which so accumulate
-/// over calls. The gradient of a bias needs the bias.
+/// Gradients of MultiHeadAttention::backward(), all optional, and contiguous in their last axis.
+/// Input gradients are overwritten. Weight gradients are added to, so they accumulate over calls.
+/// The gradient of a bias may be requested only if the bias is given.
 struct MultiHeadAttentionGradients {
-  /// Like the inputs. If an input is not given and therefore equals another, its gradient is added
-  /// to that of the other: in self-attention, d_query is the sum of all three.
+  /// Shapes as the inputs. If an input is not given and defaults to another input, its gradient is
+  /// added to the other input's gradient: in self-attention, d_query is the sum of all three.
   Tensor d_query = {};
   Tensor d_key = {};                                    ///< like the key; see d_query
   Tensor d_value = {};                                  ///< like the value; see d_query
@@ -233,17 +232,18 @@ class MultiHeadAttention {
   /// Views of the loaded parameters, valid as long as this module or a copy that shares them lives.
   /// Errors: kOption if none were loaded.
   [[nodiscard]] Status state_dict(StateDict& dict) const;
-  /// The elements of all loaded parameters, which lie in one block; 0 if none were loaded.
+  /// Number of elements of all loaded parameters, which are one contiguous block; 0 if none were
+  /// loaded.
   int64_t num_parameters() const;
-  /// Views of a block of num_parameters() floats, for example of gradients, under the parameters'
-  /// names. Errors: kOption if no parameters were loaded, kShape.
+  /// Given a flat array of num_parameters() floats (for example gradients), returns a view for each
+  /// parameter, keyed by name. Errors: kOption if no parameters were loaded, kShape.
   [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
-  /// The same views as MultiHeadAttentionGradients has them. Errors: those of named().
+  /// Returns the views of named() as MultiHeadAttentionGradients. Errors: as named().
   [[nodiscard]] Status gradients_in(std::span<float> block,
                                     BasicMultiHeadAttentionWeights<Tensor>& gradients) const;
-  /// Takes views instead of copies. One exception: steps of latent attention read a transposed copy
-  /// of the rows of kv_b_proj that make keys. Call this again after changing them. Errors: kShape,
-  /// kOption, kMemory; the weights are unchanged.
+  /// Uses the caller's memory through views instead of copying it. Exception: step() of latent
+  /// attention reads a transposed copy of the rows of kv_b_proj that compute keys. Call this again
+  /// after changing them. Errors: kShape, kOption, kMemory; the weights are unchanged.
   [[nodiscard]] Status use_weights(const MultiHeadAttentionWeights& weights);
 
   /// `trace`, if not null, receives the steps that it names; results are the same with and without
@@ -255,12 +255,12 @@ class MultiHeadAttention {
                                Context& context) const;
 
   /// Given the gradient d_out (like `out`) of a loss with respect to forward()'s output, computes
-  /// the loss's gradients. inputs and options are those of forward(), and `activations` what it
-  /// kept; if they are null, forward() is computed again, without its output projection. The same
-  /// bits with and without activations, and with any number of threads. Errors: kShape, kOption
-  /// (also a gradient of what the module does not have, and activations of another call or of
-  /// earlier weights), kMemory.
-  /// Nothing is written on an error, except that kMemory may leave some gradients written.
+  /// the loss's gradients. `inputs` and `options` must be the same as in forward(), which has
+  /// filled `activations`; if `activations` is null, forward() is computed again, without its
+  /// output projection. Results are bit-identical with and without activations, and for any number
+  /// of threads. Errors: kShape, kOption (also for the gradient of a parameter that the module does
+  /// not have, and for activations of another call or of earlier weights), kMemory. Nothing is
+  /// written on an error, except that kMemory may leave some gradients written.
   [[nodiscard]] Status backward(const MultiHeadAttentionInputs& inputs,
                                 const MultiHeadAttentionOptions& options, const ConstTensor& d_out,
                                 const MultiHeadAttentionActivations* activations,
@@ -268,36 +268,37 @@ class MultiHeadAttention {
                                 Context& context) const;
 
   /// A cache for step() of this module and its copies. Its tokens belong to the weights that
-  /// computed them: after load_state_dict(), use_weights() or an update of a Trainer, step() refuses
-  /// the cache until it is truncated to none. Reads `batch`, `capacity`, layout, type and
+  /// computed them: after load_state_dict(), use_weights() or an update of a Trainer, step()
+  /// refuses the cache until it is truncated to none. Reads `batch`, `capacity`, layout, type and
   /// pages of `config`. Errors: kOption (also if the module appends keys, if kdim or vdim is not
   /// embed_dim, or if a ring's capacity does not exceed the config's window.left), kMemory.
   [[nodiscard]] Status create_cache(const KVCacheConfig& config,
                                     MultiHeadAttentionCache& cache) const;
 
-  /// Causal self-attention of the next n tokens x (B, n, embed_dim). Each row equals that of one
-  /// causal forward() over all tokens so far. Latent attention uses the absorbed form: it attends
-  /// to the cached latents and expands no keys or values. mask and bias cover all tokens, the new
-  /// ones included. Errors: kOption (also for causal, window, rope, kv_lengths, attn_mask_blocked
-  /// and key padding in `options`, for another module's cache, for tokens of earlier weights, and
-  /// for more tokens than the cache has room for), kShape, kMemory. The cache is unchanged, except that kMemory may make a ring
-  /// lose tokens that are outside every window.
+  /// Causal self-attention of the next n tokens x (B, n, embed_dim). Each row equals the
+  /// corresponding row of one causal forward() over all tokens so far. Latent attention uses the
+  /// absorbed form: it attends to the cached latents and expands no keys or values. mask and bias
+  /// cover all tokens, including the new ones. Errors: kOption (also for causal, window, rope,
+  /// kv_lengths, attn_mask_blocked and key padding in `options`, for another module's cache, for
+  /// tokens of earlier weights, and for more tokens than the cache has room for), kShape, kMemory.
+  /// The cache is unchanged, except that kMemory may make a ring lose tokens that are outside every
+  /// window.
   [[nodiscard]] Status step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                             const MultiHeadAttentionOutputs& outputs,
                             MultiHeadAttentionCache& cache, Trace* trace, Context& context) const;
 
-  /// As given to create(), with each 0 replaced by its default.
+  /// The config given to create(); zeros are replaced by their defaults.
   const MultiHeadAttentionConfig& config() const { return config_; }
-  /// Views of the parameters, of loaded ones too.
+  /// Views of the parameters, also of loaded parameters.
   const MultiHeadAttentionWeights& weights() const { return weights_; }
 
-  struct Internals;  ///< the library's own
+  struct Internals;  ///< for the library's own use
 
  private:
-  // Copied parameters, and values computed once from weights. Copies of the module share them.
+  // Copied parameters, and values computed from the weights. Copies of the module share them.
   struct Memory;
 
-  // The public call of the same name turns an exception of these into kMemory.
+  // The public function of the same name turns an exception of these into kMemory.
   static Status create_or_throw(const MultiHeadAttentionConfig& config, MultiHeadAttention& module);
   Status forward_or_throw(const MultiHeadAttentionInputs& inputs,
                           const MultiHeadAttentionOptions& options,
@@ -313,7 +314,7 @@ class MultiHeadAttention {
 
   MultiHeadAttentionConfig config_ = {};
   MultiHeadAttentionWeights weights_ = {};
-  // Computes again what was computed from weights, for this module and its copies.
+  // Recomputes all values derived from the weights, for this module and its copies.
   void weights_changed();
   friend class Transformer;
   friend class TransformerBlock;

@@ -1,10 +1,10 @@
 /// \file
-/// Everything that the library multihead declares, in one include. safetensors.h, distributed.h and
-/// cuda.h are not part of it: they belong to the libraries multihead::safetensors,
-/// multihead::distributed and multihead::cuda.
+/// Includes all headers of the library multihead. safetensors.h, distributed.h and cuda.h are not
+/// part of it: they belong to the libraries multihead::safetensors, multihead::distributed and
+/// multihead::cuda.
 
 /// \namespace multihead
-/// All that is public.
+/// The public interface.
 #pragma once
 
 #include "multihead/attention.h"                    // IWYU pragma: export

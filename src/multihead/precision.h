@@ -1,5 +1,5 @@
 /// \file
-/// The type of the numbers that are multiplied.
+/// Element type of the factors in products.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-/// The type to which the factors of a product are converted. Sums are f32 in both cases.
+/// Type that the factors of a product are converted to. Sums are f32 in both cases.
 enum class Precision : uint8_t {
   kF32,  ///< f32; bf16 and f16 operands are converted, which is exact
-  /// bf16 where this CPU has instructions that make it faster, else f32: see
+  /// bf16 if this CPU has instructions that make it faster, otherwise f32: see
   /// AttentionOptions::precision and linear(). The result then depends on the CPU.
   kBf16,
 };

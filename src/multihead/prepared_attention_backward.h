@@ -14,8 +14,8 @@ namespace multihead {
 /// A call of attention_backward(), checked and planned once, that can be run many times on new
 /// data. Every run gives the same bits as attention_backward(). What stays and what may change
 /// between runs is as for PreparedAttention: shapes, types, strides and option values stay; what
-/// options point to, d_bias, d_sinks and the gains' gradients are kept by address. Gradients may not
-/// share memory with another tensor, which a run does not check.
+/// options point to, d_bias, d_sinks and the gains' gradients are kept by address. Gradients may
+/// not share memory with another tensor, which a run does not check.
 class PreparedAttentionBackward {
  public:
   /// An operation without a call, which cannot run; see create().
@@ -26,22 +26,22 @@ class PreparedAttentionBackward {
   /// Movable, not copyable.
   PreparedAttentionBackward& operator=(PreparedAttentionBackward&&) noexcept;
 
-  /// The arguments are those of attention_backward(); tensors that run() brings need no data yet.
-  /// Errors: those of attention_backward(); `prepared` is then unchanged.
+  /// Takes the arguments of attention_backward(); tensors that run() receives need no data yet.
+  /// Errors: as attention_backward(); `prepared` is then unchanged.
   [[nodiscard]] static Status create(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                      const ConstAnyTensor& v, const AttentionOptions& options,
                                      const AttentionResults& results, const ConstAnyTensor& d_out,
                                      const AttentionGradients& gradients, Context& context,
                                      PreparedAttentionBackward& prepared);
 
-  /// The data of a run, in the types, shapes and strides that were prepared. d_q, d_k and d_v are
-  /// null where they were not prepared.
+  /// The data of a run, with the prepared types, shapes and strides. d_q, d_k and d_v must be null
+  /// if they were not prepared.
   struct Data {
     const void* q;      ///< (B, H_q, N_q, d_k)
     const void* k;      ///< (B, H_kv, N_k, d_k)
     const void* v;      ///< (B, H_kv, N_k, d_v)
-    const void* out;    ///< (B, H_q, N_q, d_v), of attention() for the same q, k and v
-    const float* lse;   ///< (B, H_q, N_q), likewise
+    const void* out;    ///< (B, H_q, N_q, d_v), result of attention() for the same q, k and v
+    const float* lse;   ///< (B, H_q, N_q), result of the same call
     const void* d_out;  ///< (B, H_q, N_q, d_v)
     float* d_q;         ///< like q, f32, overwritten
     float* d_k;         ///< like k, f32, overwritten
@@ -50,7 +50,7 @@ class PreparedAttentionBackward {
   /// Allocates nothing, unless another call of the context has run out of memory in between.
   /// Errors: kOption (a default-constructed operation, kv_lengths that are now out of range, a
   /// gradient that was not prepared), kShape (a null address of a tensor with elements), kMemory
-  /// (after that other call). Nothing is written then.
+  /// (after such a call). On an error, nothing is written.
   [[nodiscard]] Status run(const Data& data);
 
  private:

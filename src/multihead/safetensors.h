@@ -47,7 +47,7 @@ struct SafetensorsEntry {
     kF6E3M2,      ///< OCP Microscaling formats
     kF4,          ///< OCP Microscaling formats; two in a byte
   };
-  Type type;                        ///< of the elements
+  Type type;                        ///< element type
   Dims shape;                       ///< outermost extent first
   std::span<const std::byte> data;  ///< row-major, little-endian; a view of the Safetensors object
 };
@@ -61,7 +61,7 @@ class Safetensors {
   Safetensors(Safetensors&&) noexcept = default;
   /// Movable, not copyable.
   Safetensors& operator=(Safetensors&&) noexcept = default;
-  /// Not copyable: entries and state dicts are views of this object's memory.
+  /// Cannot be copied: entries and state dicts are views of this object's memory.
   Safetensors(const Safetensors&) = delete;
   Safetensors& operator=(const Safetensors&) = delete;
 
@@ -69,14 +69,15 @@ class Safetensors {
   /// name that occurs twice, an unknown dtype, offsets outside the data, overlapping or with gaps,
   /// a size that does not match the shape); kMemory. `result` is unchanged.
   static Status parse(std::vector<std::byte> bytes, Safetensors& result);
-  /// Files of up to 1 GiB. Errors: those of parse(), and kFormat if the file cannot be read.
+  /// Reads and parses a file of up to 1 GiB. Errors: as parse(), and kFormat if the file cannot be
+  /// read.
   static Status read(const std::string& path, Safetensors& result);
 
-  /// Views of the F32, F16 and BF16 tensors, and of the F64 ones, which parse() rounded to the
-  /// nearest f32. Integers, booleans, complex numbers, and floating point of 8 bits and fewer,
-  /// whose scales the format does not hold, are left out. The views are valid until this object is
-  /// destroyed or assigned to. Errors: kFormat, naming a tensor whose offset is not a multiple of
-  /// its element size; kMemory.
+  /// Returns views of the F32, F16 and BF16 tensors, and of the F64 tensors, which parse() rounded
+  /// to the nearest f32. Leaves out integers, booleans, complex numbers, and floating point of 8
+  /// bits or fewer, because the format does not store its scales. The views are valid until this
+  /// object is destroyed or assigned to. Errors: kFormat, naming a tensor whose offset is not a
+  /// multiple of its element size; kMemory.
   Status state_dict(StateDict& dict) const;
 
   /// Null if there is no tensor of that name.
@@ -93,7 +94,7 @@ class Safetensors {
 
 /// The element type of a written file.
 enum class SafetensorsType : uint8_t {
-  kAsGiven,  ///< each tensor's own
+  kAsGiven,  ///< the type of each tensor
   kF32,      ///< 32-bit floats
   kF16,      ///< IEEE 754 binary16
   kBF16,     ///< the upper half of a float
@@ -107,8 +108,8 @@ enum class SafetensorsType : uint8_t {
 /// exist); kMemory. Nothing is written on an error.
 Status write_safetensors(const StateDict& dict, SafetensorsType type,
                          std::vector<std::byte>& bytes);
-/// The same to a file. Errors: also kFormat if the file cannot be written; it may then be
-/// incomplete.
+/// write_safetensors() to a file. Errors: also kFormat if the file cannot be written; it may then
+/// be incomplete.
 Status write_safetensors(const StateDict& dict, SafetensorsType type, const std::string& path);
 
 }  // namespace multihead

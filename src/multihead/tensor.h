@@ -14,11 +14,11 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-/// Up to eight extents (or strides), outermost first. Longer lists keep their true rank, so that
-/// validation can name it, but only the first eight values.
+/// Up to eight extents (or strides), outermost first. Longer lists keep their rank, which
+/// validation can then report, but only the first eight values.
 class Dims {
  public:
-  static constexpr int kMaxRank = 8;  ///< extents that are kept
+  static constexpr int kMaxRank = 8;  ///< most extents that are stored
 
   constexpr Dims() = default;  ///< rank 0
   /// The extents in order: Dims{1, 12, 1024, 64}.
@@ -32,16 +32,16 @@ class Dims {
     ++rank_;
   }
 
-  /// Number of extents, those beyond kMaxRank included.
+  /// Number of extents, including extents beyond kMaxRank.
   constexpr int rank() const { return rank_; }
   /// An extent; axis is from 0 to less than kMaxRank.
   constexpr int64_t operator[](int axis) const { return values_[static_cast<size_t>(axis)]; }
-  /// The same, to change.
+  /// An extent, writable.
   constexpr int64_t& operator[](int axis) { return values_[static_cast<size_t>(axis)]; }
 
   /// Product of the extents; 1 for rank 0.
   constexpr int64_t elements() const {
-    // Unsigned, so that extents that are yet to be refused may overflow.
+    // Unsigned, because extents that validation refuses later may overflow.
     uint64_t product = 1;
     for (int axis = 0; axis < rank_ && axis < kMaxRank; ++axis) {
       product *= static_cast<uint64_t>((*this)[axis]);
@@ -49,7 +49,7 @@ class Dims {
     return static_cast<int64_t>(product);
   }
 
-  /// As text: "(1, 12, 1024, 64)".
+  /// Text form: "(1, 12, 1024, 64)".
   std::string to_string() const {
     std::string text = "(";
     for (int axis = 0; axis < rank_; ++axis) {
@@ -59,7 +59,7 @@ class Dims {
     return text + ")";
   }
 
-  /// Whether rank and extents are equal.
+  /// True if rank and extents are equal.
   friend constexpr bool operator==(const Dims&, const Dims&) = default;
 
  private:
@@ -79,7 +79,7 @@ constexpr Dims contiguous_strides(const Dims& shape) {
   return strides;
 }
 
-/// A view of elements of type T. `data` may be null only where the tensor has no elements or is
+/// A view of elements of type T. `data` may be null only if the tensor has no elements or is
 /// optional. Strides are in elements; without them the tensor is row-major without gaps.
 template <class T>
 struct TensorView {
@@ -101,7 +101,7 @@ struct TensorView {
   constexpr TensorView(const TensorView<U>& other)
       : data(other.data), shape(other.shape), strides(other.strides) {}
 
-  /// An optional tensor that was not given has no data and rank 0.
+  /// Returns false for a missing optional tensor, which has no data and rank 0.
   constexpr bool given() const { return data != nullptr || shape.rank() > 0; }
 };
 
@@ -119,7 +119,7 @@ enum class DType : uint8_t {
   kF32,   ///< float
   kF16,   ///< Float16
   kBF16,  ///< BFloat16
-  kInt8,  ///< symmetric, with one float scale (largest magnitude / 127) for each row
+  kInt8,  ///< symmetric; one float scale per row (largest magnitude / 127)
 };
 
 /// Bytes of an element.
@@ -149,7 +149,7 @@ inline constexpr DType kDTypeOf = [] {
 template <class Void>
 struct AnyTensorView {
   Void* data = nullptr;       ///< first element
-  DType dtype = DType::kF32;  ///< of the elements
+  DType dtype = DType::kF32;  ///< element type
   Dims shape;                 ///< extents, outermost first
   Dims strides;               ///< in elements, one per extent
 
@@ -163,37 +163,37 @@ struct AnyTensorView {
   constexpr AnyTensorView(const AnyTensorView<Other>& view) requires(std::is_const_v<Void> &&
                                                                      !std::is_const_v<Other>)
       : data(view.data), dtype(view.dtype), shape(view.shape), strides(view.strides) {}
-  /// From a view of one of the three types.
+  /// Converts from a view of one of the three types.
   template <class T>
   // NOLINTNEXTLINE(google-explicit-constructor)
   constexpr AnyTensorView(const TensorView<T>& view)
       : data(view.data), dtype(kDTypeOf<T>), shape(view.shape), strides(view.strides) {}
-  /// From a pointer to one of the three types: row-major without gaps.
+  /// Takes a pointer to one of the three types: row-major without gaps.
   template <class T>
   constexpr AnyTensorView(T* data_, const Dims& shape_)
       : AnyTensorView(TensorView<T>(data_, shape_)) {}
-  /// The same with any strides.
+  /// Takes a pointer to one of the three types, with any strides.
   template <class T>
   constexpr AnyTensorView(T* data_, const Dims& shape_, const Dims& strides_)
       : AnyTensorView(TensorView<T>(data_, shape_, strides_)) {}
-  /// A shape without data: of an empty tensor, or for a call that prepares.
+  /// A shape without data: for an empty tensor, or to prepare a call.
   constexpr AnyTensorView(std::nullptr_t, const Dims& shape_)
       : shape(shape_), strides(contiguous_strides(shape_)) {}
 
-  /// An optional tensor that was not given has no data and rank 0.
+  /// Returns false for a missing optional tensor, which has no data and rank 0.
   constexpr bool given() const { return data != nullptr || shape.rank() > 0; }
 };
 
-/// A view of f32, f16 or bf16 elements, to write.
+/// A writable view of f32, f16 or bf16 elements.
 using AnyTensor = AnyTensorView<void>;
-/// A view of f32, f16 or bf16 elements, to read.
+/// A read-only view of f32, f16 or bf16 elements.
 using ConstAnyTensor = AnyTensorView<const void>;
 
-/// A view of floats, to write.
+/// A writable view of floats.
 using Tensor = TensorView<float>;
-/// A view of floats, to read.
+/// A read-only view of floats.
 using ConstTensor = TensorView<const float>;
-/// One byte an element: 0 is false, everything else is true.
+/// A view of bytes: 0 is false, every other value is true.
 using ConstBoolTensor = TensorView<const uint8_t>;
 
 }  // namespace multihead

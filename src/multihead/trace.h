@@ -26,15 +26,15 @@ class TraceValues {
 
   /// The first number, or null.
   const float* data() const { return data_.get(); }
-  /// How many numbers.
+  /// Number of values.
   size_t size() const { return size_; }
-  /// Whether there are none.
+  /// True if there are no values.
   bool empty() const { return size_ == 0; }
   /// For loops over the numbers.
   const float* begin() const { return data(); }
   /// For loops over the numbers.
   const float* end() const { return data() + size_; }
-  /// A number; index is less than size().
+  /// Value at `index`, which must be less than size().
   float operator[](size_t index) const { return data()[index]; }
 
  private:
@@ -45,12 +45,12 @@ class TraceValues {
 /// One intermediate result, row-major.
 struct TraceStep {
   std::string name;    ///< one of trace_names()
-  Dims shape;          ///< as Trace states it
+  Dims shape;          ///< as listed at Trace
   TraceValues values;  ///< row-major
 };
 
 /// The steps of MultiHeadAttention, in the order of computation. B batch entries, N_q queries, N_k
-/// keys (from k_heads on with the appended ones), H query heads, H_kv key heads. Shapes are
+/// keys (from k_heads on, including the appended keys), H query heads, H_kv key heads. Shapes are
 /// batch-first, for unbatched and sequence-first calls too.
 ///
 /// - x (B, N_q, embed_dim)
@@ -65,21 +65,22 @@ struct TraceStep {
 /// - weights
 /// - heads_out (B, H, N_q, value_dim)
 /// - merged (B, N_q, H * value_dim), after head_scales
-/// - per_head_output (B, H, N_q, out_dim), z_h W_O^h, which add up to the output less its bias
+/// - per_head_output (B, H, N_q, out_dim), z_h W_O^h; their sum over the heads is the output minus
+///   its bias
 /// - output (B, N_q, out_dim)
 ///
-/// step() of latent attention computes no k and v. Its k_heads are what the cache keeps, one head
-/// (B, 1, n, kv_latent_dim + rope_head_dim); its v_heads are the first kv_latent_dim of that;
+/// step() of latent attention computes no k and v. Its k_heads are the cached rows, one head (B, 1,
+/// n, kv_latent_dim + rope_head_dim); its v_heads are the first kv_latent_dim columns of k_heads;
 /// q_heads (B, H, n, kv_latent_dim + rope_head_dim) are the absorbed queries. latent_out (B, H, n,
 /// kv_latent_dim), the weights times v_heads, comes before heads_out.
 struct Trace {
   /// The names to record, in any order; empty for all. Names that are not in trace_names() are
   /// kOption errors.
   std::vector<std::string> wanted = {};
-  /// Replaced by each call that succeeds.
+  /// The recorded steps, replaced by each successful call.
   std::vector<TraceStep> steps = {};
 
-  /// Whether a step of this name is recorded.
+  /// True if a step of this name is recorded.
   bool wants(std::string_view name) const;
   /// Null if there is no such step.
   const TraceStep* find(std::string_view name) const;

@@ -18,7 +18,7 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-/// The normalisation in a block.
+/// Normalizations in a block.
 enum class Norm : uint8_t {
   kNone,       ///< no normalisation
   kLayerNorm,  ///< layer_norm()
@@ -29,10 +29,10 @@ enum class Norm : uint8_t {
 struct TransformerBlockConfig {
   MultiHeadAttentionConfig attention = {};    ///< batch-first; kdim, vdim and out_dim are embed_dim
   int64_t mlp_dim = 0;                        ///< width of the MLP's hidden layer; 0 for no MLP
-  Activation activation = Activation::kGelu;  ///< of the MLP
+  Activation activation = Activation::kGelu;  ///< activation of the MLP
   bool gated = false;                         ///< adds linear_gate to the MLP
-  bool mlp_bias = true;                       ///< whether the MLP's matrices have biases
-  Norm norm = Norm::kLayerNorm;               ///< which normalisation
+  bool mlp_bias = true;                       ///< true if the MLP's matrices have biases
+  Norm norm = Norm::kLayerNorm;               ///< kind of normalization
   bool norm_first = true;                     ///< true: pre-norm; false: post-norm
   float norm_eps = 1e-5F;                     ///< epsilon of the norms; finite, 0 or more
   bool norm_affine = true;  ///< false: norms have no parameters. PyTorch's elementwise_affine
@@ -43,23 +43,22 @@ struct TransformerBlockConfig {
 
 /// The names of parameters in a state dict.
 enum class ParameterNames : uint8_t {
-  /// Those of torch.nn.TransformerEncoderLayer: self_attn.* (see MultiHeadAttention), and linear1,
+  /// Names of torch.nn.TransformerEncoderLayer: self_attn.* (see MultiHeadAttention), and linear1,
   /// linear2, norm1 and norm2, each with .weight and .bias; also linear_gate, which PyTorch does
   /// not have. In a Transformer these are under layers.N., besides embedding.weight,
   /// position.weight, norm.weight, norm.bias and output.weight.
   kTorch,
-  /// GPT-2's: h.N.ln_1, attn.c_attn, attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, and wte, wpe, ln_f
-  /// and lm_head, with or without "transformer." in front. Matrices are (in, out), as in its
+  /// Names of GPT-2: h.N.ln_1, attn.c_attn, attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, and wte, wpe,
+  /// ln_f and lm_head, with or without "transformer." in front. Matrices are (in, out), as in its
   /// Conv1D. The buffers attn.bias and attn.masked_bias are ignored, and so is the lm_head of a
   /// tied model.
   kGpt2,
 };
 
-/// What forward() computed and backward() needs again. Its memory grows to the largest call and is
-/// kept.
+/// Results of forward() that backward() needs. Its memory grows to the largest call and is kept.
 class TransformerBlockActivations {
  public:
-  /// Without a call, and without memory.
+  /// Holds no call and no memory.
   TransformerBlockActivations();
   ~TransformerBlockActivations();
   /// Movable, not copyable.
@@ -67,7 +66,7 @@ class TransformerBlockActivations {
   /// Movable, not copyable.
   TransformerBlockActivations& operator=(TransformerBlockActivations&&) noexcept;
 
-  /// Memory held now.
+  /// Bytes of memory held now.
   int64_t bytes() const;
 
  private:
@@ -79,7 +78,7 @@ class TransformerBlockActivations {
 /// Outputs of TransformerBlock::forward() and step().
 struct TransformerBlockOutputs {
   Tensor out = {};            ///< (B, N, embed_dim)
-  Tensor attention_out = {};  ///< of the attention, before it is added; (B, N, embed_dim), optional
+  Tensor attention_out = {};  ///< output of attention before the sum; (B, N, embed_dim), optional
   /// For backward(); not for steps. `out` may then not overlap x.
   TransformerBlockActivations* activations = nullptr;
 };
@@ -103,11 +102,12 @@ class TransformerBlock {
                                const TransformerBlockOutputs& outputs, Trace* trace,
                                Context& context) const;
   /// Given the gradient d_out (B, N, embed_dim), contiguous, of a loss with respect to forward()'s
-  /// output, writes the loss's gradient with respect to x to d_x, of the same shape, contiguous and
-  /// optional, which may be d_out; and adds those of the parameters to `gradients`:
-  /// num_parameters() floats, see named(). x, unchanged, and options are those of forward(), which
-  /// has filled `activations`. Errors: kShape, kOption (also activations of another call), kMemory.
-  /// Nothing is written on an error, except that kMemory may leave some gradients written.
+  /// output, computes the loss's gradients. The gradient with respect to x is written to d_x: same
+  /// shape, contiguous, optional, may be d_out. The gradients of the parameters are added to
+  /// `gradients`: num_parameters() floats, see named(). x and `options` must be the same as in
+  /// forward(), which has filled `activations`. Errors: kShape, kOption (also for activations of
+  /// another call), kMemory. Nothing is written on an error, except that kMemory may leave some
+  /// gradients written.
   [[nodiscard]] Status backward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                                 const ConstTensor& d_out,
                                 const TransformerBlockActivations& activations, const Tensor& d_x,
@@ -118,18 +118,18 @@ class TransformerBlock {
   /// See Transformer::named(), errors included.
   [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
 
-  /// The next tokens, with causal attention over the cache; see
+  /// Processes the next tokens, with causal attention over the cache; see
   /// MultiHeadAttention::step(), errors included.
   [[nodiscard]] Status step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                             const TransformerBlockOutputs& outputs, MultiHeadAttentionCache& cache,
                             Trace* trace, Context& context) const;
 
-  /// As given to create(), with each 0 replaced by its default.
+  /// The config given to create(); zeros are replaced by their defaults.
   const TransformerBlockConfig& config() const { return config_; }
   /// The block's attention module.
   const MultiHeadAttention& attention() const { return attention_; }
 
-  struct Internals;  ///< the library's own
+  struct Internals;  ///< for the library's own use
 
  private:
   friend class Transformer;
@@ -155,38 +155,38 @@ class TransformerBlock {
 
 /// The shape of a model.
 struct TransformerConfig {
-  TransformerBlockConfig block = {};  ///< of every layer
+  TransformerBlockConfig block = {};  ///< config of every layer
   int64_t num_layers = 0;             ///< number of blocks; 0 or more
   int64_t vocab_size = 0;             ///< number of token ids; 1 or more
   int64_t max_positions = 0;          ///< number of learned position embeddings; 0 for none
   bool final_norm = true;             ///< a norm after the last layer, if the blocks have norms
   bool tied_output = false;           ///< the embedding is also the weight of the output
   bool causal = true;                 ///< false: every token sees every other
-  /// Predictions for each position, each with a matrix of its own: output.weight has num_readouts *
+  /// Number of predictions per position, each with its own matrix: output.weight has num_readouts *
   /// vocab_size rows. More than 1 contradicts tied_output.
   int64_t num_readouts = 1;
   /// Probability of dropout of the embeddings, in training. In GPT-2's code: embd_pdrop.
   float embedding_dropout = 0.0F;
 };
 
-/// First parameters: normally distributed numbers from a seed, the same bits in every build. Biases
-/// and sinks are 0, gains of norms 1. A factor times 1/sqrt(columns of the matrix) is the standard
-/// deviation of its elements; embeddings and positions are (vocab_size or max_positions,
-/// embed_dim).
+/// Initial parameters: normally distributed numbers from a seed, the same bits in every build.
+/// Biases and sinks are 0, gains of norms 1. The standard deviation of a matrix's elements is a
+/// factor times 1/sqrt(columns); embeddings and positions are matrices of (vocab_size or
+/// max_positions, embed_dim).
 struct Initialisation {
-  uint64_t seed = 0;       ///< of all numbers
+  uint64_t seed = 0;       ///< seed of all numbers
   float embedding = 0.5F;  ///< factor of embeddings and positions
-  float weight = 1.0F;     ///< of matrices that are not named here, and of appended keys and values
-  float residual = 0.7F;   ///< of matrices whose product is added to the residual stream
-  float output = 0.5F;     ///< of the matrix that computes logits
+  float weight = 1.0F;     ///< factor of all other matrices, and of appended keys and values
+  float residual = 0.7F;   ///< factor of matrices whose product is added to the residual stream
+  float output = 0.5F;     ///< factor of the matrix that computes logits
 };
 
-/// What forward() computed and backward() needs again. Its memory is kept for the next call.
+/// Results of forward() that backward() needs. Its memory is kept for the next call.
 class TransformerActivations {
  public:
-  /// Keeps all activations of each layer, or with `recompute` only each layer's input. backward()
-  /// then computes the others again, layer by layer, which takes the time of one more forward() and
-  /// the memory of one layer instead of all. The gradients are the same, bit for bit.
+  /// Keeps all activations of each layer, or only each layer's input if `recompute` is true.
+  /// backward() then computes the other activations again, layer by layer: this takes the time of
+  /// one more forward(), and memory for one layer instead of all. The gradients are bit-identical.
   explicit TransformerActivations(bool recompute = false);
   ~TransformerActivations();
   /// Movable, not copyable.
@@ -194,7 +194,7 @@ class TransformerActivations {
   /// Movable, not copyable.
   TransformerActivations& operator=(TransformerActivations&&) noexcept;
 
-  /// Memory held now.
+  /// Bytes of memory held now.
   int64_t bytes() const;
 
  private:
@@ -214,9 +214,9 @@ struct TransformerOutputs {
 /// The keys and values of all layers for Transformer::step(); see Transformer::create_cache().
 class TransformerCache {
  public:
-  /// Tokens so far.
+  /// Number of tokens so far.
   int64_t length() const { return layers().empty() ? 0 : layers_[0].length(); }
-  int64_t bytes() const;  ///< of the keys and values of all layers
+  int64_t bytes() const;  ///< bytes of the keys and values of all layers
   /// Truncates the cache to its first `length` tokens. Errors: kOption; the cache is unchanged.
   [[nodiscard]] Status truncate(int64_t length);
 
@@ -232,31 +232,31 @@ class TransformerCache {
 };
 
 /// A transformer, from tokens to logits. Copies share the parameters, until one of them loads or
-/// initialises others.
+/// initializes other parameters.
 class Transformer {
  public:
   /// Makes a model without parameters. Errors: kOption, kMemory; `model` is unchanged.
   [[nodiscard]] static Status create(const TransformerConfig& config, Transformer& model);
-  /// One error names every wrong tensor of all layers.
+  /// Loads the parameters of all layers. One error names every wrong tensor.
   [[nodiscard]] Status load_state_dict(const StateDict& dict,
                                        ParameterNames names = ParameterNames::kTorch);
-  /// Makes new parameters instead of loading some. Errors: kOption, kMemory; the model is
+  /// Creates new parameters instead of loading them. Errors: kOption, kMemory; the model is
   /// unchanged.
   [[nodiscard]] Status initialise(const Initialisation& initialisation,
                                   ParameterNames names = ParameterNames::kTorch);
   /// Views of the parameters, under the names they were loaded with. Errors: kOption if
   /// there are none.
   [[nodiscard]] Status state_dict(StateDict& dict) const;
-  /// The elements of all parameters, which lie in one block in the order of the model. Copies of
-  /// the model share it. 0 without parameters.
+  /// Number of elements of all parameters, which are one contiguous block in the order of the
+  /// model. Copies of the model share it. 0 without parameters.
   int64_t num_parameters() const;
-  /// Views of a block of num_parameters() floats in that order, for example of gradients, under the
-  /// parameters' names. Errors: kOption without parameters, kShape.
+  /// Given a flat array of num_parameters() floats in that order (for example gradients), returns a
+  /// view for each parameter, keyed by name. Errors: kOption without parameters, kShape.
   [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
 
   /// tokens (batch * N), row-major, each from 0 to vocab_size - 1. `options` apply to every layer,
-  /// except causal, which the config sets, and head_scales, of which there may be num_layers * H:
-  /// those of layer 0 first. Errors: kShape, kOption (also for more tokens than max_positions),
+  /// with two exceptions: the config sets causal, and head_scales may have num_layers * H factors,
+  /// beginning with layer 0. Errors: kShape, kOption (also for more tokens than max_positions),
   /// kMemory. Nothing is written on an error, except that kMemory may leave some outputs written.
   [[nodiscard]] Status forward(std::span<const int32_t> tokens, int64_t batch,
                                const MultiHeadAttentionOptions& options,
@@ -264,32 +264,33 @@ class Transformer {
 
   /// Given the gradient d_logits, contiguous, of a loss with respect to forward()'s logits, adds
   /// the loss's gradients with respect to all parameters to `gradients`: num_parameters() floats,
-  /// see named(). The other arguments are those of forward(), which has filled `activations`.
-  /// Errors: kShape, kOption (also activations of another call), kMemory. Nothing is written on an
-  /// error, except that kMemory may leave some gradients written.
+  /// see named(). The other arguments must be the same as in forward(), which has filled
+  /// `activations`. Errors: kShape, kOption (also activations of another call), kMemory. Nothing is
+  /// written on an error, except that kMemory may leave some gradients written.
   [[nodiscard]] Status backward(std::span<const int32_t> tokens, int64_t batch,
                                 const MultiHeadAttentionOptions& options,
                                 const ConstTensor& d_logits, TransformerActivations& activations,
                                 std::span<float> gradients, Context& context) const;
 
-  /// For step(). Reads batch, capacity, layout, type and pages of `config`. Errors:
-  /// those of MultiHeadAttention::create_cache().
+  /// Creates a cache for step(). Reads batch, capacity, layout, type and pages of `config`. Errors:
+  /// as MultiHeadAttention::create_cache().
   [[nodiscard]] Status create_cache(const KVCacheConfig& config, TransformerCache& cache) const;
-  /// The next tokens of every batch entry: tokens has B * n elements, where B is the batch of the
-  /// cache. Errors: those of forward() and of MultiHeadAttention::step(); the cache is unchanged.
+  /// Processes the next tokens of every batch entry: `tokens` has B * n elements, where B is the
+  /// batch of the cache. Errors: as forward() and MultiHeadAttention::step(); the cache is
+  /// unchanged.
   [[nodiscard]] Status step(std::span<const int32_t> tokens,
                             const MultiHeadAttentionOptions& options,
                             const TransformerOutputs& outputs, TransformerCache& cache,
                             Context& context) const;
 
-  /// As given to create(), with each 0 replaced by its default.
+  /// The config given to create(); zeros are replaced by their defaults.
   const TransformerConfig& config() const { return config_; }
   /// A block; index is from 0 to less than num_layers.
   const TransformerBlock& layer(int64_t index) const {
     return layers()[static_cast<size_t>(index)];
   }
 
-  struct Internals;  ///< the library's own
+  struct Internals;  ///< for the library's own use
 
  private:
   static Status create_or_throw(const TransformerConfig& config, Transformer& model);
@@ -304,7 +305,7 @@ class Transformer {
               const MultiHeadAttentionOptions& options, const ConstTensor& d_logits,
               TransformerActivations& activations, std::span<float> gradients,
               Context& context) const;
-  // A layer's part of the options, with its own dropout.
+  // Options of one layer, with its own dropout seed.
   MultiHeadAttentionOptions options_of(const MultiHeadAttentionOptions& options, size_t layer,
                                        bool causal) const;
   std::span<TransformerBlock> layers() { return {layers_.get(), count()}; }
@@ -316,18 +317,18 @@ class Transformer {
   };
 
   TransformerConfig config_ = {};
-  // Copies share the layers, which are replaced as a whole when parameters are loaded.
+  // Copies share the layers. Loading parameters replaces the layers as a whole.
   std::shared_ptr<TransformerBlock[]> layers_;
   Weights weights_ = {};
-  std::shared_ptr<TransformerBlock::Memory> memory_;  // the layers share it
+  std::shared_ptr<TransformerBlock::Memory> memory_;  // shared with the layers
 
   friend class Trainer;
-  // Computes again what was computed from parameters.
+  // Recomputes all values derived from the parameters.
   void parameters_changed();
 };
 
-/// Derives the config of a GPT-2 model from the shapes of its state dict, from which only the
-/// number of heads does not follow. Errors: kShape, naming the missing tensor.
+/// Derives the config of a GPT-2 model from the shapes of its state dict; only the number of heads
+/// must be given. Errors: kShape, naming the missing tensor.
 [[nodiscard]] Status gpt2_config(const StateDict& dict, int64_t num_heads,
                                  TransformerConfig& config);
 

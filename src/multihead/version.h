@@ -1,7 +1,7 @@
 /// \file
-/// The version of the library, by semantic versioning. It is written here alone: CMakeLists.txt
-/// reads these lines, and gives it to CMake's and pkg-config's files and to the WebAssembly
-/// modules.
+/// The version of the library, by semantic versioning. This header is the only place that states
+/// it: CMakeLists.txt reads these lines, and copies the version to the files for CMake and
+/// pkg-config and to the WebAssembly modules.
 #pragma once
 
 #define MULTIHEAD_VERSION_MAJOR 0  ///< 0: a new minor version may change the interface

@@ -1,5 +1,5 @@
-// The dropouts of a model, apart from that of the attention weights. Each draws its own numbers
-// from the seed of its layer; see rules/dropout_mask.h.
+// Places of dropout in a model, except the attention weights. Each place draws its own random
+// numbers from the seed of its layer; see rules/dropout_mask.h.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ void copy_tensor(const ConstAnyTensor& from, float* to) {
   });
 }
 
-// A tensor of the state dict as the matrix that lies in memory; a vector is a column.
+// Returns a tensor of the state dict as the matrix in memory; a vector becomes a column.
 ConstAnyTensor matrix_of(const ConstAnyTensor& tensor, DictLayout layout) {
   const Dims &shape = tensor.shape, &strides = tensor.strides;
   ConstAnyTensor matrix = tensor;
@@ -52,7 +52,7 @@ ConstAnyTensor matrix_of(const ConstAnyTensor& tensor, DictLayout layout) {
   return matrix;
 }
 
-// Copies the rows of a tensor that lies in memory.
+// Copies the rows of a tensor whose data is in memory.
 void copy_rows(const ConstAnyTensor& matrix, const ParameterRows& rows, float* to) {
   ConstAnyTensor part = matrix;
   part.shape[0] = rows.end - rows.first;
@@ -67,7 +67,7 @@ Status not_read(const Parameter& parameter) {
                             "not to be read: " + engine::printable(parameter.name), 1);
 }
 
-// Reads the rows of a matrix that the tensor holds row by row.
+// Reads rows of a matrix that the tensor stores row by row, through loading.read.
 bool read_rows(const ConstAnyTensor& tensor, const ParameterRows& rows, const Loading& loading,
                float* to) {
   const int64_t end = rows.end * rows.columns;
@@ -82,8 +82,8 @@ bool read_rows(const ConstAnyTensor& tensor, const ParameterRows& rows, const Lo
   return true;
 }
 
-// The same of a matrix that the tensor holds column by column. As many columns at a time as one
-// call reads, since writing a column takes a cache line for each element.
+// Reads rows of a matrix that the tensor stores column by column, with as many columns per round as
+// one call to read() returns. Writing one column at a time would touch a cache line per element.
 bool read_columns(const ConstAnyTensor& tensor, const ParameterRows& rows, const Loading& loading,
                   float* to) {
   const int64_t height = tensor.shape[1], columns = rows.columns;
@@ -92,7 +92,7 @@ bool read_columns(const ConstAnyTensor& tensor, const ParameterRows& rows, const
     const int64_t count = std::min(most, columns - column);
     for (int64_t first = rows.first; first < rows.end; first += Loading::kMostRead) {
       const int64_t end = std::min(rows.end, first + Loading::kMostRead);
-      // From the first column's first row to the last column's last.
+      // One read covers everything from the first column's first row to the last column's last row.
       const void* const data =
           loading.read(tensor, column * height + first, (count - 1) * height + end - first);
       if (data == nullptr) return false;
@@ -160,7 +160,7 @@ void ParameterList::add(std::string name, const Dims& shape, ParameterRole role,
   of_view[0] = rows.end - rows.first;
   targets_.push_back({&view, of_view, held_});
   held_ += rows.elements();
-  // Rows that lie behind those of the same parameter are one piece with them.
+  // Merge with the previous rows of the parameter, which end where these rows begin.
   if (before > 0 && !divides && rows_.back().is_whole()) {
     rows_.back().end = rows_.back().divided_end = rows.end;
   } else {
@@ -254,7 +254,7 @@ Status Parameters::load(const ParameterList& list, const StateDict& dict, const 
 
 Status Parameters::make(const ParameterList& list) {
   engine::Buffer memory;
-  // One float more, so that a module of no parameters has memory too.
+  // One extra float, so that a module without parameters has memory too.
   const uint64_t bytes = (static_cast<uint64_t>(list.elements()) + 1) * sizeof(float);
   if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
   list_.assign(list.parameters().begin(), list.parameters().end());

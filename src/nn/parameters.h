@@ -1,5 +1,5 @@
-// The one list of a module's parameters: loading, first values, checking, views, state dicts,
-// gradients and optimisers all iterate over it.
+// The list of a module's parameters. Loading, initialization, validation, views, state dicts,
+// gradients and optimizers all iterate over it.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +17,15 @@
 
 namespace multihead::nn {
 
-// The role of a parameter. Optimisers treat roles differently: weight decay usually spares biases
+// The role of a parameter. Optimizers treat roles differently: weight decay usually skips biases
 // and gains.
 enum class ParameterRole : uint8_t {
   kWeight,          // matrix of a linear layer
-  kResidualWeight,  // the same, whose product is added to the residual stream
-  kOutput,          // the same, whose product are logits
-  kBias,            // of a linear layer or a LayerNorm
+  kResidualWeight,  // matrix whose product is added to the residual stream
+  kOutput,          // matrix whose product is the logits
+  kBias,            // bias of a linear layer or a LayerNorm
   kGain,            // factor of a LayerNorm, an RMS norm or QK-norm
-  kEmbedding,       // of tokens or positions
+  kEmbedding,       // table of tokens or positions
   kAppended,        // key or value that the module appends: bias_k, bias_v
   kSink,            // logit per head
 };
@@ -37,21 +37,20 @@ enum class DictLayout : uint8_t {
   kThreeAxes,   // (1, 1, width): bias_k and bias_v
 };
 
-// What a member of a team holds of a parameter.
+// The part of a parameter that a team member holds.
 enum class Held : uint8_t {
   kWhole,
-  kShare,  // the rows for the outputs that the member computes; for matrices of linear() and
-           // embed()
+  kShare,  // rows of the outputs that the member computes; linear() and embed() only
 };
 
 struct Parameter {
   std::string name;
-  Dims shape;  // in the state dict
+  Dims shape;  // shape in the state dict
   ParameterRole role;
   DictLayout layout;
-  int64_t offset;  // of its first element in the memory of all parameters, if that is whole
+  int64_t offset;  // first element, in a block that holds all parameters whole
 
-  // Width of the rows in memory, of a matrix or of what has one row.
+  // Width of a row in memory. A vector in a state dict counts as one row.
   int64_t columns() const {
     return layout == DictLayout::kTransposed ? shape[0] : shape[shape.rank() - 1];
   }
@@ -59,78 +58,79 @@ struct Parameter {
 
 // Adjacent rows of a parameter in memory; a vector is a column.
 struct ParameterRows {
-  size_t parameter;    // its index
-  int64_t first, end;  // the rows that are held
+  size_t parameter;    // index of the parameter
+  int64_t first, end;  // rows that are held
   int64_t columns;
-  int64_t offset;  // of the first element that is held
-  // The rows that the members of a team divide, of which these are a share.
+  int64_t offset;  // offset of the first held element
+  // Rows that the team divides among its members; the held rows are this member's share.
   int64_t divided_first, divided_end;
 
   int64_t elements() const { return (end - first) * columns; }
   bool is_whole() const { return first == divided_first && end == divided_end; }
 };
 
-// A number for new values of parameters, which no other values in this process have or had. Caches
-// and activations keep that of the values that they were computed with.
+// Returns a version number for new parameter values, unique in this process. Caches and activations
+// store the version of the parameters that they were computed with.
 uint64_t new_version();
 
-// How a module gets its parameters.
+// Options for loading parameters.
 struct Loading {
-  // The team of which this member gets its share; null for all parameters.
+  // Team in which this member gets its share of the parameters; null to load all parameters.
   engine::Team* team = nullptr;
-  // Reads `count` elements from element `first` on, in the order of the tensor's axes; valid until
-  // the next call. Null if it cannot. The tensors of the state dict are contiguous then, and `data`
-  // only tells them apart. A null function: their numbers lie in memory.
+  // Reads `count` elements, starting with element `first` in the order of the tensor's axes. The
+  // result is valid until the next call, and null on failure. With this function, tensors of the
+  // state dict are contiguous and their `data` serves only as an identifier. If the function is
+  // null, `data` points at the numbers.
   const void* (*read)(const ConstAnyTensor& tensor, int64_t first, int64_t count) = nullptr;
 
-  // The module has these values already, in the shares of a team's members: what was computed with
-  // them stays valid.
+  // True if the module already has these values, divided among a team's members: caches and
+  // activations computed with them stay valid.
   bool same_values = false;
 
-  static constexpr int64_t kMostRead = int64_t{1} << 16;  // elements of one call of read()
+  static constexpr int64_t kMostRead = int64_t{1} << 16;  // most elements per call of read()
 
-  // To be called before a module takes its new parameters.
+  // Call this before a module takes its new parameters.
   Status agree() const { return team == nullptr ? Status() : team->agree(); }
 };
 
-// A block of floats like that of the parameters, for their gradients.
+// A block of gradients with the layout of the parameters' block.
 struct GradientBlock {
   const float* parameters;
   float* gradients;
 
-  // That of a view of the parameters; not given if the view is not.
+  // Returns the gradient of a view of the parameters; not given if the view is not given.
   Tensor of(const ConstTensor& view) const {
     if (!view.given()) return {};
     return {gradients + (view.data - parameters), view.shape, view.strides};
   }
 };
 
-// Parameters in the order in which they lie in memory, without gaps, and for each the view (a
-// member of a module's weights) that bind() points at it.
+// Parameters in the order of memory, without gaps. For each parameter, the list stores the view (a
+// member of a module's weights) that bind() sets.
 class ParameterList {
  public:
-  // With a team: of the parts of the parameters that this member holds.
+  // With a team: lists only the parts of the parameters that this member holds.
   explicit ParameterList(const engine::Team* team = nullptr) : team_(team) {}
 
-  // Adds a parameter of `shape` in memory. Successive calls with the same name add rows to one
-  // tensor of the state dict: in_proj_weight has those of q, k and v.
+  // Adds a parameter of `shape` in memory. Successive calls with one name add rows to one tensor of
+  // the state dict: in_proj_weight has the rows of q, k and v.
   void add(std::string name, const Dims& shape, ParameterRole role, ConstTensor& view,
            DictLayout layout = DictLayout::kAsInMemory, Held held = Held::kWhole);
 
-  // Adds one of the shape, role and layout of `parameter`, without a view.
+  // Adds a parameter with the shape, role and layout of `parameter`, without a view.
   void add_like(std::string name, const Parameter& parameter);
 
-  // `name`.weight (out, in) and, where `bias` is not null, `name`.bias (out).
+  // Adds `name`.weight (out, in) and, if `bias` is not null, `name`.bias (out).
   void add_linear(const std::string& name, int64_t out, int64_t in, ParameterRole role,
                   DictLayout layout, ConstTensor& weight, ConstTensor* bias);
 
   std::span<const Parameter> parameters() const { return parameters_; }
   std::span<const ParameterRows> rows() const { return rows_; }
-  // That are held.
+  // Number of held elements.
   int64_t elements() const { return held_; }
   int64_t elements_of_all() const { return elements_; }
 
-  // Points every view at its part of `memory`: elements() floats.
+  // Points every view at its part of `memory`, a block of elements() floats.
   void bind(const float* memory) const;
 
  private:
@@ -150,35 +150,34 @@ class ParameterList {
 class Parameters {
  public:
   // Copies every parameter of `list` and binds its views to the copies. One kShape error names all
-  // missing, unexpected and misshaped tensors. Names that `ignored` accepts are not unexpected. An
-  // error changes nothing.
+  // missing, unexpected and misshaped tensors. Skips extra names for which `ignored` returns true.
+  // On error nothing changes.
   Status load(const ParameterList& list, const StateDict& dict, const Loading& loading = {},
               const std::function<bool(std::string_view)>& ignored = {});
-  // Makes parameters of unspecified values instead. Errors: kMemory; nothing is changed.
+  // Allocates parameters with unspecified values. Errors: kMemory; nothing is changed.
   Status make(const ParameterList& list);
 
   bool empty() const { return memory_.data() == nullptr; }
-  // Whether this is the share of a member of a team. What reads all parameters needs gather().
+  // True if this is a team member's share. Code that reads all parameters must call gather().
   bool is_share() const { return elements_ != elements_of_all_; }
   std::span<const Parameter> list() const { return list_; }
   std::span<const ParameterRows> rows() const { return rows_; }
-  // The elements of a parameter of list().
+  // Values of one parameter of list().
   const float* values(const Parameter& parameter) const {
     return static_cast<const float*>(memory_.data()) + parameter.offset;
   }
 
-  // Of all parameters that are held, one after another.
+  // All held parameters, contiguous.
   float* values() { return static_cast<float*>(memory_.data()); }
   const float* values() const { return static_cast<const float*>(memory_.data()); }
   int64_t elements() const { return elements_; }
 
-  // Views under the names and in the shapes of load().
+  // Returns views with the names and shapes of load().
   StateDict state_dict() const { return state_dict(values()); }
-  // The same of another block of elements() floats.
+  // Returns views of another block of elements() floats, with the same names and shapes.
   StateDict state_dict(const float* block) const;
 
-  // All parameters, from the shares of all members, in `buffer`. Errors: kMemory, or a member has
-  // left.
+  // Collects the parameters of all members in `buffer`. Errors: kMemory, or a member has left.
   Status gather(engine::Team& team, engine::Buffer& buffer, StateDict& dict) const;
 
  private:
@@ -188,12 +187,13 @@ class Parameters {
   engine::Buffer memory_;
 };
 
-// named() of every module: views of a block like that of the parameters of `own`. Errors: kOption
-// if it has none, kShape for a block of another size.
+// Implements named() of every module: views of a block with the layout of the parameters `own`.
+// Errors: kOption if `own` has no parameters, kShape for a block of another size.
 Status read_block(const Parameters* own, std::span<const float> block, StateDict& dict);
 Status validate_block(const Parameters* own, size_t floats);
 
-// state_dict() of every module: the parameters of `own`, or kOption if it has none or a share.
+// Implements state_dict() of every module: the parameters `own`, or kOption if there are none or
+// only a share.
 Status read_state_dict(const Parameters* own, StateDict& dict);
 
 }  // namespace multihead::nn

@@ -1,5 +1,5 @@
-// What travels and when, and what bad input, differing ranks and silent ranks get: a Status on
-// every rank, and nothing written.
+// Tests the traffic between ranks, and the result of bad input, differing ranks and silent ranks:
+// an error on every rank, and nothing written.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,14 +22,14 @@ using testing::in_ranks;
 using testing::Random;
 using testing::ThreadRanksOptions;
 
-// A call of one rank, with even shards, before a test changes it.
+// A call of one rank with even shards, before a test changes it.
 struct OwnCall {
   int64_t heads = 4, kv_heads = 4, rows, key_rows, width = 8, value_dim = 6;
   AttentionOptions options;
   Sharding sharding;
   std::vector<float> q, k, v, out, lse, extra;
-  DType kv_dtype = DType::kF32;     // with fewer bytes an element, the first bytes are read
-  std::vector<int32_t> cu_q, cu_k;  // of attention_varlen(), if there are any
+  DType kv_dtype = DType::kF32;     // if elements are smaller, only the first bytes are read
+  std::vector<int32_t> cu_q, cu_k;  // attention_varlen() only
   ScoreCapture capture;
   bool captures = false;
 
@@ -73,8 +73,8 @@ struct OwnCall {
   }
 };
 
-// Every rank of `ranks` refuses the call that `change` changes on some of them; then the
-// communicator works.
+// Every rank refuses the call that `change` modifies on some ranks; afterwards the communicator
+// still works.
 struct Refusal {
   std::string argument;
   std::string message;
@@ -193,7 +193,8 @@ TEST(Agreement, RefusesShardsThatDoNotAddUp) {
   expect_all(refusals(3, Method::kRing,
                       [](OwnCall& call, int rank) {
                         call.sharding.layout = Layout::kZigzag;
-                        // 4 of 12 rows each; these add up, but are not the zigzag's.
+                        // 4 of 12 rows on each rank: the total is right, but the shards are not the
+                        // zigzag's.
                         if (rank == 0) --call.rows;
                         if (rank == 1) ++call.rows, call.q.resize(1000), call.out.resize(1000);
                       }),
@@ -250,8 +251,9 @@ TEST(Agreement, ACommunicatorOfNoneIsRefused) {
   });
 }
 
-// A rank that falls silent at any message ends the call on all others; then the communicator
-// refuses. Of 3 ranks each sends 2 messages to agree on the call, on its memory and at the end.
+// A rank that falls silent at any message ends the call on all others, and their communicators then
+// refuse calls. With 3 ranks, each rank sends 2 messages to agree on the call, on its memory and at
+// the end.
 TEST(SilentRank, EndsTheCallOnAllOthers) {
   const struct {
     Method method;
@@ -279,13 +281,13 @@ struct Exchanged {
   size_t overlapped_waits = 0;
 };
 
-// What each rank exchanged in a call beyond the agreement.
+// Returns each rank's traffic in a call beyond the agreement.
 std::vector<Exchanged> exchanged(Method method, int ranks, int64_t rows,
                                  const ThreadRanksOptions& options,
                                  const AttentionOptions& of_call = {}) {
   std::vector<Exchanged> result(static_cast<size_t>(ranks));
   in_ranks(ranks, options, [&](Communicator& communicator) {
-    // An empty problem exchanges only what all calls do.
+    // An empty problem has only the traffic that every call has.
     OwnCall nothing(communicator, method, 0, 1);
     nothing.options = of_call;
     ASSERT_TRUE(nothing.run(communicator).ok());
@@ -312,7 +314,7 @@ TEST(Traffic, IsThatOfTheFormula) {
   } formulas[] = {
       {Method::kRing, (kRanks - 1) * kRows * kHeads * kWidths * kFloat},
       {Method::kAllGather, (kRanks - 1) * kRows * kHeads * kWidths * kFloat},
-      // q, k and v there; outputs and log-sum-exp back.
+      // q, k and v are sent to the ranks of their heads; outputs and log-sum-exp are sent back.
       {Method::kHeads, (kRanks - 1) * kRows * kHeads / kRanks * (8 + 8 + 6 + 6 + 1) * kFloat},
       // Every rank has all queries.
       {Method::kDecode, (kRanks - 1) * kRanks * kRows * kHeads * (6 + 1) * kFloat}};
@@ -324,9 +326,8 @@ TEST(Traffic, IsThatOfTheFormula) {
   }
 }
 
-// Of the keys, only those travel that a rank ahead (ring) or the receiver (all_gather) sees: with
-// causal order those of the ranks before, with a window of 10 tokens the last 10 of the rank
-// before.
+// Only keys are sent that a rank ahead (ring) or the receiver (all_gather) sees: with causal order
+// the keys of earlier ranks, with a window of 10 tokens the last 10 keys of the previous rank.
 TEST(Traffic, LeavesOutHiddenKeys) {
   constexpr uint64_t kRanks = 4, kRows = 40, kSeen = 10, kRowBytes = 4 * (8 + 6) * 4;
   AttentionOptions causal{.causal = Causal::bottom_right()}, window = causal;
@@ -346,7 +347,7 @@ TEST(Traffic, LeavesOutHiddenKeys) {
   }
 }
 
-// The keys of the next step are on their way while this one's are used, and move on between tiles.
+// The keys of the next step are transferred while the current keys are used, also between tiles.
 TEST(Ring, SendsWhileItComputes) {
   constexpr int kRanks = 3;
   for (const Exchanged& of :

@@ -1,4 +1,4 @@
-// Gradients of calls divided among ranks, here threads, compared with one process.
+// Compares gradients of calls divided among ranks (here threads) with one process.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -181,7 +181,7 @@ TEST_P(BackwardRanks, EqualOneProcess) {
 INSTANTIATE_TEST_SUITE_P(Methods, BackwardRanks,
                          ::testing::Values(Method::kRing, Method::kAllGather, Method::kHeads));
 
-// Gradients of packed sequences, of a rank's rows or of all.
+// Gradients of packed sequences, for a rank's rows or for all rows.
 struct PackedGradients {
   std::vector<float> d_q, d_k, d_v, d_sinks, d_gain;
 };

@@ -1,5 +1,4 @@
-// Calls divided among ranks, here threads, compared with one process: random calls of every method,
-// what travels, and what bad input and silent ranks get.
+// Compares random calls of every method, divided among ranks (here threads), with one process.
 #include "multihead/distributed.h"
 
 #include <gtest/gtest.h>

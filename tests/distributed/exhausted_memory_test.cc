@@ -1,6 +1,5 @@
-// Distributed calls while one request for memory fails on one rank: every rank gets an error and
-// nothing is written, or the call succeeds; what a rank that left owes the others is never sent to
-// a later call.
+// Distributed calls in which one memory request fails on one rank: every rank gets an error and
+// nothing is written, or the call succeeds. Messages of a rank that left never reach a later call.
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -24,7 +23,7 @@ using testing::FailingMemory;
 using testing::in_ranks;
 
 constexpr int kRanks = 2;
-constexpr int64_t kHeads = 2, kRows = 5, kWidth = 4;  // rows of each rank
+constexpr int64_t kHeads = 2, kRows = 5, kWidth = 4;  // rows per rank
 constexpr float kUnwritten = -7.0F;
 
 // The operands of one rank of a call with every option that needs separate memory.
@@ -62,7 +61,7 @@ struct OwnCall {
                      {.out = Tensor(out.data(), rows(queries)), .lse = lse_view()}, sharding,
                      communicator, context);
   }
-  // Of results that any numbers may be.
+  // Computes gradients from arbitrary numbers as forward results.
   Status backward(Communicator& communicator, Context& context) {
     return attention_backward(
         ConstTensor(q.data(), rows(queries)), ConstTensor(k.data(), rows(kRows)),
@@ -84,7 +83,7 @@ struct OwnCall {
   }
 };
 
-// What a rank saw of a call during which the n-th request failed, and of the next call.
+// Results of a rank for a call in which the n-th request failed, and for the next call.
 struct Seen {
   Status status, after;
   std::string results, results_after;
@@ -156,7 +155,7 @@ void expect_all_or_none(Method method, bool backward) {
       const Seen& seen = got.ranks[rank];
       ASSERT_EQ(seen.status.ok(), ok) << "rank " << rank << ": " << seen.status.message();
       ASSERT_TRUE(seen.results == (ok ? undisturbed.ranks[rank].results : unwritten[rank]));
-      // A rank that left a call alone has sent nothing of it, or is in no further call.
+      // A rank that left a call alone has sent nothing of it, or takes part in no further call.
       if (timed_out) ASSERT_TRUE(seen.broken || !seen.sent) << "rank " << rank;
       if (timed_out) continue;
       ASSERT_FALSE(seen.broken) << "rank " << rank << ": " << seen.status.message() << "; "

@@ -1,4 +1,4 @@
-// Packed sequences that cross from rank to rank, compared with one process.
+// Compares packed sequences that continue on the next rank with one process.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using testing::RowList;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Calls attention_varlen() with the rows of a rank, or of all.
+// Calls attention_varlen() with a rank's rows or with all rows.
 template <class Run>
 Status call(const PackedCase& c, const RowList& queries, const RowList& keys,
             std::vector<float>& out, std::vector<float>& lse, const Run& run) {

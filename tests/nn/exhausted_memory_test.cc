@@ -1,4 +1,4 @@
-// Every public call of modules and of safetensors, while memory fails at its n-th request.
+// Every public call of modules and of safetensors while the n-th memory request fails.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -138,7 +138,8 @@ struct ModuleFixture {
                           traced ? &trace : nullptr, context);
   }
 
-  // Fills the cache and the trace in a separate context, not that of the tested calls.
+  // Fills the cache and the trace in a separate context, so that the context of the tested calls is
+  // unused.
   void begin(KVCacheConfig of_cache) {
     Context other{1};
     of_cache.batch = kBatch;
@@ -190,7 +191,7 @@ TEST(ExhaustedMemory, ModulesLoadAndKeepTheirWeights) {
     for (const bool loaded : {false, true}) {
       expect_survives_exhaustion("load_state_dict", [&]() -> Attempt {
         const auto fixture = std::make_shared<ModuleFixture>(config, loaded);
-        // The module already has weights: twice those that it is to load.
+        // The module already has weights: two times the weights that it will load.
         if (loaded) {
           Parameters doubled = fixture->parameters;
           StateDict dict = doubled.dict();
@@ -542,7 +543,7 @@ TEST(ExhaustedMemory, LatentAttentionRuns) {
   }
 }
 
-// A file that write_safetensors() makes of parameters of two types.
+// Returns a file that write_safetensors() wrote, with parameters of two types.
 std::vector<std::byte> small_file() {
   const Parameters parameters = parameters_of(kPlain);
   const std::vector<Float16> halves(5, Float16{0x3C00});
@@ -553,7 +554,7 @@ std::vector<std::byte> small_file() {
   return bytes;
 }
 
-// A file with a tensor of doubles, which parsing converts to float, and with metadata.
+// Returns a file with metadata and a tensor of doubles, which parsing converts to float.
 std::vector<std::byte> file_of_doubles() {
   const std::string header =
       R"({"__metadata__":{"a long enough name":"b"},"weight":{"dtype":"F64","shape":[2],)"

@@ -1,5 +1,5 @@
-// The lists of parameters of all modules: they match the state dict, lie in one block of memory
-// without gaps, and have roles; views of the block follow it.
+// Parameter lists of all modules: they match the state dict, have roles, and are contiguous in one
+// block of memory, which the views point into.
 #include "nn/parameters.h"
 
 #include <gtest/gtest.h>
@@ -97,7 +97,7 @@ TEST(Parameters, OfAttentionHaveNamesRolesAndPlaces) {
   EXPECT_EQ(weights.bias_v.shape, (Dims{12}));
   EXPECT_TRUE(validate_weights(config, weights).ok());
 
-  // The same list over other memory, as for gradients.
+  // Lists the parameters again over other memory, as for gradients.
   MultiHeadAttentionWeights gradients;
   ParameterList again;
   list_attention(config, "a.", {}, gradients, again);
@@ -172,7 +172,8 @@ TEST(Parameters, LieTransposedInGpt2sStateDicts) {
   }
 }
 
-// The parameters of all layers are contiguous: the layout of a gradient or an optimiser's moment.
+// The parameters of all layers are contiguous. Gradients and optimizer moments have the same
+// layout.
 TEST(Parameters, OfATransformerLieInOneBlock) {
   Transformer model;
   ASSERT_TRUE(

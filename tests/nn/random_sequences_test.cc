@@ -1,5 +1,5 @@
 // Random sequences of calls on all objects with state: module, cache, transformer, prepared
-// operation, context. After each call all of them must agree with a plain model.
+// operation, context. After each call, all of them must agree with a simple model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ class ModulePlayer {
       case 3:
         return refused();
       case 4: {
-        // A copy is the same module, and a moved object keeps its contents.
+        // A copy shares the parameters, and a moved object keeps its contents.
         MultiHeadAttention copy = module_;
         module_ = std::move(copy);
         MultiHeadAttentionCache moved = std::move(cache_);
@@ -183,7 +183,7 @@ class ModulePlayer {
   bool ring_ = false;
 };
 
-// The same for a transformer of two blocks.
+// A transformer of two blocks with its cache, and the tokens that were appended to it.
 class TransformerPlayer {
  public:
   TransformerPlayer(Random& random, Context& context) : random_(random), context_(context) {
@@ -381,7 +381,7 @@ class PreparedPlayer {
                           ConstTensor(v_.data(), key()), options(),
                           {.out = Tensor(expected.data(), query())}, context_)
                     .ok());
-    // As the header promises: bit for bit.
+    // The header promises bit-identical results.
     ASSERT_EQ(out_, expected);
   }
 

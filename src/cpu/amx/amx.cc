@@ -26,8 +26,8 @@ HWY_PUSH_ATTRIBUTES("amx-tile,amx-bf16")
 namespace multihead::cpu {
 namespace {
 
-// The instructions. Compilers' intrinsics are not used, because GCC 12's are macros that take the
-// number of a tile only as a literal.
+// The AMX instructions in inline assembly. GCC 12's intrinsics are macros that accept the number of
+// a tile only as a literal.
 struct AmxTiles {
   template <int kTile>
   HWY_INLINE void load(const void* from, size_t row_step) const {
@@ -82,14 +82,15 @@ namespace {
 
 constexpr TileUnit kAmx = {.begin = begin, .multiply = multiply, .end = end};
 
-// The state components that the operating system saves (XCR0).
+// State components that the operating system saves (XCR0).
 uint64_t saved_components() {
   uint32_t low = 0, high = 0;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return uint64_t{high} << 32 | low;
 }
 
-// Intel's Software Developer's Manual, volume 1, chapter 18; Linux's Documentation/arch/x86/xstate.
+// Detects AMX: Intel's Software Developer's Manual, volume 1, chapter 18; Linux's
+// Documentation/arch/x86/xstate.
 AmxState find_amx() {
   constexpr uint32_t kOsSaves = 1U << 27;                           // leaf 1, ecx
   constexpr uint32_t kTileAndBf16 = (1U << 24) | (1U << 22);        // leaf 7, edx

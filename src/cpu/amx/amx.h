@@ -7,7 +7,7 @@
 
 namespace multihead::cpu {
 
-// Whether this process can use AMX with bf16, and why not.
+// State of AMX with bf16 in this process, with the reason why it cannot be used.
 enum class AmxState : uint8_t {
   kReady,
   kNotCompiled,       // compiled for another processor or system than x86-64 Linux
@@ -16,8 +16,9 @@ enum class AmxState : uint8_t {
   kPermissionDenied,  // Linux refused arch_prctl(ARCH_REQ_XCOMP_PERM)
 };
 
-// The first call asks Linux for the permission. It holds for the process, and each thread's signal
-// frames then have room for the tile registers, so nothing calls this before AMX is asked for.
+// The first call requests AMX permission from Linux for the whole process. The permission enlarges
+// every thread's signal frames, which must hold the tile registers, so call this only after bf16
+// has been requested.
 AmxState amx_state();
 
 // Implementation of the tile instructions. Between begin() and end(), which configure and free the
@@ -31,8 +32,8 @@ struct TileUnit {
 // Null unless amx_state() is kReady.
 const TileUnit* tile_unit();
 
-// Tests replace the instructions by a model of them, so that all that uses them can be tested on
-// any processor. amx_state() is then kReady. Null removes the model.
+// Replaces the instructions by a model, so that tests can run all AMX code on any processor.
+// amx_state() is then kReady. Null removes the model.
 void replace_tile_unit(const TileUnit* model);
 
 // Keeps the tile registers configured while it lives.

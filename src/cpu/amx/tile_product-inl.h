@@ -1,6 +1,6 @@
-// The loops of TileProduct over blocks of 2 x 2 tiles of C, for any implementation of the tile
-// instructions: AMX (amx.cc), or the model of it in the tests. Each block needs one tile load per
-// product: two tiles of A and two of B for four products. Eight tile registers:
+// Loops of TileProduct over blocks of 2 x 2 tiles of C, for any implementation of the tile
+// instructions: AMX (amx.cc), or the model in the tests. A block needs one tile load per product:
+// two tiles of A and two of B for four products. The eight tile registers:
 //
 //   0 1    C         6 7    B
 //   2 3         4
@@ -54,7 +54,7 @@ void multiply_block(Tiles& tiles, const TileProduct& p, const char* a, const cha
   }
 }
 
-// One or two rows of tiles.
+// Computes one or two rows of tiles.
 template <size_t kRows, class Tiles>
 void multiply_rows(Tiles& tiles, const TileProduct& p, const char* a, char* c) {
   const char* b = static_cast<const char*>(p.b);

@@ -1,4 +1,4 @@
-// Products of bf16 matrices in tiles, with sums in f32: the form that AMX's instructions take.
+// Products of bf16 matrices in tiles, with sums in f32, in the layout of the AMX instructions.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ inline constexpr size_t kTileRowBytes = 64;
 // C = A B, or C += A B, in whole tiles. All steps are in bytes.
 struct TileProduct {
   const void* a;
-  size_t a_row;  // from one row of A to the next; the numbers of a row are adjacent
+  size_t a_row;  // from one row of A to the next; elements of a row are adjacent
   const void* b;
   size_t b_row;  // from one row of pairs to the next; tiles of columns are adjacent
   float* c;

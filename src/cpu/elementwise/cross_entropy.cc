@@ -1,4 +1,4 @@
-// Cross-entropy of softmax, with its gradient: three passes over a row of logits.
+// Cross-entropy of softmax and its gradient, in three passes over a row of logits.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

@@ -1,5 +1,5 @@
-// LayerNorm, RMSNorm, activations, sums, embeddings, and copies, scaling and averages of heads, a
-// row at a time.
+// Row by row: LayerNorm, RMSNorm, activations, sums, embeddings, and copies, scaling and averages
+// of heads.
 #include "cpu/elementwise/elementwise.h"
 
 #include <algorithm>
@@ -30,7 +30,8 @@ void normalise(const NormParams& p, int64_t first, int64_t end) {
     const float* const x = p.x + row * p.x_stride;
     float* const y = p.y + row * p.y_stride;
     const auto load = [&](size_t column, auto lanes) { return lanes.load(x + column); };
-    // Reads the row twice, from the cache: a difference of large squares would cancel.
+    // Computes the variance from differences to the mean, with a second pass over the cached row:
+    // mean(x^2) - mean(x)^2 would cancel.
     const V mean = hn::Set(d, p.centred ? sum_of(p.width, load) / width : 0.0F);
     const float squares = sum_of(p.width, [&](size_t column, auto lanes) {
       const V centred = hn::Sub(lanes.load(x + column), mean);

@@ -1,4 +1,4 @@
-// The interface of the kernels in elementwise.cc. Rows of floats; arguments are already checked.
+// Interface of the kernels in elementwise.cc. Rows of floats; arguments are already checked.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace multihead::cpu {
 
-// Strides in elements from row to row; y may be x.
+// Strides in elements from row to row. `y` may be `x`.
 struct NormParams {
   const float* x;
   float* y;
@@ -20,8 +20,8 @@ struct NormParams {
 };
 
 struct ActivationParams {
-  const float* gate;  // what goes through the activation
-  const float* x;     // what it is multiplied by; null for nothing
+  const float* gate;  // input of the activation
+  const float* x;     // factor of the activation; null for none
   float* y;
   int64_t gate_stride, x_stride, y_stride;
   int64_t width;
@@ -38,7 +38,7 @@ struct EmbedParams {
   float* y;  // (rows, width)
 };
 
-// (B, H, N, width), of which row r is all heads of token r % tokens of batch entry r / tokens.
+// (B, H, N, width): row r consists of all heads of token r % tokens in batch entry r / tokens.
 // Strides of batch, head and token.
 struct ScaleHeadsParams {
   float* x;
@@ -47,7 +47,7 @@ struct ScaleHeadsParams {
   const float* factors;  // (heads)
 };
 
-// The same rows; y (B, N, width) with strides of batch and token.
+// Rows as in ScaleHeadsParams; y (B, N, width) with strides of batch and token.
 struct MeanHeadsParams {
   const float* x;
   float* y;

@@ -47,7 +47,7 @@ void norm_backward(const NormBackward& p, int64_t first, int64_t end) {
       squares = mul_add(centred, centred, squares);
     });
     const V factor = hn::Set(d, 1.0F / std::sqrt(hn::ReduceSum(d, squares) / width + p.epsilon));
-    // Lanes beyond the row have a d_y of 0.
+    // d_y is 0 in lanes beyond the row.
     over_columns_compact(p.width, [&](size_t column, auto lanes) {
       V g = lanes.load(d_y + column);
       const V n = hn::Mul(hn::Sub(lanes.load(x + column), mean), factor);
@@ -107,7 +107,7 @@ void embed_backward(const EmbedBackward& p, int64_t first, int64_t end) {
   }
 }
 
-// A vector of counters gives four words each: those of four vectors of columns.
+// One vector of counters gives four words per lane, for four vectors of columns.
 void drop(const DropRows& p, int64_t first, int64_t end) {
   const DF d;
   const hn::RebindToUnsigned<DF> du;

@@ -1,5 +1,5 @@
-// The interface of the kernels in gradients.cc and cross_entropy.cc. Dense rows of floats;
-// arguments are already checked.
+// Interface of the kernels in gradients.cc and cross_entropy.cc. Dense rows of floats; arguments
+// are already checked.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace multihead::cpu {
 
-// Of layer_norm() (centred) and rms_norm(). Rows are dense.
+// Backward of layer_norm() (if `centred`) and rms_norm(). Rows are dense.
 struct NormBackward {
   const float* x;       // (rows, width)
   const float* weight;  // (width); null for 1
   const float* d_y;     // (rows, width)
-  float* d_x;           // (rows, width); may be d_y if it is not added to
+  float* d_x;           // (rows, width); may be d_y unless added to
   bool adds_to_d_x;
   float* d_weight;  // (width), optional, +=
   float* d_bias;    // (width), optional, +=
@@ -22,18 +22,18 @@ struct NormBackward {
   bool centred;
 };
 
-// Of y = activation(gate), or activation(gate) * x. All are `count` floats.
+// Backward of y = activation(gate) or y = activation(gate) * x. All arrays have `count` floats.
 struct ActivationBackward {
   const float* gate;
   const float* x;  // null for none
   const float* d_y;
   float* d_gate;  // may be d_y
-  float* d_x;     // with x only; may be d_y if d_gate is not
+  float* d_x;     // with x only; may be d_y unless d_gate is
   int64_t count;
   Activation activation;
 };
 
-// Of embed_rows().
+// Backward of embed_rows().
 struct EmbedBackward {
   const int32_t* tokens;
   const float* d_y;  // (rows, width)
@@ -43,15 +43,15 @@ struct EmbedBackward {
   float* d_positions;  // (positions, width), optional, +=
 };
 
-// Dropout of rows of numbers, by the rule of rules/dropout_mask.h. `site` tells the dropouts of a
-// model from each other.
+// Dropout of rows of numbers, by the rule of rules/dropout_mask.h. `site` distinguishes the
+// dropouts of a model.
 struct RowDropout {
   float probability;
   uint64_t seed;
   uint32_t site;
 };
 
-// y = x * mask / (1 - probability), or that plus a. y may be a or x.
+// y = x * mask / (1 - probability), plus `a` if given. y may be a or x.
 struct DropRows {
   const float* a;  // null for none
   const float* x;
@@ -63,7 +63,7 @@ struct DropRows {
 struct CrossEntropyResult {
   double loss_sum;
   int64_t counted;  // rows with a target
-  int64_t correct;  // rows whose first largest logit is the target's
+  int64_t correct;  // rows whose first largest logit is at the target
 };
 
 struct CrossEntropy {

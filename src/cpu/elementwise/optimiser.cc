@@ -1,4 +1,4 @@
-// The steps of AdamW and SGD, and sums of squares.
+// Update steps of AdamW and SGD, and sums of squares.
 #include "cpu/elementwise/optimiser.h"
 
 #include <cmath>

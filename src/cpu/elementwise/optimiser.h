@@ -1,11 +1,12 @@
-// The interface of the kernels in optimiser.cc.
+// Interface of the kernels in optimiser.cc.
 #pragma once
 
 #include <cstdint>
 
 namespace multihead::cpu {
 
-// AdamW with decoupled weight decay: Loshchilov and Hutter, arXiv:1711.05101, as torch.optim.AdamW.
+// AdamW with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101), as
+// torch.optim.AdamW.
 //   g = gradient * gradient_scale
 //   mean     = beta1 mean + (1 - beta1) g
 //   variance = beta2 variance + (1 - beta2) g^2
@@ -18,13 +19,13 @@ struct AdamWStep {
   float* mean;
   float* variance;
   int64_t count;
-  float gradient_scale;  // of clipping, and of the mean over targets
+  float gradient_scale;  // includes clipping and the mean over targets
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   float mean_correction;      // 1 - beta1^t in step t = 1, 2, ...
   float variance_correction;  // 1 - beta2^t
 };
 
-// Gradient descent with momentum, as torch.optim.SGD: weight decay is added to the gradient.
+// Gradient descent with momentum, as torch.optim.SGD. Weight decay is added to the gradient.
 //   g = gradient * gradient_scale + weight_decay * parameter
 //   buffer = first ? g : momentum * buffer + g
 //   parameter -= learning_rate * (nesterov ? g + momentum * buffer : buffer)
@@ -35,14 +36,14 @@ struct SgdStep {
   int64_t count;
   float gradient_scale;
   float learning_rate, momentum, weight_decay;
-  bool first;  // the buffer holds nothing yet
+  bool first;  // true if the buffer holds nothing yet
   bool nesterov;
 };
 
 void adamw_range(const AdamWStep& step, int64_t first, int64_t end);
 void sgd_range(const SgdStep& step, int64_t first, int64_t end);
 
-// In double.
+// Accumulates in double.
 double sum_of_squares(const float* x, int64_t count);
 
 }  // namespace multihead::cpu

@@ -1,5 +1,5 @@
 // Linear projection y = x W^T + b. With many rows, a block of W is packed with its outputs in the
-// vector lanes and used by every row tile of x. With few rows, W is read once, in place.
+// vector lanes, and every row tile of x uses it. With few rows, W is read once, in place.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -24,15 +24,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 
-// Up to this many rows W is not packed. Zen 4, GFLOP/s packed and not packed: with 32 registers 83
-// and 103 (16 rows), 94 and 100 (32 rows); with 16 registers 74 and 82, 83 and 83.
+// Most rows without packing W. GFLOP/s packed and not packed on Zen 4: with 32 registers 83 and 103
+// (16 rows), 94 and 100 (32 rows); with 16 registers 74 and 82, 83 and 83.
 constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
 
-// Each job packs its own panel, which pays from this many rows on.
+// Fewest rows of a job: each job packs its own panel, which pays only from this many rows on.
 constexpr int64_t kLeastJobRows = 128;
 constexpr int64_t kJobsPerThread = 4;
 
-// Scratch for half-precision weights of one vector of outputs, as floats.
+// Number of floats of scratch for one vector of outputs' weights, if these are half precision.
 size_t widened_floats(const LinearParams& p, size_t depth) {
   return p.weight.type == DType::kF32 ? 0 : hn::Lanes(DF()) * depth;
 }
@@ -65,13 +65,14 @@ struct Job {
   ptrdiff_t x_stride, y_stride;
 };
 
-// Elements first .. first + depth - 1 of the weights of one vector of outputs.
+// Returns elements first .. first + depth - 1 of the weights of one vector of outputs.
 WeightRows<DF> weights_of(const Job& job, size_t column, size_t first, size_t depth,
                           float* HWY_RESTRICT scratch) {
   const size_t given = HWY_MIN(hn::Lanes(DF()), job.columns - column);
   StoredRows rows = job.weight;
   const auto row = static_cast<int64_t>(column);
-  // Dense floats without read_rows(): that call for every vector of outputs took 3 % of 1x768x2304.
+  // Read dense floats without read_rows(): its call for every vector of outputs took 3 % of
+  // 1x768x2304.
   if (HWY_LIKELY(rows.type == DType::kF32)) {
     const float* data = static_cast<const float*>(rows.data) + row * rows.stride[2] + first;
     return {{data, static_cast<ptrdiff_t>(rows.stride[2])}, given};
@@ -116,7 +117,7 @@ void many_rows(const Job& job, float* HWY_RESTRICT packed) {
                                       [&](size_t row, size_t rows) { start_rows(job, row, rows); });
 }
 
-// One vector of outputs of kRows rows.
+// Computes one vector of outputs of kRows rows.
 template <size_t kRows>
 void few_dots(const Job& job, const WeightRows<DF>& weights, size_t row, size_t column) {
   const DF d;

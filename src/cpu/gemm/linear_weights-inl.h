@@ -19,7 +19,7 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One row of weights per lane; lanes without a row repeat the last one.
+// One row of weights per lane. Lanes without a row repeat the last row.
 template <class D>
 struct WeightRows {
   const float* row[kSide<D>];
@@ -46,8 +46,8 @@ HWY_NOINLINE void pack_rows(D d, const WeightRows<D>& rows, size_t depth, float*
   }
 }
 
-// sums.row[o] = the products of x with rows.row[o], lane by lane. Rows are read one after the
-// other, without prefetches: the weights of a GPT-2-small step come from memory at 25 GB/s, the
+// Computes sums.row[o], the product of x with rows.row[o], lane by lane. Rows are read one after
+// the other, without prefetches: the weights of a GPT-2-small step come from memory at 25 GB/s, the
 // speed of reading alone. Two rows at a time reached 14 GB/s, eight 20 (in WebAssembly four 13).
 template <class D>
 HWY_NOINLINE void dot_products_in_order(D d, const float* HWY_RESTRICT x, const WeightRows<D>& rows,
@@ -65,7 +65,7 @@ HWY_NOINLINE void dot_products_in_order(D d, const float* HWY_RESTRICT x, const 
   }
 }
 
-// sums[r].row[first + o] = the products of row r of x with weights[o], lane by lane.
+// Computes sums[r].row[first + o], the product of row r of x with weights[o], lane by lane.
 template <size_t kRows, size_t kOuts, class D>
 HWY_NOINLINE void dot_products(D d, const float* HWY_RESTRICT x, ptrdiff_t x_stride,
                                const float* const* weights, size_t depth,
@@ -101,7 +101,7 @@ HWY_NOINLINE void dot_products(D d, const float* HWY_RESTRICT x, ptrdiff_t x_str
   }
 }
 
-// Lane i: the sum of the lanes of row i. Each round adds the halves of two rows at once.
+// Returns in lane i the sum of the lanes of row i. Each round adds the halves of two rows at once.
 template <class D>
 HWY_INLINE hn::Vec<D> sum_of_lanes(D d, Square<D>& square) {
   for (size_t half = kSide<D> / 2; half > 0; half /= 2) {

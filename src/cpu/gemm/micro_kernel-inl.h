@@ -3,8 +3,8 @@
 //   C[r][c] (+)= sum over k of A(r, k) * B[k][c]      r < rows, c < vecs * Lanes(d)
 //
 // A is broadcast one element at a time, B and C are read as vectors, so no product ends in a
-// horizontal sum. What happens to sums before they leave the registers is chosen by the caller:
-// maxima of columns, exponentials (scores to weights), or a factor for each row (normalisation).
+// horizontal sum. The caller chooses the epilogue, which runs before the sums leave the registers:
+// maxima of columns, exponentials (scores to weights), or a factor for each row (normalization).
 #if defined(MULTIHEAD_CPU_GEMM_MICRO_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_GEMM_MICRO_KERNEL_INL_H_
 #undef MULTIHEAD_CPU_GEMM_MICRO_KERNEL_INL_H_
@@ -40,15 +40,15 @@ HWY_INLINE float element_of_a(const uint16_t* at) {
   return pair;
 }
 
-// Scores become weights exp2(to_log2 * (score - reference)) before they leave the registers: the
-// exponentials overlap with the products of the next tile.
+// Turns scores into weights exp2(to_log2 * (score - reference)) before they leave the registers, so
+// that the exponentials overlap with the products of the next tile.
 struct FusedExp {
   float to_log2;
   const float* reference;  // [column]
-  float* sum;              // [column] the weights are added to it
+  float* sum;              // [column] increased by the weights
 };
 
-// Rows of C are stored elsewhere, each times its factor. `nan` is a vector of flags: lanes where a
+// Stores rows of C elsewhere, each times its factor. `nan` is a vector of flags: lanes where a
 // stored value was NaN are set.
 struct NormalisedRows {
   float* to = nullptr;
@@ -57,7 +57,7 @@ struct NormalisedRows {
   float* nan;
 };
 
-// Strides in numbers of their type; they may be negative. A is uint16_t for rows of bf16.
+// Strides in elements; they may be negative. A is uint16_t for rows of bf16.
 template <class A = float>
 struct Product {
   const A* a;
@@ -67,14 +67,14 @@ struct Product {
   ptrdiff_t b_strip;  // from one strip of columns to the next
   float* c;
   ptrdiff_t c_stride;
-  size_t depth;                    // number of k
+  size_t depth;                    // number of products per sum
   bool accumulate = false;         // adds to C
   float* column_max = nullptr;     // if given, column_max[c] rises to the largest of column c
-  FusedExp fused_exp = {};         // read by products of Result::kWeights
+  FusedExp fused_exp = {};         // used if Result is kWeights
   NormalisedRows normalised = {};  // kColMajor: if given, C may be added but is not written
 };
 
-// The k of a tile: first .. first + count - 1.
+// Range of k of a tile: first .. first + count - 1.
 struct DepthRange {
   size_t first, count;
 };
@@ -82,7 +82,7 @@ struct DepthRange {
 // The contents of C.
 enum class Result { kProduct, kWeights };
 
-// sum[r][v] = the sum over k < depth of A(r, k) * B[k][vector v]
+// Computes sum[r][v], the sum over k < depth of A(r, k) * B[k][vector v].
 template <ALayout kLayout, class Arithmetic, size_t kRows, size_t kVecs, class D, class A,
           class V = hn::Vec<D>>
 HWY_INLINE void add_products(D d, const A* HWY_RESTRICT a, ptrdiff_t a_stride,
@@ -111,7 +111,8 @@ HWY_INLINE void add_products(D d, const A* HWY_RESTRICT a, ptrdiff_t a_stride,
   }
 }
 
-// Rows from `first_row` on and columns from `first_column` on, where a, b and c point.
+// Computes a tile with rows from `first_row` on and columns from `first_column` on; a, b and c
+// point there.
 template <ALayout kLayout, class Arithmetic, Result kResult, size_t kRows, size_t kVecs, class D,
           class A>
 HWY_INLINE void product_tile(D d, const Product<A>& p, size_t first_row, size_t first_column,
@@ -182,16 +183,16 @@ HWY_NOINLINE void called_tile(D d, const Product<A>& p, size_t row, size_t colum
   product_tile<kLayout, Arithmetic, kResult, kRows, kVecs>(d, p, row, column, a, b, c, depth);
 }
 
-// In WebAssembly tiles of full size are inlined into the loop over tiles. Relaxed SIMD: 1 to 4 %
-// faster on gpt2-1k and long-8k; inlining the smaller tiles too gains nothing and takes 1.3 kB.
-// simd128: gpt2-1k, bert, vit and linear() take 0.85 to 0.88 of the time in Node 20, 0.97 to 0.99
-// in Node 26; inlining the smaller tiles too loses 1 to 5 %. Natively nothing changes.
+// True for tiles of full size in WebAssembly, which are inlined into the loop over tiles. Relaxed
+// SIMD: 1 to 4 % faster on gpt2-1k and long-8k; inlining the smaller tiles too gains nothing and
+// takes 1.3 kB. simd128: gpt2-1k, bert, vit and linear() take 0.85 to 0.88 of the time in Node 20,
+// 0.97 to 0.99 in Node 26; inlining the smaller tiles too loses 1 to 5 %. Natively nothing changes.
 constexpr bool inlines_tile(size_t rows, size_t vecs) {
   return HWY_ARCH_WASM != 0 && vecs == TileSize::kMaxVecs && rows == TileSize::rows(vecs);
 }
 
-// product_tile() of the first `depth` k, or of a range of them. Two functions: with one that always
-// adds the range's first k, gpt2-1k takes 1 to 4 % longer with simd128.
+// Calls product_tile() for the first `depth` k, or for a range of k. A single function that always
+// adds the first k of the range would make gpt2-1k 1 to 4 % slower with simd128.
 template <ALayout kLayout, class Arithmetic, Result kResult, size_t kRows, size_t kVecs, class D,
           class A>
 HWY_INLINE void multiply_tile(D d, const Product<A>& p, size_t row, size_t column, const A* a,
@@ -215,8 +216,8 @@ HWY_INLINE void multiply_tile(D d, const Product<A>& p, size_t row, size_t colum
 // Calls tile(count) for `rows` rows: tiles of kRows, then tiles of 4, 2 and 1 for the rest.
 template <size_t kRows, class Tile>
 HWY_INLINE void cut_rows(size_t rows, const Tile& tile) {
-  // 8 rows are two tiles of 4, which keep the multipliers busier than 6 and 2 (bert in WebAssembly
-  // has 128 = 20 * 6 + 8 keys).
+  // Split 8 rows into two tiles of 4, which keep the multipliers busier than 6 and 2 (bert in
+  // WebAssembly has 128 = 20 * 6 + 8 keys).
   constexpr size_t kTwoFours = kRows == 6 ? 8 : 0;
   for (; rows >= kRows && rows != kTwoFours; rows -= kRows) {
     tile(std::integral_constant<size_t, kRows>());
@@ -230,7 +231,7 @@ HWY_INLINE void cut_rows(size_t rows, const Tile& tile) {
   if (rows % 2 != 0) tile(std::integral_constant<size_t, 1>());
 }
 
-// A strip of kVecs vectors, tile by tile.
+// Computes a strip of kVecs vectors, tile by tile.
 template <ALayout kLayout, class Arithmetic, Result kResult, size_t kVecs, class D, class A,
           class Depth>
 HWY_INLINE void product_strip(D d, const Product<A>& p, size_t rows, size_t column,
@@ -251,9 +252,9 @@ HWY_INLINE void product_strip(D d, const Product<A>& p, size_t rows, size_t colu
   cut_rows<kRows>(rows, tile);
 }
 
-// All of C: `rows` x (`vecs` vectors), in strips of kStrip vectors. `depth(row, count)` is the
-// number of k that rows row .. row + count - 1 need, or their range, and is called before each
-// tile.
+// Computes all of C, `rows` x (`vecs` vectors), in strips of kStrip vectors. `depth(row, count)`,
+// called before each tile, returns the number or the range of k that rows row .. row + count - 1
+// need.
 template <ALayout kLayout, class Arithmetic = F32Arithmetic, size_t kStrip = TileSize::kMaxVecs,
           Result kResult = Result::kProduct, class D, class A, class Depth>
 HWY_INLINE void product(D d, const Product<A>& p, size_t rows, size_t vecs, const Depth& depth) {

@@ -1,5 +1,5 @@
-// A product of any size from panels of B: some columns are packed into strips, then used by every
-// block of rows of A, a part of the depth at a time.
+// A matrix product of any size from panels of B: some columns of B are packed into strips, which
+// every block of rows of A then uses, a part of the depth at a time.
 #if defined(MULTIHEAD_CPU_GEMM_PANELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_GEMM_PANELS_INL_H_
 #undef MULTIHEAD_CPU_GEMM_PANELS_INL_H_
@@ -20,18 +20,18 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Size of a packed panel of B: 384 kB, which stay in L2 beside the rows of A and C. With kColMajor
-// blocks of A are packed too, once for each panel, which pays for wide panels: 2048x256x1024, 103
-// GFLOP/s instead of 92.
+// Size of a packed panel of B: 384 kB, which fit in L2 together with the rows of A and C. With
+// kColMajor, blocks of A are also packed, once for each panel, which pays for wide panels
+// (2048x256x1024: 103 GFLOP/s instead of 92).
 constexpr size_t kPanelFloats = 98304;
 template <ALayout kLayout>
 inline constexpr size_t kPanelColumns = kLayout == ALayout::kRowMajor ? 64 : 256;
 template <ALayout kLayout>
 inline constexpr size_t kPanelDepth = kPanelFloats / kPanelColumns<kLayout>;
 
-// A block of rows of C stays in L1 while the panel is used, kDepthBlock of its depth at a time. On
-// 512x768x768 no blocking of depth is as fast within 1 %, but its rounding error is three times
-// larger.
+// A block of rows of C stays in L1 while the panel is used, kDepthBlock of its depth at a time.
+// Without blocking of depth, 512x768x768 is as fast within 1 %, but the rounding error is three
+// times larger.
 constexpr size_t kRowBlock = 48;
 constexpr size_t kDepthBlock = 256;
 
@@ -42,13 +42,13 @@ HWY_INLINE size_t panel_columns() {
   return round_up(kPanelColumns<kLayout>, strip_width());
 }
 
-// The length of equal parts, none longer than `most`.
+// Length of equal parts of `depth`, at most `most`.
 HWY_INLINE size_t part_of(size_t depth, size_t most) {
   const size_t parts = (depth + most - 1) / most;
   return parts == 0 ? 0 : round_up((depth + parts - 1) / parts, hn::Lanes(DF()));
 }
 
-// C += A B, of up to panel_columns() columns.
+// C += A B for up to panel_columns() columns.
 struct PanelProduct {
   const float* a;
   ptrdiff_t a_stride;
@@ -57,15 +57,15 @@ struct PanelProduct {
   size_t rows, columns, depth;
 };
 
-// Scratch of multiply_panels(): a panel, and the sums of columns that end within a vector.
+// Scratch of multiply_panels(): a panel, and sums of columns that end within a vector.
 template <ALayout kLayout>
 HWY_INLINE size_t panel_floats(size_t depth) {
   return panel_columns<kLayout>() * part_of(depth, kPanelDepth<kLayout>) +
          kRowBlock * strip_width();
 }
 
-// Rows of up to `columns` floats into strips of `width` columns that are `strip` floats apart, with
-// zeros up to whole vectors.
+// Copies rows of up to `columns` floats into strips of `width` columns that are `strip` floats
+// apart, with zeros up to whole vectors.
 inline HWY_NOINLINE void pack_copies(const float* HWY_RESTRICT from, ptrdiff_t stride, size_t rows,
                                      size_t columns, size_t width, size_t strip,
                                      float* HWY_RESTRICT to) {
@@ -81,17 +81,17 @@ inline HWY_NOINLINE void pack_copies(const float* HWY_RESTRICT from, ptrdiff_t s
   }
 }
 
-// Further scratch of multiply_panels<kColMajor>(): a block of A. Read in place, rows of A that are
-// 4 kB apart share few lines of the caches: 2048x256x1024 ran at 65 GFLOP/s.
+// Additional scratch of multiply_panels<kColMajor>() for a block of A. If A is read in place, rows
+// that are 4 kB apart share few cache lines: 2048x256x1024 ran at 65 GFLOP/s.
 constexpr size_t kTransposedFloats = kRowBlock * kDepthBlock;
 
-// Not inlined: in relaxed SIMD every copy would hold all tiles.
+// Not inlined, because in relaxed SIMD every copy would hold all tiles.
 template <ALayout kLayout>
 HWY_NOINLINE void multiply_panel(const Product<>& p, size_t rows, size_t vecs) {
   product<kLayout>(DF(), p, rows, vecs);
 }
 
-// A product whose columns end within a vector; `edge` holds whole vectors.
+// Computes a product whose columns end within a vector; `edge` holds whole vectors.
 template <ALayout kLayout>
 HWY_NOINLINE void multiply_narrow_panel(Product<> p, size_t rows, size_t columns, float* edge) {
   const DF d;
@@ -114,7 +114,7 @@ HWY_NOINLINE void multiply_narrow_panel(Product<> p, size_t rows, size_t columns
   }
 }
 
-// Depth first .. first + depth - 1 of a block of up to kRowBlock rows of C.
+// Adds depth first .. first + depth - 1 to a block of up to kRowBlock rows of C.
 template <ALayout kLayout>
 HWY_NOINLINE void multiply_block(const PanelProduct& p, size_t row, size_t rows, size_t first,
                                  size_t depth, float* HWY_RESTRICT packed) {
@@ -151,8 +151,8 @@ HWY_NOINLINE void multiply_block(const PanelProduct& p, size_t row, size_t rows,
 }
 
 // `pack(first, depth, strip)` packs rows first .. first + depth - 1 of B into `packed`, in strips
-// of strip_width() columns that are `strip` floats apart. `start(row, rows)` writes what these rows
-// of C are added to.
+// of strip_width() columns that are `strip` floats apart. `start(row, rows)` initializes these rows
+// of C.
 template <ALayout kLayout, class Pack, class Start>
 HWY_INLINE void multiply_panels(const PanelProduct& p, float* HWY_RESTRICT packed, const Pack& pack,
                                 const Start& start) {

@@ -1,6 +1,6 @@
-// The products of a linear projection's backward: d_x = d_y W and d_weight = d_y^T x, from the same
-// panels and tiles as the projection itself. Here the packed operand has its columns in the lanes
-// already, so that packing is copying.
+// Products of a linear projection's backward, d_x = d_y W and d_weight = d_y^T x, from the panels
+// and tiles of the projection. The packed operand has its columns in the lanes already, so packing
+// is copying.
 #include "cpu/gemm/products.h"
 
 #include <algorithm>
@@ -23,7 +23,8 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Each job packs its own panel. Packing costs as much as one row of the product.
+// Fewest rows of a job: each job packs its own panel. Packing costs as much as one row of the
+// product.
 constexpr int64_t kLeastJobRows = 32;
 constexpr int64_t kJobsPerThread = 8;
 
@@ -34,7 +35,7 @@ LinearLayout sizes(const ProductParams& p, int threads) {
   const int64_t wanted = threads == 1 ? 1 : threads * kJobsPerThread;
   const int64_t row_jobs = std::clamp<int64_t>((wanted + column_jobs - 1) / column_jobs, 1,
                                                std::max<int64_t>(1, p.rows / kLeastJobRows));
-  // Enough for a smaller depth too, whose parts may be longer.
+  // Enough for smaller depths too: a smaller depth may have longer parts.
   const size_t depth = std::min(static_cast<size_t>(p.depth), kPanelDepth<kLayout>);
   const size_t transposed = kLayout == ALayout::kColMajor ? kTransposedFloats : 0;
   return {.job_rows = (p.rows + row_jobs - 1) / row_jobs,
@@ -76,8 +77,8 @@ void multiply(const ProductParams& p, const LinearLayout& layout, int64_t first_
   }
 }
 
-// A vector of columns at a time, kRowsAtOnce rows of it in a register before they are added to the
-// sum: with 16k rows in one sum, rounding errors would grow with the rows.
+// Adds a vector of columns at a time. kRowsAtOnce rows are summed in a register before they are
+// added to the total: with 16k rows in one sum, rounding errors would grow with the rows.
 void add_columns(const float* x, int64_t stride, int64_t rows, int64_t width, float* sums) {
   constexpr int64_t kRowsAtOnce = 64;
   const DF d;

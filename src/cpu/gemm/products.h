@@ -1,5 +1,5 @@
-// The interface of the kernels in products.cc and tile_products.cc: matrix products whose second
-// operand is read row by row, as the backward of a linear projection needs them.
+// Interface of the kernels in products.cc and tile_products.cc: matrix products whose second
+// operand is read row by row, for the backward of a linear projection.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace multihead::cpu {
 
-// c (rows, columns) = a b, or += a b. Strides in floats from row to row.
+// c (rows, columns) = a b, or c += a b. Strides in floats from row to row.
 struct ProductParams {
   const float* a;  // (rows, depth); transposed (depth, rows)
   const float* b;  // (depth, columns)
@@ -21,16 +21,16 @@ struct ProductParams {
 
 LinearLayout product_layout(const ProductParams& params, int threads);
 
-// The block of c from that row and column on. Its bits do not depend on the layout.
+// Computes the block of c at this row and column. The result's bits do not depend on the layout.
 void product_block(const ProductParams& params, const LinearLayout& layout, int64_t first_row,
                    int64_t first_column, void* scratch);
 
-// The same in products of bf16 tiles: where tile_unit() is not null, and depth is not 0.
+// Computes products in bf16 tiles. Needs tile_unit() not null and a depth above 0.
 LinearLayout tile_product_layout(const ProductParams& params, int threads);
 void tile_product_block(const ProductParams& params, const LinearLayout& layout, int64_t first_row,
                         int64_t first_column, void* scratch);
 
-// sums[c] += the sum of column c of x (rows, width).
+// Adds the sum of column c of x (rows, width) to sums[c].
 void add_column_sums(const float* x, int64_t stride, int64_t rows, int64_t width, float* sums);
 
 }  // namespace multihead::cpu

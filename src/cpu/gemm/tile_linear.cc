@@ -1,5 +1,5 @@
-// Linear projection y = x W^T + b in products of bf16 tiles (AMX). A job packs a panel of W once:
-// its outputs in the columns of tiles, two inputs to a pair. Then it takes 32 rows of x at a time,
+// Linear projection y = x W^T + b with products of bf16 tiles (AMX). A job packs a panel of W once:
+// outputs in the columns of tiles, two inputs to a pair. It then takes 32 rows of x at a time,
 // rounded to bf16, and multiplies them by strips of 32 outputs over all inputs.
 #include <algorithm>
 #include <array>
@@ -27,7 +27,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 
-// Most columns of a panel, and its most bytes, which stay in the second-level cache (2 MB).
+// Most columns and most bytes of a panel, which stays in the second-level cache (2 MB).
 constexpr size_t kMostColumns = 256, kPanelBytes = size_t{1} << 20;
 
 size_t depth_of(const LinearParams& p) { return round_up(static_cast<size_t>(p.in), kTileDepth); }
@@ -41,7 +41,7 @@ LinearLayout tile_sizes(const LinearParams& p, int threads) {
   return tile_panel_layout(p.rows, p.out, columns, depth, threads);
 }
 
-// Outputs first .. first + columns - 1 of W; zeros up to whole strips.
+// Packs outputs first .. first + columns - 1 of W, with zeros up to whole strips.
 void pack_weights(const LinearParams& p, int64_t first, size_t columns, const TilePanel& s) {
   const DF d;
   std::array<const uint16_t*, kTileSide> rows;

@@ -1,5 +1,5 @@
-// The loop that matrix products in tiles of bf16 (AMX) share: rows of A, 32 at a time, times a
-// packed panel of B. Sums stay in tile registers over the whole depth of the panel.
+// Loop shared by the matrix products in tiles of bf16 (AMX): 32 rows of A at a time, times a packed
+// panel of B. Sums stay in tile registers over the whole depth of the panel.
 #if defined(MULTIHEAD_CPU_GEMM_TILE_PANELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_GEMM_TILE_PANELS_INL_H_
 #undef MULTIHEAD_CPU_GEMM_TILE_PANELS_INL_H_
@@ -17,7 +17,7 @@
 #include "cpu/simd/stored_rows-inl.h"
 #include "hwy/highway.h"
 
-// Every processor with AMX has AVX-512, whose vectors are one row of a tile.
+// Every processor with AMX has AVX-512. A 512-bit vector is one row of a tile.
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
@@ -27,16 +27,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Rows and columns of a block of 2 x 2 tiles.
 constexpr size_t kBlockSide = 2 * kTileSide;
 
-// A job's scratch memory. `depth` is that of the panel, in whole tiles.
+// Scratch memory of a job. `depth`: depth of the panel, in whole tiles.
 struct TilePanel {
   float* panel;    // [strip of 32 columns][pair][32]
-  uint16_t* rows;  // 32 rows of A, or rows of B that are being packed
+  uint16_t* rows;  // 32 rows of A, or rows of B during packing
   float* sums;     // 32 x 32
   size_t depth;
   uint64_t bytes;
 
-  // From one row of A to the next. One tile more than the row, so that rows of a power of two do
-  // not share a few sets of the cache.
+  // Stride from one row of A to the next: one tile more than the row, so that rows whose length is
+  // a power of two are spread over all sets of the cache.
   size_t row_stride() const { return depth + kTileDepth; }
   float* strip(size_t column) const { return panel + column / kBlockSide * kBlockSide * depth / 2; }
 };
@@ -52,7 +52,7 @@ inline TilePanel lay_out_tile_panel(size_t depth, size_t columns, void* memory) 
   return s;
 }
 
-// As in linear.cc: each job packs its own panel.
+// Layout of jobs. Each job packs its own panel, as in linear.cc.
 inline LinearLayout tile_panel_layout(int64_t rows, int64_t columns, size_t panel_columns,
                                       size_t depth, int threads) {
   constexpr int64_t kLeastJobRows = 128, kJobsPerThread = 4;
@@ -67,7 +67,7 @@ inline LinearLayout tile_panel_layout(int64_t rows, int64_t columns, size_t pane
           .scratch_bytes = lay_out_tile_panel(depth, panel_columns, nullptr).bytes};
 }
 
-// `count` rows of A from `first` on, rounded to bf16; zeros up to whole tiles of rows and columns.
+// Reads `count` rows of A from `first` on, rounded to bf16, with zeros up to whole tiles.
 inline void read_tile_rows(const StoredRows& a, int64_t first, size_t count, size_t width,
                            const TilePanel& s) {
   const DF d;
@@ -82,8 +82,8 @@ inline void read_tile_rows(const StoredRows& a, int64_t first, size_t count, siz
 }
 
 // C = A B for `rows` rows. `read(row, count)` writes these rows of A to s.rows, see
-// read_tile_rows(). `take(sum, row, column, rest)` gets the sums of a vector of columns, of which
-// `rest` exist.
+// read_tile_rows(). `take(sum, row, column, rest)` receives the sums of one vector of columns, of
+// which only the first `rest` exist.
 template <class Read, class Take>
 HWY_INLINE void multiply_tile_panel(const TilePanel& s, size_t rows, size_t columns,
                                     const Read& read, const Take& take) {

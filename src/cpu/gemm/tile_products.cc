@@ -1,6 +1,6 @@
-// The products of a linear projection's backward in tiles of bf16 (AMX): d_x = d_y W and
-// d_weight = d_y^T x. The packed operand has its columns in the lanes already, so that two of its
-// rows become a row of pairs without a transpose; d_y is transposed for d_weight.
+// Products of a linear projection's backward in tiles of bf16 (AMX): d_x = d_y W and d_weight =
+// d_y^T x. The packed operand has its columns in the lanes already, so two of its rows become a row
+// of pairs without a transpose. For d_weight, d_y is transposed.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -29,7 +29,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 
 // Most columns and rows of a panel of B: 1 MB, which stays in the second-level cache. A longer
-// depth is cut into parts, whose sums are added in order; rounding errors then do not grow with all
+// depth is cut into parts, whose sums are added in order, so rounding errors do not grow with all
 // rows of a batch.
 constexpr size_t kMostProductColumns = 512, kMostDepth = 1024;
 
@@ -38,13 +38,13 @@ size_t panel_depth(const ProductParams& p) {
 }
 
 LinearLayout tile_product_sizes(const ProductParams& p, int threads) {
-  // At least a strip where only sums of columns are asked for.
+  // At least one strip, even if only sums of columns are requested.
   const size_t columns = std::clamp(round_up(static_cast<size_t>(p.columns), kBlockSide),
                                     kBlockSide, kMostProductColumns);
   return tile_panel_layout(p.rows, p.columns, columns, panel_depth(p), threads);
 }
 
-// A vector of floats, rounded to nearest even, in the lower halves of the lanes.
+// Rounds a vector of floats to bf16, to nearest even, in the lower halves of the lanes.
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> bf16_bits(hn::Vec<DF> value) {
   const hn::RebindToUnsigned<DF> du;
   const hn::Rebind<uint16_t, DF> half;
@@ -52,7 +52,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> bf16_bits(hn::Vec<DF> value) {
   return hn::PromoteTo(du, hn::BitCast(half, hn::DemoteTo(to, value)));
 }
 
-// `depth` rows of `columns` columns of B; zeros up to whole tiles and strips.
+// Packs `depth` rows of `columns` columns of B, with zeros up to whole tiles and strips.
 HWY_NOINLINE void pack_pairs(const float* b, int64_t stride, size_t depth, size_t columns,
                              const TilePanel& s) {
   const DF d;
@@ -76,7 +76,7 @@ HWY_NOINLINE void pack_pairs(const float* b, int64_t stride, size_t depth, size_
   }
 }
 
-// Columns first .. first + count - 1 of `depth` rows as rows of A.
+// Reads columns first .. first + count - 1 of `depth` rows as rows of A.
 HWY_NOINLINE void read_tile_columns(const StoredRows& a, int64_t first, size_t count, size_t depth,
                                     const TilePanel& s) {
   const DF d;

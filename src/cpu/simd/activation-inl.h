@@ -18,7 +18,7 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 1 / (1 + e^-x) and 1 / (1 + e^x), computed from e^-|x|, which neither overflows nor cancels.
+// 1 / (1 + e^-x) and 1 / (1 + e^x), computed from e^-|x|. This neither overflows nor cancels.
 template <class V>
 struct Sigmoid {
   V value, complement;
@@ -65,7 +65,7 @@ HWY_INLINE Activated<V> activation(D d, Activation which, V x) {
   const auto negative = hn::Lt(x, zero);
   switch (which) {
     case Activation::kRelu:
-      // The order of these arguments keeps a NaN.
+      // This order of the arguments keeps a NaN.
       return {hn::IfThenElse(negative, zero, x), hn::IfThenElse(hn::Le(x, zero), zero, one)};
     case Activation::kGelu: {
       // x Phi(x). With tail = x/2 erfc(|x| / sqrt(2)), it is tail for x < 0 and x - tail otherwise.

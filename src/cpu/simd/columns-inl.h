@@ -17,8 +17,8 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Zeros from `count` on. The branch avoids masked stores, which are microcode on AVX2: with them,
-// 512x64x768 fell from 101 to 77 GFLOP/s.
+// Loads or stores up to `count` elements; missing lanes load as 0. The branch avoids masked stores,
+// which are microcode on AVX2: with them, 512x64x768 fell from 101 to 77 GFLOP/s.
 template <class D>
 HWY_INLINE hn::Vec<D> load_up_to(D d, const float* from, size_t count) {
   return HWY_LIKELY(count >= hn::Lanes(d)) ? hn::LoadU(d, from) : hn::LoadN(d, from, count);
@@ -60,7 +60,7 @@ HWY_INLINE void over_columns(int64_t width, Each&& each) {
 
 // AllLanes or FirstLanes, decided at run time.
 struct UpToLanes {
-  size_t rest;  // of the row
+  size_t rest;  // remaining elements of the row
   hn::Vec<DF> load(const float* from) const { return load_up_to(DF(), from, rest); }
   void store(hn::Vec<DF> value, float* to) const { store_up_to(DF(), value, to, rest); }
   hn::Vec<DF> or_else(hn::Vec<DF> value, float other) const {
@@ -69,7 +69,7 @@ struct UpToLanes {
   }
 };
 
-// over_columns() with one body instead of two, where a body is long.
+// over_columns() with one copy of the body instead of two, for long bodies.
 template <class Each>
 HWY_INLINE void over_columns_compact(int64_t width, Each&& each) {
   const auto columns = static_cast<size_t>(width);

@@ -33,9 +33,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr float kLog2E = 1.44269504088896340736F;
 
-// The constants of exp2_clamped(). V8 rebuilds a vector constant at every use, also in a loop. A
-// constant that V8 cannot know, read through this pointer, is loaded once: gpt2-1k runs 5 %
-// (relaxed SIMD) to 10 % faster.
+// Constants of exp2_clamped(), read through a pointer whose value V8 cannot know. V8 would rebuild
+// known vector constants at every use, also in a loop; unknown ones are loaded once: gpt2-1k runs 5
+// % (relaxed SIMD) to 10 % faster.
 using Exp2Table = const float*;
 
 inline Exp2Table exp2_table() {
@@ -46,8 +46,9 @@ inline Exp2Table exp2_table() {
   return table;
 }
 
-// The polynomial of kCount vectors, step by step. One vector after the other would leave half of
-// the units idle: each is a chain of dependent operations. See kExpsAtOnce.
+// Evaluates the polynomials of kCount vectors step by step. One vector after the other would leave
+// half of the units idle, because each polynomial is a chain of dependent operations. See
+// kExpsAtOnce.
 template <size_t kCount, class D, class V = hn::Vec<D>>
 HWY_INLINE void exp2_polynomial(D d, Exp2Table HWY_RESTRICT table, const V (&fraction)[kCount],
                                 V (&poly)[kCount]) {
@@ -71,7 +72,7 @@ inline constexpr bool kExp2Overflows = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp2_clamped(D d, Exp2Table HWY_RESTRICT table, V x) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  // The polynomial on [0, 1): 2^x = 2^floor(x) * 2^(x - floor(x)), two instructions beside the
+  // Polynomial on [0, 1): 2^x = 2^floor(x) * 2^(x - floor(x)), two instructions in addition to the
   // polynomial. 7 cycles for each vector instead of 8.4 (Zen 4); relative error 1.5e-7.
   const V fraction[1] = {minus_floor(x)};
 #else

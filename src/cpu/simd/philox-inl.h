@@ -1,4 +1,4 @@
-// The words of rules/dropout_mask.h, queries in the lanes.
+// Random words of rules/dropout_mask.h, with queries in the lanes.
 #if defined(MULTIHEAD_CPU_SIMD_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_SIMD_PHILOX_INL_H_
 #undef MULTIHEAD_CPU_SIMD_PHILOX_INL_H_
@@ -35,7 +35,7 @@ struct PhiloxKeys {
   }
 };
 
-// Rounds first .. kRounds - 1 of rules::philox4x32().
+// Runs rounds first .. kRounds - 1 of rules::philox4x32().
 template <class DU, class V = hn::Vec<DU>>
 HWY_INLINE void philox_rounds(DU du, const PhiloxKeys& keys, size_t first, V multiply0, V multiply1,
                               V (&c)[4]) {
@@ -51,9 +51,9 @@ HWY_INLINE void philox_rounds(DU du, const PhiloxKeys& keys, size_t first, V mul
   }
 }
 
-// In the counter (key group, query, head, batch) of rules::philox4x32() only query and head vary
-// with the lane. So each product of the first two rounds is the same either in all lanes or for all
-// key groups, and is computed once; eight rounds are left.
+// The counter of rules::philox4x32() is (key group, query, head, batch). Only query and head vary
+// with the lane. Each product of the first two rounds is therefore the same in all lanes or for all
+// key groups, and is computed once; eight rounds remain.
 template <class DU>
 class DropoutWords {
   using V = hn::Vec<DU>;
@@ -71,7 +71,7 @@ class DropoutWords {
     second3_ = hn::Mul(first0, multiply0_);
   }
 
-  // Of keys 4 * group .. 4 * group + 3.
+  // Computes the words of keys 4 * group .. 4 * group + 3.
   HWY_INLINE void of_group(uint32_t group, V (&words)[4]) const {
     const uint64_t product0 = uint64_t{keys_.multiply0} * group;
     const uint32_t first2 = static_cast<uint32_t>(product0 >> 32U) ^ batch_ ^ keys_.key1[0];
@@ -91,7 +91,7 @@ class DropoutWords {
   const V multiply0_, multiply1_;
   const uint32_t batch_;
   const V first1_;       // word 1 after the first round
-  V second2_, second3_;  // words 2 and 3 after the second, without the part equal in all lanes
+  V second2_, second3_;  // words 2 and 3 after round two, without the part equal in all lanes
 };
 
 }  // namespace

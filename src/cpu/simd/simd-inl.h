@@ -1,6 +1,6 @@
-// Operations that Highway lacks, or does in more instructions than needed. This file, as every
-// -inl.h, is compiled once for each SIMD target, and has internal linkage: files have flags of their
-// own.
+// Operations that Highway lacks, or implements with more instructions than needed. This file, like
+// every -inl.h, is compiled once for each SIMD target, and has internal linkage, because files have
+// flags of their own.
 #if defined(MULTIHEAD_CPU_SIMD_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_SIMD_SIMD_INL_H_
 #undef MULTIHEAD_CPU_SIMD_SIMD_INL_H_
@@ -24,16 +24,16 @@ inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 constexpr size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
-// For a lambda whose captures a loop keeps in registers: if it were called, they would be in
-// memory.
+// Inlines a lambda, so that the variables it captures stay in registers during a loop; a call would
+// keep them in memory.
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
 #define MULTIHEAD_INLINED __attribute__((always_inline))
 #else
 #define MULTIHEAD_INLINED
 #endif
 
-// a * b + c. Highway up to 1.2 multiplies and adds on WebAssembly even where relaxed SIMD
-// is on, and LLVM does not fuse the two: one instruction instead of two in the inner loop.
+// a * b + c. Highway up to 1.2 uses separate multiply and add on WebAssembly even with relaxed
+// SIMD, and LLVM does not fuse them: one instruction instead of two in the inner loop.
 template <class V>
 HWY_INLINE V mul_add(V a, V b, V c) {
 #if HWY_ARCH_WASM && defined(__wasm_relaxed_simd__)
@@ -43,9 +43,9 @@ HWY_INLINE V mul_add(V a, V b, V c) {
 #endif
 }
 
-// The larger of `bound` and x; NaN if x is NaN. If one argument of Highway's Max() is NaN, the
-// result depends on the target: x86 and WebAssembly return the second argument, ARM64 (FMAXNM),
-// RISC-V and EMU128 the number.
+// Larger of `bound` and x; NaN if x is NaN. Highway's Max() depends on the target if one argument
+// is NaN: x86 and WebAssembly return the second argument; ARM64 (FMAXNM), RISC-V and EMU128 return
+// the number.
 template <class V>
 HWY_INLINE V at_least(V bound, V x) {
 #if HWY_TARGET == HWY_WASM || (HWY_ARCH_X86 && HWY_TARGET <= HWY_SSE2)
@@ -75,7 +75,7 @@ HWY_INLINE hn::Vec512<T> times_exp2_floor(hn::Vec512<T> a, hn::Vec512<T> x) {
 }
 #endif
 
-// How the micro-kernel multiplies one element of A by a vector of B.
+// Multiplies one element of A by a vector of B in the micro-kernel.
 struct F32Arithmetic {
   template <class V>
   static HWY_INLINE V multiply_add(V a, V b, V c) {
@@ -83,7 +83,7 @@ struct F32Arithmetic {
   }
 };
 
-// Pairs of bf16, summed in f32: every lane of a float vector holds the bits of two numbers.
+// Pairs of bf16, summed in f32. Each lane of a float vector holds the bits of two numbers.
 #if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
 inline constexpr bool kHasBf16Pairs = true;
 struct Bf16PairArithmetic {

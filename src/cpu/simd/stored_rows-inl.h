@@ -1,4 +1,4 @@
-// Reading rows of any storage type, dense, ring or paged, as floats.
+// Reads rows of any storage type (dense, ring or paged) as floats.
 #if defined(MULTIHEAD_CPU_SIMD_STORED_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_SIMD_STORED_ROWS_INL_H_
 #undef MULTIHEAD_CPU_SIMD_STORED_ROWS_INL_H_
@@ -33,10 +33,11 @@ inline const F16Constants* const volatile kHiddenF16Constants = &kF16Constants;
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Without an instruction for f16, Highway 1.2 converts infinities and NaN to large numbers.
+// True if the target has an instruction for f16. Without it, Highway 1.2 converts infinities and
+// NaN to large numbers.
 inline constexpr bool kConvertsF16 = !HWY_ARCH_WASM && !(HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
 
-// Highway's name of an element type.
+// Highway's name for an element type.
 template <class T>
 struct SimdElement {
   using type = T;
@@ -50,7 +51,7 @@ struct SimdElement<BFloat16> {
   using type = hwy::bfloat16_t;
 };
 
-// Stored elements as floats.
+// Reads stored elements as floats.
 template <class T, class D>
 class FloatReader {
  public:
@@ -58,7 +59,7 @@ class FloatReader {
   explicit HWY_INLINE FloatReader(D d) : d_(d) {}
 
   HWY_INLINE V operator()(const T* from) const { return widened(hn::LoadU(narrow_, from)); }
-  // The others are zero.
+  // Reads `count` elements; the remaining lanes are zero.
   HWY_INLINE V operator()(const T* from, size_t count) const {
     return widened(hn::LoadN(narrow_, from, count));
   }
@@ -79,8 +80,8 @@ class FloatReader {
   hn::Rebind<T, D> narrow_;
 };
 
-// Products of a row's whole vectors with those at q, `step` floats apart, summed lane by lane. One
-// row at a time reads memory in order, which hardware prefetchers follow best.
+// Multiplies a row's whole vectors by the vectors at q, `step` floats apart, and sums lane by lane.
+// Reading one row at a time reads memory in order, which hardware prefetchers follow best.
 template <class T, class D, class Read, class V = hn::Vec<D>>
 HWY_INLINE V dot(D d, const Read& read, const float* HWY_RESTRICT q, size_t step,
                  const T* HWY_RESTRICT row, size_t width) {
@@ -136,7 +137,7 @@ requires(!kConvertsF16) class FloatReader<hwy::float16_t, D> {
   V scale_;
 };
 
-// `width` elements of T, times `factor` for integers, then zeros up to `padded`.
+// Reads `width` elements of T, times `factor` for integers, then writes zeros up to `padded`.
 template <class T, class D>
 HWY_INLINE void widen(D d, const T* HWY_RESTRICT from, size_t width, size_t padded, float factor,
                       float* HWY_RESTRICT to) {
@@ -154,7 +155,7 @@ HWY_INLINE void widen(D d, const T* HWY_RESTRICT from, size_t width, size_t padd
   std::fill(to + width, to + padded, 0.0F);
 }
 
-// The row of `position`, without its batch and head.
+// Slot of `position`, without its batch and head.
 HWY_INLINE int64_t slot_of(const StoredRows& rows, int64_t batch, int64_t position) {
   if (rows.ring != 0) return position % rows.ring;
   if (rows.pages == nullptr) return position;
@@ -162,7 +163,7 @@ HWY_INLINE int64_t slot_of(const StoredRows& rows, int64_t batch, int64_t positi
   return page * rows.page_size + position % rows.page_size;
 }
 
-// slot_of() of positions first .. first + count - 1, run by run.
+// slot_of() for positions first .. first + count - 1, in contiguous runs.
 inline void fill_slots(const StoredRows& rows, int64_t batch, int64_t first, int64_t count,
                        int64_t* to) {
   for (int64_t j = 0; j < count;) {
@@ -205,8 +206,8 @@ struct FloatRows {
   ptrdiff_t stride;
 };
 
-// Positions first .. first + count - 1 as rows of at least `padded` floats: in place if possible,
-// else copied to `scratch`, which holds count * padded floats.
+// Returns positions first .. first + count - 1 as rows of at least `padded` floats: in place if
+// possible, otherwise copied to `scratch`, which has room for count * padded floats.
 template <class D>
 HWY_NOINLINE FloatRows read_rows(D d, const StoredRows& rows, int64_t batch, int64_t head,
                                  int64_t first, size_t count, size_t width, size_t padded,
@@ -222,8 +223,8 @@ HWY_NOINLINE FloatRows read_rows(D d, const StoredRows& rows, int64_t batch, int
   return {scratch, static_cast<ptrdiff_t>(padded)};
 }
 
-// Rows into strips of kVecs vectors, `strip` floats apart; zeros up to whole vectors. Row by row,
-// so that reads are sequential.
+// Copies rows into strips of kVecs vectors, `strip` floats apart, with zeros up to whole vectors.
+// Row by row, so that reads are sequential.
 template <size_t kVecs, class D>
 HWY_NOINLINE void copy_to_strips(D d, const FloatRows& rows, size_t count, size_t width,
                                  float* HWY_RESTRICT to, ptrdiff_t strip) {
@@ -244,8 +245,8 @@ HWY_NOINLINE void copy_to_strips(D d, const FloatRows& rows, size_t count, size_
   }
 }
 
-// Rows of bf16, two by two, into strips of kVecs vectors of pairs: element c of pair i is
-// (row 2i, row 2i + 1) at column c. A missing last row and columns beyond the width are zero.
+// Copies pairs of bf16 rows into strips of kVecs vectors of pairs: element c of pair i is (row 2i,
+// row 2i + 1) at column c. A missing last row and columns beyond the width are zero.
 template <size_t kVecs, class D>
 HWY_NOINLINE void copy_pairs_to_strips(D d, const uint16_t* rows, ptrdiff_t stride, size_t count,
                                        size_t width, float* HWY_RESTRICT to, ptrdiff_t strip) {
@@ -292,7 +293,7 @@ HWY_INLINE void narrow(D d, const float* HWY_RESTRICT from, size_t width, T* HWY
   }
 }
 
-// The row of `position`, of f32 or bf16, as bf16: rounded to nearest even, then zeros up to
+// Reads the row of `position`, f32 or bf16, as bf16: rounded to nearest even, then zeros up to
 // `padded`.
 template <class D>
 HWY_INLINE void read_bf16_row(D d, const StoredRows& rows, int64_t batch, int64_t head,

@@ -1,4 +1,4 @@
-// The hyperbolic tangent of the score cap.
+// Hyperbolic tangent of the score cap.
 #if defined(MULTIHEAD_CPU_SIMD_TANH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_SIMD_TANH_INL_H_
 #undef MULTIHEAD_CPU_SIMD_TANH_INL_H_

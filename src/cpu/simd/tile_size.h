@@ -33,8 +33,8 @@ struct TileSize {
   static constexpr bool kFuseExpIntoQK = HWY_ARCH_X86;
   static constexpr size_t kExpsAtOnce = 2;
 #elif HWY_TARGET <= HWY_AVX2  // 16 registers, fused multiply-add
-  // Zen 4, Q*K with 64 columns: 4x3 97 %, 6x2 94; P*V is as fast with 6x2, and 64 columns of V are
-  // whole strips of two.
+  // Zen 4, Q K^T with 64 columns: 4x3 97 %, 6x2 94. P V is as fast with 6x2, and 64 columns of V
+  // are whole strips of two.
   static constexpr size_t kMaxVecs = 2;
   static constexpr size_t kScoreVecs = 3;
   static constexpr size_t rows(size_t vecs) { return vecs == 3 ? 4 : vecs == 2 ? 6 : 8; }
@@ -53,7 +53,7 @@ struct TileSize {
   static constexpr int64_t kKeyBlock = 256;
   static constexpr bool kFuseExpIntoQK = false;
   static constexpr size_t kExpsAtOnce = 2;
-#else  // 16 registers, of which multiply and add take one more
+#else  // 16 registers; separate multiply and add need one more
   static constexpr size_t kMaxVecs = 4;
   static constexpr size_t kScoreVecs = kMaxVecs;
   static constexpr size_t rows(size_t vecs) { return vecs > 2 ? 2 : 4; }
@@ -63,23 +63,24 @@ struct TileSize {
   static constexpr bool kFuseExpIntoQK = false;
   static constexpr size_t kExpsAtOnce = 2;
 #endif
-  // Most keys of short_heads-inl.h, all of them one step. With 256, bert and vit in cache gain 3
-  // to 4 % on AVX-512 and lose 8 to 13 % on AVX2.
+  // Most keys of short_heads-inl.h, which form one step of the softmax. With 256, bert and vit in
+  // cache gain 3 to 4 % on AVX-512 and lose 8 to 13 % on AVX2.
   static constexpr int64_t kShortKeys = 64;
 
   // kMaxVecs, rows(vecs): size of a tile of every product. kScoreVecs: width of a tile of scores.
 
-  // kPanelVecs: vectors of queries whose scores against a key block are made, weighted and used
-  // before the next ones. They stay in L1 or L2.
+  // kPanelVecs: vectors of queries per panel. The scores of a panel against a key block are made,
+  // turned into weights and used before the next panel. They stay in L1 or L2.
 
   // kBlockPanels: most panels that share a key block while it is in L2. With 32 instead of 8,
   // long-8k gains 3 % in WebAssembly, whose single thread needs no smaller jobs.
 
   // kKeyBlock: most keys of one step of the online softmax. With 256, vit's 197 keys are one step.
 
-  // kFuseExpIntoQK: scores become weights while they are in registers, from the second key block
-  // on. gpt2-1k full gains 2 % on AVX-512 and nothing on AVX2. WebAssembly loses 3 %, because with
-  // 16 registers the waiting sums are spilled. Needs kExp2Overflows, which ARM64 lacks.
+  // kFuseExpIntoQK: from the second key block on, scores become weights while they are in
+  // registers. gpt2-1k full gains 2 % on AVX-512 and nothing on AVX2. WebAssembly loses 3 %,
+  // because with 16 registers the waiting sums are spilled. Needs kExp2Overflows, which ARM64
+  // lacks.
 
   // kExpsAtOnce: keys whose exponentials are computed together. gpt2-1k on AVX2: six are 0.7 %
   // faster than two or four; eight, which do not fit the registers, lose 3.5 %.

@@ -1,4 +1,4 @@
-// Transposes rows of Q, and rows of masks and biases, to have queries in the lanes as scores do.
+// Transposes rows of Q, masks and biases, so that queries are in the lanes as in the scores.
 #if defined(MULTIHEAD_CPU_SIMD_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_SIMD_TRANSPOSE_INL_H_
 #undef MULTIHEAD_CPU_SIMD_TRANSPOSE_INL_H_
@@ -20,14 +20,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 inline constexpr size_t kSide = HWY_MAX_LANES_D(D);
 
-// As many vectors as a vector has lanes.
+// A square: as many vectors as a vector has lanes.
 template <class D>
 struct Square {
   hn::Vec<D> row[kSide<D>];
 };
 
-// log2(side) perfect shuffles of all elements: each moves one bit of an element's index from the
-// row to the column.
+// Transposes by log2(side) perfect shuffles of all elements. Each shuffle moves one bit of an
+// element's index from the row to the column.
 template <class D>
 HWY_INLINE void transpose([[maybe_unused]] D d, [[maybe_unused]] Square<D>& square) {
   if constexpr (kSide < D >> 1) {
@@ -43,8 +43,8 @@ HWY_INLINE void transpose([[maybe_unused]] D d, [[maybe_unused]] Square<D>& squa
   }
 }
 
-// Elements first .. first + count - 1, `stride` apart, of `given` rows. Missing rows repeat the
-// last one; elements beyond `count` are `fill`.
+// Loads elements first .. first + count - 1, `stride` apart, of `given` rows. Missing rows repeat
+// the last row; elements beyond `count` are `fill`.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE Square<D> load_square(D d, const T* const* rows, size_t given, int64_t first,
                                  int64_t stride, size_t count, T fill) {
@@ -88,7 +88,7 @@ HWY_NOINLINE void transpose_rows(D d, const float* const* rows, size_t width, fl
   }
 }
 
-// The same for rows of bf16: to[c * stride + r] are the bits of numbers 2c and 2c + 1 of row r.
+// transpose_rows() for bf16: to[c * stride + r] holds the bits of numbers 2c and 2c + 1 of row r.
 template <class D>
 HWY_NOINLINE void transpose_pairs(D d, const uint16_t* const* rows, size_t pairs,
                                   float* HWY_RESTRICT to, size_t stride) {
@@ -109,8 +109,8 @@ HWY_NOINLINE void transpose_pairs(D d, const uint16_t* const* rows, size_t pairs
   }
 }
 
-// Twice as many rows of bf16 as a vector has lanes, in whole vectors of columns:
-// to[c * stride + r] = rows[r][c].
+// Transposes twice as many rows of bf16 as a vector has lanes, in whole vectors of columns: to[c *
+// stride + r] = rows[r][c].
 template <class D>
 HWY_NOINLINE void transpose_halves(D d, const uint16_t* const* rows, size_t columns,
                                    uint16_t* HWY_RESTRICT to, size_t stride) {
@@ -130,7 +130,7 @@ HWY_NOINLINE void transpose_halves(D d, const uint16_t* const* rows, size_t colu
   }
 }
 
-// to[r][c] = change(from[c * stride + r]) for c < width. Rows that are null are skipped.
+// to[r][c] = change(from[c * stride + r]) for c < width. Null rows are skipped.
 template <class D, class Change>
 HWY_INLINE void transpose_back(D d, const float* HWY_RESTRICT from, size_t stride, size_t width,
                                float* const* to, const Change& change) {

@@ -15,7 +15,7 @@ Status MultiHeadAttentionActivations::Internals::begin(uint64_t version,
   filled_ = false;
   rules::Arena size(nullptr);
   call.lay_out(size);
-  // Never empty, so that arrays without elements have an address too.
+  // At least one alignment unit, so that arrays without elements have an address too.
   const uint64_t bytes = std::max(size.bytes(), rules::Arena::kAlignment);
   if (!memory_.reserve(bytes)) return Status::out_of_memory(bytes);
   version_ = version;

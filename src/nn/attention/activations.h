@@ -11,25 +11,26 @@
 namespace multihead {
 
 struct MultiHeadAttentionActivations::Internals {
-  // Those of `of`, which are made if there are none. Errors: kMemory.
+  // Allocates the internals of `of` if it has none. Errors: kMemory.
   static Status make(MultiHeadAttentionActivations& of);
 
-  // Gives `call`, with weights of that version, its arrays. Errors: kMemory.
+  // Allocates the arrays of `call` for parameters of this version. Errors: kMemory.
   Status begin(uint64_t version, const engine::AttentionShape& shape, nn::ModuleCall& call);
-  // All arrays are filled.
+  // Marks all arrays as filled.
   void end() { filled_ = true; }
-  // Whether a call with these weights and of that shape, laid out as `call`, has filled the memory.
+  // True if the stored arrays were filled by a call of this version of the parameters, this shape
+  // and the layout of `call`.
   bool belongs_to(uint64_t version, const engine::AttentionShape& shape,
                   nn::ModuleCall& call) const;
-  // Gives `call`, which is laid out as the one that filled the memory, the arrays.
+  // Points `call` at the stored arrays. `call` must have the layout of the call that filled them.
   void lay_out(nn::ModuleCall& call) const;
   int64_t bytes() const { return static_cast<int64_t>(memory_.bytes()); }
 
  private:
   engine::Buffer memory_;
-  uint64_t version_ = 0;  // of the weights
+  uint64_t version_ = 0;  // version of the parameters
   engine::AttentionShape shape_ = {};
-  uint64_t size_ = 0;  // of the arrays
+  uint64_t size_ = 0;  // size of the arrays
   bool filled_ = false;
 };
 

@@ -26,7 +26,7 @@ namespace {
 using W = MultiHeadAttentionWeights;
 using G = MultiHeadAttentionWeightGradients;
 
-// Each weight's view, and that of its gradient.
+// Each weight, with its gradient.
 constexpr struct {
   ConstTensor W::*weight;
   Tensor G::*gradient;
@@ -117,7 +117,7 @@ void list_attention(const MultiHeadAttentionConfig& config, const std::string& p
     const DictLayout layout = p.role == ParameterRole::kAppended ? DictLayout::kThreeAxes
                               : p.shape.rank() == 2              ? names.matrices
                                                                  : DictLayout::kAsInMemory;
-    // The forms of latent attention read the rows of kv_b_proj by heads.
+    // Latent attention reads the rows of kv_b_proj head by head, so a team does not divide them.
     const bool divides = p.shape.rank() == 2 && p.member != &W::kv_b_proj;
     list.add(prefix + p.name, p.shape, p.role, weights.*p.member, layout,
              divides ? Held::kShare : Held::kWhole);
@@ -206,7 +206,7 @@ void MultiHeadAttention::weights_changed() {
   if (memory_ == nullptr) return;
   memory_->version = nn::new_version();
   if (config_.kv_latent_dim == 0) return;
-  // The memory is there already, so this cannot fail.
+  // Cannot fail: the memory is allocated already.
   (void)nn::make_absorbed_keys(config_, weights_.kv_b_proj, memory_->absorbed_keys);
 }
 

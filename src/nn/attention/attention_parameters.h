@@ -1,5 +1,5 @@
-// The parameters of a MultiHeadAttention: which members of its weights there are, in which shapes,
-// and under which names a state dict holds them, alone or within a block.
+// The parameters of a MultiHeadAttention: which members of its weights exist, their shapes, and
+// their names in a state dict, alone or within a block.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@ namespace multihead {
 
 struct MultiHeadAttention::Memory {
   nn::Parameters parameters;     // copies that load_state_dict() made; empty after use_weights()
-  engine::Buffer absorbed_keys;  // of latent attention; see nn::make_absorbed_keys()
-  uint64_t version = nn::new_version();  // of the weights
+  engine::Buffer absorbed_keys;  // latent attention only; see nn::make_absorbed_keys()
+  uint64_t version = nn::new_version();  // version of the weights
 };
 
-// What the library does with modules, beyond their public calls. Failed allocations throw.
+// Operations on modules for internal use. Failed allocations throw.
 struct MultiHeadAttention::Internals {
-  // load_state_dict()
+  // Implements load_state_dict().
   static Status load(MultiHeadAttention& module, const StateDict& dict, const nn::Loading& loading);
-  // Takes weights that are valid, or shares of them.
+  // Takes valid weights; in a team, the member's share of the weights.
   static Status take_weights(MultiHeadAttention& module, const MultiHeadAttentionWeights& weights,
                              std::shared_ptr<Memory> memory, const nn::Loading& loading);
-  // create_cache(); with a team, for the heads of this member.
+  // Implements create_cache(). With a team: for the heads of this member only.
   static Status create_cache(const MultiHeadAttention& module, const KVCacheConfig& config,
                              const engine::Team* team, MultiHeadAttentionCache& cache);
-  // Null if the module has none of its own.
+  // Returns null if the module does not own its parameters.
   static const nn::Parameters* parameters(const MultiHeadAttention& module) {
     return module.memory_ == nullptr ? nullptr : &module.memory_->parameters;
   }
@@ -41,13 +41,14 @@ namespace nn {
 
 using MultiHeadAttentionWeightGradients = BasicMultiHeadAttentionWeights<Tensor>;
 
-// The differences between the names of PyTorch and of GPT-2. Latent attention has DeepSeek's names.
+// Names that differ between PyTorch and GPT-2. Latent attention has DeepSeek's names.
 struct AttentionNames {
   const char* in_proj_weight = "in_proj_weight";
   const char* in_proj_bias = "in_proj_bias";
   const char* out_proj = "out_proj";
   DictLayout matrices = DictLayout::kAsInMemory;
-  // q_proj_weight, k_proj_weight and v_proj_weight instead of in_proj_weight; in_proj_bias stays.
+  // If true, q_proj_weight, k_proj_weight and v_proj_weight replace in_proj_weight; in_proj_bias
+  // stays.
   bool separate = false;
 };
 
@@ -59,36 +60,37 @@ struct AttentionParameter {
   engine::Axes axes;      // the shape in terms of the config
   Dims shape;
   ParameterRole role;
-  bool exists;       // in a module of this config
-  std::string name;  // of the tensor in a state dict; several parameters can be rows of one tensor
+  bool exists;       // true if a module of this config has the parameter
+  std::string name;  // name of the tensor in a state dict; one tensor may hold several parameters
 
-  // use_weights() may leave out biases and gains.
+  // use_weights() accepts weights without biases and gains.
   bool optional() const { return role == ParameterRole::kBias || role == ParameterRole::kGain; }
 };
 
-// Every member, in the order in which parameters lie in memory. `config` is that of a module that
-// was created.
+// Lists every member, in the order in which parameters lie in memory. `config` must be the config
+// of a created module.
 std::vector<AttentionParameter> attention_parameters(const MultiHeadAttentionConfig& config,
                                                      const AttentionNames& names = {});
 
-// Adds to `list` those that a state dict holds, with the members of `weights` as views.
+// Adds the parameters that a state dict holds to `list`, with the members of `weights` as views.
 void list_attention(const MultiHeadAttentionConfig& config, const std::string& prefix,
                     const AttentionNames& names, MultiHeadAttentionWeights& weights,
                     ParameterList& list);
 
-// The gradients of `weights` within a block like that of the parameters.
+// Returns views of the gradients of `weights` in a gradient block, which has the parameters'
+// layout.
 MultiHeadAttentionWeightGradients gradients_of(const MultiHeadAttentionWeights& weights,
                                                const GradientBlock& block);
 
-// Whether use_weights() or load_state_dict() succeeded.
+// True after use_weights() or load_state_dict() succeeded.
 inline bool has_weights(const MultiHeadAttentionWeights& weights) {
   return weights.q_proj.given() || weights.q_b_proj.given();
 }
 
-// Checks what use_weights() is given.
+// Checks the arguments of use_weights().
 Status validate_weights(const MultiHeadAttentionConfig& config,
                         const MultiHeadAttentionWeights& weights);
-// Each gradient that is given must belong to a weight, and have its shape.
+// Checks that each given gradient belongs to a weight and has its shape.
 Status validate_weight_gradients(const MultiHeadAttentionConfig& config,
                                  const MultiHeadAttentionWeights& weights,
                                  const MultiHeadAttentionWeightGradients& gradients);

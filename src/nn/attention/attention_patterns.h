@@ -1,4 +1,5 @@
-// Means, and patterns of attention, that statistics of heads and evaluations of experiments share.
+// Means and attention patterns, shared by the statistics of heads and the evaluation of
+// experiments.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,7 @@
 
 namespace multihead::nn {
 
-// Of the numbers added; 0 of none.
+// Mean of the added numbers; 0 if none was added.
 struct Mean {
   double sum = 0;
   int64_t count = 0;
@@ -17,8 +18,9 @@ struct Mean {
   double value() const { return count == 0 ? 0.0 : sum / static_cast<double>(count); }
 };
 
-// The weight of the query at `position` on all keys that follow an earlier occurrence of its token;
-// none if its token has not occurred. `weights` are those of the keys, `tokens` the keys' tokens.
+// Returns the sum of the query's weights on keys that follow an earlier occurrence of the query's
+// token; nullopt if the token has not occurred before. `weights` and `tokens` have one entry per
+// key.
 inline std::optional<double> induction_weight(const float* weights, const int32_t* tokens,
                                               int64_t position) {
   std::optional<double> sum;

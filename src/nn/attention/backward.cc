@@ -1,4 +1,4 @@
-// The chain rule through a module's forward(), from its output back to its inputs.
+// MultiHeadAttention::backward(): backpropagates from the module's output to its inputs.
 #include <cstdint>
 
 #include "engine/attention/transform.h"

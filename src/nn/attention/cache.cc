@@ -27,7 +27,8 @@ Status MultiHeadAttentionCache::truncate_or_throw(int64_t length) {
     if (length < 0 || length > kv_.length(b)) {
       return option_error(Name::kLength, Message::kRange, 0, kv_.length(b), length);
     }
-    // Tokens that a ring has overwritten are lost; truncation to 0 needs none of them.
+    // Truncation to a length > 0 needs the tokens before that length; a ring may have overwritten
+    // them.
     if (length != 0 && length < kv_.first_kept(b)) {
       return option_error(Name::kLength, Message::kFirstKept, kv_.first_kept(b), length);
     }

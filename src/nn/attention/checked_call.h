@@ -1,5 +1,5 @@
-// What forward() and backward() of a module begin with: checked inputs, and options with the
-// module's own filled in.
+// The start of a module's forward() and backward(): checks the inputs, and fills in the module's
+// own options.
 #pragma once
 
 #include <cstdint>
@@ -28,21 +28,21 @@ struct TokenLayout {
 
 struct CheckedCall {
   TokenLayout layout{};
-  ConstTensor query_tensor = {}, key_tensor = {}, value_tensor = {};  // with defaults filled in
+  ConstTensor query_tensor = {}, key_tensor = {}, value_tensor = {};  // missing inputs replaced
   Sequence<const float> query = {}, key = {}, value = {};
   bool self = false;     // self-attention: key and value are the query
   int64_t appended = 0;  // number of appended keys
   engine::AttentionShape shape = {};
-  MultiHeadAttentionOptions options = {};  // `attention` as attention() gets it, but for masks
+  MultiHeadAttentionOptions options = {};  // `attention` is complete except for masks
 
-  // Keys of the call, with those that the module appends.
+  // Number of keys, including the keys that the module appends.
   int64_t keys() const { return key.tokens + appended; }
   ModuleCall module_call(const MultiHeadAttentionConfig& config,
                          const MultiHeadAttentionWeights& weights, Tracer& tracer,
                          Context& context) const;
 };
 
-// Checks all but masks and outputs. Errors: kShape, kOption.
+// Checks everything except masks and outputs. Errors: kShape, kOption.
 Status check_call(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,
                   const MultiHeadAttentionInputs& inputs, const MultiHeadAttentionOptions& options,
                   CheckedCall& call);

@@ -1,4 +1,4 @@
-// MultiHeadAttention::create(): the config, checked and with its defaults.
+// MultiHeadAttention::create(): checks the config and fills in its defaults.
 #include <cstdint>
 #include <utility>
 
@@ -17,11 +17,11 @@ using engine::Name;
 using engine::option_error;
 
 Status validate_extents(const MultiHeadAttentionConfig& c) {
-  // Far beyond any model, and so small that the product of three extents fits in 64 bits.
+  // Limit of every extent: far above any model, and the product of three extents fits in 64 bits.
   constexpr int64_t kMost = 1 << 20;
   const struct {
     Name name;
-    Message message;  // states what 0 means, for extents that may be 0
+    Message message;  // for extents that may be 0, the message says what 0 means
     int64_t value;
   } extents[] = {{Name::kEmbedDim, Message::kExtent, c.embed_dim},
                  {Name::kNumHeads, Message::kExtent, c.num_heads},
@@ -48,7 +48,7 @@ Status validate_extents(const MultiHeadAttentionConfig& c) {
   return {};
 }
 
-// Checks the config's options as those of a call to attention().
+// Checks the config's options by the rules of attention()'s options.
 Status validate_model_options(const MultiHeadAttentionConfig& c) {
   if (Status status =
           engine::validate_enumerator(Name::kRopeStyle, c.rope.style, Rope::Style::kHalf);
@@ -65,7 +65,7 @@ Status validate_model_options(const MultiHeadAttentionConfig& c) {
     return engine::real_error(Name::kOutDropout, Message::kProbability, c.out_dropout);
   }
   AttentionOptions options;
-  options.scale = 1.0F;  // any: a key width of 0 has no default scale
+  options.scale = 1.0F;  // any value: if the key width is 0, there is no default scale
   options.window = c.window;
   options.softcap = c.softcap;
   options.rope = c.rope;

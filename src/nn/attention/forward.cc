@@ -135,7 +135,8 @@ Status MultiHeadAttention::forward_or_throw(const MultiHeadAttentionInputs& inpu
 
   if (Status status = run.project_inputs(); !status.ok()) return status;
   run.trace_inputs();
-  // RoPE needs causal and lengths for positions, which masks.join() may have moved into the mask.
+  // RoPE derives positions from `causal` and `lengths`, which masks.join() may have replaced by a
+  // mask.
   AttentionOptions positional = call.options.attention;
   if (Status status = run.transform(positional); !status.ok()) return status;
   effective.qk_norm = {};

@@ -123,7 +123,7 @@ Status absorbed(const LatentAttentionInputs& in, const Sizes& s, const Attention
                     context);
   engine::copy_rows(nn::sequence_of(in.k_rope, true).heads(1), nn::columns_of(k, s.rank, s.rope),
                     context);
-  // The values are the latents, the first columns of the keys.
+  // The values are the latents: the first columns of the keys.
   const Tensor v(k.data, {s.batch, 1, s.keys, s.rank}, k.strides);
   AttentionOutputs of_latent = outputs;
   of_latent.out = attended;

@@ -14,7 +14,8 @@ ConstTensor matrix_of_head(const ConstTensor& weights, int64_t head) {
           {weights.strides[1], weights.strides[2]}};
 }
 
-// Whether one product can make the keys and values of all heads.
+// True if one product can compute the keys and values of all heads: the rows of both matrices are
+// interleaved by head, as in kv_b_proj.
 bool lies_as_kv_b_proj(const LatentWeights& weights) {
   const ConstTensor &k = weights.w_uk, &v = weights.w_uv;
   const int64_t row = k.strides[1];

@@ -24,28 +24,30 @@ struct LatentWeights {
   ConstTensor w_uv;  // (H, value_dim, rank)
 };
 
-// Both as views of kv_b_proj, whose rows are, for each head, those of W_UK, then those of W_UV.
+// Views of both matrices in kv_b_proj. For each head, kv_b_proj has the rows of W_UK, then the rows
+// of W_UV.
 LatentWeights split_kv_b_proj(const ConstTensor& kv_b_proj, int64_t heads,
                               int64_t qk_nope_head_dim);
 
-// Shape of the scratch memory that expand_keys_values() needs.
+// Shape of the scratch memory of expand_keys_values().
 Dims expansion_shape(const LatentWeights& weights, int64_t batch, int64_t tokens);
 
-// k (B, H, N, qk_nope_head_dim + rope) and v (B, H, N, value_dim) of latent (B, N, rank) and
-// k_rope (B, N, rope).
+// Computes k (B, H, N, qk_nope_head_dim + rope) and v (B, H, N, value_dim) from latent (B, N, rank)
+// and k_rope (B, N, rope).
 Status expand_keys_values(const LatentWeights& weights, const Sequence<const float>& latent,
                           const Sequence<const float>& k_rope, const Tensor& k, const Tensor& v,
                           float* scratch, Context& context);
 
-// W_UK^T, which absorb_queries() multiplies by, of heads first .. end - 1. `transposed` is that of
-// all heads, (H, rank, qk_nope_head_dim).
+// Computes W_UK^T, the operand of absorb_queries(), for heads first .. end - 1. `transposed` (H,
+// rank, qk_nope_head_dim) has room for all heads.
 void transpose_key_weights(const ConstTensor& w_uk, int64_t first, int64_t end, float* transposed);
 
-// absorbed (B, H, N, rank + rope) of q_nope (B, H, N, qk_nope_head_dim) and q_rope (B, H, N, rope).
+// Computes absorbed (B, H, N, rank + rope) from q_nope (B, H, N, qk_nope_head_dim) and q_rope (B,
+// H, N, rope).
 Status absorb_queries(const ConstTensor& w_uk_transposed, const ConstTensor& q_nope,
                       const ConstTensor& q_rope, const Tensor& absorbed, Context& context);
 
-// out (B, H, N, value_dim) of attended (B, H, N, rank), the latents' weighted sums.
+// Computes out (B, H, N, value_dim) from attended (B, H, N, rank), the weighted sums of latents.
 Status expand_outputs(const ConstTensor& w_uv, const ConstTensor& attended, const Tensor& out,
                       Context& context);
 

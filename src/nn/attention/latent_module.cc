@@ -96,7 +96,7 @@ void ModuleCall::lay_out_latent(rules::Arena& take) {
 }
 
 Status ModuleCall::project_latent() const {
-  // RMS norm of the first columns of every row, in place.
+  // RMS norm of the first columns of each row, in place.
   const auto normalise = [&](const Sequence<float>& rows, int64_t columns, const ConstTensor& gain,
                              const Sequence<float>& plain) {
     if (keeps) engine::copy_rows(rows.columns(0, columns).heads(1), plain.heads(1), context);

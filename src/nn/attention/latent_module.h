@@ -14,19 +14,19 @@
 
 namespace multihead::nn {
 
-// The part of a query or key head, at its end, that QK-norm and RoPE apply to.
+// Width of the last part of a query or key head: QK-norm and RoPE apply only to this part.
 inline int64_t transformed_width(const MultiHeadAttentionConfig& config) {
   return config.kv_latent_dim > 0 ? config.rope_head_dim : config.head_dim;
 }
 
-// Refuses configs that contradict latent attention, or that set its options without it. Zeros of
-// `config` are replaced by their defaults, except value_dim and out_dim.
+// Refuses configs that contradict latent attention, and configs that set its options without it.
+// Replaces zeros of `config` by their defaults, except value_dim and out_dim.
 Status validate_latent_config(const MultiHeadAttentionConfig& config);
-// Refuses options of a call, or of a config, that contradict latent attention.
+// Refuses options, of a call or of a config, that contradict latent attention.
 Status validate_latent_options(const MultiHeadAttentionConfig& config,
                                const AttentionOptions& options);
 
-// W_UK^T of every head, (H, kv_latent_dim, qk_nope_head_dim).
+// Computes W_UK^T of every head, (H, kv_latent_dim, qk_nope_head_dim).
 Status make_absorbed_keys(const MultiHeadAttentionConfig& config, const ConstTensor& kv_b_proj,
                           engine::Buffer& absorbed_keys);
 

@@ -17,7 +17,7 @@ using engine::Message;
 using engine::Name;
 using engine::shape_error;
 
-// (B, N_k) or (N_k) as (B, 1, 1, N_k). Other shapes are returned as they are; validate() refuses
+// Returns (B, N_k) or (N_k) as (B, 1, 1, N_k). Returns other shapes unchanged; validate() refuses
 // them.
 template <class T>
 TensorView<const T> over_keys(const TensorView<const T>& view, const Dims& scores) {
@@ -28,7 +28,7 @@ TensorView<const T> over_keys(const TensorView<const T>& view, const Dims& score
   return {view.data, {shape[0], 1, 1, shape[1]}, {strides[0], 0, 0, strides[1]}};
 }
 
-// PyTorch's (B * H, N_q, N_k) as (B, H, N_q, N_k).
+// Returns PyTorch's (B * H, N_q, N_k) as (B, H, N_q, N_k).
 ConstBoolTensor over_heads(const ConstBoolTensor& view, const Dims& scores) {
   const Dims &shape = view.shape, &strides = view.strides;
   if (shape.rank() != 3 || shape[0] != scores[0] * scores[1]) return view;
@@ -53,7 +53,7 @@ Status validate_reach(Name argument, Axes axes, const TensorView<const T>& view,
                      given);
 }
 
-// Sets extents of `reach` to those of the scores along the axes on which the view varies.
+// Sets each extent of `reach` to the extent of the scores if the view varies along that axis.
 template <class T>
 void raise(Dims& reach, const TensorView<const T>& view, const Dims& scores) {
   if (!view.given()) return;
@@ -118,7 +118,8 @@ Dims CallMasks::mask_shape() const {
   raise(shape, options_.attention.mask, scores);
   raise(shape, blocked_, scores);
   raise(shape, padding_, scores);
-  // Causal, window and lengths, which the mask takes over, vary by batch entry and query.
+  // With appended keys, the mask also replaces causal order, window and lengths, which vary by
+  // batch entry and query.
   if (appended_ > 0) {
     shape[0] = scores[0];
     shape[2] = scores[2];

@@ -1,5 +1,5 @@
-// Combines the masks and biases of a module's call into one mask and one bias, as attention() takes
-// them.
+// Combines the masks and biases of a module's call into the one mask and one bias that attention()
+// accepts.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,16 @@ namespace multihead::nn {
 
 class CallMasks {
  public:
-  // shape.keys counts the given keys; `appended` more follow them, visible to all queries.
-  // `options` must outlive this object. The key padding of an unbatched call is (N_k).
+  // shape.keys counts the given keys. `appended` more keys follow, visible to all queries.
+  // `options` must outlive this object. The key padding of an unbatched call has shape (N_k).
   CallMasks(const MultiHeadAttentionOptions& options, const engine::AttentionShape& shape,
             int64_t appended);
 
-  // Checks shapes, except those of attention.mask and attention.bias, which are checked before.
+  // Checks shapes, except those of attention.mask and attention.bias, which earlier code has
+  // checked.
   Status validate() const;
 
-  // Elements that join() writes; 0 if the given bias or mask can be passed on as it is.
+  // Number of elements that join() writes; 0 if the given bias or mask is passed on unchanged.
   uint64_t bias_elements() const;
   uint64_t mask_elements() const;
 

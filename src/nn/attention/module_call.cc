@@ -28,7 +28,7 @@ double ModuleCall::trace_floats(int64_t keys) const {
   const bool absorbs = absorbed_keys != nullptr;
   const struct {
     const char* name;
-    int64_t tokens, floats;  // tokens of a batch entry, floats of a token
+    int64_t tokens, floats;  // tokens per batch entry, floats per token
   } steps[] = {{"x", n, config.embed_dim},
                {"x_key", self ? 0 : given, config.kdim},
                {"x_value", self ? 0 : given, config.vdim},
@@ -46,7 +46,7 @@ double ModuleCall::trace_floats(int64_t keys) const {
                {"merged", n, merged_width()},
                {"per_head_output", projects() ? n : 0, config.num_heads * out_width()},
                {"output", n, out_width()}};
-  // A double: with inputs of stride 0 the number of floats may exceed 64 bits.
+  // double, because with inputs of stride 0 the number of floats may exceed 64 bits.
   double floats = 0;
   const auto add = [&](const char* name, int64_t tokens, int64_t width) {
     if (!tracer.wants(name)) return;
@@ -67,7 +67,8 @@ bool ModuleCall::fused() const {
     return false;
   const bool biased = w.q_bias.given() && w.k_bias.given() && w.v_bias.given();
   if (!biased && (w.q_bias.given() || w.k_bias.given() || w.v_bias.given())) return false;
-  // Whole: a member of a team may have a share of some of them, see nn/parameters.h.
+  // The check of shape[0] excludes shares: in a team, a member may hold only some rows, see
+  // nn/parameters.h.
   const auto dense = [&](const ConstTensor& t, int64_t rows) {
     return t.shape[0] == rows && t.strides[0] == width;
   };
@@ -111,7 +112,7 @@ void ModuleCall::lay_out(rules::Arena& take) {
       plain_k = sequence_like(key, k_width(), take);
     }
   } else {
-    // Without an output projection and dropout the merged heads are the output itself.
+    // Without an output projection and dropout, `out` itself holds the merged heads.
     attended = projects() || drops() ? sequence_like(query, merged_width(), take) : out;
     merged = attended;
   }

@@ -1,5 +1,5 @@
-// The steps that MultiHeadAttention's forward(), backward() and step() share: memory, projections,
-// QK-norm and RoPE, the output projection, and the trace of these.
+// Steps that forward(), backward() and step() of MultiHeadAttention share: memory, projections,
+// QK-norm and RoPE, the output projection, and their trace.
 #pragma once
 
 #include <cstdint>
@@ -23,28 +23,29 @@ struct ModuleCall {
   Context& context;
 
   Sequence<const float> query = {}, key = {}, value = {};
-  Precision precision = Precision::kF32;  // of the projections
+  Precision precision = Precision::kF32;  // precision of the projections
   bool self = false;                      // self-attention: key and value are the query
   int64_t appended = 0;                   // number of appended keys
-  // From make_absorbed_keys(), if this is a step of latent attention; otherwise null.
+  // Result of make_absorbed_keys() for a step of latent attention; otherwise null.
   const float* absorbed_keys = nullptr;
   Sequence<float> out = {};
-  engine::RowDropout out_dropout = {};  // of the output; a probability of 0 for none
-  bool normalises = false;              // QK-norm is applied
-  bool keeps = false;                   // what backward() needs stays in memory of its own
+  engine::RowDropout out_dropout = {};  // output dropout; none if the probability is 0
+  bool normalises = false;              // true if QK-norm is applied
+  bool keeps = false;                   // true if arrays that backward() reads get their own memory
 
   // Set by lay_out(). k and v include the appended rows.
   Sequence<float> q = {}, k = {}, v = {};
-  Sequence<float> attended = {};   // the heads side by side
-  Sequence<float> merged = {};     // the same times head_scales
-  Sequence<float> undropped = {};  // the output, (B, N_q, out_width()), while it is dropped
-  // Of latent attention; see latent_forms.h. compressed_kv is [c | r] of every key token.
+  Sequence<float> attended = {};   // output of attention, heads side by side
+  Sequence<float> merged = {};     // `attended` times head_scales
+  Sequence<float> undropped = {};  // output before dropout, (B, N_q, out_width())
+  // Latent attention only; see latent_forms.h. compressed_kv holds [c | r] of every key token.
   Sequence<float> q_latent = {}, compressed_kv = {};
-  // Kept: the log-sum-exp (B, H, N_q); q and k before QK-norm; the latents before their norms.
+  // Not null if `keeps`: the log-sum-exp (B, H, N_q), q and k before QK-norm, the latents before
+  // their norms.
   float* lse = nullptr;
   Sequence<float> plain_q = {}, plain_k = {}, plain_q_latent = {}, plain_kv_latent = {};
   float* expansion = nullptr;                        // scratch of expand_keys_values()
-  Sequence<float> absorbed_q = {}, latent_out = {};  // of a step, which has no k and v
+  Sequence<float> absorbed_q = {}, latent_out = {};  // latent attention's step() only
 
   bool drops() const { return out_dropout.probability > 0.0F; }
   bool projects() const { return config.out_proj && !interventions.skip_out_proj; }
@@ -55,49 +56,50 @@ struct ModuleCall {
   int64_t compressed_kv_width() const { return config.kv_latent_dim + config.rope_head_dim; }
   int64_t out_width() const { return projects() ? config.out_dim : merged_width(); }
 
-  // Floats of the wanted trace steps. `keys` includes the appended ones.
+  // Number of floats in the wanted trace steps. `keys` includes the appended keys.
   double trace_floats(int64_t keys) const;
   void lay_out(rules::Arena& take);
 
-  // Whether the columns of q, k and v that a member of a team computes are those of its heads.
+  // True if the columns of q, k and v that a team member computes belong to the member's heads.
   bool projects_own_heads(const engine::Team& team) const;
-  // Sets q, k and v.
+  // Computes q, k and v.
   Status project_inputs() const;
   void trace_inputs() const;
-  // QK-norm and RoPE of q and k, as `options` have them.
+  // QK-norm and RoPE of q and k, according to `options`.
   engine::InputTransforms transforms(const AttentionOptions& options) const;
-  // The parts of heads that these apply to, and those of the keys.
+  // Columns of each head that QK-norm and RoPE change; transformed_keys() returns the columns of
+  // the keys.
   Tensor transformed_columns(const Sequence<float>& rows, int64_t heads) const;
   Tensor transformed_keys() const;
   // Applies QK-norm and RoPE to q and k, in place, and removes both from `options`.
   Status transform(AttentionOptions& options) const;
   void append() const;
 
-  // What attention() reads and writes, (B, H or H_kv, N, width).
+  // Operands and outputs of attention(): (B, H or H_kv, N, width).
   Tensor q_heads() const;
   Tensor k_heads() const;
   Tensor v_heads() const;
   Tensor attended_heads() const;
-  Tensor lse_tensor() const;  // not given, unless it is kept
+  Tensor lse_tensor() const;  // not given unless `keeps`
   void trace_heads() const;
 
-  // For a step of latent attention: absorb_queries() before the attention, expand_values() after.
+  // For a step of latent attention: absorb_queries() runs before the attention, expand_values()
+  // after it.
   Status absorb_queries() const;
   Status expand_values() const;
 
-  // Scales the heads into `merged`.
+  // Writes the heads times head_scales to `merged`.
   void scale_heads() const;
   // Scales the heads and projects them to `out`.
   Status finish() const;
 
-  // Whether q, k and v come from one product: their weights lie side by side, as in
-  // in_proj_weight.
+  // True if one product computes q, k and v: their weights lie side by side, as in in_proj_weight.
   bool fused() const;
   bool latent() const { return config.kv_latent_dim > 0; }
-  // Arrays like q, k and v.
+  // Allocates arrays with the shapes of q, k and v.
   void lay_out_heads(rules::Arena& take, Sequence<float>& q_rows, Sequence<float>& k_rows,
                      Sequence<float>& v_rows) const;
-  // Without the appended rows.
+  // Returns `rows` without the appended rows.
   Sequence<float> given(Sequence<float> rows) const {
     rows.tokens -= appended;
     return rows;

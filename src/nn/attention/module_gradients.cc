@@ -20,7 +20,8 @@ void add_to(const float* from, const Tensor& gradient) {
   for (int64_t i = 0; i < gradient.shape[0]; ++i) gradient.data[i] += from[i];
 }
 
-// Whether three gradients are rows of one matrix or parts of one vector, or none is given.
+// True if the gradients are adjacent rows of one matrix or adjacent parts of one vector, or if none
+// is given.
 bool side_by_side(const Tensor& q, const Tensor& k, const Tensor& v) {
   if (!q.given() && !k.given() && !v.given()) return true;
   if (!q.given() || !k.given() || !v.given()) return false;
@@ -31,7 +32,7 @@ bool side_by_side(const Tensor& q, const Tensor& k, const Tensor& v) {
   return k.data == q.data + q.shape[0] * width && v.data == k.data + k.shape[0] * width;
 }
 
-// Three tensors side by side as one.
+// Joins three adjacent tensors into one.
 Tensor joined(const Tensor& q, const Tensor& k, const Tensor& v) {
   Tensor all = q;
   if (all.given()) all.shape[0] += k.shape[0] + v.shape[0];
@@ -105,7 +106,7 @@ Status ModuleGradients::matrix_back(ProjectBackward call) const {
 
 Status ModuleGradients::attention_back(const AttentionOptions& effective) const {
   const MultiHeadAttentionConfig& c = call_.config;
-  // The call's own sinks may replace the module's, which then have no gradient.
+  // If the call's own sinks replace the module's, the module's sinks have no gradient.
   const Tensor& d_sinks = gradients_.weights.sinks;
   const bool of_sinks = d_sinks.given() && effective.sinks.data() == call_.weights.sinks.data;
   Status status = engine::attention_backward_of_own(
@@ -126,7 +127,7 @@ Status ModuleGradients::transform_back() const {
   const engine::InputTransforms inputs = call_.transforms(options_);
   const engine::Transform of_queries = inputs.of_queries();
   if (of_queries.does_nothing()) return {};
-  // Without QK-norm, RoPE's backward reads only the shape of what it turned.
+  // Without QK-norm, RoPE's backward reads only the shape of its input, not the values.
   const bool norms = of_queries.normalise;
   const struct {
     const engine::Transform transform;
@@ -142,7 +143,7 @@ Status ModuleGradients::transform_back() const {
              call_.transformed_columns(call_.given(d_k_), c.num_kv_heads), call_.weights.k_norm,
              gradients_.weights.k_norm}};
   for (const auto& [transform, x, gradient, gain, d_gain] : of) {
-    // The call's own gains may replace the module's.
+    // The module's gain has no gradient if the call's own gain replaces it.
     const bool own = d_gain.given() && transform.gain.data() == gain.data;
     const auto part =
         own ? std::span(d_vector_, static_cast<size_t>(c.head_dim)) : std::span<float>();
@@ -171,7 +172,7 @@ bool ModuleGradients::fused() const {
 }
 
 Status ModuleGradients::project_back(bool key_given, bool value_given) const {
-  // An input that is not given is another one.
+  // A missing key is the query, and a missing value is the key: add its gradient there.
   const Tensor& d_query = gradients_.d_query;
   const Tensor& d_key = key_given ? gradients_.d_key : d_query;
   const Tensor& d_value = value_given ? gradients_.d_value : d_key;
@@ -265,7 +266,7 @@ Status ModuleGradients::project_latent_back(const Tensor& d_query, const Tensor&
   }
   if (!status.ok()) return status;
 
-  // Of each head's rows of kv_b_proj: those of its key, then those of its value.
+  // Each head's rows of kv_b_proj are the rows of its key, then the rows of its value.
   const int64_t nope = c.head_dim - c.rope_head_dim;
   const Tensor d_k = d_k_.heads(c.num_heads), d_expanded = d_expanded_.heads(c.num_heads);
   engine::copy_rows(columns_of(d_k, 0, nope), columns_of(d_expanded, 0, nope), context);
@@ -281,7 +282,7 @@ Status ModuleGradients::project_latent_back(const Tensor& d_query, const Tensor&
   if (!status.ok()) return status;
   engine::copy_rows(d_kv_latent_.heads(1), d_compressed_kv_.columns(0, c.kv_latent_dim).heads(1),
                     context);
-  // The last numbers of a key are the same for all heads.
+  // All heads share the last rope_head_dim numbers of a key: sum their gradients.
   const Sequence<float> d_rope = d_compressed_kv_.columns(c.kv_latent_dim, c.rope_head_dim);
   for (int64_t b = 0; b < d_rope.batch; ++b) {
     for (int64_t n = 0; n < d_rope.tokens; ++n) {

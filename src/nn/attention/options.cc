@@ -24,7 +24,8 @@ AttentionOptions resolved_options(const MultiHeadAttentionConfig& config,
                                   const MultiHeadAttentionWeights& weights,
                                   const MultiHeadAttentionOptions& options) {
   AttentionOptions resolved = options.attention;
-  // Not given(): a wrong side must stay in the options, to be refused.
+  // Compare with -1 instead of calling given(): an invalid window must stay in the options, so that
+  // attention() refuses it.
   if (resolved.window.left == -1 && resolved.window.right == -1) {
     resolved.window.left = config.window.left;
     resolved.window.right = config.window.right;
@@ -50,7 +51,7 @@ AttentionOptions resolved_options(const MultiHeadAttentionConfig& config,
     const int64_t width = interventions.scale_by_embed_dim ? config.embed_dim : config.head_dim;
     resolved.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(width)));
   }
-  // Dividing by 1 is skipped so that the scale keeps its bits.
+  // Skip division by 1 to keep the scale bit-identical.
   if (interventions.temperature != 1.0F) *resolved.scale /= interventions.temperature;
   return resolved;
 }

@@ -1,11 +1,12 @@
-// The options of a MultiHeadAttention's call.
+// Options of a call to MultiHeadAttention.
 #pragma once
 
 #include "multihead/multi_head_attention.h"
 
 namespace multihead::nn {
 
-// A call's options, with the config's where the call sets none, and with the scale set.
+// Returns the call's options; options that the call does not set come from the config, and the
+// scale is set.
 AttentionOptions resolved_options(const MultiHeadAttentionConfig& config,
                                   const MultiHeadAttentionWeights& weights,
                                   const MultiHeadAttentionOptions& options);

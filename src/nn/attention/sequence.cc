@@ -7,7 +7,7 @@
 namespace multihead::nn {
 namespace {
 
-// Some tokens that are the rows of a matrix in several sequences.
+// Selects tokens that form the rows of one matrix in each of several sequences.
 struct RowSet {
   int64_t batch, count;
   enum class Along : uint8_t { kTokens, kBatch } along;
@@ -23,8 +23,8 @@ struct RowSet {
   }
 };
 
-// Calls rows(set) for all tokens at once if batch and tokens join into one axis in all sequences,
-// else for each batch entry. Sequences without data do not count.
+// Calls rows(set) once for all tokens if batch and tokens join into one axis in all sequences,
+// otherwise once per batch entry. Ignores sequences without data.
 template <class Rows, class... Sequences>
 Status for_row_sets(int64_t batch, int64_t tokens, const Rows& rows,
                     const Sequences&... sequences) {

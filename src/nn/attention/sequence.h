@@ -1,4 +1,5 @@
-// Token sequences of a module: (B, N, width), with the batch or the tokens first in memory.
+// Token sequences of a module: (B, N, width), with either the batch or the tokens outermost in
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace multihead::nn {
 
-// Null stays null: a tensor without elements may have no address, and adding to null is undefined.
+// Adds an offset to a pointer. Null stays null: a tensor without elements may have no address, and
+// adding to null is undefined.
 template <class T>
 T* moved(T* data, int64_t by) {
   return data == nullptr ? nullptr : data + by;
@@ -24,7 +26,7 @@ struct Sequence {
 
   T* token(int64_t b, int64_t n) const { return data + b * batch_stride + n * token_stride; }
 
-  // (B, N, H * d) as (B, H, N, d).
+  // Returns (B, N, H * d) as (B, H, N, d).
   TensorView<T> heads(int64_t count) const {
     const int64_t head = width / count;
     return {data, {batch, count, tokens, head}, {batch_stride, head, token_stride, 1}};
@@ -41,7 +43,7 @@ struct Sequence {
   }
 };
 
-// (B, N, width); (N, B, width) where not batch_first; (N, width) is one batch entry.
+// Accepts (B, N, width); (N, B, width) if not batch_first; (N, width) as one batch entry.
 template <class T>
 Sequence<T> sequence_of(const TensorView<T>& tensor, bool batch_first) {
   const Dims &shape = tensor.shape, &strides = tensor.strides;
@@ -50,7 +52,7 @@ Sequence<T> sequence_of(const TensorView<T>& tensor, bool batch_first) {
   return {tensor.data, shape[b], shape[n], shape[2], strides[b], strides[n]};
 }
 
-// One head of (B, H, N, width).
+// Returns one head of (B, H, N, width).
 template <class T>
 Sequence<T> sequence_of_head(const TensorView<T>& heads, int64_t head) {
   const Dims &shape = heads.shape, &strides = heads.strides;
@@ -58,7 +60,7 @@ Sequence<T> sequence_of_head(const TensorView<T>& heads, int64_t head) {
       moved(heads.data, head * strides[1]), shape[0], shape[2], shape[3], strides[0], strides[2]};
 }
 
-// Some of the last axis of (B, H, N, width).
+// Returns columns first .. first + count - 1 of (B, H, N, width).
 template <class T>
 TensorView<T> columns_of(TensorView<T> heads, int64_t first, int64_t count) {
   heads.data = moved(heads.data, first);
@@ -70,8 +72,8 @@ inline bool same_view(const ConstTensor& a, const ConstTensor& b) {
   return a.data == b.data && a.shape == b.shape && a.strides == b.strides;
 }
 
-// A contiguous sequence with batch and tokens in the order of `like`, so that project() can use one
-// product for all batch entries.
+// A contiguous sequence whose batch and token axes have the order of `like`, so that project() can
+// use one product for all batch entries.
 template <class T, class U>
 Sequence<T> laid_out_like(T* data, const Sequence<U>& like, int64_t width) {
   const bool tokens_first = like.token_stride > like.batch_stride && like.batch > 1;
@@ -83,7 +85,7 @@ Sequence<T> laid_out_like(T* data, const Sequence<U>& like, int64_t width) {
           tokens_first ? like.batch * width : width};
 }
 
-// An array for a sequence with the tokens of `like`.
+// Allocates a sequence with the batch and tokens of `like`.
 inline Sequence<float> sequence_like(const Sequence<const float>& like, int64_t width,
                                      rules::Arena& take) {
   float* data = nullptr;
@@ -100,8 +102,8 @@ Sequence<T> contiguous_sequence(T* data, int64_t batch, int64_t tokens, int64_t 
 Status project(const Sequence<const float>& x, const ConstTensor& weight, const ConstTensor& bias,
                const Sequence<float>& y, Context& context, Precision precision = Precision::kF32);
 
-// The backward of project(). Gradients that are not given are not computed; those of the parameters
-// are added to.
+// The backward of project(): d_x = d_y W, d_weight += d_y^T x, d_bias += column sums of d_y.
+// Gradients that are not given are not computed.
 struct ProjectBackward {
   Sequence<const float> x = {};
   ConstTensor weight = {};

@@ -1,4 +1,4 @@
-// MultiHeadAttention::step(): one or several tokens at a time, over a cache.
+// MultiHeadAttention::step(): attention of one or several new tokens over a cache.
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -96,7 +96,8 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
     return option_error(Name::kX, Message::kStepRoom, kept.capacity - before, before, kept.capacity,
                         tokens);
   }
-  // All new tokens are appended before any attends: the first must still find its window.
+  // All new tokens are appended before any attends, so they must not overwrite the first one's
+  // window.
   if (ring && keys > kept.capacity && tokens > kept.capacity - config_.window.left) {
     return option_error(Name::kX, Message::kStepRing, kept.capacity - config_.window.left,
                         kept.capacity, config_.window.left, tokens);
@@ -158,8 +159,8 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
 
   run.precision = effective.precision;
   {
-    // A member of a team stores and attends to its own heads: if it computes their columns itself,
-    // it needs no others.
+    // A team member stores the keys of its own heads and attends with them. If it also computes
+    // their columns of q, k and v, it needs no data from other members.
     engine::Team* const team = engine::team_of(context);
     const bool keeps_own = team != nullptr && trace == nullptr &&
                            KVCache::Internals::is_share(cache.kv_) && run.projects_own_heads(*team);
@@ -216,7 +217,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
     }
     return run.finish();
   };
-  // On any error from here on, the tokens are removed from the cache again.
+  // On any later error, the tokens are removed from the cache again.
   Status status = engine::memory_guard(attend);
   if (!status.ok()) {
     for (int64_t b = 0; b < batch; ++b) {

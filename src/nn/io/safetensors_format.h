@@ -1,4 +1,4 @@
-// Shared by reading and writing of safetensors files.
+// Shared by the reader and the writer of safetensors files.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace multihead::nn {
 
-// The name of the header's metadata, an object of strings.
+// Key of the metadata in the header: an object of strings.
 inline constexpr const char* kSafetensorsMetadata = "__metadata__";
 
 inline Status format_error(const std::string& what, const std::string& expected,
@@ -20,12 +20,12 @@ inline Status format_error(const std::string& what, const std::string& expected,
   return {StatusCode::kFormat, what, expected, got};
 }
 
-// Writes all tensors of `dict` beside the file and then renames, so that a crash or an error leaves
-// the old file. Refuses a path that is there and is no regular file, such as a device, because
-// renaming would replace it. Errors: those of write_safetensors().
+// Writes all tensors of `dict` to a second file and then renames it, so that a crash or an error
+// leaves the old file intact. Refuses an existing path that is not a regular file, such as a
+// device, because renaming would replace it. Errors: as write_safetensors().
 Status replace_safetensors(const StateDict& dict, const std::string& path);
 
-// Size in bits of a tensor without negative extents; nullopt if the number overflows 64 bits.
+// Size in bits of a tensor whose extents are not negative; nullopt if the number overflows 64 bits.
 inline std::optional<uint64_t> bit_size(const Dims& shape, uint64_t element_bits) {
   uint64_t product = element_bits;
   for (int axis = 0; axis < shape.rank(); ++axis) {

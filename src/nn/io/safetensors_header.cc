@@ -57,8 +57,9 @@ std::string type_names() {
   return names;
 }
 
-// Reads the header token by token. A tree of the JSON could take a hundred times the memory of the
-// file, and its destructor allocates. Every function returns false to stop; `status` says why.
+// Parses the header token by token. A JSON tree could take a hundred times the memory of the file,
+// and its destructor allocates. Every function returns false to stop; `status` then holds the
+// error.
 class HeaderParser final : public json::json_sax_t {
  public:
   explicit HeaderParser(uint64_t data_bytes) : data_bytes_(data_bytes) {}
@@ -153,7 +154,7 @@ class HeaderParser final : public json::json_sax_t {
   }
 
  private:
-  // The kind of the innermost object or array around the present token.
+  // Kind of the innermost object or array around the current token.
   enum class Place : uint8_t { kOutside, kHeader, kMetadata, kTensor, kShape, kOffsets, kIgnored };
   static constexpr uint64_t kMostExtent = std::numeric_limits<int64_t>::max();
 
@@ -173,8 +174,8 @@ class HeaderParser final : public json::json_sax_t {
     return "data_offsets within " + std::to_string(data_bytes_) + " bytes";
   }
 
-  // A value that is not read: an error where another kind is expected, ignored in unknown fields,
-  // which later versions of the format may have.
+  // Handles a scalar that the parser does not store: an error where another kind is expected,
+  // ignored in unknown fields, which later versions of the format may add.
   bool scalar(const std::string& got) {
     switch (place()) {
       case Place::kHeader:
@@ -217,13 +218,13 @@ class HeaderParser final : public json::json_sax_t {
 
   uint64_t data_bytes_;
   std::vector<Place> places_;
-  std::vector<std::set<std::string>> names_;  // in each object that encloses the present token
+  std::vector<std::set<std::string>> names_;  // names seen in each object around the current token
   std::string name_, field_;
   bool has_shape_ = false, has_offsets_ = false;
   int offsets_ = 0;
 };
 
-// Sorts tensors by their data, which must fill all bytes without overlaps or gaps.
+// Sorts tensors by data offset and checks that they fill all bytes without overlaps or gaps.
 Status validate_places(std::vector<HeaderEntry>& tensors, uint64_t data_bytes) {
   std::sort(tensors.begin(), tensors.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
@@ -247,7 +248,7 @@ Status validate_places(std::vector<HeaderEntry>& tensors, uint64_t data_bytes) {
 Status parse_safetensors_header(std::string_view text, uint64_t data_bytes,
                                 std::vector<HeaderEntry>& tensors) {
   HeaderParser parser(data_bytes);
-  // JSON may begin with blanks, the format's header may not.
+  // JSON may begin with blanks, but the header must not.
   if (!text.starts_with('{')) {
     return format_error("safetensors header", "a JSON object from its first byte on",
                         "something else");

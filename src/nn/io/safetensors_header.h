@@ -1,4 +1,5 @@
-// The header of a safetensors file: JSON that names each tensor, its type, shape and place.
+// The header of a safetensors file: JSON with the name, type, shape and data offsets of each
+// tensor.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 namespace multihead::nn {
 
 struct TypeInfo {
-  const char* name;  // in the header
+  const char* name;  // name of the type in the header
   SafetensorsEntry::Type type;
   uint64_t bits;
 };
@@ -22,11 +23,11 @@ struct HeaderEntry {
   std::string name;
   const TypeInfo* type = nullptr;
   Dims shape;
-  uint64_t begin = 0, end = 0;  // bytes of the data behind the header
+  uint64_t begin = 0, end = 0;  // byte range in the data after the header
 };
 
-// Reads the header of a file with `data_bytes` of data, and checks that its tensors fill them
-// without overlaps or gaps. `tensors` are in the order of their data. Errors: kFormat.
+// Parses the header of a file with `data_bytes` of data, and checks that its tensors fill the data
+// without overlaps or gaps. `tensors` are sorted by data offset. Errors: kFormat.
 Status parse_safetensors_header(std::string_view text, uint64_t data_bytes,
                                 std::vector<HeaderEntry>& tensors);
 

@@ -29,10 +29,10 @@ using engine::memory_guard;
 using nn::format_error;
 using Type = SafetensorsEntry::Type;
 
-// The format's limit on the length of a header; it protects parsers from denial of service.
+// The format's limit on the length of a header, which protects parsers from denial of service.
 constexpr uint64_t kMostHeaderBytes = 100'000'000;
 
-// The F64 tensors converted to f32, in the order of the map; null if there are none.
+// Converts the F64 tensors to f32, in the order of the map; null if there are none.
 Status narrow(const std::map<std::string, SafetensorsEntry>& entries,
               std::unique_ptr<float[]>& narrowed) {
   size_t count = 0;
@@ -47,7 +47,7 @@ Status narrow(const std::map<std::string, SafetensorsEntry>& entries,
     if (entry.type != Type::kF64) continue;
     for (size_t at = 0; at < entry.data.size(); at += sizeof(double)) {
       double value = 0;
-      // Elements of eight bytes may be at any offset.
+      // memcpy, because elements of eight bytes may be unaligned.
       std::memcpy(&value, entry.data.data() + at, sizeof(double));
       *to++ = static_cast<float>(value);
     }
@@ -112,7 +112,7 @@ Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
 
 Status Safetensors::read(const std::string& path, Safetensors& result) {
   return memory_guard([&]() -> Status {
-    // Opening a directory succeeds, and its size reads as 2^63 bytes.
+    // Refuse directories: opening one succeeds, and its size reads as 2^63 bytes.
     std::error_code error;
     if (!std::filesystem::is_regular_file(path, error)) {
       return format_error(path, "a readable file", error ? error.message() : "something else");

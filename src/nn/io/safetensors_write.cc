@@ -43,13 +43,13 @@ const char* format_name(DType dtype) {
   return dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "BF16";
 }
 
-// The bits of a number as To: float, Float16 or BFloat16.
+// Returns the bits of a number converted to To: float, Float16 or BFloat16.
 template <class To, class From>
 auto bits_as(From from) {
   if constexpr (std::is_same_v<To, float>) {
     return std::bit_cast<uint32_t>(rules::to_float(from));
   } else if constexpr (std::is_same_v<To, From>) {
-    return from.bits;  // so that a NaN keeps its payload
+    return from.bits;  // keeps the payload of a NaN
   } else {
     return rules::from_float<To>(rules::to_float(from)).bits;
   }
@@ -86,7 +86,7 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-// A JSON string with its quotes.
+// Appends a JSON string with its quotes.
 void append_text(std::string_view text, std::string& to) {
   constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
   constexpr char kDigits[] = "0123456789abcdef";
@@ -110,7 +110,7 @@ void append_text(std::string_view text, std::string& to) {
 // More than any memory, and small enough that the sum of two does not overflow.
 constexpr uint64_t kMostBytes = uint64_t{1} << 62U;
 
-// The enumerators are 0 .. `last`, without gaps.
+// Enumerators must be 0 .. `last`, without gaps.
 template <class Enum>
 Status validate_number(const std::string& argument, Enum value, Enum last) {
   if (value <= last) return {};
@@ -156,10 +156,10 @@ struct Placed {
   const std::string* name;
   const ConstAnyTensor* tensor;
   DType dtype;
-  uint64_t begin, end;  // of its data
+  uint64_t begin, end;  // byte range of its data
 };
 
-// The header of tensors in the order of their names, as long as a multiple of eight bytes.
+// The header for the tensors in the order of their names, padded to a multiple of eight bytes.
 std::string header_of(const std::vector<Placed>& tensors) {
   std::string text = "{";
   for (const Placed& placed : tensors) {
@@ -193,7 +193,7 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type,
       if (Status status = validate_tensor(name, tensor); !status.ok()) return status;
       tensors.push_back({&name, &tensor, dtype_of(type, tensor.dtype), 0, 0});
     }
-    // Larger elements come first, so that each tensor is aligned to its element size.
+    // Larger elements come first, so each tensor is aligned to its element size.
     uint64_t end = 0;
     for (const int64_t bytes_each : {4, 2}) {
       for (Placed& placed : tensors) {

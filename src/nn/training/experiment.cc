@@ -1,4 +1,4 @@
-// Experiment: the model, its trainer, and its steps.
+// Experiment: its model, its trainer and its steps.
 #include "nn/training/experiment.h"
 
 #include <cstddef>
@@ -89,7 +89,7 @@ Status Experiment::create(const ExperimentOptions& options, Experiment& experime
       alibi_slopes(made->alibi_slopes);
     }
     // With embeddings of 0.5 instead of 2, induction takes longer than 400 steps with half of the
-    // seeds. With 4, the heads of kFourJobs more often share their jobs.
+    // seeds. With 4, heads of kFourJobs more often share jobs.
     const Initialisation initialisation{.seed = o.seed, .embedding = 2.0F};
     if (Status status = made->model.initialise(initialisation); !status.ok()) return status;
     Status status = Trainer::create(made->model,

@@ -1,4 +1,4 @@
-// What an Experiment holds.
+// The state of an Experiment.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 namespace multihead {
 
 struct Experiment::Internals {
-  ExperimentOptions options;  // no zeros
+  ExperimentOptions options;  // zeros replaced by defaults
   std::vector<float> alibi_slopes;
   Transformer model;
   Trainer trainer;
-  std::vector<int32_t> tokens, targets;  // of the last batch
+  std::vector<int32_t> tokens, targets;  // last batch
 };
 
 }  // namespace multihead

@@ -35,7 +35,8 @@ std::span<const std::string_view> Experiment::patterns(ExperimentKind kind) {
 namespace nn {
 namespace {
 
-// Independent 32-bit words from Philox, whose counter is the sequence and the number of the word.
+// Independent 32-bit words from Philox. The counter consists of the sequence and the index of the
+// word.
 class Words {
  public:
   explicit Words(const SequenceNumber& number)
@@ -44,7 +45,7 @@ class Words {
                  static_cast<uint32_t>(number.batch >> 32U) << 1U |
                      static_cast<uint32_t>(number.stream)} {}
 
-  // From 0 to below - 1. The probabilities differ by less than below * 2^-32.
+  // Draws from 0 .. below - 1. The probabilities differ by less than below * 2^-32.
   int32_t draw(int32_t below) {
     if (used_ == words_.size()) {
       words_ = rules::philox4x32(counter_, key_);

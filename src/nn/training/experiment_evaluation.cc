@@ -1,4 +1,4 @@
-// Experiment::evaluate(): what the model gets right, and which head attends to what.
+// Experiment::evaluate(): the model's accuracy, and the head that attends most to each pattern.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -28,12 +28,12 @@ std::vector<double> values_of(const std::vector<Mean>& means) {
   return values;
 }
 
-// Answers of the model, over any number of chunks of sequences.
+// Loss and accuracy of the model's answers over any number of chunks of sequences.
 struct Answers {
   Mean loss = {}, accuracy = {};
   std::vector<Mean> of_job;
 
-  // logits (targets, classes); target i is that of job i % jobs.
+  // Adds logits (targets, classes). Target i belongs to job i % jobs.
   void add(std::span<const float> logits, std::span<const int32_t> targets) {
     const size_t classes = logits.size() / targets.size();
     for (size_t i = 0; i < targets.size(); ++i) {
@@ -51,7 +51,7 @@ struct Answers {
   }
 };
 
-// One chunk of held-out sequences, with the memory for the model's outputs.
+// A chunk of held-out sequences, with memory for the model's outputs.
 class Chunk {
  public:
   Chunk(const Transformer& model, const MultiHeadAttentionOptions& options, Context& context)
@@ -101,7 +101,7 @@ void add_attention(ExperimentKind kind, const Trace& trace, const Chunk& chunk, 
   }
 }
 
-// See Evaluation::head_of_pattern.
+// Implements Evaluation::head_of_pattern.
 std::vector<int64_t> find_heads(const ExperimentOptions& options,
                                 const std::vector<double>& attention) {
   const auto patterns = static_cast<int64_t>(Experiment::patterns(options.kind).size());
@@ -143,7 +143,7 @@ Status Experiment::evaluate(const EvaluationOptions& options, Evaluation& result
                                static_cast<int64_t>(options.head_scales.size()));
   }
   return engine::memory_guard([&]() -> Status {
-    constexpr int64_t kChunk = 64;  // sequences; bounds the memory of logits and weights
+    constexpr int64_t kChunk = 64;  // sequences per chunk; bounds the memory of logits and weights
     const size_t pattern_count = patterns(own.kind).size();
     const MultiHeadAttentionOptions call = attention_options();
     Chunk chunk(internals_->model, call, context);

@@ -1,4 +1,4 @@
-// What continues a training, as named tensors.
+// The named tensors that continue a training.
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
@@ -16,7 +16,7 @@ using engine::Name;
 using engine::option_error;
 
 constexpr const char* kState = "trainer.state";
-constexpr int kDigits = 4;  // of a number of 64 bits
+constexpr int kDigits = 4;  // digits of a 64-bit number, 16 bits each
 
 const char* moment_prefix(const Trainer::Internals& t, int which) {
   if (t.options.optimiser == Optimiser::kSgd) return "optimiser.momentum.";
@@ -27,7 +27,7 @@ void write_digits(uint64_t number, float* digits) {
   for (int i = 0; i < kDigits; ++i) digits[i] = static_cast<float>(number >> (16 * i) & 0xFFFFU);
 }
 
-// False if one of them is no digit.
+// Returns false if a float is not a digit: an integer from 0 to 65535.
 bool read_digits(const float* digits, uint64_t& number) {
   number = 0;
   for (int i = 0; i < kDigits; ++i) {
@@ -39,7 +39,7 @@ bool read_digits(const float* digits, uint64_t& number) {
   return true;
 }
 
-// All tensors of state_dict(): their names, and one block for their values.
+// Lists all tensors of state_dict(): their names, and one block for their values.
 nn::ParameterList list_state(const Trainer::Internals& t) {
   nn::ParameterList list;
   for (const nn::Parameter& parameter : t.parameters.list())
@@ -87,7 +87,7 @@ Status Trainer::load_state_dict(const StateDict& dict) {
     Trainer::Internals& t = *internals_;
     if (t.parts > 0) return option_error(Name::kTrainer, Message::kNoPendingGradients, t.parts);
     nn::Parameters loaded;
-    // A program may keep numbers of its own beside them.
+    // Programs may store tensors of their own under names that begin with "run.".
     const auto ignored = [](std::string_view name) { return name.starts_with("run."); };
     if (Status status = loaded.load(list_state(t), dict, {}, ignored); !status.ok()) return status;
     const int64_t elements = t.parameters.elements();

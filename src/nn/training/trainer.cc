@@ -26,7 +26,7 @@ using engine::Name;
 using engine::option_error;
 using engine::shape_error;
 
-// The seed of dropout for a part of a step's batch.
+// Dropout seed for one part of a step's batch.
 uint64_t seed_of(uint64_t seed, int64_t step, int64_t part) {
   const auto words = rules::philox4x32(
       {static_cast<uint32_t>(step), static_cast<uint32_t>(static_cast<uint64_t>(step) >> 32U),
@@ -40,7 +40,8 @@ bool decays(nn::ParameterRole role) {
   return role == kWeight || role == kResidualWeight || role == kOutput || role == kEmbedding;
 }
 
-// The name of the first parameter for which a block has numbers that are not finite; else empty.
+// Returns the name of the first parameter whose part of `block` has a number that is not finite;
+// otherwise an empty string.
 std::string first_not_finite(const nn::Parameters& parameters, const float* block) {
   for (const nn::Parameter& parameter : parameters.list()) {
     const float* const first = block + parameter.offset;
@@ -124,7 +125,7 @@ Status Trainer::create(const Transformer& model, const TrainerOptions& options, 
     Trainer::Internals& t = *made.internals_;
     t.model = model;
     t.write_state();
-    // A byte more: a block of no parameters has memory too.
+    // One extra byte, so that a block without parameters has memory too.
     const uint64_t bytes = t.bytes_of_block() + 1;
     engine::Buffer* const buffers[] = {&t.gradients, &t.moments[0], &t.moments[1]};
     for (engine::Buffer* buffer :

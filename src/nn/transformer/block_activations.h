@@ -10,10 +10,10 @@
 namespace multihead {
 
 struct TransformerBlockActivations::Internals {
-  // Those of `of`, which are made if there are none. Errors: kMemory.
+  // Allocates the internals of `of` if it has none. Errors: kMemory.
   static Status make(TransformerBlockActivations& of, Internals*& internals);
 
-  // Memory for a call of the block with parameters of that version. Errors: kMemory.
+  // Allocates memory for a call of the block with parameters of this version. Errors: kMemory.
   Status begin(const TransformerBlockConfig& config, uint64_t of_parameters, const Dims& of_x);
   bool belong_to(uint64_t of_parameters, const Dims& of_x) const {
     return filled && of_parameters == version && of_x == x;
@@ -22,8 +22,8 @@ struct TransformerBlockActivations::Internals {
   engine::Buffer memory;
   nn::BlockArrays arrays;
   MultiHeadAttentionActivations attention;
-  uint64_t version = 0;  // of the parameters
-  Dims x;                // its shape
+  uint64_t version = 0;  // version of the parameters
+  Dims x;                // shape of x
   bool filled = false;
 };
 

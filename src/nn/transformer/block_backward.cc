@@ -1,4 +1,4 @@
-// The chain rule through a block, from its output back to its input.
+// TransformerBlock::backward(): backpropagates from the block's output to its input.
 #include <cstdint>
 #include <span>
 
@@ -37,7 +37,7 @@ Status TransformerBlock::Internals::back(const TransformerBlock& block, const Co
                               first ? weights.norm1_bias : weights.norm2_bias, d_y, {d.data, flat},
                               adds, to, context);
   };
-  // The gradient of a branch before its dropout.
+  // Returns the gradient of a branch before its dropout.
   const auto undropped = [&](nn::DropoutSite site) -> const float* {
     if (!options.training || config.residual_dropout == 0.0F) return d.data;
     engine::drop_rows(d.data, {config.residual_dropout, options.dropout_seed, site}, rows, width,
@@ -69,7 +69,8 @@ Status TransformerBlock::Internals::back(const TransformerBlock& block, const Co
                                  .count = rows * inner_width,
                                  .activation = config.activation},
                                 context);
-    // Without a norm before it, the MLP's input is what its output was added to.
+    // Without a norm before the MLP, its input is also the residual, so its gradient is added to
+    // `d`.
     const Tensor d_in(before ? back.d_normed : d.data, flat);
     status = engine::linear_backward({.x = {mlp_in, flat},
                                       .weight = weights.linear1_weight,
@@ -138,7 +139,7 @@ Status TransformerBlock::backward_or_throw(const ConstTensor& x,
     return engine::option_error(Name::kActivations, Message::kActivationsOfCall);
   }
   const int64_t rows = shape[0] * shape[1];
-  float* own = nullptr;  // where no d_x is wanted
+  float* own = nullptr;  // if d_x is not requested
   nn::BlockBackwardArrays arrays;
   status = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
     arrays.lay_out(config_, rows, take);

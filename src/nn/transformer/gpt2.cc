@@ -1,4 +1,4 @@
-// The names and the configuration of GPT-2's checkpoints.
+// Names and configuration of GPT-2 checkpoints.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -23,7 +23,7 @@ std::string layer_name(const std::string& prefix, ParameterNames names, size_t l
 }
 
 bool is_gpt2_buffer(std::string_view name) {
-  // Preceded by a dot or nothing: c_attn.bias is a parameter.
+  // The name must follow a dot or begin the string: c_attn.bias is a parameter.
   const auto is = [&](std::string_view buffer) {
     if (!name.ends_with(buffer)) return false;
     const std::string_view before = name.substr(0, name.size() - buffer.size());

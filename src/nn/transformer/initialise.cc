@@ -13,8 +13,8 @@
 namespace multihead::nn {
 namespace {
 
-// The standard deviation of a parameter's elements, times sqrt(columns); 0 for parameters that are
-// not random.
+// Standard deviation of a parameter's elements times sqrt(columns); 0 for parameters that are not
+// random.
 float factor_of(ParameterRole role, const Initialisation& initialisation) {
   switch (role) {
     case ParameterRole::kEmbedding:
@@ -53,7 +53,7 @@ void initialise(const Initialisation& initialisation, Parameters& parameters) {
   const auto list = parameters.list();
   std::optional<rules::NormalStream> numbers;
   size_t of_parameter = list.size();
-  int64_t before = 0;  // numbers of the stream that were taken
+  int64_t before = 0;  // numbers already taken from the stream
   for (const ParameterRows& rows : parameters.rows()) {
     const Parameter& parameter = list[rows.parameter];
     float* const values = parameters.values() + rows.offset;

@@ -1,4 +1,4 @@
-// The first parameters of a model.
+// Initial parameter values.
 #pragma once
 
 #include "multihead/transformer.h"
@@ -6,10 +6,10 @@
 
 namespace multihead::nn {
 
-// Errors: kOption for a factor that is not finite, or negative.
+// Errors: kOption for a factor that is negative or not finite.
 Status validate_initialisation(const Initialisation& initialisation);
 
-// Each parameter has a stream of random numbers of its own, by its place in the list.
+// Each parameter has its own stream of random numbers, selected by its index in the list.
 void initialise(const Initialisation& initialisation, Parameters& parameters);
 
 }  // namespace multihead::nn

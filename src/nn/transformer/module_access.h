@@ -1,5 +1,5 @@
-// What the bindings do with the parameters and caches of modules, beyond the public calls: a member
-// of a team loads its share of the parameters, reads them piece by piece, and makes caches of the
+// Access of the bindings to parameters and caches of modules, beyond the public calls: a team
+// member loads its share of the parameters, reads parameters in parts, and creates caches for the
 // heads that it computes.
 #pragma once
 
@@ -12,14 +12,14 @@
 
 namespace multihead::nn {
 
-// load_state_dict() of a block or a transformer.
+// Implements load_state_dict() of a block or a transformer.
 template <class Module>
 Status load_parameters(Module& module, const StateDict& dict, ParameterNames names,
                        const Loading& loading) {
   return engine::memory_guard(
       [&] { return Module::Internals::load(module, dict, names, loading); });
 }
-// An attention module has only one kind of names.
+// Ignores `names`: an attention module has only one kind of names.
 inline Status load_parameters(MultiHeadAttention& module, const StateDict& dict, ParameterNames,
                               const Loading& loading) {
   return engine::memory_guard(
@@ -33,7 +33,7 @@ inline Status initialise_parameters(Transformer& model, const Initialisation& in
   });
 }
 
-// create_cache() of a module; with a team, for the heads of this member.
+// Implements create_cache() of a module. With a team: for the heads of this member only.
 template <class Module, class Cache>
 Status create_cache(const Module& module, const KVCacheConfig& config, const engine::Team* team,
                     Cache& cache) {
@@ -41,7 +41,7 @@ Status create_cache(const Module& module, const KVCacheConfig& config, const eng
       [&] { return Module::Internals::create_cache(module, config, team, cache); });
 }
 
-// Null if a module has none of its own.
+// Returns null if the module does not own its parameters.
 template <class Module>
 const Parameters* parameters_of(const Module& module) {
   return Module::Internals::parameters(module);

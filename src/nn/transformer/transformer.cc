@@ -31,7 +31,7 @@ using engine::option_error;
 using engine::shape_error;
 using engine::validate_exact;
 
-// Does not throw: WebAssembly builds have no exceptions.
+// Returns an error instead of throwing, because WebAssembly builds have no exceptions.
 template <class T>
 Status allocate_array(int64_t count, std::unique_ptr<T[]>& array) {
   array.reset(new (std::nothrow) T[static_cast<size_t>(count)]);
@@ -48,7 +48,8 @@ int64_t TransformerCache::bytes() const {
 }
 
 Status TransformerCache::truncate(int64_t length) {
-  // All layers have the same tokens, so if one refuses, the first does, before any is changed.
+  // All layers hold the same number of tokens, so an error comes from the first layer, before any
+  // is changed.
   for (MultiHeadAttentionCache& layer : layers()) {
     if (Status status = layer.truncate(length); !status.ok()) return status;
   }
@@ -80,7 +81,7 @@ Status Transformer::create_or_throw(const TransformerConfig& config, Transformer
   }
   Transformer made;
   made.config_ = config;
-  // Also checks the config of a model without layers.
+  // Checks the config even if the model has no layers.
   TransformerBlock block;
   if (Status status = TransformerBlock::create(config.block, block); !status.ok()) return status;
   made.config_.block = block.config();
@@ -88,7 +89,7 @@ Status Transformer::create_or_throw(const TransformerConfig& config, Transformer
   if (Status status = allocate_array(config.num_layers, layers); !status.ok()) return status;
   made.layers_ = std::move(layers);
   for (TransformerBlock& layer : made.layers()) {
-    // Not a copy: copies would share an identity, by which caches distinguish layers.
+    // Creates each layer anew. Copies would share an identity, but caches distinguish layers by it.
     if (Status status = TransformerBlock::create(config.block, layer); !status.ok()) return status;
   }
   model = std::move(made);
@@ -239,7 +240,7 @@ Status Transformer::step(std::span<const int32_t> tokens, const MultiHeadAttenti
     return run(tokens, batch, options, outputs, &cache, context);
   });
   if (status.ok()) return status;
-  // The layers before the failed one have appended the tokens.
+  // Layers before the failed layer have appended the tokens; remove them.
   for (MultiHeadAttentionCache& layer : cache.layers()) {
     if (layer.length() == before) continue;
     if (Status undone = layer.truncate(before); !undone.ok()) return undone;
@@ -340,7 +341,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
     take(places, static_cast<uint64_t>(count));
   });
   if (!reserved.ok()) return reserved;
-  // Every layer's input: one array for all of them, unless they are kept.
+  // Returns a layer's input. All layers share one array unless activations are kept.
   const auto input_of = [&](size_t layer) { return kept == nullptr ? one : kept->input(layer); };
   const Dims flat{count, width};
   Status embedded = embed(tokens, before, length, gathered, places, input_of(0), context);

@@ -1,4 +1,4 @@
-// The chain rule through a transformer, from its logits back to its embeddings.
+// Transformer::backward(): backpropagates from the logits to the embeddings.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -83,7 +83,8 @@ Status Transformer::back(std::span<const int32_t> tokens, int64_t batch,
     const MultiHeadAttentionOptions of_layer = options_of(options, layer, config_.causal);
     const nn::BlockArrays& of_forward = kept->of_layer(layer);
     if (kept->recomputes()) {
-      // The layer's output is kept as the next layer's input, so it is written over with itself.
+      // The kept input of the next layer is this layer's output, so the recomputation overwrites it
+      // with the same values.
       const Tensor out(kept->input(layer + 1), gradient.shape);
       status = TransformerBlock::Internals::run(blocks[layer], x, of_layer, {.out = out}, nullptr,
                                                 nullptr, of_forward, context);

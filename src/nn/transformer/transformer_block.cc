@@ -29,7 +29,7 @@ using engine::real_error;
 using engine::shape_error;
 using engine::validate_exact;
 
-// Prefixes of the parameters of a block's parts.
+// Name prefixes for the parts of a block.
 struct BlockNames {
   const char *norm1, *norm2, *attention, *linear1, *linear2, *gate;
   nn::AttentionNames of_attention;
@@ -220,7 +220,7 @@ Status TransformerBlock::step(const ConstTensor& x, const MultiHeadAttentionOpti
   const int64_t before = cache.length();
   Status status =
       engine::memory_guard([&] { return call(x, options, outputs, &cache, trace, context); });
-  // The attention appended the tokens, and a later step failed.
+  // Remove the appended tokens: the attention succeeded, but a later step failed.
   if (!status.ok() && cache.length() != before) {
     if (Status undone = cache.truncate(before); !undone.ok()) return undone;
   }
@@ -335,7 +335,7 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
                                      context)
           : block.attention_.step(input, options, {.out = attended}, *cache, trace, context);
   if (!status.ok()) return status;
-  // Outputs are written from here on. x may be out, and is not read after the sum.
+  // Outputs are written from here on. `x` may be `out`, so it is not read after the sum.
   if (outputs.attention_out.given()) {
     const Dims one_head{1, 1, rows, width};
     engine::copy_rows(ConstTensor(arrays.branch, one_head), {outputs.attention_out.data, one_head},

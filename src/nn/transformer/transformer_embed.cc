@@ -1,4 +1,4 @@
-// The first step of a Transformer: the embeddings of its tokens.
+// Transformer::embed(): adds token and position embeddings.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace multihead {
 
-// `gathered` has room for the embeddings of all tokens, and `places` for a number of each.
+// `gathered` has room for the embeddings of all tokens, and `places` for one index per token. Both
+// are used only in a team.
 Status Transformer::embed(std::span<const int32_t> tokens, int64_t before, int64_t length,
                           float* gathered, int32_t* places, float* to, Context& context) const {
   const int64_t width = config_.block.attention.embed_dim;
@@ -23,8 +24,9 @@ Status Transformer::embed(std::span<const int32_t> tokens, int64_t before, int64
     engine::embed(tokens, embeddings, before, length, to, context);
     return {};
   }
-  // The members of a team have a share of the rows each. Sorted by member, the rows of the call's
-  // tokens are a matrix that the members divide, and then a table of embeddings.
+  // Each team member holds some rows of the embedding table. Sort the tokens by member: each member
+  // writes its tokens' rows of `gathered`, the members exchange them, and `gathered` is then the
+  // table.
   engine::Team& team = *engine::team_of(context);
   std::vector<int64_t> ends;
   int32_t place = 0;

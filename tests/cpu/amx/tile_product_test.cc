@@ -1,5 +1,6 @@
-// Products of bf16 tiles: the model of AMX's instructions by hand-computed results, the loops over
-// tiles by their definition, and where this processor has AMX, the model by the instructions.
+// Products of bf16 tiles. Compares the model of the AMX instructions with results computed by hand,
+// the loops over tiles with their definition, and, on a processor with AMX, the model with the
+// instructions.
 #include "cpu/amx/tile_product.h"
 
 #include <gtest/gtest.h>
@@ -66,10 +67,10 @@ float tile_sum(const std::vector<float>& a, const std::vector<float>& b, float c
 TEST(TileModel, RoundsAsTheInstruction) {
   constexpr float kLeast = std::numeric_limits<float>::min();
   EXPECT_EQ(tile_sum({1, 2, 3}, {4, 5, 6}, 0.5F), 32.5F);
-  // The first and the second numbers of pairs are summed apart: 2^24 + 1 would round the 1 away.
+  // The first and second numbers of pairs are summed separately: 2^24 + 1 would round the 1 away.
   EXPECT_EQ(tile_sum({0x1p24F, 1, 0, 1}, {1, 1, 0, 1}, 0), 0x1p24F + 2);
   EXPECT_EQ(tile_sum({0x1p24F, 0, 1, 0, 1}, {1, 0, 1, 0, 1}, 0), 0x1p24F);
-  // Both sums are added before C is.
+  // Both sums are added before C is added.
   EXPECT_EQ(tile_sum({1, 1}, {1, 1}, 0x1p24F), 0x1p24F + 2);
   // A product is not rounded before it is added.
   EXPECT_EQ(tile_sum({0x1.02p0F, 0, 0x1.02p0F}, {0x1.02p0F, 0, -0x1.02p0F}, 0), 0.0F);
@@ -114,7 +115,8 @@ TEST(TileProduct, MultipliesMatricesOfAnyNumberOfTiles) {
   }
 }
 
-// On a processor with AMX the model gives the bits of the instructions; on others AMX is not used.
+// On a processor with AMX, the model gives the same bits as the instructions; on others AMX is not
+// used.
 TEST(TileModel, IsWhatThisProcessorComputes) {
   const TileUnit* const amx = tile_unit();
   ASSERT_EQ(amx != nullptr, amx_state() == AmxState::kReady);
@@ -122,7 +124,7 @@ TEST(TileModel, IsWhatThisProcessorComputes) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     Matrices by_amx{2 * kTileSide, 3 * kTileSide, 2 * kTileDepth};
-    // Any finite numbers, of similar and of very different size.
+    // Finite numbers of similar and of very different magnitude.
     const auto exponents = random.integer(0, 126);
     const auto number = [&] {
       return std::ldexp(random.uniform(-1.0F, 1.0F),

@@ -1,4 +1,4 @@
-// The micro-kernel's tiles and their epilogues, compared with plain loops, on every SIMD target.
+// Compares the micro-kernel's tiles and their epilogues with plain loops, on every SIMD target.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -73,7 +73,7 @@ struct Operands {
   }
 };
 
-constexpr double kAllowed = 1e-5;  // 40 products of numbers up to 1
+constexpr double kAllowed = 1e-5;  // error of 40 products of numbers up to 1
 
 void check_products() {
   Random random(1);
@@ -84,7 +84,7 @@ void check_products() {
       const std::vector<float> before = o.c;
       Product<> p = o.product();
       p.accumulate = random.chance(0.5);
-      // The depth of a tile is the depth of its last row.
+      // A tile's depth is the depth of its last row.
       const auto depth_of = [&](size_t row) { return std::min(o.depth, 2 * row + 1); };
       // [strip][row]: the height of tiles depends on the width of the strip.
       std::vector<std::vector<size_t>> depths;

@@ -1,4 +1,4 @@
-// 2^x, the score cap and the transposes, compared with plain computations, on every SIMD target.
+// Compares 2^x, the score cap and the transposes with plain computations, on every SIMD target.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -146,7 +146,7 @@ void check_transposes() {
       }
     }
     if (width == 0) continue;
-    // And back, without one of the rows; nothing beyond the ends is written.
+    // Transpose back without one of the rows; nothing beyond the ends is written.
     std::vector<std::vector<float>> back(lanes, std::vector<float>(width + 1, kNaN));
     std::vector<float*> targets;
     for (std::vector<float>& row : back) targets.push_back(row.data());

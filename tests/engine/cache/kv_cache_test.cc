@@ -562,6 +562,21 @@ TEST_F(CacheTest, Int8OfZerosAndOfOneLargeNumber) {
   EXPECT_EQ(got.out[2 * kValueDim], 0.0F);
 }
 
+// Integers cannot represent NaN: wherever it stands in a row, the whole row becomes NaN.
+TEST_F(CacheTest, Int8OfARowWithNaN) {
+  for (size_t place = 0; place < kValueDim; ++place) {
+    std::vector<float> k(kBatch * kKvHeads * kWidth), v(kBatch * kKvHeads * kValueDim, 2.0F);
+    v[place] = kNaN;
+    KVCache cache = made(config(Layout::kContiguous, Type::kInt8, 4));
+    append(cache, {k.data(), {kBatch, kKvHeads, 1, kWidth}},
+           {v.data(), {kBatch, kKvHeads, 1, kValueDim}});
+    Random random(11);
+    const Rows q(random, {kBatch, kHeads, 1, kWidth});
+    const Result got = attend(cache, q.view(), {});
+    for (size_t c = 0; c < kValueDim; ++c) EXPECT_TRUE(std::isnan(got.out[c])) << place;
+  }
+}
+
 // If the largest element is below 3.7e-37, 127 / largest exceeds float's range; below 1.5e-36 the
 // scale is subnormal.
 TEST_F(CacheTest, Int8OfRowsOfTinyNumbers) {

@@ -1,5 +1,5 @@
-// The module's backward: compared with finite differences of its forward, for every parameter and
-// input and random options; activations kept and not; threads; accumulation; invalid calls.
+// Compares the module's backward with finite differences of its forward, for every parameter and
+// input and random options. Also: activations kept or not, threads, accumulation, invalid calls.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -76,7 +76,7 @@ MultiHeadAttentionConfig random_config(Random& random) {
   config.num_heads = config.num_kv_heads * random.integer(1, 3);
   config.head_dim = 2 * random.integer(1, 5);
   config.embed_dim = random.integer(1, 20);
-  config.latent_norm_eps = config.qk_norm_eps = 0.5F;  // with less, rows near 0 have no slope
+  config.latent_norm_eps = config.qk_norm_eps = 0.5F;  // if smaller, rows near 0 have no slope
   config.bias = random.chance(0.5);
   config.out_proj = random.chance(0.8);
   config.batch_first = random.chance(0.6);
@@ -161,7 +161,7 @@ void fill(const MultiHeadAttentionConfig& c, Random& random, Call& call) {
   }
 }
 
-// All gradients of a call, those of the parameters in one block.
+// All gradients of a call; the parameters' gradients are in one block.
 struct Gradients {
   std::vector<float> query, key, value, parameters;
   bool operator==(const Gradients&) const = default;
@@ -303,7 +303,7 @@ TEST(ModuleBackward, RefusesInvalidCallsAndWritesNothing) {
   EXPECT_EQ(none.backward({.query = query}, {}, d, nullptr, {}, context).argument(), "module");
   EXPECT_TRUE(
       m.module.backward({.query = query}, {}, d, &kept, {.d_query = gradient}, context).ok());
-  // Activations of earlier weights.
+  // Activations of earlier weights are refused.
   const MultiHeadAttentionWeights weights = m.module.weights();
   ASSERT_TRUE(m.module.use_weights(weights).ok());
   d_x.assign(80, 42.0F);

@@ -1,5 +1,4 @@
-// Configs and parameters: what a module accepts, and errors that list everything wrong with a state
-// dict.
+// Configs and parameters: valid modules, and errors that list everything wrong with a state dict.
 #include <gtest/gtest.h>
 
 #include <cstddef>

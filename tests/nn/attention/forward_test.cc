@@ -1,5 +1,5 @@
-// The module compared with its definition in double, in every layout and with every option; head
-// interventions; and invalid calls.
+// Compares the module with its definition in double, in every layout and with every option. Also:
+// head interventions and invalid calls.
 #include "multihead/multi_head_attention.h"
 
 #include <gtest/gtest.h>
@@ -89,7 +89,7 @@ TEST_P(ModuleOnTarget, EqualsItsDefinition) {
     if (cross) tokens.key = sixteenths(random, batch * keys * c.kdim);
     if (own_value) tokens.value = sixteenths(random, batch * keys * c.vdim);
 
-    // All kinds of masks, and the visible pairs by their definitions.
+    // Uses all kinds of masks; computes the visible pairs from their definitions.
     MultiHeadAttentionOptions options;
     AttentionOptions& attention = options.attention;
     const bool causal = random.chance(0.4);
@@ -189,7 +189,8 @@ TEST_P(ModuleOnTarget, EqualsItsDefinition) {
         options, outputs, nullptr, context);
     ASSERT_TRUE(status.ok()) << status.message();
     if (!unbatched && !c.batch_first) out = tokens_first(out, queries, batch);
-    // Scores up to 30 with a rounding error of 2e-6, and values up to 10, projected once more.
+    // Tolerance for scores up to 30 with a rounding error of 2e-6, and values up to 10, projected
+    // once more.
     ASSERT_LE(largest_difference(out, expected.out), 1e-4);
     if (per_head) {
       ASSERT_LE(largest_difference(weights, expected.weights), 1e-5);
@@ -269,7 +270,8 @@ TEST(MultiHeadAttention, TemperatureAndTheWrongScaleAreScales) {
   EXPECT_LE(largest_difference(f.run({.heads = {.temperature = 2.0F}}), expected), 1e-5);
 }
 
-// Dropout needs `training`: without it the call is the plain one; with it the seed matters.
+// Dropout needs `training`: without it the call equals a call without dropout; with it the seed
+// matters.
 TEST(MultiHeadAttention, DropsOutInTrainingOnly) {
   Fixture f({.embed_dim = 24, .num_heads = 3, .dropout = 0.5F});
   Fixture plain;
@@ -331,7 +333,7 @@ TEST(MultiHeadAttention, EqualsOneHeadAtATime) {
   }
 }
 
-// Projections and attention, with tiles where the SIMD target has their kernels.
+// Projections and attention use tiles if the SIMD target has the tile kernels.
 TEST(MultiHeadAttention, MultipliesInBf16WhereThatIsAskedFor) {
   const testing::UseTileModel model;
   constexpr int64_t kTokens = 40, kWidth = 24;

@@ -12,7 +12,7 @@
 namespace multihead {
 namespace {
 
-// Heads with one pure pattern each, on six tokens, of which the last three repeat the first three.
+// Heads with one pure pattern each, on six tokens. The last three tokens repeat the first three.
 TEST(HeadStatistics, TellsPatternsApart) {
   constexpr size_t kTokens = 6;
   const std::vector<int32_t> tokens{4, 7, 9, 4, 7, 9};
@@ -40,7 +40,7 @@ TEST(HeadStatistics, TellsPatternsApart) {
   EXPECT_EQ(entropy[kPrevious], 0.0F);
   EXPECT_NEAR(entropy[kUniform], uniform_entropy, 1e-6);
   EXPECT_EQ(previous[kPrevious], 1.0F);
-  // Of five queries with a previous token, only that at position 1 has token 0 before it.
+  // Five queries have a previous token. Only for the query at position 1 is this token 0.
   EXPECT_FLOAT_EQ(previous[kFirst], 0.2F);
   EXPECT_NEAR(previous[kUniform], harmonic, 1e-6);
   EXPECT_EQ(first[kFirst], 1.0F);
@@ -50,7 +50,7 @@ TEST(HeadStatistics, TellsPatternsApart) {
   EXPECT_NEAR(induction[kUniform], (1.0 / 4 + 1.0 / 5 + 1.0 / 6) / 3, 1e-6);
 }
 
-// With only the last queries, as in a step: their positions count from the end.
+// With only the newest queries, as in a step, positions count from the end.
 TEST(HeadStatistics, QueriesAreTheNewestTokens) {
   const std::vector<float> weights{0.1F, 0.2F, 0.7F, 0.0F, 0.4F, 0.3F, 0.2F, 0.1F};
   std::array<float, 1> previous{}, first{};

@@ -1,4 +1,4 @@
-// Multi-head latent attention: both forms compared with the oracle on keys and values in double.
+// Compares both forms of multi-head latent attention with the oracle on keys and values in double.
 #include "multihead/latent_attention.h"
 
 #include <gtest/gtest.h>
@@ -55,8 +55,8 @@ struct Latent {
             .w_uk = {w_uk.data(), {s.heads, s.nope, s.rank}},
             .w_uv = {w_uv.data(), {s.heads, s.value, s.rank}}};
   }
-  // The same with both matrices as views of kv_b_proj: for each head the rows of W_UK, then those
-  // of W_UV.
+  // Returns inputs with both matrices as views of kv_b_proj: for each head the rows of W_UK, then
+  // the rows of W_UV.
   LatentAttentionInputs inputs_of_kv_b_proj() {
     kv_b_proj.clear();
     for (int64_t h = 0; h < s.heads; ++h) {
@@ -74,7 +74,7 @@ struct Latent {
   Dims lse_shape() const { return {s.batch, s.heads, s.queries}; }
   Dims weights_shape() const { return {s.batch, s.heads, s.queries, s.keys}; }
 
-  // The first key columns of a row: W c, which is exact.
+  // Computes the first key columns of a row, W c, exactly.
   static void multiply(const float* matrix, const float* c, int64_t rows, int64_t rank, float* to) {
     for (int64_t row = 0; row < rows; ++row) {
       double sum = 0;
@@ -128,7 +128,7 @@ void expect_equals_oracle(Latent& m, const AttentionOptions& options) {
                            m.context);
       ASSERT_TRUE(status.ok()) << status.message();
       SCOPED_TRACE(form == LatentForm::kExpanded ? "expanded" : "absorbed");
-      // Scores up to about 10 and values up to about 5.
+      // Tolerance for scores up to about 10 and values up to about 5.
       EXPECT_LE(largest_difference(out, expected.out), 2e-5);
       EXPECT_LE(largest_difference(lse, expected.lse), 1e-5);
       EXPECT_LE(largest_difference(weights, expected.weights), 5e-6);

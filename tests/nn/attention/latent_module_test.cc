@@ -1,5 +1,5 @@
-// Latent attention as an option of the module: forward() compared with the definition in double,
-// step() (absorbed form) with forward() (expanded form), and invalid calls.
+// Latent attention as an option of the module: compares forward() with the definition in double,
+// and step() (absorbed form) with forward() (expanded form). Also: invalid calls.
 #include "nn/attention/latent_module.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ using testing::sixteenths;
 constexpr double kTolerance = 2e-5;
 constexpr float kUntouched = 42.0F;
 
-// A small configuration like DeepSeek's: head_dim = 6 + 4.
+// A small configuration with DeepSeek's structure: head_dim = 6 + 4.
 MultiHeadAttentionConfig small() {
   return {.embed_dim = 12,
           .num_heads = 3,
@@ -140,7 +140,8 @@ std::vector<double> part(const std::vector<double>& x, int64_t first, int64_t co
   return {x.begin() + first, x.begin() + first + count};
 }
 
-// One batch entry by definition: query i and key i are at position i; `sees` tells visible pairs.
+// One batch entry by definition: query i and key i are at position i; `sees` returns true for
+// visible pairs.
 struct Expected {
   std::vector<double> out, weights;  // (N_q, out_dim), (H, N_q, N_k)
 };
@@ -272,7 +273,7 @@ TEST(LatentModule, ForwardEqualsItsDefinition) {
   }
 }
 
-// Steps through one sequence, causally.
+// Steps through one causal sequence.
 struct Steps : Latent {
   int64_t batch = 2, tokens = 11;
   std::vector<float> x;

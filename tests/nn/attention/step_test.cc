@@ -1,4 +1,4 @@
-// step() over a cache, token by token: equals the rows of one causal forward pass.
+// Compares step() over a cache, token by token, with the rows of one causal forward pass.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -196,7 +196,7 @@ TEST(ModuleStep, RefusesAndChangesNothing) {
   ASSERT_TRUE(s.step(3, 1, cache, out).ok());
 }
 
-// Keys and values of other weights are no past of these.
+// A cache with keys and values of other weights is refused.
 TEST(ModuleStep, RefusesTokensOfEarlierWeights) {
   Steps s({.embed_dim = 12, .num_heads = 3}, 3);
   MultiHeadAttentionCache cache;
@@ -212,13 +212,13 @@ TEST(ModuleStep, RefusesTokensOfEarlierWeights) {
   EXPECT_EQ(status.argument(), "cache") << status.message();
   EXPECT_EQ(cache.length(), 3);
   EXPECT_EQ(out, untouched);
-  // A copy that still has the earlier weights goes on.
+  // A copy with the earlier weights can continue.
   const Dims one{2, 1, 12};
   EXPECT_TRUE(before
                   .step({s.x.data(), one}, {}, {.out = {out.data(), one}}, cache, nullptr,
                         s.context)
                   .ok());
-  // Without tokens it is a cache for any weights of its module.
+  // An empty cache serves any weights of its module.
   ASSERT_TRUE(cache.truncate(0).ok());
   ASSERT_TRUE(s.step(0, 12, cache, out).ok());
   s.expect_one_pass(out);

@@ -1,4 +1,4 @@
-// The trace of a module: names, shapes, and that each step follows from the steps before.
+// The trace of a module: names, shapes, and that each step follows from earlier steps.
 #include "nn/attention/tracer.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST(Trace, RecordsWhatIsWantedAndChangesNothing) {
   const std::vector<float> out = m.run(nullptr, true);
   Trace all;
   EXPECT_EQ(m.run(&all, true), out);
-  // All steps except those of latent attention.
+  // Latent attention's four steps are missing.
   EXPECT_EQ(all.steps.size(), trace_names().size() - 4);
   for (const auto& [name, shape, values] : all.steps) {
     Trace one{.wanted = {name}};
@@ -128,7 +128,7 @@ TEST(Trace, OfMoreThanAMemoryHoldsIsAnError) {
 }
 #endif
 
-// As an article demonstrates, the sum of z_h W_O^h over all heads is the output.
+// The sum of z_h W_O^h over all heads is the output.
 TEST(Trace, PerHeadOutputsAddUpToTheOutput) {
   Traced m({.embed_dim = 24, .num_heads = 3});
   const std::vector<float> factors{1.0F, 0.0F, 2.0F};
@@ -172,7 +172,7 @@ TEST(Trace, IsConsistent) {
                  static_cast<double>(k[(head * 5 + j) * 8 + d]);
         }
         EXPECT_NEAR(scores[cell], dot, 1e-5);
-        // Divided by the square root of head_dim, not of embed_dim.
+        // The divisor is the square root of head_dim, not of embed_dim.
         EXPECT_NEAR(scaled[cell], dot / std::sqrt(8.0), 1e-5);
         if (j <= i) {
           EXPECT_EQ(masked[cell], scaled[cell]);

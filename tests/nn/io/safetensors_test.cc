@@ -133,7 +133,7 @@ TEST(Safetensors, ErrorsShowWordsOfTheFileInPrintableForm) {
     EXPECT_NE(status.message().find("x\\u000a\\u202eyyy"), std::string::npos);
     EXPECT_LT(status.message().size(), 500U);
   }
-  // Data of F32 at an odd address, which is no error before views are made.
+  // F32 data at an odd address, which is valid until views are made.
   Safetensors tensors;
   const std::string odd =
       R"({"a":)" + entry("[1]", "[0,1]", "U8") + "," + bad + ":" + entry("[1]", "[1,5]") + "}";
@@ -143,7 +143,7 @@ TEST(Safetensors, ErrorsShowWordsOfTheFileInPrintableForm) {
 }
 
 TEST(Safetensors, RoundTripsEveryFloatingPointType) {
-  // Numbers that all three types represent, one of them infinite; (2, 3), column-major.
+  // Numbers that all three types represent, including an infinity; (2, 3), column-major.
   const std::vector<float> values{1.0F, -0.5F, 0.0F, 96.0F, -INFINITY, 0.125F};
   StateDict dict;
   dict["a.turned"] = ConstTensor(values.data(), {2, 3}, {1, 2});
@@ -247,7 +247,7 @@ TEST(Safetensors, StateDictHoldsFloatingPointAlone) {
   EXPECT_EQ(testing::element(dict.at("d"), 0), -0x1p-140F);
 }
 
-// Like the reader of the format's authors.
+// Unknown fields are ignored, as in the reader by the format's authors.
 TEST(Safetensors, PassesOverFieldsOfTheFuture) {
   Safetensors tensors;
   const Status status = Safetensors::parse(
@@ -311,7 +311,7 @@ TEST(Safetensors, RefusesToWriteWhatCannotBeRead) {
             "no/such/file");
 }
 
-// Found with the address sanitizer: each of these once wrote beyond the file's bytes.
+// Shapes found with the address sanitizer: each of them once wrote beyond the file's bytes.
 TEST(Safetensors, RefusesToWriteShapesThatAreNone) {
   const std::vector<float> values(16);
   std::vector<std::byte> bytes{std::byte{7}};
@@ -368,7 +368,7 @@ TEST(Safetensors, WritesEveryNameThatIsUtf8) {
   }
 }
 
-// A loop over the first extent would run almost forever.
+// Without this check, a loop over the first extent would run almost forever.
 TEST(Safetensors, WritesNothingOfTensorsWithoutElements) {
   std::vector<std::byte> bytes;
   const Dims shape{1LL << 56, 0};
@@ -393,7 +393,8 @@ TEST(Safetensors, NamesWhatIsNotAligned) {
   EXPECT_TRUE(dict.empty());
 }
 
-// Every truncation and every changed byte of a small file: refused or read, never beyond its end.
+// Every truncation and every changed byte of a small file is refused or read, but never beyond its
+// end.
 TEST(Safetensors, SurvivesAnyDamage) {
   const std::vector<float> values(6, 1.0F);
   std::vector<std::byte> bytes;

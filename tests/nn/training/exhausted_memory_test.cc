@@ -1,4 +1,4 @@
-// Gradients and training while memory fails at its n-th request.
+// Gradients and training while the n-th memory request fails.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -98,7 +98,7 @@ TEST(ExhaustedMemory, ModulesKeepActivationsAndDifferentiate) {
   }
 }
 
-// A small model, with everything that takes memory in a step.
+// A small model with every option that takes memory in a step.
 struct Model {
   Transformer model;
   Trainer trainer;

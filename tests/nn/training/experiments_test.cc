@@ -59,7 +59,7 @@ uint64_t hash_of(ExperimentKind kind, uint64_t seed) {
 bool is_vowel(int32_t token) { return token >= 16 && token < 20; }
 bool is_star(int32_t token) { return token >= 20; }
 
-// The last token up to `position` that is of a kind, or -1.
+// Returns the last token of a kind up to `position`, or -1.
 template <class Is>
 int32_t latest(const std::vector<int32_t>& tokens, size_t position, Is&& is) {
   for (size_t t = position + 1; t-- > 0;) {
@@ -120,7 +120,7 @@ TEST(Experiments, InductionRepeatsDistinctTokens) {
       ASSERT_GE(tokens[t], 0);
       ASSERT_LT(tokens[t], 32);
       if (t >= period) EXPECT_EQ(tokens[t], tokens[t - period]);
-      // The next token, which for the last position is the one that would follow.
+      // The target is the next token; for the last position, the token that would follow.
       EXPECT_EQ(targets[t], t < period ? -1 : tokens[t + 1 - period]);
     }
   }
@@ -157,7 +157,7 @@ TEST(Experiments, EverySequenceIsItsOwn) {
   }
 }
 
-// The weights of a row are the numbers of their keys, so that a sum tells which keys were added.
+// Row weights are the numbers of their keys, so that a sum tells which keys were added.
 TEST(Experiments, PatternsAskForTheKeysThatAnswer) {
   std::array<float, kLength> weights{};
   for (size_t key = 0; key < kLength; ++key) weights[key] = static_cast<float>(key);
@@ -194,7 +194,7 @@ Experiment created(const ExperimentOptions& options) {
   return experiment;
 }
 
-// The losses of the next steps.
+// Returns the losses of the next steps.
 std::vector<double> train(Experiment& experiment, int64_t steps, Context& context) {
   std::vector<double> losses;
   for (int64_t i = 0; i < steps; ++i) {
@@ -219,7 +219,7 @@ TEST(Experiments, TheLossFalls) {
   for (const ExperimentKind kind : {ExperimentKind::kFourJobs, ExperimentKind::kInduction}) {
     Experiment experiment = created({.kind = kind, .steps = 60, .batch = 8});
     const Evaluation before = evaluated(experiment, {.sequences = 16}, context);
-    // Chance: all logits are alike.
+    // Chance level: all logits are equal.
     EXPECT_NEAR(before.loss, std::log(kind == ExperimentKind::kFourJobs ? 24.0 : 32.0), 0.5);
     EXPECT_FALSE(experiment.finished());
     const std::vector<double> losses = train(experiment, 60, context);
@@ -231,13 +231,13 @@ TEST(Experiments, TheLossFalls) {
   }
 }
 
-// bindings/test/experiment.test.ts expects the same of JavaScript.
+// Expected values, shared with bindings/test/experiment.test.ts.
 TEST(Experiments, TheSameSeedGivesTheSameNumbersInEveryBuild) {
   const struct {
     ExperimentOptions options;
-    uint64_t held_out;  // the hash of sequences 3 to 6
+    uint64_t held_out;  // hash of sequences 3 to 6
     std::vector<double> losses;
-    double loss;  // after these steps, of 32 held-out sequences
+    double loss;  // after these steps, on 32 held-out sequences
   } runs[] = {{{.kind = ExperimentKind::kFourJobs, .seed = 1},
                0xc7ac0ec89a53ca9cU,
                {3.265669, 3.248696, 3.231584, 3.197686, 3.113999},
@@ -313,7 +313,7 @@ TEST(Experiments, EvaluationAddsUp) {
   EXPECT_LT(all.head_of_pattern[0], 4);
   EXPECT_GE(all.head_of_pattern[1], 4);
   ASSERT_EQ(all.muted_accuracy.size(), 2U * 4);
-  // A row of the table is what the same factors give by themselves.
+  // Each row of the table equals an evaluation with the same head_scales.
   std::vector<float> scales(8, 1.0F);
   scales[5] = 0.0F;
   const Evaluation muted =

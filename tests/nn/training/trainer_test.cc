@@ -1,5 +1,5 @@
-// Training: compared with the optimisers' definitions on gradients by backward(); schedules;
-// accumulation; dropout; checkpoints; losses and gradients that are not finite; invalid calls.
+// Compares training with the optimizers' definitions on gradients by backward(). Also: schedules,
+// accumulation, dropout, checkpoints, losses and gradients that are not finite, invalid calls.
 #include "multihead/training.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ struct Batch {
   std::vector<int32_t> tokens, targets;
 };
 
-// The target is the token before; the first position does not count.
+// The target is the previous token; the first position does not count.
 Batch batch_of(uint64_t seed) {
   Random random(seed);
   Batch batch;
@@ -265,7 +265,7 @@ TEST(Trainer, AResumedTrainingHasTheSameBits) {
   std::filesystem::remove(path);
 }
 
-// A dict has views: all of them show the training as it is when they are read.
+// State dicts hold views: they show the training's state at the time of reading.
 TEST(Trainer, ADictShowsTheStateOfItsParameters) {
   Context context(1);
   const Transformer model = model_of(small_config());
@@ -289,7 +289,7 @@ TEST(Trainer, ADictShowsTheStateOfItsParameters) {
   EXPECT_EQ(static_cast<const float*>(of_other.at("trainer.state").data)[0], 3.0F);
 }
 
-// Caches and activations of parameters that an update has changed.
+// Caches and activations are refused after an update has changed their parameters.
 TEST(Trainer, AnUpdateEndsCachesAndActivations) {
   Context context(1);
   const Transformer model = model_of(small_config());
@@ -341,7 +341,7 @@ TEST(Trainer, RefusesCheckpointsThatDoNotFit) {
   EXPECT_EQ(trainer.load(path).code(), StatusCode::kFormat);
   EXPECT_EQ(trainer.save("/nonexistent-directory/x").code(), StatusCode::kFormat);
 #if !defined(__EMSCRIPTEN__)
-  // A device stays what it is; here a link to one would be replaced.
+  // Refuses a device; here, a link to a device would be replaced.
   std::filesystem::create_symlink("/dev/null", path);
   EXPECT_NE(trainer.save(path).message().find("got a device"), std::string::npos);
   EXPECT_TRUE(std::filesystem::is_symlink(path));

@@ -1,5 +1,5 @@
-// A transformer's backward: compared with finite differences of its logits for every parameter;
-// activations kept and recomputed; threads; initialisation; invalid calls.
+// Compares a transformer's backward with finite differences of its logits for every parameter.
+// Also: activations kept and recomputed, threads, initialization, invalid calls.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ using testing::dot;
 using testing::Random;
 using testing::random_direction;
 
-// A model whose parameters a test can change: it is loaded again from `dict`.
+// A model with parameters that a test can change: it is loaded again from `dict`.
 struct Model {
   TransformerConfig config;
   Transformer model;
@@ -71,7 +71,7 @@ TransformerConfig random_config(Random& random, bool gpt2) {
   config.block.norm = random.pick({Norm::kNone, Norm::kLayerNorm, Norm::kRmsNorm});
   config.block.norm_first = random.chance(0.6);
   config.block.norm_affine = random.chance(0.7);
-  config.block.norm_eps = 0.5F;  // with less, rows near 0 have no slope
+  config.block.norm_eps = 0.5F;  // if smaller, rows near 0 have no slope
   if (random.chance(0.4)) config.block.residual_dropout = 0.3F;
   if (random.chance(0.3)) config.embedding_dropout = 0.3F;
   config.num_layers = random.integer(0, 3);
@@ -104,7 +104,7 @@ TEST(TransformerBackward, EqualsTheSlopeOfTheLogits) {
     options.training = true;
     options.dropout_seed = seed;
     std::vector<float> scales;
-    if (random.chance(0.3)) {  // of every head of every layer
+    if (random.chance(0.3)) {  // for every head of every layer
       scales = random.floats(c.num_layers * c.block.attention.num_heads);
       if (c.num_layers > 0) options.heads.head_scales = scales;
     }
@@ -159,7 +159,7 @@ TEST(TransformerBackward, EqualsTheSlopeOfTheLogits) {
   }
 }
 
-// One block alone has the gradients that it has in a model of one layer.
+// A single block has the same gradients as in a model of one layer.
 TEST(TransformerBlockBackward, EqualsThatOfAModelsLayer) {
   Context context(1);
   for (const uint64_t seed : testing::random_seeds(40)) {
@@ -255,7 +255,7 @@ TEST(TransformerBlockBackward, RefusesInvalidCallsAndWritesNothing) {
   EXPECT_EQ(argument(shape, shape, shape, kept, all), "");
 }
 
-// Parameters that were loaded later may lie where the earlier ones did.
+// New parameters may be at the same address as earlier ones.
 TEST(TransformerBackward, RefusesActivationsOfEarlierParameters) {
   Random random(1);
   Context context(1);
@@ -403,7 +403,7 @@ TEST(TransformerBackward, RefusesInvalidCallsAndWritesNothing) {
             "embedding_dropout");
 }
 
-// One pass forward and back of a model: how many products of tiles each took, and the gradients.
+// One forward and backward of a model: the number of tile products of each, and the gradients.
 struct Bf16Run {
   int64_t forward, backward;
   std::vector<float> gradients;
@@ -443,8 +443,8 @@ Bf16Run run_with_tiles(const TransformerConfig& config, Precision precision) {
   return run;
 }
 
-// Each product of 64 rows with a matrix of 32 x 32 is two blocks of tiles, its backward three: two
-// of d_x, one of d_weight.
+// Each product of 64 rows with a 32 x 32 matrix is two blocks of tiles; its backward is three: two
+// for d_x, one for d_weight.
 TEST(TransformerBackward, MultipliesBf16ByAllMatrices) {
   TransformerConfig config;
   config.block.attention.num_heads = 1;

@@ -1,5 +1,5 @@
-// Transformers compared with their definition in double: a GPT-2 with GPT-2's names, post-norm and
-// gated blocks; generation token by token; invalid calls.
+// Compares transformers with their definition in double: a GPT-2 with GPT-2's names, post-norm and
+// gated blocks. Also: generation token by token, invalid calls.
 #include "multihead/transformer.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,8 @@ struct Weights {
     return static_cast<double>(values.at(name)[static_cast<size_t>(index)]);
   }
 
-  // Rows of `in` times an (out, in) matrix, or with conv1d an (in, out) one, plus the bias, if any.
+  // Rows of `in` times an (out, in) matrix, or an (in, out) matrix if `conv1d`, plus the bias if
+  // there is one.
   Rows linear(const Rows& x, const std::string& name, int64_t in, int64_t out, bool conv1d) const {
     Rows y;
     const bool biased = values.contains(name + ".bias");
@@ -194,7 +195,7 @@ TEST(Transformer, Gpt2EqualsItsDefinition) {
           .ok());
   EXPECT_LE(largest_difference(logits, expected), 2e-5);
 
-  // Two sequences at once, and the names of a checkpoint with lm_head.
+  // Two sequences at once, with the names of a checkpoint that has lm_head.
   Gpt2 prefixed("transformer.");
   std::vector<int32_t> both = tokens;
   both.insert(both.end(), {10, 0, 7, 7, 8, 2, 1, 0});
@@ -230,7 +231,7 @@ TEST(Transformer, GeneratesTokenByToken) {
   EXPECT_EQ(gpt2.model.step(tokens, {}, {}, small, gpt2.context).argument(), "tokens");
   EXPECT_EQ(small.length(), 0);
   EXPECT_GE(small.bytes(), int64_t{2} * 2 * 4 * Gpt2::kWidth * 4);
-  // The model has nine positions, of which eight are used.
+  // Eight of the model's nine positions are used.
   EXPECT_EQ(step(0, 2).argument(), "tokens");
   EXPECT_EQ(cache.length(), 8);
   ASSERT_TRUE(step(0, 1).ok());
@@ -359,7 +360,7 @@ TEST(Transformer, NamesWhatIsWrongInEveryLayer) {
             "h.0.mlp.c_fc.weight (20, 12) instead of (12, 20)");
   StateDict dict;
   ASSERT_TRUE(gpt2.model.state_dict(dict).ok());
-  // Without the buffers. The dict loads again, with transposed matrices.
+  // The dict has no buffers. It loads again, with transposed matrices.
   EXPECT_EQ(dict.size(), gpt2.weights.dict.size() - 4);
   Gpt2 again;
   ASSERT_TRUE(again.model.load_state_dict(dict, ParameterNames::kGpt2).ok());
@@ -395,7 +396,7 @@ TEST(Transformer, CopiesShareTheParametersUntilOneLoadsOthers) {
   };
   const std::vector<float> before = logits(model);
   EXPECT_EQ(logits(copy), before);
-  // A cache of the one serves the other.
+  // Both models can use the cache.
   TransformerCache cache;
   ASSERT_TRUE(model.create_cache({.capacity = 3}, cache).ok());
   std::vector<float> stepped(15);

@@ -1,4 +1,4 @@
-// The backward kernel's block of query rows: its scratch memory, and how it loads Q, K, V and
+// A block of query rows in the backward kernel: its scratch memory, and the loading of Q, K, V and
 // d_out.
 #if defined(MULTIHEAD_CPU_ATTENTION_BACKWARD_BACKWARD_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_BACKWARD_BACKWARD_BLOCK_INL_H_
@@ -27,8 +27,8 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The layout of a job's scratch memory. Rows are padded with zeros to whole vectors: key_lanes is
-// the padded d_k, value_lanes the padded d_v.
+// Layout of a job's scratch memory. Rows are padded with zeros to whole vectors: key_lanes is the
+// padded d_k, value_lanes the padded d_v.
 struct BackwardScratch {
   float* d_keys;            // [key of the chunk][key_lanes]
   float* d_values;          // [key of the chunk][value_lanes]
@@ -36,19 +36,19 @@ struct BackwardScratch {
   float* queries;           // [row][key_lanes]
   float* d_out;             // [row][value_lanes]
   float* d_out_transposed;  // [strip][d_v][score_lanes()]
-  float* weights;           // [key of the block][row], first the scores
-  float* d_scores;          // [key of the block][row], first the gradients of the weights
-  float* d_cap;             // [key of the block][row] derivative of the soft cap, if there is one
-  float* keys;    // [key of the block][key_lanes], where K is not dense floats in whole vectors
-  float* values;  // [key of the block][d_v], where V is not dense floats
-  int32_t* first_row;  // [key of the block] rows that see it
-  int32_t* last_row;   // [key of the block] their end
+  float* weights;           // [key of the block][row] scores, then weights
+  float* d_scores;          // [key of the block][row] gradients of the weights, then of the scores
+  float* d_cap;             // [key of the block][row] derivative of the soft cap, if given
+  float* keys;         // [key of the block][key_lanes], unless K is dense floats in whole vectors
+  float* values;       // [key of the block][d_v], unless V is dense floats
+  int32_t* first_row;  // [key of the block] first row that sees the key
+  int32_t* last_row;   // [key of the block] end of the rows that see the key
   float* delta;        // [row]
   float* reference;    // [row]
-  void* block;         // of the QueryBlock
+  void* block;         // scratch of the QueryBlock
   uint64_t bytes;
   size_t key_lanes, value_lanes;
-  size_t row_lanes;  // from key to key of a tile
+  size_t row_lanes;  // floats from one key of a tile to the next
 };
 
 inline BackwardScratch lay_out_backward(const BackwardParams& params, const BackwardGeometry& g,
@@ -85,14 +85,14 @@ inline BackwardScratch lay_out_backward(const BackwardParams& params, const Back
   return s;
 }
 
-// A block of keys and its values.
+// A block of keys and their values.
 struct BackwardKeys {
   rules::KeyRange range;
-  const float* k;  // rows of whole vectors
+  const float* k;  // rows padded to whole vectors
   ptrdiff_t k_stride;
   const float* v;
   ptrdiff_t v_stride;
-  bool finite;  // whether every number of K is
+  bool finite;  // true if every number of K is finite
 };
 
 template <class D>
@@ -123,7 +123,7 @@ struct BackwardBlock {
   bool rows_are_finite = true;
 };
 
-// Loads the rows of Q and of d_out, row by row and transposed.
+// Loads the rows of Q and of d_out; d_out also transposed.
 inline void load_backward_rows(BackwardBlock& block) {
   QueryBlock<F32Products>& b = block.b;
   const BackwardScratch& s = block.s;

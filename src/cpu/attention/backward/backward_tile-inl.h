@@ -1,5 +1,5 @@
-// A block of query rows against a block of keys: computes the weights and the gradients of the
-// scores, and adds to the gradients of K, V, Q and the bias.
+// Backward of a block of query rows against a block of keys: computes the weights and the gradients
+// of the scores, and adds to the gradients of K, V, Q and the bias.
 #if defined(MULTIHEAD_CPU_ATTENTION_BACKWARD_BACKWARD_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_BACKWARD_BACKWARD_TILE_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_BACKWARD_BACKWARD_TILE_INL_H_
@@ -25,7 +25,7 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The lanes of a panel in the tile whose memory begins at `first`.
+// Returns the lanes of a panel in the tile at `first`.
 inline ScoreTile panel_tile(const BackwardBlock& block, const Panel& panel, float* first,
                             const rules::KeyRange& keys) {
   return {.scores = first + panel.lane,
@@ -36,7 +36,7 @@ inline ScoreTile panel_tile(const BackwardBlock& block, const Panel& panel, floa
           .rows = panel.rows};
 }
 
-// 1 - (s / cap)^2, where s is a capped score.
+// Writes the cap's derivative 1 - (s / cap)^2 for capped scores s.
 template <class D>
 HWY_NOINLINE void derive_cap(D d, const ScoreTile& capped, float cap, float* HWY_RESTRICT to) {
   const auto inverse = hn::Set(d, 1.0F / cap);
@@ -49,8 +49,9 @@ HWY_NOINLINE void derive_cap(D d, const ScoreTile& capped, float cap, float* HWY
   }
 }
 
-// Scores become weights w = exp(factor * (score - reference)), and gradients g of the weights
-// become those of the scores, w * (g - delta). Both are 0 where the score is -inf.
+// Replaces scores by weights P = exp(factor * (score - reference)), and gradients dP of the weights
+// by dS = P * (dP - delta), the gradients of the scores (FlashAttention-2, arXiv:2307.08691). Both
+// are 0 where the score is -inf.
 template <class D>
 HWY_NOINLINE void differentiate_softmax(D d, const ScoreTile& scores, float* HWY_RESTRICT gradients,
                                         const VisibleEnds& visible_end, const SoftmaxFactor& factor,
@@ -91,8 +92,8 @@ HWY_NOINLINE void differentiate_softmax(D d, const ScoreTile& scores, float* HWY
   }
 }
 
-// Calls visit(first vector, vectors, from, to) for rectangles of a tile that together cover every
-// key that each vector of the panel sees.
+// Calls visit(first vector, vectors, from, to) for rectangles of a tile that cover every key
+// visible to each vector of the panel.
 template <class Visit>
 HWY_INLINE void for_visible_parts(size_t vectors, const VisibleEnds& visible_end,
                                   const Visit& visit) {
@@ -101,14 +102,14 @@ HWY_INLINE void for_visible_parts(size_t vectors, const VisibleEnds& visible_end
   }
 }
 
-// The products of the backward are not inlined: in one function with all else, they take 1.3 times
-// as long with simd128 in Node 20, probably because sums of tiles are spilled.
+// Not inlined: in one function with the rest of the kernel, the products take 1.3 times as long
+// with simd128 in Node 20, probably because sums of tiles are spilled.
 HWY_NOINLINE inline void multiply_scores(const Product<>& p, size_t keys, size_t vecs) {
   product<ALayout::kRowMajor, F32Arithmetic, TileSize::kScoreVecs>(
       DF(), p, keys, vecs, [&](size_t, size_t) HWY_ATTR { return p.depth; });
 }
 
-// C is a row for each key; the rows of B that a key needs begin and end as `s` says.
+// C has a row for each key. s.first_row and s.last_row give the rows of B that see the key.
 HWY_NOINLINE inline void add_to_keys(const BackwardScratch& s, const Product<>& p, size_t keys,
                                      size_t vecs) {
   product<ALayout::kRowMajor>(DF(), p, keys, vecs, [&](size_t key, size_t tile_keys) HWY_ATTR {
@@ -118,7 +119,7 @@ HWY_NOINLINE inline void add_to_keys(const BackwardScratch& s, const Product<>& 
   });
 }
 
-// C is a row for each query; query i sees the keys first_key .. last_key[i] - 1.
+// C has a row for each query. Query i sees the keys first_key .. last_key[i] - 1.
 HWY_NOINLINE inline void add_to_queries(const Product<>& p, size_t rows, size_t vecs,
                                         const int32_t* last_key, int64_t first_key) {
   product<ALayout::kColMajor>(DF(), p, rows, vecs, [&](size_t row, size_t tile_rows) HWY_ATTR {
@@ -192,8 +193,7 @@ inline void add_to_bias(const BackwardBlock& block, size_t first_row, size_t las
   }
 }
 
-// Multiplies the gradients of capped scores by the cap's derivative, which gives those of raw
-// scores.
+// Multiplies gradients of capped scores by the cap's derivative, to get gradients of raw scores.
 inline void differentiate_cap(const BackwardBlock& block, const Panel& panel,
                               const rules::KeyRange& keys) {
   const DF d;
@@ -203,7 +203,7 @@ inline void differentiate_cap(const BackwardBlock& block, const Panel& panel,
     for (size_t lane = 0; lane < tile.lanes; lane += hn::Lanes(d)) {
       const size_t at = key * tile.stride + lane;
       const auto gradient = hn::LoadU(d, tile.scores + at);
-      // The derivative of a hidden score may be NaN, but its gradient is 0.
+      // The derivative at a hidden score may be NaN, so a gradient of 0 stays 0.
       const auto product = hn::Mul(gradient, hn::LoadU(d, d_cap + at));
       hn::StoreU(hn::IfThenZeroElse(hn::Eq(gradient, hn::Zero(d)), product), d, tile.scores + at);
     }
@@ -211,14 +211,14 @@ inline void differentiate_cap(const BackwardBlock& block, const Panel& panel,
 }
 
 // Adds the products of rows first_row .. last_row - 1 with the keys to d_keys, d_values and
-// d_queries, to those of them that are asked for.
+// d_queries; skips gradients that the caller did not request.
 inline void add_products_of_tile(BackwardBlock& block, size_t first_row, size_t last_row,
                                  const BackwardKeys& keys, float* d_keys, float* d_values) {
   const QueryBlock<F32Products>& b = block.b;
   const BackwardScratch& s = block.s;
   const auto count = static_cast<size_t>(keys.range.last - keys.range.first);
   const size_t rows = last_row - first_row;
-  // The range of rows that see a key. Both of its ends rise with the key.
+  // Find the rows that see each key: both ends of this range rise with the key.
   for (size_t key = 0, first = 0, last = 0; key < count; ++key) {
     const int64_t at = keys.range.first + static_cast<int64_t>(key);
     while (first < rows && b.s.last_key[first_row + first] <= at) ++first;
@@ -251,8 +251,9 @@ inline void add_products_of_tile(BackwardBlock& block, size_t first_row, size_t 
   add_to_queries(p, rows, block.s.key_lanes / b.vector, b.s.last_key + first_row, keys.range.first);
 }
 
-// The same for visible pairs alone, one by one. Needed where Q, K or d_out holds NaN or infinities:
-// a product would multiply them by the weight 0 of a hidden pair, which gives NaN.
+// Adds the products of visible pairs only, one by one. Needed if Q, K or d_out holds NaN or
+// infinities: a matrix product would multiply them by the weight 0 of a hidden pair, which gives
+// NaN.
 inline void add_visible_pairs(BackwardBlock& block, size_t first_row, size_t last_row,
                               const BackwardKeys& keys, float* d_keys, float* d_values) {
   const QueryBlock<F32Products>& b = block.b;
@@ -278,11 +279,11 @@ inline void add_visible_pairs(BackwardBlock& block, size_t first_row, size_t las
   }
 }
 
-// Adds what the rows of the block contribute with the keys of `range`. The chunk begins at
+// Adds the contributions of the block's rows and the keys of `range`. The chunk begins at
 // chunk_begin.
 inline void backward_tile(BackwardBlock& block, const rules::KeyRange& range, int64_t chunk_begin) {
   QueryBlock<F32Products>& b = block.b;
-  // Visible ranges rise with the row, so the panels that see any of the keys are neighbours.
+  // Visible ranges rise with the row, so the panels that see any of the keys are adjacent.
   size_t first_row = b.rows, last_row = 0;
   for (const Panel& panel : b.panels()) {
     if (intersection(range, panel.keys).empty()) continue;

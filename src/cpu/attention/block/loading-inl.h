@@ -1,4 +1,4 @@
-// Loads Q, K and V in the form that the products read, and prefetches the next job's operands.
+// Loads Q, K and V in the layout that the products read, and prefetches the next job's operands.
 #if defined(MULTIHEAD_CPU_ATTENTION_BLOCK_LOADING_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_BLOCK_LOADING_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_BLOCK_LOADING_INL_H_
@@ -21,8 +21,8 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Loads Q of a panel when it is first needed. Reading Q of a whole block at once would delay the
-// products.
+// Loads Q of a panel just before its first use. Loading Q of the whole block at once would delay
+// the products.
 template <class Products>
 void transpose_queries(QueryBlock<Products>& b, Panel& panel) {
   using Key = typename Products::Key;
@@ -77,7 +77,7 @@ Values load_values(const QueryBlock<Products>& b, int64_t first, size_t count) {
   }
 }
 
-// Calls visit(KeyBlock) for the blocks of `keys`, in order.
+// Calls visit(KeyBlock) for each key block of `keys`, in order.
 template <class Products, class Visit>
 HWY_INLINE void for_key_blocks(const QueryBlock<Products>& b, const rules::KeyRange& keys,
                                const Visit& visit) {
@@ -90,8 +90,8 @@ HWY_INLINE void for_key_blocks(const QueryBlock<Products>& b, const rules::KeyRa
   }
 }
 
-// Prefetches this block's output rows and the next job's first operands, a few cache lines before
-// each tile of this block.
+// Plans prefetches of this block's output rows and of the next job's first operands: a few cache
+// lines before each tile of this block.
 template <class Products>
 void prefetch_next(QueryBlock<Products>& b, const BlockJob* next) {
   const AttentionParams& p = b.p;
@@ -123,8 +123,8 @@ void prefetch_next(QueryBlock<Products>& b, const BlockJob* next) {
       b.prefetched.add(p.v, keys);
     }
   }
-  // Half of the lines during each product, as both take about the same time. 32 lines at once, more
-  // than a core can have in flight, lost 1 % of bert.
+  // Prefetch half of the lines during each of the two products, which take about the same time.
+  // Prefetching 32 lines at once, more than a core can have in flight, cost 1 % of bert's speed.
   const auto lines_per_tile = [&](size_t tiles) {
     return (b.prefetched.lines() / 2 + tiles) / std::max<size_t>(tiles, 1);
   };

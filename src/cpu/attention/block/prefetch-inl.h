@@ -1,4 +1,4 @@
-// Prefetching rows, a few cache lines at a time.
+// Prefetches rows, a few cache lines at a time.
 #if defined(MULTIHEAD_CPU_ATTENTION_BLOCK_PREFETCH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_BLOCK_PREFETCH_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_BLOCK_PREFETCH_INL_H_
@@ -23,8 +23,8 @@ constexpr size_t kCacheLine = 64;
 // WebAssembly has no prefetch.
 inline constexpr bool kPrefetches = !HWY_ARCH_WASM;
 
-// Into the second-level cache: then memory limits prefetches, not the few misses that the
-// first-level cache can have at a time.
+// Prefetches into the second-level cache. The number of outstanding prefetches is then limited by
+// memory, not by the few misses that the first-level cache can have in flight.
 HWY_INLINE void prefetch(const char* at) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
   __builtin_prefetch(at, 0, 2);
@@ -33,11 +33,12 @@ HWY_INLINE void prefetch(const char* at) {
 #endif
 }
 
-// Prefetches listed rows in the order of memory. If prefetches or loads jump between rows, the
-// hardware prefetchers do not help (reading four rows in turns: 10 GB/s instead of 26).
+// Prefetches listed rows in the order of memory. Hardware prefetchers fail if prefetches or loads
+// jump between rows (alternating between four rows: 10 GB/s instead of 26).
 class PrefetchedList {
  public:
-  // The list must have one row more than is prefetched. Null prefetches nothing.
+  // The list must have one entry after the last prefetched row. If `rows` is null, nothing is
+  // prefetched.
   HWY_INLINE PrefetchedList(const char* const* rows, size_t row_bytes)
       : rows_(rows), bytes_(row_bytes), row_(rows == nullptr ? nullptr : *rows) {}
 
@@ -57,13 +58,13 @@ class PrefetchedList {
   const char* row_;
 };
 
-// Rows that will be needed later. ask() prefetches a few of their cache lines and is called between
-// tiles: prefetching all lines at once would make them wait for each other, and the products for
-// them.
+// Rows that will be needed later. Each ask(), called between tiles, prefetches a few of their cache
+// lines: prefetching all lines at once would make the prefetches wait for each other, and the
+// products for the prefetches.
 class PrefetchedRows {
  public:
-  // Rows first .. last - 1 of the `group` heads from `head` on, query by query, see
-  // AttentionParams::group().
+  // Rows first .. last - 1 of `group` heads, beginning with head `head`. Rows are ordered by query,
+  // then by head, see AttentionParams::group().
   struct Part {
     int64_t batch, head, group, first, last, width;
   };
@@ -81,7 +82,7 @@ class PrefetchedRows {
               .last = part.last,
               .bytes = static_cast<size_t>(part.width * unit)};
     if (part.group == 1 && stored.stride[2] == part.width) {
-      // Adjacent rows without gaps are treated as one long row.
+      // Treat adjacent rows without gaps as one long row.
       rows.data += part.first * rows.query_stride;
       rows.bytes *= static_cast<size_t>(part.last - part.first);
       rows.next = 0;

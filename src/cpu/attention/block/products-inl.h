@@ -1,6 +1,6 @@
 // Policies for the two products of attention: floats, pairs of bf16, or tiles of bf16
 // (tile_products-inl.h). A policy defines how elements are multiplied, how queries and values are
-// stored, and how many numbers of a row are one element (kUnit).
+// stored, and how many numbers of a row form one element (kUnit).
 #if defined(MULTIHEAD_CPU_ATTENTION_BLOCK_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_BLOCK_PRODUCTS_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_BLOCK_PRODUCTS_INL_H_
@@ -27,7 +27,7 @@ struct F32Products {
   using Arithmetic = F32Arithmetic;
   using Key = float;  // type of an element of K in the product
   static constexpr size_t kUnit = 1;
-  static constexpr bool kTiles = false;  // whether products are those of whole tiles
+  static constexpr bool kTiles = false;  // true if the products compute whole tiles
 
   // Length of a row of Q or K, in elements of the products.
   static size_t depth(size_t width) { return width; }
@@ -38,13 +38,13 @@ struct F32Products {
                                            float factor, float* to, size_t stride) {
     transpose_rows(d, rows, depth, factor, to, stride);
   }
-  // K in place if it is dense floats, else converted to floats in `scratch`.
+  // Returns K in place if it is dense floats, otherwise converted to floats in `scratch`.
   static HWY_INLINE FloatRows keys(DF d, const AttentionParams& p, int64_t batch, int64_t head,
                                    int64_t first, size_t count, float* scratch) {
     const auto width = static_cast<size_t>(p.head_dim);
     return read_rows(d, p.k, batch, head, first, count, width, width, scratch);
   }
-  // Rows first .. first + count - 1 of V in strips. `row` is scratch for one row.
+  // Copies rows first .. first + count - 1 of V into strips. `row` is scratch for one row.
   static void copy_values(DF d, const AttentionParams& p, int64_t batch, int64_t head,
                           int64_t first, size_t count, float* to, ptrdiff_t strip, float* row) {
     const auto width = static_cast<size_t>(p.value_dim);
@@ -59,13 +59,13 @@ struct F32Products {
       copy_to_strips<TileSize::kMaxVecs>(d, rows, 1, width, to, strip);
     }
   }
-  // Converts weights for the product with V: they stay floats.
+  // Does nothing: the weights stay floats in the product with V.
   static void convert_weights(DF, float*, size_t, size_t) {}
 };
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-// One vector of lanes: the weights of keys 2i and 2i + 1 become two bf16 in row i, the first in the
-// lower half; rounded to nearest, ties away from zero. A missing last weight is 0.
+// Converts one vector of lanes to bf16. Row i then holds the weights of keys 2i (lower half) and 2i
+// + 1 (upper half), rounded to nearest, ties away from zero. A missing last weight is 0.
 template <class D>
 HWY_NOINLINE void pair_weights(D d, float* HWY_RESTRICT weights, size_t stride, size_t keys) {
   const hn::RebindToUnsigned<D> du;
@@ -86,8 +86,8 @@ HWY_NOINLINE void pair_weights(D d, float* HWY_RESTRICT weights, size_t stride, 
 #endif
 
 #if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
-// bf16 is read in place, two numbers at a time. Queries cannot be scaled: the softmax applies the
-// whole scale.
+// Products of bf16, read in place, two numbers at a time. Queries cannot be scaled, so the softmax
+// applies the whole scale.
 struct Bf16PairProducts {
   using Arithmetic = Bf16PairArithmetic;
   using Key = uint16_t;

@@ -42,44 +42,44 @@ inline size_t score_lanes() { return TileSize::kScoreVecs * hn::Lanes(DF()); }
 inline size_t strip_lanes() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
 inline size_t panel_lanes() { return TileSize::kPanelVecs * hn::Lanes(DF()); }
 
-// The arrays of a block in its scratch memory.
+// Arrays of a block in its scratch memory.
 struct BlockScratch {
-  float* queries;           // [strip][d_k][score_lanes()], transposed
+  float* queries;           // [lanes of a vector][d_k] before the transpose, if Q is not f32
   float* query;             // [lanes of a vector][d_k] before they are transposed, if not f32
   float* scores;            // [key block][lanes of a panel]
-  float* out;               // [row][value_lanes], not yet normalised
-  float* out_columns;       // [panel][value_lanes][panel_lanes()] the same, with products of tiles
+  float* out;               // [row][value_lanes], not yet normalized
+  float* out_columns;       // [panel][value_lanes][panel_lanes()] `out` for products of tiles
   float* keys;              // [key block][d_k], if K is not dense f32
   float* values;            // [strip][key block][strip_lanes()], if V is copied
-  float* value;             // [d_v] one row of V before it is copied, if not f32
-  float* row_max;           // [row] largest score so far
+  float* value;             // [d_v] one row of V before it is copied, if V is not f32
+  float* row_max;           // [row] largest score so far (running max)
   float* reference;         // [row] score that row_sum and out are relative to
-  float* row_sum;           // [row] of exp(score - reference)
-  float* block_sum;         // [row] of one key block's weights, where exp is fused into Q K^T
-  float* correction;        // [row] factor on row_sum and out
-  float* nan;               // a vector of flags: lanes where an output was NaN
-  float* block_reference;   // [key block][row] reference of its weights, where they are captured
-  int32_t* first_key;       // [row] visible range
-  int32_t* last_key;        // [row] its end
+  float* row_sum;           // [row] sum of exp(score - reference)
+  float* block_sum;         // [row] sum of one key block's weights, if exp is fused into Q K^T
+  float* correction;        // [row] rescale factor of row_sum and out
+  float* nan;               // vector of flags: lanes where an output was NaN
+  float* block_reference;   // [key block][row] reference of the captured weights
+  int32_t* first_key;       // [row] first visible key
+  int32_t* last_key;        // [row] end of the visible keys
   RowPlace* place;          // [row]
   float* alibi_slope;       // [row]
-  int32_t* alibi_position;  // [row] position among the keys
-  const uint8_t** mask;     // [row] the row's mask, at key 0
-  const float** bias;       // [row]
-  uint8_t* needs_masked_recompute;  // [row] whether hidden values may have touched the output
+  int32_t* alibi_position;  // [row] position of the query among the keys
+  const uint8_t** mask;     // [row] mask of the row at key 0
+  const float** bias;       // [row] bias of the row at key 0
+  uint8_t* needs_masked_recompute;  // [row] true if hidden values may have changed the output
   uint64_t bytes;
 };
 
-// From one column of transposed values to the next, for a block of `keys`: a tile that begins at
-// the last key reads zeros after it.
+// Elements from one column of transposed values to the next, for a block of `keys`: a tile that
+// begins at the last key reads zeros after it.
 inline size_t tile_value_stride(size_t keys) { return round_up(keys, kTileDepth) + kTileDepth; }
 
 inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry& g, void* memory) {
   const auto rows = static_cast<uint64_t>(g.rows);
-  // The same for all long sequences: the longest block of any length.
+  // Room for the longest block. Sequences longer than kKeyBlock all need the same size.
   const auto keys = std::min<uint64_t>(static_cast<uint64_t>(TileSize::kKeyBlock),
                                        round_up(static_cast<size_t>(p.keys), 8));
-  // Of rows that a tile reads beyond the last key.
+  // Rows that a tile reads after the last key.
   const uint64_t tile_rows = g.tiles ? kTileSide : 0;
   const uint64_t head_dim = round_up(static_cast<size_t>(p.head_dim), g.tiles ? kTileDepth : 1);
   const auto value_dim = static_cast<uint64_t>(p.value_dim);
@@ -94,7 +94,7 @@ inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry&
   take(s.out, rows * value_lanes);
   take(s.out_columns, g.tiles ? round_up(rows, panel_lanes()) * value_lanes : 0);
   take(s.keys, p.k.dense_floats() && !g.tiles ? 0 : (keys + tile_rows) * head_dim);
-  // Tiles need half as much for each number, and zeros after the last key.
+  // Products of tiles need half the bytes per number, and zeros after the last key.
   take(s.values, std::max(g.copies_values ? keys * round_up(value_lanes, strip_lanes()) : 0,
                           g.tiles ? value_lanes * tile_value_stride(keys) / 2 : 0));
   take(s.value, std::max(g.copies_values && !p.v.dense_floats() ? value_dim : 0,
@@ -120,17 +120,17 @@ inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry&
 }
 
 // Rows whose scores against a key block are computed, turned into weights and multiplied by V
-// before the next panel's.
+// before the next panel is started.
 struct Panel {
   size_t lane;               // first lane within the block
-  size_t lanes, rows;        // with and without padding
-  rules::KeyRange keys;      // that any of its rows sees
-  rules::KeyRange unmasked;  // that all of its rows see
-  bool transposed;           // whether its queries are in scratch
-  bool started;              // whether its output holds anything yet
+  size_t lanes, rows;        // with padding, without padding
+  rules::KeyRange keys;      // keys that at least one of its rows sees
+  rules::KeyRange unmasked;  // keys that all of its rows see
+  bool transposed;           // true if its queries are in scratch
+  bool started;              // true if its output holds a sum
 };
 
-// Rows of V. Column c lies in strip c / strip_lanes().
+// Rows of V. Column c is in strip c / strip_lanes().
 struct Values {
   const float* data;
   ptrdiff_t stride, strip;
@@ -150,8 +150,8 @@ struct KeyBlock {
   Values v;
 };
 
-// For each vector of lanes, the end of the keys of a tile that it may see; the end rises with the
-// vector.
+// For each vector of lanes, the end of the keys of a tile that are visible to the vector. The ends
+// rise with the vector.
 using VisibleEnds = std::array<size_t, TileSize::kPanelVecs>;
 
 inline rules::KeyRange intersection(const rules::KeyRange& a, const rules::KeyRange& b) {
@@ -174,7 +174,7 @@ struct QueryBlock {
         rows(std::min(static_cast<size_t>(geometry.rows),
                       static_cast<size_t>(params.end_row() - job.first_row))),
         lanes(round_up(rows, vector)),
-        // Without an output V is not read.
+        // V is not read if no output is requested.
         value_lanes(params.out.data == nullptr
                         ? 0
                         : round_up(static_cast<size_t>(params.value_dim), vector)),
@@ -184,7 +184,7 @@ struct QueryBlock {
   int64_t head_of(size_t row) const { return first_head() + s.place[row].head_in_group; }
   // Length of a row of Q or K, in elements of the products.
   size_t depth() const { return Products::depth(static_cast<size_t>(p.head_dim)); }
-  // True if no pass changes or hides single scores.
+  // True if no pass changes or hides individual scores.
   bool plain() const { return !p.changes_scores() && !p.mask.given() && scale.of_scores == 1.0F; }
 
   std::span<Panel> panels() { return {all_panels.data(), panel_count}; }
@@ -199,15 +199,15 @@ struct QueryBlock {
   const rules::ScaleFactors scale;
   const SoftmaxFactor softmax;
   const DF d;
-  const size_t vector;  // lanes of one
+  const size_t vector;  // lanes per vector
   const size_t rows, lanes;
   const size_t value_lanes;
   const bool captures_weights;
-  rules::KeyRange seen;  // by any row of the block
+  rules::KeyRange seen;  // keys that at least one row of the block sees
   std::array<Panel, TileSize::kBlockPanels> all_panels;
   size_t panel_count = 0;
   PrefetchedRows prefetched;
-  size_t lines_per_score_tile = 0, lines_per_value_tile = 0;  // to prefetch
+  size_t lines_per_score_tile = 0, lines_per_value_tile = 0;  // lines to prefetch
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The rows of a block: the query and head of each, and the keys that it sees.
+// Rows of a block: the query and head of each row, and the keys that it sees.
 #if defined(MULTIHEAD_CPU_ATTENTION_BLOCK_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_BLOCK_ROWS_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_BLOCK_ROWS_INL_H_
@@ -18,7 +18,7 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The values that all heads of a job share.
+// Sets the values that all heads of a job share.
 template <class Products>
 void load_rows(QueryBlock<Products>& b) {
   const rules::EntryVisibility visibility = b.p.visibility.of_entry(b.batch);
@@ -43,8 +43,8 @@ void load_rows(QueryBlock<Products>& b) {
   const size_t last_lane = b.lanes - 1;
   set_range(0);
   set_range(last_lane);
-  // Both ends rise with the query, so if two rows have equal ranges, so have the rows between them.
-  // Setting each row by itself took 1 % of bert.
+  // Both ends rise with the query: if the first and last rows have equal ranges, so do all rows
+  // between. Setting each row separately took 1 % of bert.
   if (first_key[0] == first_key[last_lane] && last_key[0] == last_key[last_lane]) {
     std::fill_n(first_key, b.lanes, first_key[0]);
     std::fill_n(last_key, b.lanes, last_key[0]);
@@ -65,7 +65,7 @@ void load_rows(QueryBlock<Products>& b) {
   }
 }
 
-// The state of one head, before its first key.
+// Initializes the state of one head, before its first key.
 template <class Products>
 void start_head(QueryBlock<Products>& b) {
   std::fill_n(b.s.row_max, b.lanes, kNegInf);

@@ -1,5 +1,5 @@
-// The passes between the two products, over a tile of transposed scores: keys in rows, queries in
-// columns. A call without options needs none of them.
+// Passes between the two products, over a tile of transposed scores: keys in rows, queries in
+// columns. A call without options needs no pass.
 #if defined(MULTIHEAD_CPU_ATTENTION_BLOCK_SCORE_PASSES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_BLOCK_SCORE_PASSES_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_BLOCK_SCORE_PASSES_INL_H_
@@ -25,13 +25,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 struct ScoreTile {
   float* scores;  // [keys][stride]
-  size_t stride;  // floats from key to key
+  size_t stride;  // floats from one key to the next
   int64_t first_key;
   size_t keys;
-  size_t lanes;  // queries, padding included: a whole number of vectors
-  size_t rows;   // queries, padding left out
+  size_t lanes;  // queries with padding: a whole number of vectors
+  size_t rows;   // queries without padding
 
-  // Keys first .. last - 1 of it.
+  // Returns keys first .. last - 1 of the tile.
   ScoreTile part(int64_t first, int64_t last) const {
     ScoreTile result = *this;
     result.scores += static_cast<size_t>(first - first_key) * stride;
@@ -39,7 +39,7 @@ struct ScoreTile {
     result.keys = static_cast<size_t>(last - first);
     return result;
   }
-  // One vector of lanes.
+  // Returns one vector of lanes.
   ScoreTile vector(size_t lane, size_t count) const {
     ScoreTile result = *this;
     result.scores += lane;
@@ -93,8 +93,8 @@ HWY_NOINLINE void add_alibi(D d, const ScoreTile& tile, const float* HWY_RESTRIC
   }
 }
 
-// Scores outside [first[lane], last[lane]) become -inf; row_max, if given, rises to the largest of
-// the others.
+// Sets scores outside [first[lane], last[lane]) to -inf. If row_max is given, raises it to the
+// largest remaining score.
 template <class D>
 HWY_NOINLINE void hide_by_range(D d, const ScoreTile& tile, const int32_t* HWY_RESTRICT first,
                                 const int32_t* HWY_RESTRICT last, float* HWY_RESTRICT row_max) {
@@ -106,7 +106,7 @@ HWY_NOINLINE void hide_by_range(D d, const ScoreTile& tile, const int32_t* HWY_R
   for (size_t lane = 0; lane < tile.lanes; lane += vector) {
     const auto begin = hn::LoadU(di, first + lane);
     const auto end = hn::Max(begin, hn::LoadU(di, last + lane));
-    // One comparison for both ends: a key before the range is a large unsigned number. Two
+    // One comparison checks both ends: a key before the range becomes a large unsigned number. Two
     // comparisons and a single maximum took twice as long (AVX-512).
     const auto visible = hn::BitCast(du, hn::Sub(end, begin));
     auto key = hn::BitCast(du, hn::Sub(hn::Set(di, static_cast<int32_t>(tile.first_key)), begin));
@@ -132,7 +132,7 @@ HWY_NOINLINE void hide_by_range(D d, const ScoreTile& tile, const int32_t* HWY_R
   }
 }
 
-// Whether tiles of D have one row, whose vectors of one lane are smaller than the target's.
+// True if D has one lane although the target's vectors have several. A tile of D then has one row.
 template <class D>
 constexpr bool kHasOneRow = hn::MaxLanes(D()) == 1 && hn::MaxLanes(DF()) > 1;
 
@@ -145,13 +145,14 @@ bool all_equal(const T* const* rows, size_t count) {
   return true;
 }
 
-// mask[lane] points at the mask of that query's key 0; 0 hides.
+// Sets masked scores to -inf. mask[lane] points at the query's mask at key 0; a byte of 0 hides the
+// key.
 template <class D>
 HWY_NOINLINE void hide_by_mask(D d, const ScoreTile& tile, const uint8_t* const* mask,
                                int64_t key_stride) {
   const size_t vector = hn::Lanes(d);
   const auto neg_inf = hn::Set(d, kNegInf);
-  // Key padding.
+  // Key padding: all rows have the same mask.
   if (all_equal<D>(mask, tile.rows)) {
     const uint8_t* allowed = mask[0] + tile.first_key * key_stride;
     for (size_t j = 0; j < tile.keys; ++j, allowed += key_stride) {
@@ -172,7 +173,7 @@ HWY_NOINLINE void hide_by_mask(D d, const ScoreTile& tile, const uint8_t* const*
       const size_t keys = HWY_MIN(kBytes, tile.keys - j);
       auto square = load_square(d8, mask + lane, columns, tile.first_key + static_cast<int64_t>(j),
                                 key_stride, keys, uint8_t{1});
-      // Most tiles of most masks hide nothing.
+      // Skip squares without hidden keys, which are the most common.
       auto least = square.row[0];
       for (size_t i = 1; i < kBytes; ++i) least = hn::Min(least, square.row[i]);
       if (hn::AllTrue(d8, hn::Ne(least, hn::Zero(d8)))) continue;
@@ -192,8 +193,8 @@ HWY_NOINLINE void hide_by_mask(D d, const ScoreTile& tile, const uint8_t* const*
   }
 }
 
-// Whether a mask hides all keys of [first, first + keys) from all of `rows` rows: such a tile is
-// skipped. Usually the first byte already shows that it does not.
+// True if the mask hides all keys of [first, first + keys) from all `rows` rows; such a tile is
+// skipped. Usually the first byte already decides that it is not.
 inline bool hides_all(const uint8_t* const* mask, int64_t key_stride, size_t rows, int64_t first,
                       size_t keys) {
   for (size_t row = 0; row < rows; ++row) {
@@ -214,14 +215,14 @@ inline bool hides_all(const uint8_t* const* mask, int64_t key_stride, size_t row
   return true;
 }
 
-// A bias of -inf hides a key, even if its score is NaN.
+// Adds a bias to a score. A bias of -inf hides the key, even if its score is NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V biased(D d, V score, V bias) {
   const V neg_inf = hn::Set(d, kNegInf);
   return hn::IfThenElse(hn::Eq(bias, neg_inf), neg_inf, hn::Add(score, bias));
 }
 
-// bias[lane] points at the bias of that query's key 0.
+// Adds biases. bias[lane] points at the query's bias at key 0.
 template <class D>
 HWY_NOINLINE void add_bias(D d, const ScoreTile& tile, const float* const* bias,
                            int64_t key_stride) {
@@ -253,13 +254,13 @@ HWY_NOINLINE void add_bias(D d, const ScoreTile& tile, const float* const* bias,
   }
 }
 
-// A row of a group of query heads that share a key/value head.
+// Position of a row in a group of query heads that share a key/value head.
 struct RowPlace {
   int32_t head_in_group, query;
 };
 
-// Dropped weights become 0, the others are scaled. Four keys share one Philox block, see
-// rules/dropout_mask.h. `head` is that of head 0 of the group.
+// Sets dropped weights to 0 and scales the others. Four keys share one Philox block, see
+// rules/dropout_mask.h. `head` is the first query head of the group.
 template <class D>
 HWY_NOINLINE void drop_weights(D d, const ScoreTile& tile, const RowPlace* place,
                                const rules::Coordinates& shard, int64_t batch, int64_t head,
@@ -267,7 +268,7 @@ HWY_NOINLINE void drop_weights(D d, const ScoreTile& tile, const RowPlace* place
   const hn::RebindToSigned<D> di;
   const hn::RebindToUnsigned<D> du;
   const size_t vector = hn::Lanes(d);
-  // A probability below 1 leaves it below 2^32.
+  // The threshold is below 2^32, because the probability is below 1.
   const auto threshold = hn::Set(du, static_cast<uint32_t>(dropout.threshold));
   const auto grow = hn::Set(d, dropout.scale);
   const PhiloxKeys keys(dropout.seed);

@@ -19,9 +19,9 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// With exponentials fused into Q K^T: the limit of the sum of a key block's weights. Above it, the
-// softmax reference is raised and the block recomputed.
-// A weight too large for a float must show in that sum.
+// Limit of the sum of a key block's weights if the exponentials are fused into Q K^T. Above this
+// limit, the softmax reference is raised and the block recomputed. Needs kExp2Overflows: a weight
+// too large for a float must make the sum infinite.
 constexpr float kLargestFusedSum = 65536.0F;
 static_assert(!TileSize::kFuseExpIntoQK || kExp2Overflows);
 
@@ -35,7 +35,7 @@ ScoreTile tile_of(const QueryBlock<Products>& b, const Panel& panel, const rules
           .rows = panel.rows};
 }
 
-// Whether the mask hides all of a tile, which is then skipped.
+// True if the mask hides the whole tile, which is then skipped.
 template <class Products>
 bool mask_hides_tile(const QueryBlock<Products>& b, const Panel& panel,
                      const rules::KeyRange& keys) {
@@ -43,7 +43,8 @@ bool mask_hides_tile(const QueryBlock<Products>& b, const Panel& panel,
                                        keys.first, static_cast<size_t>(keys.last - keys.first));
 }
 
-// For each vector of rows, the end of the visible keys of the tile, in whole tiles of the products.
+// For each vector of rows, the end of the tile's visible keys, rounded up to whole tiles of the
+// products.
 template <class Products>
 VisibleEnds visible_ends(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile) {
   // A tile of four rows is as fast as one of six.
@@ -58,8 +59,8 @@ VisibleEnds visible_ends(const QueryBlock<Products>& b, const Panel& panel, cons
   return ends;
 }
 
-// Multiplies the panel's queries, from vector `first_vector` of each strip on, by the keys of the
-// tile from `from` on.
+// Product of the panel's queries and the tile's keys: from vector `first_vector` of each strip, and
+// from key `from`.
 template <class Products>
 Product<typename Products::Key> score_product(const QueryBlock<Products>& b, const Panel& panel,
                                               const ScoreTile& tile,
@@ -93,7 +94,8 @@ HWY_INLINE void multiply(QueryBlock<Products>& b, const Product<typename Product
   }
 }
 
-// Weights of a panel's scores relative to its earlier reference, and their sums.
+// Turns a panel's scores into weights relative to its current reference, and sums them in
+// block_sum.
 template <class Products>
 void weigh_by_reference(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile) {
   const ToLog2<DF> to_log2(b.d, b.softmax);
@@ -105,7 +107,7 @@ void weigh_by_reference(const QueryBlock<Products>& b, const Panel& panel, const
   }
 }
 
-// Scores of keys [from, to) of the tile. Raises row_max if `raises_max`.
+// Computes the scores of keys [from, to) of the tile. Raises row_max if `raises_max`.
 template <class Products>
 void score_keys(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                 const KeyBlock<Products>& block, size_t first_vector, size_t vecs, size_t from,
@@ -116,9 +118,9 @@ void score_keys(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& ti
   multiply<Result::kProduct>(b, p, to - from, vecs);
 }
 
-// Weights of a panel that sees the whole tile, relative to its earlier reference, with the
-// exponentials fused into Q K^T. Returns false if scores exceed the reference by so much that it
-// must rise first.
+// Computes the weights of a panel that sees the whole tile, relative to the current reference, with
+// the exponentials fused into Q K^T. Returns false if the scores exceed the reference so far that
+// it must be raised first.
 template <class Products>
 bool score_fused(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                  const KeyBlock<Products>& block) {
@@ -147,14 +149,14 @@ bool score_fused(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& t
   return true;
 }
 
-// The passes over products that lead to capped scores.
+// Turns products into capped scores: scale, then soft cap.
 template <class Products>
 void scale_and_cap(const QueryBlock<Products>& b, const ScoreTile& tile) {
   if (b.scale.of_scores != 1.0F) scale_scores(b.d, tile, b.scale.of_scores);
   if (b.p.softcap > 0.0F) cap_scores(b.d, tile, b.p.softcap);
 }
 
-// The passes over capped scores; those of the visible range are not among them.
+// Applies the passes over capped scores, except the visible range: bias, ALiBi and mask.
 template <class Products>
 void add_and_mask(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile) {
   if (b.p.bias.given()) add_bias(b.d, tile, b.s.bias + panel.lane, b.p.bias.stride[3]);
@@ -173,12 +175,13 @@ void apply_passes(const QueryBlock<Products>& b, const Panel& panel, const Score
   if (stage != ScoreStage::kCapped) add_and_mask(b, panel, tile);
 }
 
-// The vectors of a strip see keys up to ends that rise with the vector. Calls visit(first vector,
-// vectors, from, to) for the keys from `from` on, with all vectors that see them.
+// Vectors of a strip see keys up to ends that rise with the vector. Calls visit(first vector,
+// vectors, from, to) for ranges of keys after `from`, each with all vectors that see the range.
 template <class Visit>
 HWY_INLINE void for_ending_vectors(const VisibleEnds& visible_end, size_t strip, size_t vecs,
                                    size_t from, const Visit& visit) {
-  // In strips of two vectors both continue, because one vector alone is no faster than both.
+  // With strips of two vectors, keep computing both after the first one has no visible keys left:
+  // one vector costs as much as two.
   constexpr bool kDropsVectors = TileSize::kScoreVecs > 2;
   for (size_t out = kDropsVectors ? 0 : vecs - 1; out < vecs; ++out) {
     const size_t first = kDropsVectors ? out : 0;
@@ -188,7 +191,8 @@ HWY_INLINE void for_ending_vectors(const VisibleEnds& visible_end, size_t strip,
   }
 }
 
-// Scores of the panel's rows against the tile, -inf for hidden keys, and their maxima in row_max.
+// Computes the scores of the panel's rows against the tile, -inf for hidden keys, and raises
+// row_max.
 template <class Products>
 void score_visible(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                    const KeyBlock<Products>& block, const VisibleEnds& visible_end) {
@@ -200,7 +204,7 @@ void score_visible(QueryBlock<Products>& b, const Panel& panel, const ScoreTile&
   const bool plain = b.plain();
   const size_t unmasked_begin = within(panel.unmasked.first);
   const size_t vectors = panel.lanes / b.vector;
-  // Every row of a strip sees keys [unmasked_begin, unmasked_end): their maxima are taken in
+  // All rows of a strip see keys [unmasked_begin, unmasked_end): their maxima are taken in
   // registers, unless later passes change the scores.
   const auto unmasked_end_of = [&](size_t strip) HWY_ATTR {
     const size_t seen = within(b.s.last_key[panel.lane + strip * score_lanes()]);
@@ -229,7 +233,7 @@ void score_visible(QueryBlock<Products>& b, const Panel& panel, const ScoreTile&
                     b.s.first_key + first, b.s.last_key + first, plain ? row_max : nullptr);
     };
     hide(0, unmasked_begin);
-    // The vector's first row sees the fewest keys.
+    // The vector's first row has the lowest end of visible keys.
     const size_t shared =
         std::min(std::max(within(b.s.last_key[first]), unmasked_end), visible_end[v]);
     if (plain && shared > unmasked_end) {
@@ -241,8 +245,8 @@ void score_visible(QueryBlock<Products>& b, const Panel& panel, const ScoreTile&
   }
 }
 
-// All scores of the panel against `keys` of the block, up to `stage`; hidden ones are -inf from
-// kMasked on.
+// Computes all scores of the panel against `keys`, up to `stage`. From kMasked on, hidden scores
+// are -inf.
 template <class Products>
 ScoreTile score_all(QueryBlock<Products>& b, const Panel& panel, const rules::KeyRange& keys,
                     const KeyBlock<Products>& block, ScoreStage stage) {

@@ -23,15 +23,15 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The reference of a row may stay below its maximum, but no weight exceeds 2^kMostExponent: sums
-// then cannot overflow.
+// Limit of weights relative to a reference below the maximum: no weight exceeds 2^kMostExponent, so
+// sums cannot overflow.
 inline constexpr float kMostExponent = 8.0F;
 
 // The constants of a softmax over factor * score.
 struct SoftmaxFactor {
   float to_log2;  // factor * log2(e)
-  float lowest;   // score - reference of a weight of 2^-127
-  float slack;    // score - reference of a weight of 2^kMostExponent
+  float lowest;   // score - reference for a weight of 2^-127
+  float slack;    // score - reference for a weight of 2^kMostExponent
 
   explicit SoftmaxFactor(float factor)
       : to_log2(factor * kLog2E), lowest(-127.0F / to_log2), slack(kMostExponent / to_log2) {}
@@ -46,9 +46,9 @@ struct ToLog2 {
       : factor(hn::Set(d, of.to_log2)), lowest(hn::Set(d, of.lowest)) {}
 };
 
-// x becomes exp(factor * (x - reference)). Folding the factor into Q would save an instruction, but
-// its rounding would affect all products of a score in the same way (an error of 1e-5 in the output
-// for inputs of +-1 and a scale of 1).
+// Replaces x by exp(factor * (x - reference)). Folding the factor into Q would save an instruction,
+// but its rounding would affect all products of a score in the same way (an error of 1e-5 in the
+// output for inputs of +-1 and a scale of 1).
 template <size_t kCount, class D, class V = hn::Vec<D>>
 HWY_INLINE void exp_of_differences(D d, Exp2Table HWY_RESTRICT table, V (&x)[kCount], V reference,
                                    const ToLog2<D>& to_log2) {
@@ -57,7 +57,7 @@ HWY_INLINE void exp_of_differences(D d, Exp2Table HWY_RESTRICT table, V (&x)[kCo
     x[i] = exp2_clamped(d, table, hn::Mul(hn::Sub(x[i], reference), to_log2.factor));
   }
 #else
-  // exp2_clamped() with the factor inside of its multiply-adds.
+  // Inlines exp2_clamped() with the factor inside its multiply-adds.
   V fraction[kCount], power[kCount], poly[kCount];
   const hn::RebindToSigned<D> di;
   const V magic = hn::Set(d, table[6]);
@@ -82,7 +82,8 @@ HWY_INLINE V exp_of_difference(D d, Exp2Table HWY_RESTRICT table, V score, V ref
   return x[0];
 }
 
-// A lane that has seen no key yet subtracts 0, because -inf - (-inf) is NaN.
+// Replaces a reference of -inf by 0: a lane without visible keys so far would compute -inf -
+// (-inf), which is NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V finite_reference(D d, V reference) {
   return hn::IfThenElse(hn::Eq(reference, hn::Set(d, kNegInf)), hn::Zero(d), reference);
@@ -104,9 +105,9 @@ HWY_NOINLINE void raise_row_max(D d, const float* HWY_RESTRICT scores, size_t st
   hn::StoreU(hn::Max(max0, max1), d, row_max);
 }
 
-// One vector of lanes, `keys` rows of `stride` floats: scores become weights
-// exp(factor * (score - subtract)), whose sum is returned. Even and odd keys are summed separately,
-// whatever kExpsAtOnce is, so that keys of weight 0 at the end do not change a bit of the sum.
+// Turns the scores of one vector of lanes (`keys` rows, `stride` floats apart) into weights
+// exp(factor * (score - subtract)) and returns their sum. Even and odd keys are summed separately
+// for every kExpsAtOnce, so keys of weight 0 at the end do not change a bit of the sum.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_and_sum(D d, float* HWY_RESTRICT scores, size_t stride, size_t keys, V subtract,
                          const ToLog2<D>& to_log2, Exp2Table HWY_RESTRICT table) {
@@ -130,10 +131,11 @@ HWY_INLINE V exp_and_sum(D d, float* HWY_RESTRICT scores, size_t stride, size_t 
   return hn::Add(sum[0], sum[1]);
 }
 
-// One step of the online softmax for one vector of lanes. `keys` rows of `stride` floats: scores
-// become weights exp(factor * (score - reference)), and row_sum grows by them. The reference rises
-// to row_max only if a weight would otherwise exceed 2^kMostExponent, which is rare after the first
-// keys. `correction` receives the factor on the earlier sums; returns whether any lane's is not 1.
+// One step of the online softmax for one vector of lanes (`keys` rows, `stride` floats apart).
+// Scores become weights exp(factor * (score - reference)), which are added to row_sum. The
+// reference rises to row_max only if a weight would otherwise exceed 2^kMostExponent, which is rare
+// after the first keys. `correction` receives the rescale factor of earlier sums; returns true if
+// it differs from 1 in any lane.
 template <class D>
 HWY_NOINLINE bool online_softmax(D d, float* HWY_RESTRICT scores, size_t stride, size_t keys,
                                  const SoftmaxFactor& factor, const float* HWY_RESTRICT row_max,
@@ -155,7 +157,8 @@ HWY_NOINLINE bool online_softmax(D d, float* HWY_RESTRICT scores, size_t stride,
     hn::StoreU(hn::Set(d, 1.0F), d, correction);
     return false;
   }
-  // For 0 the polynomial gives 1 + 1e-7. Lanes whose reference stayed must keep their bits.
+  // Lanes whose reference did not change must keep their bits, but the polynomial gives 1 + 1e-7 at
+  // 0.
   const V shrunk = hn::IfThenElse(same, hn::Set(d, 1.0F),
                                   exp_of_difference(d, table, old_reference, subtract, to_log2));
   hn::StoreU(new_reference, d, reference);

@@ -33,9 +33,9 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Without a prefetch instruction: loads one number per cache line, so that many misses are in
-// flight at once, which the dependent sums of the kernels do not achieve. The result has no
-// meaning.
+// Replaces prefetching where no instruction exists: loads one number per cache line, so that many
+// misses are in flight at once. The kernels' dependent sums would not achieve this. The result has
+// no meaning.
 HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t bytes) {
   int sum = 0;
   for (size_t j = 0; j < count; ++j) {
@@ -55,26 +55,27 @@ struct DecodeTile {
 #else
   static constexpr size_t kAccumulators = 8;
 #endif
-  // Tiles of two rows, of every storage type, are a twelfth of the whole WebAssembly module.
+  // WebAssembly has no tiles of two rows: for all storage types they would take a twelfth of the
+  // module.
   static constexpr size_t kFewRows = HWY_ARCH_WASM ? 1 : 2;
-  // As few keys at a time as the latency of a multiply-add allows, so that memory is read nearly in
-  // order.
+  // The fewest keys at a time that hide the latency of a multiply-add, so that memory is read
+  // nearly in order.
   static constexpr size_t keys(size_t rows) { return std::min<size_t>(4, 8 / rows); }
-  // Rows of V that are added before the sums are stored. With more rows memory is not read in
-  // order, with fewer the stores cost more. Zen 4 with 64 MB and 4 MB of keys and values, in GB/s:
+  // Rows of V that are summed before the sums are stored. With more rows, memory is not read in
+  // order; with fewer, the stores cost more. Zen 4 with 64 MB and 4 MB of keys and values, in GB/s:
   // AVX-512, 4 rows 21 and 37, 8 rows 19.5 and 39; AVX2, 4 rows 20.5 and 31, 8 rows 22.5 and 34.
   static constexpr size_t value_rows(size_t rows, size_t element_bytes) {
     if (HWY_ARCH_WASM) return rows == 4 ? 16 : 32;
     const size_t of_floats = rows == 1 ? 16 : kAccumulators == 16 ? 4 : 8;
     return of_floats * sizeof(float) / element_bytes;
   }
-  // Vectors of a strip of columns; not wider than 64 floats, the usual head.
+  // Vectors per strip of columns; at most 64 floats, the usual head width.
   static constexpr size_t vecs(size_t rows) {
     return std::min<size_t>(HWY_TARGET <= HWY_AVX3 ? 4 : 8, kAccumulators / rows);
   }
 };
 
-// Sums of the lanes of `count` vectors, side by side; writes whole vectors.
+// Writes the lane sums of `count` vectors side by side, in whole vectors.
 template <size_t kCount, class D, class V = hn::Vec<D>>
 HWY_INLINE void store_sums(D d, V (&sum)[kCount], float* HWY_RESTRICT to) {
   const size_t lanes = hn::Lanes(d);
@@ -92,13 +93,13 @@ HWY_INLINE void store_sums(D d, V (&sum)[kCount], float* HWY_RESTRICT to) {
 }
 
 struct ScoreWork {
-  const float* q;           // [vector of the width][kRows][lane], zero from the width on
-  const char* const* keys;  // a row each
+  const float* q;           // [vector of the width][kRows][lane], zero after the width
+  const char* const* keys;  // address of each row
   size_t count;             // number of keys, a multiple of DecodeTile::keys(kRows)
   size_t width;
   float* scores;
-  const char* const* prefetched;  // as many rows that are needed soon; null for none
-  size_t prefetched_bytes;        // of each
+  const char* const* prefetched;  // `count` rows to prefetch; may be null
+  size_t prefetched_bytes;        // bytes of a prefetched row
 };
 
 // scores[key][row] = q[row] . k[key]
@@ -155,12 +156,12 @@ struct ValueWork {
   size_t width;
   float* out;                     // [kRows][out_stride]
   size_t out_stride;              // whole vectors
-  const char* const* prefetched;  // as many rows that are needed soon; null for none
-  size_t prefetched_bytes;        // of each
+  const char* const* prefetched;  // rows to prefetch, one per key; may be null
+  size_t prefetched_bytes;        // bytes of a prefetched row
 };
 
-// Rows kFirst .. kRows - 1 of a strip of kVecs vectors. Only a strip of one vector may reach beyond
-// the width.
+// Computes rows kFirst .. kRows - 1 of a strip of kVecs vectors. Only a strip of one vector may
+// reach beyond the width.
 template <class T, size_t kFirst, size_t kRows, size_t kVecs, class D>
 HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last, size_t column,
                           PrefetchedList& prefetched) {
@@ -175,7 +176,7 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
   float* const out = work.out + column;
   const size_t stride = work.out_stride;
   const size_t rest = work.width - column;
-  // Summed from zero and added to `out` at the end: fewer additions round at the size of the whole
+  // Sum from zero and add to `out` at the end: fewer additions round at the magnitude of the whole
   // sum.
   V sum[kRows * kVecs];
   for (V& s : sum) s = hn::Zero(d);
@@ -201,7 +202,7 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
   }
 }
 
-// out[0] += weight * v in the whole vectors of a row.
+// Adds weight * v to out[0], in the whole vectors of a row.
 template <class T, size_t kRows, class D>
 HWY_INLINE void add_first_row(D d, const ValueWork& work, size_t key) {
   const size_t lanes = hn::Lanes(d);
@@ -214,9 +215,9 @@ HWY_INLINE void add_first_row(D d, const ValueWork& work, size_t key) {
   }
 }
 
-// out[row] += weight * v over the keys, some rows of V at a time, so that memory is read nearly in
-// order. All strips are in one function: V8 would inline a function of a single strip into its
-// caller, at half the speed.
+// Adds weight * v to out[row] over the keys, a few rows of V at a time, so that memory is read
+// nearly in order. All strips are in one function: V8 would inline a function of a single strip
+// into its caller, at half the speed.
 template <class T, size_t kRows, bool kLeads, class D>
 HWY_NOINLINE void add_values(D d, const ValueWork& work) {
   constexpr size_t kVecs = DecodeTile::vecs(kRows);
@@ -244,7 +245,7 @@ HWY_NOINLINE void add_values(D d, const ValueWork& work) {
   }
 }
 
-// Whether the first `width` elements of all rows are finite.
+// True if the first `width` elements of all rows are finite.
 template <class T, class D>
 HWY_NOINLINE bool all_finite(D d, const char* const* rows, size_t count, size_t width) {
   if constexpr (std::is_same_v<T, int8_t>) return true;
@@ -262,7 +263,7 @@ HWY_NOINLINE bool all_finite(D d, const char* const* rows, size_t count, size_t 
   return hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
 
-// One row as floats, padded with zeros to whole vectors.
+// Reads one row as floats, padded with zeros to whole vectors.
 template <class T, class D>
 HWY_NOINLINE void read_floats(D d, const char* row, size_t width, float* HWY_RESTRICT to) {
   const FloatReader<T, D> read(d);
@@ -272,12 +273,12 @@ HWY_NOINLINE void read_floats(D d, const char* row, size_t width, float* HWY_RES
   }
 }
 
-// Scores or weights of a key times that key's factor.
+// Multiplies the scores or weights of each key by the key's factor.
 template <size_t kRows, class D>
 HWY_NOINLINE void scale_keys(D d, float* HWY_RESTRICT tile, const float* HWY_RESTRICT factor,
                              size_t keys) {
   if constexpr (kRows == 1) {
-    // Both are padded to whole vectors.
+    // Both arrays are padded to whole vectors.
     for (size_t j = 0; j < keys; j += hn::Lanes(d)) {
       hn::StoreU(hn::Mul(hn::LoadU(d, tile + j), hn::LoadU(d, factor + j)), d, tile + j);
     }
@@ -290,9 +291,9 @@ HWY_NOINLINE void scale_keys(D d, float* HWY_RESTRICT tile, const float* HWY_RES
   }
 }
 
-// The online softmax of one tile, `count` scores in whole vectors. Lane i belongs to row i % kRows;
-// reference and row_sum have one number for each lane. If a maximum rises, `correction` receives
-// the rows' factors on the earlier sums, and the result is true.
+// One step of the online softmax for one tile: `count` scores in whole vectors. Lane i belongs to
+// row i % kRows; reference and row_sum have one number per lane. If a maximum rises, `correction`
+// receives the rows' rescale factors, and the result is true.
 template <size_t kRows, class D>
 HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, float factor,
                                  float* HWY_RESTRICT reference, float* HWY_RESTRICT row_sum,
@@ -321,7 +322,7 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
   const ToLog2<D> to_log2(d, SoftmaxFactor(factor));
   const V subtract = finite_reference(d, hn::LoadU(d, reference));
   const Exp2Table HWY_RESTRICT table = exp2_table();
-  // Summed in parts, as values are: see kRecentKeys in decode_split-inl.h.
+  // Sum in parts to reduce rounding errors, see kRecentKeys in decode_split-inl.h.
   constexpr size_t kJoined = 32;
   V sum = hn::Zero(d);
   for (size_t i = 0; i < count;) {
@@ -337,9 +338,8 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
   return rose;
 }
 
-// The kernels of a job, chosen once by the type of K or V and the rows of a tile. They are called
-// by pointer, so that WebAssembly engines do not inline them, which halves V8's speed: see
-// add_values().
+// Kernels of a job, chosen once by the type of K or V and the rows of a tile. Calls by pointer keep
+// WebAssembly engines from inlining them; inlining halves V8's speed, see add_values().
 template <class D>
 struct DecodeKernels {
   void (*score_keys)(D, const ScoreWork&);

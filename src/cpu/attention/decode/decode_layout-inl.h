@@ -1,4 +1,4 @@
-// The memory of one KV split of decoding: its scratch, and its result until it is merged.
+// Memory of one KV split of decoding: its scratch, and its result until it is merged.
 #if defined(MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_LAYOUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_LAYOUT_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_LAYOUT_INL_H_
@@ -19,11 +19,11 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// SplitGeometry in the integers of loops, and widths in whole vectors.
+// SplitGeometry as size_t, with widths in whole vectors.
 struct DecodeSizes {
   size_t rows, tile_rows, tiles, heads, block, prefetch_rows;
   size_t key_lanes, value_lanes;
-  size_t row_bytes;  // of K or V, the wider one
+  size_t row_bytes;  // bytes of the wider row of K and V
 
   DecodeSizes(const AttentionParams& p, const SplitGeometry& g)
       : rows(static_cast<size_t>(g.rows)),
@@ -42,9 +42,9 @@ struct DecodeSizes {
 
 // The result of one head and split, before it is merged.
 struct DecodePartial {
-  float* reference;  // [row] score that the others are relative to
-  float* row_sum;    // [row] of exp(score - reference)
-  float* out;        // [row][value_lanes], not normalised
+  float* reference;  // [row] score that row_sum and out are relative to
+  float* row_sum;    // [row] sum of exp(score - reference)
+  float* out;        // [row][value_lanes], not normalized
   uint64_t bytes;
 
   float* row(size_t row, size_t value_lanes) const { return out + row * value_lanes; }
@@ -65,12 +65,12 @@ struct DecodeScratch {
   float* reference;     // [head][tile][lane]
   float* row_sum;       // [head][tile][lane]
   float* scores;        // [head][tile][block][row of the tile]
-  float* scales;        // [block] of K, then of V; kInt8 only
-  float* row;           // one row of Q or V on its way
-  float* recent;        // [head][row][value_lanes] sums over the last keys
+  float* scales;        // [block] scales of K, then of V; kInt8 only
+  float* row;           // one row of Q or V as floats
+  float* recent;        // [head][row][value_lanes] sums over the most recent keys
   int64_t* slots;       // [block]
   int64_t* next_slots;  // [block]
-  // [head][block] addresses of rows; these three behind each other, in the order of their use.
+  // [head][block] addresses of rows. The three arrays are contiguous, in the order of their use.
   const char** keys;
   const char** values;
   const char** next_keys;
@@ -90,7 +90,7 @@ inline DecodeScratch lay_out_split(const DecodeSizes& sizes, void* memory) {
   take(s.recent, sizes.heads * sizes.padded_rows() * sizes.value_lanes);
   take(s.slots, sizes.block);
   take(s.next_slots, sizes.block);
-  // One more, see PrefetchedList.
+  // One extra entry, which PrefetchedList needs.
   take(s.keys, 3 * sizes.heads * sizes.block + 1);
   if (memory != nullptr) {
     s.values = s.keys + sizes.heads * sizes.block;

@@ -21,16 +21,16 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr auto kMostTileRows = static_cast<size_t>(kDecodeTileRows);
-// Rows of the last tile that are missing repeat the last row.
+// Missing rows of the last tile repeat the last row.
 inline constexpr size_t kMostPaddedRows =
     round_up(static_cast<size_t>(kMostDecodeRows), kMostTileRows);
 
-// One query row.
+// One query row: its head, its query, and its visible keys.
 struct DecodeRow {
   int64_t head, query;
   rules::KeyRange keys;
-  const uint8_t* mask;  // at key 0
-  const float* bias;    // at key 0
+  const uint8_t* mask;  // mask at key 0
+  const float* bias;    // bias at key 0
 
   DecodeRow(const AttentionParams& p, int64_t batch, int64_t kv_head, size_t row)
       : head(kv_head * p.group() + (p.first_row() + static_cast<int64_t>(row)) % p.group()),
@@ -74,8 +74,8 @@ struct DecodeRowOptions {
   }
 };
 
-// The passes that differ between rows, over a tile of kRows rows that begins with row `first_row`.
-// The passes that are the same for all rows, scale and softcap, ran over whole vectors before.
+// Applies the passes that differ between rows to a tile of kRows rows, beginning with row
+// `first_row`. Scale and softcap, equal for all rows, were applied to whole vectors before.
 template <size_t kRows>
 HWY_NOINLINE void pass_row_options(const AttentionParams& p, const DecodeRowOptions& rows,
                                    size_t first_row, const ScoreTile& tile, bool clipped) {

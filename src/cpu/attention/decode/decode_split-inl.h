@@ -1,4 +1,4 @@
-// One split of the keys of decoding: its scores, weights and sums.
+// One KV split of decoding: its scores, weights and sums.
 #if defined(MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_SPLIT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_SPLIT_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_SPLIT_INL_H_
@@ -27,12 +27,12 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Values are summed over this many keys first, and these sums are then added to the sum of the
-// split. In one long sum of equal terms every addition rounds in the same direction: the error of a
-// mean of 131072 equal values was 1e-5, and is 6e-7 this way, in the same time.
+// Number of keys whose values are summed first; the result is then added to the sum of the split.
+// In one long sum of equal terms every addition rounds in the same direction: the error of a mean
+// of 131072 equal values was 1e-5, and is 6e-7 with partial sums, in the same time.
 constexpr size_t kRecentKeys = 256;
 
-// One split of the keys, for a job's heads.
+// One KV split, for all heads of a job.
 class KvSplit {
  public:
   KvSplit(const AttentionParams& params, const SplitGeometry& geometry, const DecodeJob& job,
@@ -90,7 +90,7 @@ class KvSplit {
   float* queries(int64_t head) const {
     return s_.queries + static_cast<size_t>(head) * sizes_.padded_rows() * sizes_.key_lanes;
   }
-  // The tile's first lane in reference and row_sum.
+  // Index of the tile's first lane in reference and row_sum.
   size_t tile_lane(int64_t head, size_t tile) const {
     return (static_cast<size_t>(head) * sizes_.tiles + tile) * vector_;
   }
@@ -117,7 +117,7 @@ class KvSplit {
         unmasked_.last = std::min(unmasked_.last, of.keys.last);
         if (width == 0) continue;
         read_row(d_, p_.q, batch_, of.head, of.query, width, sizes_.key_lanes, s_.row);
-        // A tile's rows side by side, vector by vector: the order in which score_keys() reads.
+        // Store a tile's rows side by side, vector by vector: score_keys() reads in this order.
         const size_t tile = r / sizes_.tile_rows;
         float* to = queries(head) + tile * sizes_.tile_rows * sizes_.key_lanes +
                     r % sizes_.tile_rows * vector_;
@@ -128,8 +128,8 @@ class KvSplit {
     }
   }
 
-  // Slots of a block of seen keys; behind the end the last slot is repeated. Returns false if there
-  // is no such key.
+  // Finds the slots of a block of seen keys. After the last key, its slot is repeated. Returns
+  // false if the block has no seen key.
   bool find_slots(int64_t first, int64_t* to) const {
     const int64_t count = std::min(block(), seen_.last - first);
     if (count <= 0) return false;
@@ -158,11 +158,11 @@ class KvSplit {
     }
   }
 
-  // A block of keys and values.
+  // Processes a block of keys and values.
   void attend(int64_t first) {
     const auto count = static_cast<size_t>(std::min(block(), keys_.last - first));
-    // If a token's heads lie side by side, heads are the inner loop, so that memory is read in
-    // order.
+    // With several heads, the inner loop is over heads: a token's heads lie side by side, so memory
+    // is read in order.
     const size_t step = heads_ == 1 ? round_up(count, static_cast<size_t>(kDecodeKeyStep))
                                     : static_cast<size_t>(kDecodeKeyStep);
     if (!kPrefetches && !g_.first_row_leads) {
@@ -213,7 +213,7 @@ class KvSplit {
     return hides_all(masks.data(), p_.mask.stride[3], sizes_.rows, first, count);
   }
 
-  // Keys j .. j + count - 1 of the block.
+  // Scores keys j .. j + count - 1 of the block.
   void score_keys_of(int64_t head, size_t j, size_t count) {
     for (size_t tile = 0; tile < sizes_.tiles; ++tile) {
       score_kernels_.score_keys(
@@ -249,7 +249,7 @@ class KvSplit {
     }
   }
 
-  // Returns whether any key of the block may be hidden from any row.
+  // Applies the options. Returns true if any key of the block may be hidden from any row.
   bool pass_options(int64_t head, int64_t first, size_t count) {
     const int64_t end = first + static_cast<int64_t>(count);
     const bool clipped = first < unmasked_.first || end > unmasked_.last;
@@ -285,7 +285,7 @@ class KvSplit {
            row % sizes_.tile_rows;
   }
 
-  // Scores become weights.
+  // Turns scores into weights.
   void apply_softmax(int64_t head, size_t count) {
     const size_t scores = count * sizes_.tile_rows;
     const size_t padded = round_up(scores, vector_);
@@ -312,8 +312,8 @@ class KvSplit {
     }
   }
 
-  // A hidden value's weight of 0 times NaN or infinity is NaN. Such values are rare: looking for
-  // them costs less than skipping every hidden value.
+  // Checks for NaN and infinities, which a weight of 0 of a hidden key would turn into NaN. They
+  // are rare: checking costs less than skipping every hidden value.
   bool values_are_finite(int64_t head, size_t count) const {
     if (p_.v.type == DType::kInt8) {
       find_scales(p_.v, head);
@@ -329,7 +329,7 @@ class KvSplit {
     for (size_t j = 0; j < count; ++j) {
       const int64_t key = first + static_cast<int64_t>(j);
       value_kernels_.read_floats(d_, rows_of(s_.values, head)[j], width, s_.row);
-      // values_are_finite() has left the scales of the values here.
+      // s_.scales holds the scales of V since values_are_finite().
       const float scale = p_.v.type == DType::kInt8 ? s_.scales[j] : 1.0F;
       for (size_t r = 0; r < sizes_.rows; ++r) {
         if (!row(head, r).sees(p_, key)) continue;
@@ -341,7 +341,7 @@ class KvSplit {
   }
 
   void add_all_values(int64_t head, size_t count) {
-    // Several tiles share rows while they are in the first-level cache.
+    // With several tiles, all of them use a few rows while these are in the first-level cache.
     const size_t step = sizes_.tiles == 1 ? kRecentKeys : 4 * static_cast<size_t>(kDecodeKeyStep);
     for (size_t j = 0; j < count; j += step) {
       if (j > 0 && j % kRecentKeys == 0) add_recent_of(head);
@@ -377,13 +377,13 @@ class KvSplit {
   DecodeScratch s_;
   const DecodeKernels<DF> score_kernels_, value_kernels_;
   const int64_t batch_, first_head_, heads_;
-  const size_t vector_;         // lanes of a vector
-  const rules::KeyRange seen_;  // by any query
-  const rules::KeyRange keys_;  // of this split
-  rules::KeyRange unmasked_;    // that all queries see
+  const size_t vector_;         // lanes per vector
+  const rules::KeyRange seen_;  // keys that at least one query sees
+  const rules::KeyRange keys_;  // keys of this split
+  rules::KeyRange unmasked_;    // keys that all queries see
   int touched_ = 0;
   size_t recent_keys_ = 0;
-  char* const partials_;  // of the first head
+  char* const partials_;  // result of the first head
   const uint64_t partial_step_;
 };
 

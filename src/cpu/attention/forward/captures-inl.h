@@ -1,5 +1,5 @@
-// Captured scores and weights, and rows whose output needs a masked recompute: both compute scores
-// a second time if they need the final reference and sum.
+// Captured scores and weights, and rows whose output needs a masked recompute. Both compute the
+// scores a second time if they need the final reference and sum.
 #if defined(MULTIHEAD_CPU_ATTENTION_FORWARD_CAPTURES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_FORWARD_CAPTURES_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_FORWARD_CAPTURES_INL_H_
@@ -25,11 +25,11 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The weight of a hidden key in the second pass, distinct from a weight that underflowed to 0.
+// Marks a hidden key in the second pass, because a visible weight may underflow to 0.
 constexpr float kHiddenWeight = -1.0F;
 
 // Computes the scores of every panel against `keys`, up to `stage`, and calls visit(panel, tile,
-// block). From kMasked on only for visible keys; weights of hidden keys are kHiddenWeight.
+// block). From kMasked on, only for visible keys; weights of hidden keys are kHiddenWeight.
 template <class Products, class Visit>
 HWY_INLINE void second_pass(QueryBlock<Products>& b, ScoreStage stage, const rules::KeyRange& keys,
                             const Visit& visit) {
@@ -94,7 +94,7 @@ void add_visible_values(const QueryBlock<Products>& b, const Panel& panel, const
   }
 }
 
-// Recomputes rows whose output became NaN, using only the values of visible keys.
+// Recomputes rows whose output became NaN, from the values of visible keys only.
 template <class Products>
 void recompute_masked(QueryBlock<Products>& b) {
   second_pass(b, ScoreStage::kWeights, b.seen,
@@ -105,7 +105,7 @@ void recompute_masked(QueryBlock<Products>& b) {
   }
 }
 
-// The address of the row in a capture; null if the row is not captured, or rows have no elements.
+// Address of the row in a capture; null if the row is not captured or rows have no elements.
 template <class Products>
 float* captured_row(const QueryBlock<Products>& b, const ScoreCapture& capture, size_t row) {
   const int64_t at = b.s.place[row].query - capture.first_row;
@@ -120,7 +120,7 @@ float* captured_row(const QueryBlock<Products>& b, const ScoreCapture& capture, 
   return capture.out.data + b.batch * stride[0] + index * stride[1] + at * stride[2];
 }
 
-// captured_row() of a vector of lanes, at `key`.
+// Addresses of captured rows for one vector of lanes, at `key`.
 using CapturedRows = std::array<float*, hn::MaxLanes(DF())>;
 template <class Products>
 CapturedRows captured_rows(const QueryBlock<Products>& b, const ScoreCapture& capture,
@@ -133,7 +133,7 @@ CapturedRows captured_rows(const QueryBlock<Products>& b, const ScoreCapture& ca
   return rows;
 }
 
-// Fills keys that no pass visits with the masked value. Returns whether the block has captured
+// Fills keys that no pass visits with the masked value. Returns true if the block has captured
 // rows.
 template <class Products>
 bool fill_unvisited(const QueryBlock<Products>& b, const ScoreCapture& capture) {
@@ -162,8 +162,8 @@ void for_weight_captures(const QueryBlock<Products>& b, const Visit& visit) {
   }
 }
 
-// Stores weights relative to the current reference. finish_weights() normalises them, which is far
-// less work than computing their scores again.
+// Stores weights relative to the current reference. finish_weights() normalizes them, which is much
+// cheaper than computing their scores again.
 template <class Products>
 void store_weights(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                    const VisibleEnds& visible_end) {
@@ -180,8 +180,8 @@ void store_weights(const QueryBlock<Products>& b, const Panel& panel, const Scor
   });
 }
 
-// Sets `correction` to the share of the final sum that a weight of 1 has, relative to
-// block_reference.
+// Sets `correction` to exp(factor * (block_reference - reference)) / row_sum, which normalizes
+// weights relative to block_reference.
 template <class Products>
 void shares_of_sum(const QueryBlock<Products>& b, const float* block_reference) {
   const auto one = hn::Set(b.d, 1.0F);
@@ -217,11 +217,12 @@ void store_capture(QueryBlock<Products>& b, const ScoreCapture& capture) {
               });
 }
 
-// Normalises the weights that store_weights() stored.
+// Normalizes the weights that store_weights() stored.
 template <class Products>
 void finish_weights(QueryBlock<Products>& b) {
   if (!all_sums_positive(b)) {
-    // A NaN in a row's scores must not reach the weights of hidden keys.
+    // Compute these captures again: a NaN in a row's scores must not reach the weights of hidden
+    // keys.
     for_weight_captures(b,
                         [&](const ScoreCapture& capture) HWY_ATTR { store_capture(b, capture); });
     return;

@@ -1,4 +1,4 @@
-// The outputs of a block after its last key: normalised rows, LSE, dropout mask.
+// Epilogue of a block after its last key: normalized rows, LSE and dropout mask.
 #if defined(MULTIHEAD_CPU_ATTENTION_FORWARD_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_FORWARD_EPILOGUE_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_FORWARD_EPILOGUE_INL_H_
@@ -66,13 +66,13 @@ void store_out_row(const QueryBlock<Products>& b, size_t row) {
   });
 }
 
-// The sink is one more score, without a value.
+// Adds the sink, a score without a value, to the sum.
 template <class Products>
 void join_sink(const QueryBlock<Products>& b, size_t row) {
   const auto factor = static_cast<double>(b.scale.of_softmax);
   const auto reference = static_cast<double>(b.s.reference[row]);
   const auto sink = static_cast<double>(b.p.sinks[b.head_of(row)]);
-  // Rounded to float before use, because weights are computed from the stored reference.
+  // Round to float first, because weights are computed from the stored float reference.
   const auto joined = static_cast<double>(static_cast<float>(std::max(reference, sink / factor)));
   const double share = std::exp((reference - joined) * factor);
   b.s.row_sum[row] = static_cast<float>(static_cast<double>(b.s.row_sum[row]) * share +
@@ -90,8 +90,8 @@ bool all_sums_positive(const QueryBlock<Products>& b) {
   return hn::AllTrue(b.d, positive);
 }
 
-// The usual case, without a branch per row: every row sees a key, and no result is NaN. Returns
-// false otherwise.
+// Stores the rows in the usual case, without a branch per row: every row sees a key, and no result
+// is NaN. Returns false otherwise.
 template <class Products>
 bool normalise_usual(const QueryBlock<Products>& b) {
   if (!all_sums_positive(b)) return false;
@@ -101,7 +101,7 @@ bool normalise_usual(const QueryBlock<Products>& b) {
   if (!b.g.stores_vectors) return false;
   for (const Panel& panel : b.panels()) invert_sums(b, panel);
   auto nan = hn::MaskFalse(b.d);
-  // Local copies, which the stores cannot change, save a third of this loop's time for short rows.
+  // Local copies, which the stores cannot alias, save a third of this loop's time for short rows.
   const RowPlace* HWY_RESTRICT place = b.s.place;
   const float* HWY_RESTRICT inverses = b.s.correction;
   const float* HWY_RESTRICT from = b.s.out;
@@ -122,8 +122,8 @@ bool normalise_usual(const QueryBlock<Products>& b) {
   return hn::AllFalse(b.d, nan);
 }
 
-// Returns false if the row needs a masked recompute: if a hidden value is NaN or infinite, its
-// product with a weight of 0 is NaN. Checking the result for NaN is cheap.
+// Returns false if the row needs a masked recompute: a hidden value that is NaN or infinite makes
+// the result NaN, because 0 times it is NaN. Checking the result for NaN is cheap.
 template <class Products>
 bool normalise_row(const QueryBlock<Products>& b, size_t row) {
   float& sum = b.s.row_sum[row];
@@ -131,7 +131,7 @@ bool normalise_row(const QueryBlock<Products>& b, size_t row) {
   if (sum == 0.0F && sees_a_key(b, row)) sum = std::numeric_limits<float>::quiet_NaN();
   float* const out = b.s.out + row * b.value_lanes;
   float* const to = b.g.stores_vectors ? out_row<float>(b, row) : out;
-  // A sum of 0 means that the row sees nothing: otherwise the largest weight is 1 or more.
+  // A sum of 0 means that the row sees no key: otherwise the largest weight is 1 or more.
   const bool sees_nothing = sum == 0.0F;
   const float* const from = b.g.stores_normalised ? to : out;
   const auto inverse = hn::Set(b.d, b.g.stores_normalised && !std::isnan(sum) ? 1.0F : 1.0F / sum);

@@ -41,10 +41,11 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Floats of K and V that fit in the first-level cache; then nothing is prefetched.
+// Number of floats of K and V that fit in the first-level cache. Up to this size nothing is
+// prefetched.
 constexpr int64_t kSmall = 2048;
 
-// The online softmax over all keys of one head, if any output needs it.
+// Runs the online softmax over all keys of one head, if any output needs it.
 template <class Products>
 void compute(QueryBlock<Products>& b, const BlockJob* next) {
   start_head(b);
@@ -93,13 +94,13 @@ void forward(const AttentionParams& params, const BlockGeometry& geometry, const
   for (; b.kv_head < job.end_head; ++b.kv_head) forward_head(b, next);
 }
 
-// Runs the job for one of its heads.
+// Returns the job restricted to one of its heads.
 BlockJob job_of_head(const BlockJob& job, int64_t kv_head) {
   return {
       .batch = job.batch, .kv_head = kv_head, .end_head = kv_head + 1, .first_row = job.first_row};
 }
 
-// With products of bf16. Returns false if the head needs f32 products.
+// Runs a head with products of bf16. Returns false if the head needs f32 products.
 template <class Products>
 bool forward_bf16_head(const AttentionParams& params, const BlockGeometry& geometry,
                        const BlockJob& head, const BlockJob* next, void* scratch) {

@@ -1,7 +1,7 @@
 // Forward attention of short heads. For short sequences, the bookkeeping of a block costs as much
-// as its products. Here all keys are one step of the softmax, and scores, weights and the product
+// as its products. All keys form one step of the softmax here, and scores, weights and the product
 // with V are computed for a strip of queries at once. Supports only causal order, lengths and a
-// right window. The sums are those of a block in the same order, so results have the same bits.
+// right window. Sums are added in the same order as in a block, so the results have the same bits.
 #if defined(MULTIHEAD_CPU_ATTENTION_FORWARD_SHORT_HEADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_FORWARD_SHORT_HEADS_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_FORWARD_SHORT_HEADS_INL_H_
@@ -28,7 +28,7 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The arrays of a job in its scratch memory.
+// Arrays of a job in its scratch memory.
 struct ShortScratch {
   float* queries;     // [head_dim][lanes of a strip], transposed
   float* scores;      // [key][lanes of a strip]
@@ -60,12 +60,12 @@ struct ShortScores {
   size_t depth;
   float* scores;
   size_t stride;
-  const int32_t* last;  // [query] end of the keys that it sees
-  size_t unmasked_end;  // of the keys that all of them see
-  float* row_max;       // [query] rises to its largest score
+  const int32_t* last;  // [query] end of the visible keys
+  size_t unmasked_end;  // end of the keys that all queries see
+  float* row_max;       // [query] raised to its largest score
 };
 
-// Scores of keys from .. to - 1 for the queries in kVecs vectors, of which `first` is the first;
+// Scores of keys from .. to - 1 for the queries in kVecs vectors, beginning with query `first`;
 // -inf for hidden keys.
 template <size_t kVecs, class D>
 HWY_NOINLINE void score_short_keys(D d, const ShortScores& s, size_t first, size_t from,
@@ -104,7 +104,7 @@ HWY_NOINLINE void score_short_keys(D d, const ShortScores& s, size_t first, size
   });
 }
 
-// Normalised weights of a strip of queries times V.
+// Multiplies the weights of a strip of queries by V and normalizes.
 struct ShortOutput {
   const float* weights;  // [key][stride]
   size_t stride;
@@ -116,11 +116,11 @@ struct ShortOutput {
   ptrdiff_t out_stride;
 };
 
-// Computes kVecs vectors of columns of `rows` queries. Returns whether no result is NaN.
+// Computes kVecs vectors of columns of `rows` queries. Returns true if no result is NaN.
 template <size_t kVecs, class D>
 HWY_NOINLINE bool store_output(D d, const ShortOutput& s, size_t rows, size_t column) {
   using V = hn::Vec<D>;
-  // If a tile lies within one vector of queries, all its weights end at the same key.
+  // If a tile is within one vector of queries, all its weights end at the same key.
   constexpr size_t kMost = HWY_MIN(TileSize::rows(kVecs), kSide<D>);
   constexpr size_t kTile = kMost == 6 ? 4 : kMost;
   auto nan = hn::MaskFalse(d);
@@ -145,7 +145,7 @@ HWY_NOINLINE bool store_output(D d, const ShortOutput& s, size_t rows, size_t co
   return hn::AllFalse(d, nan);
 }
 
-// The rows of a job, one head after the other.
+// Rows of a job, computed one head after the other.
 class ShortHeads {
  public:
   ShortHeads(const AttentionParams& params, const BlockGeometry& geometry, const BlockJob& job,
@@ -161,7 +161,7 @@ class ShortHeads {
     load_rows();
   }
 
-  // Must be called again after other code has used the scratch memory.
+  // Call this again after other code has used the scratch memory.
   void load_rows() {
     const rules::EntryVisibility visibility = p_.visibility.of_entry(batch_);
     for (size_t row = 0; row < lanes_; ++row) {
@@ -171,11 +171,11 @@ class ShortHeads {
     }
   }
 
-  // Returns false if a row needs a block: it sees no key, or a result is NaN.
+  // Returns false if a row must be computed by a block: it sees no key, or a result is NaN.
   bool compute(int64_t head) {
     head_ = head;
     const size_t vectors = lanes_ / vector_;
-    // Strips as even as possible.
+    // Make the strips as equal as possible.
     const size_t strips = (vectors + TileSize::kScoreVecs - 1) / TileSize::kScoreVecs;
     const size_t step = (vectors + strips - 1) / strips;
     bool sound = true;
@@ -263,7 +263,7 @@ class ShortHeads {
     }
   }
 
-  // Stores a strip. Rows that see no key are written again by a block.
+  // Stores the LSE of a strip. A block later overwrites rows that see no key.
   HWY_NOINLINE void store_lse(size_t lane, size_t rows) const {
     for (size_t i = 0; i < rows; ++i) {
       *p_.lse.row(batch_, head_, first_row_ + static_cast<int64_t>(lane + i)) =
@@ -271,13 +271,13 @@ class ShortHeads {
     }
   }
 
-  // The end of the keys that some query of a vector sees.
+  // End of the keys that at least one query of a vector sees.
   size_t visible_end(const int32_t* last, size_t v) const {
     return static_cast<size_t>(last[(v + 1) * vector_ - 1]);
   }
 
-  // Keys from `key` on, for the last kLeft vectors of a strip: in causal order the first of them
-  // drops out first.
+  // Processes keys after `key` for the last kLeft vectors of a strip. In causal order, the first of
+  // these vectors runs out of visible keys first.
   template <size_t kVecs, size_t kLeft>
   HWY_INLINE void score(const ShortScores& scores, size_t key) {
     constexpr size_t kFirst = kVecs - kLeft;

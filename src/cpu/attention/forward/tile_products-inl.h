@@ -1,11 +1,11 @@
-// Products of attention in tiles of bf16 (AMX), a policy like those of products-inl.h. Scores are
-// kept transposed as with the other policies, so that all passes over them are the same:
+// Products of attention in tiles of bf16 (AMX): a policy like the ones in products-inl.h. Scores
+// are transposed, as with the other policies, so the passes over them are shared:
 //
 //   St[key][query] = K Qt      A: rows of K, B: the transposed queries in pairs
 //   Ot[column][query] += Vt P  A: V transposed, B: the weights in pairs
 //
-// The weights of two keys become a pair where the scores of these keys stand, without a shuffle. V
-// is transposed once for each key block of a block of rows, and the output once at the end.
+// The weights of two keys become a pair in place, without a shuffle. V is transposed once for each
+// key block of a block of rows, and the output once at the end.
 #if defined(MULTIHEAD_CPU_ATTENTION_FORWARD_TILE_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_FORWARD_TILE_PRODUCTS_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_FORWARD_TILE_PRODUCTS_INL_H_
@@ -29,7 +29,7 @@
 #include "cpu/simd/transpose-inl.h"
 #include "hwy/highway.h"
 
-// Every processor with AMX has AVX-512, whose vectors are one row of a tile.
+// Every processor with AMX has AVX-512. A 512-bit vector is one row of a tile.
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
@@ -50,8 +50,8 @@ struct TileProducts {
 
   static size_t depth(size_t width) { return round_up(width, kTileDepth) / kUnit; }
 
-  // Queries are not scaled, which would round them. The softmax applies the scale, unless something
-  // is added to scaled scores, or the factor is not one that the softmax can apply.
+  // Queries are not scaled, which would round them. The softmax applies the scale. A separate pass
+  // scales the scores if another pass changes them or the scale is outside [2^-10, 2^10].
   static rules::ScaleFactors scale_factors(const AttentionParams& p) {
     constexpr float kLeast = 0x1p-10F, kMost = 0x1p10F;
     const float scale = p.scale.of_queries * p.scale.of_scores * p.scale.of_softmax;
@@ -62,7 +62,7 @@ struct TileProducts {
                                            float* to, size_t stride) {
     transpose_pairs(d, rows, depth, to, stride);
   }
-  // Row i of a vector of queries.
+  // Reads row i of a vector of queries.
   static HWY_INLINE const uint16_t* read_query(DF d, const AttentionParams& p, int64_t batch,
                                                int64_t head, int64_t query, size_t i,
                                                float* scratch) {
@@ -72,8 +72,8 @@ struct TileProducts {
     read_bf16_row(d, p.q, batch, head, query, width, padded, to);
     return to;
   }
-  // K in place if its rows are whole tiles, and so are the keys up to the last that exists; else
-  // copied.
+  // Returns K in place if its rows are whole tiles and the last tile ends at an existing key,
+  // otherwise a copy.
   static HWY_INLINE Keys keys(DF d, const AttentionParams& p, int64_t batch, int64_t head,
                               int64_t first, size_t count, float* scratch) {
     const auto width = static_cast<size_t>(p.head_dim);
@@ -92,8 +92,8 @@ struct TileProducts {
     std::fill_n(to, (kTileSide - 1) * padded, uint16_t{0});
     return {reinterpret_cast<const uint16_t*>(scratch), static_cast<ptrdiff_t>(padded)};
   }
-  // Rows first .. first + count - 1 of V, transposed, with zeros for a tile of keys after the last.
-  // `staged` has room for kTileDepth rows.
+  // Copies rows first .. first + count - 1 of V, transposed, followed by zeros for one tile of
+  // keys. `staged` has room for kTileDepth rows.
   static void copy_values(DF d, const AttentionParams& p, int64_t batch, int64_t head,
                           int64_t first, size_t count, float* to, float* staged) {
     const auto width = static_cast<size_t>(p.value_dim);
@@ -121,7 +121,8 @@ struct TileProducts {
     }
   }
 
-  // `keys` rows of scores of `vecs` vectors of queries, and up to a whole tile of rows after them.
+  // Computes `keys` rows of scores for `vecs` vectors of queries. Also writes the remaining rows of
+  // the last tile.
   static void multiply_scores(DF d, const Product<uint16_t>& p, size_t keys, size_t vecs) {
     tile_unit()->multiply({.a = p.a,
                            .a_row = static_cast<size_t>(p.a_stride) * sizeof(uint16_t),
@@ -140,13 +141,13 @@ struct TileProducts {
   }
 };
 
-// The output of the panel of a row, from that row's lane on.
+// Address of the output for a row, in the transposed output of its panel.
 inline float* out_columns_of(const QueryBlock<TileProducts>& b, size_t row) {
   const size_t lane = row % panel_lanes();
   return b.s.out_columns + (row - lane) * b.value_lanes + lane;
 }
 
-// Ot (+)= Vt P, two vectors of queries at a time.
+// Ot (+)= Vt P, for two vectors of queries at a time.
 inline void accumulate_tiles(const QueryBlock<TileProducts>& b, const Panel& panel,
                              const ScoreTile& tile, const KeyBlock<TileProducts>& block,
                              const VisibleEnds& visible_end) {
@@ -177,7 +178,7 @@ inline void accumulate_tiles(const QueryBlock<TileProducts>& b, const Panel& pan
   }
 }
 
-// One vector of rows of a panel's output times `correction`.
+// Multiplies the output of one vector of rows by `correction`.
 inline void rescale_columns(const QueryBlock<TileProducts>& b, size_t first) {
   const auto factor = hn::LoadU(b.d, b.s.correction + first);
   float* at = out_columns_of(b, first);
@@ -186,7 +187,7 @@ inline void rescale_columns(const QueryBlock<TileProducts>& b, size_t first) {
   }
 }
 
-// The output of a panel to rows.
+// Transposes the output of a panel to rows.
 inline void transpose_output(const QueryBlock<TileProducts>& b, const Panel& panel) {
   std::array<float*, kTileSide> rows;
   for (size_t lane = 0; lane < panel.lanes; lane += b.vector) {
@@ -197,8 +198,8 @@ inline void transpose_output(const QueryBlock<TileProducts>& b, const Panel& pan
   }
 }
 
-// Whether the softmax of a row is undefined. Scores may have overflowed that are in range once they
-// are scaled, as the scale is applied after the product.
+// True if the softmax of a row is undefined. The scale is applied after the product, so scores may
+// have overflowed although the scaled scores would be in range.
 inline bool has_undefined_row(const QueryBlock<TileProducts>& b) {
   for (size_t row = 0; row < b.rows; ++row) {
     const float sum = b.s.row_sum[row];

@@ -1,4 +1,4 @@
-// Turns the scores of a tile into weights, and multiplies them by V.
+// Turns the scores of a tile into weights and multiplies them by V.
 #if defined(MULTIHEAD_CPU_ATTENTION_FORWARD_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_FORWARD_WEIGHTS_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_FORWARD_WEIGHTS_INL_H_
@@ -24,7 +24,7 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One vector of rows whose reference has risen.
+// Rescales the output of one vector of rows whose reference has risen.
 template <class Products>
 void rescale_rows(const QueryBlock<Products>& b, size_t first) {
   if constexpr (Products::kTiles) return rescale_columns(b, first);
@@ -33,8 +33,8 @@ void rescale_rows(const QueryBlock<Products>& b, size_t first) {
   }
 }
 
-// A tile of rows that spans two vectors reads weights up to the end of the second vector. The first
-// vector's were not computed there: they are set to 0.
+// Sets weights to 0 that a tile of rows reads but that were not computed: a tile that spans two
+// vectors reads weights up to the visible end of the second vector, beyond the end of the first.
 template <class Products>
 void clear_beyond_visible(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                           const VisibleEnds& visible_end) {
@@ -49,8 +49,8 @@ void clear_beyond_visible(const QueryBlock<Products>& b, const Panel& panel, con
   }
 }
 
-// out (+)= weights * V. If geometry.stores_normalised, rows are stored normalised with the last
-// keys that the panel sees.
+// out (+)= weights * V. If geometry.stores_normalised, the panel's last key block also normalizes
+// the rows and stores them.
 template <class Products>
 void accumulate_pv(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                    const KeyBlock<Products>& block) {

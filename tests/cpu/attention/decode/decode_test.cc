@@ -1,4 +1,4 @@
-// Decoding (few query rows, many keys) compared with the oracle, on every SIMD target.
+// Compares decoding (few query rows, many keys) with the oracle on every SIMD target.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct Result {
   std::vector<float> out, lse;
 };
 
-// Compares bits, so that NaN equals itself.
+// Compares bits, so that NaN equals NaN.
 bool same_bits(const Result& a, const Result& b) {
   const auto same = [](float x, float y) {
     return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y);
@@ -84,7 +84,8 @@ void expect_near(const std::vector<float>& got, const std::vector<double>& expec
   }
 }
 
-// 2e-6 for inputs in [-1, 1], and more for larger scores, whose rounding error is larger.
+// Tolerance: 2e-6 for inputs in [-1, 1], and more for larger scores, whose rounding error is
+// larger.
 double tolerance(const RandomCase& c, const ReferenceOutputs& expected) {
   const auto width = static_cast<double>(c.q.shape[3]);
   const double scale = std::abs(
@@ -106,8 +107,8 @@ void expect_equals_oracle(const RandomCase& c, Context& context) {
   });
 }
 
-// Every option that decoding supports; one or a few rows per key/value head, and enough keys for
-// several KV splits.
+// Uses every option that decoding supports, one or a few rows per key/value head, and enough keys
+// for several KV splits.
 RandomCase decode_case(uint64_t seed) {
   RandomCase c = random_case(seed, {.max_queries = 5, .max_keys = 1700, .max_width = 140});
   c.captures.clear();
@@ -149,7 +150,7 @@ RandomCase plain_case(int64_t group, int64_t kv_heads, int64_t keys, int64_t wid
   return c;
 }
 
-// Groups of 1 to 16 rows; widths that no lane count divides, and those of latent attention.
+// Groups of 1 to 16 rows; widths that no lane count divides, and the widths of latent attention.
 TEST_F(Decode, EqualsOracleOnAnyGroupAndWidth) {
   for (const int64_t group : {1, 2, 3, 4, 5, 7, 8, 16}) {
     for (const auto& [width, value_dim] :
@@ -177,7 +178,8 @@ TEST_F(Decode, EqualsOracleOnMoreThanCachesHold) {
   }
 }
 
-// NaN in some keys and values: results are NaN exactly where the oracle's are, and else equal them.
+// NaN in some keys and values: a result is NaN if and only if the oracle's is, and otherwise equals
+// it.
 TEST_F(Decode, NaNReachesOnlyTheRowsThatSeeIt) {
   for (uint64_t seed = 1000; seed < 1100; ++seed) {
     RandomCase c = decode_case(seed);

@@ -1,4 +1,4 @@
-// Short heads compared with the oracle and with blocks, on every SIMD target.
+// Compares short heads with the oracle and with blocks on every SIMD target.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,9 +22,9 @@ using testing::RandomCase;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// All that short heads support: causal order, lengths, a window with an open left side, any scale,
-// any strides. More queries than decoding takes, up to several blocks; rarely so few keys that some
-// queries see none.
+// Uses everything that short heads support: causal order, lengths, a window with an open left side,
+// any scale, any strides. More queries than decoding takes, up to several blocks; rarely so few
+// keys that some queries see none.
 RandomCase short_case(uint64_t seed) {
   Random random(seed);
   RandomCase c;
@@ -67,7 +67,7 @@ struct Result {
   std::vector<float> out, lse;
 };
 
-// With a dropout mask, which short heads do not support, blocks compute the same call.
+// A dropout mask, which short heads do not support, makes blocks compute the call.
 Result run(const RandomCase& c, bool by_blocks, Context& context) {
   Result result{std::vector<float>(static_cast<size_t>(c.out_shape.elements()), kNaN),
                 std::vector<float>(static_cast<size_t>(c.lse_shape.elements()), kNaN)};
@@ -110,8 +110,8 @@ TEST_F(ShortHeads, EqualOracleAndBlocks) {
   }
 }
 
-// NaN and infinity, hidden from some queries or from all, and scores that overflow. It depends on
-// the tiles which rows read hidden values and must be recomputed.
+// NaN and infinity, hidden from some queries or from all, and scores that overflow. The tiles
+// determine which rows read hidden values and must be recomputed.
 TEST_F(ShortHeads, PoisonReachesWhatItReachesInBlocks) {
   int touched = 0;
   for (uint64_t seed = 1000; seed < 1100; ++seed) {

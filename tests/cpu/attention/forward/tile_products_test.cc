@@ -1,5 +1,5 @@
-// attention() with products of bf16 tiles, compared with the oracle on inputs rounded to bf16. The
-// tile instructions are those of the model, see support/tile_model.h.
+// Compares attention() with products of bf16 tiles with the oracle, on inputs rounded to bf16. The
+// tile instructions are the model's, see support/tile_model.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ using testing::UseTileModel;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Changes every number of a tensor, gaps between rows too, into one of `type`.
+// Replaces every number of a tensor, including gaps between rows, by a number of `type`.
 template <class Change>
 ConstAnyTensor changed(RandomCase& c, const ConstAnyTensor& from, DType type,
                        const Change& change) {
@@ -48,8 +48,8 @@ ConstAnyTensor rounded(RandomCase& c, const ConstAnyTensor& from) {
   return changed(c, from, DType::kBF16, [](float x) { return x; });
 }
 
-// A random call that the tile kernel takes: q and k as they are, since it rounds them after RoPE
-// and QK-norm, and no captures.
+// A random call that the tile kernel computes: without RoPE and QK-norm, because the kernel rounds
+// q and k after them, and without captures.
 RandomCase tile_case(uint64_t seed, const testing::CaseLimits& limits) {
   RandomCase c = random_case(seed, limits);
   Random random(seed);
@@ -72,7 +72,7 @@ struct Result {
   friend bool operator==(const Result&, const Result&) = default;
 };
 
-// Outputs start as NaN, so that elements that are not written show.
+// Outputs start as NaN, which reveals elements that are not written.
 Result run(const RandomCase& c, int threads) {
   Result result;
   result.out.assign(static_cast<size_t>(c.out_shape.elements()), kNaN);
@@ -98,7 +98,7 @@ double bf16_unit(double value) {
   return std::ldexp(1.0, exponent - 7);
 }
 
-// Whether the tile kernel serves the call on the current SIMD target.
+// True if the tile kernel computes the call on the current SIMD target.
 bool takes_tiles(const RandomCase& c) {
   engine::AttentionShape shape;
   std::vector<float> out(static_cast<size_t>(c.out_shape.elements()));
@@ -109,8 +109,8 @@ bool takes_tiles(const RandomCase& c) {
          engine::Path::kAmxBlocks;
 }
 
-// Each weight and each output is rounded to bf16 once: 1.5 units in the last place of bf16 of the
-// weighted sum of |v|. On targets without the kernel, the usual path has smaller errors.
+// Each weight and each output is rounded to bf16 once: 1.5 units in the last place (bf16) of the
+// weighted sum of |v|. Targets without the kernel use f32 products, with smaller errors.
 void expect_equals_oracle(RandomCase& c) {
   const ConstAnyTensor q = rounded(c, c.q), k = rounded(c, c.k), v = rounded(c, c.v);
   const ConstAnyTensor size = changed(c, v, DType::kBF16, [](float x) { return std::abs(x); });
@@ -118,7 +118,7 @@ void expect_equals_oracle(RandomCase& c) {
   const auto sizes = reference::attention(q, k, size, c.options);
   testing::on_every_target([&] {
     const bool tiles = takes_tiles(c);
-    // Without tiles f32 inputs are not rounded.
+    // Without tiles, f32 inputs are not rounded.
     if (!tiles && (c.q.dtype == DType::kF32 || c.k.dtype == DType::kF32)) return;
     const Result got = run(c, 1);
     for (size_t i = 0; i < got.out.size(); ++i) {
@@ -155,7 +155,7 @@ TEST(TileProducts, EqualTheOracleOnSmallRandomCalls) {
   }
 }
 
-// Whole tiles of K are read in place, others are copied.
+// Whole tiles of K are read in place, partial tiles are copied.
 TEST(TileProducts, EqualTheOracleOnWholeTilesAndParts) {
   const UseTileModel model;
   for (const int64_t width : {31, 32, 64, 65}) {
@@ -205,8 +205,8 @@ TEST(TileProducts, EqualTheOracleOnRisingScores) {
   }
 }
 
-// Scores beyond bf16's and f32's range before they are scaled, and NaN in hidden rows: the result
-// is that of f32 products.
+// Scores beyond the range of bf16 and f32 before scaling, and NaN in hidden rows: the result equals
+// f32 products.
 TEST(TileProducts, LeaveToFloatsWhatTheyCannotCompute) {
   const UseTileModel model;
   const Dims q_shape{1, 1, 20, 32}, k_shape{1, 1, 50, 32};
