@@ -1,6 +1,5 @@
 #include "multihead/transformer.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
