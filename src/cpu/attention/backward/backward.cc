@@ -193,6 +193,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace multihead::cpu {
 
+#if !defined(__EMSCRIPTEN__)
+ObserveTurn observe_turn = nullptr;
+#endif
+
 HWY_EXPORT(chunk);
 HWY_EXPORT(rows);
 HWY_EXPORT(scratch_bytes);

@@ -34,6 +34,12 @@ inline void pass_turn(std::atomic<int32_t>& turn, int32_t next) {
 
 #else
 
+// If set, it is called before a job waits for its turn and after it has passed it on:
+// multihead-bench --schedule times the parts of a job.
+enum class TurnStep : uint8_t { kWait, kPass };
+using ObserveTurn = void (*)(const std::atomic<int32_t>& turn, TurnStep step);
+extern ObserveTurn observe_turn;
+
 // Most turns come within microseconds, sooner than a sleeping thread wakes up. The polls take at
 // most about a millisecond.
 inline constexpr int kTurnPolls = 2000;
@@ -43,6 +49,7 @@ inline constexpr int kTurnPolls = 2000;
 // priority.
 inline int32_t wait_for_turn(const std::atomic<int32_t>& turn, int32_t number,
                              int polls = kTurnPolls) {
+  if (observe_turn != nullptr) observe_turn(turn, TurnStep::kWait);
   int32_t now = turn.load(std::memory_order_acquire);
   for (int poll = 0; poll < polls && parts_of(now) != number; ++poll) {
     std::this_thread::yield();
@@ -62,6 +69,7 @@ inline int32_t wait_for_turn(const std::atomic<int32_t>& turn, int32_t number,
 inline void pass_turn(std::atomic<int32_t>& turn, int32_t next) {
   turn.store(next);
   turn.notify_all();
+  if (observe_turn != nullptr) observe_turn(turn, TurnStep::kPass);
 }
 
 #endif

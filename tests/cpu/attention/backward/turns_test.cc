@@ -48,7 +48,8 @@ class Observed {
           id_ = 1;
 #endif
           work();
-        }) {}
+        }) {
+  }
   Observed(const Observed&) = delete;
   Observed& operator=(const Observed&) = delete;
   ~Observed() { thread_.join(); }
@@ -175,9 +176,9 @@ TEST(Turns, JobsSleepUntilTheJobBeforeHasAddedItsPart) {
   };
   Sums expected = empty(), got = empty();
   Context alone(1);
-  ASSERT_TRUE(
-      attention_backward(view(q), view(k), view(v), {}, results, view(d_out), views(expected), alone)
-          .ok());
+  ASSERT_TRUE(attention_backward(view(q), view(k), view(v), {}, results, view(d_out),
+                                 views(expected), alone)
+                  .ok());
 
   engine::AttentionShape checked;
   ASSERT_TRUE(engine::validate_inputs(view(q), view(k), view(v), checked).ok());
