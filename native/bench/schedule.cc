@@ -3,18 +3,20 @@
 #include <time.h>  // clock_gettime(), which <ctime> need not have
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
-#include <numeric>
 #include <queue>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cpu/attention/backward/turns.h"
 #include "engine/runtime/threads.h"
 #include "multihead/context.h"
 #include "timing.h"
@@ -37,43 +39,81 @@ double thread_seconds() {
 constexpr int kLeastTurns = 2, kMostTurns = 9;
 constexpr double kEnoughSeconds = 0.5;
 
-// One call of run_jobs(): the seconds of each job, and of the whole call as it ran here.
+// A part of a job: its seconds, and what the job does then. The last part of a job ends it.
+struct JobPart {
+  double seconds;
+  const void* turn;  // that it waits for or passes on; null at the end of the job
+  cpu::TurnStep step;
+};
+using Job = std::vector<JobPart>;
+
+double seconds_of(const Job& job) {
+  double sum = 0;
+  for (const JobPart& part : job) sum += part.seconds;
+  return sum;
+}
+
+// One call of run_jobs(): its jobs, and the seconds of the whole call as it ran here.
 struct Region {
   int threads;
-  std::vector<double> jobs;
+  std::vector<Job> jobs;
   double here = 0;
+
+  double work() const {
+    double sum = 0;
+    for (const Job& job : jobs) sum += seconds_of(job);
+    return sum;
+  }
 };
 
 std::vector<Region>* recorded = nullptr;
 
+// The job that runs now, and when its current part began.
+Job* recorded_job = nullptr;
+double part_began = 0;
+
+void end_part(const void* turn, cpu::TurnStep step) {
+  recorded_job->push_back({thread_seconds() - part_began, turn, step});
+  part_began = thread_seconds();
+}
+
 void record(int threads, int64_t jobs, void (*run)(void* state, int64_t job, int thread),
             void* state) {
   Region region{threads, {}};
-  region.jobs.reserve(static_cast<size_t>(jobs));
+  region.jobs.resize(static_cast<size_t>(jobs));
   const auto begin = Clock::now();
   for (int64_t job = 0; job < jobs; ++job) {
-    const double start = thread_seconds();
+    recorded_job = &region.jobs[static_cast<size_t>(job)];
+    part_began = thread_seconds();
     run(state, job, 0);
-    region.jobs.push_back(thread_seconds() - start);
+    end_part(nullptr, cpu::TurnStep::kPass);
   }
   region.here = seconds_since(begin);
   recorded->push_back(std::move(region));
 }
 
-double sum(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0);
-}
-
-// Simulated end of the last job, if each job starts on the core that is free first.
+// Simulated end of the last job, if each job starts on the core that is free first, and waits for
+// its turns. A job waits only for jobs of smaller numbers, whose times are known by then.
 double end_of(const Region& region) {
   const size_t cores = std::min(static_cast<size_t>(region.threads), region.jobs.size());
   if (cores == 0) return 0;
   std::priority_queue<double, std::vector<double>, std::greater<>> free_at(
       std::greater<>(), std::vector<double>(cores, 0.0));
+  std::map<const void*, double> passed_at;
   double end = 0;
-  for (const double seconds : region.jobs) {
-    const double at = free_at.top() + seconds;
+  for (const Job& job : region.jobs) {
+    double at = free_at.top();
     free_at.pop();
+    for (const JobPart& part : job) {
+      at += part.seconds;
+      if (part.turn == nullptr) continue;
+      double& passed = passed_at[part.turn];
+      if (part.step == cpu::TurnStep::kWait) {
+        at = std::max(at, passed);
+      } else {
+        passed = at;
+      }
+    }
     free_at.push(at);
     end = std::max(end, at);
   }
@@ -87,7 +127,7 @@ struct Recording {
 
   double work() const {
     double total = between;
-    for (const Region& region : regions) total += sum(region.jobs);
+    for (const Region& region : regions) total += region.work();
     return total;
   }
   double simulated() const {
@@ -108,8 +148,8 @@ bool run(Work& work, Context& context) {
   return status.ok();
 }
 
-// Records the least time of each job over several runs, because other activity on the machine makes
-// caches colder.
+// Records the least time of each part of a job over several runs, because other activity on the
+// machine makes caches colder.
 bool record(Work& work, int threads, Recording& least) {
   Context context(threads);
   const auto begin = Clock::now();
@@ -118,10 +158,14 @@ bool record(Work& work, int threads, Recording& least) {
     Recording now;
     recorded = &now.regions;
     engine::run_jobs_instead = record;
+    cpu::observe_turn = [](const std::atomic<int32_t>& turn, cpu::TurnStep step) {
+      end_part(&turn, step);
+    };
     const auto start = Clock::now();
     const bool ok = run(work, context);
     now.between = seconds_since(start);
     engine::run_jobs_instead = nullptr;
+    cpu::observe_turn = nullptr;
     if (!ok) return false;
     for (const Region& region : now.regions) now.between -= region.here;
     if (turn == 0) continue;  // the first run also reserves memory
@@ -132,8 +176,11 @@ bool record(Work& work, int threads, Recording& least) {
     least.between = std::min(least.between, now.between);
     for (size_t r = 0; r < least.regions.size(); ++r) {
       for (size_t job = 0; job < least.regions[r].jobs.size(); ++job) {
-        double& known = least.regions[r].jobs[job];
-        known = std::min(known, now.regions[r].jobs[job]);
+        Job& known = least.regions[r].jobs[job];
+        for (size_t part = 0; part < known.size(); ++part) {
+          known[part].seconds =
+              std::min(known[part].seconds, now.regions[r].jobs[job][part].seconds);
+        }
       }
     }
   }

@@ -18,8 +18,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <thread>
 
+#include "cpu/attention/backward/turns.h"
 #include "cpu/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -75,16 +75,14 @@ void store_queries(const BackwardBlock& block, const BackwardGeometry& geometry,
   const int64_t last = sees_nothing ? 0 : (b.seen.last - 1) / geometry.chunk_keys;
   if (chunk < first || chunk > last) return;
   const auto before = static_cast<int32_t>(chunk - first);
-  if (turn != nullptr) {
-    while (turn->load(std::memory_order_acquire) != before) std::this_thread::yield();
-  }
+  if (turn != nullptr) wait_for_turn(*turn, before);
   const auto store = before == 0 ? store_rows<Store::kSet> : store_rows<Store::kAdd>;
   for (size_t row = 0; row < b.rows; ++row) {
     store(block.s.d_queries + row * block.s.key_lanes, block.s.key_lanes, 1, params.scale,
           params.d_q.row(b.batch, b.head_of(row), b.s.place[row].query), 0,
           static_cast<size_t>(b.p.head_dim));
   }
-  if (turn != nullptr) turn->store(before + 1, std::memory_order_release);
+  if (turn != nullptr) pass_turn(*turn, before + 1);
 }
 
 // Stores d_k and d_v of the chunk's keys, or adds the job's part of them. `sees_keys`: whether one
@@ -99,14 +97,7 @@ void store_keys(const BackwardParams& params, const BackwardGeometry& geometry,
       divides
           ? params.key_turns + (job.batch * p.kv_heads + job.kv_head) * geometry.chunks + job.chunk
           : nullptr;
-  int32_t before = 0;
-  if (divides) {
-    for (;;) {
-      before = turn->load(std::memory_order_acquire);
-      if ((before & ~BackwardParams::kPartStored) == job.rows) break;
-      std::this_thread::yield();
-    }
-  }
+  int32_t before = divides ? wait_for_turn(*turn, static_cast<int32_t>(job.rows)) : 0;
   const bool adds = (before & BackwardParams::kPartStored) != 0;
   const bool is_last = job.rows == geometry.row_jobs - 1;
   if (sees_keys || (is_last && !adds)) {
@@ -127,7 +118,7 @@ void store_keys(const BackwardParams& params, const BackwardGeometry& geometry,
     }
     before |= BackwardParams::kPartStored;
   }
-  if (divides) turn->store(before + 1, std::memory_order_release);
+  if (divides) pass_turn(*turn, before + 1);
 }
 
 void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const BackwardJob& job,
@@ -201,6 +192,10 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace multihead::cpu {
+
+#if !defined(__EMSCRIPTEN__)
+ObserveTurn observe_turn = nullptr;
+#endif
 
 HWY_EXPORT(chunk);
 HWY_EXPORT(rows);
