@@ -312,8 +312,9 @@ export interface MultiHeadAttention {
    * a causal forward() over all tokens so far.
    *
    * @param x (B, n, embedDim), with `batchFirst: false` (n, B, embedDim), or unbatched (n, embedDim)
-   * @throws {MultiheadError} `E_SHAPE`; `E_OPTION`, also for the cache of another module and if the cache's capacity is
-   * exceeded; `E_DISPOSED`; `E_MEMORY`. A call that throws leaves the cache unchanged.
+   * @throws {MultiheadError} `E_SHAPE`; `E_OPTION`, also for the cache of another module, for a cache whose tokens older
+   * weights computed, and if the cache's capacity is exceeded; `E_DISPOSED`; `E_MEMORY`. A call that throws leaves the
+   * cache unchanged.
    */
   step<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,

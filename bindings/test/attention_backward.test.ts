@@ -337,7 +337,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
       const joined = (name: 'k' | 'v') => {
         const data = [0, 1].flatMap((head) =>
           parts.flatMap(({ [name]: { data: from, shape } }) => {
-            const floats = shape[2] * 4;
+            const floats = (shape[2] ?? NaN) * 4;
             return [...from.subarray(head * floats, (head + 1) * floats)];
           }),
         );
