@@ -1,7 +1,6 @@
 #include "engine/attention/validate.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -51,29 +50,24 @@ bool is_nested(const Dims& shape, const Dims& strides) {
 // is sufficient. It is not necessary: strides 2 and 3 for extents 3 and 2 are refused although no
 // elements coincide.
 Status validate_writable(Name argument, const Checked& tensor) {
-  const int rank = tensor.shape.rank();
   if (is_nested(tensor.shape, tensor.strides) || tensor.shape.elements() == 0) return {};
-  // Computed in double, because for strides larger than any memory the span may exceed 64 bits.
+  // Doubles, because the span of strides that no memory has may exceed 64 bits.
   const auto stride_of = [&](int axis) {
     return std::abs(static_cast<double>(tensor.strides[axis]));
   };
-  std::array<int, Dims::kMaxRank> axes;  // in ascending order of their strides
-  int count = 0;
-  for (int axis = rank; axis-- > 0;) {
+  for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
     if (tensor.shape[axis] == 1) continue;
-    int at = count++;
-    for (; at > 0 && stride_of(axes[static_cast<size_t>(at - 1)]) > stride_of(axis); --at) {
-      axes[static_cast<size_t>(at)] = axes[static_cast<size_t>(at - 1)];
+    double span = 1;  // elements
+    for (int other = 0; other < tensor.shape.rank(); ++other) {
+      if (stride_of(other) > stride_of(axis) ||
+          (stride_of(other) == stride_of(axis) && other <= axis)) {
+        continue;
+      }
+      span += static_cast<double>(tensor.shape[other] - 1) * stride_of(other);
     }
-    axes[static_cast<size_t>(at)] = axis;
-  }
-  double span = 1;  // elements
-  for (const int axis : std::span(axes).first(static_cast<size_t>(count))) {
-    if (stride_of(axis) < span) {
-      return shape_error(argument, Message::kSharedElements, tensor.strides[axis], axis,
-                         static_cast<int64_t>(span));
-    }
-    span += static_cast<double>(tensor.shape[axis] - 1) * stride_of(axis);
+    if (stride_of(axis) >= span) continue;
+    return shape_error(argument, Message::kSharedElements, tensor.strides[axis], axis,
+                       static_cast<int64_t>(span));
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// Compares validate_apart() with a comparison of the bytes themselves.
+// Which outputs share memory, compared with the bytes themselves.
 #include "engine/attention/overlap.h"
 
 #include <gtest/gtest.h>
@@ -6,8 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <string>
 #include <vector>
 
+#include "multihead/kv_cache.h"
+#include "multihead/linear.h"
+#include "support/random_backward.h"
 #include "support/random_case.h"
 
 namespace multihead::engine {
@@ -39,7 +43,7 @@ bool share_a_byte(const Operand& a, const Operand& b) {
   return false;
 }
 
-// Random strides, including overlapping rows and shared axes.
+// Any strides, also of rows that overlap and of axes that are shared.
 ConstAnyTensor random_view(Random& random, const std::byte* memory) {
   Dims shape, strides;
   const auto rank = static_cast<int>(random.integer(1, 4));
@@ -85,7 +89,7 @@ TEST(Overlap, NamesBothTensors) {
   EXPECT_EQ(outputs.argument(), "y");
 }
 
-// Strides larger than any memory, and more indices than can be tried.
+// Strides that no memory has, and more indices than can be tried.
 TEST(Overlap, DecidesAnyStrides) {
   constexpr int64_t kMost = INT64_MAX, kExtent = INT32_MAX;
   const std::vector<float> memory(64);
@@ -94,11 +98,130 @@ TEST(Overlap, DecidesAnyStrides) {
   const ConstTensor near(memory.data(), {8, 8});
   EXPECT_FALSE(validate_apart({{Name::kX, near}}, {{Name::kY, near}}).ok());
   for (const ConstTensor& other : {far, also, near}) {
-    // Either answer is right, because such tensors cannot exist. The call must return in finite
-    // time.
+    // Either answer is right: such tensors do not exist. The call must come to an end.
     (void)validate_apart({{Name::kX, far}}, {{Name::kY, other}}).ok();
     (void)validate_apart({{Name::kX, also}}, {{Name::kY, other}}).ok();
   }
+}
+
+// Calls with outputs of 42 that must stay.
+class OverlapInCalls : public ::testing::Test {
+ protected:
+  static constexpr float kUntouched = 42.0F;
+
+  ConstTensor in(const Dims& shape) { return {data_.data(), shape}; }
+  Tensor out(const Dims& shape, int64_t first = 0) { return {out_.data() + first, shape}; }
+
+  // (2, 4, 5, 8) queries over (2, 2, 7, 8) keys and (2, 2, 7, 6) values.
+  void reset() {
+    q_ = in({2, 4, 5, 8});
+    k_ = in({2, 2, 7, 8});
+    v_ = in({2, 2, 7, 6});
+    outputs_ = {.out = out({2, 4, 5, 6})};
+  }
+  Status call() { return attention(q_, k_, v_, {}, outputs_, context_); }
+  void expect_refused(const std::string& argument, const std::string& other) {
+    const Status status = call();
+    EXPECT_EQ(status.code(), StatusCode::kShape);
+    EXPECT_EQ(status.message(), argument + ": expected memory of its own, got memory of " + other);
+    for (const float value : out_) ASSERT_EQ(value, kUntouched);
+    reset();
+  }
+
+  std::vector<float> data_ = std::vector<float>(1000, 0.5F);
+  std::vector<float> out_ = std::vector<float>(2000, kUntouched);
+  Context context_{1};
+  ConstAnyTensor q_ = in({2, 4, 5, 8}), k_ = in({2, 2, 7, 8}), v_ = in({2, 2, 7, 6});
+  AttentionOutputs outputs_{.out = out({2, 4, 5, 6})};
+};
+
+TEST_F(OverlapInCalls, OfAttentionIsRefused) {
+  q_ = out({2, 4, 5, 8}, 239);
+  expect_refused("out", "q");
+  k_ = out({2, 2, 7, 8});
+  expect_refused("out", "k");
+  v_ = out({2, 2, 7, 6}, 100);
+  expect_refused("out", "v");
+  outputs_.lse = out({2, 4, 5}, 239);
+  expect_refused("lse", "out");
+  outputs_.weights = out({2, 4, 5, 7}, 239);
+  expect_refused("weights", "out");
+  const std::vector<ScoreCapture> captures{{.out = out({2, 4, 5, 7}, 400)},
+                                           {.out = out({2, 4, 5, 7}, 679)}};
+  outputs_.captures = captures;
+  expect_refused("capture.out", "capture.out");
+  outputs_.out = {reinterpret_cast<Float16*>(out_.data()), {2, 4, 5, 6}};
+  q_ = out({2, 4, 5, 8}, 119);
+  expect_refused("out", "q");
+  EXPECT_TRUE(call().ok());
+}
+
+TEST_F(OverlapInCalls, RowsMayLieBetweenOthers) {
+  // q | out of each token, with the heads side by side; behind the tokens of a batch entry its LSE.
+  constexpr int64_t kQ = 4 * 8, kToken = kQ + 4 * 6, kEntry = 5 * kToken + 4 * 5;
+  const auto out_at = [&](int64_t first) {
+    return Tensor(out_.data() + first, {2, 4, 5, 6}, {kEntry, 6, kToken, 1});
+  };
+  q_ = ConstTensor(out_.data(), {2, 4, 5, 8}, {kEntry, 8, kToken, 1});
+  outputs_.out = out_at(kQ);
+  outputs_.lse = {out_.data() + 5 * kToken, {2, 4, 5}, {kEntry, 5, 1}};
+  const Status status = call();
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(out_[2 * kEntry], kUntouched);
+  outputs_.lse.data -= 1;
+  EXPECT_EQ(call().argument(), "lse");
+  outputs_.lse.data += 1;
+  for (const int64_t moved : {kQ - 1, kQ + 1}) {
+    outputs_.out = out_at(moved);
+    EXPECT_EQ(call().argument(), "out") << moved;
+  }
+  // Rows from the last to the first.
+  q_ = in({2, 4, 5, 8});
+  outputs_ = {.out = Tensor(out_.data() + 24, {2, 4, 5, 6}, {120, 30, -6, 1})};
+  EXPECT_TRUE(call().ok());
+}
+
+TEST_F(OverlapInCalls, OfOtherCallsIsRefused) {
+  EXPECT_EQ(attention_scores(out({1, 1, 4, 8}), in({1, 1, 7, 8}), {},
+                             {.out = out({1, 1, 4, 7}, 31)}, context_)
+                .argument(),
+            "capture.out");
+  const std::vector<int32_t> cu{0, 2, 5};
+  EXPECT_EQ(attention_varlen(in({5, 2, 8}), out({5, 2, 8}), in({5, 2, 6}), cu, cu, {},
+                             {.out = out({5, 2, 6})}, context_)
+                .argument(),
+            "out");
+  KVCache cache;
+  ASSERT_TRUE(
+      KVCache::create({.kv_heads = 1, .head_dim = 8, .value_dim = 6, .capacity = 4}, cache).ok());
+  EXPECT_EQ(cache.attend(out({1, 1, 1, 8}), {}, {.out = out({1, 1, 1, 6}, 7)}, context_).argument(),
+            "out");
+  const Dims x{2, 3}, weight{4, 3}, bias{4}, y{2, 4};
+  EXPECT_EQ(linear(out(x), in(weight), in(bias), out(y), context_).argument(), "y");
+  EXPECT_EQ(linear(in(x), out(weight), in(bias), out(y), context_).argument(), "y");
+  EXPECT_EQ(linear(in(x), in(weight), out(bias), out(y), context_).argument(), "y");
+  for (const float value : out_) ASSERT_EQ(value, kUntouched);
+}
+
+TEST_F(OverlapInCalls, OfGradientsIsRefused) {
+  const testing::BackwardCall call(1, {.max_queries = 9, .max_keys = 12, .max_width = 20});
+  testing::Gradients got = call.empty();
+  const auto argument = [&](const AttentionGradients& to) {
+    return attention_backward(call.c.q, call.c.k, call.c.v, call.c.options, call.results(),
+                              ConstTensor(call.d_out.data(), call.c.out_shape), to, context_)
+        .argument();
+  };
+  AttentionGradients to = call.views(got);
+  to.d_k.data = to.d_q.data;
+  EXPECT_EQ(argument(to), "d_k");
+  to = call.views(got);
+  to.d_v.data = const_cast<float*>(call.lse.data());
+  EXPECT_EQ(argument(to), "d_v");
+  to = call.views(got);
+  to.d_q.data = const_cast<float*>(call.d_out.data());
+  EXPECT_EQ(argument(to), "d_q");
+  EXPECT_TRUE(got.same_as(call.empty()));
+  EXPECT_EQ(argument(call.views(got)), "");
 }
 
 }  // namespace

@@ -169,64 +169,6 @@ TEST_F(RefusedCall, OutputsWhoseRowsOverlap) {
   expect_refused(StatusCode::kShape, "lse", {"stride 4", "axis 1", "span 5"});
 }
 
-TEST_F(RefusedCall, OutputsThatOverlapAnotherTensor) {
-  const auto refuses = [&](const char* argument, const std::vector<std::string>& words) {
-    expect_refused(StatusCode::kShape, argument, words);
-    outputs_ = {.out = out({2, 4, 5, 6})};
-    q_ = in({2, 4, 5, 8});
-    k_ = in({2, 2, 7, 8});
-    v_ = in({2, 2, 7, 6});
-  };
-  q_ = ConstTensor(out_.data() + 239, {2, 4, 5, 8});
-  refuses("out", {"memory", "q"});
-  k_ = ConstTensor(out_.data(), {2, 2, 7, 8});
-  refuses("out", {"memory", "k"});
-  v_ = ConstTensor(out_.data() + 100, {2, 2, 7, 6});
-  refuses("out", {"memory", "v"});
-  outputs_.lse = {out_.data() + 239, {2, 4, 5}};
-  refuses("lse", {"memory", "out"});
-  outputs_.weights = {out_.data() + 239, {2, 4, 5, 7}};
-  refuses("weights", {"memory", "out"});
-  const std::vector<ScoreCapture> captures{{.out = {out_.data() + 400, {2, 4, 5, 7}}},
-                                           {.out = {out_.data() + 679, {2, 4, 5, 7}}}};
-  outputs_.captures = captures;
-  refuses("capture.out", {"memory"});
-  // An f16 output whose last 4 bytes are also in q.
-  outputs_.out = {reinterpret_cast<Float16*>(out_.data()), {2, 4, 5, 6}};
-  q_ = ConstTensor(out_.data() + 119, {2, 4, 5, 8});
-  refuses("out", {"memory", "q"});
-}
-
-// Accepts rows of two tensors that alternate in memory.
-TEST_F(RefusedCall, NotOutputsBetweenOtherRows) {
-  // Each token has q, then out, with the heads side by side; after a batch entry's tokens follows
-  // its LSE.
-  constexpr int64_t kQ = 4 * 8, kToken = kQ + 4 * 6, kEntry = 5 * kToken + 4 * 5;
-  const auto out_at = [&](int64_t first) {
-    return Tensor(out_.data() + first, {2, 4, 5, 6}, {kEntry, 6, kToken, 1});
-  };
-  q_ = ConstTensor(out_.data(), {2, 4, 5, 8}, {kEntry, 8, kToken, 1});
-  outputs_.out = out_at(kQ);
-  outputs_.lse = {out_.data() + 5 * kToken, {2, 4, 5}, {kEntry, 5, 1}};
-  Status status = attention(q_, k_, v_, options_, outputs_, context_);
-  EXPECT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(out_[2 * kEntry], kUntouched);
-  outputs_.lse.data -= 1;
-  status = attention(q_, k_, v_, options_, outputs_, context_);
-  EXPECT_EQ(status.argument(), "lse") << status.message();
-  outputs_.lse.data += 1;
-  for (const int64_t moved : {kQ - 1, kQ + 1}) {
-    outputs_.out = out_at(moved);
-    status = attention(q_, k_, v_, options_, outputs_, context_);
-    EXPECT_EQ(status.argument(), "out") << status.message();
-  }
-  // Negative strides: rows from the last to the first.
-  q_ = in({2, 4, 5, 8});
-  outputs_ = {.out = Tensor(out_.data() + 24, {2, 4, 5, 6}, {120, 30, -6, 1})};
-  status = attention(q_, k_, v_, options_, outputs_, context_);
-  EXPECT_TRUE(status.ok()) << status.message();
-}
-
 // The product of the nonzero extents would overflow.
 TEST_F(RefusedCall, EmptyTensorsBeyondAllSizes) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();

@@ -280,17 +280,5 @@ TEST(Linear, RefusesShapesThatDoNotFit) {
   EXPECT_EQ(call({2, 3}, {4, 3}, {}, {4, 2}), "y");
 }
 
-TEST(Linear, RefusesAResultInTheMemoryOfAnOperand) {
-  std::vector<float> x(6, 1.0F), weight(12, 1.0F), bias(4, 1.0F);
-  Context context(1);
-  for (std::vector<float>* const of : {&x, &weight, &bias}) {
-    const Tensor y(of->data() + of->size() - 1, {2, 4});
-    const Status status = linear({x.data(), {2, 3}}, ConstTensor(weight.data(), {4, 3}),
-                                 {bias.data(), {4}}, y, context);
-    EXPECT_EQ(status.argument(), "y");
-    EXPECT_EQ(of->back(), 1.0F);
-  }
-}
-
 }  // namespace
 }  // namespace multihead
