@@ -38,7 +38,7 @@ function versionOfWire() {
 
 /** Source files of multihead/core without the kernels, which report no errors. */
 function sourcesOfCore() {
-  const engine = readdirSync(at('../src/engine')).filter((name) => /\.(cc|h)$/.test(name));
+  const engine = readdirSync(at('../src/engine'), { recursive: true }).filter((name) => /\.(cc|h)$/.test(name));
   return ['attention.cc', 'call.cc', 'call.h', ...engine.map((name) => `../src/engine/${name}`)].map(read).join('');
 }
 
