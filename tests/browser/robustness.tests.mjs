@@ -14,6 +14,7 @@ import {
   until,
   withWorkerPrelude,
 } from './harness.mjs';
+import { startPlainServer } from './hosts.mjs';
 import { reference } from './reference.mjs';
 
 /** Waits for the failure message, and checks that the console shows no other errors. */
@@ -218,7 +219,8 @@ export const tests = [
   },
   {
     name: 'without JavaScript the page says that it needs it',
-    async run({ browser, url }) {
+    async run({ browser }) {
+      const { url, close: closeServer } = await startPlainServer('/'); // npm start's lets no page show it in a frame
       const { page, close } = await openPage(browser, url);
       // A sandboxed frame runs no scripts in any browser; switching them off in the settings would need another
       // browser.
@@ -236,6 +238,7 @@ export const tests = [
       assert.match(text, /needs JavaScript/);
       assert.doesNotMatch(text, /Loading|has not started/);
       await close({ expected: /frame is sandboxed/ });
+      await closeServer();
     },
   },
   {
