@@ -15,7 +15,7 @@ const files = readdirSync(kernels, { recursive: true }).filter((name) => /\.(cc|
 const OPEN = 'namespace multihead::cpu::HWY_NAMESPACE {';
 const CLOSE = '}  // namespace multihead::cpu::HWY_NAMESPACE';
 
-/** What the namespaces of a SIMD target hold outside of their anonymous namespace, without comments. */
+/** Returns the code of a SIMD target's namespaces outside of their anonymous namespace, without comments. */
 function exposed(text) {
   return text
     .split(OPEN)
