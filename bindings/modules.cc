@@ -305,10 +305,10 @@ void transformer_release(int32_t handle) { release_object<Transformer>(handle); 
 int32_t transformer_load(int32_t handle, int32_t names, int32_t whole) {
   return load_named<Transformer>(handle, names, whole);
 }
-int32_t transformer_initialise(int32_t handle) {
+int32_t transformer_initialize(int32_t handle) {
   const InitialiseCall call;
   return run(call.from, [&] {
-    return nn::initialise_parameters(at<Transformer>(handle), call.initialisation, call.names,
+    return nn::initialize_parameters(at<Transformer>(handle), call.initialization, call.names,
                                      {.team = engine::team_of(context())});
   });
 }

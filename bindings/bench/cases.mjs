@@ -2,11 +2,11 @@
 // the two. Missing here: (B, N, H, d) layouts, because the package takes only row-major tensors; packed sequences,
 // which measure threads; and bf16 products, which WebAssembly lacks.
 
-const shape = (name, batch, heads, kvHeads, queries, keys, width) => ({
+const shape = (name, batch, heads, numKvHeads, queries, keys, width) => ({
   name,
   batch,
   heads,
-  kvHeads,
+  numKvHeads,
   queries,
   keys,
   width,

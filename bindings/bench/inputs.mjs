@@ -18,8 +18,8 @@ export function randomFloats(count, seed) {
 }
 
 /** q, k and v as floats, row-major. */
-export function inputsOf({ batch, heads, kvHeads, queries, keys, width }) {
-  const shapes = { q: [batch, heads, queries, width], k: [batch, kvHeads, keys, width] };
+export function inputsOf({ batch, heads, numKvHeads, queries, keys, width }) {
+  const shapes = { q: [batch, heads, queries, width], k: [batch, numKvHeads, keys, width] };
   shapes.v = shapes.k;
   return Object.entries(shapes).map(([name, shape]) => ({
     shape,

@@ -20,8 +20,8 @@ function softmax(scores) {
  * of the last batch entry.
  */
 function forSampleRows({ shape, mask, slope }, q, k, visit) {
-  const { batch, heads, kvHeads, queries, keys, width } = shape;
-  const first = (batch * kvHeads - 1) * keys * width;
+  const { batch, heads, numKvHeads, queries, keys, width } = shape;
+  const first = (batch * numKvHeads - 1) * keys * width;
   for (const row of new Set([queries >> 1, queries - 1])) {
     const at = ((batch * heads - 1) * queries + row) * width;
     const added = additiveRow(shape, mask, row, slope);
@@ -143,7 +143,7 @@ function attendedTo(qkv, { kHeads, vHeads }, { heads, width, keys }) {
 export function stepError({ token, ...shape }, dict, kept, logits) {
   const embed = shape.heads * shape.width;
   const values = (name) => dict[name].data;
-  const normalised = (x, name) => layerNorm(x, values(`${name}.weight`), values(`${name}.bias`));
+  const normalized = (x, name) => layerNorm(x, values(`${name}.weight`), values(`${name}.bias`));
   const linear = (x, name) => {
     const y = matrixVector(values(`${name}weight`), x, x.length, 0, dict[`${name}weight`].shape[0]);
     addTo(y, values(`${name}bias`));
@@ -153,13 +153,13 @@ export function stepError({ token, ...shape }, dict, kept, logits) {
   addTo(x, values('position.weight').subarray((shape.keys - 1) * embed));
   kept.forEach((trace, layer) => {
     const prefix = `layers.${layer}.`;
-    const qkv = linear(normalised(x, `${prefix}norm1`), `${prefix}self_attn.in_proj_`);
+    const qkv = linear(normalized(x, `${prefix}norm1`), `${prefix}self_attn.in_proj_`);
     addTo(x, linear(attendedTo(qkv, trace, shape), `${prefix}self_attn.out_proj.`));
-    const inner = linear(normalised(x, `${prefix}norm2`), `${prefix}linear1.`);
+    const inner = linear(normalized(x, `${prefix}norm2`), `${prefix}linear1.`);
     const gelu = inner.map((u) => (u / 2) * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3))));
     addTo(x, linear(gelu, `${prefix}linear2.`));
   });
-  const expected = matrixVector(values('embedding.weight'), normalised(x, 'norm'), embed, 0, logits.length);
+  const expected = matrixVector(values('embedding.weight'), normalized(x, 'norm'), embed, 0, logits.length);
   return logits.reduce((largest, value, at) => Math.max(largest, Math.abs(value - expected[at])), 0);
 }
 

@@ -49,15 +49,15 @@ function plain(mh, { q, k, v, out, options }) {
 /** Uses a prepared operation if the package has one, as a loop over small calls would. */
 function preparedOr(mh, { q, k, v, out, options }) {
   if (typeof mh.prepare !== 'function') return plain(mh, { q, k, v, out, options });
-  const operation = mh.prepare({ q: q.shape, kvHeads: k.shape[1], ...options });
+  const operation = mh.prepare({ q: q.shape, numKvHeads: k.shape[1], ...options });
   return () => void operation.run(q, k, v, out);
 }
 
 function cacheWork(mh, { shape, dtype }) {
-  const { batch, heads, kvHeads, keys, width } = shape;
+  const { batch, heads, numKvHeads, keys, width } = shape;
   const [query, key, value] = inputsOf(shape);
   const q = mh.tensor(query.shape, query.data);
-  const cache = mh.createCache({ batch, kvHeads, headDim: width, capacity: keys, dtype });
+  const cache = mh.createCache({ batch, numKvHeads, headDim: width, capacity: keys, dtype });
   // Append in steps, so that no second copy of a long cache is needed.
   const kept = [key, value].map(() => new Float32Array(key.data.length));
   const step = 1024;
@@ -282,7 +282,7 @@ function trainWork(mh, { shape: { name, batch, heads, queries, width } }) {
     ...{ numHeads: heads, bias: false, rope: { style: 'half' }, norm: 'rmsNorm' },
   };
   const model = mh.transformer(config);
-  model.initialise({ seed: 1 });
+  model.initialize({ seed: 1 });
   // A tiny rate leaves the parameters almost unchanged, so that all runs are alike.
   const trainer = mh.trainer(model, { learningRate: 1e-12 });
   const tokens = randomWords(batch * queries, vocabulary, SEEDS.q);

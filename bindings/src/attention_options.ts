@@ -60,7 +60,7 @@ export const noOptions: Readonly<wire.AttentionOptions> = {
   qkNorm: false,
   qGain: noSpan,
   kGain: noSpan,
-  qkNormEpsilon: 1e-6,
+  qkNormEps: 1e-6,
   rope: { style: ropeStyles.none, base: 10_000, rotaryDim: 0 },
   qPositions: noSpan,
   kPositions: noSpan,
@@ -177,11 +177,11 @@ function setQkNorm(
   width: number,
 ): void {
   if (norm === undefined) return;
-  checkOptions(norm, ['qGain', 'kGain', 'epsilon'], 'qkNorm');
+  checkOptions(norm, ['qGain', 'kGain', 'eps'], 'qkNorm');
   record.qkNorm = true;
   record.qGain = operands.optionalSpan(norm.qGain, 'f32', 'qkNorm.qGain', width);
   record.kGain = operands.optionalSpan(norm.kGain, 'f32', 'qkNorm.kGain', width);
-  if (norm.epsilon !== undefined) record.qkNormEpsilon = checkNumber(norm.epsilon, 'qkNorm.epsilon');
+  if (norm.eps !== undefined) record.qkNormEps = checkNumber(norm.eps, 'qkNorm.eps');
 }
 
 /** Names in {@link RopeRotation}, which excludes positions. */

@@ -44,7 +44,7 @@ export interface Window {
 
 /**
  * Root-mean-square normalization of each query and key vector, before RoPE, as in Qwen3 and Gemma 3 (QK-norm,
- * arXiv:2302.05442): x / √(mean(x²) + epsilon) · gain.
+ * arXiv:2302.05442): x / √(mean(x²) + eps) · gain.
  */
 export interface QkNorm {
   /** (d_k). Default 1 everywhere. */
@@ -52,7 +52,7 @@ export interface QkNorm {
   /** (d_k). Default 1 everywhere. */
   readonly kGain?: Float32Array | undefined;
   /** A finite number ≥ 0. Default 1e−6. */
-  readonly epsilon?: number | undefined;
+  readonly eps?: number | undefined;
 }
 
 /**
@@ -102,7 +102,7 @@ export interface Dropout {
  * The options that {@link Multihead.attention} and {@link MultiHeadAttention.forward} share. For batch
  * entry b, query head h, query i and key j they apply in this order:
  *
- * 1. q and k are normalised (`qkNorm`), then rotated (`rope`), if these are given
+ * 1. q and k are normalized (`qkNorm`), then rotated (`rope`), if these are given
  * 2. s = scale · (q · k)
  * 3. s = softcap · tanh(s / softcap)
  * 4. s = s + bias − alibi[h] · |i + N_k − N_q − j|

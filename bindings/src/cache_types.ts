@@ -28,7 +28,7 @@ export interface KVCacheConfig {
   /** Number of sequences; their lengths are independent. Default 1. */
   readonly batch?: number | undefined;
   /** H_kv */
-  readonly kvHeads: number;
+  readonly numKvHeads: number;
   /** d_k, the head dim of keys. */
   readonly headDim: number;
   /** d_v, the head dim of values. Default `headDim`. */
@@ -67,7 +67,7 @@ export interface KVCache {
   /** Number of entries, B. */
   readonly batch: number;
   /** Number of key/value heads, H_kv. */
-  readonly kvHeads: number;
+  readonly numKvHeads: number;
   /** Head dim of keys, d_k. */
   readonly headDim: number;
   /** Head dim of values, d_v. */

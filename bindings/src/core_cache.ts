@@ -57,7 +57,7 @@ export function checkStorage(config: Storage): CheckedStorage {
   };
 }
 
-type HeadExtents = Pick<wire.KVCacheConfig, 'kvHeads' | 'headDim' | 'valueDim'>;
+type HeadExtents = Pick<wire.KVCacheConfig, 'numKvHeads' | 'headDim' | 'valueDim'>;
 
 /** Functions of the core for caches of one kind. */
 export interface CacheDoor {
@@ -81,7 +81,7 @@ export abstract class CoreCache extends CoreObject {
     const handle = call(runtime, (operands) => {
       wire.cacheConfig(args, {
         batch: storage.batch,
-        kvHeads: heads.kvHeads,
+        numKvHeads: heads.numKvHeads,
         headDim: heads.headDim,
         valueDim: heads.valueDim,
         capacity: storage.capacity,

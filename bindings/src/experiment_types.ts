@@ -110,7 +110,7 @@ export interface Experiment extends TrainingState {
   };
   /**
    * The current model, for forward(), step() and stateDict(). It follows the training. The experiment owns its
-   * parameters, so loadStateDict(), initialise() and mh.trainer() throw. It is disposed with the experiment.
+   * parameters, so loadStateDict(), initialize() and mh.trainer() throw. It is disposed with the experiment.
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */

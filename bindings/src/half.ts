@@ -51,7 +51,7 @@ function fromBfloat16(half: number): number {
 }
 
 /**
- * Rounds a double to a float "to odd": exactly if it is a float, else to the neighbour whose last bit
+ * Rounds a double to a float "to odd": exactly if it is a float, else to the neighbor whose last bit
  * is 1. Rounding the result to a half then gives the same as rounding the double directly (Boldo and
  * Melquiond, IEEE Transactions on Computers 57(4), 2008).
  */

@@ -22,7 +22,7 @@ import type {
 import * as wire from './wire.js';
 
 const configNames = [
-  ...(['kvHeads', 'headDim', 'valueDim'] as const),
+  ...(['numKvHeads', 'headDim', 'valueDim'] as const),
   ...storageNames,
 ] as const satisfies readonly (keyof KVCacheConfig)[];
 
@@ -40,24 +40,24 @@ const elsewhere = {
 };
 
 export class WasmKVCache extends CoreCache implements KVCache {
-  readonly kvHeads: number;
+  readonly numKvHeads: number;
   readonly headDim: number;
   readonly valueDim: number;
 
   constructor(runtime: Runtime, given: KVCacheConfig) {
     const config = readOptions(given, configNames, 'createCache');
     const storage = checkStorage(config);
-    const kvHeads = checkCount(config.kvHeads, 'kvHeads');
+    const numKvHeads = checkCount(config.numKvHeads, 'numKvHeads');
     const headDim = checkCount(config.headDim, 'headDim');
     const valueDim = config.valueDim === undefined ? headDim : checkCount(config.valueDim, 'valueDim');
     const { raw } = runtime;
-    super(runtime, storage, { kvHeads, headDim, valueDim }, {
+    super(runtime, storage, { numKvHeads, headDim, valueDim }, {
       create: () => raw.cacheCreate(),
       bytes: (cache) => raw.cacheBytes(cache),
       release: (cache) => raw.cacheRelease(cache),
       what: (bytes) => `a cache of ${bytes} bytes`,
     });
-    this.kvHeads = kvHeads;
+    this.numKvHeads = numKvHeads;
     this.headDim = headDim;
     this.valueDim = valueDim;
     Object.freeze(this);

@@ -31,7 +31,7 @@ const optionNames = [
 ] as const satisfies readonly (keyof LatentAttentionOptions)[];
 const elsewhere = {
   rope: 'qRope and kRope come rotated: use rotate()',
-  qkNorm: 'normalise before the call',
+  qkNorm: 'normalize before the call',
 };
 
 export function latentAttention<R extends readonly ('lse' | 'weights')[]>(

@@ -11,7 +11,7 @@ import { describe } from './tensor.js';
 import type { ModuleCacheConfig, MultiHeadAttentionCache } from './types.js';
 
 const elsewhere = {
-  kvHeads: 'the module knows it',
+  numKvHeads: 'the module knows it',
   headDim: 'the module knows it',
   valueDim: 'the module knows it',
 };
@@ -22,7 +22,7 @@ export class WasmModuleCache extends CoreCache implements MultiHeadAttentionCach
     const config = readOptions(given, storageNames, 'createCache', elsewhere);
     const { raw } = runtime;
     // Placeholders: the core takes the number of heads and both head dims from the module.
-    super(runtime, checkStorage(config), { kvHeads: 1, headDim: 1, valueDim: 1 }, {
+    super(runtime, checkStorage(config), { numKvHeads: 1, headDim: 1, valueDim: 1 }, {
       create: make,
       bytes: (cache) => raw.moduleCacheBytes(cache),
       release: (cache) => raw.moduleCacheRelease(cache),

@@ -191,7 +191,7 @@ export interface ModuleInputs {
  * Configuration of {@link MultiHeadAttention.createCache}: like {@link Multihead.createCache}, without heads and head
  * dims, which the module knows.
  */
-export type ModuleCacheConfig = Omit<KVCacheConfig, 'kvHeads' | 'headDim' | 'valueDim'>;
+export type ModuleCacheConfig = Omit<KVCacheConfig, 'numKvHeads' | 'headDim' | 'valueDim'>;
 
 /** The KV cache of a module. All batch entries have the same length. */
 export interface MultiHeadAttentionCache {

@@ -12,7 +12,7 @@ const list = (names: readonly string[]): string => names.join(', ');
 /** Names of properties in objects that are themselves options, such as `window.left`. */
 const innerNames = [
   ...['data', 'shape', 'dtype', 'left', 'right', 'align', 'offset', 'probability', 'seed'],
-  ...['qGain', 'kGain', 'epsilon', 'style', 'base', 'rotaryDim', 'qPositions', 'kPositions'],
+  ...['qGain', 'kGain', 'eps', 'style', 'base', 'rotaryDim', 'qPositions', 'kPositions'],
   ...['stage', 'heads', 'rows', 'scales', 'skipOutProj', 'temperature', 'scaleByEmbedDim'],
   ...['dQ', 'dK', 'dV', 'dBias'],
 ];

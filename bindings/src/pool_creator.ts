@@ -144,7 +144,7 @@ const stateMethods = ['stateDict', 'loadStateDict', 'checkpoint', 'restore', 'st
 const methods: Readonly<Record<Maker | 'moduleCache', readonly string[]>> = {
   multiHeadAttention: [...moduleMethods, 'createCache'],
   transformerBlock: [...moduleMethods, 'createCache'],
-  transformer: ['loadStateDict', 'initialise', 'stateDict', 'forward', 'step', 'createCache'],
+  transformer: ['loadStateDict', 'initialize', 'stateDict', 'forward', 'step', 'createCache'],
   trainer: [...stateMethods, 'step', 'accumulate', 'update', 'setLearningRate', 'gradients'],
   experiment: [...stateMethods, 'step', 'evaluate'],
   createCache: ['append', 'attend', 'truncate', 'clear', 'length', 'firstKept'],

@@ -128,7 +128,7 @@ export interface PoolObject {
 export interface PoolKVCache
   extends
     PoolObject,
-    Pick<KVCache, 'batch' | 'kvHeads' | 'headDim' | 'valueDim' | 'capacity' | 'layout' | 'dtype'> {
+    Pick<KVCache, 'batch' | 'numKvHeads' | 'headDim' | 'valueDim' | 'capacity' | 'layout' | 'dtype'> {
   /** Runs {@link KVCache.append} in the worker. */
   append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array, options?: PoolCallOptions): Promise<void>;
   /** Runs {@link KVCache.attend} in the worker. */
@@ -219,8 +219,8 @@ export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock,
 export interface PoolTransformer extends PoolObject, Pick<Transformer, 'config'> {
   /** Runs {@link Transformer.loadStateDict} in the worker. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions & PoolCallOptions): Promise<void>;
-  /** Runs {@link Transformer.initialise} in the worker. */
-  initialise(options?: InitialiseOptions & PoolCallOptions): Promise<void>;
+  /** Runs {@link Transformer.initialize} in the worker. */
+  initialize(options?: InitialiseOptions & PoolCallOptions): Promise<void>;
   /** Runs {@link Transformer.stateDict} in the worker. */
   stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
   /** Runs {@link Transformer.forward} in the worker. */

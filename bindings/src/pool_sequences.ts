@@ -23,8 +23,8 @@ export function sequencesOf(
   if (typedArrayName(givenQ) !== 'Int32Array' || typedArrayName(givenK) !== 'Int32Array') return undefined;
   const [cuQ, cuK] = [pristine(givenQ).slice(), pristine(givenK).slice()];
   if ([q, k, v].some(({ shape }) => shape.length !== 3)) return undefined;
-  const [[queries, heads = 0], [keys, kvHeads = 0], [values, valueHeads]] = [q.shape, k.shape, v.shape];
-  if (values !== keys || valueHeads !== kvHeads || kvHeads === 0 || heads % kvHeads !== 0) return undefined;
+  const [[queries, heads = 0], [keys, numKvHeads = 0], [values, valueHeads]] = [q.shape, k.shape, v.shape];
+  if (values !== keys || valueHeads !== numKvHeads || numKvHeads === 0 || heads % numKvHeads !== 0) return undefined;
   if (cuK.length !== cuQ.length || !isCumulative(cuQ, queries) || !isCumulative(cuK, keys)) return undefined;
   return { cuQ, cuK, count: lengthOf(cuQ) - 1 };
 }

@@ -146,7 +146,7 @@ export class TaskRunner {
 
 /** Constant properties that the proxy also has. */
 const factNames = [
-  ...['config', 'batch', 'capacity', 'layout', 'dtype', 'kvHeads', 'headDim', 'valueDim'],
+  ...['config', 'batch', 'capacity', 'layout', 'dtype', 'numKvHeads', 'headDim', 'valueDim'],
   ...['jobs', 'patterns', 'options'],
 ];
 

@@ -179,19 +179,19 @@ function piecesOfHeads(core: PoolCore, call: PackedCall, results: Gradients): Pi
   const { q, k, v, options, sequences } = call;
   if (options.dropout !== undefined) return [];
   const [tokens = 0, heads = 0, width = 0] = q.shape;
-  const [keys = 0, kvHeads = 0] = k.shape;
+  const [keys = 0, numKvHeads = 0] = k.shape;
   const { cuQ, cuK, count } = sequences;
   let scores = 0;
   for (let s = 0; s < count; s += 1) {
     scores += ((cuQ[s + 1] as number) - (cuQ[s] as number)) * ((cuK[s + 1] as number) - (cuK[s] as number));
   }
   const operations = 2 * scores * heads * (3 * width + 2 * (v.shape[2] as number));
-  const parts = Math.min(core.crew.workers, kvHeads, Math.floor(operations / core.settings.leastWork));
+  const parts = Math.min(core.crew.workers, numKvHeads, Math.floor(operations / core.settings.leastWork));
   if (parts <= 1) return [];
-  const ends = cutEvenly(Array.from({ length: kvHeads }, () => 1), parts);
+  const ends = cutEvenly(Array.from({ length: numKvHeads }, () => 1), parts);
   return ends.map((end, index) => {
     const own: Range = [ends[index - 1] ?? 0, end];
-    const group = heads / kvHeads;
+    const group = heads / numKvHeads;
     const ofQueries: Range = [own[0] * group, own[1] * group];
     const cut = (tensor: ReadTensor, rows: number, range: Range) => sliceOf(tensor.numbers(), [0, rows], range);
     const inputs = {

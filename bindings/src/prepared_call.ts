@@ -14,7 +14,7 @@ import type { FloatDType, PreparedCallOptions, PreparedShapes } from './types.js
 
 /** The names in {@link PreparedCallOptions}. */
 export const preparedNames = [
-  ...(['q', 'kvHeads', 'keys', 'valueDim', 'dtype', 'kvDtype', 'outDtype'] as const),
+  ...(['q', 'numKvHeads', 'keys', 'valueDim', 'dtype', 'kvDtype', 'outDtype'] as const),
   ...maskNames,
 ] as const satisfies readonly (keyof PreparedCallOptions)[];
 
@@ -42,9 +42,9 @@ export interface PreparedExtents {
 /** Reads options whose names have been checked. Throws `E_OPTION`, `E_SHAPE`. */
 export function preparedExtents(options: PreparedCallOptions): PreparedExtents {
   const [batch, heads, queries, width] = checkQueries(options.q);
-  const count = (name: 'kvHeads' | 'keys' | 'valueDim', otherwise: Count): Count =>
+  const count = (name: 'numKvHeads' | 'keys' | 'valueDim', otherwise: Count): Count =>
     options[name] === undefined ? otherwise : checkCount(options[name], name, 0);
-  const kvHeads = count('kvHeads', heads);
+  const numKvHeads = count('numKvHeads', heads);
   const keys = count('keys', queries);
   const valueDim = count('valueDim', width);
   const { dtype = 'f32', kvDtype = dtype, outDtype = 'f32' } = options;
@@ -53,8 +53,8 @@ export function preparedExtents(options: PreparedCallOptions): PreparedExtents {
   }
   const shapes = {
     q: [batch, heads, queries, width],
-    k: [batch, kvHeads, keys, width],
-    v: [batch, kvHeads, keys, valueDim],
+    k: [batch, numKvHeads, keys, width],
+    v: [batch, numKvHeads, keys, valueDim],
     out: [batch, heads, queries, valueDim],
     lse: [batch, heads, queries],
   };

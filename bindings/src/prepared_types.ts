@@ -16,7 +16,7 @@ export interface PreparedCallOptions extends MaskOptions {
   /** (B, H_q, N_q, d_k): the shape of q. */
   readonly q: Shape;
   /** H_kv, which divides H_q. Default H_q. */
-  readonly kvHeads?: number | undefined;
+  readonly numKvHeads?: number | undefined;
   /** N_k. Default N_q. */
   readonly keys?: number | undefined;
   /** d_v. Default d_k. */

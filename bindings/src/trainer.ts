@@ -19,12 +19,12 @@ import {
 } from './options.js';
 import type { SharedParameters } from './shared_parameters.js';
 import { takeStateDict } from './state_dict.js';
-import { learningRateDecays, optimisers } from './tables.js';
+import { learningRateDecays, optimizers } from './tables.js';
 import { describe } from './tensor.js';
 import { WasmTransformer } from './transformer.js';
 import type {
   LearningRateDecay,
-  Optimiser,
+  Optimizer,
   PlainTensor,
   Trainer,
   TrainerOptions,
@@ -34,10 +34,10 @@ import type {
 } from './types.js';
 import * as wire from './wire.js';
 
-const optimiserNames = namesOf(optimisers) satisfies readonly Optimiser[];
+const optimiserNames = namesOf(optimizers) satisfies readonly Optimizer[];
 const decayNames = namesOf(learningRateDecays) satisfies readonly LearningRateDecay[];
 const optionNames = [
-  ...(['optimiser', 'learningRate', 'beta1', 'beta2', 'epsilon', 'momentum', 'nesterov'] as const),
+  ...(['optimizer', 'learningRate', 'beta1', 'beta2', 'eps', 'momentum', 'nesterov'] as const),
   ...(['weightDecay', 'warmupSteps', 'decay', 'decaySteps', 'finalLearningRate'] as const),
   ...(['clipNorm', 'recompute', 'seed'] as const),
 ] as const satisfies readonly (keyof TrainerOptions)[];
@@ -204,17 +204,17 @@ function ownModel(given: unknown, heap: Heap): WasmTransformer {
 
 /** Fills in the defaults of options whose names have been checked. Throws `E_OPTION`. */
 function optionsRecord(options: TrainerOptions): wire.TrainerOptions {
-  const { optimiser = 'adamW', decay = 'constant', nesterov = false, recompute = false } = options;
+  const { optimizer = 'adamW', decay = 'constant', nesterov = false, recompute = false } = options;
   const number = (name: NumberName, otherwise: number): number =>
     options[name] === undefined ? otherwise : checkNumber(options[name], name);
   const count = (name: 'warmupSteps' | 'decaySteps'): Count =>
     options[name] === undefined ? 0 : checkCount(options[name], name, 0);
   return {
-    optimiser: optimisers[checkChoice(optimiser, optimiserNames, 'optimiser')],
+    optimizer: optimizers[checkChoice(optimizer, optimiserNames, 'optimizer')],
     learningRate: number('learningRate', 1e-3),
     beta1: number('beta1', 0.9),
     beta2: number('beta2', 0.999),
-    epsilon: number('epsilon', 1e-8),
+    eps: number('eps', 1e-8),
     momentum: number('momentum', 0),
     nesterov: checkFlag(nesterov, 'nesterov'),
     weightDecay: number('weightDecay', 0),

@@ -4,7 +4,7 @@ import type { ForwardOptions, StateDict } from './module_types.js';
 import type { PlainTensor } from './tensor_types.js';
 
 /** `'adamW'` (arXiv:1711.05101, as `torch.optim.AdamW`) or `'sgd'` with momentum (as `torch.optim.SGD`). */
-export type Optimiser = 'adamW' | 'sgd';
+export type Optimizer = 'adamW' | 'sgd';
 
 /** The learning rate after the warm-up: constant, or half a cosine (arXiv:1608.03983). */
 export type LearningRateDecay = 'constant' | 'cosine';
@@ -12,7 +12,7 @@ export type LearningRateDecay = 'constant' | 'cosine';
 /** Options of {@link Multihead.trainer}. */
 export interface TrainerOptions {
   /** Default `'adamW'`. */
-  readonly optimiser?: Optimiser | undefined;
+  readonly optimizer?: Optimizer | undefined;
   /** A finite number > 0. Default 1e−3. */
   readonly learningRate?: number | undefined;
   /** Decay of AdamW's mean of gradients, 0 ≤ β < 1. Default 0.9. */
@@ -20,7 +20,7 @@ export interface TrainerOptions {
   /** Decay of AdamW's mean of squared gradients, 0 ≤ β < 1. Default 0.999. */
   readonly beta2?: number | undefined;
   /** Epsilon of AdamW, a finite number ≥ 0. Default 1e−8. */
-  readonly epsilon?: number | undefined;
+  readonly eps?: number | undefined;
   /** Momentum m of SGD, 0 ≤ m < 1; with AdamW any value but 0 is an error. Default 0. */
   readonly momentum?: number | undefined;
   /** Nesterov momentum of SGD; requires `momentum`. Default false. */
@@ -101,7 +101,7 @@ export interface TrainingState {
 
   /**
    * Copies the state of the training: the parameters under their names; the optimizer's state under the same names with
-   * the prefixes `optimiser.mean.` and `optimiser.variance.` (SGD with momentum: `optimiser.momentum.`); and
+   * the prefixes `optimizer.mean.` and `optimizer.variance.` (SGD with momentum: `optimizer.momentum.`); and
    * `trainer.state` (8), the number of steps and the seed, each as four digits of 16 bits, lowest first. An experiment
    * adds `run.heads` (1) and `run.positions` (1), which must match the experiment that restores the state.
    *

@@ -73,7 +73,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
       parameters: (model) => raw.transformerParameters(model),
       state: (model, sharesAlone) => raw.transformerState(model, sharesAlone),
       createCache: (model) => raw.transformerCacheCreate(model),
-      filling: 'loadStateDict() or initialise()',
+      filling: 'loadStateDict() or initialize()',
     });
     if (borrowed !== undefined) this.share(borrowed.parameters);
     this.config = Object.freeze(checked);
@@ -103,11 +103,11 @@ export class WasmTransformer extends CoreModule implements Transformer {
     this.load(wanted.dict, wanted.names);
   }
 
-  initialise(given: InitialiseOptions = {}): void {
-    this.assertOwnParameters('initialise()');
-    const options = readOptions(given, initialiseNames, 'initialise');
+  initialize(given: InitialiseOptions = {}): void {
+    this.assertOwnParameters('initialize()');
+    const options = readOptions(given, initialiseNames, 'initialize');
     const { seed = 0, embedding = 0.5, weight = 1, residual = 0.7, output = 0.5 } = options;
-    const initialisation = {
+    const initialization = {
       seed: seedWords(seed, 'seed'),
       embedding: checkNumber(embedding, 'embedding'),
       weight: checkNumber(weight, 'weight'),
@@ -117,8 +117,8 @@ export class WasmTransformer extends CoreModule implements Transformer {
     const names = namesCode(options.names);
     const { args, raw } = this.runtime;
     call(this.runtime, (operands) => {
-      wire.initialise(args, initialisation, names);
-      operands.run(() => raw.transformerInitialise(this.handle));
+      wire.initialize(args, initialization, names);
+      operands.run(() => raw.transformerInitialize(this.handle));
       this.replaced(names);
     });
   }

@@ -81,10 +81,10 @@ function blockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
   const { mlpDim, activation = 'gelu', gated = false, mlpBias = true } = config;
   const { norm = 'layerNorm', normFirst = true, normEps = 1e-5 } = config;
   const { normAffine = true, residualDropout = 0 } = config;
-  const epsilon = checkNumber(normEps, 'normEps');
-  if (!(epsilon >= 0 && epsilon < Infinity)) {
+  const eps = checkNumber(normEps, 'normEps');
+  if (!(eps >= 0 && eps < Infinity)) {
     const expected = 'a finite number ≥ 0';
-    throw new MultiheadError('E_OPTION', { argument: 'normEps', expected, got: describe(epsilon) });
+    throw new MultiheadError('E_OPTION', { argument: 'normEps', expected, got: describe(eps) });
   }
   if (mlpDim === undefined) refuseWithoutMlp(config);
   return {
@@ -95,7 +95,7 @@ function blockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
     mlpBias: checkFlag(mlpBias, 'mlpBias'),
     norm: checkChoice(norm, normNames, 'norm'),
     normFirst: checkFlag(normFirst, 'normFirst'),
-    normEps: epsilon,
+    normEps: eps,
     normAffine: checkFlag(normAffine, 'normAffine'),
     residualDropout: checkProbability(residualDropout, 'residualDropout'),
   };

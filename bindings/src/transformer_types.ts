@@ -97,7 +97,7 @@ export interface TransformerConfig extends TransformerBlockConfig {
 }
 
 /**
- * Options of {@link Transformer.initialise}. Elements of a matrix are normally distributed with standard deviation
+ * Options of {@link Transformer.initialize}. Elements of a matrix are normally distributed with standard deviation
  * factor / √columns; matrices of token and position embeddings have embedDim columns. The factors are finite numbers ≥
  * 0. Biases and sinks are 0, gains of norms 1.
  */
@@ -292,7 +292,7 @@ export interface Transformer {
    * @throws {MultiheadError} `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves the
    * parameters unchanged.
    */
-  initialise(options?: InitialiseOptions): void;
+  initialize(options?: InitialiseOptions): void;
   /** Like {@link TransformerBlock.stateDict}, for the whole model. */
   stateDict(): Record<string, PlainTensor>;
   /**

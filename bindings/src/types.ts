@@ -310,7 +310,7 @@ export interface Multihead {
 
   /**
    * Makes a transformer, from tokens to logits. {@link Transformer.loadStateDict} loads its parameters,
-   * {@link Transformer.initialise} makes new ones. Dispose it like a tensor. `gpt2Config()` derives the configuration of a GPT-2 model from the shapes
+   * {@link Transformer.initialize} makes new ones. Dispose it like a tensor. `gpt2Config()` derives the configuration of a GPT-2 model from the shapes
    * of its parameters.
    *
    * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
@@ -326,7 +326,7 @@ export interface Multihead {
   trainer(model: Transformer, options?: TrainerOptions): Trainer;
 
   /**
-   * Makes one of two experiments in which attention heads learn to specialise, ready to be trained with
+   * Makes one of two experiments in which attention heads learn to specialize, ready to be trained with
    * {@link Experiment.step} or `train({ experiment })` of `multihead/training`. Dispose it like a tensor.
    *
    * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`

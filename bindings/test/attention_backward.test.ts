@@ -54,7 +54,7 @@ function loss({ q, k, v, options, dOut }: Call, name: GradientName, data: Float6
   return out.reduce((sum, each, i) => sum + each * (dOut.data[i] as number), 0);
 }
 
-/** Small, because QK-norm of a short vector is steep: its epsilon is 1e-6. */
+/** Small, because QK-norm of a short vector is steep: its eps is 1e-6. */
 const step = 1e-7;
 
 /** The derivative of the loss along a direction, by central differences. */
@@ -98,7 +98,7 @@ function gradientsOf(mh: Multihead, call: Call): Partial<Record<GradientName, Fl
 interface Extents {
   batch?: number;
   heads?: number;
-  kvHeads?: number;
+  numKvHeads?: number;
   queries?: number;
   keys?: number;
   valueDim?: number;
@@ -107,14 +107,14 @@ interface Extents {
 const width = 4;
 
 function callOf(options: Call['options'], extents: Extents = {}): Call {
-  const { batch = 1, heads = 2, kvHeads = heads, queries = 3, keys = 5, valueDim = 4 } = extents;
+  const { batch = 1, heads = 2, numKvHeads = heads, queries = 3, keys = 5, valueDim = 4 } = extents;
   const r = random(7);
   const tensor = (...shape: number[]) =>
     stored(extents.dtype ?? 'f32', shape, r.floats(product(shape)));
   return {
     q: tensor(batch, heads, queries, width),
-    k: tensor(batch, kvHeads, keys, width),
-    v: tensor(batch, kvHeads, keys, valueDim),
+    k: tensor(batch, numKvHeads, keys, width),
+    v: tensor(batch, numKvHeads, keys, valueDim),
     dOut: filled(r, batch, heads, queries, valueDim),
     options,
   };
@@ -130,7 +130,7 @@ hidingBias.data[2] = -Infinity;
 
 const calls: [what: string, call: Call][] = [
   ['no options', callOf({}, { batch: 2 })],
-  ['grouped heads', callOf({ scale: -0.7 }, { heads: 4, kvHeads: 2, valueDim: 3 })],
+  ['grouped heads', callOf({ scale: -0.7 }, { heads: 4, numKvHeads: 2, valueDim: 3 })],
   ['causal: top left', callOf({ causal: 'topLeft' })],
   ['rows that see no key', callOf({ causal: 'bottomRight' }, { queries: 5, keys: 3 })],
   ['a mask with a row that sees no key', callOf({ mask })],
@@ -142,7 +142,7 @@ const calls: [what: string, call: Call][] = [
   ['sinks', callOf({ sinks, mask })],
   ['a window', callOf({ window: { left: 1, right: 1 } })],
   ['RoPE', callOf({ rope: { style: 'half', rotaryDim: 2, qPositions: new Int32Array([4, 0, 9]) } })],
-  ['QK-norm without gains', callOf({ qkNorm: { epsilon: 0.1 } })],
+  ['QK-norm without gains', callOf({ qkNorm: { eps: 0.1 } })],
   ['QK-norm and RoPE', callOf({ qkNorm: { qGain: gain(), kGain: gain() }, rope: { style: 'interleaved' } })],
   ['dropout', callOf({ dropout: { probability: 0.5, seed: 5n } })],
   ['lengths', callOf({ kvLengths: new Int32Array([3, 0]), sinks }, { batch: 2 })],
@@ -155,7 +155,7 @@ const calls: [what: string, call: Call][] = [
         ...{ alibi: new Float32Array([0.5, 0.1]), sinks, kvLengths: new Int32Array([4]) },
         ...{ dropout: { probability: 0.25, seed: 1 }, qkNorm: { kGain: gain() }, rope: { style: 'half' } },
       },
-      { dtype: 'bf16', kvHeads: 1 },
+      { dtype: 'bf16', numKvHeads: 1 },
     ),
   ],
 ];

@@ -86,7 +86,7 @@ describe.each(builds)('options that attention refuses, %s', async (simd) => {
     ['a sink that is NaN', { sinks: floats(4).fill(NaN) }, 'E_OPTION', 'sinks', 'NaN'],
     ['number[] as sinks', { sinks: [0, 0, 0, 0] }, 'E_OPTION', 'sinks', 'number[]'],
     ['a NaN scale', { scale: NaN }, 'E_OPTION', 'scale', 'NaN'],
-    ['true for QK-norm', { qkNorm: true }, 'E_OPTION', 'qkNorm', 'qGain, kGain, epsilon'],
+    ['true for QK-norm', { qkNorm: true }, 'E_OPTION', 'qkNorm', 'qGain, kGain, eps'],
     [
       'gains of another width',
       { qkNorm: { qGain: floats(7) } },
@@ -96,7 +96,7 @@ describe.each(builds)('options that attention refuses, %s', async (simd) => {
       '7',
     ],
     ['no gains', { qkNorm: { kGain: floats(0) } }, 'E_SHAPE', 'qkNorm.kGain', '8'],
-    ['a negative epsilon', { qkNorm: { epsilon: -1 } }, 'E_OPTION', 'qkNorm.epsilon'],
+    ['a negative eps', { qkNorm: { eps: -1 } }, 'E_OPTION', 'qkNorm.eps'],
     ['RoPE without a style', { rope: {} }, 'E_OPTION', 'rope.style', 'interleaved', 'half'],
     ['an unknown style', { rope: { style: 'neox' } }, 'E_OPTION', 'rope.style', 'neox'],
     ['a base of 0', { rope: { style: 'half', base: 0 } }, 'E_OPTION', 'rope.base'],

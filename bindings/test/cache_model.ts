@@ -23,7 +23,7 @@ function kept(row: number[], dtype: CacheDType): number[] {
   });
 }
 
-type Sizes = Record<'batch' | 'kvHeads' | 'headDim' | 'valueDim' | 'capacity', number>;
+type Sizes = Record<'batch' | 'numKvHeads' | 'headDim' | 'valueDim' | 'capacity', number>;
 
 /** The contents of a cache as lists: per batch entry and token, the rows of all heads. */
 export class CacheModel {
@@ -72,13 +72,13 @@ export class CacheModel {
 
   /** (B, H_kv, longest, d); zeros beyond the length of an entry. */
   tensor(rows: number[][][], width: number): Plain {
-    const { batch, kvHeads } = this.config;
-    const shape = [batch, kvHeads, this.longest, width];
+    const { batch, numKvHeads } = this.config;
+    const shape = [batch, numKvHeads, this.longest, width];
     const data = new Float64Array(product(shape));
     rows.forEach((tokens, b) =>
       tokens.forEach((token, j) => {
-        for (let h = 0; h < kvHeads; h += 1) {
-          const to = ((b * kvHeads + h) * this.longest + j) * width;
+        for (let h = 0; h < numKvHeads; h += 1) {
+          const to = ((b * numKvHeads + h) * this.longest + j) * width;
           data.set(token.slice(h * width, (h + 1) * width), to);
         }
       }),

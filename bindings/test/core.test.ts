@@ -57,7 +57,7 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
     const [q, k, v] = [filled(r, 1, 4, 3, 8), filled(r, 1, 2, 5, 8), filled(r, 1, 2, 5, 8)];
     both((mh) => [mh.alibiSlopes(4)], 'alibiSlopes');
     both((mh) => {
-      using op = mh.prepare({ q: q.shape, kvHeads: 2, keys: 5 });
+      using op = mh.prepare({ q: q.shape, numKvHeads: 2, keys: 5 });
       const out = mh.tensor(q.shape);
       op.run(mh.tensor(q.shape, q.data), mh.tensor(k.shape, k.data), mh.tensor(v.shape, v.data), out);
       return [out.data];
@@ -80,7 +80,7 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
     both((mh) => [mh.linear(filled(random(3), 3, 8), filled(random(4), 5, 8)).data], 'linear');
     for (const dtype of ['f32', 'f16', 'bf16', 'int8'] as const) {
       both((mh) => {
-        using cache = mh.createCache({ batch: 1, kvHeads: 2, headDim: 8, capacity: 8, dtype });
+        using cache = mh.createCache({ batch: 1, numKvHeads: 2, headDim: 8, capacity: 8, dtype });
         cache.append(k, v);
         return [cache.attend(q).out.data];
       }, `createCache ${dtype}`);
@@ -91,7 +91,7 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
     const x = { shape: [1, 1, 2, 4], data: new Float32Array(8) };
     const narrow = { shape: [1, 1, 2, 3], data: new Float32Array(6) };
     const packed = { shape: [2, 1, 4], data: new Float32Array(8) };
-    const config = { batch: 1, kvHeads: 1, headDim: 4, capacity: 2 };
+    const config = { batch: 1, numKvHeads: 1, headDim: 4, capacity: 2 };
     const wrong: Record<string, (mh: MultiheadCore) => unknown> = {
       shape: (mh) => mh.attention(x, narrow, x),
       bias: (mh) => mh.attention(x, x, x, { bias: { shape: [3, 1, 2, 2], data: new Float32Array(12) } }),

@@ -68,7 +68,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const expected = await attended(numbers);
     mh.scope(() => {
       const x = mh.tensor([1, 2, 128, 16], numbers);
-      const cache = mh.createCache({ kvHeads: 2, headDim: 16, capacity: 128 });
+      const cache = mh.createCache({ numKvHeads: 2, headDim: 16, capacity: 128 });
       cache.append(x, x);
       const { out } = cache.attend(x, { causal: 'bottomRight' });
       expect(x.data.byteOffset).toBeGreaterThan(full(mh) - 16 * 2 ** 20);
@@ -92,16 +92,16 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const layer = mh.multiHeadAttention({ embedDim: 4, numHeads: 2 });
     const parameters = moduleParameters();
     layer.loadStateDict(parameters);
-    const cache = mh.createCache({ kvHeads: 2, headDim: 4, capacity: 16 });
+    const cache = mh.createCache({ numKvHeads: 2, headDim: 4, capacity: 16 });
     const past = layer.createCache({ capacity: 16 });
     const tokens = mh.tensor([1, 8, 4], new Float32Array(32));
     const op = mh.prepare({ q: shape });
     const { lse } = mh.attention(x, x, x, { return: ['lse'] });
     const model = mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 2 });
-    model.initialise();
+    model.initialize();
     const trainer = mh.trainer(model);
     const large = mh.transformer({ numLayers: 1, vocabSize: 100_000, embedDim: 4, numHeads: 2 });
-    large.initialise();
+    large.initialize();
     const experiment = mh.experiment({ batch: 1 });
     const [ids, many] = [new Int32Array(8), new Int32Array(4096)];
     trainer.step(ids, ids);
@@ -130,12 +130,12 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
       ['E_MEMORY', () => mh.attention(x, x, x, { out, sinks: new Float32Array(2) })],
       ['E_MEMORY', () => mh.attentionBackward(inputs)],
       ['E_MEMORY', () => mh.attentionBackward(inputs, { out: { dQ: out }, return: ['dQ'], qkNorm: {} })],
-      ['E_MEMORY', () => mh.createCache({ kvHeads: 8, headDim: 64, capacity: 4096 })],
+      ['E_MEMORY', () => mh.createCache({ numKvHeads: 8, headDim: 64, capacity: 4096 })],
       ['E_MEMORY', () => layer.loadStateDict({ ...parameters, [long]: parameters.in_proj_bias })],
       ['E_MEMORY', () => layer.loadStateDict(parameters)],
       ['E_MEMORY', () => layer.forward(tokens, { trace: true })],
       ['E_MEMORY', () => layer.backward(tokens, tokens)],
-      ['E_MEMORY', () => large.initialise()],
+      ['E_MEMORY', () => large.initialize()],
       ['E_MEMORY', () => mh.trainer(large)],
       ['E_MEMORY', () => trainer.restore(checkpoint)],
       ['E_MEMORY', () => mh.experiment({ numLayers: 64 })],

@@ -84,7 +84,7 @@ describe('a model and its trainer that are not disposed', () => {
   it('are freed by the garbage collector, with one warning', async () => {
     const result = await afterForgetting(`
       const model = mh.transformer({ numLayers: 1, vocabSize: 3, embedDim: 2, numHeads: 1 });
-      model.initialise();
+      model.initialize();
       mh.trainer(model).step(Int32Array.of(0, 1), Int32Array.of(1, 2));`);
     expect(result).toEqual({
       before: 2,
@@ -99,7 +99,7 @@ describe('a cache that is not disposed, and rows of scores that are not read to 
   it('are freed by the garbage collector, with one warning', async () => {
     const result = await afterForgetting(`
       const x = { shape: [1, 1, 9, 4], data: new Float32Array(36) };
-      mh.createCache({ kvHeads: 1, headDim: 4, capacity: 8, layout: 'paged' }).append(
+      mh.createCache({ numKvHeads: 1, headDim: 4, capacity: 8, layout: 'paged' }).append(
         { shape: [1, 1, 2, 4], data: new Float32Array(8) },
         { shape: [1, 1, 2, 4], data: new Float32Array(8) },
       );

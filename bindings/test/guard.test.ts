@@ -17,7 +17,7 @@ describe.each(builds)('after a trap, %s', (simd) => {
   it('every call throws E_FATAL, and dispose() does nothing', async () => {
     const { mh } = await openBuild(simd);
     const tensor = mh.tensor([1, 1, 2, 4], x.data);
-    const cache = mh.createCache({ kvHeads: 1, headDim: 4, capacity: 8 });
+    const cache = mh.createCache({ numKvHeads: 1, headDim: 4, capacity: 8 });
     const layer = mh.multiHeadAttention({ embedDim: 4, numHeads: 1 });
     const op = mh.prepare({ q: [1, 1, 2, 4] });
     const scoped = (): void => mh.scope(() => void mh.tensor([4]));
@@ -56,7 +56,7 @@ describe('load() after a trap', () => {
     const load = await freshLoad('dead');
     const mh = await load();
     expect(await load()).toBe(mh);
-    const cache = mh.createCache({ kvHeads: 1, headDim: 4, capacity: 8 });
+    const cache = mh.createCache({ numKvHeads: 1, headDim: 4, capacity: 8 });
     destroy(mh);
     expect(errorOf(() => cache.length()).code).toBe('E_FATAL');
     const next = await load();

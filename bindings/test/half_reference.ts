@@ -8,7 +8,7 @@ const formats = {
   bf16: { fraction: 7, least: -126, beyond: 2 ** 128 },
 } as const;
 
-/** The distance between neighbouring numbers of the format near `value`. */
+/** The distance between neighboring numbers of the format near `value`. */
 export function unitInLastPlace(value: number, dtype: FloatDType): number {
   if (dtype === 'f32') return 0;
   const { fraction, least } = formats[dtype];

@@ -88,7 +88,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     ...{ scale: 0.5, softcap: 3, window: { left: 3, right: 1, align: { offset: 1 } } },
     ...{ bias: plainBias, alibi: new Float32Array([0.5, 0.25]), sinks: new Float32Array(2) },
     ...{ kvLengths: new Int32Array([4]), dropout: { probability: 0.25, seed: 7 }, precision: 'bf16' },
-    ...{ qkNorm: { qGain: new Float32Array(4).fill(1), epsilon: 1e-3 } },
+    ...{ qkNorm: { qGain: new Float32Array(4).fill(1), eps: 1e-3 } },
     ...{ rope: { style: 'half', base: 100, kPositions: new Int32Array([0, 1, 2, 3, 4]) } },
     mask: { shape: [3, 5], data: new Uint8Array(15).fill(1) },
   });
@@ -128,7 +128,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       return fresh;
     });
   const cache = () => {
-    const given = kept('cache', () => mh.createCache({ kvHeads: 2, headDim: 4, capacity: 16 }));
+    const given = kept('cache', () => mh.createCache({ numKvHeads: 2, headDim: 4, capacity: 16 }));
     given.clear();
     return given;
   };
@@ -156,7 +156,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   });
   const newModel = () => {
     const fresh = mh.transformer({ numLayers: 1, vocabSize: 6, embedDim: 4, numHeads: 2, maxPositions: 8 });
-    fresh.initialise({ seed: 1 });
+    fresh.initialize({ seed: 1 });
     return fresh;
   };
   const newTrainer = () => {
@@ -316,12 +316,12 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       arguments: () => [x, x, { causal: 'topLeft', softcap: 2 }],
       call: (tokens, dOut, options) => block().backward(tokens, dOut, options),
     },
-    initialise: {
+    initialize: {
       arguments: () => [{ seed: 3, embedding: 0.5, weight: 1, residual: 0.7, output: 0.5, names: 'torch' }],
       call: (options) => {
         const fresh = mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 2 });
         try {
-          fresh.initialise(options);
+          fresh.initialize(options);
           return fresh.stateDict();
         } finally {
           fresh.dispose();
@@ -329,7 +329,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       },
     },
     trainer: {
-      arguments: () => [kept('trained', newModel), { learningRate: 1e-3, optimiser: 'sgd', momentum: 0.5, decay: 'cosine', decaySteps: 3, seed: 2 }],
+      arguments: () => [kept('trained', newModel), { learningRate: 1e-3, optimizer: 'sgd', momentum: 0.5, decay: 'cosine', decaySteps: 3, seed: 2 }],
       call: (given, options) => {
         using made = mh.trainer(given, options);
         made.accumulate(Int32Array.of(1, 2), Int32Array.of(2, 3));
@@ -388,7 +388,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       call: (weights, options) => mh.headStatistics(weights, options),
     },
     createCache: {
-      arguments: () => [{ batch: 2, kvHeads: 2, headDim: 4, valueDim: 3, capacity: 8, layout: 'ring', dtype: 'f16' }],
+      arguments: () => [{ batch: 2, numKvHeads: 2, headDim: 4, valueDim: 3, capacity: 8, layout: 'ring', dtype: 'f16' }],
       call: (config) => mh.createCache(config),
     },
     append: {
@@ -419,7 +419,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   });
 
   /** Calls every operation once, on tensors and caches that no case can reach. */
-  const bird = mh.createCache({ kvHeads: 2, headDim: 4, capacity: 8 });
+  const bird = mh.createCache({ numKvHeads: 2, headDim: 4, capacity: 8 });
   bird.append(k, v);
   const flown = mh.prepare({ q: q.shape, keys: 5, causal: 'bottomRight' });
   const [ownQ, ownK, ownV, ownOut] = [q, k, v, q].map(({ shape, data }) => mh.tensor(shape, data));

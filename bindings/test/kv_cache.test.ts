@@ -58,14 +58,14 @@ describe.each(builds)('KV cache, %s', async (simd) => {
   describe.each(kinds)('%s, %s', (layout, dtype) => {
     it('decodes token by token with the results of one pass over all tokens', () => {
       const r = random(51);
-      const [heads, kvHeads, tokens, width, valueDim] = [4, 2, 45, 8, 5];
+      const [heads, numKvHeads, tokens, width, valueDim] = [4, 2, 45, 8, 5];
       const window = 6;
       const q = filled(r, 1, heads, tokens, width);
-      const k = filled(r, 1, kvHeads, tokens, width);
-      const v = filled(r, 1, kvHeads, tokens, valueDim);
+      const k = filled(r, 1, numKvHeads, tokens, width);
+      const v = filled(r, 1, numKvHeads, tokens, valueDim);
       const windowed = layout === 'ring' ? { window: { left: window } } : {};
       const model = new CacheModel(
-        { batch: 1, kvHeads, headDim: width, valueDim, capacity: tokens },
+        { batch: 1, numKvHeads, headDim: width, valueDim, capacity: tokens },
         'contiguous',
         dtype,
       );
@@ -80,7 +80,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       const capacity = layout === 'ring' ? window + 1 : tokens;
       mh.scope(() => {
         const cache = mh.createCache({
-          ...{ kvHeads, headDim: width, valueDim, capacity, layout, dtype },
+          ...{ numKvHeads, headDim: width, valueDim, capacity, layout, dtype },
           ...(layout === 'paged' ? { pageSize: 4 } : {}),
         });
         for (let i = 0; i < tokens; i += 1) {
@@ -121,11 +121,11 @@ describe.each(builds)('KV cache, %s', async (simd) => {
         for (let session = 0; session < caseCount(6); session += 1) {
           const seed = runSeed + session;
           const r = random(seed);
-          const kvHeads = r.int(1, 2);
-          const heads = kvHeads * r.pick([1, 2]);
+          const numKvHeads = r.int(1, 2);
+          const heads = numKvHeads * r.pick([1, 2]);
           const [batch, capacity] = [r.int(1, 3), r.pick([1, 7, 20, 70])];
           const [headDim, valueDim] = [r.pick([1, 4, 8, 33]), r.pick([1, 5, 8])];
-          const config = { batch, kvHeads, headDim, valueDim, capacity };
+          const config = { batch, numKvHeads, headDim, valueDim, capacity };
           const model = new CacheModel(config, layout, dtype);
           mh.scope(() => {
             const pageSize = r.pick([1, 3, 16]);
@@ -150,7 +150,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       const bad = { shape: [1, 1, 3, 4], data: new Float32Array(12).fill(NaN) };
       const q = filled(r, 1, 1, 2, 4);
       mh.scope(() => {
-        const cache = mh.createCache({ kvHeads: 1, headDim: 4, capacity: 9, layout, dtype });
+        const cache = mh.createCache({ numKvHeads: 1, headDim: 4, capacity: 9, layout, dtype });
         cache.append(k, v);
         const before = cache.attend(q, { causal: 'bottomRight' }).out.data.slice();
         cache.append(bad, bad);
@@ -167,7 +167,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
 
   /** One append, truncation or clearing, applied to the cache and to its model. */
   function change(r: Random, cache: KVCache, model: CacheModel): void {
-    const { batch, kvHeads, headDim, valueDim, capacity } = model.config;
+    const { batch, numKvHeads, headDim, valueDim, capacity } = model.config;
     const what = r.next();
     if (what < 0.05) {
       cache.clear();
@@ -186,7 +186,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       const given = all ? undefined : Int32Array.from(counts);
       const dtype = r.pick(['f32', 'f32', 'f16', 'bf16'] as const);
       const tokens = (width: number) => {
-        const shape = [batch, kvHeads, count, width];
+        const shape = [batch, numKvHeads, count, width];
         return stored(dtype, shape, r.floats(product(shape)));
       };
       const [k, v] = [tokens(headDim), tokens(valueDim)];
@@ -241,9 +241,9 @@ describe.each(builds)('KV cache, %s', async (simd) => {
 
   it('has its configuration as properties, counts in memory(), and is disposed like a tensor', () => {
     const before = mh.memory();
-    const cache = mh.createCache({ kvHeads: 2, headDim: 8, capacity: 16, layout: 'paged' });
+    const cache = mh.createCache({ numKvHeads: 2, headDim: 8, capacity: 16, layout: 'paged' });
     expect(cache).toMatchObject({
-      ...{ batch: 1, kvHeads: 2, headDim: 8, valueDim: 8, capacity: 16 },
+      ...{ batch: 1, numKvHeads: 2, headDim: 8, valueDim: 8, capacity: 16 },
       ...{ layout: 'paged', dtype: 'f32', disposed: false },
     });
     expect(cache.bytes).toBeGreaterThanOrEqual(2 * 16 * 2 * 8 * 4);
@@ -269,8 +269,8 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       expect(errorOf(call)).toMatchObject({ code: 'E_DISPOSED', argument: 'cache' });
     }
     const result = mh.scope(() => {
-      mh.createCache({ kvHeads: 1, headDim: 1, capacity: 1 });
-      return { cache: mh.createCache({ kvHeads: 1, headDim: 1, capacity: 1 }) };
+      mh.createCache({ numKvHeads: 1, headDim: 1, capacity: 1 });
+      return { cache: mh.createCache({ numKvHeads: 1, headDim: 1, capacity: 1 }) };
     });
     expect(mh.memory().live).toBe(before.live + 1);
     result.cache.dispose();
@@ -279,7 +279,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
   it('takes less memory with smaller dtypes', () => {
     mh.scope(() => {
       const bytes = dtypes.map(
-        (dtype) => mh.createCache({ kvHeads: 4, headDim: 64, capacity: 100, dtype }).bytes,
+        (dtype) => mh.createCache({ numKvHeads: 4, headDim: 64, capacity: 100, dtype }).bytes,
       );
       const [f32 = 0, f16 = 0, bf16 = 0, int8 = 0] = bytes;
       expect(f16).toBeLessThan(0.51 * f32);
@@ -292,7 +292,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
     const token = (count: number) => filled(random(3), 2, 1, count, 4);
     mh.scope(() => {
       const cache = mh.createCache({
-        ...{ batch: 2, kvHeads: 1, headDim: 4, capacity: 12 },
+        ...{ batch: 2, numKvHeads: 1, headDim: 4, capacity: 12 },
         ...{ layout: 'paged', pageSize: 4, pages: 4 },
       });
       const append = (first: number, second: number) =>

@@ -10,11 +10,11 @@ import { filled } from './random_case.ts';
 describe.each(builds)('KV cache refuses, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
-  const right = { kvHeads: 2, headDim: 8, capacity: 4 };
+  const right = { numKvHeads: 2, headDim: 8, capacity: 4 };
 
   it.each<[object, 'E_OPTION' | 'E_MEMORY', string, ...string[]]>([
-    [{ kvHeads: 0 }, 'E_OPTION', 'kvHeads', '≥ 1'],
-    [{ kvHeads: undefined }, 'E_OPTION', 'kvHeads', 'undefined'],
+    [{ numKvHeads: 0 }, 'E_OPTION', 'numKvHeads', '≥ 1'],
+    [{ numKvHeads: undefined }, 'E_OPTION', 'numKvHeads', 'undefined'],
     [{ headDim: -1 }, 'E_OPTION', 'headDim'],
     [{ valueDim: 1.5 }, 'E_OPTION', 'valueDim'],
     [{ capacity: '4' }, 'E_OPTION', 'capacity'],
@@ -26,7 +26,7 @@ describe.each(builds)('KV cache refuses, %s', async (simd) => {
     [{ pageSize: 0, layout: 'paged' }, 'E_OPTION', 'pageSize'],
     [{ pages: 0, layout: 'paged' }, 'E_OPTION', 'pages'],
     [{ maxLength: 4 }, 'E_OPTION', 'maxLength', 'capacity'],
-    [{ capacity: 2 ** 31 - 1, kvHeads: 64, headDim: 128 }, 'E_MEMORY', 'memory', 'heap'],
+    [{ capacity: 2 ** 31 - 1, numKvHeads: 64, headDim: 128 }, 'E_MEMORY', 'memory', 'heap'],
     [{ capacity: 2 ** 28 }, 'E_MEMORY', 'memory', 'heap'],
   ])('a configuration of %j', (changes, code, argument, ...words) => {
     const call = () => mh.createCache({ ...right, ...changes } as KVCacheConfig);
@@ -44,7 +44,7 @@ describe.each(builds)('KV cache refuses, %s', async (simd) => {
   ])('a cache whose rows alone the memory could hold, but not %s', async (_, changes) => {
     // A separate instance, whose memory has never grown.
     const own = await loadBuild(simd);
-    const config = { kvHeads: 1, headDim: 1, capacity: 1, ...changes };
+    const config = { numKvHeads: 1, headDim: 1, capacity: 1, ...changes };
     expectRefused(own, () => own.createCache(config), 'E_MEMORY', 'memory', 'heap');
   });
 

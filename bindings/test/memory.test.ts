@@ -45,7 +45,7 @@ describe.each(builds)('memory, %s', (simd) => {
         module.backward(tokens, tokens, { causal: 'topLeft' });
         expect(() => module.backward(tokens, square)).toThrow();
         const model = mh.transformer({ numLayers: 1, vocabSize: 9, embedDim: 16, numHeads: 4 });
-        model.initialise();
+        model.initialize();
         const trainer = mh.trainer(model, { recompute: true });
         trainer.step(new Int32Array(8), new Int32Array(8), { batch: 2 });
         expect(() => trainer.step(new Int32Array(8), new Int32Array(9))).toThrow();
@@ -70,7 +70,7 @@ describe.each(builds)('memory, %s', (simd) => {
         expect(() => mh.prepare({ ...prepared, scale: NaN })).toThrow();
         mh.prepareBackward({ ...prepared, out: { dBias: mh.tensor([1, 16]) } });
         expect(() => mh.prepareBackward(prepared)).toThrow();
-        const cache = mh.createCache({ kvHeads: 2, headDim: 16, capacity: 64, layout: 'paged' });
+        const cache = mh.createCache({ numKvHeads: 2, headDim: 16, capacity: 64, layout: 'paged' });
         cache.append(x, mh.rotate(x, new Int32Array(64), { style: 'half' }));
         cache.attend(x, { causal: 'bottomRight' });
         expect(() => cache.append(x, x)).toThrow();
@@ -138,7 +138,7 @@ describe.each(builds)('memory, %s', (simd) => {
     whileAllocating = () => {};
     x.dispose();
     const model = mh.transformer({ numLayers: 1, vocabSize: 9, embedDim: 16, numHeads: 4 });
-    model.initialise();
+    model.initialize();
     const trainer = mh.trainer(model);
     const tokens = growable(4);
     whileAllocating = () => tokens.grow();

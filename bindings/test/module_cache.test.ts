@@ -67,7 +67,7 @@ function randomOptions(
     ...(chance(r, 0.2) && { softcap: 0.7 }),
     ...(chance(r, 0.2) && { alibi: chance(r, 0.5) || r.floats(numHeads) }),
     ...(chance(r, 0.2) && { sinks: r.floats(numHeads) }),
-    ...(chance(r, 0.2) && { qkNorm: { kGain: r.floats(headDim), epsilon: 0.05 } }),
+    ...(chance(r, 0.2) && { qkNorm: { kGain: r.floats(headDim), eps: 0.05 } }),
     ...(chance(r, 0.3) && {
       heads: {
         ...(chance(r, 0.5) && { scales: r.floats(numHeads).map((x) => (x < -0.5 ? 0 : x)) }),
@@ -226,7 +226,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
         const cache = module.createCache({ capacity: 4 });
         const x = tokens(2);
         expectRefused(mh, () => other.step(x, cache), 'E_OPTION', 'cache', /another module/);
-        const plain = mh.createCache({ kvHeads: 2, headDim: 4, capacity: 4 });
+        const plain = mh.createCache({ numKvHeads: 2, headDim: 4, capacity: 4 });
         for (const wrong of [plain, {}, undefined, 4]) {
           const step = () => module.step(x, wrong as never);
           expectRefused(mh, step, 'E_OPTION', 'cache', /createCache\(\)/);

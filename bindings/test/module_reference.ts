@@ -58,10 +58,10 @@ export type ModuleSteps = Partial<Record<TraceName, Float64Array>> &
   Record<'weights' | 'meanWeights' | 'output', Float64Array>;
 
 export function module({ config, dict, query, key, value, options }: ModuleCase): ModuleSteps {
-  const { numHeads: heads, numKvHeads: kvHeads, headDim, valueDim } = config;
+  const { numHeads: heads, numKvHeads: numKvHeads, headDim, valueDim } = config;
   const [batch = 0, queries = 0] = query.shape;
   const keys = (key ?? query).shape[1] as number;
-  const [qWidth, kWidth, vWidth] = [heads * headDim, kvHeads * headDim, kvHeads * valueDim];
+  const [qWidth, kWidth, vWidth] = [heads * headDim, numKvHeads * headDim, numKvHeads * valueDim];
   const [fused, bias] = [dict['in_proj_weight'], dict['in_proj_bias']];
   const project = (x: reference.Plain, name: string, first: number, count: number) =>
     reference.linear(
@@ -82,7 +82,7 @@ export function module({ config, dict, query, key, value, options }: ModuleCase)
       ? {
           qGain: dict['q_norm.weight']?.data as Float32Array,
           kGain: dict['k_norm.weight']?.data as Float32Array,
-          epsilon: config.qkNormEps,
+          eps: config.qkNormEps,
         }
       : undefined);
   const position = { ...options, window, mask: undefined, bias: undefined };
@@ -101,8 +101,8 @@ export function module({ config, dict, query, key, value, options }: ModuleCase)
       of === 'q' ? first : () => 0,
     );
   const qHeads = split(q, queries, heads, headDim);
-  const kHeads = split(k, keys, kvHeads, headDim);
-  const vHeads = split(v, keys, kvHeads, valueDim);
+  const kHeads = split(k, keys, numKvHeads, headDim);
+  const vHeads = split(v, keys, numKvHeads, valueDim);
   const appended = [
     ...(config.addBiasKv ? [[dict['bias_k'], dict['bias_v']]] : []),
     ...(config.addZeroAttn ? [[undefined, undefined]] : []),
@@ -128,7 +128,7 @@ export function module({ config, dict, query, key, value, options }: ModuleCase)
   const preparedKeys = prepared(kHeads, 'k');
   // Restores keys beyond the lengths, which are neither normalized nor rotated.
   options.kvLengths?.forEach((length, b) => {
-    for (let row = b * kvHeads * keys; row < (b + 1) * kvHeads * keys; row += 1) {
+    for (let row = b * numKvHeads * keys; row < (b + 1) * numKvHeads * keys; row += 1) {
       if (row % keys < length) continue;
       const from = row * headDim;
       preparedKeys.set(kHeads.data.subarray(from, from + headDim), from);

@@ -127,7 +127,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       alibi: true,
       softcap: 2,
       sinks: r.floats(heads),
-      qkNorm: { qGain: r.floats(headDim), epsilon: 1e-5 },
+      qkNorm: { qGain: r.floats(headDim), eps: 1e-5 },
       rope: {
         style: 'half',
         rotaryDim: 4,

@@ -264,7 +264,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error packed sequences have no masks
       mh.attentionVarlen(x, x, x, { cuQ: cu, cuK: cu, mask: x });
       const merged: { out: Tensor; lse: Tensor } = mh.mergeAttention(packed, packed);
-      using cache = mh.createCache({ kvHeads: 1, headDim: 2, capacity: 4, dtype: 'int8' });
+      using cache = mh.createCache({ numKvHeads: 1, headDim: 2, capacity: 4, dtype: 'int8' });
       cache.append(x, x, new Int32Array([1]));
       const decoded: Tensor = cache.attend(x, { causal: 'bottomRight', return: ['lse'] }).lse;
       // @ts-expect-error queries are the newest tokens
@@ -287,15 +287,15 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error backward() has no traces
       module.backward(x, x, { trace: true });
       using model = mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 2, numReadouts: 2, outDropout: 0.1 });
-      model.initialise({ seed: 1n, residual: 0.5, names: 'gpt2' });
-      using trainer: Trainer = mh.trainer(model, { optimiser: 'adamW', decay: 'cosine', decaySteps: 9, clipNorm: 1 });
+      model.initialize({ seed: 1n, residual: 0.5, names: 'gpt2' });
+      using trainer: Trainer = mh.trainer(model, { optimizer: 'adamW', decay: 'cosine', decaySteps: 9, clipNorm: 1 });
       const { loss, counted }: TrainingStep = trainer.step(cu, cu, { batch: 2, alibi: true });
       // @ts-expect-error not an Int32Array
       trainer.step([0, 1], [1, 2]);
       // @ts-expect-error the trainer decides it
       trainer.step(cu, cu, { training: true });
-      // @ts-expect-error not an optimiser
-      mh.trainer(model, { optimiser: 'adam' });
+      // @ts-expect-error not an optimizer
+      mh.trainer(model, { optimizer: 'adam' });
       // @ts-expect-error not a model
       mh.trainer(module);
       trainer.restore(trainer.checkpoint());
@@ -344,7 +344,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       export const { data }: { data: Float32Array } = (await pool.attention(x, x, x)).out;
       const own = { signal: undefined };
       const model = await pool.transformer({ embedDim: 4, numHeads: 1, numLayers: 1, vocabSize: 4 }, own);
-      await model.initialise({ seed: 1, ...own });
+      await model.initialize({ seed: 1, ...own });
       const cache = await model.createCache({ capacity: 4 }, own);
       await cache.truncate(await cache.length(own), own);
       const trainer = await pool.trainer(model, { seed: 1, ...own });

@@ -146,7 +146,7 @@ describe('errors of calls', () => {
   test('a message that a worker cannot read rejects its call, and the next call works', async () => {
     const pool = await open();
     const model = await pool.transformer({ embedDim: 160, numHeads: 2, numLayers: 1, vocabSize: 4 }, { workers: 'all' });
-    await model.initialise();
+    await model.initialize();
     sabotage.unreadable = true;
     const calls = [rejectionOf(attention(pool)), rejectionOf(pool.linear(small.q, small.k)), rejectionOf(model.forward(Int32Array.of(1)))];
     for (const { code } of await Promise.all(calls)) expect(['E_WORKER', 'E_OPTION']).toContain(code);
@@ -169,8 +169,8 @@ describe('errors of calls', () => {
   test('out of every other call is refused, and its arrays are not written', async () => {
     const pool = await open({ leastWork: 1 });
     const model = await pool.transformer({ embedDim: 160, numHeads: 4, numLayers: 1, vocabSize: 8 }, { workers: 'all' });
-    await model.initialise();
-    const cache = await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 20 });
+    await model.initialize();
+    const cache = await pool.createCache({ numKvHeads: 2, headDim: 8, capacity: 20 });
     await cache.append(small.q, small.q);
     const own = { shape: [1, 2, 20, 8], data: new Float32Array(new SharedArrayBuffer(4 * 320)).fill(7) };
     const as = (...shape: number[]) => ({ shape, data: own.data.subarray(0, shape.reduce((all, each) => all * each, 1)) });
@@ -344,7 +344,7 @@ describe('workers that cannot be had', () => {
     const expected = mh.attention(small.q, small.k, small.v);
     expect((await attention(pool)).out.data).toEqual(expected.out.toFloat32());
     expected.out.dispose();
-    const cache = await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 4 });
+    const cache = await pool.createCache({ numKvHeads: 2, headDim: 8, capacity: 4 });
     expect([cache.capacity, await cache.length()]).toEqual([4, 0]);
   });
 

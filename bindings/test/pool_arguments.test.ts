@@ -225,17 +225,17 @@ describe('wrong arguments get the error of one thread, word for word', () => {
     const config = { embedDim: 8, numHeads: 2, bias: false };
     const model = { embedDim: 8, numHeads: 2, numLayers: 1, vocabSize: 4 };
     const all = { workers: 'all' } as const;
-    const locals = { mha: mh.multiHeadAttention(config), model: mh.transformer(model), cache: mh.createCache({ kvHeads: 2, headDim: 8, capacity: 8 }) };
+    const locals = { mha: mh.multiHeadAttention(config), model: mh.transformer(model), cache: mh.createCache({ numKvHeads: 2, headDim: 8, capacity: 8 }) };
     const remotes = {
       mha: await pool.multiHeadAttention(config, all),
       model: await pool.transformer(model, all),
-      cache: await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 8 }, all),
+      cache: await pool.createCache({ numKvHeads: 2, headDim: 8, capacity: 8 }, all),
     };
     const dict = { in_proj_weight: filled(r, 24, 8), 'out_proj.weight': filled(r, 8, 8) };
     locals.mha.loadStateDict(dict);
     await remotes.mha.loadStateDict(dict);
-    locals.model.initialise();
-    await remotes.model.initialise();
+    locals.model.initialize();
+    await remotes.model.initialize();
     const given = (): never => make() as never;
     const calls: [local: () => unknown, remote: () => Promise<unknown>][] = [
       [() => mh.linear(given(), weight), () => pool.linear(given(), weight)],

@@ -25,7 +25,7 @@ const kinds = ['1 worker', '2 workers', '3 workers', '5 workers', 'workers witho
 function randomConfig(r: Random): KVCacheConfig {
   const layout = r.pick(layouts);
   return {
-    ...{ batch: r.int(1, 2), kvHeads: r.int(1, 6), headDim: r.pick([4, 16, 33]), capacity: r.pick([20, 300]) },
+    ...{ batch: r.int(1, 2), numKvHeads: r.int(1, 6), headDim: r.pick([4, 16, 33]), capacity: r.pick([20, 300]) },
     ...{ layout, dtype: r.pick(dtypes) },
     ...(chance(r, 0.3) && { valueDim: r.pick([5, 16]) }),
     ...(layout === 'paged' && { pageSize: r.pick([1, 7, 16]), ...(chance(r, 0.3) && { pages: r.int(3, 20) }) }),
@@ -55,20 +55,20 @@ describe.each(kinds.map((name, index) => ({ name, index })))('in $name', ({ inde
     for (let seed = runSeed; seed < runSeed + 12; seed += 1) {
       const r = random(seed);
       const config = randomConfig(r);
-      const { batch = 1, kvHeads, headDim, valueDim = headDim } = config;
+      const { batch = 1, numKvHeads, headDim, valueDim = headDim } = config;
       const label = `seed ${seed}, ${described(config)}`;
       const [local, remote] = [mh.createCache(config), await pool.createCache(config, { workers: 'all' })];
-      expect([remote.kvHeads, remote.capacity, remote.layout], label).toEqual([kvHeads, local.capacity, local.layout]);
+      expect([remote.numKvHeads, remote.capacity, remote.layout], label).toEqual([numKvHeads, local.capacity, local.layout]);
       for (let call = 0; call < 12; call += 1) {
         const entry = r.int(0, batch - 1);
         const kind = r.next();
         if (kind < 0.4) {
           const tokens = r.pick([1, 1, 5, 90]);
           const counts = chance(r, 0.4) ? Int32Array.from({ length: batch }, () => r.int(0, tokens)) : undefined;
-          const [k, v] = [filled(r, batch, kvHeads, tokens, headDim), filled(r, batch, kvHeads, tokens, valueDim)];
+          const [k, v] = [filled(r, batch, numKvHeads, tokens, headDim), filled(r, batch, numKvHeads, tokens, valueDim)];
           await sameOfBoth(() => local.append(k, v, counts), () => remote.append(k, v, counts), label);
         } else if (kind < 0.9) {
-          const heads = kvHeads * r.pick([1, 2, 3]);
+          const heads = numKvHeads * r.pick([1, 2, 3]);
           const queries = r.pick([1, 1, 2, 30]);
           const keys = Math.max(...Array.from({ length: batch }, (_, b) => local.length(b)));
           const options = randomAttend(r, batch, heads, queries, keys);
@@ -144,7 +144,7 @@ test.each([1, 2, 3, 5])('of %s workers each holds the keys and values of its hea
   using pool = await createPool({ workers });
   const memories = () => Promise.all(Array.from({ length: workers }, () => pool.memory()));
   const remote = await pool.transformer(model, { workers: 'all' });
-  await remote.initialise();
+  await remote.initialize();
   for (const storage of [{}, { layout: 'paged', dtype: 'int8' }, { dtype: 'bf16' }] as const) {
     const kept = { capacity: 1024, ...storage };
     const local = mh.transformer(model);
@@ -162,7 +162,7 @@ test.each([1, 2, 3, 5])('of %s workers each holds the keys and values of its hea
 test('workers that end in the middle of steps', async () => {
   using pool = await createPool({ workers: 3 });
   const local = mh.transformer(model);
-  local.initialise({ seed: 2 });
+  local.initialize({ seed: 2 });
   const kept = { capacity: 200 };
   const tokens = Int32Array.from({ length: 40 }, (_, at) => (at * 61) % 500);
   const ofOne = local.createCache(kept);
@@ -172,7 +172,7 @@ test('workers that end in the middle of steps', async () => {
   for (let round = 0; round < 20; round += 1) {
     const threads = new Set(running);
     const remote = await pool.transformer(model, { workers: 'all' });
-    await remote.initialise({ seed: 2 });
+    await remote.initialize({ seed: 2 });
     const cache = await remote.createCache(kept);
     const calls = expected.map((_, call) => remote.step(tokens.subarray(call, call + 1 + 5 * call), cache));
     const settled = Promise.allSettled(calls);

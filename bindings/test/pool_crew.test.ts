@@ -28,7 +28,7 @@ const pause = (milliseconds = 20) => new Promise((resolve) => setTimeout(resolve
 
 test('a worker that ends is reported with its call and replaced', async () => {
   using pool = await createPool({ workers: 1 });
-  const cache = await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 4 });
+  const cache = await pool.createCache({ numKvHeads: 2, headDim: 8, capacity: 4 });
   const thread = await onlyThread();
   const busy = rejectionOf(attention(pool, large));
   await new Promise((resolve) => setTimeout(resolve, 20));
@@ -62,7 +62,7 @@ describe.each(['auto', 'messages'] as const)('a worker that goes on with an abor
 
   test('takes along what lived in it, and says so', async () => {
     using pool = await open(1);
-    const config = { kvHeads: 2, headDim: 8, capacity: 4 };
+    const config = { numKvHeads: 2, headDim: 8, capacity: 4 };
     const cache = await pool.createCache(config);
     const controller = new AbortController();
     const aborted = rejectionOf(attention(pool, slow, { signal: controller.signal }));
@@ -83,7 +83,7 @@ describe.each(['auto', 'messages'] as const)('a worker that goes on with an abor
 
   test('stays if the call ends in time, with what lives in it', async () => {
     using pool = await open(1, { abortGrace: Infinity });
-    const cache = await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 4 });
+    const cache = await pool.createCache({ numKvHeads: 2, headDim: 8, capacity: 4 });
     const thread = await onlyThread();
     const controller = new AbortController();
     const aborted = rejectionOf(attention(pool, large, { signal: controller.signal }));
@@ -98,7 +98,7 @@ describe.each(['auto', 'messages'] as const)('a worker that goes on with an abor
     using pool = await createPool({ workers: 1, exchange });
     for (const [objects, milliseconds] of [[false, 1000], [true, 10_000]] as const) {
       const thread = await onlyThread();
-      if (objects) await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 4 });
+      if (objects) await pool.createCache({ numKvHeads: 2, headDim: 8, capacity: 4 });
       const ended = new Promise((resolve) => thread?.once('exit', resolve));
       const terminate = vi.spyOn(thread as never, 'terminate' as never);
       const controller = new AbortController();
@@ -142,7 +142,7 @@ describe('workers that share an object', () => {
   const config: TransformerConfig = { embedDim: 160, numHeads: 4, numLayers: 2, vocabSize: 300, mlpDim: 160, rope: { style: 'half' } };
   const shared = async (pool: Pool) => {
     const model = await pool.transformer(config, { workers: 'all' });
-    await model.initialise({ seed: 1 });
+    await model.initialize({ seed: 1 });
     return model;
   };
   const ids = (count: number) => Int32Array.from({ length: count }, (_, at) => at % 300);
@@ -204,7 +204,7 @@ describe('workers that share an object', () => {
     await first?.terminate();
     expect((await busy).code).toBe('E_WORKER');
     await until(() => pool.backend.workers === 2);
-    const cache = await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 4 }, { workers: 'all' });
+    const cache = await pool.createCache({ numKvHeads: 2, headDim: 8, capacity: 4 }, { workers: 'all' });
     expect(await cache.length()).toBe(0);
   });
 });
@@ -234,7 +234,7 @@ const kindsOf = (pool: Pool) => mh.scope((): [run: () => Promise<object>, expect
   const [whole, packed] = [mh.attention(q, k, v, lse), mh.attentionVarlen(tokens, tokens, tokens, { ...cu, ...lse })];
   const inputs = { q, k, v, out: plain(whole.out), lse: plain(whole.lse), dOut: filled(r, 1, 2, 20, 8) };
   const ofTokens = { q: tokens, k: tokens, v: tokens, out: plain(packed.out), lse: plain(packed.lse), dOut: filled(r, 40, 2, 8) };
-  const ofCache = { kvHeads: 2, headDim: 8, capacity: 40 };
+  const ofCache = { numKvHeads: 2, headDim: 8, capacity: 40 };
   const stage = { stage: 'weights', chunk: 6 } as const;
   const config: TransformerConfig = { embedDim: 160, numHeads: 4, numLayers: 2, vocabSize: 300, mlpDim: 160, rope: { style: 'half' } };
   const ids = Int32Array.from({ length: 12 }, (_, at) => (at * 37) % 300);
@@ -260,14 +260,14 @@ const kindsOf = (pool: Pool) => mh.scope((): [run: () => Promise<object>, expect
     },
     async transformer() {
       using model = await pool.transformer(config, all);
-      await model.initialise({ seed: 1 });
+      await model.initialize({ seed: 1 });
       using cache = await model.createCache({ capacity: 20 });
       const { logits } = await model.step(ids, cache);
       return [logits, (await model.step(ids.subarray(3, 4), cache)).logits];
     },
     async trainer() {
       using model = await pool.transformer(config, all);
-      await model.initialise({ seed: 1 });
+      await model.initialize({ seed: 1 });
       using trainer = await pool.trainer(model);
       return [await trainer.step(ids, ids), await trainer.step(ids, ids)];
     },
@@ -276,7 +276,7 @@ const kindsOf = (pool: Pool) => mh.scope((): [run: () => Promise<object>, expect
   const cache = mh.createCache(ofCache);
   cache.append(k, v);
   const model = mh.transformer(config);
-  model.initialise({ seed: 1 });
+  model.initialize({ seed: 1 });
   const kept = model.createCache({ capacity: 20 });
   const logits = [ids, ids.subarray(3, 4)].map((each) => model.step(each, kept).logits);
   const trainer = mh.trainer(model);

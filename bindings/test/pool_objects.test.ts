@@ -59,8 +59,8 @@ describe.each([1, 2, 3])('a transformer in %s workers', (workers) => {
     const config = configs[name] as TransformerConfig;
     const [local, remote] = [mh.transformer(config), await pool.transformer(config, { workers })];
     expect(remote.config).toEqual(local.config);
-    local.initialise({ seed: 5 });
-    await remote.initialise({ seed: 5 });
+    local.initialize({ seed: 5 });
+    await remote.initialize({ seed: 5 });
     const tokens = Int32Array.from({ length: 2 * 150 }, (_, at) => (at * 37) % 4000);
     const options = { batch: 2, return: ['logits', 'hidden'], trace: ['weights'] } as const;
     for (const chosen of [options, { batch: 2 }] as const) {
@@ -92,8 +92,8 @@ describe.each([1, 2, 3])('a transformer in %s workers', (workers) => {
     const small = { embedDim: 64, numHeads: 4, numLayers: 1, vocabSize: 1000 };
     const config: TransformerConfig = { ...small, rope: { style: 'half' } };
     const [local, remote] = [mh.transformer(config), await pool.transformer(config, { workers })];
-    local.initialise({ seed: 2 });
-    await remote.initialise({ seed: 2 });
+    local.initialize({ seed: 2 });
+    await remote.initialize({ seed: 2 });
     const rate = { learningRate: 1e-2 };
     const [mine, theirs] = [mh.trainer(local, rate), await pool.trainer(remote, rate)];
     const tokens = Int32Array.from({ length: 256 }, (_, at) => (at * at) % 1000);
@@ -136,9 +136,9 @@ describe.each([1, 2, 3])('a transformer in %s workers', (workers) => {
 
 test('a cache of keys and values', async () => {
   const r = random(4);
-  const config = { batch: 1, kvHeads: 2, headDim: 16, capacity: 64, dtype: 'int8' } as const;
+  const config = { batch: 1, numKvHeads: 2, headDim: 16, capacity: 64, dtype: 'int8' } as const;
   const [local, remote] = [mh.createCache(config), await pool.createCache(config)];
-  expect([remote.kvHeads, remote.dtype, remote.valueDim]).toEqual([2, 'int8', 16]);
+  expect([remote.numKvHeads, remote.dtype, remote.valueDim]).toEqual([2, 'int8', 16]);
   const [k, v, q] = [filled(r, 1, 2, 20, 16), filled(r, 1, 2, 20, 16), filled(r, 1, 4, 1, 16)];
   local.append(k, v);
   await remote.append(k, v);
@@ -171,7 +171,7 @@ test('an experiment and the operations that run whole', async () => {
 test('objects of different workers are not mixed', async () => {
   const config = configs['GPT-2'] as TransformerConfig;
   const [one, two] = await Promise.all([pool.transformer(config), pool.transformer(config)]);
-  await Promise.all([one.initialise(), two.initialise()]);
+  await Promise.all([one.initialize(), two.initialize()]);
   const cache = await one.createCache({ capacity: 4 });
   expect((await rejectionOf(two.step(Int32Array.of(1), cache))).message).toMatch(/worker/);
   one.dispose();
@@ -182,7 +182,7 @@ test('objects of different workers are not mixed', async () => {
 test('a member of a team that ends gives up the call, and the others work on', async () => {
   const config = { ...(configs['GPT-2'] as TransformerConfig), embedDim: 512, numHeads: 8, numLayers: 6 };
   const model = await pool.transformer(config, { workers: 'all' });
-  await model.initialise();
+  await model.initialize();
   const tokens = Int32Array.from({ length: 350 }, (_, at) => at);
   const calls = [rejectionOf(model.forward(tokens)), rejectionOf(model.forward(tokens))];
   await new Promise((resolve) => setTimeout(resolve, 60));
@@ -190,7 +190,7 @@ test('a member of a team that ends gives up the call, and the others work on', a
   for (const error of await Promise.all(calls)) expect(error.code).toBe('E_WORKER');
   expect((await rejectionOf(model.forward(tokens))).message).toContain('lost');
   const next = await pool.transformer(config, { workers: 'all' });
-  await next.initialise();
+  await next.initialize();
   expect((await next.forward(tokens.subarray(0, 10))).logits.shape).toEqual([1, 10, 5003]);
   model.dispose();
   next.dispose();
@@ -199,7 +199,7 @@ test('a member of a team that ends gives up the call, and the others work on', a
 test('a call of a team that is aborted is over at once, and the team works on', async () => {
   const config = configs['GPT-2'] as TransformerConfig;
   const model = await pool.transformer(config, { workers: 'all' });
-  await model.initialise({ seed: 3 });
+  await model.initialize({ seed: 3 });
   const tokens = Int32Array.from({ length: 300 }, (_, at) => at);
   const { logits } = await model.forward(tokens);
   const controller = new AbortController();
@@ -212,7 +212,7 @@ test('a call of a team that is aborted is over at once, and the team works on', 
 
 test('calls of a team that wait when they are aborted are not run', async () => {
   const model = await pool.transformer(configs['GPT-2'] as TransformerConfig, { workers: 'all' });
-  await model.initialise();
+  await model.initialize();
   const cache = await model.createCache({ capacity: 400 });
   const tokens = Int32Array.from({ length: 100 }, (_, at) => at);
   const controller = new AbortController();
@@ -243,7 +243,7 @@ test('proxies and pools that nobody holds are freed, and their calls settle', as
     await (async () => {
       for (let i = 0; i < 5; i += 1) {
         const model = await pool.transformer(config);
-        settled.push(model.initialise().then(() => 'done'));
+        settled.push(model.initialize().then(() => 'done'));
       }
     })();
     await Promise.all(settled);

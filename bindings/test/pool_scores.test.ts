@@ -41,7 +41,7 @@ test('operands and options are read at the call, as by every other call', async 
 });
 
 test('what is wrong with the arguments is thrown by next(), and not before', async () => {
-  const cache = await pool.createCache({ kvHeads: 1, headDim: 8, capacity: 4 });
+  const cache = await pool.createCache({ numKvHeads: 1, headDim: 8, capacity: 4 });
   const wrong: [unknown, unknown, string][] = [
     [[1, 2], { stage: 'raw' }, 'q'],
     [cache, { stage: 'raw' }, 'q'],

@@ -104,7 +104,7 @@ describe.each([1, 2, 3, 5])('in %s workers', (workers) => {
     };
     const [local, remote] = [mh.transformer(config), await pool.transformer(config, { workers })];
     const names = { names: 'gpt2' } as const;
-    local.initialise({ seed: 8, ...names });
+    local.initialize({ seed: 8, ...names });
     const plain = local.stateDict();
     const dict = Object.fromEntries(Object.entries(plain).map(([name, tensor]) => [`transformer.${name}`, tensor]));
     await remote.loadStateDict(dict, names);
@@ -149,7 +149,7 @@ test('a module of which only the values are divided', async () => {
 
 test('a load copies parameters once, and workers hold a share each', async () => {
   const model = mh.transformer(large);
-  model.initialise();
+  model.initialize();
   const dict = model.stateDict();
   const bytes = bytesOf(dict);
   const { heap } = mh.memory();
@@ -163,7 +163,7 @@ test('a load copies parameters once, and workers hold a share each', async () =>
   for (const workers of [1, 2, 3]) {
     using pool = await createPool({ workers });
     const remote = await pool.transformer(large, { workers: 'all' });
-    for (const fill of [() => remote.initialise(), () => remote.loadStateDict(dict)]) {
+    for (const fill of [() => remote.initialize(), () => remote.loadStateDict(dict)]) {
       await fill();
       const memories = await Promise.all(Array.from({ length: workers }, () => pool.memory()));
       for (const memory of memories) expect(memory.bytes / bytes).toBeLessThan(1 / workers + 0.02);
@@ -177,7 +177,7 @@ test('a load that is refused, in part or by all workers, changes nothing', async
   const pool = pools.get(3) as Pool;
   const config: TransformerConfig = { embedDim: 96, numHeads: 4, numLayers: 1, vocabSize: 300 };
   const model = await pool.transformer(config, { workers: 'all' });
-  await model.initialise({ seed: 1 });
+  await model.initialize({ seed: 1 });
   const dict = await model.stateDict();
   const tokens = Int32Array.of(1, 2, 299);
   const { logits } = await model.forward(tokens);
@@ -230,7 +230,7 @@ test('a getter that disposes a tensor of the dict, or detaches its numbers', () 
 test('a worker that ends in the middle of a load', async () => {
   using pool = await createPool({ workers: 3 });
   const model = await pool.transformer(large, { workers: 'all' });
-  await model.initialise();
+  await model.initialize();
   const dict = await model.stateDict();
   for (let round = 0; round < 4; round += 1) {
     const again: PoolTransformer = await pool.transformer(large, { workers: 'all' });

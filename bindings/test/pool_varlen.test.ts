@@ -14,8 +14,8 @@ const lengthsUpTo = { few: [0, 1, 5, 17, 60], long: [3, 200, 1100], one: [700] }
 /** A random call of some sequences. */
 function packedCall(seed: number) {
   const r = random(seed);
-  const kvHeads = r.int(1, 3);
-  const heads = kvHeads * r.pick([1, 2]);
+  const numKvHeads = r.int(1, 3);
+  const heads = numKvHeads * r.pick([1, 2]);
   const choice = r.pick(['few', 'long', 'one'] as const);
   const sequences = choice === 'one' ? 1 : r.int(1, choice === 'few' ? 9 : 4);
   const cumulative = (): Int32Array => {
@@ -37,7 +37,7 @@ function packedCall(seed: number) {
     ...(chance(r, 0.2) ? { qkNorm: { qGain: r.floats(width) } } : {}),
   } satisfies VarlenOptions;
   return {
-    ...{ q: tensor(queries, heads, width), k: tensor(keys, kvHeads, width), v: tensor(keys, kvHeads, valueDim) },
+    ...{ q: tensor(queries, heads, width), k: tensor(keys, numKvHeads, width), v: tensor(keys, numKvHeads, valueDim) },
     dOut: filled(r, queries, heads, valueDim),
     options,
     label: `seed ${seed}: ${choice}, ${JSON.stringify({ ...options, dropout: !!options.dropout })}`,

@@ -124,9 +124,9 @@ const verbs: Record<string, Verb> = {
   },
 
   async scores(pool, r, compare) {
-    const [kvHeads, queries, keys] = [r.int(1, 2), r.int(1, 90), r.int(1, 50)];
-    const heads = kvHeads * r.int(1, 2);
-    const [q, k] = [filled(r, 1, heads, queries, 16), filled(r, 1, kvHeads, keys, 16)];
+    const [numKvHeads, queries, keys] = [r.int(1, 2), r.int(1, 90), r.int(1, 50)];
+    const heads = numKvHeads * r.int(1, 2);
+    const [q, k] = [filled(r, 1, heads, queries, 16), filled(r, 1, numKvHeads, keys, 16)];
     const first = r.int(0, queries - 1);
     const options: ScoresOptions = {
       ...{ stage: r.pick(['raw', 'capped', 'masked', 'weights'] as const), chunk: r.int(1, 40), ...randomScoring(r, heads) },
@@ -147,9 +147,9 @@ const verbs: Record<string, Verb> = {
   async transformerBlock(pool, r, compare) {
     const config = blockConfig(r);
     const what = described(config);
-    // Takes the parameters of a one-layer model, because a block has no initialise().
+    // Takes the parameters of a one-layer model, because a block has no initialize().
     const model = mh.transformer({ ...config, numLayers: 1, vocabSize: 4 });
-    model.initialise({ seed: 3 });
+    model.initialize({ seed: 3 });
     const ofLayer = Object.entries(model.stateDict()).filter(([name]) => name.startsWith('layers.0.'));
     const dict: StateDict = Object.fromEntries(ofLayer.map(([name, tensor]) => [name.slice('layers.0.'.length), tensor]));
     const [local, remote] = [mh.transformerBlock(config), await pool.transformerBlock(config, all)];
@@ -176,8 +176,8 @@ const verbs: Record<string, Verb> = {
     const config = modelConfig(r);
     const what = described(config);
     const [local, remote] = [mh.transformer(config), await pool.transformer(config, all)];
-    local.initialise({ seed: 5 });
-    await remote.initialise({ seed: 5 });
+    local.initialize({ seed: 5 });
+    await remote.initialize({ seed: 5 });
     for (const tokens of [r.int(1, 12), 45]) {
       const batch = r.int(1, 2);
       const ids = tokensOf(r, batch * tokens, config.vocabSize);
@@ -211,10 +211,10 @@ const verbs: Record<string, Verb> = {
   async trainer(pool, r, compare) {
     const config = modelConfig(r);
     const [local, remote] = [mh.transformer(config), await pool.transformer(config, all)];
-    local.initialise({ seed: 5 });
-    await remote.initialise({ seed: 5 });
+    local.initialize({ seed: 5 });
+    await remote.initialize({ seed: 5 });
     const options = {
-      ...(chance(r, 0.5) ? { optimiser: 'sgd' as const, momentum: 0.9, nesterov: chance(r, 0.5) } : { weightDecay: 0.1 }),
+      ...(chance(r, 0.5) ? { optimizer: 'sgd' as const, momentum: 0.9, nesterov: chance(r, 0.5) } : { weightDecay: 0.1 }),
       ...{ learningRate: 0.01, warmupSteps: r.int(0, 3), clipNorm: r.pick([0, 1]), recompute: chance(r, 0.3), seed: r.int(0, 9) },
     };
     const what = `${described(options)}, ${described(config)}`;

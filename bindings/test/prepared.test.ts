@@ -28,7 +28,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     label = '',
   ): void {
     mh.scope(() => {
-      const { q: _q, kvHeads: _h, keys: _k, valueDim: _w, ...rest } = options;
+      const { q: _q, numKvHeads: _h, keys: _k, valueDim: _w, ...rest } = options;
       const { dtype: _d, kvDtype: _e, ...same } = rest;
       const expected = mh.attention(q, k, v, { ...same, return: ['lse'] });
       const out = mh.tensor(expected.out.shape, undefined, { dtype: expected.out.dtype });
@@ -54,7 +54,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
           }) as [Tensor<FloatDType>, Tensor<FloatDType>, Tensor<FloatDType>];
           const options: PrepareOptions = {
             ...masking,
-            ...{ q: q.shape, kvHeads: k.shape[1], keys: k.shape[2], valueDim: v.shape[3] },
+            ...{ q: q.shape, numKvHeads: k.shape[1], keys: k.shape[2], valueDim: v.shape[3] },
             ...{ dtype: q.dtype, kvDtype: k.dtype, outDtype: c.outDtype, return: ['lse'] },
           };
           const op = mh.prepare(options);
@@ -70,7 +70,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
   );
 
   it('has the shapes that its runs take', () => {
-    using op = mh.prepare({ q: [2, 6, 5, 8], kvHeads: 3, keys: 7, valueDim: 4 });
+    using op = mh.prepare({ q: [2, 6, 5, 8], numKvHeads: 3, keys: 7, valueDim: 4 });
     expect(op.shapes).toEqual({
       q: [2, 6, 5, 8],
       k: [2, 3, 7, 8],
@@ -130,7 +130,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
       const q = filledTensor(shape, 1);
       const [k, v] = [filledTensor([3, 1, 40, 16], 2), filledTensor([3, 1, 40, 16], 3)];
       const options: PrepareOptions = {
-        ...{ q: shape, kvHeads: 1, keys: 40, causal: 'bottomRightOfLength', return: ['lse'] },
+        ...{ q: shape, numKvHeads: 1, keys: 40, causal: 'bottomRightOfLength', return: ['lse'] },
       };
       const op = mh.prepare({ ...options, kvLengths: Int32Array.of(40, 0, 7) });
       const before = mh.memory();
@@ -171,7 +171,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
       const out = mh.tensor(shape);
       const [k, v] = [mh.tensor([1, heads, keys, width]), mh.tensor([1, heads, keys, width])];
       const length = Int32Array.of(100);
-      const op = mh.prepare({ q: shape, kvHeads: heads, keys, kvLengths: length });
+      const op = mh.prepare({ q: shape, numKvHeads: heads, keys, kvLengths: length });
       let filled = 0;
       for (const upTo of [100, 101, 255, 256, 257, 300, 1024, 4095, 4096, 17]) {
         for (let head = 0; head < heads; head += 1) {
@@ -221,7 +221,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     refused({}, 'E_SHAPE', 'q', 'undefined');
     refused({ q: [4, 32, 16] }, 'E_SHAPE', 'q', '(4, 32, 16)');
     refused({ q: [1, 4, 2 ** 31, 0] }, 'E_OPTION', 'q', '2147483648');
-    refused({ q: tiny, kvHeads: 3 }, 'E_SHAPE', 'k', '3', '4');
+    refused({ q: tiny, numKvHeads: 3 }, 'E_SHAPE', 'k', '3', '4');
     refused({ q: tiny, keys: 1.5 }, 'E_OPTION', 'keys', '1.5');
     refused({ q: tiny, valueDim: -1 }, 'E_OPTION', 'valueDim', '-1');
     refused({ q: tiny, dtype: 'f64' }, 'E_OPTION', 'dtype', 'f64');

@@ -75,7 +75,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
           const dBias = options.bias && mh.tensor([...options.bias.shape]);
           const op = mh.prepareBackward({
             ...options,
-            ...{ q: q.shape, kvHeads: k.shape[1], keys: k.shape[2], valueDim: v.shape[3] },
+            ...{ q: q.shape, numKvHeads: k.shape[1], keys: k.shape[2], valueDim: v.shape[3] },
             ...{ dtype: q.dtype, kvDtype: k.dtype, outDtype: c.outDtype, dOutDtype },
             ...{ return: names, out: { dBias } },
           });
@@ -101,7 +101,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
   );
 
   it('has the shapes that its runs take', () => {
-    using op = mh.prepareBackward({ q: [2, 6, 5, 8], kvHeads: 3, keys: 7, valueDim: 4 });
+    using op = mh.prepareBackward({ q: [2, 6, 5, 8], numKvHeads: 3, keys: 7, valueDim: 4 });
     expect(op.shapes).toEqual({
       ...{ q: [2, 6, 5, 8], k: [2, 3, 7, 8], v: [2, 3, 7, 4] },
       ...{ out: [2, 6, 5, 4], lse: [2, 6, 5] },
@@ -193,7 +193,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
     const refused = (options: unknown, ...expected: [MultiheadErrorCode, string, ...string[]]) =>
       expectRefused(mh, () => mh.prepareBackward(options as PrepareBackwardOptions), ...expected);
     refused({}, 'E_SHAPE', 'q', 'undefined');
-    refused({ q: tiny, kvHeads: 3 }, 'E_SHAPE', 'k', '3', '4');
+    refused({ q: tiny, numKvHeads: 3 }, 'E_SHAPE', 'k', '3', '4');
     refused({ q: tiny, outDtype: 1 }, 'E_OPTION', 'outDtype', '1');
     refused({ q: tiny, dOutDtype: 'f64' }, 'E_OPTION', 'dOutDtype', 'f64');
     refused({ q: tiny, return: ['lse'] }, 'E_OPTION', 'return', 'lse', 'dQ');

@@ -23,12 +23,12 @@ function makeAll(mh: Multihead): Record<string, object> {
   const config = { embedDim: 4, numHeads: 2, bias: false };
   const module = mh.multiHeadAttention(config);
   const model = mh.transformer({ ...config, numLayers: 1, vocabSize: 5 });
-  model.initialise();
+  model.initialize();
   return {
     tensor: mh.tensor([1, 1, 2, 2]),
     prepared: mh.prepare({ q: [1, 1, 2, 2], kvLengths: Int32Array.of(1) }),
     preparedBackward: mh.prepareBackward({ q: [1, 1, 2, 2] }),
-    cache: mh.createCache({ kvHeads: 1, headDim: 2, capacity: 4 }),
+    cache: mh.createCache({ numKvHeads: 1, headDim: 2, capacity: 4 }),
     module,
     moduleCache: module.createCache({ capacity: 4 }),
     block: mh.transformerBlock(config),
@@ -76,7 +76,7 @@ describe.each(builds)('behind a proxy, %s', async (simd) => {
       const cu = Int32Array.of(0, 2);
       const packed = tensor(2, 3, 4);
       const op = mh.prepare({ q: x.shape, return: ['lse'] });
-      const cache = mh.createCache({ kvHeads: 2, headDim: 4, capacity: 9 });
+      const cache = mh.createCache({ numKvHeads: 2, headDim: 4, capacity: 9 });
       const module = mh.multiHeadAttention({ embedDim: 4, numHeads: 2, bias: false });
       const dict = { in_proj_weight: tensor(12, 4), 'out_proj.weight': tensor(4, 4) };
       module.loadStateDict(dict);

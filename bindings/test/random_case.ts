@@ -120,7 +120,7 @@ function randomNorm(r: Random, width: number) {
   return {
     ...(chance(r, 0.5) ? { qGain: gain() } : {}),
     ...(chance(r, 0.5) ? { kGain: gain() } : {}),
-    ...(chance(r, 0.3) ? { epsilon: 1e-3 } : {}),
+    ...(chance(r, 0.3) ? { eps: 1e-3 } : {}),
   };
 }
 
@@ -163,8 +163,8 @@ export type RandomCase = ReturnType<typeof randomCase>;
 
 export function randomCase(seed: number) {
   const r = random(seed);
-  const kvHeads = r.int(1, 3);
-  const heads = kvHeads * r.pick([1, 1, 2, 4]);
+  const numKvHeads = r.int(1, 3);
+  const heads = numKvHeads * r.pick([1, 1, 2, 4]);
   const extents = [r.int(1, 2), heads, r.int(1, 40), r.pick([0, 1, 7, 16, 33, 70])] as const;
   const [batch, , queries, keys] = extents;
   const [width, valueDim] = [r.pick([1, 3, 7, 8, 20, 33, 64]), r.pick([1, 4, 5, 20, 64])];
@@ -173,8 +173,8 @@ export function randomCase(seed: number) {
   const tensor = (of: FloatDType, ...shape: number[]) =>
     stored(of, shape, r.floats(product(shape)));
   const q = tensor(qDType, batch, heads, queries, width);
-  const k = tensor(dtype, batch, kvHeads, keys, width);
-  const v = tensor(dtype, batch, kvHeads, keys, valueDim);
+  const k = tensor(dtype, batch, numKvHeads, keys, width);
+  const v = tensor(dtype, batch, numKvHeads, keys, valueDim);
 
   const masking = {
     ...randomOrder(r, extents),

@@ -90,7 +90,7 @@ export function randomModule(r: Random, decodes = false): RandomModule {
     ...(!decodes && chance(r, 0.2) && { addZeroAttn: true }),
     ...(chance(r, 0.3) && { batchFirst: false }),
     ...(chance(r, 0.2) && { sinks: true }),
-    // A large epsilon prevents the norm of a short vector from amplifying rounding errors.
+    // A large eps prevents the norm of a short vector from amplifying rounding errors.
     ...(qkNorm && { qkNorm, qkNormEps: r.pick([0.02, 0.1]) }),
     ...(chance(r, 0.2) && { softcap: r.pick([0.5, 4]) }),
     ...(chance(r, 0.25) && {
@@ -153,7 +153,7 @@ export function randomForward(
     ...(chance(r, 0.15) && { softcap: r.pick([0.7, 5]) }),
     ...(chance(r, 0.15) && { sinks: r.floats(numHeads) }),
     ...(chance(r, 0.15) && { window: { left: r.int(0, 5) } }),
-    ...(chance(r, 0.15) && { qkNorm: { qGain: r.floats(headDim), epsilon: 0.05 } }),
+    ...(chance(r, 0.15) && { qkNorm: { qGain: r.floats(headDim), eps: 0.05 } }),
     ...(chance(r, 0.15) && { dropout: { probability: 0.3, seed: r.int(0, 99) } }),
     ...(chance(r, 0.3) && { training: true, dropoutSeed: 2n ** 40n + BigInt(r.int(0, 99)) }),
     ...(chance(r, 0.3) && {

@@ -54,10 +54,10 @@ function offsetOf(alignment: Alignment, queries: number, keys: number, length: n
   return alignment === 'bottomRightOfLength' ? length - queries : alignment.offset;
 }
 
-/** x / √(mean(x²) + epsilon) · gain, in place. */
-function normalise(x: Float64Array, gain: ArrayLike<number> | undefined, epsilon: number): void {
+/** x / √(mean(x²) + eps) · gain, in place. */
+function normalize(x: Float64Array, gain: ArrayLike<number> | undefined, eps: number): void {
   const mean = x.reduce((sum, each) => sum + each * each, 0) / x.length;
-  const factor = 1 / Math.sqrt(mean + Math.fround(epsilon));
+  const factor = 1 / Math.sqrt(mean + Math.fround(eps));
   x.forEach((each, c) => (x[c] = each * factor * (gain === undefined ? 1 : at(gain, c))));
 }
 
@@ -121,7 +121,7 @@ export function prepared(
   const y = Float64Array.from(x.data);
   if (norm) {
     for (let from = 0; width > 0 && from < y.length; from += width) {
-      normalise(y.subarray(from, from + width), gain, norm.epsilon ?? 1e-6);
+      normalize(y.subarray(from, from + width), gain, norm.eps ?? 1e-6);
     }
   }
   if (!rope) return y;
@@ -147,9 +147,9 @@ export function attention(
   options: ReferenceOptions = {},
 ): ReferenceResult {
   const [batch = 0, heads = 0, queries = 0, width = 0] = q.shape;
-  const [, kvHeads = 0, keys = 0] = k.shape;
+  const [, numKvHeads = 0, keys = 0] = k.shape;
   const valueDim = at(v.shape, 3);
-  const group = kvHeads === 0 ? 1 : heads / kvHeads;
+  const group = numKvHeads === 0 ? 1 : heads / numKvHeads;
   const scale = options.scale ?? 1 / Math.sqrt(width);
   const { causal = false, window = {}, softcap = 0, sinks, qkNorm, rope } = options;
   const { left = -1, right = -1 } = window;
@@ -175,7 +175,7 @@ export function attention(
 
   for (let b = 0; b < batch; b += 1) {
     for (let h = 0; h < heads; h += 1) {
-      const kvRow = (b * kvHeads + Math.floor(h / group)) * keys;
+      const kvRow = (b * numKvHeads + Math.floor(h / group)) * keys;
       for (let i = 0; i < queries; i += 1) {
         const row = (b * heads + h) * queries + i;
         const p = i + offset(b);

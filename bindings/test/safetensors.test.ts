@@ -232,12 +232,12 @@ describe('writeSafetensors and readSafetensors', () => {
     for (const name of ['F32', 'F16', 'BF16']) expect(stateDict[name]).toBe(tensors[name]);
   });
 
-  it('read tensors of a checkpoint that are not parameters: positions, quantised weights, a mask', () => {
+  it('read tensors of a checkpoint that are not parameters: positions, quantized weights, a mask', () => {
     // Puts the data at an offset of 3 bytes, where it is not aligned to its element size.
     const header = {
       mask: entry([3], [0, 3], 'BOOL'),
       position_ids: entry([2], [3, 19], 'I64'),
-      quantised: entry([1, 4], [19, 23], 'F8_E4M3'),
+      quantized: entry([1, 4], [19, 23], 'F8_E4M3'),
       running_mean: entry([1], [23, 31], 'F64'),
       weight: entry([1], [31, 35]),
     };
@@ -249,7 +249,7 @@ describe('writeSafetensors and readSafetensors', () => {
     values.setFloat32(31, -7, true);
     const { tensors, stateDict } = readSafetensors(file);
     expect(tensors['position_ids']?.data[0]).toBe(-(2n ** 62n));
-    expect(tensors['quantised']?.data).toEqual(Uint8Array.of(19, 20, 21, 22));
+    expect(tensors['quantized']?.data).toEqual(Uint8Array.of(19, 20, 21, 22));
     expect(tensors['running_mean']?.data[0]).toBe(1 + 2 ** -40);
     expect(tensors['weight']?.data[0]).toBe(-7);
     expect(Object.keys(stateDict)).toEqual(['running_mean', 'weight']);

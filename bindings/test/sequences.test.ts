@@ -109,7 +109,7 @@ class World {
 
   #cacheEntry(r: Random): Entry {
     const config = {
-      ...{ batch: r.int(1, 2), kvHeads: r.int(1, 2), headDim: r.int(1, 9), valueDim: r.int(1, 5) },
+      ...{ batch: r.int(1, 2), numKvHeads: r.int(1, 2), headDim: r.int(1, 9), valueDim: r.int(1, 5) },
       capacity: 24,
     };
     const layout = r.pick(layouts);
@@ -122,12 +122,12 @@ class World {
         model = new CacheModel(config, layout, 'f32');
       } else if (way < 5 && (layout === 'ring' || model.longest <= 20)) {
         const rows = r_.int(1, 4);
-        const k = filled(r_, config.batch, config.kvHeads, rows, config.headDim);
-        const v = filled(r_, config.batch, config.kvHeads, rows, config.valueDim);
+        const k = filled(r_, config.batch, config.numKvHeads, rows, config.headDim);
+        const v = filled(r_, config.batch, config.numKvHeads, rows, config.valueDim);
         cache.append(k, v);
         model.append(k, v, new Array<number>(config.batch).fill(rows));
       } else if (model.longest > 0) {
-        const heads = config.kvHeads * r_.int(1, 2);
+        const heads = config.numKvHeads * r_.int(1, 2);
         const q = filled(r_, config.batch, heads, r_.int(1, 3), config.headDim);
         const lengths = Int32Array.from({ length: config.batch }, (_, b) => model.length(b));
         const wanted = reference.attention(

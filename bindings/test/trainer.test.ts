@@ -37,7 +37,7 @@ function batchOf(seed: number, readouts = 1): { tokens: Int32Array; targets: Int
 
 function modelOf(mh: Multihead, config: TransformerConfig = small, seed = 5): Transformer {
   const model = mh.transformer(config);
-  model.initialise({ seed });
+  model.initialize({ seed });
   return model;
 }
 
@@ -135,7 +135,7 @@ describe.each(builds)('training, %s', async (simd) => {
   });
 
   it.each<[string, TrainerOptions]>([
-    ['SGD', { optimiser: 'sgd', learningRate: 1, momentum: 0.9, nesterov: true, clipNorm: 0.5 }],
+    ['SGD', { optimizer: 'sgd', learningRate: 1, momentum: 0.9, nesterov: true, clipNorm: 0.5 }],
     ['a cosine and weight decay', { learningRate: 0.03, decay: 'cosine', decaySteps: 60, weightDecay: 0.01 }],
     ['recomputed activations', { learningRate: 0.02, recompute: true }],
   ])('works with %s', (_, options) => {
@@ -210,8 +210,8 @@ describe.each(builds)('training, %s', async (simd) => {
 
   it.each<[string, TrainerOptions]>([
     ['AdamW', { learningRate: 0.02, warmupSteps: 4, seed: 2n ** 64n - 2n }],
-    ['SGD', { optimiser: 'sgd', learningRate: 0.3, momentum: 0.9, seed: 7 }],
-    ['SGD without momentum', { optimiser: 'sgd', learningRate: 0.3 }],
+    ['SGD', { optimizer: 'sgd', learningRate: 0.3, momentum: 0.9, seed: 7 }],
+    ['SGD without momentum', { optimizer: 'sgd', learningRate: 0.3 }],
   ])('goes on from a checkpoint with the same bits: %s', (_, options) => {
     mh.scope(() => {
       const config = { ...small, dropout: 0.2, residualDropout: 0.2 };
@@ -238,7 +238,7 @@ describe.each(builds)('training, %s', async (simd) => {
       run(trainer, 0, 3);
       const dict = model.stateDict();
       const { tensors } = readSafetensors(trainer.checkpoint());
-      const expected = ['', 'optimiser.mean.', 'optimiser.variance.'].flatMap((prefix) =>
+      const expected = ['', 'optimizer.mean.', 'optimizer.variance.'].flatMap((prefix) =>
         Object.entries(dict).map(([name, { shape }]) => [prefix + name, shape]),
       );
       expect(Object.entries(tensors).map(([name, { shape }]) => [name, shape]).sort()).toEqual(
@@ -259,7 +259,7 @@ describe.each(builds)('training, %s', async (simd) => {
       const { 'trainer.state': state, ...rest } = dict;
       const wrongState = { shape: [8], data: new Float32Array(8).fill(0.5) };
       const other = mh.trainer(modelOf(mh, { ...small, numLayers: 1 }));
-      const plain = mh.trainer(modelOf(mh), { optimiser: 'sgd' });
+      const plain = mh.trainer(modelOf(mh), { optimizer: 'sgd' });
       const altered = (change: object) => writeSafetensors({ ...dict, ...change });
       const cases: [unknown, MultiheadErrorCode, string | RegExp][] = [
         [file.subarray(0, file.length - 1), 'E_FORMAT', ''],
@@ -270,7 +270,7 @@ describe.each(builds)('training, %s', async (simd) => {
         [altered({ more: state }), 'E_SHAPE', /unexpected: more/],
         [altered({ 'output.weight': state }), 'E_SHAPE', /output\.weight \(8\) instead of \(7, 16\)/],
         [other.checkpoint(), 'E_SHAPE', /missing: .*layers\.1\./],
-        [plain.checkpoint(), 'E_SHAPE', /missing: .*optimiser\.mean/],
+        [plain.checkpoint(), 'E_SHAPE', /missing: .*optimizer\.mean/],
         [null, 'E_OPTION', ''],
         [[1, 2], 'E_OPTION', ''],
       ];
@@ -298,7 +298,7 @@ describe.each(builds)('training, %s', async (simd) => {
     second.dispose();
 
     const before = bitsOf(model.stateDict());
-    model.initialise({ seed: 6 });
+    model.initialize({ seed: 6 });
     expect(mh.memory().bytes).toBe(bytes + alone);
     run(trainer, 2, 3);
     expect(bitsOf(model.stateDict())).not.toEqual(before);
@@ -312,7 +312,7 @@ describe.each(builds)('training, %s', async (simd) => {
 
     const kept = modelOf(mh);
     mh.trainer(kept).dispose();
-    kept.loadStateDict(Object.fromEntries(Object.entries(rest).filter(([name]) => !name.startsWith('optimiser.'))));
+    kept.loadStateDict(Object.fromEntries(Object.entries(rest).filter(([name]) => !name.startsWith('optimizer.'))));
     kept.dispose();
   });
 
@@ -350,7 +350,7 @@ describe.each(builds)('training, %s', async (simd) => {
     for (const call of calls) expectRefused(mh, call, 'E_DISPOSED', 'trainer');
     model.dispose();
     expectRefused(mh, () => mh.trainer(model), 'E_DISPOSED', 'transformer');
-    expectRefused(mh, () => model.initialise(), 'E_DISPOSED', 'transformer');
+    expectRefused(mh, () => model.initialize(), 'E_DISPOSED', 'transformer');
   });
 
   it('a getter that disposes the trainer cannot make it write to freed memory', () => {
@@ -370,7 +370,7 @@ describe.each(builds)('training, %s', async (simd) => {
   it('1000 tiny steps allocate nothing', async () => {
     const { mh: own, allocations } = await openCountingBuild(simd);
     const model = own.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 1 });
-    model.initialise();
+    model.initialize();
     const trainer = own.trainer(model);
     const tokens = Int32Array.of(0, 1, 2, 3);
     const options = { batch: 2 };
@@ -437,25 +437,25 @@ describe.each(builds)('training, %s', async (simd) => {
     ['a learning rate below 0', { learningRate: -1e-3 }, 'learningRate'],
     ['an infinite learning rate', { learningRate: Infinity }, 'learningRate'],
     ['a text', { learningRate: '1' }, 'learningRate', '"1"'],
-    ['another optimiser', { optimiser: 'adam' }, 'optimiser', 'adamW', 'sgd'],
+    ['another optimizer', { optimizer: 'adam' }, 'optimizer', 'adamW', 'sgd'],
     ['another decay', { decay: 'linear' }, 'decay', 'constant', 'cosine'],
     ['a cosine without an end', { decay: 'cosine' }, 'decaySteps', '1'],
     ['half a step', { warmupSteps: 0.5 }, 'warmupSteps', '0.5'],
     ['steps below 0', { decaySteps: -1 }, 'decaySteps'],
     ['beta1 of 1', { beta1: 1 }, 'beta1', 'less than 1'],
     ['beta2 of NaN', { beta2: NaN }, 'beta2'],
-    ['a momentum of 1', { optimiser: 'sgd', momentum: 1 }, 'momentum'],
+    ['a momentum of 1', { optimizer: 'sgd', momentum: 1 }, 'momentum'],
     ['momentum of AdamW', { momentum: 0.5 }, 'momentum', 'SGD', '0.5'],
-    ['nesterov without momentum', { optimiser: 'sgd', nesterov: true }, 'nesterov', 'momentum'],
+    ['nesterov without momentum', { optimizer: 'sgd', nesterov: true }, 'nesterov', 'momentum'],
     ['a number for a flag', { nesterov: 1 }, 'nesterov'],
     ['a number for a flag', { recompute: 1 }, 'recompute'],
-    ['an epsilon below 0', { epsilon: -1 }, 'epsilon'],
+    ['an eps below 0', { eps: -1 }, 'eps'],
     ['a weight decay below 0', { weightDecay: -1 }, 'weightDecay'],
     ['an infinite norm', { clipNorm: Infinity }, 'clipNorm'],
     ['a final rate of NaN', { decay: 'cosine', decaySteps: 2, finalLearningRate: NaN }, 'finalLearningRate'],
     ['a seed below 0', { seed: -1 }, 'seed'],
     ['an unknown option', { lr: 1 }, 'lr', 'learningRate'],
-    ['an array', [], 'trainer', 'optimiser'],
+    ['an array', [], 'trainer', 'optimizer'],
   ])('refuses %s', (_, options, argument, ...words) => {
     const model = modelOf(mh);
     expectRefused(mh, () => mh.trainer(model, options), 'E_OPTION', argument, ...words);
@@ -471,7 +471,7 @@ describe.each(builds)('training, %s', async (simd) => {
       expectRefused(mh, () => mh.trainer(wrong as never), 'E_OPTION', 'model', 'transformer()');
     }
     expectRefused(mh, () => mh.trainer(foreign), 'E_OPTION', 'model', 'another');
-    expectRefused(mh, () => mh.trainer(empty), 'E_OPTION', 'transformer', 'initialise()');
+    expectRefused(mh, () => mh.trainer(empty), 'E_OPTION', 'transformer', 'initialize()');
     foreign.dispose();
     empty.dispose();
     module.dispose();
@@ -520,7 +520,7 @@ describe.each(builds)('training, %s', async (simd) => {
   });
 });
 
-describe('initialise()', () => {
+describe('initialize()', () => {
   it('gives the same bits in every build, of the standard deviations that it states', async () => {
     const models = await Promise.all(builds.map(async (simd) => modelOf(await loadBuild(simd), { ...small, mlpDim: 64, norm: 'layerNorm' })));
     const [first, ...rest] = models.map((model) => model.stateDict());
@@ -541,8 +541,8 @@ describe('initialise()', () => {
   it('takes factors and names, and refuses others', async () => {
     const mh = await loadBuild('simd128');
     const model = mh.transformer({ ...small, bias: true, norm: 'layerNorm' });
-    expectRefused(mh, () => model.forward(new Int32Array(2)), 'E_OPTION', 'transformer', 'initialise()');
-    model.initialise({ seed: 2n ** 63n, weight: 0, names: 'gpt2' });
+    expectRefused(mh, () => model.forward(new Int32Array(2)), 'E_OPTION', 'transformer', 'initialize()');
+    model.initialize({ seed: 2n ** 63n, weight: 0, names: 'gpt2' });
     const dict = model.stateDict();
     expect(dict['h.0.attn.c_attn.weight']).toEqual({ shape: [16, 48], data: new Float32Array(768) });
     for (const [options, argument] of [
@@ -553,9 +553,9 @@ describe('initialise()', () => {
       [{ embedding: '1' }, 'embedding'],
       [{ names: 'keras' }, 'names'],
       [{ gain: 1 }, 'gain'],
-      [null, 'initialise'],
+      [null, 'initialize'],
     ] as const) {
-      expectRefused(mh, () => model.initialise(options as never), 'E_OPTION', argument);
+      expectRefused(mh, () => model.initialize(options as never), 'E_OPTION', argument);
       expect(model.stateDict()).toEqual(dict);
     }
     model.dispose();

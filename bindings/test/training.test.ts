@@ -25,7 +25,7 @@ afterEach(() => {
 
 function trainerOf() {
   const model = mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 8, numHeads: 2 });
-  model.initialise({ seed: 1 });
+  model.initialize({ seed: 1 });
   const trainer = mh.trainer(model, { learningRate: 0.01 });
   made.push(model, trainer);
   return trainer;
@@ -233,7 +233,7 @@ describe('train()', () => {
   it('makes the steps of trainers and experiments of a pool', async () => {
     using pool = await createPool({ workers: 2, simd: 'simd128' });
     const model = await pool.transformer({ numLayers: 1, vocabSize: 5, embedDim: 8, numHeads: 2 }, { workers: 'all' });
-    await model.initialise({ seed: 1 });
+    await model.initialize({ seed: 1 });
     const [trainer, local] = [await pool.trainer(model, { learningRate: 0.01 }), trainerOf()];
     const losses = async (options: TrainOptions) => {
       const seen = [];

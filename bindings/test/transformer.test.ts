@@ -405,7 +405,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     mh.scope(() => {
       const logits = (change: object, options: object = {}) => {
         const model = mh.transformer({ ...config, ...change });
-        model.initialise({ seed: 1 });
+        model.initialize({ seed: 1 });
         return [...model.forward(ids, options).logits.data];
       };
       const plain = logits({});
@@ -455,7 +455,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     for (const [fn, argument, words] of wrong) expectRefused(mh, fn, 'E_OPTION', argument, words);
 
     const model = mh.transformer(config);
-    const unready = 'call loadStateDict() or initialise() first';
+    const unready = 'call loadStateDict() or initialize() first';
     expectRefused(mh, () => model.forward(tokens), 'E_OPTION', 'transformer', unready);
     expectRefused(mh, () => model.stateDict(), 'E_OPTION', 'transformer', unready);
     const load = (dict: unknown, options?: object) => () => model.loadStateDict(dict as never, options);

@@ -16,7 +16,7 @@ export const under = (dict: Dict, prefix: string): Dict =>
       .map(([name, tensor]) => [name.slice(prefix.length), tensor]),
   );
 
-function normalised(x: Plain, dict: Dict, name: string, config: BlockConfig): Plain {
+function normalized(x: Plain, dict: Dict, name: string, config: BlockConfig): Plain {
   const { [`${name}.weight`]: gain, [`${name}.bias`]: bias } = dict;
   if (config.norm === 'none') return x;
   const width = config.embedDim;
@@ -74,15 +74,15 @@ export function block(
   const attended = module({
     config: attentionConfig,
     dict: under(dict, 'self_attn.'),
-    query: first ? normalised(x, dict, 'norm1', config) : x,
+    query: first ? normalized(x, dict, 'norm1', config) : x,
     options: { causal: causal ? 'topLeft' : false },
   }).output;
   const attentionOut = { shape: x.shape, data: attended };
   let out = sum(x, attentionOut);
-  if (!first) out = normalised(out, dict, 'norm1', config);
+  if (!first) out = normalized(out, dict, 'norm1', config);
   if (mlpDim === undefined) return { out, attentionOut };
 
-  const into = first ? normalised(out, dict, 'norm2', config) : out;
+  const into = first ? normalized(out, dict, 'norm2', config) : out;
   const inner = linear(into, dict, 'linear1');
   const act = activations[activation];
   const gate = gated ? linear(into, dict, 'linear_gate') : undefined;
@@ -90,7 +90,7 @@ export function block(
     gate === undefined ? act(value) : act(gate.data[i] as number) * value,
   );
   out = sum(out, linear({ shape: inner.shape, data }, dict, 'linear2'));
-  return { out: first ? out : normalised(out, dict, 'norm2', config), attentionOut };
+  return { out: first ? out : normalized(out, dict, 'norm2', config), attentionOut };
 }
 
 /** tokens (batch · N). `hidden` is the output of each layer. */
@@ -114,7 +114,7 @@ export function model(
     x = block(config, under(dict, `layers.${index}.`), x, config.causal).out;
     hidden.push(x);
   }
-  if (config.finalNorm) x = normalised(x, dict, 'norm', config);
+  if (config.finalNorm) x = normalized(x, dict, 'norm', config);
   const output = config.tiedOutput ? 'embedding' : 'output';
   return { logits: linear(x, { ...dict, 'output.bias': undefined as never }, output), hidden };
 }

@@ -11,16 +11,16 @@ describe.each(builds)('attentionVarlen, %s', async (simd) => {
   it(`agrees with each sequence alone (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
     for (let round = 0; round < caseCount(60); round += 1) {
       const r = random(runSeed + round);
-      const kvHeads = r.int(1, 2);
-      const heads = kvHeads * r.pick([1, 3]);
+      const numKvHeads = r.int(1, 2);
+      const heads = numKvHeads * r.pick([1, 3]);
       const [width, valueDim] = [r.pick([2, 7, 16]), r.pick([1, 5, 16])];
       const sequences = r.int(1, 5);
       const [cuQ, cuK] = [cumulative(r, sequences), cumulative(r, sequences)];
       const dtype = r.pick(['f32', 'f16', 'bf16'] as const);
       const tensor = (...shape: number[]) => stored(dtype, shape, r.floats(product(shape)));
       const q = tensor(cuQ.at(-1) as number, heads, width);
-      const k = tensor(cuK.at(-1) as number, kvHeads, width);
-      const v = tensor(cuK.at(-1) as number, kvHeads, valueDim);
+      const k = tensor(cuK.at(-1) as number, numKvHeads, width);
+      const v = tensor(cuK.at(-1) as number, numKvHeads, valueDim);
       const causal = r.pick([false, 'topLeft', 'bottomRight', { offset: 2 }] as const);
       const align = causal === false ? { align: 'bottomRight' as const } : {};
       const options: MaskOptions = {

@@ -14,8 +14,8 @@ describe.each(builds)('attentionVarlenBackward, %s', async (simd) => {
     for (let round = 0; round < caseCount(60); round += 1) {
       const seed = runSeed + round;
       const r = random(seed);
-      const kvHeads = r.int(1, 2);
-      const heads = kvHeads * r.pick([1, 3]);
+      const numKvHeads = r.int(1, 2);
+      const heads = numKvHeads * r.pick([1, 3]);
       const [width, valueDim] = [r.pick([2, 7, 16]), r.pick([1, 5, 16])];
       const sequences = r.int(1, 5);
       const [cuQ, cuK] = [cumulative(r, sequences), cumulative(r, sequences)];
@@ -23,15 +23,15 @@ describe.each(builds)('attentionVarlenBackward, %s', async (simd) => {
       const dtype = r.pick(['f32', 'f16', 'bf16'] as const);
       const tensor = (...shape: number[]) => stored(dtype, shape, r.floats(product(shape)));
       const q = tensor(queries, heads, width);
-      const k = tensor(keys, kvHeads, width);
-      const v = tensor(keys, kvHeads, valueDim);
+      const k = tensor(keys, numKvHeads, width);
+      const v = tensor(keys, numKvHeads, valueDim);
       const dOut = filled(r, queries, heads, valueDim);
       const causal = r.pick([false, 'topLeft', 'bottomRight', { offset: 2 }] as const);
       const options = {
         causal,
         ...randomScoring(r, heads),
         ...(r.next() < 0.3 ? { rope: { style: 'half' as const, rotaryDim: 2 } } : {}),
-        ...(r.next() < 0.3 ? { qkNorm: { epsilon: 0.1 } } : {}),
+        ...(r.next() < 0.3 ? { qkNorm: { eps: 0.1 } } : {}),
         ...(r.next() < 0.3 ? { dropout: { probability: 0.3, seed: BigInt(seed) } } : {}),
       } as Omit<VarlenBackwardOptions, 'cuQ' | 'cuK' | 'return' | 'out'>;
       const vectors: VarlenGradientName[] = [

@@ -46,7 +46,7 @@ class CacheWork : public Work {
         v_(k_shape_.elements(), kValueSeed, dtype_of(which.dtype)),
         out_(q_.size()) {
     const KVCacheConfig config{.batch = shape_.batch,
-                               .kv_heads = shape_.kv_heads,
+                               .num_kv_heads = shape_.kv_heads,
                                .head_dim = shape_.width,
                                .value_dim = shape_.width,
                                .capacity = shape_.keys,

@@ -294,7 +294,7 @@ AttentionGradients DeviceWork::gradients() const {
 
 cuda::CacheView DeviceWork::cache() const {
   return {.config = {.batch = shape_.batch,
-                     .kv_heads = shape_.kv_heads,
+                     .num_kv_heads = shape_.kv_heads,
                      .head_dim = shape_.width,
                      .value_dim = shape_.width,
                      .capacity = shape_.keys,

@@ -131,7 +131,7 @@ class StepWork : public Work {
     return static_cast<const float*>(parameters_.at(name).data);
   }
   Row product(const Row& x, const std::string& weight, const float* bias) const;
-  Row normalised(const Row& x, const std::string& name) const;
+  Row normalized(const Row& x, const std::string& name) const;
   Row attended(const Row& qkv, int64_t layer) const;
 
   Shape shape_;
@@ -163,13 +163,13 @@ Row StepWork::product(const Row& x, const std::string& weight, const float* bias
   return y;
 }
 
-Row StepWork::normalised(const Row& x, const std::string& name) const {
+Row StepWork::normalized(const Row& x, const std::string& name) const {
   const auto width = static_cast<double>(x.size());
   const double mean = std::accumulate(x.begin(), x.end(), 0.0) / width;
   double squares = 0;
   for (const double value : x) squares += (value - mean) * (value - mean);
-  const double epsilon = static_cast<double>(model_.config().block.norm_eps);
-  const double factor = 1 / std::sqrt(squares / width + epsilon);
+  const double eps = static_cast<double>(model_.config().block.norm_eps);
+  const double factor = 1 / std::sqrt(squares / width + eps);
   const float *const gain = values_of(name + ".weight"), *const bias = values_of(name + ".bias");
   Row y(x.size());
   for (size_t c = 0; c < x.size(); ++c) {
@@ -218,16 +218,16 @@ double StepWork::error() const {
   };
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     const std::string prefix = prefix_of(layer);
-    const Row qkv = linear(normalised(x, prefix + "norm1"), prefix + "self_attn.in_proj_");
+    const Row qkv = linear(normalized(x, prefix + "norm1"), prefix + "self_attn.in_proj_");
     add(x, linear(attended(qkv, layer), prefix + "self_attn.out_proj."));
-    Row inner = linear(normalised(x, prefix + "norm2"), prefix + "linear1.");
+    Row inner = linear(normalized(x, prefix + "norm2"), prefix + "linear1.");
     for (double& value : inner) {
       const double cubic = value + 0.044715 * value * value * value;
       value *= 0.5 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * cubic));
     }
     add(x, linear(inner, prefix + "linear2."));
   }
-  const Row expected = product(normalised(x, "norm"), "embedding.weight", nullptr);
+  const Row expected = product(normalized(x, "norm"), "embedding.weight", nullptr);
   double largest = 0;
   for (size_t at = 0; at < expected.size(); ++at) {
     largest = std::max(largest, std::abs(expected[at] - static_cast<double>(logits_[at])));

@@ -50,7 +50,7 @@ class TrainWork : public Work {
                                    .vocab_size = size_.vocabulary,
                                    .num_readouts = size_.readouts},
                                   model_);
-    if (status_.ok()) status_ = model_.initialise({.seed = 1});
+    if (status_.ok()) status_ = model_.initialize({.seed = 1});
     // The learning rate is too small to change the parameters, so all runs are alike.
     if (status_.ok()) status_ = Trainer::create(model_, {.learning_rate = 1e-12F}, trainer_);
   }

@@ -293,7 +293,7 @@ int main(int argc, char** argv) {
   int provided = 0, rank = 0;
   // MPI_THREAD_FUNNELED suffices, because the computation's threads make no MPI calls.
   if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
-    std::fprintf(stderr, "MPI cannot be initialised\n");
+    std::fprintf(stderr, "MPI cannot be initialized\n");
     return multihead::kExitFailed;
   }
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

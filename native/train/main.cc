@@ -90,7 +90,7 @@ void add_common(CLI::App& command, RunOptions& run) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command.add_option("--checkpoint", run.checkpoint,
-                     "Writes parameters and optimiser to this file, at the end too");
+                     "Writes parameters and optimizer to this file, at the end too");
   command.add_option("--checkpoint-every", run.checkpoint_every, "Steps between checkpoints")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))
       ->capture_default_str();

@@ -64,7 +64,7 @@ void add_window(const TextData& data, int64_t begin, int64_t context, Windows& w
 
 }  // namespace
 
-TextData tokenise(const std::string& text) {
+TextData tokenize(const std::string& text) {
   TextData data;
   std::map<std::string_view, int32_t> number_of;
   size_t parts = 0;
@@ -93,7 +93,7 @@ TextData tokenise(const std::string& text) {
 TextData read_text(const std::string& path, int64_t context) {
   const std::string text = contents(path);
   if (text.empty()) throw Failure(kExitUsage, path + ": expected a text, got an empty file");
-  TextData data = tokenise(text);
+  TextData data = tokenize(text);
   const int64_t needed = 10 * (context + 1);  // so that the last tenth has a window too
   if (data.size() < needed) {
     throw Failure(kExitUsage, path + ": expected at least " + std::to_string(needed) +

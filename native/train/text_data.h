@@ -18,7 +18,7 @@ struct TextData {
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-TextData tokenise(const std::string& text);
+TextData tokenize(const std::string& text);
 
 // Reads a file and splits it into training and held-out tokens. Throws a Failure if the file cannot
 // be read, is empty, or has more than 1 GiB, or if one part is shorter than a window of `context`

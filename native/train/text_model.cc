@@ -77,7 +77,7 @@ TextLearner::TextLearner(const TextData& data, const TextOptions& options, const
   // Scale the two products that each layer adds to the residual stream, so that their sum over all
   // layers keeps its size (GPT-2's rule).
   const float residual = 1.0F / std::sqrt(2.0F * static_cast<float>(options.layers));
-  check(model_.initialise({.seed = run.seed, .residual = residual}));
+  check(model_.initialize({.seed = run.seed, .residual = residual}));
   const int64_t warmup = std::min<int64_t>(50, run.steps / 4);
   check(Trainer::create(model_,
                         {.learning_rate = run.learning_rate,

@@ -86,7 +86,7 @@ auto fields_of(const Call& call) {
       {"sinks", Digest().add(o.sinks).value()},
       {"qk_norm", Digest()
                       .add(o.qk_norm.enabled)
-                      .add(o.qk_norm.epsilon)
+                      .add(o.qk_norm.eps)
                       .add(o.qk_norm.q_gain)
                       .add(o.qk_norm.k_gain)
                       .value()},

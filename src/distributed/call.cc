@@ -52,9 +52,9 @@ engine::Transform transform_of(const Call& call, Operand operand, const Segment&
   rule.first_query = segment.first;
   if (rule.lengths != nullptr) rule.lengths += batch;
   engine::Transform result{
-      .normalise = options.qk_norm.enabled,
+      .normalize = options.qk_norm.enabled,
       .gain = queries ? options.qk_norm.q_gain : options.qk_norm.k_gain,
-      .epsilon = options.qk_norm.epsilon,
+      .eps = options.qk_norm.eps,
       .rope = options.rope,
       .positions = queries
                        ? positions_of(options.rope.q_positions, call.shape.queries, batch, segment)

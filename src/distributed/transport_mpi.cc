@@ -27,9 +27,9 @@ class MpiTransport : public Transport {
   }
 
   ~MpiTransport() override {
-    int finalised = 0;
-    MPI_Finalized(&finalised);
-    if (finalised == 0) MPI_Comm_free(&comm_);
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized == 0) MPI_Comm_free(&comm_);
   }
 
   State poll() override {
@@ -90,24 +90,24 @@ Status over(MPI_Comm comm, Communicator& communicator) {
   return {};
 }
 
-Status check_initialised() {
-  int initialised = 0, finalised = 0;
-  MPI_Initialized(&initialised);
-  MPI_Finalized(&finalised);
-  if (initialised != 0 && finalised == 0) return {};
+Status check_initialized() {
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized != 0 && finalized == 0) return {};
   return {StatusCode::kOption, "communicator", "MPI between MPI_Init() and MPI_Finalize()",
-          initialised == 0 ? "MPI that is not initialised" : "MPI that is finalised"};
+          initialized == 0 ? "MPI that is not initialized" : "MPI that is finalized"};
 }
 
 }  // namespace
 
 Status Communicator::over_mpi(Communicator& communicator) {
-  if (Status status = check_initialised(); !status.ok()) return status;
+  if (Status status = check_initialized(); !status.ok()) return status;
   return engine::memory_guard([&] { return over(MPI_COMM_WORLD, communicator); });
 }
 
 Status Communicator::over_mpi(int fortran_handle, Communicator& communicator) {
-  if (Status status = check_initialised(); !status.ok()) return status;
+  if (Status status = check_initialized(); !status.ok()) return status;
   const MPI_Comm comm = MPI_Comm_f2c(fortran_handle);
   if (comm == MPI_COMM_NULL) {
     return {StatusCode::kOption, "fortran_handle", "that of a communicator: MPI_Comm_c2f(comm)",

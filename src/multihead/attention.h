@@ -9,7 +9,7 @@
 /// queries and keys, d_v head dim of values. For batch entry b, query head h, query i and key j, in
 /// this order:
 ///
-///   1. q and k are normalised (qk_norm), then rotated (rope), if these are given
+///   1. q and k are normalized (qk_norm), then rotated (rope), if these are given
 ///   2. s = scale * (q . k)
 ///   3. s = softcap * tanh(s / softcap)
 ///   4. s = s + bias - alibi_slope * |i + N_k - N_q - j|
@@ -84,12 +84,12 @@ struct Dropout {
   uint64_t seed = 0;         ///< seed of the mask
 };
 
-/// Root-mean-square normalisation of each query and key vector, before RoPE (QK-norm,
-/// arXiv:2302.05442 with RMS as in Qwen3 and Gemma 3): x / sqrt(mean(x^2) + epsilon) * gain.
+/// Root-mean-square normalization of each query and key vector, before RoPE (QK-norm,
+/// arXiv:2302.05442 with RMS as in Qwen3 and Gemma 3): x / sqrt(mean(x^2) + eps) * gain.
 struct QkNorm {
   std::span<const float> q_gain = {};  ///< (d_k); empty for a gain of 1
   std::span<const float> k_gain = {};  ///< (d_k); empty for a gain of 1
-  float epsilon = 1e-6F;               ///< finite, 0 or more
+  float eps = 1e-6F;                   ///< finite, 0 or more
   bool enabled = false;                ///< if false, queries and keys are not normalized
 };
 

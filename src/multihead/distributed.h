@@ -89,10 +89,10 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// All processes of MPI_COMM_WORLD; all of them must call this. MPI must be initialised, with
+  /// All processes of MPI_COMM_WORLD; all of them must call this. MPI must be initialized, with
   /// MPI_THREAD_FUNNELED if a Context has several threads; only the thread that initialized MPI may
   /// make calls. Destroy the communicator before MPI_Finalize(). Errors: kOption, if the library
-  /// was built without MPI or MPI is not initialised; kExchange.
+  /// was built without MPI or MPI is not initialized; kExchange.
   [[nodiscard]] static Status over_mpi(Communicator& communicator);
   /// The processes of an MPI communicator, given by its Fortran handle: MPI_Comm_c2f(comm). The
   /// communicator is duplicated, so the messages of calls never mix with your own messages.

@@ -12,19 +12,19 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-/// y = (x - mean(x)) / sqrt(var(x) + epsilon) * weight + bias with the biased variance, as
+/// y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias with the biased variance, as
 /// torch.nn.LayerNorm. weight, bias (width), each optional.
 ///
 /// x, y (rows, width), row strides free, last axes contiguous; y may be x. Means and squares are
-/// summed in float, lane by lane. Errors: kShape; kOption (an epsilon that is negative or not
+/// summed in float, lane by lane. Errors: kShape; kOption (an eps that is negative or not
 /// finite). Nothing is written then.
 [[nodiscard]] Status layer_norm(const ConstTensor& x, const ConstTensor& weight,
-                                const ConstTensor& bias, float epsilon, const Tensor& y,
+                                const ConstTensor& bias, float eps, const Tensor& y,
                                 Context& context);
 
-/// y = x / sqrt(mean(x^2) + epsilon) * weight (arXiv:1910.07467). weight (width), optional.
+/// y = x / sqrt(mean(x^2) + eps) * weight (arXiv:1910.07467). weight (width), optional.
 /// Otherwise as layer_norm().
-[[nodiscard]] Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float epsilon,
+[[nodiscard]] Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float eps,
                               const Tensor& y, Context& context);
 
 /// Elementwise functions; e is Euler's number, Phi the distribution function of a standard normal.

@@ -25,10 +25,10 @@ struct KVCacheConfig {
   /// Element type of storage; kInt8 has one scale per token and head.
   using Type = DType;
 
-  int64_t batch = 1;      ///< batch entries, B; 1 or more
-  int64_t kv_heads = 0;   ///< key and value heads, H_kv; 1 or more
-  int64_t head_dim = 0;   ///< d_k; 1 or more
-  int64_t value_dim = 0;  ///< d_v; 1 or more
+  int64_t batch = 1;         ///< batch entries, B; 1 or more
+  int64_t num_kv_heads = 0;  ///< key and value heads, H_kv; 1 or more
+  int64_t head_dim = 0;      ///< d_k; 1 or more
+  int64_t value_dim = 0;     ///< d_v; 1 or more
   /// A token's value is the first value_dim numbers of its key and is not stored again. For latent
   /// attention (arXiv:2405.04434), where the latent is both key and value. append() then takes no
   /// values.
@@ -75,7 +75,7 @@ class KVCache {
   /// newest tokens of each entry, and N_k, for masks, biases and weights, is the longest length().
   /// Key j is token j, also in a ring, where overwritten tokens are hidden. ALiBi distances count
   /// from the end of each entry. options.causal is none or bottom_right, which aligns with the end
-  /// of each entry. kv_lengths, rope and qk_norm are kOption errors: rotate() and normalise before
+  /// of each entry. kv_lengths, rope and qk_norm are kOption errors: rotate() and normalize before
   /// append().
   [[nodiscard]] Status attend(const ConstAnyTensor& q, const AttentionOptions& options,
                               const AttentionOutputs& outputs, Context& context) const;

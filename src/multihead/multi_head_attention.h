@@ -49,12 +49,12 @@ struct MultiHeadAttentionConfig {
   int64_t kv_latent_dim = 0;      ///< 0: no latent attention. DeepSeek's kv_lora_rank
   int64_t q_latent_dim = 0;       ///< 0: queries come from the tokens. DeepSeek's q_lora_rank
   int64_t rope_head_dim = 0;      ///< part of head_dim. DeepSeek's qk_rope_head_dim
-  float latent_norm_eps = 1e-6F;  ///< epsilon of the RMS norms of both latents
+  float latent_norm_eps = 1e-6F;  ///< eps of the RMS norms of both latents
 
   /// Properties of the model. A call's option of the same name replaces them.
   bool sinks = false;         ///< parameter `sinks`, a logit per head
   bool qk_norm = false;       ///< parameters `q_norm.weight`, `k_norm.weight`
-  float qk_norm_eps = 1e-6F;  ///< QkNorm::epsilon
+  float qk_norm_eps = 1e-6F;  ///< QkNorm::eps
   float softcap = 0.0F;       ///< bound on the scores; 0 is none
   Window window = {};         ///< without an alignment, which each call gives
   Rope rope = {};             ///< without positions, which each call gives

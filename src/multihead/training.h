@@ -2,7 +2,7 @@
 /// Training of a Transformer: cross-entropy, its gradients, AdamW or SGD, and checkpoints.
 ///
 /// ```
-/// Transformer model;  // create(), then initialise() or load_state_dict()
+/// Transformer model;  // create(), then initialize() or load_state_dict()
 /// Trainer trainer;
 /// Status status = Trainer::create(model, {.learning_rate = 1e-2F, .clip_norm = 1.0F}, trainer);
 /// for (...) status = trainer.step(tokens, batch, targets, {}, result, context);
@@ -25,7 +25,7 @@ MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
 /// Algorithms that update the parameters.
-enum class Optimiser : uint8_t {
+enum class Optimizer : uint8_t {
   kAdamW,  ///< Loshchilov and Hutter, arXiv:1711.05101; as torch.optim.AdamW
   kSgd,    ///< with momentum; as torch.optim.SGD
 };
@@ -38,11 +38,11 @@ enum class LearningRateDecay : uint8_t {
 
 /// Options of Trainer::create().
 struct TrainerOptions {
-  Optimiser optimiser = Optimiser::kAdamW;  ///< algorithm that updates the parameters
+  Optimizer optimizer = Optimizer::kAdamW;  ///< algorithm that updates the parameters
   float learning_rate = 1e-3F;              ///< more than 0
   float beta1 = 0.9F;     ///< AdamW: decay of the mean of gradients, from 0 to less than 1
   float beta2 = 0.999F;   ///< AdamW: decay of the mean of squared gradients, from 0 to less than 1
-  float epsilon = 1e-8F;  ///< AdamW: added to the square root of the mean of squares
+  float eps = 1e-8F;      ///< AdamW: added to the square root of the mean of squares
   float momentum = 0.0F;  ///< SGD only; must be 0 for AdamW
   bool nesterov = false;  ///< SGD only; needs momentum
   /// Weight decay of matrices and embeddings; biases, gains of norms and sinks do not decay.
@@ -74,7 +74,7 @@ struct TrainingStep {
 };
 
 /// Changes the parameters of a model, which it shares with the Transformer that it was created
-/// from. It keeps the gradients, the optimiser's state and the memory of a step; after the first
+/// from. It keeps the gradients, the optimizer's state and the memory of a step; after the first
 /// step of a shape, a step allocates nothing.
 class Trainer {
  public:
@@ -86,7 +86,7 @@ class Trainer {
   /// Movable, not copyable.
   Trainer& operator=(Trainer&&) noexcept;
 
-  /// `model` must have parameters, from load_state_dict() or initialise(). Errors: kOption,
+  /// `model` must have parameters, from load_state_dict() or initialize(). Errors: kOption,
   /// kMemory; `trainer` is unchanged.
   [[nodiscard]] static Status create(const Transformer& model, const TrainerOptions& options,
                                      Trainer& trainer);
@@ -130,8 +130,8 @@ class Trainer {
   int64_t bytes() const;
 
   /// Views of all tensors that continue a training: the parameters under their names, and the
-  /// optimizer's state under these names with the prefixes "optimiser.mean." and
-  /// "optimiser.variance." (SGD: "optimiser.momentum."). "trainer.state" (8) holds the number of
+  /// optimizer's state under these names with the prefixes "optimizer.mean." and
+  /// "optimizer.variance." (SGD: "optimizer.momentum."). "trainer.state" (8) holds the number of
   /// steps and the seed, each as four digits of 16 bits, lowest first. update() and
   /// load_state_dict() change the values of all views; the trainer must outlive them. Errors:
   /// kOption between accumulate() and update().

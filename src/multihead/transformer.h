@@ -20,7 +20,7 @@ namespace multihead {
 
 /// Normalizations in a block.
 enum class Norm : uint8_t {
-  kNone,       ///< no normalisation
+  kNone,       ///< no normalization
   kLayerNorm,  ///< layer_norm()
   kRmsNorm,    ///< rms_norm()
 };
@@ -34,7 +34,7 @@ struct TransformerBlockConfig {
   bool mlp_bias = true;                       ///< true if the MLP's matrices have biases
   Norm norm = Norm::kLayerNorm;               ///< kind of normalization
   bool norm_first = true;                     ///< true: pre-norm; false: post-norm
-  float norm_eps = 1e-5F;                     ///< epsilon of the norms; finite, 0 or more
+  float norm_eps = 1e-5F;                     ///< eps of the norms; finite, 0 or more
   bool norm_affine = true;  ///< false: norms have no parameters. PyTorch's elementwise_affine
   /// Probability of dropout of the outputs of attention and MLP before they are added, in training.
   /// In GPT-2's code: resid_pdrop.
@@ -173,7 +173,7 @@ struct TransformerConfig {
 /// Biases and sinks are 0, gains of norms 1. The standard deviation of a matrix's elements is a
 /// factor times 1/sqrt(columns); embeddings and positions are matrices of (vocab_size or
 /// max_positions, embed_dim).
-struct Initialisation {
+struct Initialization {
   uint64_t seed = 0;       ///< seed of all numbers
   float embedding = 0.5F;  ///< factor of embeddings and positions
   float weight = 1.0F;     ///< factor of all other matrices, and of appended keys and values
@@ -242,7 +242,7 @@ class Transformer {
                                        ParameterNames names = ParameterNames::kTorch);
   /// Creates new parameters instead of loading them. Errors: kOption, kMemory; the model is
   /// unchanged.
-  [[nodiscard]] Status initialise(const Initialisation& initialisation,
+  [[nodiscard]] Status initialize(const Initialization& initialization,
                                   ParameterNames names = ParameterNames::kTorch);
   /// Views of the parameters, under the names they were loaded with. Errors: kOption if
   /// there are none.

@@ -29,15 +29,15 @@ double gain_at(std::span<const float> gain, int64_t column) {
   return gain.empty() ? 1.0 : static_cast<double>(gain[static_cast<size_t>(column)]);
 }
 
-// 1 / sqrt(mean of squares + epsilon)
-double inverse_rms(const Matrix& rows, int64_t row, float epsilon) {
+// 1 / sqrt(mean of squares + eps)
+double inverse_rms(const Matrix& rows, int64_t row, float eps) {
   const double mean = rows.row(row).squaredNorm() / static_cast<double>(rows.cols());
-  return 1.0 / std::sqrt(mean + static_cast<double>(epsilon));
+  return 1.0 / std::sqrt(mean + static_cast<double>(eps));
 }
 
-void normalise(Matrix& rows, std::span<const float> gain, float epsilon) {
+void normalize(Matrix& rows, std::span<const float> gain, float eps) {
   for (int64_t row = 0; row < rows.rows(); ++row) {
-    rows.row(row) *= inverse_rms(rows, row, epsilon);
+    rows.row(row) *= inverse_rms(rows, row, eps);
     for (int64_t column = 0; column < rows.cols(); ++column) {
       rows(row, column) *= gain_at(gain, column);
     }
@@ -155,7 +155,7 @@ Head::Head(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTenso
 Matrix Head::turned(const Rows& rows) const {
   Matrix result = rows.given;
   const QkNorm& norm = options_.qk_norm;
-  if (norm.enabled) normalise(result, rows.gain, norm.epsilon);
+  if (norm.enabled) normalize(result, rows.gain, norm.eps);
   if (options_.rope.style != Rope::Style::kNone) {
     rotate(result, options_.rope, rows.positions, batch, rows.first, 1.0);
   }
@@ -172,7 +172,7 @@ Matrix Head::turned_back(const Rows& rows, Matrix gradient, Eigen::VectorXd& gai
     // If the gradient of a row is zero, the row itself may be NaN.
     if ((gradient.row(row).array() == 0.0).all()) continue;
     const auto x = rows.given.row(row);
-    const double inverse = inverse_rms(rows.given, row, norm.epsilon);
+    const double inverse = inverse_rms(rows.given, row, norm.eps);
     gain += (gradient.row(row).cwiseProduct(x) * inverse).transpose();
     for (int64_t column = 0; column < gradient.cols(); ++column) {
       gradient(row, column) *= gain_at(rows.gain, column);

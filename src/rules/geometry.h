@@ -22,7 +22,7 @@ struct BlockGeometry {
   // True if output rows are whole vectors of f32, which are stored directly.
   bool stores_vectors = false;
   // True if output rows are normalized in registers, with the last key block.
-  bool stores_normalised = false;
+  bool stores_normalized = false;
   // True if scratch memory has room for the operands of bf16 products in tiles.
   bool tiles = false;
 };

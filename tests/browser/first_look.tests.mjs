@@ -26,9 +26,9 @@ export const tests = [
       const rows = await page.$$eval('.preset', (list) => new Set(list.map((each) => each.offsetTop)).size);
       assert.equal(rows, 1, 'the presets are one row');
       const arcs = await page.$$eval('.arc', (list) =>
-        list.map((arc) => ({ colour: getComputedStyle(arc).stroke, width: arc.getBoundingClientRect().width })),
+        list.map((arc) => ({ color: getComputedStyle(arc).stroke, width: arc.getBoundingClientRect().width })),
       );
-      assert.equal(new Set(arcs.map(({ colour }) => colour)).size, 4, 'a colour for each head');
+      assert.equal(new Set(arcs.map(({ color }) => color)).size, 4, 'a color for each head');
       const numbers = await page.$$eval('.arc-mark', (list) => list.map(({ textContent }) => textContent));
       assert.deepEqual([...new Set(numbers)].sort(), ['1', '2', '3', '4']);
       const ends = await page.$$eval('.arc-mark', (list) => new Set(list.map((mark) => mark.getAttribute('transform'))).size);
@@ -136,8 +136,8 @@ export const tests = [
     },
   },
   {
-    name: 'paper is white in the dark theme, and forced colours keep arcs, bars and the choice',
-    skip: (kind) => kind === 'firefox' && 'Firefox emulates neither printing nor forced colours',
+    name: 'paper is white in the dark theme, and forced colors keep arcs, bars and the choice',
+    skip: (kind) => kind === 'firefox' && 'Firefox emulates neither printing nor forced colors',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#query=7`, { scheme: 'dark' });
       const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);

@@ -122,7 +122,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       // Counts the colors inside each cell of row 0, by column. The cells' positions come from the grid.
-      const coloursInRow = () =>
+      const colorsInRow = () =>
         page.$eval('#gallery .map-stage', (stage) => {
           const canvas = stage.querySelector('canvas');
           const ratio = canvas.width / canvas.clientWidth;
@@ -135,19 +135,19 @@ export const tests = [
             const box = cell.getBoundingClientRect();
             const sides = [box.left - corner.left, box.top - corner.top, box.width, box.height];
             const [left, top, width, height] = sides.map((side) => Math.round(side * ratio));
-            const colours = new Set();
+            const colors = new Set();
             for (let y = top + 3; y < top + height - 3; y += 1) {
-              for (let x = left + 3; x < left + width - 3; x += 1) colours.add(pixels[y * canvas.width + x]);
+              for (let x = left + 3; x < left + width - 3; x += 1) colors.add(pixels[y * canvas.width + x]);
             }
-            return colours.size;
+            return colors.size;
           });
         });
-      assert.deepEqual(await coloursInRow(), Array(8).fill(1), 'plain without the mask');
+      assert.deepEqual(await colorsInRow(), Array(8).fill(1), 'plain without the mask');
       await toggle(page, '#causal');
       checkCausal(await snapshot(page));
-      const [visible, ...masked] = await coloursInRow();
+      const [visible, ...masked] = await colorsInRow();
       assert.equal(visible, 1);
-      for (const colours of masked) assert.ok(colours > 1, 'a masked cell is hatched');
+      for (const colors of masked) assert.ok(colors > 1, 'a masked cell is hatched');
       const label = await page.$eval('#gallery [role=gridcell][aria-colindex="2"]', (cell) =>
         cell.getAttribute('aria-label'),
       );

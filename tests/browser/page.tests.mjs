@@ -26,7 +26,7 @@ export const tests = [
         }),
       );
       assert.equal(maps.length, 5, 'four heads and their mean');
-      for (const colours of maps) assert.ok(colours > 5, 'a map has more than one colour');
+      for (const colors of maps) assert.ok(colors > 5, 'a map has more than one color');
       const shown = await page.evaluate(() => performance.getEntriesByName('numbers shown')[0].startTime);
       assert.match(await textOf(page, '.about summary'), /hand-built patterns/);
       await close();

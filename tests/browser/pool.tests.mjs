@@ -55,8 +55,8 @@ async function compare(withPolicy) {
   const gradients = await pool.attentionBackward(inputs, { causal: 'topLeft' });
   const config = { embedDim: 128, numHeads: 4, numLayers: 1, vocabSize: 5000, maxPositions: 64 };
   const [local, remote] = [mh.transformer(config), await pool.transformer(config, { workers: 'all' })];
-  local.initialise({ seed: 1 });
-  await remote.initialise({ seed: 1 });
+  local.initialize({ seed: 1 });
+  await remote.initialize({ seed: 1 });
   const tokens = Int32Array.from({ length: 60 }, (_, at) => at);
   const wanted = local.forward(tokens).logits.data;
   const { logits } = await remote.forward(tokens);

@@ -302,7 +302,7 @@ export const tests = [
     },
   },
   {
-    name: 'the head of the page: preview with picture, theme colours, icons; the header fits 320 px',
+    name: 'the head of the page: preview with picture, theme colors, icons; the header fits 320 px',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url, { width: 320, height: 640 });
       const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);

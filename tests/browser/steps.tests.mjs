@@ -24,7 +24,7 @@ export const tests = [
         });
       for (const view of [0, 1]) {
         await page.$$eval('#step-detail .segments button', (list, wanted) => {
-          list.filter(({ textContent }) => ['Colours', 'Numbers'].includes(textContent))[wanted].click();
+          list.filter(({ textContent }) => ['Colors', 'Numbers'].includes(textContent))[wanted].click();
         }, view);
         const places = [];
         for (const id of ids) {

@@ -5,9 +5,9 @@
 import { writeFileSync } from 'node:fs';
 
 const cases = [
-  { name: 'stack_3_rope_half_gqa', layers: 3, heads: 4, kvHeads: 2, width: 4, positions: 'rope_half', base: 10000 },
-  { name: 'stack_3_learned', layers: 3, heads: 2, kvHeads: 2, width: 4, positions: 'learned', base: null },
-  { name: 'stack_12_rope_interleaved', layers: 12, heads: 2, kvHeads: 1, width: 4, positions: 'rope_interleaved', base: 100 },
+  { name: 'stack_3_rope_half_gqa', layers: 3, heads: 4, numKvHeads: 2, width: 4, positions: 'rope_half', base: 10000 },
+  { name: 'stack_3_learned', layers: 3, heads: 2, numKvHeads: 2, width: 4, positions: 'learned', base: null },
+  { name: 'stack_12_rope_interleaved', layers: 12, heads: 2, numKvHeads: 1, width: 4, positions: 'rope_interleaved', base: 100 },
 ];
 const [embed, vocab, batch, length] = [8, 11, 2, 6];
 
@@ -50,12 +50,12 @@ function rotated(head, position, { positions, base }) {
 
 /** Causal attention of one sequence, and the residual addition. */
 function layer(x, { w_q, w_k, w_v, w_o }, options) {
-  const { heads, kvHeads, width } = options;
+  const { heads, numKvHeads, width } = options;
   const part = (row, head) => row.slice(head * width, (head + 1) * width);
   const [q, k, v] = [times(x, w_q), times(x, w_k), times(x, w_v)];
   const merged = q.map((row, i) =>
     Array.from({ length: heads }, (_, head) => {
-      const shared = Math.floor(head / (heads / kvHeads));
+      const shared = Math.floor(head / (heads / numKvHeads));
       const query = rotated(part(row, head), i, options);
       const exponentials = k.slice(0, i + 1).map((other, j) => {
         const key = rotated(part(other, shared), j, options);
@@ -73,15 +73,15 @@ function layer(x, { w_q, w_k, w_v, w_o }, options) {
 
 const tensors = {};
 const entries = cases.map((options) => {
-  const { name, layers, heads, kvHeads, width, positions } = options;
+  const { name, layers, heads, numKvHeads, width, positions } = options;
   const tokens = Int32Array.from({ length: batch * length }, () => Math.floor(uniform() * vocab));
   const inputs = { tokens: { shape: [batch, length], data: tokens }, tok_emb: random(vocab, embed, 1) };
   if (positions === 'learned') inputs.pos_emb = random(length + 1, embed, 1);
   const weights = Array.from({ length: layers }, (_, index) => {
     const ofLayer = {
       w_q: random(embed, heads * width, 0.8),
-      w_k: random(embed, kvHeads * width, 0.8),
-      w_v: random(embed, kvHeads * width, 0.5),
+      w_k: random(embed, numKvHeads * width, 0.8),
+      w_v: random(embed, numKvHeads * width, 0.5),
       w_o: random(heads * width, embed, 0.3),
     };
     for (const [part, tensor] of Object.entries(ofLayer)) inputs[`layers.${index}.${part}`] = tensor;
@@ -114,7 +114,7 @@ const entries = cases.map((options) => {
   return {
     name,
     op: 'attention_only_transformer',
-    attrs: { layers, num_heads: heads, num_kv_heads: kvHeads, head_dim: width, vocab, positions, rope_base: options.base },
+    attrs: { layers, num_heads: heads, num_kv_heads: numKvHeads, head_dim: width, vocab, positions, rope_base: options.base },
     inputs: stored(inputs),
     outputs: stored(outputs),
     tolerance: { atol: 2e-5, rtol: 2e-5 },

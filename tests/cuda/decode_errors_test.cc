@@ -29,7 +29,7 @@ class CudaDecodeRefuses : public ::testing::Test {
  protected:
   CudaDecodeRefuses() : q_(16), rows_(2 * 160), out_(16, kUntouched) {
     cache_.config = {.batch = 1,
-                     .kv_heads = 1,
+                     .num_kv_heads = 1,
                      .head_dim = 8,
                      .value_dim = 8,
                      .capacity = 20,

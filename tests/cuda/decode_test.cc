@@ -38,7 +38,7 @@ SplitParams params_of(const RandomCase& c, const AttentionOutputs& outputs) {
       {.q = engine::stored_rows(c.q), .k = engine::stored_rows(c.k), .v = engine::stored_rows(c.v)},
       {.batch = c.q.shape[0],
        .heads = c.q.shape[1],
-       .kv_heads = c.k.shape[1],
+       .num_kv_heads = c.k.shape[1],
        .queries = c.q.shape[2],
        .keys = c.k.shape[2],
        .head_dim = c.q.shape[3],
@@ -96,7 +96,7 @@ class DeviceCache {
                                  KVCacheConfig::Layout::kPaged});
     config.type = random.pick({DType::kF32, DType::kF16, DType::kBF16, DType::kInt8});
     config.batch = random.integer(1, 3);
-    config.kv_heads = random.integer(1, 2);
+    config.num_kv_heads = random.integer(1, 2);
     config.head_dim = random.integer(1, 40);
     config.values_in_keys = random.chance(0.2);
     config.value_dim =
@@ -179,19 +179,19 @@ class DeviceCache {
   int64_t row_of(int64_t batch, int64_t head, int64_t token) const {
     const KVCacheConfig& config = view_.config;
     if (config.layout != KVCacheConfig::Layout::kPaged) {
-      return (batch * config.kv_heads + head) * config.capacity + token % config.capacity;
+      return (batch * config.num_kv_heads + head) * config.capacity + token % config.capacity;
     }
     const int64_t of_entry = (config.capacity + config.page_size - 1) / config.page_size;
     const int64_t page =
         page_table_[static_cast<size_t>(batch * of_entry + token / config.page_size)];
-    return (page * config.page_size + token % config.page_size) * config.kv_heads + head;
+    return (page * config.page_size + token % config.page_size) * config.num_kv_heads + head;
   }
 
   Store store(Random& random, int64_t width) const {
     const KVCacheConfig& config = view_.config;
     const bool is_paged = config.layout == KVCacheConfig::Layout::kPaged;
-    const int64_t rows = config.kv_heads * (is_paged ? config.pages * config.page_size
-                                                     : config.batch * config.capacity);
+    const int64_t rows = config.num_kv_heads * (is_paged ? config.pages * config.page_size
+                                                         : config.batch * config.capacity);
     const auto count = static_cast<size_t>(rows * width);
     Store result;
     result.rows.assign(count * static_cast<size_t>(bytes_of(config.type)), std::byte{0xff});
@@ -199,15 +199,16 @@ class DeviceCache {
       result.scales.assign(static_cast<size_t>(rows), std::numeric_limits<float>::quiet_NaN());
     }
     result.dense.assign(
-        static_cast<size_t>(config.batch * config.kv_heads * view_.max_length * width), 0.0F);
+        static_cast<size_t>(config.batch * config.num_kv_heads * view_.max_length * width), 0.0F);
     for (int64_t b = 0; b < config.batch; ++b) {
-      for (int64_t h = 0; h < config.kv_heads; ++h) {
+      for (int64_t h = 0; h < config.num_kv_heads; ++h) {
         for (int64_t token = first(b); token < length(b); ++token) {
           const int64_t row = row_of(b, h, token);
           const float scale = random.uniform(0.001F, 0.008F);
           if (config.type == DType::kInt8) result.scales[static_cast<size_t>(row)] = scale;
           for (int64_t c = 0; c < width; ++c) {
-            const int64_t to = ((b * config.kv_heads + h) * view_.max_length + token) * width + c;
+            const int64_t to =
+                ((b * config.num_kv_heads + h) * view_.max_length + token) * width + c;
             result.dense[static_cast<size_t>(to)] =
                 put(result.rows.data(), row * width + c, random.uniform(-1.0F, 1.0F), scale);
           }
@@ -249,7 +250,7 @@ class DeviceCache {
   }
 
   ConstAnyTensor rows_of(const Store& store, int64_t batch, int64_t width) const {
-    const int64_t heads = view_.config.kv_heads, head = view_.max_length * width;
+    const int64_t heads = view_.config.num_kv_heads, head = view_.max_length * width;
     return {store.dense.data() + batch * heads * head,
             DType::kF32,
             {1, heads, length(batch), width},
@@ -294,7 +295,8 @@ TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
     const DeviceCache cache(random);
     const KVCacheConfig& config = cache.view().config;
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const int64_t heads = config.kv_heads * random.integer(1, 3), queries = random.integer(1, 4);
+    const int64_t heads = config.num_kv_heads * random.integer(1, 3),
+                  queries = random.integer(1, 4);
     const Dims q_shape{config.batch, heads, queries, config.head_dim};
     const Dims out_shape{config.batch, heads, queries, config.value_dim};
     const Dims lse_shape{config.batch, heads, queries};

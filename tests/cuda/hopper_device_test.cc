@@ -135,7 +135,7 @@ TEST_F(HopperDevice, FindsAMissingFence) {
 
 TEST_F(HopperDevice, FindsWrongCountsOfBarriers) {
   expect_finding(HopperFault::kTooFewBytes, "copies more bytes than the barrier expects");
-  expect_finding(HopperFault::kNotInitialised, "");
+  expect_finding(HopperFault::kNotInitialized, "");
   expect_finding(HopperFault::kTooManyArrivals, "");
 }
 

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(160) multiply_tiles(const __grid_constant__ Pa
   auto* const a_full = reinterpret_cast<uint64_t*>(b + kSlots * kTileBytes);
   uint64_t* const full = a_full + 1;
   uint64_t* const empty = full + kSlots;
-  if (thread_index() == 0 && p.fault != HopperFault::kNotInitialised) {
+  if (thread_index() == 0 && p.fault != HopperFault::kNotInitialized) {
     mbarrier_init(a_full, 1);
     for (int slot = 0; slot < kSlots; ++slot) {
       mbarrier_init(full + slot, 1);

@@ -19,7 +19,7 @@ enum class HopperFault : uint8_t {
   kNoFence,          // starts a product without wgmma_fence()
   kNoProxyFence,     // multiplies what threads stored without fence_proxy_async()
   kTooFewBytes,      // a barrier expects fewer bytes than are copied
-  kNotInitialised,   // uses a barrier before its initialisation
+  kNotInitialized,   // uses a barrier before its initialization
   kTooManyArrivals,  // arrives more often than a barrier expects
 };
 

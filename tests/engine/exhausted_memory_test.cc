@@ -245,7 +245,7 @@ TEST(ExhaustedMemory, CachesRun) {
   for (const Layout layout : {Layout::kContiguous, Layout::kRing, Layout::kPaged}) {
     for (const auto type : {KVCacheConfig::Type::kF32, KVCacheConfig::Type::kInt8}) {
       const KVCacheConfig config{.batch = 2,
-                                 .kv_heads = 2,
+                                 .num_kv_heads = 2,
                                  .head_dim = 8,
                                  .value_dim = 8,
                                  .capacity = 7,

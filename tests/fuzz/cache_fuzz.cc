@@ -82,7 +82,7 @@ class Sequence {
   void run() {
     KVCacheConfig config;
     config.batch = from_.integer(from_.one_in(64) ? -1 : 1, 3);
-    config.kv_heads = from_.integer(from_.one_in(64) ? 0 : 1, 2);
+    config.num_kv_heads = from_.integer(from_.one_in(64) ? 0 : 1, 2);
     config.head_dim = from_.integer(from_.one_in(64) ? -1 : 1, 9);
     config.values_in_keys = from_.one_in(4);
     config.value_dim = from_.integer(
@@ -133,8 +133,8 @@ class Sequence {
     const KVCacheConfig& c = model_.config;
     const int64_t tokens = from_.integer(0, 4);
     const bool wrong = from_.one_in(24);
-    std::vector<float> k(static_cast<size_t>(c.batch * c.kv_heads * tokens * c.head_dim));
-    std::vector<float> v(static_cast<size_t>(c.batch * c.kv_heads * tokens * c.value_dim));
+    std::vector<float> k(static_cast<size_t>(c.batch * c.num_kv_heads * tokens * c.head_dim));
+    std::vector<float> v(static_cast<size_t>(c.batch * c.num_kv_heads * tokens * c.value_dim));
     for (float& value : k) value = small(from_);
     for (float& value : v) value = small(from_);
     std::vector<int32_t> counts;
@@ -144,8 +144,8 @@ class Sequence {
       }
       if (from_.one_in(32)) counts.push_back(0);
     }
-    Dims k_shape{c.batch, c.kv_heads, tokens, c.head_dim};
-    const Dims v_shape{c.batch, c.kv_heads, tokens, c.value_dim};
+    Dims k_shape{c.batch, c.num_kv_heads, tokens, c.head_dim};
+    const Dims v_shape{c.batch, c.num_kv_heads, tokens, c.value_dim};
     if (wrong) k_shape[from_.pick({0, 1, 3})] = from_.integer(-2, 4);
     ConstAnyTensor key = ConstTensor(k.data(), k_shape);
     if (from_.one_in(32)) key.dtype = static_cast<DType>(from_.integer(3, 255));
@@ -154,7 +154,7 @@ class Sequence {
     const auto count_of = [&](int64_t b) {
       return counts.empty() ? tokens : int64_t{counts[static_cast<size_t>(b)]};
     };
-    bool legal = k_shape == Dims{c.batch, c.kv_heads, tokens, c.head_dim} &&
+    bool legal = k_shape == Dims{c.batch, c.num_kv_heads, tokens, c.head_dim} &&
                  key.dtype <= DType::kBF16 &&
                  (counts.empty() || static_cast<int64_t>(counts.size()) == c.batch);
     int64_t pages = 0;
@@ -176,9 +176,9 @@ class Sequence {
     for (int64_t b = 0; b < c.batch; ++b) {
       for (int64_t n = 0; n < count_of(b); ++n) {
         Token token;
-        for (int64_t h = 0; h < c.kv_heads; ++h) {
+        for (int64_t h = 0; h < c.num_kv_heads; ++h) {
           const auto row = [&](const std::vector<float>& rows, int64_t width) {
-            const auto* const first = rows.data() + ((b * c.kv_heads + h) * tokens + n) * width;
+            const auto* const first = rows.data() + ((b * c.num_kv_heads + h) * tokens + n) * width;
             return std::vector<float>(first, first + width);
           };
           token.keys.push_back(kept(row(k, c.head_dim), c.type));
@@ -198,7 +198,7 @@ class Sequence {
 
   void attend() {
     const KVCacheConfig& c = model_.config;
-    const int64_t group = from_.integer(1, 3), heads = c.kv_heads * group;
+    const int64_t group = from_.integer(1, 3), heads = c.num_kv_heads * group;
     const int64_t queries = from_.integer(0, 3), keys = model_.longest();
     std::vector<float> q(static_cast<size_t>(c.batch * heads * queries * c.head_dim));
     for (float& value : q) value = small(from_);

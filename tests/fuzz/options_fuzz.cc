@@ -102,7 +102,7 @@ AttentionOptions options_of(Operands& operands, Bytes& from, const Shape& s, boo
     o.qk_norm.enabled = !from.one_in(16);
     if (from.one_in(2)) o.qk_norm.q_gain = operands.values(s.width);
     if (from.one_in(2)) o.qk_norm.k_gain = operands.values(s.width);
-    o.qk_norm.epsilon = option(operands, from, 1e-6F, 1e-2F);
+    o.qk_norm.eps = option(operands, from, 1e-6F, 1e-2F);
   }
   if (from.one_in(4)) o.rope = rope_of(operands, from, s);
   if (packed) o.rope.q_positions = o.rope.k_positions = {};
@@ -345,10 +345,10 @@ void transform_rows(Bytes& from) {
       const ConstTensor x = operands.floats({rows, in});
       const ConstTensor weight = from.one_in(2) ? operands.floats({in}) : ConstTensor();
       const ConstTensor bias = from.one_in(2) ? operands.floats({in}) : ConstTensor();
-      const float epsilon = option(operands, from, 0.0F, 1e-3F);
+      const float eps = option(operands, from, 0.0F, 1e-3F);
       const Tensor y = operands.float_output({rows, in});
-      status = bias.given() ? layer_norm(x, weight, bias, epsilon, y, context)
-                            : rms_norm(x, weight, epsilon, y, context);
+      status = bias.given() ? layer_norm(x, weight, bias, eps, y, context)
+                            : rms_norm(x, weight, eps, y, context);
       break;
     }
     case 2: {

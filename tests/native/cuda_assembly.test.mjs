@@ -36,7 +36,7 @@ for (const file of kernelFiles()) {
       const which = `${kernel} for ${architecture}`;
       assert.ok(registers > 0 && registers <= 255, which);
       assert.ok(spills <= (MAY_SPILL[file] ?? 0), `${which} spills ${spills} bytes`);
-      assert.ok(!slowed, `${which}: ptxas serialises products of wgmma, or adds a fence`);
+      assert.ok(!slowed, `${which}: ptxas serializes products of wgmma, or adds a fence`);
       if (/^\w+_hopper</.test(kernel)) assert.ok(hgmma === undefined || hgmma > 0, `${which} has no wgmma`);
       if (!launches) continue;
       const places = withOccupancy(built, launches);

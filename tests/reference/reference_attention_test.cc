@@ -90,7 +90,7 @@ TEST(Reference, NormThenRotation) {
   const std::vector<float> gain{2, 1};
   const std::vector<int32_t> q_positions{1}, k_positions{0};
   AttentionOptions options{.scale = 1.0F};
-  options.qk_norm = {.q_gain = gain, .epsilon = 0.0F, .enabled = true};
+  options.qk_norm = {.q_gain = gain, .eps = 0.0F, .enabled = true};
   options.rope = {
       .style = Rope::Style::kHalf, .q_positions = q_positions, .k_positions = k_positions};
   const Dims shape{1, 1, 1, 2};

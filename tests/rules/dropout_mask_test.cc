@@ -100,7 +100,7 @@ TEST_P(DropoutStatistics, MeanOfAllOfRowsAndOfColumns) {
 }
 
 // The mean product of neighbors is 0 along keys, queries, heads, batch entries and seeds.
-TEST_P(DropoutStatistics, NeighboursAreIndependent) {
+TEST_P(DropoutStatistics, NeighborsAreIndependent) {
   const std::vector<double> values = square(GetParam(), 42, 1, 2);
   const double variance = probability() * (1 - probability());
   const double bound = 5 * variance / kExtent;

@@ -53,7 +53,7 @@ struct PackedCase {
     if (has_sinks_) options.sinks = sinks;
     if (has_slopes_) options.alibi_slopes = slopes;
     if (has_norm_) {
-      options.qk_norm = {.q_gain = gain, .k_gain = gain, .epsilon = 1e-3F, .enabled = true};
+      options.qk_norm = {.q_gain = gain, .k_gain = gain, .eps = 1e-3F, .enabled = true};
     }
     return options;
   }

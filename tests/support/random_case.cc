@@ -315,7 +315,7 @@ RandomCase random_case(uint64_t seed, const CaseLimits& limits) {
   }
   if (random.chance(0.15)) {
     options.qk_norm.enabled = true;
-    if (random.chance(0.3)) options.qk_norm.epsilon = 1e-3F;
+    if (random.chance(0.3)) options.qk_norm.eps = 1e-3F;
     const auto gain = [&] { return stored_floats(result, random.floats(width, 0.5F, 1.5F)); };
     if (random.chance(0.5)) options.qk_norm.q_gain = gain();
     if (random.chance(0.5)) options.qk_norm.k_gain = gain();

@@ -5,7 +5,7 @@ import { keepHistory, windowBar, type AddressBar, type StateHistory } from './hi
 import type { ForwardInput, ForwardResult } from './messages.js';
 import { fromHash, repaired, type PageState } from './page_state.js';
 import { createStore, type Store } from './store.js';
-import { tellingToken, tokenise } from './tokens.js';
+import { tellingToken, tokenize } from './tokens.js';
 import { createTraining, type TrainingSession } from './training/session.js';
 import { settingsOf } from './training/settings.js';
 
@@ -73,7 +73,7 @@ export function update(app: App, change: Partial<PageState>, burst?: string): vo
 /** The worker's input for a state; null for a sentence without tokens. */
 export function inputOf(state: PageState): ForwardInput | null {
   const { text, heads, causal, window, temperature, divisor, muted, withoutOutput, edits, splitHeads } = state;
-  const { tokens } = tokenise(text);
+  const { tokens } = tokenize(text);
   const bend = { window, temperature, divisor, muted, withoutOutput, edits };
   return tokens.length === 0 ? null : { tokens, heads, causal, bend, splitHeads };
 }

@@ -5,14 +5,14 @@ import { fields, type FieldName, type PageState } from './page_state.js';
 /** Titles of the fields. Fields that change together share one title. */
 const titles: { readonly [name in FieldName]: string } = {
   ...{ text: 'sentence', heads: 'heads', causal: 'causal', query: 'chosen word', key: 'chosen word', head: 'head in view' },
-  liveView: 'colours or numbers',
-  ...{ step: 'step', part: 'matrix', stepView: 'colours or numbers' },
-  ...{ splitHeads: 'number of heads', splitApart: 'slide apart', wrongReshape: 'wrong reshape', revealView: 'colours or numbers' },
-  ...{ galleryView: 'colours or numbers', bendView: 'colours or numbers' },
+  liveView: 'colors or numbers',
+  ...{ step: 'step', part: 'matrix', stepView: 'colors or numbers' },
+  ...{ splitHeads: 'number of heads', splitApart: 'slide apart', wrongReshape: 'wrong reshape', revealView: 'colors or numbers' },
+  ...{ galleryView: 'colors or numbers', bendView: 'colors or numbers' },
   ...{ window: 'window', temperature: 'temperature', divisor: 'divisor', muted: 'muted heads', withoutOutput: 'W_O', edits: 'set weights' },
-  ...{ model: 'model', ownLayer: 'layer', ownHeads: 'number of heads', ownView: 'colours or numbers' },
+  ...{ model: 'model', ownLayer: 'layer', ownHeads: 'number of heads', ownView: 'colors or numbers' },
   ...{ train: 'task', seed: 'seed', trainHeads: 'number of heads', layers: 'number of layers', rate: 'learning rate' },
-  ...{ chart: 'chart', trainView: 'colours or numbers', trainQuery: 'chosen pair', trainKey: 'chosen pair', pattern: 'pattern', speed: 'size', language: 'language' },
+  ...{ chart: 'chart', trainView: 'colors or numbers', trainQuery: 'chosen pair', trainKey: 'chosen pair', pattern: 'pattern', speed: 'size', language: 'language' },
 };
 
 /** The titles of the changed fields: "sentence and heads", "sentence, heads and causal"; empty if nothing differs. */

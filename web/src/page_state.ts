@@ -20,7 +20,7 @@ import { patternIds, type PatternId } from './patterns.js';
 import { maxNameCharacters, modelHeads } from './model/limits.js';
 import { presets } from './presets.js';
 import { sizeIds } from './speed/messages.js';
-import { maxCharacters, maxTokens, tokenise } from './tokens.js';
+import { maxCharacters, maxTokens, tokenize } from './tokens.js';
 import { sequenceLength } from './training/messages.js';
 import { defaultSeed, headChoices, kindNames, layerChoices, mostSeed, rates } from './training/settings.js';
 
@@ -38,7 +38,7 @@ export const stepIds = [
 ] as const;
 export type StepId = (typeof stepIds)[number];
 
-export const viewNames = ['colours', 'numbers'] as const;
+export const viewNames = ['colors', 'numbers'] as const;
 export type ViewName = (typeof viewNames)[number];
 
 export const programLanguages = ['javascript', 'cpp'] as const;
@@ -60,19 +60,19 @@ export const fields = {
   key: indexOrNone(maxTokens),
   head: index(patternIds.length),
   /** View of the map next to the sentence. */
-  liveView: oneOf(viewNames, 'colours'),
+  liveView: oneOf(viewNames, 'colors'),
   // Step through
   step: oneOf(stepIds, 'softmax'),
   /** The matrix shown, in the steps that have q, k and v. */
   part: oneOf(['q', 'k', 'v'], 'q'),
-  stepView: oneOf(viewNames, 'colours'),
+  stepView: oneOf(viewNames, 'colors'),
   // Split into heads
   splitHeads: integer(1, 64, 8),
   splitApart: flag(false),
   wrongReshape: flag(false),
-  revealView: oneOf(viewNames, 'colours'),
+  revealView: oneOf(viewNames, 'colors'),
   // Head gallery
-  galleryView: oneOf(viewNames, 'colours'),
+  galleryView: oneOf(viewNames, 'colors'),
   // Bend it
   /** Number of words on each side that a query sees; −1 for all. */
   window: integer(-1, maxWindow, unbent.window),
@@ -81,14 +81,14 @@ export const fields = {
   muted: indices(patternIds.length),
   withoutOutput: flag(unbent.withoutOutput),
   edits: weightEdits(patternIds.length, maxTokens, maxEdits),
-  bendView: oneOf(viewNames, 'colours'),
+  bendView: oneOf(viewNames, 'colors'),
   // Your own model
   /** Name of the model's file; empty if there is none. The address does not hold the file itself. */
   model: textUpTo(maxNameCharacters, ''),
   ownLayer: index(96),
   /** Null: the number in the file's metadata, or the usual number. */
   ownHeads: numberOrNone(modelHeads),
-  ownView: oneOf(viewNames, 'colours'),
+  ownView: oneOf(viewNames, 'colors'),
   // Train live. Null for heads or layers: the usual number for the kind of training.
   train: oneOf(kindNames, 'fourJobs'),
   seed: integer(0, mostSeed, defaultSeed),
@@ -96,7 +96,7 @@ export const fields = {
   layers: numberOrNone(layerChoices),
   rate: number(rates.least, rates.most, rates.usual),
   chart: oneOf(['loss', 'accuracy'], 'loss'),
-  trainView: oneOf(viewNames, 'colours'),
+  trainView: oneOf(viewNames, 'colors'),
   /** The pair chosen in the training's maps, whose words differ from the words of the sentence. */
   trainQuery: indexOrNone(sequenceLength),
   trainKey: indexOrNone(sequenceLength),
@@ -117,9 +117,9 @@ export type PageState = {
 /** Conditions between fields. If a condition fails, its field gets the default. */
 const checks: { readonly [name in FieldName]?: (state: PageState) => boolean } = {
   head: ({ head, heads }) => head < heads.length,
-  query: ({ query, text }) => query === null || query < tokenise(text).tokens.length,
+  query: ({ query, text }) => query === null || query < tokenize(text).tokens.length,
   muted: ({ muted, heads }) => muted.every((head) => head < heads.length),
-  key: ({ key, text }) => key === null || key < tokenise(text).tokens.length,
+  key: ({ key, text }) => key === null || key < tokenize(text).tokens.length,
 };
 
 const table = Object.entries(fields) as [FieldName, Field<unknown>][];

@@ -112,7 +112,7 @@ export const patterns: readonly Pattern[] = [
   {
     id: 'nearby',
     name: 'Nearby words',
-    line: 'Looks at its neighbours on both sides, less the further they are.',
+    line: 'Looks at its neighbors on both sides, less the further they are.',
     how: 'W_Q and W_K select only the two slowest speeds of the position code, whose cosines decrease slowly with distance.',
     carries: 'word',
     query: () => addRotated(projection(), 13, 0, slowest),

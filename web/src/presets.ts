@@ -18,7 +18,7 @@ export const presets: readonly Preset[] = [
     heads: ['previous', 'first', 'same', 'nearby'],
     causal: false,
     query: 6,
-    line: 'Four heads, four answers: the word before dog₇, the first word, the other dog, all neighbours.',
+    line: 'Four heads, four answers: the word before dog₇, the first word, the other dog, all neighbors.',
   },
   {
     text: 'The bank by the river approved my loan',

@@ -4,7 +4,7 @@ export const maxTokens = 64;
 /** Limit of the text field and of a text in the address, so that a pasted book does no harm. */
 export const maxCharacters = 2000;
 
-export interface Tokenised {
+export interface Tokenized {
   readonly tokens: readonly string[];
   /** Number of tokens in the text; more than `tokens.length` if it exceeds maxTokens. */
   readonly found: number;
@@ -51,9 +51,9 @@ function split(text: string): string[] {
   return tokens;
 }
 
-let latest: { text: string; result: Tokenised } | undefined;
+let latest: { text: string; result: Tokenized } | undefined;
 
-export function tokenise(text: string): Tokenised {
+export function tokenize(text: string): Tokenized {
   if (latest?.text !== text) {
     const all = split(text);
     latest = { text, result: { tokens: all.slice(0, maxTokens), found: all.length } };

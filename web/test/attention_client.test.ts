@@ -48,7 +48,7 @@ describe('attention client', () => {
     expect(results).toEqual(['a b c']);
   });
 
-  it('drops the answer of a cancelled request', () => {
+  it('drops the answer of a canceled request', () => {
     const { sent, results, client, ask, finish } = setUp();
     ask('a');
     client.cancel();

@@ -150,9 +150,9 @@ describe('the history', () => {
 
   it('takes an address that the visitor types as a change', () => {
     const { typeAddress, history, state, broken } = make();
-    typeAddress('step=x&colour=red');
+    typeAddress('step=x&color=red');
     expect(state.get().step).toBe('x');
-    expect(broken.at(-1)).toEqual(['"colour"']);
+    expect(broken.at(-1)).toEqual(['"color"']);
     history.undo();
     expect(state.get()).toEqual(defaults);
     expect(broken.at(-1)).toEqual([]);

@@ -41,7 +41,7 @@ describe('the address', () => {
     ['part', 'part=w'],
     ['text', `text=${'a'.repeat(3000)}`],
     ['"constructor"', 'constructor=1'],
-    ['"colour"', 'colour=red'],
+    ['"color"', 'color=red'],
     ['"Your session has expired, log in at evil…"', 'Your+session+has+expired,+log+in+at+evil.example'],
     ['"a\\u202eb\\n"', 'a%E2%80%AEb%0A=1'],
   ])('gives defaults for a broken %s and names it', (name, hash) => {

@@ -88,7 +88,7 @@ describe.each(scales)('the %s scale of %s', (theme, name) => {
     }
   });
 
-  it('goes only up or down for colour-blind readers', () => {
+  it('goes only up or down for color-blind readers', () => {
     for (const see of [protanopia, deuteranopia]) {
       for (const sign of name === 'signed' ? [1, -1] : [1]) {
         const seen = Array.from({ length: 21 }, (_, i) => lightnessOf(see(linear(color((sign * i) / 20).fill))));
@@ -99,7 +99,7 @@ describe.each(scales)('the %s scale of %s', (theme, name) => {
   });
 });
 
-it.each(['light', 'dark'] as Theme[])('signs differ for colour-blind readers, %s', (theme) => {
+it.each(['light', 'dark'] as Theme[])('signs differ for color-blind readers, %s', (theme) => {
   const color = colorScale(theme, 'signed');
   for (const see of [protanopia, deuteranopia]) {
     const [plus, minus] = [1, -1].map((value) => see(linear(color(value).fill)));
@@ -108,7 +108,7 @@ it.each(['light', 'dark'] as Theme[])('signs differ for colour-blind readers, %s
   }
 });
 
-describe.each(['light', 'dark'] as Theme[])('the colours of heads, %s', (theme) => {
+describe.each(['light', 'dark'] as Theme[])('the colors of heads, %s', (theme) => {
   const color = headScale(theme, 1);
   it('have ink with a contrast of 4.5, and grow darker or lighter evenly', () => {
     for (let head = 0; head < 8; head += 1) {
@@ -125,7 +125,7 @@ describe.each(['light', 'dark'] as Theme[])('the colours of heads, %s', (theme) 
   });
 });
 
-it('a colour as text and as bytes is the same', () => {
+it('a color as text and as bytes is the same', () => {
   const { fill, bytes } = colorScale('light', 'weights')(0.4);
   expect([...new Uint8Array(Uint32Array.of(bytes).buffer)]).toEqual([...fill.match(/\d+/g)!.map(Number), 255]);
 });

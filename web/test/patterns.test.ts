@@ -2,12 +2,12 @@ import { describe, expect, it } from 'vitest';
 import { blockSize, blockStart, embedDim, firstLetter } from '../src/embedding.js';
 import { buildWeights, headDim, patternIds, patternOf, type PatternId } from '../src/patterns.js';
 import { presets } from '../src/presets.js';
-import { identityOf, tokenise } from '../src/tokens.js';
+import { identityOf, tokenize } from '../src/tokens.js';
 import { weightsOf } from './attention.js';
 
 const distinct = Array.from({ length: 64 }, (_, i) => `w${i}`);
 const repeating = Array.from({ length: 64 }, (_, i) => `w${(i * i + 3 * i) % 23}`);
-const sentences = [...presets.map(({ text }) => tokenise(text).tokens), distinct, repeating, ['one'], ['a', 'b']];
+const sentences = [...presets.map(({ text }) => tokenize(text).tokens), distinct, repeating, ['one'], ['a', 'b']];
 
 /** Checks every row of every sentence, with and without the causal mask. */
 function eachRow(
@@ -80,7 +80,7 @@ describe('patterns', () => {
 
   it('are true softmaxes: no weight is 0, and only a single visible word has weight 1', () => {
     for (const id of patternIds) {
-      for (const row of weightsOf(id, tokenise(presets[2]!.text).tokens, false)) {
+      for (const row of weightsOf(id, tokenize(presets[2]!.text).tokens, false)) {
         for (const weight of row) {
           expect(weight).toBeGreaterThan(0);
           expect(weight).toBeLessThan(1);

@@ -3,12 +3,12 @@
 import { describe, expect, it } from 'vitest';
 import type { PatternId } from '../src/patterns.js';
 import { presets, type Preset } from '../src/presets.js';
-import { tokenise, tokenNames } from '../src/tokens.js';
+import { tokenize, tokenNames } from '../src/tokens.js';
 import { weightsOf } from './attention.js';
 
-const namesIn = ({ text }: Preset) => tokenNames(tokenise(text).tokens);
+const namesIn = ({ text }: Preset) => tokenNames(tokenize(text).tokens);
 const rowOf = ({ text, causal, query }: Preset, head: PatternId) =>
-  weightsOf(head, tokenise(text).tokens, causal)[query]!;
+  weightsOf(head, tokenize(text).tokens, causal)[query]!;
 const strongest = (preset: Preset, head: PatternId) => {
   const row = rowOf(preset, head);
   return namesIn(preset)[row.indexOf(Math.max(...row))];

@@ -1,10 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import { presets } from '../src/presets.js';
-import { directionOf, identityOf, maxTokens, tellingToken, tokenise, tokenNames } from '../src/tokens.js';
+import { directionOf, identityOf, maxTokens, tellingToken, tokenize, tokenNames } from '../src/tokens.js';
 
-const tokens = (text: string) => tokenise(text).tokens;
+const tokens = (text: string) => tokenize(text).tokens;
 
-describe('tokenise', () => {
+describe('tokenize', () => {
   it('finds words and punctuation marks', () => {
     expect(tokens('The cat, she said, sat.')).toEqual(['The', 'cat', ',', 'she', 'said', ',', 'sat', '.']);
     expect(tokens('(a) — b…')).toEqual(['(', 'a', ')', '—', 'b', '…']);
@@ -47,9 +47,9 @@ describe('tokenise', () => {
   });
 
   it(`cuts after ${maxTokens} and reports it`, () => {
-    const { tokens: kept, found } = tokenise('word '.repeat(100));
+    const { tokens: kept, found } = tokenize('word '.repeat(100));
     expect([kept.length, found]).toEqual([maxTokens, 100]);
-    expect(tokenise('word '.repeat(maxTokens)).found).toBe(maxTokens);
+    expect(tokenize('word '.repeat(maxTokens)).found).toBe(maxTokens);
   });
 
   it('splits the presets into words', () => {

@@ -9,7 +9,7 @@ const BAR = 13;
 const GROUP_GAP = 9;
 const PANEL = { title: 44, axis: 46 };
 // The palette of Okabe and Ito, which color-blind readers can distinguish; multihead's color comes first.
-const COLOURS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#d55e00'];
+const COLORS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#d55e00'];
 
 const escaped = (text) =>
   String(text).replace(/[&<>"]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]);
@@ -70,7 +70,7 @@ function panelsOf({ machine, benchmarks }) {
 const heightOf = ({ groups }) =>
   PANEL.title + PANEL.axis + groups.reduce((sum, { bars }) => sum + bars.length * BAR + GROUP_GAP, 0);
 
-function panel({ title, unit, called, limit, groups }, top, colourOf) {
+function panel({ title, unit, called, limit, groups }, top, colorOf) {
   const values = groups.flatMap(({ bars }) => bars.map(({ value }) => value));
   const marks = ticks(Math.max(limit, ...values));
   const x = (value) => LEFT + ((WIDTH - LEFT - RIGHT) * value) / marks.at(-1);
@@ -85,7 +85,7 @@ function panel({ title, unit, called, limit, groups }, top, colourOf) {
   for (const { name, bars } of groups) {
     parts.push(text(LEFT - 8, y + (bars.length * BAR) / 2 + 4, name, 'text-anchor="end"'));
     for (const { series, value } of bars) {
-      parts.push(rectangle(LEFT, y, x(value) - LEFT, BAR - 2, colourOf(series)));
+      parts.push(rectangle(LEFT, y, x(value) - LEFT, BAR - 2, colorOf(series)));
       parts.push(
         text(
           (x(value) + 4).toFixed(1),
@@ -114,13 +114,13 @@ function panel({ title, unit, called, limit, groups }, top, colourOf) {
 export function chart({ runs }) {
   const panels = runs.flatMap(panelsOf);
   const series = ['multihead', ...peersOf(runs.flatMap(({ benchmarks }) => benchmarks))];
-  const colourOf = (name) => COLOURS[series.indexOf(name) % COLOURS.length];
+  const colorOf = (name) => COLORS[series.indexOf(name) % COLORS.length];
   const legend = series.map(
-    (name, at) => rectangle(16 + at * 150, 14, 12, 12, colourOf(name)) + text(34 + at * 150, 24, name),
+    (name, at) => rectangle(16 + at * 150, 14, 12, 12, colorOf(name)) + text(34 + at * 150, 24, name),
   );
   let top = 38;
   const drawn = panels.map((one) => {
-    const shown = panel(one, top, colourOf);
+    const shown = panel(one, top, colorOf);
     top += heightOf(one);
     return shown;
   });

@@ -23,7 +23,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using V = hn::Vec<DF>;
 
-void normalise(const NormParams& p, int64_t first, int64_t end) {
+void normalize(const NormParams& p, int64_t first, int64_t end) {
   const DF d;
   const auto width = static_cast<float>(p.width);
   for (int64_t row = first; row < end; ++row) {
@@ -32,12 +32,12 @@ void normalise(const NormParams& p, int64_t first, int64_t end) {
     const auto load = [&](size_t column, auto lanes) { return lanes.load(x + column); };
     // Computes the variance from differences to the mean, with a second pass over the cached row:
     // mean(x^2) - mean(x)^2 would cancel.
-    const V mean = hn::Set(d, p.centred ? sum_of(p.width, load) / width : 0.0F);
+    const V mean = hn::Set(d, p.centered ? sum_of(p.width, load) / width : 0.0F);
     const float squares = sum_of(p.width, [&](size_t column, auto lanes) {
-      const V centred = hn::Sub(lanes.load(x + column), mean);
-      return hn::Mul(centred, centred);
+      const V centered = hn::Sub(lanes.load(x + column), mean);
+      return hn::Mul(centered, centered);
     });
-    const V factor = hn::Set(d, 1.0F / std::sqrt(squares / width + p.epsilon));
+    const V factor = hn::Set(d, 1.0F / std::sqrt(squares / width + p.eps));
     over_columns(p.width, [&](size_t column, auto lanes) {
       V value = hn::Mul(hn::Sub(lanes.load(x + column), mean), factor);
       if (p.weight != nullptr) value = hn::Mul(value, lanes.load(p.weight + column));
@@ -121,7 +121,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace multihead::cpu {
 
-HWY_EXPORT(normalise);
+HWY_EXPORT(normalize);
 HWY_EXPORT(activate);
 HWY_EXPORT(sum);
 HWY_EXPORT(embed);
@@ -129,7 +129,7 @@ HWY_EXPORT(scale_heads);
 HWY_EXPORT(mean_heads);
 
 void norm_rows(const NormParams& params, int64_t first, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(normalise)(params, first, end);
+  HWY_DYNAMIC_DISPATCH(normalize)(params, first, end);
 }
 
 void activation_rows(const ActivationParams& params, int64_t first, int64_t end) {

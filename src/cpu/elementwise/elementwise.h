@@ -15,8 +15,8 @@ struct NormParams {
   int64_t width;
   const float* weight;  // may be null
   const float* bias;    // may be null
-  float epsilon;
-  bool centred;  // LayerNorm; RMSNorm otherwise
+  float eps;
+  bool centered;  // LayerNorm; RMSNorm otherwise
 };
 
 struct ActivationParams {

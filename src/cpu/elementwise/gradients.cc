@@ -25,8 +25,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using V = hn::Vec<DF>;
 
-// With n = (x - mean) r, r = 1 / sqrt(variance + epsilon), and g = d_y weight:
-//   d_x = r (g - mean(g) - n mean(g n)), without mean(g) if not centred
+// With n = (x - mean) r, r = 1 / sqrt(variance + eps), and g = d_y weight:
+//   d_x = r (g - mean(g) - n mean(g n)), without mean(g) if not centered
 //   d_weight += d_y n, d_bias += d_y
 void norm_backward(const NormBackward& p, int64_t first, int64_t end) {
   const DF d;
@@ -36,17 +36,17 @@ void norm_backward(const NormBackward& p, int64_t first, int64_t end) {
     const float* const d_y = p.d_y + row * p.width;
     float* const d_x = p.d_x + row * p.width;
     V mean = hn::Zero(d), squares = mean, sum_g = mean, sum_gn = mean;
-    if (p.centred) {
+    if (p.centered) {
       over_columns_compact(p.width, [&](size_t column, auto lanes) {
         mean = hn::Add(mean, lanes.load(x + column));
       });
       mean = hn::Set(d, hn::ReduceSum(d, mean) / width);
     }
     over_columns_compact(p.width, [&](size_t column, auto lanes) {
-      const V centred = lanes.or_else(hn::Sub(lanes.load(x + column), mean), 0.0F);
-      squares = mul_add(centred, centred, squares);
+      const V centered = lanes.or_else(hn::Sub(lanes.load(x + column), mean), 0.0F);
+      squares = mul_add(centered, centered, squares);
     });
-    const V factor = hn::Set(d, 1.0F / std::sqrt(hn::ReduceSum(d, squares) / width + p.epsilon));
+    const V factor = hn::Set(d, 1.0F / std::sqrt(hn::ReduceSum(d, squares) / width + p.eps));
     // d_y is 0 in lanes beyond the row.
     over_columns_compact(p.width, [&](size_t column, auto lanes) {
       V g = lanes.load(d_y + column);
@@ -64,7 +64,7 @@ void norm_backward(const NormBackward& p, int64_t first, int64_t end) {
       sum_g = hn::Add(sum_g, g);
       sum_gn = mul_add(g, n, sum_gn);
     });
-    const V mean_g = hn::Set(d, p.centred ? hn::ReduceSum(d, sum_g) / width : 0.0F);
+    const V mean_g = hn::Set(d, p.centered ? hn::ReduceSum(d, sum_g) / width : 0.0F);
     const V mean_gn = hn::Set(d, hn::ReduceSum(d, sum_gn) / width);
     over_columns_compact(p.width, [&](size_t column, auto lanes) {
       V g = lanes.load(d_y + column);

@@ -8,7 +8,7 @@
 
 namespace multihead::cpu {
 
-// Backward of layer_norm() (if `centred`) and rms_norm(). Rows are dense.
+// Backward of layer_norm() (if `centered`) and rms_norm(). Rows are dense.
 struct NormBackward {
   const float* x;       // (rows, width)
   const float* weight;  // (width); null for 1
@@ -18,8 +18,8 @@ struct NormBackward {
   float* d_weight;  // (width), optional, +=
   float* d_bias;    // (width), optional, +=
   int64_t rows, width;
-  float epsilon;
-  bool centred;
+  float eps;
+  bool centered;
 };
 
 // Backward of y = activation(gate) or y = activation(gate) * x. All arrays have `count` floats.

@@ -71,7 +71,7 @@ struct Product {
   bool accumulate = false;         // adds to C
   float* column_max = nullptr;     // if given, column_max[c] rises to the largest of column c
   FusedExp fused_exp = {};         // used if Result is kWeights
-  NormalisedRows normalised = {};  // kColMajor: if given, C may be added but is not written
+  NormalisedRows normalized = {};  // kColMajor: if given, C may be added but is not written
 };
 
 // Range of k of a tile: first .. first + count - 1.
@@ -155,19 +155,19 @@ HWY_INLINE void product_tile(D d, const Product<A>& p, size_t first_row, size_t 
       hn::StoreU(largest, d, column_max + v * lanes);
     }
   }
-  if (kLayout == ALayout::kColMajor && p.normalised.to != nullptr) {
-    V nan = hn::LoadU(d, p.normalised.nan);
+  if (kLayout == ALayout::kColMajor && p.normalized.to != nullptr) {
+    V nan = hn::LoadU(d, p.normalized.nan);
     float* to =
-        p.normalised.to + static_cast<ptrdiff_t>(first_row) * p.normalised.stride + first_column;
-    for (size_t r = 0; r < kRows; ++r, to += p.normalised.stride) {
-      const V factor = hn::Set(d, p.normalised.factor[first_row + r]);
+        p.normalized.to + static_cast<ptrdiff_t>(first_row) * p.normalized.stride + first_column;
+    for (size_t r = 0; r < kRows; ++r, to += p.normalized.stride) {
+      const V factor = hn::Set(d, p.normalized.factor[first_row + r]);
       for (size_t v = 0; v < kVecs; ++v) {
         const V scaled = hn::Mul(sum[r][v], factor);
         nan = hn::Or(nan, hn::VecFromMask(d, hn::IsNaN(scaled)));
         hn::StoreU(scaled, d, to + v * lanes);
       }
     }
-    hn::StoreU(nan, d, p.normalised.nan);
+    hn::StoreU(nan, d, p.normalized.nan);
     return;
   }
   for (size_t r = 0; r < kRows; ++r) {

@@ -40,7 +40,7 @@ Status validate_view(const CacheView& cache) {
   const struct {
     const char* argument;
     int64_t value, least;
-  } extents[] = {{"batch", config.batch, 0},         {"kv_heads", config.kv_heads, 1},
+  } extents[] = {{"batch", config.batch, 0},         {"num_kv_heads", config.num_kv_heads, 1},
                  {"head_dim", config.head_dim, 1},   {"value_dim", config.value_dim, 1},
                  {"capacity", config.capacity, 0},   {"max_length", cache.max_length, 0},
                  {"page_size", config.page_size, 1}, {"pages", config.pages, 0}};

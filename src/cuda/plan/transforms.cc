@@ -28,9 +28,9 @@ RotateParams rotate_params(const ConstAnyTensor& x, const AttentionOptions& opti
   rotate.heads = x.shape[1];
   rotate.rows = rows;
   rotate.width = width;
-  rotate.normalise = options.qk_norm.enabled;
+  rotate.normalize = options.qk_norm.enabled;
   rotate.gain = gain.empty() ? nullptr : gain.data();
-  rotate.epsilon = options.qk_norm.epsilon;
+  rotate.eps = options.qk_norm.eps;
   rotate.style = rope.style;
   rotate.base = rope.base;
   if (rope.style != Rope::Style::kNone) {

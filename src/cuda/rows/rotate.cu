@@ -39,7 +39,7 @@ __device__ int64_t position_of(const RotateParams& p, int64_t batch, int64_t row
   return p.of_queries ? p.visibility.position(batch, row) : row;
 }
 
-// 1 / sqrt(mean of squares + epsilon) of the row at offset `row`.
+// 1 / sqrt(mean of squares + eps) of the row at offset `row`.
 __device__ double inverse_rms(const RotateParams& p, int64_t row) {
   double squares = 0.0;
   for (int64_t c = lane(); c < p.width; c += kWarpSize) {
@@ -47,7 +47,7 @@ __device__ double inverse_rms(const RotateParams& p, int64_t row) {
     squares += value * value;
   }
   const double mean = warp_sum(squares) / static_cast<double>(p.width);
-  return 1.0 / sqrt(mean + static_cast<double>(p.epsilon));
+  return 1.0 / sqrt(mean + static_cast<double>(p.eps));
 }
 
 // The rotation of one pair of elements.
@@ -70,10 +70,10 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1) rotate_rows(const RotatePa
   const int64_t batch = index / p.rows / p.heads;
   const int64_t x_row = rules::row_offset(p.x.stride, batch, head, row);
   const int64_t y_row = rules::row_offset(p.y.stride, batch, head, row);
-  const float factor = p.normalise ? static_cast<float>(inverse_rms(p, x_row)) : 1.0F;
+  const float factor = p.normalize ? static_cast<float>(inverse_rms(p, x_row)) : 1.0F;
   const auto read = [&](int64_t c) {
     const float value = element(p.x.data, p.x.type, x_row + c);
-    if (!p.normalise) return value;
+    if (!p.normalize) return value;
     return value * (p.gain == nullptr ? factor : factor * p.gain[c]);
   };
   const int64_t pairs = p.style == Rope::Style::kNone ? 0 : p.rotary / 2;
@@ -128,7 +128,7 @@ __device__ void turn_back(const RotateBackParams& p, int64_t batch, int64_t head
       gradient[at.second] = second * cosine - first * sine;
     }
   }
-  if (!forward.normalise) return;
+  if (!forward.normalize) return;
   // Wait until other lanes have written their pairs.
   sync_warp();
   const int64_t x_row = rules::row_offset(forward.x.stride, batch, head, row);

@@ -17,9 +17,9 @@ struct RotateParams {
   rules::WritableRows y;
   int64_t batch = 0, heads = 0, rows = 0, width = 0;
 
-  bool normalise = false;
+  bool normalize = false;
   const float* gain = nullptr;  // (d); null for 1
-  float epsilon = 0.0F;
+  float eps = 0.0F;
 
   Rope::Style style = Rope::Style::kNone;
   double base = 1.0;

@@ -111,7 +111,7 @@ BlockGeometry cut_into_blocks(const AttentionParams& params, const TargetTraits&
   g.stores_vectors = params.out.data != nullptr && params.out.type == DType::kF32 &&
                      params.value_dim % target.lanes == 0;
   // True if rows are evenly spaced, and no step changes them after the product with V.
-  g.stores_normalised =
+  g.stores_normalized =
       g.stores_vectors && params.group() == 1 && !params.mask.given() && params.sinks == nullptr;
   return g;
 }

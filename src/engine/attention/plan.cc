@@ -150,7 +150,7 @@ Objection objection_to_bf16(const AttentionParams& p, float scale, Precision pre
 constexpr double kMaxCacheResidentBytes = 4 << 20;
 
 Objection objection_to_short_heads(const AttentionParams& p, const TargetTraits& target,
-                                   bool stores_normalised) {
+                                   bool stores_normalized) {
   if (p.keys > target.short_keys) return Objection::kManyKeys;
   if (!p.q.dense_floats() || !p.k.dense_floats() || !p.v.dense_floats()) {
     return Objection::kNotDenseFloats;
@@ -164,7 +164,7 @@ Objection objection_to_short_heads(const AttentionParams& p, const TargetTraits&
       p.mask.given() || p.sinks != nullptr || p.dropout.given() || p.group() != 1) {
     return Objection::kOption;
   }
-  return stores_normalised ? Objection::kNone : Objection::kNotDenseFloats;
+  return stores_normalized ? Objection::kNone : Objection::kNotDenseFloats;
 }
 
 // Cuts the call into blocks. Their scratch memory has room for a copy of V wherever V may lie.
@@ -172,7 +172,7 @@ void plan_blocks(AttentionPlan& plan, const AttentionParams& p, const TargetTrai
                  bool tiles = false) {
   plan.blocks = cut_into_blocks(p, target);
   plan.blocks.tiles = tiles;
-  plan.blocks.stores_normalised &= !tiles;
+  plan.blocks.stores_normalized &= !tiles;
   plan.copies_split_lines = may_copy_split_lines(p, plan.blocks.rows, target);
   rules::BlockGeometry with_copy = plan.blocks;
   with_copy.copies_values |= plan.copies_split_lines;
@@ -239,7 +239,7 @@ void choose_path(AttentionPlan& plan, float scale, Precision precision, bool pac
   }
   plan_blocks(plan, p, target);
   plan.not_bf16 = objection_to_bf16(p, scale, precision, target);
-  plan.not_short = objection_to_short_heads(p, target, plan.blocks.stores_normalised);
+  plan.not_short = objection_to_short_heads(p, target, plan.blocks.stores_normalized);
   if (plan.not_bf16 == Objection::kNone) {
     plan.path = Path::kBf16Blocks;
   } else if (plan.not_short == Objection::kNone) {

@@ -36,10 +36,10 @@ double mean_square(const float* row, int64_t width) {
 }
 
 double inverse_rms(const Transform& transform, const float* row, int64_t width) {
-  return 1.0 / std::sqrt(mean_square(row, width) + static_cast<double>(transform.epsilon));
+  return 1.0 / std::sqrt(mean_square(row, width) + static_cast<double>(transform.eps));
 }
 
-void normalise_row(const Transform& transform, int64_t width, float* row) {
+void normalize_row(const Transform& transform, int64_t width, float* row) {
   const auto factor = static_cast<float>(inverse_rms(transform, row, width));
   if (transform.gain.empty()) {
     for (int64_t c = 0; c < width; ++c) row[c] *= factor;
@@ -48,10 +48,10 @@ void normalise_row(const Transform& transform, int64_t width, float* row) {
   }
 }
 
-// Backward of RMS norm, y = gain * r * x with r = 1 / sqrt(mean(x^2) + epsilon). Overwrites
+// Backward of RMS norm, y = gain * r * x with r = 1 / sqrt(mean(x^2) + eps). Overwrites
 // `gradient`, dL/dy, with dL/dx = r g - x r^3 mean(g x), where g = gain * dL/dy. Adds dL/dgain =
 // dL/dy * r x to d_gain unless it is null.
-void normalise_row_back(const Transform& transform, int64_t width, const float* x, float* gradient,
+void normalize_row_back(const Transform& transform, int64_t width, const float* x, float* gradient,
                         double* d_gain) {
   const double r = inverse_rms(transform, x, width);
   double along = 0;
@@ -210,18 +210,18 @@ Status reserve_for_transform(const InputTransforms& transforms, Context& context
 }
 
 Transform InputTransforms::of_queries() const {
-  return {.normalise = norm.enabled,
+  return {.normalize = norm.enabled,
           .gain = norm.q_gain,
-          .epsilon = norm.epsilon,
+          .eps = norm.eps,
           .rope = rope,
           .positions = rope.q_positions,
           .query_positions = &positions};
 }
 
 Transform InputTransforms::of_keys() const {
-  return {.normalise = norm.enabled,
+  return {.normalize = norm.enabled,
           .gain = norm.k_gain,
-          .epsilon = norm.epsilon,
+          .eps = norm.eps,
           .rope = rope,
           .positions = rope.k_positions,
           .lengths = lengths};
@@ -295,7 +295,7 @@ Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const
       float* const to = y.data + offset_of(y, token, head);
       float* const from = token.rotates() ? token.row_memory : to;
       rules::read_floats(x.data, x.dtype, offset_of(x, token, head), width, from);
-      if (transform.normalise) normalise_row(transform, width, from);
+      if (transform.normalize) normalize_row(transform, width, from);
       token.rotate(from, to, width);
     }
   });
@@ -323,9 +323,9 @@ Status transform_back(const ConstAnyTensor& x, const Transform& transform, const
       // A gradient row of zeros stays zero, even if x is NaN.
       if (std::all_of(row, row + width, [](float value) { return value == 0.0F; })) continue;
       token.rotate(row, row, width);
-      if (!transform.normalise) continue;
+      if (!transform.normalize) continue;
       rules::read_floats(x.data, x.dtype, offset_of(x, token, head), width, token.row_memory);
-      normalise_row_back(transform, width, token.row_memory, row,
+      normalize_row_back(transform, width, token.row_memory, row,
                          sums_gain ? parts + job * width : nullptr);
     }
   });

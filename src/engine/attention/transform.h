@@ -13,9 +13,9 @@
 namespace multihead::engine {
 
 struct Transform {
-  bool normalise = false;
+  bool normalize = false;
   std::span<const float> gain = {};  // empty: gain 1
-  float epsilon = 0.0F;
+  float eps = 0.0F;
 
   Rope rope = {};                           // its own positions are not read
   std::span<const int32_t> positions = {};  // (N) or (B * N)
@@ -30,7 +30,7 @@ struct Transform {
   // Range of heads of x (B, H, N, d) to read and write, counted as batch * H + head.
   int64_t first_head = 0, end_head = std::numeric_limits<int64_t>::max();
 
-  bool does_nothing() const { return !normalise && rope.style == Rope::Style::kNone; }
+  bool does_nothing() const { return !normalize && rope.style == Rope::Style::kNone; }
 };
 
 // The transformations of a call of attention().

@@ -85,7 +85,7 @@ Status validate_norm(const QkNorm& norm, const AttentionShape& shape) {
     if (norm.q_gain.empty() && norm.k_gain.empty()) return {};
     return option_error(Name::kQkNorm, Message::kNormEnabled);
   }
-  for (const Status& status : {validate_not_negative(Name::kQkNormEpsilon, norm.epsilon),
+  for (const Status& status : {validate_not_negative(Name::kQkNormEpsilon, norm.eps),
                                validate_count(Name::kQkNormQGain, norm.q_gain.size(),
                                               shape.head_dim, Message::kValuePerElement),
                                validate_count(Name::kQkNormKGain, norm.k_gain.size(),

@@ -13,7 +13,7 @@ struct KVCache::Internals {
 
   // True if attend() divides the cache's heads among the members of a team.
   static bool is_share(const KVCache& cache) {
-    return cache.stored_heads() < cache.config().kv_heads;
+    return cache.stored_heads() < cache.config().num_kv_heads;
   }
 };
 

@@ -11,8 +11,8 @@ Status make_cache_call(const KVCacheConfig& config, const CacheMemory& memory, i
                        const AttentionOutputs& outputs, Values values, CacheCall& call) {
   if (Status status = validate_rank(Name::kQ, Axes::kQ, q, 4); !status.ok()) return status;
   // k and v only carry shapes for the checks below: the cache has another layout.
-  const Dims k_shape{config.batch, config.kv_heads, keys, config.head_dim};
-  const Dims v_shape{config.batch, config.kv_heads, keys, config.value_dim};
+  const Dims k_shape{config.batch, config.num_kv_heads, keys, config.head_dim};
+  const Dims v_shape{config.batch, config.num_kv_heads, keys, config.value_dim};
   const ConstAnyTensor k(memory.keys, DType::kF32, k_shape, contiguous_strides(k_shape));
   const ConstAnyTensor v(memory.values, DType::kF32, v_shape, contiguous_strides(v_shape));
   if (Status status = validate_inputs(q, k, v, call.shape); !status.ok()) return status;

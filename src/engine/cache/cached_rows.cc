@@ -22,7 +22,7 @@ void for_floats(const ConstAnyTensor& from, int64_t at, int64_t width, const Vis
   }
 }
 
-void quantise_row(const ConstAnyTensor& from, int64_t at, int64_t width, int8_t* to, float& scale) {
+void quantize_row(const ConstAnyTensor& from, int64_t at, int64_t width, int8_t* to, float& scale) {
   float largest = 0.0F;
   for_floats(from, at, width, [&](const float* floats, int64_t, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
@@ -67,8 +67,8 @@ rules::StoredRows cached_rows(const KVCacheConfig& config, const std::byte* rows
   stored.data = rows;
   stored.type = config.type;
   stored.scale_stride =
-      paged ? rules::RowStrides{0, 1, config.kv_heads}
-            : rules::RowStrides{config.kv_heads * config.capacity, config.capacity, 1};
+      paged ? rules::RowStrides{0, 1, config.num_kv_heads}
+            : rules::RowStrides{config.num_kv_heads * config.capacity, config.capacity, 1};
   for (size_t axis = 0; axis < 3; ++axis) stored.stride[axis] = stored.scale_stride[axis] * width;
   stored.scales = scales;
   if (config.layout == KVCacheConfig::Layout::kRing) stored.ring = config.capacity;
@@ -83,7 +83,7 @@ rules::StoredRows cached_rows(const KVCacheConfig& config, const std::byte* rows
 rules::StoredRows cached_rows(const KVCacheConfig& config, int64_t first_head, int64_t end_head,
                               const CachedRows& stored, const int32_t* page_table, int64_t width) {
   KVCacheConfig of_stored = config;
-  of_stored.kv_heads = end_head - first_head;
+  of_stored.num_kv_heads = end_head - first_head;
   rules::StoredRows rows = cached_rows(of_stored, stored.rows, stored.scales, page_table, width);
   rows.data = before(stored.rows, first_head * rows.stride[1] * bytes_of(config.type));
   if (stored.scales != nullptr) {
@@ -97,7 +97,7 @@ void write_row(const ConstAnyTensor& from, int64_t at, int64_t width, const Cach
                DType type, int64_t row) {
   if (type == DType::kInt8) {
     auto* const target = reinterpret_cast<int8_t*>(to.rows) + row * width;
-    return quantise_row(from, at, width, target, to.scales[row]);
+    return quantize_row(from, at, width, target, to.scales[row]);
   }
   for_floats(from, at, width, [&](const float* floats, int64_t first, int64_t count) {
     rules::write_floats(floats, count, to.rows, type, row * width + first);

@@ -61,7 +61,7 @@ Status validate(const KVCacheConfig& config) {
     int64_t value;
     int64_t least;
   } extents[] = {{Name::kBatch, config.batch, 1},
-                 {Name::kKvHeads, config.kv_heads, 1},
+                 {Name::kNumKvHeads, config.num_kv_heads, 1},
                  {Name::kHeadDim, config.head_dim, 1},
                  {Name::kValueDim, config.value_dim, 1},
                  {Name::kCapacity, config.capacity, 1},
@@ -91,11 +91,11 @@ Status KVCache::Internals::create(const KVCacheConfig& config, const engine::Tea
     if (Status status = validate(config); !status.ok()) return status;
     KVCache made;
     made.config_ = config;
-    made.end_head_ = config.kv_heads;
+    made.end_head_ = config.num_kv_heads;
     // With a single key/value head, every member stores and computes it.
-    if (team != nullptr && config.kv_heads > 1) {
-      made.first_head_ = team->first_of(config.kv_heads);
-      made.end_head_ = team->end_of(config.kv_heads);
+    if (team != nullptr && config.num_kv_heads > 1) {
+      made.first_head_ = team->first_of(config.num_kv_heads);
+      made.end_head_ = team->end_of(config.num_kv_heads);
     }
     const bool paged = config.layout == Layout::kPaged;
     const int64_t page_table = paged ? product({config.batch, engine::pages_per_entry(config)}) : 0;
@@ -177,11 +177,11 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
     const int64_t tokens = k.shape[2];
     for (Status status :
          {engine::validate_exact(Name::kK, Axes::kCacheK, k,
-                                 {config_.batch, config_.kv_heads, tokens, config_.head_dim}),
+                                 {config_.batch, config_.num_kv_heads, tokens, config_.head_dim}),
           config_.values_in_keys ? Status()
                                  : engine::validate_exact(Name::kV, Axes::kCacheV, v,
-                                                          {config_.batch, config_.kv_heads, tokens,
-                                                           config_.value_dim})}) {
+                                                          {config_.batch, config_.num_kv_heads,
+                                                           tokens, config_.value_dim})}) {
       if (!status.ok()) return status;
     }
     if (config_.values_in_keys && v.given()) {
@@ -285,7 +285,7 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
     if (!status.ok()) return status;
     engine::AttentionPlan plan =
         engine::plan_attention(call.inputs, call.shape, call.options, outputs);
-    if (stored_heads() == config_.kv_heads) return engine::run(plan, context);
+    if (stored_heads() == config_.num_kv_heads) return engine::run(plan, context);
     // The plan covers all heads, not just the stored ones, so that each head gets the same bits as
     // on a single instance.
     const auto stored = [&](const Store& store, int64_t width) {

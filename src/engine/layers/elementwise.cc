@@ -22,8 +22,8 @@ using engine::over_rows;
 using engine::validate_exact;
 using engine::validate_rank;
 
-Status normalise(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
-                 float epsilon, bool centred, const Tensor& y, Context& context) {
+Status normalize(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
+                 float eps, bool centered, const Tensor& y, Context& context) {
   if (Status status = validate_rank(Name::kX, Axes::kRows, x, 2); !status.ok()) return status;
   const int64_t width = x.shape[1];
   for (const Status& status : {validate_exact(Name::kX, Axes::kRows, x, x.shape),
@@ -36,8 +36,8 @@ Status normalise(const ConstTensor& x, const ConstTensor& weight, const ConstTen
       return status;
     }
   }
-  if (!(epsilon >= 0.0F) || std::isinf(epsilon)) {
-    return engine::real_error(Name::kEpsilon, Message::kFiniteNotNegative, epsilon);
+  if (!(eps >= 0.0F) || std::isinf(eps)) {
+    return engine::real_error(Name::kEps, Message::kFiniteNotNegative, eps);
   }
   if (width == 0) return {};
   const cpu::NormParams params{.x = x.data,
@@ -47,8 +47,8 @@ Status normalise(const ConstTensor& x, const ConstTensor& weight, const ConstTen
                                .width = width,
                                .weight = weight.data,
                                .bias = bias.data,
-                               .epsilon = epsilon,
-                               .centred = centred};
+                               .eps = eps,
+                               .centered = centered};
   over_rows(x.shape[0], width, context,
             [&](int64_t first, int64_t end) { cpu::norm_rows(params, first, end); });
   return {};
@@ -147,15 +147,15 @@ void mean_over_heads(const ConstTensor& heads, const Tensor& mean, const Context
 }  // namespace engine
 
 Status layer_norm(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
-                  float epsilon, const Tensor& y, Context& context) {
+                  float eps, const Tensor& y, Context& context) {
   return engine::memory_guard(
-      [&]() -> Status { return normalise(x, weight, bias, epsilon, true, y, context); });
+      [&]() -> Status { return normalize(x, weight, bias, eps, true, y, context); });
 }
 
-Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float epsilon, const Tensor& y,
+Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float eps, const Tensor& y,
                 Context& context) {
   return engine::memory_guard(
-      [&]() -> Status { return normalise(x, weight, {}, epsilon, false, y, context); });
+      [&]() -> Status { return normalize(x, weight, {}, eps, false, y, context); });
 }
 
 Status activate(const ConstTensor& x, Activation activation, const Tensor& y, Context& context) {

@@ -30,9 +30,9 @@ AttentionShape PackedInputs::shape_of(size_t sequence) const {
 
 PackedTransforms::PackedTransforms(const PackedInputs& inputs)
     : positions_(rules::make_visibility(inputs.options, 0, 0)),
-      of_queries{.normalise = inputs.options.qk_norm.enabled,
+      of_queries{.normalize = inputs.options.qk_norm.enabled,
                  .gain = inputs.options.qk_norm.q_gain,
-                 .epsilon = inputs.options.qk_norm.epsilon,
+                 .eps = inputs.options.qk_norm.eps,
                  .rope = inputs.options.rope,
                  .query_positions = &positions_,
                  .sequences = inputs.cu_q,

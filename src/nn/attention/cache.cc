@@ -66,7 +66,7 @@ Status MultiHeadAttention::Internals::create_cache(const MultiHeadAttention& mod
   }
   KVCacheConfig of_layer = config;
   const bool latent = c.kv_latent_dim > 0;
-  of_layer.kv_heads = latent ? 1 : c.num_kv_heads;
+  of_layer.num_kv_heads = latent ? 1 : c.num_kv_heads;
   of_layer.head_dim = latent ? c.kv_latent_dim + c.rope_head_dim : c.head_dim;
   of_layer.value_dim = latent ? c.kv_latent_dim : c.value_dim;
   of_layer.values_in_keys = latent;

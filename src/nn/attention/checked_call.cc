@@ -76,7 +76,7 @@ ModuleCall CheckedCall::module_call(const MultiHeadAttentionConfig& config,
           .self = self,
           .appended = appended,
           .out_dropout = {drops ? config.out_dropout : 0.0F, options.dropout_seed, kModuleOutput},
-          .normalises = options.attention.qk_norm.enabled};
+          .normalizes = options.attention.qk_norm.enabled};
 }
 
 Status check_call(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,

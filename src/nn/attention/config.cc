@@ -70,7 +70,7 @@ Status validate_model_options(const MultiHeadAttentionConfig& c) {
   options.softcap = c.softcap;
   options.rope = c.rope;
   options.qk_norm.enabled = c.qk_norm;
-  options.qk_norm.epsilon = c.qk_norm ? c.qk_norm_eps : options.qk_norm.epsilon;
+  options.qk_norm.eps = c.qk_norm ? c.qk_norm_eps : options.qk_norm.eps;
   options.dropout.probability = c.dropout;
   const engine::AttentionShape shape{.batch = 1,
                                      .heads = c.num_heads,

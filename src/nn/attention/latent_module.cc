@@ -97,7 +97,7 @@ void ModuleCall::lay_out_latent(rules::Arena& take) {
 
 Status ModuleCall::project_latent() const {
   // RMS norm of the first columns of each row, in place.
-  const auto normalise = [&](const Sequence<float>& rows, int64_t columns, const ConstTensor& gain,
+  const auto normalize = [&](const Sequence<float>& rows, int64_t columns, const ConstTensor& gain,
                              const Sequence<float>& plain) {
     if (keeps) engine::copy_rows(rows.columns(0, columns).heads(1), plain.heads(1), context);
     const Tensor tokens(rows.data, {rows.batch * rows.tokens, columns}, {rows.width, 1});
@@ -110,14 +110,14 @@ Status ModuleCall::project_latent() const {
     Status status =
         project(query, weights.q_a_proj, weights.q_a_bias, q_latent, context, precision);
     if (status.ok())
-      status = normalise(q_latent, config.q_latent_dim, weights.q_a_norm, plain_q_latent);
+      status = normalize(q_latent, config.q_latent_dim, weights.q_a_norm, plain_q_latent);
     if (status.ok()) status = project(q_latent, weights.q_b_proj, {}, q, context, precision);
     if (!status.ok()) return status;
   }
   Status status =
       project(key, weights.kv_a_proj, weights.kv_a_bias, compressed_kv, context, precision);
   if (status.ok())
-    status = normalise(compressed_kv, config.kv_latent_dim, weights.kv_a_norm, plain_kv_latent);
+    status = normalize(compressed_kv, config.kv_latent_dim, weights.kv_a_norm, plain_kv_latent);
   if (!status.ok() || absorbed_keys != nullptr) return status;
   return expand_keys_values(
       latent_weights(config, weights.kv_b_proj), compressed_kv.columns(0, config.kv_latent_dim),

@@ -107,7 +107,7 @@ void ModuleCall::lay_out(rules::Arena& take) {
     take(lse, saturated_elements({query.batch, config.num_heads, query.tokens}));
     attended = sequence_like(query, merged_width(), take);
     merged = scales ? sequence_like(query, merged_width(), take) : attended;
-    if (normalises) {
+    if (normalizes) {
       plain_q = sequence_like(query, q_width(), take);
       plain_k = sequence_like(key, k_width(), take);
     }

@@ -30,7 +30,7 @@ struct ModuleCall {
   const float* absorbed_keys = nullptr;
   Sequence<float> out = {};
   engine::RowDropout out_dropout = {};  // output dropout; none if the probability is 0
-  bool normalises = false;              // true if QK-norm is applied
+  bool normalizes = false;              // true if QK-norm is applied
   bool keeps = false;                   // true if arrays that backward() reads get their own memory
 
   // Set by lay_out(). k and v include the appended rows.

@@ -128,7 +128,7 @@ Status ModuleGradients::transform_back() const {
   const engine::Transform of_queries = inputs.of_queries();
   if (of_queries.does_nothing()) return {};
   // Without QK-norm, RoPE's backward reads only the shape of its input, not the values.
-  const bool norms = of_queries.normalise;
+  const bool norms = of_queries.normalize;
   const struct {
     const engine::Transform transform;
     const ConstAnyTensor x;
@@ -235,8 +235,8 @@ Status ModuleGradients::project_latent_back(const Tensor& d_query, const Tensor&
                                   .d_bias = nullptr,
                                   .rows = plain.batch * plain.tokens,
                                   .width = plain.width,
-                                  .epsilon = c.latent_norm_eps,
-                                  .centred = false},
+                                  .eps = c.latent_norm_eps,
+                                  .centered = false},
                                  context);
   };
   Status status;

@@ -35,7 +35,7 @@ AttentionOptions resolved_options(const MultiHeadAttentionConfig& config,
   if (config.qk_norm && !resolved.qk_norm.enabled) {
     resolved.qk_norm = {.q_gain = span_of(weights.q_norm),
                         .k_gain = span_of(weights.k_norm),
-                        .epsilon = config.qk_norm_eps,
+                        .eps = config.qk_norm_eps,
                         .enabled = true};
   }
   if (resolved.rope.style == Rope::Style::kNone) {

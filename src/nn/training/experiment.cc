@@ -90,13 +90,13 @@ Status Experiment::create(const ExperimentOptions& options, Experiment& experime
     }
     // With embeddings of 0.5 instead of 2, induction takes longer than 400 steps with half of the
     // seeds. With 4, heads of kFourJobs more often share jobs.
-    const Initialisation initialisation{.seed = o.seed, .embedding = 2.0F};
-    if (Status status = made->model.initialise(initialisation); !status.ok()) return status;
+    const Initialization initialization{.seed = o.seed, .embedding = 2.0F};
+    if (Status status = made->model.initialize(initialization); !status.ok()) return status;
     Status status = Trainer::create(made->model,
                                     {.learning_rate = o.learning_rate,
                                      .beta1 = 0.9F,
                                      .beta2 = 0.95F,
-                                     .epsilon = 1e-8F,
+                                     .eps = 1e-8F,
                                      .warmup_steps = 50,
                                      .clip_norm = 1.0F,
                                      .recompute = o.recompute,

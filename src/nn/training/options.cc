@@ -18,7 +18,7 @@ using engine::real_error;
 
 Status validate_options(const TrainerOptions& o) {
   for (const Status& status :
-       {engine::validate_enumerator(Name::kOptimiser, o.optimiser, Optimiser::kSgd),
+       {engine::validate_enumerator(Name::kOptimizer, o.optimizer, Optimizer::kSgd),
         engine::validate_enumerator(Name::kDecay, o.decay, LearningRateDecay::kCosine)}) {
     if (!status.ok()) return status;
   }
@@ -30,14 +30,14 @@ Status validate_options(const TrainerOptions& o) {
     if (value >= 0.0F && value < 1.0F) continue;
     return real_error(name, Message::kZeroToBelowOne, value);
   }
-  for (const auto& [name, value] : {std::pair{Name::kEpsilon, o.epsilon},
+  for (const auto& [name, value] : {std::pair{Name::kEps, o.eps},
                                     {Name::kWeightDecay, o.weight_decay},
                                     {Name::kFinalLearningRate, o.final_learning_rate},
                                     {Name::kClipNorm, o.clip_norm}}) {
     if (value >= 0.0F && !std::isinf(value)) continue;
     return real_error(name, Message::kFiniteNotNegative, value);
   }
-  if (o.optimiser == Optimiser::kAdamW && o.momentum != 0.0F) {
+  if (o.optimizer == Optimizer::kAdamW && o.momentum != 0.0F) {
     return real_error(Name::kMomentum, Message::kMomentumOfSgd, o.momentum);
   }
   if (o.nesterov && o.momentum == 0.0F) {

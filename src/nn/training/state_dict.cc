@@ -19,8 +19,8 @@ constexpr const char* kState = "trainer.state";
 constexpr int kDigits = 4;  // digits of a 64-bit number, 16 bits each
 
 const char* moment_prefix(const Trainer::Internals& t, int which) {
-  if (t.options.optimiser == Optimiser::kSgd) return "optimiser.momentum.";
-  return which == 0 ? "optimiser.mean." : "optimiser.variance.";
+  if (t.options.optimizer == Optimizer::kSgd) return "optimizer.momentum.";
+  return which == 0 ? "optimizer.mean." : "optimizer.variance.";
 }
 
 void write_digits(uint64_t number, float* digits) {

@@ -13,7 +13,7 @@
 #include "engine/attention/validate.h"
 #include "engine/error/guard.h"
 #include "engine/layers/gradients.h"
-#include "engine/layers/optimiser.h"
+#include "engine/layers/optimizer.h"
 #include "nn/training/trainer.h"
 #include "nn/transformer/transformer_block.h"
 #include "rules/dropout_mask.h"
@@ -58,14 +58,14 @@ Status not_finite(const Trainer::Internals& t, const float* block, Message named
   return engine::text_error(StatusCode::kOption, Name::kTargets, named, name, step);
 }
 
-void optimise(const Trainer::Internals& t, float scale, float learning_rate, Context& context) {
+void optimize(const Trainer::Internals& t, float scale, float learning_rate, Context& context) {
   const TrainerOptions& o = t.options;
   const auto step = static_cast<double>(t.steps + 1);
   const auto correction = [&](float beta) {
     return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), step));
   };
   const auto run = [&](int64_t first, int64_t count, float decay) {
-    if (o.optimiser == Optimiser::kSgd) {
+    if (o.optimizer == Optimizer::kSgd) {
       engine::sgd_step({.parameter = t.parameters.values() + first,
                         .gradient = t.gradient() + first,
                         .momentum_buffer = o.momentum > 0.0F ? t.moment(0) + first : nullptr,
@@ -88,7 +88,7 @@ void optimise(const Trainer::Internals& t, float scale, float learning_rate, Con
                         .learning_rate = learning_rate,
                         .beta1 = o.beta1,
                         .beta2 = o.beta2,
-                        .epsilon = o.epsilon,
+                        .eps = o.eps,
                         .weight_decay = decay,
                         .mean_correction = correction(o.beta1),
                         .variance_correction = correction(o.beta2)},
@@ -219,7 +219,7 @@ Status Trainer::update(TrainingStep& result, Context& context) {
     const auto most = static_cast<double>(t.options.clip_norm);
     const double clip = most > 0 && norm > most ? most / norm : 1.0;
     const float learning_rate = nn::learning_rate_of(t.options, t.steps + 1);
-    optimise(t, static_cast<float>(clip / counted), learning_rate, context);
+    optimize(t, static_cast<float>(clip / counted), learning_rate, context);
     ++t.steps;
     t.write_state();
     result = {.step = t.steps,

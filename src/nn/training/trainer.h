@@ -37,7 +37,7 @@ struct Trainer::Internals {
   float* moment(int which) const { return static_cast<float*>(moments[which].data()); }
   // Number of moments: AdamW has two, SGD one if it has momentum.
   int moment_count() const {
-    return options.optimiser == Optimiser::kAdamW ? 2 : options.momentum > 0.0F ? 1 : 0;
+    return options.optimizer == Optimizer::kAdamW ? 2 : options.momentum > 0.0F ? 1 : 0;
   }
   void forget_gradients();
   // Call this when steps or the seed have changed.

@@ -33,7 +33,7 @@ Status TransformerBlock::Internals::back(const TransformerBlock& block, const Co
   const bool before = norms && config.norm_first, after = norms && !config.norm_first;
   const nn::GradientBlock to{block.memory_->parameters.values(), gradients};
   const auto norm_back = [&](const float* from, bool first, const float* d_y, bool adds) {
-    return nn::normalise_back(config, from, first ? weights.norm1_weight : weights.norm2_weight,
+    return nn::normalize_back(config, from, first ? weights.norm1_weight : weights.norm2_weight,
                               first ? weights.norm1_bias : weights.norm2_bias, d_y, {d.data, flat},
                               adds, to, context);
   };

@@ -26,10 +26,10 @@ inline Status load_parameters(MultiHeadAttention& module, const StateDict& dict,
       [&] { return MultiHeadAttention::Internals::load(module, dict, loading); });
 }
 
-inline Status initialise_parameters(Transformer& model, const Initialisation& initialisation,
+inline Status initialize_parameters(Transformer& model, const Initialization& initialization,
                                     ParameterNames names, const Loading& loading) {
   return engine::memory_guard([&] {
-    return Transformer::Internals::take_parameters(model, nullptr, initialisation, names, loading);
+    return Transformer::Internals::take_parameters(model, nullptr, initialization, names, loading);
   });
 }
 

@@ -17,7 +17,7 @@
 #include "nn/attention/attention_parameters.h"
 #include "nn/call_memory.h"
 #include "nn/transformer/activations.h"
-#include "nn/transformer/initialise.h"
+#include "nn/transformer/initialize.h"
 #include "nn/transformer/transformer_block.h"
 
 namespace multihead {
@@ -99,16 +99,16 @@ Status Transformer::load_state_dict(const StateDict& dict, ParameterNames names)
   return engine::memory_guard([&] { return Internals::load(*this, dict, names, {}); });
 }
 
-Status Transformer::initialise(const Initialisation& initialisation, ParameterNames names) {
+Status Transformer::initialize(const Initialization& initialization, ParameterNames names) {
   return engine::memory_guard(
-      [&] { return Internals::take_parameters(*this, nullptr, initialisation, names, {}); });
+      [&] { return Internals::take_parameters(*this, nullptr, initialization, names, {}); });
 }
 
 Status Transformer::Internals::take_parameters(Transformer& model, const StateDict* dict,
-                                               const Initialisation& initialisation,
+                                               const Initialization& initialization,
                                                ParameterNames names, const nn::Loading& loading) {
   const TransformerConfig& config = model.config_;
-  if (Status status = nn::validate_initialisation(initialisation); !status.ok()) return status;
+  if (Status status = nn::validate_initialization(initialization); !status.ok()) return status;
   const bool gpt2 = names == ParameterNames::kGpt2;
   const int64_t width = config.block.attention.embed_dim;
   const bool moved_from = config.num_layers > 0 && model.layers_ == nullptr;
@@ -160,7 +160,7 @@ Status Transformer::Internals::take_parameters(Transformer& model, const StateDi
     if (!status.ok()) return status;
   } else {
     if (Status status = memory->parameters.make(list); !status.ok()) return status;
-    nn::initialise(initialisation, memory->parameters);
+    nn::initialize(initialization, memory->parameters);
   }
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     Status status = MultiHeadAttention::Internals::take_weights(
@@ -373,7 +373,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   if (config_.final_norm && config_.block.norm != Norm::kNone) {
     if (kept != nullptr) normed = kept->normed();
     Status status =
-        nn::normalise(config_.block.norm, {last, flat}, weights_.norm_weight, weights_.norm_bias,
+        nn::normalize(config_.block.norm, {last, flat}, weights_.norm_weight, weights_.norm_bias,
                       config_.block.norm_eps, {normed, flat}, context);
     if (!status.ok()) return status;
   }

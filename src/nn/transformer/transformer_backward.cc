@@ -73,7 +73,7 @@ Status Transformer::back(std::span<const int32_t> tokens, int64_t batch,
                                            .precision = options.attention.precision},
                                           context);
   if (status.ok() && norms) {
-    status = nn::normalise_back(config_.block, last, weights_.norm_weight, weights_.norm_bias, d,
+    status = nn::normalize_back(config_.block, last, weights_.norm_weight, weights_.norm_bias, d,
                                 {d, flat}, false, block, context);
   }
   if (!status.ok()) return status;

@@ -64,13 +64,13 @@ void list_norm(const std::string& name, const TransformerBlockConfig& config, Co
   }
 }
 
-Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
-                 const ConstTensor& bias, float epsilon, const Tensor& y, Context& context) {
-  return norm == Norm::kRmsNorm ? rms_norm(x, weight, epsilon, y, context)
-                                : layer_norm(x, weight, bias, epsilon, y, context);
+Status normalize(Norm norm, const ConstTensor& x, const ConstTensor& weight,
+                 const ConstTensor& bias, float eps, const Tensor& y, Context& context) {
+  return norm == Norm::kRmsNorm ? rms_norm(x, weight, eps, y, context)
+                                : layer_norm(x, weight, bias, eps, y, context);
 }
 
-Status normalise_back(const TransformerBlockConfig& config, const float* x,
+Status normalize_back(const TransformerBlockConfig& config, const float* x,
                       const ConstTensor& weight, const ConstTensor& bias, const float* d_y,
                       const Tensor& d_x, bool adds_to_d_x, const GradientBlock& block,
                       Context& context) {
@@ -83,8 +83,8 @@ Status normalise_back(const TransformerBlockConfig& config, const float* x,
                                 .d_bias = block.of(bias).data,
                                 .rows = d_x.shape[0],
                                 .width = d_x.shape[1],
-                                .epsilon = config.norm_eps,
-                                .centred = config.norm == Norm::kLayerNorm},
+                                .eps = config.norm_eps,
+                                .centered = config.norm == Norm::kLayerNorm},
                                context);
 }
 
@@ -309,8 +309,8 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
   const Dims flat{rows, width};
   const bool norms = config.norm != Norm::kNone;
   const bool before = norms && config.norm_first, after = norms && !config.norm_first;
-  const auto normalise = [&](const float* from, bool first, float* to) {
-    return nn::normalise(
+  const auto normalize = [&](const float* from, bool first, float* to) {
+    return nn::normalize(
         config.norm, {from, flat}, first ? weights.norm1_weight : weights.norm2_weight,
         first ? weights.norm1_bias : weights.norm2_bias, config.norm_eps, {to, flat}, context);
   };
@@ -323,7 +323,7 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
   };
   const float* attended_to = x.data;
   if (before) {
-    if (Status status = normalise(x.data, true, arrays.normed); !status.ok()) return status;
+    if (Status status = normalize(x.data, true, arrays.normed); !status.ok()) return status;
     attended_to = arrays.normed;
   }
   const ConstTensor input(attended_to, x.shape);
@@ -348,14 +348,14 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
   const float* mlp_in = residual;
   if (after) {
     float* const to = inner_width > 0 && arrays.mlp_in != nullptr ? arrays.mlp_in : out;
-    if (status = normalise(before_norm1, true, to); !status.ok()) return status;
+    if (status = normalize(before_norm1, true, to); !status.ok()) return status;
     mlp_in = to;
   }
   if (inner_width == 0) return {};
 
   const float* added_to = mlp_in;
   if (before) {
-    if (status = normalise(residual, false, arrays.mlp_in); !status.ok()) return status;
+    if (status = normalize(residual, false, arrays.mlp_in); !status.ok()) return status;
     added_to = residual;
     mlp_in = arrays.mlp_in;
   }
@@ -378,7 +378,7 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
   if (!status.ok()) return status;
   float* const sum = after && arrays.sum != nullptr ? arrays.sum : out;
   add(added_to, nn::kMlpBranch, sum);
-  return after ? normalise(sum, false, out) : Status();
+  return after ? normalize(sum, false, out) : Status();
 }
 
 }  // namespace multihead

@@ -57,9 +57,9 @@ struct TransformerBlock::Internals {
 
 // Operations on transformers for internal use. Failed allocations throw.
 struct Transformer::Internals {
-  // Implements load_state_dict(), or initialise() if `dict` is null.
+  // Implements load_state_dict(), or initialize() if `dict` is null.
   static Status take_parameters(Transformer& model, const StateDict* dict,
-                                const Initialisation& initialisation, ParameterNames names,
+                                const Initialization& initialization, ParameterNames names,
                                 const nn::Loading& loading);
   static Status load(Transformer& model, const StateDict& dict, ParameterNames names,
                      const nn::Loading& loading) {
@@ -109,12 +109,12 @@ struct BlockBackwardArrays {
 void list_norm(const std::string& name, const TransformerBlockConfig& config, ConstTensor& weight,
                ConstTensor& bias, ParameterList& list);
 
-Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
-                 const ConstTensor& bias, float epsilon, const Tensor& y, Context& context);
+Status normalize(Norm norm, const ConstTensor& x, const ConstTensor& weight,
+                 const ConstTensor& bias, float eps, const Tensor& y, Context& context);
 
 // The backward of a norm of the config's kind with parameters `weight` and `bias`. d_y may be d_x
 // unless adds_to_d_x.
-Status normalise_back(const TransformerBlockConfig& config, const float* x,
+Status normalize_back(const TransformerBlockConfig& config, const float* x,
                       const ConstTensor& weight, const ConstTensor& bias, const float* d_y,
                       const Tensor& d_x, bool adds_to_d_x, const GradientBlock& block,
                       Context& context);

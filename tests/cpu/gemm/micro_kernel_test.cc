@@ -155,7 +155,7 @@ void check_fused_exp() {
   }
 }
 
-void check_normalised_rows() {
+void check_normalized_rows() {
   Random random(4);
   constexpr size_t kStrip = TileSize::kMaxVecs;
   for (size_t rows = 1; rows <= 20; ++rows) {
@@ -165,7 +165,7 @@ void check_normalised_rows() {
     std::vector<float> out(rows * o.columns), nan(o.lanes, 0.0F);
     Product<> p = o.product();
     p.accumulate = true;
-    p.normalised = {.to = out.data(),
+    p.normalized = {.to = out.data(),
                     .stride = static_cast<ptrdiff_t>(o.columns),
                     .factor = factor.data(),
                     .nan = nan.data()};
@@ -196,7 +196,7 @@ namespace {
 HWY_EXPORT(check_products);
 HWY_EXPORT(check_column_maxima);
 HWY_EXPORT(check_fused_exp);
-HWY_EXPORT(check_normalised_rows);
+HWY_EXPORT(check_normalized_rows);
 
 class MicroKernelOnTarget : public ::testing::TestWithParam<int64_t> {
  protected:
@@ -206,7 +206,7 @@ class MicroKernelOnTarget : public ::testing::TestWithParam<int64_t> {
 TEST_P(MicroKernelOnTarget, Products) { HWY_DYNAMIC_DISPATCH(check_products)(); }
 TEST_P(MicroKernelOnTarget, ColumnMaxima) { HWY_DYNAMIC_DISPATCH(check_column_maxima)(); }
 TEST_P(MicroKernelOnTarget, FusedExp) { HWY_DYNAMIC_DISPATCH(check_fused_exp)(); }
-TEST_P(MicroKernelOnTarget, NormalisedRows) { HWY_DYNAMIC_DISPATCH(check_normalised_rows)(); }
+TEST_P(MicroKernelOnTarget, NormalisedRows) { HWY_DYNAMIC_DISPATCH(check_normalized_rows)(); }
 
 INSTANTIATE_TEST_SUITE_P(EveryTarget, MicroKernelOnTarget,
                          ::testing::ValuesIn(testing::simd_targets()),

@@ -111,7 +111,7 @@ Mbarrier& barrier_at(uint64_t* address) {
   Block& now = block();
   now.access(address, sizeof(*address), Access::kRead, now.thread());
   const uint64_t index = *address - kMbarrier;
-  if (index >= state().barriers.size()) now.fail("uses a barrier that is not initialised");
+  if (index >= state().barriers.size()) now.fail("uses a barrier that is not initialized");
   return state().barriers[index];
 }
 

@@ -346,8 +346,8 @@ TEST_F(RefusedCall, NormsThatDoNotFit) {
   expect_refused(StatusCode::kShape, "qk_norm.q_gain", {"8 values", "7 values"});
   options_.qk_norm = {.k_gain = floats(9), .enabled = true};
   expect_refused(StatusCode::kShape, "qk_norm.k_gain", {"8 values", "9 values"});
-  options_.qk_norm = {.epsilon = -1.0F, .enabled = true};
-  expect_refused(StatusCode::kOption, "qk_norm.epsilon", {"0 or more"});
+  options_.qk_norm = {.eps = -1.0F, .enabled = true};
+  expect_refused(StatusCode::kOption, "qk_norm.eps", {"0 or more"});
 }
 
 TEST_F(RefusedCall, RotationsThatDoNotFit) {

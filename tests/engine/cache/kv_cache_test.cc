@@ -84,7 +84,7 @@ class CacheTest : public ::testing::Test {
  protected:
   static KVCacheConfig config(Layout layout, Type type, int64_t capacity) {
     return {.batch = kBatch,
-            .kv_heads = kKvHeads,
+            .num_kv_heads = kKvHeads,
             .head_dim = kWidth,
             .value_dim = kValueDim,
             .capacity = capacity,
@@ -637,7 +637,7 @@ TEST_F(CacheTest, CreateRefuses) {
     return status.argument();
   };
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.batch = 0; }), "batch");
-  EXPECT_EQ(argument([](KVCacheConfig& c) { c.kv_heads = -1; }), "kv_heads");
+  EXPECT_EQ(argument([](KVCacheConfig& c) { c.num_kv_heads = -1; }), "num_kv_heads");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.head_dim = -1; }), "head_dim");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.value_dim = -2; }), "value_dim");
   // The default config is invalid: a forgotten width gives an error, not a cache without elements.

@@ -77,8 +77,8 @@ TEST_P(ElementwiseOnTarget, RowsOfAnyWidthAndStride) {
     Random random(seed);
     const int64_t rows = random.integer(1, 9), width = random.integer(1, 300);
     const int64_t stride = width + random.integer(0, 3);
-    const float centre = random.chance(0.3) ? 100.0F : 0.0F;
-    const std::vector<float> x = random.floats(rows * stride, centre - 2.0F, centre + 2.0F);
+    const float center = random.chance(0.3) ? 100.0F : 0.0F;
+    const std::vector<float> x = random.floats(rows * stride, center - 2.0F, center + 2.0F);
     const std::vector<float> gate = random.floats(rows * stride, -4.0F, 4.0F);
     const std::vector<float> weight = random.floats(width), bias = random.floats(width);
     const bool has_weight = random.chance(0.7), has_bias = random.chance(0.7);
@@ -103,8 +103,8 @@ TEST_P(ElementwiseOnTarget, RowsOfAnyWidthAndStride) {
         for (int64_t c = 0; c < width; ++c) mean += static_cast<double>(row[c]);
         mean = which == 0 ? mean / static_cast<double>(width) : 0.0;
         for (int64_t c = 0; c < width; ++c) {
-          const double centred = static_cast<double>(row[c]) - mean;
-          squares += centred * centred;
+          const double centered = static_cast<double>(row[c]) - mean;
+          squares += centered * centered;
         }
         const double deviation =
             std::sqrt(squares / static_cast<double>(width) + (which == 0 ? 1e-5 : 1e-6));
@@ -125,7 +125,7 @@ TEST_P(ElementwiseOnTarget, RowsOfAnyWidthAndStride) {
           // In float, a mean of 100 has an error of 1e-5; division by a small deviation enlarges
           // it.
           const double tolerance =
-              which == 0 && centre != 0.0F ? 2e-5 / std::min(deviation, 1.0) : 2e-6;
+              which == 0 && center != 0.0F ? 2e-5 / std::min(deviation, 1.0) : 2e-6;
           ASSERT_NEAR(y[at], expected, tolerance * std::max(1.0, std::abs(expected))) << which;
         }
       }
@@ -266,8 +266,8 @@ TEST(Elementwise, RefusesWhatDoesNotFit) {
   EXPECT_EQ(argument(layer_norm({data.data(), {6}}, {}, {}, 0.1F, good, context)), "x");
   EXPECT_EQ(argument(layer_norm(x, {data.data(), {2}}, {}, 0.1F, good, context)), "weight");
   EXPECT_EQ(argument(layer_norm(x, {}, {data.data(), {4}}, 0.1F, good, context)), "bias");
-  EXPECT_EQ(argument(layer_norm(x, {}, {}, -0.1F, good, context)), "epsilon");
-  EXPECT_EQ(argument(rms_norm(x, {}, NAN, good, context)), "epsilon");
+  EXPECT_EQ(argument(layer_norm(x, {}, {}, -0.1F, good, context)), "eps");
+  EXPECT_EQ(argument(rms_norm(x, {}, NAN, good, context)), "eps");
   EXPECT_EQ(argument(rms_norm(x, {}, 0.1F, {data.data(), {3, 2}}, context)), "y");
   EXPECT_EQ(argument(activate({nullptr, {2, 3}}, Activation::kGelu, good, context)), "x");
   EXPECT_EQ(argument(activate_gated(x, {data.data(), {2, 4}}, Activation::kSilu, good, context)),

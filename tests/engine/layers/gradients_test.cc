@@ -38,7 +38,7 @@ TEST_P(GradientsOnTarget, Norms) {
     Random random(seed);
     const int64_t width = random.integer(1, random.chance(0.3) ? 400 : 40);
     const int64_t rows = random.integer(0, random.chance(0.1) ? 900 : 30);
-    const bool centred = random.chance(0.5), has_weight = random.chance(0.7);
+    const bool centered = random.chance(0.5), has_weight = random.chance(0.7);
     const bool wants_weight = random.chance(0.7), wants_bias = random.chance(0.7);
     const bool adds = random.chance(0.3), in_place = !adds && random.chance(0.5);
     const std::vector<float> x = random.floats(rows * width, -1.0F, 2.0F);
@@ -54,7 +54,7 @@ TEST_P(GradientsOnTarget, Norms) {
     for (int64_t row = 0; row < rows; ++row) {
       const auto at = [&](int64_t c) { return static_cast<size_t>(row * width + c); };
       double mean = 0, square = 0, mean_g = 0, mean_gn = 0;
-      for (int64_t c = 0; c < width && centred; ++c) mean += wide(x[at(c)]) / count;
+      for (int64_t c = 0; c < width && centered; ++c) mean += wide(x[at(c)]) / count;
       for (int64_t c = 0; c < width; ++c) square += std::pow(wide(x[at(c)]) - mean, 2) / count;
       const double r = 1 / std::sqrt(square + wide(1e-3F));
       const auto g = [&](int64_t c) {
@@ -62,7 +62,7 @@ TEST_P(GradientsOnTarget, Norms) {
       };
       const auto n = [&](int64_t c) { return (wide(x[at(c)]) - mean) * r; };
       for (int64_t c = 0; c < width; ++c) {
-        mean_g += centred ? g(c) / count : 0.0;
+        mean_g += centered ? g(c) / count : 0.0;
         mean_gn += g(c) * n(c) / count;
         d_weight[static_cast<size_t>(c)] += wide(d_y[at(c)]) * n(c);
         d_bias[static_cast<size_t>(c)] += wide(d_y[at(c)]);
@@ -86,8 +86,8 @@ TEST_P(GradientsOnTarget, Norms) {
                               .d_bias = wants_bias ? to_bias.data() : nullptr,
                               .rows = rows,
                               .width = width,
-                              .epsilon = 1e-3F,
-                              .centred = centred};
+                              .eps = 1e-3F,
+                              .centered = centered};
       ASSERT_TRUE(norm_backward(call, context).ok());
       if (threads > 1) {
         EXPECT_EQ(to, first[0]);

@@ -136,7 +136,7 @@ struct Attended {
   std::vector<uint8_t> kept;
 
   void attend(const KVCache& cache, Random& random, int64_t queries, bool drops, Context& context) {
-    const int64_t heads = 2 * cache.config().kv_heads;
+    const int64_t heads = 2 * cache.config().num_kv_heads;
     const int64_t keys = std::max(cache.length(0), cache.length(1));
     const std::vector<float> q = random.floats(kBatch * heads * queries * kWidth);
     const Dims scores{kBatch, heads, queries, keys}, out{kBatch, heads, queries, kValueDim};
@@ -179,7 +179,7 @@ TEST(Team, SharesTheHeadsOfACache) {
           constexpr int64_t kBatch = Attended::kBatch, kTokens = 60;
           const engine::Team* const team = engine::team_of(context);
           const KVCacheConfig config{.batch = kBatch,
-                                     .kv_heads = kv_heads,
+                                     .num_kv_heads = kv_heads,
                                      .head_dim = Attended::kWidth,
                                      .value_dim = Attended::kValueDim,
                                      // A capacity of 80 makes the ring overwrite tokens.
@@ -236,7 +236,7 @@ TEST(Team, SharesTheCachesOfAModel) {
       engine::Team* const team = engine::team_of(context);
       Transformer model;
       EXPECT_TRUE(Transformer::create(config, model).ok());
-      EXPECT_TRUE(nn::initialise_parameters(model, {.seed = 6}, ParameterNames::kTorch,
+      EXPECT_TRUE(nn::initialize_parameters(model, {.seed = 6}, ParameterNames::kTorch,
                                             {.team = shares ? team : nullptr})
                       .ok());
       TransformerCache cache, whole;
@@ -314,7 +314,7 @@ TEST(Team, SharesTheParametersOfAModel) {
         engine::Team* const team = engine::team_of(context);
         Transformer source, model;
         EXPECT_TRUE(Transformer::create(model_config(vocab), source).ok());
-        EXPECT_TRUE(source.initialise({.seed = 4}, names).ok());
+        EXPECT_TRUE(source.initialize({.seed = 4}, names).ok());
         StateDict dict;
         EXPECT_TRUE(source.state_dict(dict).ok());
         EXPECT_TRUE(Transformer::create(model_config(vocab), model).ok());
@@ -339,7 +339,7 @@ TEST(Team, SharesTheParametersOfAModel) {
           };
           EXPECT_TRUE(nn::load_parameters(model, dict, names, {.team = team, .read = read}).ok());
         } else {
-          EXPECT_TRUE(nn::initialise_parameters(model, {.seed = 4}, names, {.team = team}).ok());
+          EXPECT_TRUE(nn::initialize_parameters(model, {.seed = 4}, names, {.team = team}).ok());
         }
         const nn::Parameters& own = *nn::parameters_of(model);
         EXPECT_EQ(own.is_share(), team != nullptr);

@@ -56,7 +56,7 @@ TEST(VarlenBackward, HasTheBitsOfAPlainCallForEachSequence) {
     if (random.chance(0.3)) options.rope.style = Rope::Style::kHalf;
     if (random.chance(0.3)) options.dropout = {0.3F, seed};
     if (random.chance(0.3)) {
-      options.qk_norm = {.q_gain = gain, .k_gain = gain, .epsilon = 1e-3F, .enabled = true};
+      options.qk_norm = {.q_gain = gain, .k_gain = gain, .eps = 1e-3F, .enabled = true};
     }
     std::vector<float> out(d_out.size()), lse(static_cast<size_t>(heads * queries));
     const ConstTensor packed_q(q.data(), {queries, heads, width}),

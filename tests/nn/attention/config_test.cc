@@ -48,8 +48,7 @@ TEST(ModuleConfig, RefusesValuesOutOfRange) {
   EXPECT_NE(argument([](Config& c) { c.dropout = 1.0F; }), "");
   EXPECT_NE(argument([](Config& c) { c.rope = {.style = Rope::Style::kHalf, .rotary_dim = 5}; }),
             "");
-  EXPECT_EQ(argument([](Config& c) { c.qk_norm = true, c.qk_norm_eps = -1.0F; }),
-            "qk_norm.epsilon");
+  EXPECT_EQ(argument([](Config& c) { c.qk_norm = true, c.qk_norm_eps = -1.0F; }), "qk_norm.eps");
   EXPECT_EQ(argument([](Config& c) { c.rope.style = static_cast<Rope::Style>(3); }), "rope.style");
   EXPECT_EQ(argument([](Config& c) { c.window.alignment = static_cast<Alignment>(77); }),
             "window.alignment");
@@ -80,7 +79,7 @@ TEST(ModuleConfig, NamesEverythingWrongWithAStateDict) {
   EXPECT_EQ(std::vector<float>(first, first + 24 * 8), parameters.at("in_proj_weight"));
 }
 
-// An unknown element type must be refused; it once left the parameter's memory uninitialised.
+// An unknown element type must be refused; it once left the parameter's memory uninitialized.
 TEST(ModuleConfig, RefusesTensorsThatCannotBeRead) {
   const MultiHeadAttentionConfig config{.embed_dim = 8, .num_heads = 2};
   Random random(1);

@@ -106,7 +106,7 @@ std::vector<double> product(const Latent& m, const std::string& name,
   return y;
 }
 
-std::vector<double> normalised(const Latent& m, const std::string& name,
+std::vector<double> normalized(const Latent& m, const std::string& name,
                                const std::vector<double>& x) {
   double squares = 0;
   for (const double value : x) squares += value * value;
@@ -156,14 +156,14 @@ Expected expected_of(const Latent& m, const Matrix& query, const Matrix& key,
     made_q.push_back(
         c.q_latent_dim == 0
             ? product(m, "q_proj", x)
-            : product(m, "q_b_proj", normalised(m, "q_a_layernorm", product(m, "q_a_proj", x))));
+            : product(m, "q_b_proj", normalized(m, "q_a_layernorm", product(m, "q_a_proj", x))));
   }
   for (int64_t j = 0; j < keys; ++j) {
     const std::vector<double> both = product(m, "kv_a_proj_with_mqa", key[static_cast<size_t>(j)]);
     shared.push_back(part(both, c.kv_latent_dim, c.rope_head_dim));
     rotate(c.rope, j, shared.back());
     made_kv.push_back(
-        product(m, "kv_b_proj", normalised(m, "kv_a_layernorm", part(both, 0, c.kv_latent_dim))));
+        product(m, "kv_b_proj", normalized(m, "kv_a_layernorm", part(both, 0, c.kv_latent_dim))));
   }
   Expected expected;
   Matrix merged(query.size());
@@ -358,7 +358,7 @@ TEST(LatentModule, CachesKeepTheLatentAlone) {
   MultiHeadAttentionCache cache;
   ASSERT_TRUE(m.module.create_cache({.batch = 2, .capacity = 1000}, cache).ok());
   const KVCacheConfig& kept = cache.kv().config();
-  EXPECT_EQ(kept.kv_heads, 1);
+  EXPECT_EQ(kept.num_kv_heads, 1);
   EXPECT_EQ(kept.head_dim, 8 + 4);
   EXPECT_EQ(kept.value_dim, 8);
   EXPECT_TRUE(kept.values_in_keys);

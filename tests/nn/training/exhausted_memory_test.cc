@@ -37,7 +37,7 @@ struct Layer {
             {.block = {.attention = config, .norm = Norm::kNone}, .num_layers = 1, .vocab_size = 1},
             model)
             .ok());
-    EXPECT_TRUE(model.initialise({}).ok() && model.state_dict(dict).ok());
+    EXPECT_TRUE(model.initialize({}).ok() && model.state_dict(dict).ok());
     const std::string prefix = "layers.0.self_attn.";
     for (const auto& [name, tensor] : dict) {
       if (name.starts_with(prefix)) own.emplace(name.substr(prefix.size()), tensor);
@@ -118,7 +118,7 @@ struct Model {
                              .vocab_size = 5},
                             model);
     EXPECT_TRUE(status.ok()) << status.message();
-    EXPECT_TRUE(model.initialise({}).ok());
+    EXPECT_TRUE(model.initialize({}).ok());
     EXPECT_TRUE(Trainer::create(model, {.clip_norm = 1.0F, .recompute = recompute}, trainer).ok());
   }
   Status step() { return trainer.step(tokens, 2, targets, {}, result, context); }
@@ -129,10 +129,10 @@ struct Model {
   }
 };
 
-TEST(ExhaustedMemory, ModelsAreInitialised) {
-  expect_survives_exhaustion("initialise", []() -> Attempt {
+TEST(ExhaustedMemory, ModelsAreInitialized) {
+  expect_survives_exhaustion("initialize", []() -> Attempt {
     const auto m = std::make_shared<Model>();
-    return {.call = [=] { return m->model.initialise({.seed = 5}); },
+    return {.call = [=] { return m->model.initialize({.seed = 5}); },
             .result = [=] { return m->bits(); },
             .state = [=] { return m->bits(); }};
   });

@@ -35,7 +35,7 @@ TransformerConfig small_config() {
 Transformer model_of(const TransformerConfig& config) {
   Transformer model;
   Status status = Transformer::create(config, model);
-  if (status.ok()) status = model.initialise({.seed = 5});
+  if (status.ok()) status = model.initialize({.seed = 5});
   EXPECT_TRUE(status.ok()) << status.message();
   return model;
 }
@@ -98,7 +98,7 @@ TEST(Trainer, AdamWAndSgdFollowTheirDefinitions) {
     const Transformer model = model_of(small_config());
     TrainerOptions options{.learning_rate = 0.02F, .warmup_steps = 3, .clip_norm = 0.05F};
     if (!adam) {
-      options.optimiser = Optimiser::kSgd;
+      options.optimizer = Optimizer::kSgd;
       options.momentum = 0.9F;
       options.nesterov = true;
     }
@@ -144,7 +144,7 @@ TEST(Trainer, WeightsDecayButNotGainsAndBiases) {
   config.block.attention.bias = true;
   const Transformer model = model_of(config);
   Trainer trainer = trainer_of(
-      model, {.optimiser = Optimiser::kSgd, .learning_rate = 0.5F, .weight_decay = 0.1F});
+      model, {.optimizer = Optimizer::kSgd, .learning_rate = 0.5F, .weight_decay = 0.1F});
   StateDict dict;
   ASSERT_TRUE(model.state_dict(dict).ok());
   Context context(1);
@@ -238,10 +238,10 @@ TEST(Trainer, AResumedTrainingHasTheSameBits) {
   TransformerConfig config = small_config();
   config.block.attention.dropout = 0.2F;
   const std::string path = ::testing::TempDir() + "trainer_test.safetensors";
-  for (const Optimiser optimiser : {Optimiser::kAdamW, Optimiser::kSgd}) {
+  for (const Optimizer optimizer : {Optimizer::kAdamW, Optimizer::kSgd}) {
     Context context(1);
-    TrainerOptions options{.optimiser = optimiser, .learning_rate = 1e-2F, .warmup_steps = 6};
-    if (optimiser == Optimiser::kSgd) options.momentum = 0.5F;
+    TrainerOptions options{.optimizer = optimizer, .learning_rate = 1e-2F, .warmup_steps = 6};
+    if (optimizer == Optimizer::kSgd) options.momentum = 0.5F;
     options.seed = (uint64_t{7} << 48U) + 11;
     const Transformer model = model_of(config);
     Trainer whole = trainer_of(model, options);
@@ -251,7 +251,7 @@ TEST(Trainer, AResumedTrainingHasTheSameBits) {
 
     Transformer fresh;
     ASSERT_TRUE(Transformer::create(config, fresh).ok());
-    ASSERT_TRUE(fresh.initialise({.seed = 77}).ok());
+    ASSERT_TRUE(fresh.initialize({.seed = 77}).ok());
     options.seed = 0;
     Trainer resumed = trainer_of(fresh, options);
     const Status status = resumed.load(path);
@@ -329,8 +329,8 @@ TEST(Trainer, RefusesCheckpointsThatDoNotFit) {
   Status status = trainer_of(other, {}).load(path);
   EXPECT_EQ(status.code(), StatusCode::kShape);
   EXPECT_NE(status.message().find("embedding.weight"), std::string::npos) << status.message();
-  status = trainer_of(model, {.optimiser = Optimiser::kSgd}).load(path);
-  EXPECT_NE(status.message().find("optimiser.mean"), std::string::npos) << status.message();
+  status = trainer_of(model, {.optimizer = Optimizer::kSgd}).load(path);
+  EXPECT_NE(status.message().find("optimizer.mean"), std::string::npos) << status.message();
 
   const auto size = std::filesystem::file_size(path);
   std::filesystem::resize_file(path, size - 5);
@@ -408,15 +408,15 @@ TEST(Trainer, RefusesInvalidCalls) {
   }
   EXPECT_EQ(refused({.beta1 = 1.0F}), "beta1");
   EXPECT_EQ(refused({.beta2 = NAN}), "beta2");
-  EXPECT_EQ(refused({.epsilon = -1.0F}), "epsilon");
+  EXPECT_EQ(refused({.eps = -1.0F}), "eps");
   EXPECT_EQ(refused({.momentum = -0.1F}), "momentum");
-  EXPECT_EQ(refused({.optimiser = Optimiser::kAdamW, .momentum = 0.5F}), "momentum");
+  EXPECT_EQ(refused({.optimizer = Optimizer::kAdamW, .momentum = 0.5F}), "momentum");
   EXPECT_EQ(refused({.nesterov = true}), "nesterov");
   EXPECT_EQ(refused({.weight_decay = kInf}), "weight_decay");
   EXPECT_EQ(refused({.warmup_steps = -1}), "warmup_steps");
   EXPECT_EQ(refused({.decay = LearningRateDecay::kCosine}), "decay_steps");
   EXPECT_EQ(refused({.clip_norm = NAN}), "clip_norm");
-  EXPECT_EQ(refused({.optimiser = static_cast<Optimiser>(9)}), "optimiser");
+  EXPECT_EQ(refused({.optimizer = static_cast<Optimizer>(9)}), "optimizer");
 
   ASSERT_TRUE(Trainer::create(model, {}, trainer).ok());
   const std::vector<float> before = parameters_of(model);

@@ -35,15 +35,15 @@ struct Model {
   Model(const TransformerConfig& given, ParameterNames style, Random& random)
       : config(given), names(style) {
     Status status = Transformer::create(config, model);
-    if (status.ok()) status = model.initialise({.seed = 3}, names);
+    if (status.ok()) status = model.initialize({.seed = 3}, names);
     EXPECT_TRUE(status.ok()) << status.message();
     StateDict made;
     EXPECT_TRUE(model.state_dict(made).ok());
     for (const auto& [name, tensor] : made) {
       // Norms near 1, so that no gradient is large.
-      const float centre = name.find("norm") != std::string::npos && name.ends_with("weight");
+      const float center = name.find("norm") != std::string::npos && name.ends_with("weight");
       auto& data = values[name] =
-          random.floats(tensor.shape.elements(), centre - 0.4F, centre + 0.4F);
+          random.floats(tensor.shape.elements(), center - 0.4F, center + 0.4F);
       dict.emplace(name, ConstTensor(data.data(), tensor.shape));
     }
     load();
@@ -259,9 +259,8 @@ TEST(TransformerBlockBackward, RefusesInvalidCallsAndWritesNothing) {
 TEST(TransformerBackward, RefusesActivationsOfEarlierParameters) {
   Random random(1);
   Context context(1);
-  const TransformerConfig config{.block = {.attention = {.embed_dim = 8, .num_heads = 2}},
-                                 .num_layers = 1,
-                                 .vocab_size = 3};
+  const TransformerConfig config{
+      .block = {.attention = {.embed_dim = 8, .num_heads = 2}}, .num_layers = 1, .vocab_size = 3};
   Model m(config, ParameterNames::kTorch, random);
   TransformerBlock block;
   ASSERT_TRUE(TransformerBlock::create(config.block, block).ok());
@@ -294,11 +293,10 @@ TEST(TransformerBackward, RefusesActivationsOfEarlierParameters) {
                             context)
                   .argument(),
               "activations");
-    EXPECT_EQ(m.model
-                  .backward(tokens, 1, {}, {logits.data(), of_logits}, of_tokens, gradients,
-                            context)
-                  .argument(),
-              "activations");
+    EXPECT_EQ(
+        m.model.backward(tokens, 1, {}, {logits.data(), of_logits}, of_tokens, gradients, context)
+            .argument(),
+        "activations");
   }
 }
 
@@ -311,7 +309,7 @@ TEST(Transformer, InitialisesFromASeed) {
   Transformer first, second, other;
   for (Transformer* model : {&first, &second, &other}) {
     ASSERT_TRUE(Transformer::create(config, *model).ok());
-    ASSERT_TRUE(model->initialise({.seed = model == &other ? 2U : 1U}).ok());
+    ASSERT_TRUE(model->initialize({.seed = model == &other ? 2U : 1U}).ok());
   }
   StateDict a, b, c;
   ASSERT_TRUE(first.state_dict(a).ok());
@@ -344,9 +342,9 @@ TEST(Transformer, InitialisesFromASeed) {
     EXPECT_NEAR(deviation * std::sqrt(columns), factor, 0.08 * factor) << name;
   }
   EXPECT_EQ(first.num_parameters(), elements);
-  EXPECT_EQ(first.initialise({.weight = -1.0F}).argument(), "weight");
-  EXPECT_EQ(first.initialise({.residual = NAN}).argument(), "residual");
-  EXPECT_EQ(Transformer().initialise({}).argument(), "model");
+  EXPECT_EQ(first.initialize({.weight = -1.0F}).argument(), "weight");
+  EXPECT_EQ(first.initialize({.residual = NAN}).argument(), "residual");
+  EXPECT_EQ(Transformer().initialize({}).argument(), "model");
 }
 
 TEST(TransformerBackward, RefusesInvalidCallsAndWritesNothing) {
@@ -365,7 +363,7 @@ TEST(TransformerBackward, RefusesInvalidCallsAndWritesNothing) {
   EXPECT_EQ(model.named(none, dict).argument(), "block");
   EXPECT_EQ(model.backward(tokens, 1, {}, {d.data(), {1, 4, 5}}, kept, none, context).argument(),
             "model");
-  ASSERT_TRUE(model.initialise({}).ok());
+  ASSERT_TRUE(model.initialize({}).ok());
   std::vector<float> gradients(static_cast<size_t>(model.num_parameters()), 7.0F);
   const std::vector<float> before = gradients;
   ASSERT_TRUE(model
@@ -413,7 +411,7 @@ Bf16Run run_with_tiles(const TransformerConfig& config, Precision precision) {
   const testing::UseTileModel model;
   Transformer transformer;
   Status status = Transformer::create(config, transformer);
-  if (status.ok()) status = transformer.initialise({.seed = 3});
+  if (status.ok()) status = transformer.initialize({.seed = 3});
   constexpr int64_t kBatch = 2, kLength = 32;
   Random random(1);
   std::vector<int32_t> tokens(kBatch * kLength);

@@ -34,8 +34,8 @@ struct Weights {
   std::map<std::string, std::vector<float>> values;
 
   explicit Weights(uint64_t seed) : random(seed) {}
-  void add(const std::string& name, const Dims& shape, float centre = 0.0F) {
-    auto& data = values[name] = random.floats(shape.elements(), centre - 0.4F, centre + 0.4F);
+  void add(const std::string& name, const Dims& shape, float center = 0.0F) {
+    auto& data = values[name] = random.floats(shape.elements(), center - 0.4F, center + 0.4F);
     dict.emplace(name, ConstTensor(data.data(), shape));
   }
   double at(const std::string& name, int64_t index) const {
@@ -60,11 +60,11 @@ struct Weights {
     return y;
   }
 
-  Rows norm(const Rows& x, const std::string& name, int64_t width, bool centred) const {
+  Rows norm(const Rows& x, const std::string& name, int64_t width, bool centered) const {
     Rows y = x;
     for (size_t row = 0; row < x.size(); row += static_cast<size_t>(width)) {
       double mean = 0, squares = 0;
-      for (int64_t c = 0; centred && c < width; ++c) mean += x[row + static_cast<size_t>(c)];
+      for (int64_t c = 0; centered && c < width; ++c) mean += x[row + static_cast<size_t>(c)];
       mean /= static_cast<double>(width);
       for (int64_t c = 0; c < width; ++c) {
         const double value = x[row + static_cast<size_t>(c)] - mean;
@@ -74,7 +74,7 @@ struct Weights {
         double& value = y[row + static_cast<size_t>(c)];
         value = (value - mean) / std::sqrt(squares / static_cast<double>(width) + 1e-5) *
                 at(name + ".weight", c);
-        if (centred) value += at(name + ".bias", c);
+        if (centered) value += at(name + ".bias", c);
       }
     }
     return y;
@@ -322,7 +322,7 @@ TEST(Transformer, NormsWithoutParameters) {
       TransformerConfig without = config;
       without.block.norm_affine = false;
       ASSERT_TRUE(Transformer::create(without, plain).ok());
-      ASSERT_TRUE(plain.initialise({.seed = 2}).ok());
+      ASSERT_TRUE(plain.initialize({.seed = 2}).ok());
       StateDict dict;
       ASSERT_TRUE(plain.state_dict(dict).ok());
       const std::vector<float> ones(8, 1.0F), zeros(8, 0.0F);
@@ -377,7 +377,7 @@ TEST(Transformer, CopiesShareTheParametersUntilOneLoadsOthers) {
   config.vocab_size = 5;
   Transformer model;
   ASSERT_TRUE(Transformer::create(config, model).ok());
-  ASSERT_TRUE(model.initialise({.seed = 1}).ok());
+  ASSERT_TRUE(model.initialize({.seed = 1}).ok());
   Transformer copy = model;
   const auto address = [](const Transformer& of) {
     StateDict dict;
@@ -400,9 +400,8 @@ TEST(Transformer, CopiesShareTheParametersUntilOneLoadsOthers) {
   TransformerCache cache;
   ASSERT_TRUE(model.create_cache({.capacity = 3}, cache).ok());
   std::vector<float> stepped(15);
-  ASSERT_TRUE(
-      copy.step(tokens, {}, {.logits = {stepped.data(), {1, 3, 5}}}, cache, context).ok());
-  ASSERT_TRUE(copy.initialise({.seed = 2}).ok());
+  ASSERT_TRUE(copy.step(tokens, {}, {.logits = {stepped.data(), {1, 3, 5}}}, cache, context).ok());
+  ASSERT_TRUE(copy.initialize({.seed = 2}).ok());
   EXPECT_NE(address(copy), address(model));
   EXPECT_EQ(logits(model), before);
   EXPECT_NE(logits(copy), before);
@@ -420,12 +419,12 @@ TEST(Transformer, MovedFromIsRefused) {
   config.vocab_size = 5;
   Transformer model;
   ASSERT_TRUE(Transformer::create(config, model).ok());
-  ASSERT_TRUE(model.initialise({}).ok());
+  ASSERT_TRUE(model.initialize({}).ok());
   StateDict dict;
   const Transformer moved = std::move(model);
   ASSERT_TRUE(moved.state_dict(dict).ok());
   // NOLINTBEGIN(bugprone-use-after-move)
-  EXPECT_EQ(model.initialise({}).argument(), "model");
+  EXPECT_EQ(model.initialize({}).argument(), "model");
   EXPECT_EQ(model.load_state_dict(dict).argument(), "model");
   // NOLINTEND(bugprone-use-after-move)
   ASSERT_TRUE(Transformer::create(config, model).ok());

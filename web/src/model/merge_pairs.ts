@@ -21,7 +21,7 @@ export function mergePairs(
 ): string[] {
   /** Each part at the index of its first letter; empty at its other letters. */
   const parts = [...letters];
-  /** Indices at which the neighbours of a part begin, at the index of its first letter. */
+  /** Indices at which the neighbors of a part begin, at the index of its first letter. */
   const before = parts.map((_, at) => at - 1);
   const after = parts.map((_, at) => at + 1);
   const pairs = new Heap();

@@ -2,7 +2,7 @@
 // merges.txt (Sennrich et al. 2016; Radford et al. 2019), or a number for each different word.
 
 import { quoted } from '../../../bindings/src/printable.js';
-import { identityOf, tokenise } from '../tokens.js';
+import { identityOf, tokenize } from '../tokens.js';
 import { mergePairs } from './merge_pairs.js';
 
 export interface Encoded {
@@ -92,7 +92,7 @@ export function wordNumbers(vocabSize: number): Tokenizer {
   return {
     kind: 'words',
     encode(text) {
-      const { tokens } = tokenise(text);
+      const { tokens } = tokenize(text);
       const known = new Map<string, number>();
       const ids = tokens.map((token) => {
         const word = identityOf(token);

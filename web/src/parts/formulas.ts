@@ -117,5 +117,5 @@ const sources = {
 
 export type FormulaName = keyof typeof sources;
 
-/** Makes a formula in the size of a displayed one, but at the left: browsers centre one with display="block". */
+/** Makes a formula in the size of a displayed one, but at the left: browsers center one with display="block". */
 export const formula = (name: FormulaName): Element => element('math', { displaystyle: 'true' }, [sources[name]]);

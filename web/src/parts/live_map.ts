@@ -4,7 +4,7 @@ import { chosen, inView, update, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
 import { patternOf } from '../patterns.js';
 import { viewOf } from '../steps.js';
-import { tokenise, tokenNames } from '../tokens.js';
+import { tokenize, tokenNames } from '../tokens.js';
 import { el, headBadge } from './dom.js';
 import { createLegend } from './legend.js';
 import { createMapFrame } from './map_frame.js';
@@ -36,7 +36,7 @@ export function liveMap(app: App): HTMLElement {
   /** Reserves the space of the map before there are numbers, so that nothing moves when they come. */
   function drawEmpty(): void {
     const { heads, head, text, causal, window, edits } = app.state.get();
-    const names = tokenNames(tokenise(text).tokens);
+    const names = tokenNames(tokenize(text).tokens);
     element.hidden = names.length === 0;
     if (element.hidden) return;
     name(heads[head]!, head);

@@ -4,7 +4,7 @@
 import { chosen, inView, update, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
 import { patternOf, type PatternId } from '../patterns.js';
-import { directionOf, tellingToken, tokenise, tokenNames } from '../tokens.js';
+import { directionOf, tellingToken, tokenize, tokenNames } from '../tokens.js';
 import { arcsOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
 import { el, headBadge, refill, word } from './dom.js';
 import { formatNumber } from './format.js';
@@ -26,7 +26,7 @@ export function tokenStrip(app: App): HTMLElement {
   let stale = true;
   let summaryKey = '';
 
-  const shownTokens = () => app.result.get()?.tokens ?? tokenise(app.state.get().text).tokens;
+  const shownTokens = () => app.result.get()?.tokens ?? tokenize(app.state.get().text).tokens;
 
   function draw(): void {
     const tokens = shownTokens();

@@ -17,7 +17,7 @@ type ViewField = Extract<FieldName, `${string}View`>;
 export function createViewSwitch(app: App, field: ViewField, label: string): ViewSwitch {
   const current = (): ViewName => app.state.get()[field];
   const buttons = viewNames.map((name) => {
-    const button = el('button', { type: 'button' }, name === 'colours' ? 'Colours' : 'Numbers');
+    const button = el('button', { type: 'button' }, name === 'colors' ? 'Colors' : 'Numbers');
     button.addEventListener('click', () => update(app, { [field]: name }));
     app.state.watch((state) => button.setAttribute('aria-pressed', String(state[field] === name)));
     return button;

@@ -256,7 +256,7 @@ function sayVerdict(app: App, result: ForwardResult): Child[] {
     ];
   }
   if (!wrongReshape) {
-    return [`Head 1 has columns 1–${embedDim / splitHeads} of every word, so each block has one colour. The stronger it is, the larger the number.`];
+    return [`Head 1 has columns 1–${embedDim / splitHeads} of every word, so each block has one color. The stronger it is, the larger the number.`];
   }
   const place = firstWrong(splitHeads, result.tokens.length);
   if (!place) return ['With one head or one word, the wrong reshape changes nothing.'];

@@ -6,7 +6,7 @@ import { liveMap } from '../parts/live_map.js';
 import { tokenStrip } from '../parts/token_strip.js';
 import { patternIds, patterns, type PatternId } from '../patterns.js';
 import { presetOf, presets } from '../presets.js';
-import { maxCharacters, maxTokens, tokenise } from '../tokens.js';
+import { maxCharacters, maxTokens, tokenize } from '../tokens.js';
 
 export function sentenceSection(app: App): HTMLElement {
   return el(
@@ -59,7 +59,7 @@ function textField(app: App): HTMLElement {
   app.state.watch(({ text }, previous) => {
     if (text === previous?.text) return;
     if (field.value !== text) field.value = text;
-    const { tokens, found } = tokenise(text);
+    const { tokens, found } = tokenize(text);
     notice.textContent =
       found > maxTokens
         ? `${found} tokens: only the first ${maxTokens} are used.`

@@ -44,7 +44,7 @@ export async function makeContenders(
 function oneThread(mh: Multihead, shape: Shape): Contender {
   const [q, k, v] = inputsOf(shape).map((input) => mh.tensor(input.shape, input.data)) as [Tensor, Tensor, Tensor];
   const out = mh.tensor(q.shape);
-  const prepared = mh.prepare({ q: q.shape, kvHeads: shape.kvHeads, causal: 'topLeft' });
+  const prepared = mh.prepare({ q: q.shape, numKvHeads: shape.numKvHeads, causal: 'topLeft' });
   return {
     name: 'multihead, one worker',
     run: () => prepared.run(q, k, v, out),

@@ -7,14 +7,14 @@ export interface Shape {
   readonly name: string;
   readonly batch: number;
   readonly heads: number;
-  readonly kvHeads: number;
+  readonly numKvHeads: number;
   readonly queries: number;
   readonly keys: number;
   readonly width: number;
 }
 
 const shape = (name: string, heads: number, tokens: number, width: number): Shape => ({
-  ...{ name, batch: 1, heads, kvHeads: heads, queries: tokens, keys: tokens, width },
+  ...{ name, batch: 1, heads, numKvHeads: heads, queries: tokens, keys: tokens, width },
 });
 
 export const sizes = {

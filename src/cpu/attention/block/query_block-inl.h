@@ -6,7 +6,7 @@
 //   loading-inl.h   Q transposed, K and V in the form that the products read
 //   scores-inl.h    scores of a panel of rows against a block of keys, and the passes over them
 //   weights-inl.h   online softmax and product with V
-//   epilogue-inl.h  normalised rows, LSE and dropout mask to memory
+//   epilogue-inl.h  normalized rows, LSE and dropout mask to memory
 //   captures-inl.h  captured scores and weights, and rows that are recomputed with masks
 //
 // All of these have internal linkage, so that compilers inline functions with a single caller.

@@ -74,7 +74,7 @@ RowSum merge_row(const Part& part, int64_t parts, double factor, double sink, si
 }
 
 // A sum of 0 means that the row sees nothing: otherwise the largest weight is 1.
-void normalise(float* out, size_t width, double sum) {
+void normalize(float* out, size_t width, double sum) {
   for (size_t c = 0; c < width; ++c) out[c] = sum == 0.0 ? 0.0F : out[c] / static_cast<float>(sum);
 }
 
@@ -101,7 +101,7 @@ void merge_splits(const AttentionParams& p, const SplitGeometry& g, int64_t batc
     // If all scores are -inf by overflow, not because keys are hidden, the softmax is undefined.
     if (sum == 0.0 && row.sees_a_key(p)) sum = std::numeric_limits<double>::quiet_NaN();
     if (p.out.data != nullptr) {
-      normalise(out, static_cast<size_t>(p.value_dim), sum);
+      normalize(out, static_cast<size_t>(p.value_dim), sum);
       rules::write_floats(out, p.value_dim, p.out.data, p.out.type,
                           row_offset(p.out.stride, batch, row.head, row.query));
     }
@@ -114,7 +114,7 @@ void merge_splits(const AttentionParams& p, const SplitGeometry& g, int64_t batc
 void merge_pair(const MergeParams& p, int64_t batch, int64_t head) {
   const auto width = static_cast<size_t>(p.width);
   for (int64_t row = 0; row < p.rows; ++row) {
-    // Normalised rows are relative to their LSE, with sum 1.
+    // Normalized rows are relative to their LSE, with sum 1.
     const auto part_of = [](float lse, const float* out) -> RowPart {
       return {lse, lse == kNegInf ? 0.0 : 1.0, out};
     };
@@ -127,7 +127,7 @@ void merge_pair(const MergeParams& p, int64_t batch, int64_t head) {
     const auto part = [&](int64_t i) -> const RowPart& { return i == 0 ? a : b; };
     const RowSum merged =
         merge_row(part, 2, 1.0, -std::numeric_limits<double>::infinity(), width, out);
-    normalise(out, width, merged.sum);
+    normalize(out, width, merged.sum);
     lse = rules::lse_of(merged.reference, 1.0F, merged.sum);
   }
 }

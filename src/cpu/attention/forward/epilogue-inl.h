@@ -93,9 +93,9 @@ bool all_sums_positive(const QueryBlock<Products>& b) {
 // Stores the rows in the usual case, without a branch per row: every row sees a key, and no result
 // is NaN. Returns false otherwise.
 template <class Products>
-bool normalise_usual(const QueryBlock<Products>& b) {
+bool normalize_usual(const QueryBlock<Products>& b) {
   if (!all_sums_positive(b)) return false;
-  if (b.g.stores_normalised) {
+  if (b.g.stores_normalized) {
     return hn::AllFalse(b.d, hn::MaskFromVec(hn::LoadU(b.d, b.s.nan)));
   }
   if (!b.g.stores_vectors) return false;
@@ -125,7 +125,7 @@ bool normalise_usual(const QueryBlock<Products>& b) {
 // Returns false if the row needs a masked recompute: a hidden value that is NaN or infinite makes
 // the result NaN, because 0 times it is NaN. Checking the result for NaN is cheap.
 template <class Products>
-bool normalise_row(const QueryBlock<Products>& b, size_t row) {
+bool normalize_row(const QueryBlock<Products>& b, size_t row) {
   float& sum = b.s.row_sum[row];
   // If all scores are -inf by overflow, not because keys are hidden, the softmax is undefined.
   if (sum == 0.0F && sees_a_key(b, row)) sum = std::numeric_limits<float>::quiet_NaN();
@@ -133,8 +133,8 @@ bool normalise_row(const QueryBlock<Products>& b, size_t row) {
   float* const to = b.g.stores_vectors ? out_row<float>(b, row) : out;
   // A sum of 0 means that the row sees no key: otherwise the largest weight is 1 or more.
   const bool sees_nothing = sum == 0.0F;
-  const float* const from = b.g.stores_normalised ? to : out;
-  const auto inverse = hn::Set(b.d, b.g.stores_normalised && !std::isnan(sum) ? 1.0F : 1.0F / sum);
+  const float* const from = b.g.stores_normalized ? to : out;
+  const auto inverse = hn::Set(b.d, b.g.stores_normalized && !std::isnan(sum) ? 1.0F : 1.0F / sum);
   auto nan = hn::MaskFalse(b.d);
   for (size_t c = 0; c < b.value_lanes; c += b.vector) {
     const auto value = hn::Mul(hn::LoadU(b.d, from + c), inverse);
@@ -151,14 +151,14 @@ bool normalise_row(const QueryBlock<Products>& b, size_t row) {
 
 // Returns false if some row needs a masked recompute.
 template <class Products>
-bool normalise_and_store(const QueryBlock<Products>& b) {
+bool normalize_and_store(const QueryBlock<Products>& b) {
   if (b.p.sinks != nullptr) {
     for (size_t row = 0; row < b.rows; ++row) join_sink(b, row);
   }
-  if (normalise_usual(b)) return true;
+  if (normalize_usual(b)) return true;
   bool done = true;
   for (size_t row = 0; row < b.rows; ++row) {
-    b.s.needs_masked_recompute[row] = normalise_row(b, row) ? 0 : 1;
+    b.s.needs_masked_recompute[row] = normalize_row(b, row) ? 0 : 1;
     done &= b.s.needs_masked_recompute[row] == 0;
   }
   return done;

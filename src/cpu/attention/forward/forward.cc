@@ -1,7 +1,7 @@
 // Forward attention of one block of query rows.
 //
 // The order of FlashAttention-2 (Dao, arXiv:2307.08691): a block of queries is multiplied with one
-// key block after the other, and keeps the reference and sum of its softmax and its unnormalised
+// key block after the other, and keeps the reference and sum of its softmax and its unnormalized
 // output. Scores are kept transposed, with queries in the vector lanes:
 //
 //   Qt[d][query]      the block's queries, transposed once
@@ -79,7 +79,7 @@ void store_others(QueryBlock<Products>& b) {
 
 void forward_head(QueryBlock<F32Products>& b, const BlockJob* next) {
   compute(b, next);
-  if (b.p.needs_softmax() && !normalise_and_store(b)) recompute_masked(b);
+  if (b.p.needs_softmax() && !normalize_and_store(b)) recompute_masked(b);
   store_others(b);
   for (const ScoreCapture& capture : b.p.captures) {
     if (capture.stage != ScoreStage::kWeights) store_capture(b, capture);
@@ -111,7 +111,7 @@ bool forward_bf16_head(const AttentionParams& params, const BlockGeometry& geome
     if (has_undefined_row(b)) return false;
   }
   // A masked recompute needs f32 scores.
-  if (b.p.needs_softmax() && !normalise_and_store(b)) return false;
+  if (b.p.needs_softmax() && !normalize_and_store(b)) return false;
   store_others(b);
   return true;
 }

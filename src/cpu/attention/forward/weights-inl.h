@@ -49,7 +49,7 @@ void clear_beyond_visible(const QueryBlock<Products>& b, const Panel& panel, con
   }
 }
 
-// out (+)= weights * V. If geometry.stores_normalised, the panel's last key block also normalizes
+// out (+)= weights * V. If geometry.stores_normalized, the panel's last key block also normalizes
 // the rows and stores them.
 template <class Products>
 void accumulate_pv(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
@@ -63,9 +63,9 @@ void accumulate_pv(QueryBlock<Products>& b, const Panel& panel, const ScoreTile&
               .c_stride = static_cast<ptrdiff_t>(b.value_lanes),
               .depth = tile.keys,
               .accumulate = panel.started};
-  if (b.g.stores_normalised && block.keys.last >= panel.keys.last) {
+  if (b.g.stores_normalized && block.keys.last >= panel.keys.last) {
     invert_sums(b, panel);
-    p.normalised = {.to = out_row<float>(b, panel.lane),
+    p.normalized = {.to = out_row<float>(b, panel.lane),
                     .stride = static_cast<ptrdiff_t>(b.p.out.stride[2]),
                     .factor = b.s.correction + panel.lane,
                     .nan = b.s.nan};

@@ -266,7 +266,7 @@ TEST_F(Decode, LongCachesOfEveryFormatEqualTheOracle) {
       const std::vector<float> q = random.floats(q_shape.elements());
       const std::vector<float> k = random.floats(kv.elements()), v = random.floats(kv.elements());
       KVCache cache;
-      ASSERT_TRUE(KVCache::create({.kv_heads = kKvHeads,
+      ASSERT_TRUE(KVCache::create({.num_kv_heads = kKvHeads,
                                    .head_dim = kWidth,
                                    .value_dim = kWidth,
                                    .capacity = layout == Layout::kRing ? kCapacity : kTokens,

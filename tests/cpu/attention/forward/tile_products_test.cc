@@ -250,7 +250,7 @@ TEST(TileProducts, AttendToCaches) {
     c.q = stored(c, random.floats(q_shape.elements()), DType::kF32, q_shape,
                  contiguous_strides(q_shape));
     KVCache cache;
-    Status status = KVCache::create({.kv_heads = 2,
+    Status status = KVCache::create({.num_kv_heads = 2,
                                      .head_dim = 32,
                                      .value_dim = 32,
                                      .capacity = 64,

@@ -1,4 +1,4 @@
-#include "nn/transformer/initialise.h"
+#include "nn/transformer/initialize.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,17 +15,17 @@ namespace {
 
 // Standard deviation of a parameter's elements times sqrt(columns); 0 for parameters that are not
 // random.
-float factor_of(ParameterRole role, const Initialisation& initialisation) {
+float factor_of(ParameterRole role, const Initialization& initialization) {
   switch (role) {
     case ParameterRole::kEmbedding:
-      return initialisation.embedding;
+      return initialization.embedding;
     case ParameterRole::kWeight:
     case ParameterRole::kAppended:
-      return initialisation.weight;
+      return initialization.weight;
     case ParameterRole::kResidualWeight:
-      return initialisation.residual;
+      return initialization.residual;
     case ParameterRole::kOutput:
-      return initialisation.output;
+      return initialization.output;
     case ParameterRole::kBias:
     case ParameterRole::kGain:
     case ParameterRole::kSink:
@@ -36,12 +36,12 @@ float factor_of(ParameterRole role, const Initialisation& initialisation) {
 
 }  // namespace
 
-Status validate_initialisation(const Initialisation& initialisation) {
+Status validate_initialization(const Initialization& initialization) {
   using engine::Name;
-  for (const auto& [name, factor] : {std::pair{Name::kEmbedding, initialisation.embedding},
-                                     {Name::kWeight, initialisation.weight},
-                                     {Name::kResidual, initialisation.residual},
-                                     {Name::kOutput, initialisation.output}}) {
+  for (const auto& [name, factor] : {std::pair{Name::kEmbedding, initialization.embedding},
+                                     {Name::kWeight, initialization.weight},
+                                     {Name::kResidual, initialization.residual},
+                                     {Name::kOutput, initialization.output}}) {
     if (factor >= 0.0F && !std::isinf(factor)) continue;
     return engine::real_error(name, engine::Message::kFiniteNotNegative,
                               static_cast<double>(factor));
@@ -49,7 +49,7 @@ Status validate_initialisation(const Initialisation& initialisation) {
   return {};
 }
 
-void initialise(const Initialisation& initialisation, Parameters& parameters) {
+void initialize(const Initialization& initialization, Parameters& parameters) {
   const auto list = parameters.list();
   std::optional<rules::NormalStream> numbers;
   size_t of_parameter = list.size();
@@ -57,13 +57,13 @@ void initialise(const Initialisation& initialisation, Parameters& parameters) {
   for (const ParameterRows& rows : parameters.rows()) {
     const Parameter& parameter = list[rows.parameter];
     float* const values = parameters.values() + rows.offset;
-    const auto factor = static_cast<double>(factor_of(parameter.role, initialisation));
+    const auto factor = static_cast<double>(factor_of(parameter.role, initialization));
     if (factor == 0.0) {
       std::fill_n(values, rows.elements(), parameter.role == ParameterRole::kGain ? 1.0F : 0.0F);
       continue;
     }
     if (rows.parameter != of_parameter) {
-      numbers.emplace(initialisation.seed, rows.parameter);
+      numbers.emplace(initialization.seed, rows.parameter);
       of_parameter = rows.parameter;
       before = 0;
     }

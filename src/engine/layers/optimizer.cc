@@ -1,11 +1,11 @@
-#include "engine/layers/optimiser.h"
+#include "engine/layers/optimizer.h"
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/elementwise/optimiser.h"
+#include "cpu/elementwise/optimizer.h"
 #include "engine/layers/elementwise.h"
 #include "engine/runtime/threads.h"
 

@@ -1,4 +1,4 @@
-// Interface of the kernels in optimiser.cc.
+// Interface of the kernels in optimizer.cc.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace multihead::cpu {
 //   variance = beta2 variance + (1 - beta2) g^2
 //   parameter -= learning_rate * weight_decay * parameter
 //   parameter -= learning_rate * (mean / mean_correction)
-//                / (sqrt(variance / variance_correction) + epsilon)
+//                / (sqrt(variance / variance_correction) + eps)
 struct AdamWStep {
   float* parameter;
   const float* gradient;
@@ -20,7 +20,7 @@ struct AdamWStep {
   float* variance;
   int64_t count;
   float gradient_scale;  // includes clipping and the mean over targets
-  float learning_rate, beta1, beta2, epsilon, weight_decay;
+  float learning_rate, beta1, beta2, eps, weight_decay;
   float mean_correction;      // 1 - beta1^t in step t = 1, 2, ...
   float variance_correction;  // 1 - beta2^t
 };

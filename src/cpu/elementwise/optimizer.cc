@@ -1,12 +1,12 @@
 // Update steps of AdamW and SGD, and sums of squares.
-#include "cpu/elementwise/optimiser.h"
+#include "cpu/elementwise/optimizer.h"
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/elementwise/optimiser.cc"
+#define HWY_TARGET_INCLUDE "cpu/elementwise/optimizer.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
 #include "cpu/simd/columns-inl.h"
@@ -28,13 +28,13 @@ void adamw(const AdamWStep& p, int64_t first, int64_t end) {
   const V kept = hn::Set(d, 1.0F - p.learning_rate * p.weight_decay);
   const V rate = hn::Set(d, p.learning_rate / p.mean_correction);
   const V to_deviation = hn::Set(d, 1.0F / std::sqrt(p.variance_correction));
-  const V epsilon = hn::Set(d, p.epsilon);
+  const V eps = hn::Set(d, p.eps);
   over_columns_compact(end - first, [&](size_t column, auto lanes) {
     const int64_t at = first + static_cast<int64_t>(column);
     const V g = hn::Mul(lanes.load(p.gradient + at), scale);
     const V mean = mul_add(beta1, lanes.load(p.mean + at), hn::Mul(new1, g));
     const V variance = mul_add(beta2, lanes.load(p.variance + at), hn::Mul(new2, hn::Mul(g, g)));
-    const V deviation = mul_add(hn::Sqrt(variance), to_deviation, epsilon);
+    const V deviation = mul_add(hn::Sqrt(variance), to_deviation, eps);
     const V step = hn::Div(hn::Mul(rate, mean), deviation);
     lanes.store(mean, p.mean + at);
     lanes.store(variance, p.variance + at);

@@ -1,6 +1,6 @@
 // Compares steps of AdamW and SGD with the formulas of torch.optim in double, on every SIMD target
 // of the machine.
-#include "engine/layers/optimiser.h"
+#include "engine/layers/optimizer.h"
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ TEST_P(OptimiserOnTarget, AdamW) {
                    .learning_rate = 0.01F,
                    .beta1 = 0.9F,
                    .beta2 = 0.99F,
-                   .epsilon = 1e-6F,
+                   .eps = 1e-6F,
                    .weight_decay = 0.1F,
                    .mean_correction = 0.0F,
                    .variance_correction = 0.0F};
@@ -68,7 +68,7 @@ TEST_P(OptimiserOnTarget, AdamW) {
           p[i] *= 1 - wide(step.learning_rate) * wide(step.weight_decay);
           m[i] = b1 * m[i] + (1 - b1) * g;
           v[i] = b2 * v[i] + (1 - b2) * g * g;
-          const double deviation = std::sqrt(v[i] / (1 - std::pow(b2, t))) + wide(step.epsilon);
+          const double deviation = std::sqrt(v[i] / (1 - std::pow(b2, t))) + wide(step.eps);
           p[i] -= wide(step.learning_rate) * (m[i] / (1 - std::pow(b1, t))) / deviation;
           ASSERT_NEAR(parameter[i], p[i], 2e-6) << i;
           ASSERT_NEAR(mean[i], m[i], 1e-6) << i;

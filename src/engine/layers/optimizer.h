@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/elementwise/optimiser.h"
+#include "cpu/elementwise/optimizer.h"
 #include "multihead/context.h"
 
 namespace multihead::engine {

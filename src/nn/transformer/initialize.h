@@ -7,9 +7,9 @@
 namespace multihead::nn {
 
 // Errors: kOption for a factor that is negative or not finite.
-Status validate_initialisation(const Initialisation& initialisation);
+Status validate_initialization(const Initialization& initialization);
 
 // Each parameter has its own stream of random numbers, selected by its index in the list.
-void initialise(const Initialisation& initialisation, Parameters& parameters);
+void initialize(const Initialization& initialization, Parameters& parameters);
 
 }  // namespace multihead::nn
