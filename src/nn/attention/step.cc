@@ -120,7 +120,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   effective.causal = Causal::bottom_right();
   const engine::AttentionShape shape{.batch = batch,
                                      .heads = heads,
-                                     .num_kv_heads = config_.num_kv_heads,
+                                     .kv_heads = config_.num_kv_heads,
                                      .queries = tokens,
                                      .keys = keys,
                                      .head_dim = nn::transformed_width(config_),

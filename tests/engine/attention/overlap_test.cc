@@ -193,7 +193,8 @@ TEST_F(OverlapInCalls, OfOtherCallsIsRefused) {
             "out");
   KVCache cache;
   ASSERT_TRUE(
-      KVCache::create({.kv_heads = 1, .head_dim = 8, .value_dim = 6, .capacity = 4}, cache).ok());
+      KVCache::create({.num_kv_heads = 1, .head_dim = 8, .value_dim = 6, .capacity = 4}, cache)
+          .ok());
   EXPECT_EQ(cache.attend(out({1, 1, 1, 8}), {}, {.out = out({1, 1, 1, 6}, 7)}, context_).argument(),
             "out");
   const Dims x{2, 3}, weight{4, 3}, bias{4}, y{2, 4};
