@@ -38,7 +38,7 @@ SplitParams params_of(const RandomCase& c, const AttentionOutputs& outputs) {
       {.q = engine::stored_rows(c.q), .k = engine::stored_rows(c.k), .v = engine::stored_rows(c.v)},
       {.batch = c.q.shape[0],
        .heads = c.q.shape[1],
-       .num_kv_heads = c.k.shape[1],
+       .kv_heads = c.k.shape[1],
        .queries = c.q.shape[2],
        .keys = c.k.shape[2],
        .head_dim = c.q.shape[3],
