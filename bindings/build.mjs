@@ -1,12 +1,13 @@
-// Builds dist/: TypeScript, plus the two WebAssembly builds that CMake has made, with their glue. Builds in another
-// folder that is moved at the end, so that a failed build leaves the old dist/ in place.
+// Builds dist/: one minified file of JavaScript for each entry point, chunks that they share, declarations, and the
+// WebAssembly builds that CMake has made. Builds in another folder that is moved at the end, so that a failed build
+// leaves the old dist/ in place.
 //
 //     node build.mjs [folder]      default: dist
 
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, join, resolve } from 'node:path';
+import { dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { rolldown } from 'rolldown';
@@ -21,6 +22,21 @@ const made = `${dist}-made`;
 const simds = ['simd128', 'relaxed'];
 /** Name prefixes of the WebAssembly modules: all functions, or only multihead/core. */
 const parts = ['', 'core-'];
+/**
+ * The entry points that share chunks. pool_worker.js is the script of workers; standalone/pool_worker.js is the same in one
+ * file, for pages that copy it or make their workers themselves.
+ */
+const entries = ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'pool_worker', 'training'];
+/** Names of the chunks, which also contain all that their modules import and that no group above contains. */
+const groups = [
+  { name: 'features', test: /src.load.features\.ts$/, priority: 4 },
+  { name: 'shared', test: /src.(api.operations|load.(loader|unpack)|runtime.abort)\.ts$/, priority: 3 },
+  { name: 'safetensors', test: /src.safetensors.\w+\.ts$/, priority: 2 },
+  { name: 'multihead', test: /src.(api.multihead|modules.gpt2_config)\.ts$/, priority: 1 },
+  { name: 'core_glue', test: /src.api.core\.ts$/ },
+  { name: 'pool_shared', test: /src.pool.worker.tasks\.ts$/ },
+  { name: 'pool_creator', test: /src.pool.creator\.ts$/ },
+];
 const built = (build, extension) =>
   join(here, '..', 'build', 'wasm', 'bindings', build, `multihead.${extension}`);
 
@@ -38,9 +54,10 @@ if (missing.length > 0) {
 }
 
 rmSync(made, { recursive: true, force: true });
-mkdirSync(made, { recursive: true });
+mkdirSync(join(made, 'standalone'), { recursive: true });
 
-const ordered = (build) => orderFunctions(readFileSync(built(build, 'wasm')));
+/** The modules of load/built.d.ts, as JavaScript. */
+const generated = {};
 for (const part of parts) {
   // load() imports one glue and then chooses the build.
   const paths = simds.map((simd) => built(part + simd, 'mjs'));
@@ -50,44 +67,99 @@ for (const part of parts) {
   }
   // Removes an unused variable of the glue, for which Parcel would install and bundle a polyfill of `process`.
   const used = glue.replace(/var ENVIRONMENT_IS_NODE=[^;]*;(?!.*ENVIRONMENT_IS_NODE)/s, '');
-  writeFileSync(join(made, `${part.replace('-', '_')}glue.js`), used);
+  // Lets bundlers leave the glue out if load() is not used.
+  generated[`built:${part}glue`] = used.replace(/^(\s*var \w+ = )(?=\(\(\) => \{)/, '$1/* @__PURE__ */ ');
   for (const simd of simds) {
-    writeFileSync(join(made, `multihead-${part}${simd}.wasm`), ordered(part + simd));
+    const wasm = orderFunctions(readFileSync(built(part + simd, 'wasm')));
+    writeFileSync(join(made, `multihead-${part}${simd}.wasm`), wasm);
+    if (simd !== 'simd128') continue;
+    const packed = gzipSync(wasm, { level: 9 }).toString('base64');
+    generated[`built:${part}inline-wasm`] = `export default '${packed}';\n`;
   }
 }
-for (const part of parts) {
-  const packed = gzipSync(readFileSync(join(made, `multihead-${part}simd128.wasm`)), { level: 9 }).toString('base64');
-  writeFileSync(join(made, `${part.replace('-', '_')}inline_wasm.js`), `export default '${packed}';\n`);
-}
 
-const manifest = createRequire(import.meta.url).resolve('typescript/package.json');
-const tsc = join(dirname(manifest), 'bin', 'tsc');
-const { status } = spawnSync(process.execPath, [tsc, '-p', here, '--outDir', made], {
-  stdio: 'inherit',
-});
-if (status !== 0) process.exit(status ?? 1);
-
-const script = await bundle('pool_worker', 'iife');
-writeFileSync(join(made, 'pool_worker_text.js'), `export default ${JSON.stringify(script)};\n`);
-await bundle('inline', 'esm');
+writeDeclarations();
+const worker = await bundle(['pool_worker'], { format: 'iife', folder: 'standalone' });
+generated['built:pool-worker-text'] = `export default ${JSON.stringify(withoutMap(worker))};\n`;
+await bundle(['inline'], { format: 'esm' });
+await bundle(entries, { format: 'esm', groups });
 writeFileSync(join(made, 'sbom.cdx.json'), `${JSON.stringify(billOfMaterials(), null, 2)}\n`);
 
 rmSync(dist, { recursive: true, force: true });
 renameSync(made, dist);
 
-/** Replaces a module by one file with all its imports, and returns its text. */
-async function bundle(name, format) {
-  const file = join(made, `${name}.js`);
-  const bundle = await rolldown({ input: file, cwd: made, logLevel: 'warn' });
-  const { output } = await bundle.generate({ dir: made, format, minify: true, sourcemap: true });
+/** Writes one file for each entry point, and the chunks that they share; returns the text of the first file. */
+async function bundle(names, { format, folder = '.', groups }) {
+  const supplied = {
+    name: 'built',
+    resolveId: (id) => (Object.hasOwn(generated, id) ? { id, moduleSideEffects: false } : null),
+    load: (id) => generated[id],
+  };
+  const input = Object.fromEntries(names.map((name) => [name, join(here, 'src', 'entry', `${name}.ts`)]));
+  const bundle = await rolldown({
+    input,
+    cwd: here,
+    logLevel: 'warn',
+    plugins: [supplied],
+    resolve: { extensionAlias: { '.js': ['.ts'] } },
+    transform: { target: 'es2022' },
+  });
+  const { output } = await bundle.generate({
+    dir: join(made, folder),
+    format,
+    minify: true,
+    sourcemap: true,
+    // As if the folder were dist/, so that another one gets the same bytes.
+    sourcemapPathTransform: (source, map) => {
+      if (source.includes('built:')) return source.slice(source.indexOf('built:'));
+      return relative(join(here, 'dist', folder), resolve(dirname(map), source)).replaceAll('\\', '/');
+    },
+    chunkFileNames: ({ name }) => `${name.replace('built_', '').replaceAll('-', '_')}.js`,
+    codeSplitting: groups === undefined ? true : { groups },
+  });
   await bundle.close();
-  const [{ code, map }, ...rest] = output.filter(({ type }) => type === 'chunk');
-  if (rest.length > 0) fail(`${name}.js must be one file; it has also`, ...rest.map(({ fileName }) => fileName));
-  // Removes sources from the map that the file already contains as text; they would double its size.
-  map.sourcesContent = map.sourcesContent.map((text, index) =>
-    /(inline_wasm|pool_worker_text)\.js$/.test(map.sources[index]) ? null : text,
-  );
-  writeFileSync(file, code);
-  writeFileSync(`${file}.map`, map.toString());
-  return code.replace(/\/\/# sourceMappingURL=.*\s*$/, '');
+  const chunks = output.filter(({ type }) => type === 'chunk');
+  for (const { fileName, code, map, moduleIds } of chunks) {
+    const file = join(made, folder, fileName);
+    // The minifier writes all texts as templates, but not every bundler looks for the address of a file in one.
+    const text = code.replaceAll(/new URL\(`([^`$]*)`/g, 'new URL("$1"');
+    // A chunk with nothing but a generated text has no sources.
+    if (moduleIds.every((id) => Object.hasOwn(generated, id))) {
+      writeFileSync(file, withoutMap(text));
+      continue;
+    }
+    // The map would contain the generated texts once more.
+    map.sourcesContent = map.sourcesContent.map((source, index) => (map.sources[index].includes('built:') ? null : source));
+    writeFileSync(file, text);
+    writeFileSync(`${file}.map`, map.toString());
+  }
+  const files = chunks.filter(({ isEntry }) => isEntry).map(({ fileName }) => fileName);
+  if (groups === undefined && chunks.length > 1) fail(`${files[0]} must be one file; it has also`, ...chunks.map(({ fileName }) => fileName));
+  return readFileSync(join(made, folder, files[0]), 'utf8');
+}
+
+function withoutMap(script) {
+  return script.replace(/\/\/# sourceMappingURL=.*\s*$/, '');
+}
+
+/** Writes the declarations of the entry points, and of the modules that they name. */
+function writeDeclarations() {
+  const folder = join(made, 'declarations');
+  const manifest = createRequire(import.meta.url).resolve('typescript/package.json');
+  const tsc = join(dirname(manifest), 'bin', 'tsc');
+  const { status } = spawnSync(process.execPath, [tsc, '-p', here, '--outDir', folder], { stdio: 'inherit' });
+  if (status !== 0) process.exit(status ?? 1);
+
+  const reached = new Set();
+  const visit = (file) => {
+    if (reached.has(file)) return;
+    reached.add(file);
+    const text = readFileSync(file, 'utf8');
+    for (const [, path] of text.matchAll(/(?:from|import\()\s*["'](\.[^"']+)\.js["']/g)) visit(join(dirname(file), `${path}.d.ts`));
+  };
+  for (const name of ['index', 'core', 'inline', 'pool', 'pool_worker', 'training']) visit(join(folder, 'entry', `${name}.d.ts`));
+  for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
+    const file = join(entry.parentPath, entry.name);
+    if (entry.isFile() && !reached.has(file)) rmSync(file);
+  }
 }

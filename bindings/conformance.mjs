@@ -894,15 +894,20 @@ async function readManifest(library, folder, name) {
   return { cases, tensors: await readTensors(library, join(folder, file)) };
 }
 
+/** Returns at most 400 characters of a text from a file, which may hold any, with escapes such as "\\u202e". */
+function printable(text) {
+  const escaped = (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, '0')}`;
+  const short = text.length > 400 ? `${text.slice(0, 400).replace(/[\ud800-\udbff]$/, '')}…` : text;
+  return short.replace(/[\p{Cc}\p{Zl}\p{Zp}\p{Cs}\p{Bidi_Control}]/gu, escaped);
+}
+
 async function runBuild(library, folder, simd) {
-  const { printable } = await import('./dist/printable.js');
   const mh = await library.load({ simd });
   const manifests = (await readdir(folder)).filter((name) => extname(name) === '.json').sort();
   const count = { passed: 0, failed: 0 };
   const add = (name, reason) => {
     count[reason === undefined ? 'passed' : 'failed'] += 1;
-    // Escapes the name, which may hold any characters.
-    if (reason !== undefined) console.log(`${printable(`FAIL ${name}: ${reason}`, 400)} [${simd}]`);
+    if (reason !== undefined) console.log(`${printable(`FAIL ${name}: ${reason}`)} [${simd}]`);
   };
   for (const manifest of manifests) {
     const prefix = manifest.replace(/\.json$/, '');
@@ -942,9 +947,14 @@ async function main() {
   const library = await import('./dist/index.js').catch((cause) => {
     throw new Error('the package is not built; run `npm run build` first', { cause });
   });
-  const { relaxedProbe } = await import('./dist/features.js');
-  // load() does not choose relaxed in every engine that supports it
-  const hasRelaxed = WebAssembly.validate(relaxedProbe);
+  // load() does not choose relaxed in every engine that supports it.
+  const hasRelaxed = await library.load({ simd: 'relaxed' }).then(
+    () => true,
+    ({ code, got }) => {
+      if (code === 'E_LOAD' && got === '"relaxed"') return false;
+      throw new Error('the relaxed build cannot be loaded');
+    },
+  );
   if (!hasRelaxed && simd !== 'simd128' && Number(process.versions.node.split('.')[0]) < 22) {
     if (!process.execArgv.includes(relaxedFlag)) {
       const again = [...process.execArgv, relaxedFlag, script, ...process.argv.slice(2)];

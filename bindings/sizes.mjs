@@ -35,7 +35,7 @@ export async function sizes() {
   return {
     multihead: { script: all, wasm: file('multihead-simd128.wasm') },
     'multihead/training': { script: training - all },
-    'multihead/pool': { script: pool - all, worker: file('pool_worker.js') },
+    'multihead/pool': { script: pool - all, worker: file('standalone/pool_worker.js') },
     'multihead/core': { script: core, wasm: file('multihead-core-simd128.wasm') },
     'multihead/inline': { script: file('inline.js') },
     'multihead/relaxed.wasm': { wasm: file('multihead-relaxed.wasm') },

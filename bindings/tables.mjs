@@ -1,12 +1,12 @@
 // Generates TypeScript from the tables of the C++ core:
 //
-//     src/tables.ts          names, axes and messages of errors, from src/engine/error/messages.inc, and the
-//                            enumerations of wire.inc
-//     src/module_tables.ts   the names, axes and messages that multihead/core does not need
-//     src/wire.ts            functions that write calls and read results, from wire.inc
+//     src/generated/tables.ts          names, axes and messages of errors, from src/engine/error/messages.inc, and the
+//                                      enumerations of wire.inc
+//     src/generated/module_tables.ts   the names, axes and messages that multihead/core does not need
+//     src/generated/wire.ts            functions that write calls and read results, from wire.inc
 
 import { createHash } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
 /** Maximum parameters of a function in wire.inc: embind_functions.js and guard.ts pass this many. */
@@ -20,12 +20,13 @@ const messages = read('../src/engine/error/messages.inc');
 const blocks = blocksOf(wire);
 
 const [coreTables, moduleTables] = tablesOf(messages);
-writeIfChanged('src/tables.ts', [coreTables, ...enumerations(), ...constants()].join('\n'));
-writeIfChanged('src/module_tables.ts', moduleTables);
-writeIfChanged('src/wire.ts', wireOf());
+writeIfChanged('src/generated/tables.ts', [coreTables, ...enumerations(), ...constants()].join('\n'));
+writeIfChanged('src/generated/module_tables.ts', moduleTables);
+writeIfChanged('src/generated/wire.ts', wireOf());
 
 /** Writes a file only if it changes, because a test runs the build while others read the file. */
 function writeIfChanged(path, text) {
+  mkdirSync(at('src/generated'), { recursive: true });
   if (!existsSync(at(path)) || read(path) !== text) writeFileSync(at(path), text);
 }
 
@@ -139,14 +140,16 @@ function enumerations() {
 function constants() {
   return [
     ...each('WIRE_CONSTANT', ({ args: [, name, value] }) => `export const ${name} = ${value};\n`),
+    '/** The version of the package. */',
+    `export const version = '${JSON.parse(read('package.json')).version}';\n`,
     '/** load() refuses a module of another version. */',
     `export const wireVersion = '${versionOfWire()}';\n`,
   ];
 }
 
-/** src/wire.ts */
+/** src/generated/wire.ts */
 function wireOf() {
-  /** The TypeScript type, and the method of Arguments, for each C++ type that is written. */
+  /** The TypeScript type, and the method of WireWriter, for each C++ type that is written. */
   const argumentTypes = {
     float: ['number', 'number'],
     double: ['number', 'number'],
@@ -166,7 +169,7 @@ function wireOf() {
     'TensorView<uint8_t>': ["Operand<'bool'> | undefined", 'tensor'],
     ConstBoolTensor: ["Operand<'bool'> | undefined", 'tensor'],
   };
-  /** The TypeScript type, and the method of Results, for each C++ type that is read. */
+  /** The TypeScript type, and the method of WireReader, for each C++ type that is read. */
   const resultTypes = {
     float: ['number', 'number'],
     double: ['number', 'number'],
@@ -213,7 +216,7 @@ function wireOf() {
       `export interface ${name} {`,
       ...fields.map(([key, javascript]) => `  ${key}: ${javascript};`),
       '}\n',
-      `function write${name}(to: Arguments, from: Readonly<${name}>): void {`,
+      `function write${name}(to: WireWriter, from: Readonly<${name}>): void {`,
       ...fields.map(([, , statement]) => `  ${statement}`),
       '}\n',
     ].join('\n');
@@ -224,7 +227,7 @@ function wireOf() {
     return [
       `/** multihead::bindings::${type} */`,
       `export function ${name}(`,
-      '  to: Arguments,',
+      '  to: WireWriter,',
       ...parameters.map(([key, javascript]) => `  ${key}: ${javascript},`),
       '): void {',
       '  to.begin();',
@@ -240,7 +243,7 @@ function wireOf() {
       `export interface ${name} {`,
       ...fields.map(([key, javascript]) => `  readonly ${key}: ${javascript};`),
       '}\n',
-      `export function read${name}(from: Results): ${name} {`,
+      `export function read${name}(from: WireReader): ${name} {`,
       '  return {',
       ...fields.map(([key, , method]) => `    ${key}: from.${method}(),`),
       '  };',
@@ -266,7 +269,7 @@ function wireOf() {
 
   return [
     '// Made by tables.mjs out of wire.inc, which explains it.\n',
-    "import type { Arguments, Int32, Int64, Operand, Results, Span, Uint32, Whole64 } from './arguments.js';",
+    "import type { Int32, Int64, Operand, Span, Uint32, Whole64, WireReader, WireWriter } from '../types/wire.js';",
     `import type { ${[...used].sort().join(', ')} } from './tables.js';\n`,
     ...records,
     ...calls,

@@ -10,7 +10,7 @@ import type {
   Tensor,
 } from 'multihead';
 import { describe, expect, it } from 'vitest';
-import { maskNames } from '../src/attention_options.ts';
+import { maskNames } from '../src/attention/options.ts';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, filled, product, randomCase, stored, type Stored } from './random_case.ts';

@@ -3,8 +3,8 @@
 
 import type { MultiheadErrorCode } from 'multihead';
 import { describe, expect, it } from 'vitest';
-import { maskNames } from '../src/attention_options.ts';
-import { outputNames } from '../src/outputs.ts';
+import { maskNames } from '../src/attention/options.ts';
+import { outputNames } from '../src/attention/outputs.ts';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random } from './random.ts';
 import { filled, product } from './random_case.ts';

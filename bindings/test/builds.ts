@@ -4,39 +4,39 @@
 import { readFile } from 'node:fs/promises';
 import { load, MultiheadError, type Multihead, type Simd } from 'multihead';
 import { expect } from 'vitest';
+import { everything } from '../src/api/multihead.ts';
+import { CoreObject } from '../src/runtime/core_object.ts';
+import { guardModule } from '../src/runtime/guard.ts';
+import type { RawModule } from '../src/runtime/raw.ts';
+import { makeDisposable } from '../src/runtime/symbol_dispose.ts';
+import { WasmTensor } from '../src/runtime/tensor.ts';
+import type { Uint32 } from '../src/types/wire.ts';
 
 export const builds: readonly Simd[] = ['simd128', 'relaxed'];
 
 /** Loads a new instance with its own memory. */
 export const loadBuild = (simd: Simd): Promise<Multihead> => load({ simd });
 
-type RawModule = import('../src/raw.ts').RawModule;
-type Uint32 = import('../src/arguments.ts').Uint32;
-
-/** Loads a new instance and its raw module, for tests that exhaust memory or make a call of the core fail. */
+/**
+ * Makes a new instance of the sources, and its raw module, for tests that exhaust memory or make a call of the core fail.
+ */
 export async function openBuild(
   simd: Simd,
   change: (raw: RawModule) => RawModule = (raw) => raw,
 ): Promise<{ mh: Multihead; raw: RawModule }> {
-  await load({ simd }); // defines Symbol.dispose
-  const dist = (name: string): string => new URL(`../dist/${name}`, import.meta.url).href;
-  const from = <M>(name: string): Promise<M> =>
-    import(/* @vite-ignore */ dist(name)) as Promise<M>;
-  const wasm = await readFile(new URL(dist(`multihead-${simd}.wasm`)));
+  makeDisposable(WasmTensor, CoreObject);
+  const wasm = await readFile(new URL(`../dist/multihead-${simd}.wasm`, import.meta.url));
   const module = await WebAssembly.compile(new Uint8Array(wasm));
-  const { default: factory } = await from<typeof import('../src/glue.js')>('glue.js');
-  const { readParameter } = await from<typeof import('../src/state_dict.ts')>('state_dict.js');
-  const raw = await factory({
+  const { createGlue, createApi, readParameter } = everything;
+  const raw = await createGlue({
     readParameter,
     instantiateWasm(imports, receive) {
       void WebAssembly.instantiate(module, imports).then((made) => receive(made, module));
       return {};
     },
   });
-  const { guardModule } = await from<typeof import('../src/guard.ts')>('guard.js');
-  const { createMultihead } = await from<typeof import('../src/multihead.ts')>('multihead.js');
   const backend = { simd, threads: 1, version: '', wasmBytes: 0, why: 'a test' } as const;
-  return { mh: createMultihead(guardModule(change(raw), () => {}), backend), raw };
+  return { mh: createApi(guardModule(change(raw), () => {}), backend), raw };
 }
 
 /** Loads a new instance, and counts the JavaScript calls that allocate in its WebAssembly memory. */
@@ -56,7 +56,7 @@ export async function openCountingBuild(simd: Simd): Promise<{ mh: Multihead; al
 }
 
 /** Imports a fresh copy of an entry point, which has not loaded anything yet, and returns its load(). */
-export async function freshLoad(name: string, entry = 'load_node.js'): Promise<typeof load> {
+export async function freshLoad(name: string, entry = 'index_node.js'): Promise<typeof load> {
   const { href } = new URL(`../dist/${entry}?${name}`, import.meta.url);
   const module = (await import(/* @vite-ignore */ href)) as typeof import('multihead');
   return module.load;

@@ -131,9 +131,11 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
     await bundle.close();
     const [{ code, moduleIds }] = output;
     const names = moduleIds.map((path) => path.slice(path.lastIndexOf('/') + 1));
-    expect(names).toContain('kv_cache.js');
-    const others = /^(glue|inline_wasm|multi_head_attention|read_safetensors|trainer|transformer)\.js$/;
-    expect(names.filter((name) => others.test(name))).toEqual([]);
+    expect(names.sort()).toEqual(['core.js', 'core_glue.js', 'features.js', 'shared.js']);
+    const maps = await Promise.all(names.map((name) => readFile(new URL(`../dist/${name}.map`, import.meta.url), 'utf8')));
+    const sources = maps.flatMap((map) => (JSON.parse(map) as { sources: string[] }).sources.map((path) => path.replace(/^.*\/src\//, '')));
+    expect(sources).toContain('cache/kv_cache.ts');
+    expect(sources.filter((path) => /^(modules|training|safetensors|pool)\//.test(path))).toEqual([]);
     const size = (bytes: string | Uint8Array) => gzipSync(bytes, { level: 9 }).length;
     expect(size(code) + size(await readFile(wasm(`core-${simd}`)))).toBeLessThan(95_000); // 89 kB with Emscripten 3.1.69
   });

@@ -8,7 +8,7 @@ import { builds, errorOf, expectWorks, openBuild } from './builds.ts';
 
 vi.spyOn(console, 'warn').mockImplementation(() => {});
 
-type Uint32 = import('../src/arguments.ts').Uint32;
+type Uint32 = import('../src/types/wire.ts').Uint32;
 
 interface Taken {
   readonly address: Uint32;

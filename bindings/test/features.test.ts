@@ -1,7 +1,7 @@
 import * as core from 'multihead/core';
 import * as all from 'multihead';
 import { afterEach, describe, expect, it, vi } from 'vitest';
-import { chooseSimd, preferredBuild, relaxedProbe, simd128Probe } from '../src/features.ts';
+import { chooseSimd, preferredBuild, relaxedProbe, simd128Probe } from '../src/load/features.ts';
 import { expectWorks, freshLoad } from './builds.ts';
 
 const { load } = all;

@@ -1,6 +1,6 @@
 import type { HalfDType } from 'multihead';
 import { describe, expect, it } from 'vitest';
-import { halfToFloats, roundToHalf } from '../src/half.ts';
+import { halfToFloats, roundToHalf } from '../src/runtime/half.ts';
 import { decode, encode, round } from './half_reference.ts';
 import { random, runSeed } from './random.ts';
 

@@ -7,6 +7,8 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { load, type LoadOptions } from 'multihead';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { everything } from '../src/api/multihead.ts';
+import { createLoader } from '../src/load/loader.ts';
 import { expectWorks, freshLoad } from './builds.ts';
 
 const wasmUrl = new URL('../dist/multihead-simd128.wasm', import.meta.url);
@@ -224,7 +226,7 @@ describe('load', () => {
   });
 
   it('has an entry point for browsers, with the same files', async () => {
-    const fresh = await freshLoad('for-browsers', 'load.js');
+    const fresh = await freshLoad('for-browsers', 'index.js');
     expect((await fresh()).backend).toEqual((await load()).backend);
     expectWorks(await fresh({ simd }));
   });
@@ -239,13 +241,6 @@ describe('load', () => {
   });
 
   it('says what to do if a bundler has left out the files', async () => {
-    const dist = (name: string): string => new URL(`../dist/${name}`, import.meta.url).href;
-    const { createLoader } = (await import(
-      /* @vite-ignore */ dist('loader.js')
-    )) as typeof import('../src/loader.ts');
-    const { everything } = (await import(
-      /* @vite-ignore */ dist('everything.js')
-    )) as typeof import('../src/everything.ts');
     const file = () => `${origin}/none.wasm`;
     const without = createLoader(
       () => ({ relaxed: file, simd128: file, advice: 'Do this' }),

@@ -1,6 +1,6 @@
 import type { Multihead } from 'multihead';
 import { beforeEach, describe, expect, it, vi } from 'vitest';
-import type { Uint32 } from '../src/arguments.ts';
+import type { Uint32 } from '../src/types/wire.ts';
 import { builds, expectRefused, expectWorks, loadBuild, openBuild } from './builds.ts';
 
 // These tests leave tensors to the garbage collector, which garbage.test.ts covers.

@@ -3,7 +3,8 @@
 import { load, type Multihead } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { errorOf, rejectionOf } from './builds.ts';
+import { packArguments } from '../src/pool/arguments.ts';
+import { errorOf, openBuild, rejectionOf } from './builds.ts';
 import { sameOfBoth, sameResults } from './pool_results.ts';
 import { random } from './random.ts';
 import { filled } from './random_case.ts';
@@ -148,9 +149,8 @@ test('a capture of all heads lists none of them', async () => {
 });
 
 test('what stands several times among the arguments is copied once', async () => {
-  const { packArguments } = (await import(new URL('../dist/pool_arguments.js', import.meta.url).href)) as typeof import('../src/pool_arguments.ts');
   const [data, bytes, shape] = [new Float32Array(4), new ArrayBuffer(8), [2, 2]];
-  const tensor = mh.tensor(shape, data);
+  const tensor = (await openBuild('simd128')).mh.tensor(shape, data);
   const { args, transfer } = packArguments([{ data, shape }, { data, shape }, [tensor, tensor, bytes, bytes]]);
   expect(transfer.length).toBe(2);
   const [first, second, third] = args.map((each) => ('value' in each ? each.value : undefined)) as { data: unknown }[];
@@ -163,8 +163,7 @@ test('what stands several times among the arguments is copied once', async () =>
 });
 
 test('a DataView takes along its own bytes, not all that its buffer holds', async () => {
-  const { packArguments } = (await import(new URL('../dist/pool_arguments.js', import.meta.url).href)) as typeof import('../src/pool_arguments.ts');
-  const tensor = mh.tensor([4]);
+  const tensor = (await openBuild('simd128')).mh.tensor([4]);
   const { buffer, byteOffset } = tensor.data;
   new Uint8Array(buffer, byteOffset, 16).set([1, 2, 3, 4, 5, 6, 7, 8]);
   const { args } = packArguments([new DataView(buffer, byteOffset + 2, 5)]);

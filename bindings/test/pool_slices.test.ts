@@ -1,7 +1,7 @@
 // Slices along the leading axes of tensors, which a pool sends to its workers.
 
 import { expect, test } from 'vitest';
-import { sliceOf, swapped, writeSlice } from '../src/pool_slices.ts';
+import { sliceOf, swapped, writeSlice } from '../src/pool/slices.ts';
 
 const numbers = (...shape: number[]) => ({
   data: Float32Array.from({ length: shape.reduce((product, extent) => product * extent, 1) }, (_, index) => index),

@@ -2,7 +2,7 @@
 
 import { MultiheadError, readSafetensors, writeSafetensors, type SafetensorsSource } from 'multihead';
 import { describe, expect, it } from 'vitest';
-import { printable, quoted } from '../src/printable.ts';
+import { printable, quoted } from '../src/runtime/text.ts';
 import { builds, errorOf, loadBuild } from './builds.ts';
 
 /** Starts with a line feed and U+202E, which writes from right to left. */

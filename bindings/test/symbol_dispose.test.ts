@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { polyfillSymbolDispose } from '../src/symbol_dispose.ts';
+import { polyfillSymbolDispose } from '../src/runtime/symbol_dispose.ts';
 
 describe('polyfillSymbolDispose', () => {
   it('keeps an existing symbol', () => {

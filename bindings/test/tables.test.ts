@@ -18,9 +18,9 @@ function tablesWith(...lines: string[]): { status: number | null; errors: string
   const folder = mkdtempSync(join(tmpdir(), 'tables-'));
   folders.push(folder);
   const bindings = join(folder, 'bindings');
-  mkdirSync(join(bindings, 'src'), { recursive: true });
+  mkdirSync(bindings, { recursive: true });
   symlinkSync(join(root, 'src'), join(folder, 'src'));
-  for (const name of ['tables.mjs', 'arguments.h', 'results.h', 'attention.cc', 'call.cc', 'call.h']) {
+  for (const name of ['tables.mjs', 'package.json', 'arguments.h', 'results.h', 'attention.cc', 'call.cc', 'call.h']) {
     cpSync(join(root, 'bindings', name), join(bindings, name));
   }
   const first = 'WIRE_CORE_FUNCTION(argumentBlock,';
@@ -28,7 +28,7 @@ function tablesWith(...lines: string[]): { status: number | null; errors: string
   expect(wire).toContain(first);
   writeFileSync(join(bindings, 'wire.inc'), wire.replace(first, [...lines, first].join('\n')));
   const { status, stderr } = spawnSync(process.execPath, [join(bindings, 'tables.mjs')], { encoding: 'utf8' });
-  return { status, errors: stderr, wire: () => readFileSync(join(bindings, 'src', 'wire.ts'), 'utf8') };
+  return { status, errors: stderr, wire: () => readFileSync(join(bindings, 'src', 'generated', 'wire.ts'), 'utf8') };
 }
 
 it('writes functions of up to three parameters with their types', () => {

@@ -95,7 +95,7 @@ export function fingerprint(paths) {
     if (!entry.isDirectory()) return hash.update(`${relative(ROOT, path)}\0`).update(readFileSync(path));
     for (const name of readdirSync(path).sort()) {
       // Skip files of CMake next to the modules, and files that the package's build generates.
-      if (!['CMakeFiles', 'cmake_install.cmake', 'node_modules', 'module_tables.ts', 'tables.ts', 'wire.ts'].includes(name)) add(join(path, name));
+      if (!['CMakeFiles', 'cmake_install.cmake', 'node_modules', 'generated'].includes(name)) add(join(path, name));
     }
   };
   for (const path of paths) add(join(ROOT, path));

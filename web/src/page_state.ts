@@ -1,6 +1,6 @@
 // The visitor's choices, and their form in the address: #text=…&heads=previous.first&causal=1&step=…&head=…
 
-import { quoted } from '../../bindings/src/printable.js';
+import { quoted } from '../../bindings/src/runtime/text.js';
 import { divisors, maxEdits, maxWindow, temperatureRange, unbent } from './bend.js';
 import {
   flag,

@@ -1,6 +1,6 @@
 // Limits on the size of a model's files and on its number of heads; names of files.
 
-import { printable } from '../../../bindings/src/printable.js';
+import { printable } from '../../../bindings/src/runtime/text.js';
 
 /** Numbers of heads that a visitor can choose for a model. */
 export const modelHeads: readonly number[] = Array.from({ length: 64 }, (_, i) => i + 1);

@@ -1,7 +1,7 @@
 // From text to token ids for a model that the visitor brought: byte-pair encoding with GPT-2's vocab.json and
 // merges.txt (Sennrich et al. 2016; Radford et al. 2019), or a number for each different word.
 
-import { quoted } from '../../../bindings/src/printable.js';
+import { quoted } from '../../../bindings/src/runtime/text.js';
 import { identityOf, tokenize } from '../tokens.js';
 import { mergePairs } from './merge_pairs.js';
 

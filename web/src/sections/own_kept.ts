@@ -1,7 +1,7 @@
 // Whether the visitor's own model is still there after a reload: what the address remembers of it, and the button that
 // keeps its files in this browser or forgets them.
 
-import { quoted } from '../../../bindings/src/printable.js';
+import { quoted } from '../../../bindings/src/runtime/text.js';
 import type { App } from '../app.js';
 import { forget, keep, keptFiles } from '../model/kept.js';
 import { formatBytes, nameInAddress, shownName } from '../model/limits.js';

@@ -1,0 +1,152 @@
+// Code shared by attentionBackward(), attentionVarlenBackward() and prepareBackward().
+
+import type * as wire from '../generated/wire.js';
+import type { Operand } from '../types/wire.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { bytesPerElement, type Heap } from '../runtime/memory.js';
+import { noSpan, type Operands } from '../runtime/operands.js';
+import { checkFlag, checkNames, checkOptions } from '../runtime/options.js';
+import { coreOf, describe, floatDTypes } from '../runtime/tensor.js';
+import type {
+  AttentionBackwardInputs,
+  AttentionBackwardOptions,
+  AttentionGradients,
+  GradientName,
+  Shape,
+} from '../types/index.js';
+import type { CallExtents } from './options.js';
+
+/** Names of the inputs, plus the other results of attention(), which are ignored. */
+export const inputNames = [
+  ...(['q', 'k', 'v', 'out', 'lse', 'dOut'] as const satisfies readonly (keyof AttentionBackwardInputs)[]),
+  ...['weights', 'dropoutMask', 'captures'],
+];
+const tensorNames = ['dQ', 'dK', 'dV', 'dBias'] as const;
+const vectorNames = ['dSinks', 'dQGain', 'dKGain'] as const;
+export type TensorName = (typeof tensorNames)[number];
+export type VectorName = (typeof vectorNames)[number];
+const gradientNames: readonly GradientName[] = [...tensorNames, ...vectorNames];
+/** Reads out, lse and dOut. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+export function readResults(
+  { out, lse, dOut }: AttentionBackwardInputs,
+  operands: Operands,
+  checkLse = true,
+): { results: wire.AttentionResults; dOut: Operand } {
+  checkFlag(checkLse, 'checkLse');
+  return {
+    results: { out: operands.input(out, floatDTypes, 'out'), lse: lseOf(lse, operands), checkLse },
+    dOut: operands.input(dOut, floatDTypes, 'dOut'),
+  };
+}
+
+function lseOf(lse: AttentionBackwardInputs['lse'] | undefined, operands: Operands): Operand<'f32'> {
+  if (lse !== undefined) return operands.input(lse, ['f32'], 'lse');
+  throw new MultiheadError('E_OPTION', {
+    argument: 'lse',
+    expected: "a tensor (attention() gives it for return: ['lse'])",
+    got: 'undefined',
+  });
+}
+
+/** The requested gradients, with addresses to write to. */
+export interface Gradients {
+  /** The result without the vectors, which are copied from temporary memory after the call of the core. */
+  readonly result: { -readonly [N in GradientName]?: AttentionGradients[N] };
+  readonly record: wire.AttentionGradients;
+  readonly vectors: readonly VectorName[];
+}
+
+/**
+ * Makes the gradient tensors. Register all inputs with `operands` before this call. Throws `E_OPTION`, `E_SHAPE`,
+ * `E_DISPOSED`, `E_MEMORY`.
+ */
+export function prepareGradients(
+  options: Pick<AttentionBackwardOptions, 'return' | 'out' | 'bias' | 'sinks' | 'qkNorm'>,
+  shapes: Readonly<Record<TensorName, Shape>>,
+  { heads, width }: Pick<CallExtents, 'heads' | 'width'>,
+  operands: Operands,
+): Gradients {
+  const wanted = wantedGradients(options);
+  const given = givenGradients(options.out, wanted);
+  const record = noGradients();
+  const result: Gradients['result'] = {};
+  for (const name of tensorNames) {
+    if (!wanted.includes(name)) continue;
+    const argument = given[name] === undefined ? name : `out.${name}`;
+    const tensor = operands.output(shapes[name], 'f32', argument, given[name]);
+    result[name] = tensor;
+    record[name] = coreOf(tensor);
+  }
+  return { result, record, vectors: giveVectors(record, wanted, { heads, width }, operands) };
+}
+
+export const noGradients = (): wire.AttentionGradients => ({
+  ...{ dQ: undefined, dK: undefined, dV: undefined, dBias: undefined },
+  ...{ dSinks: noSpan, dQGain: noSpan, dKGain: noSpan },
+});
+
+/** Allocates temporary memory for the requested vectors, and returns their names. Throws `E_MEMORY`. */
+export function giveVectors(
+  record: wire.AttentionGradients,
+  wanted: readonly GradientName[],
+  { heads, width }: Pick<CallExtents, 'heads' | 'width'>,
+  operands: Operands,
+): readonly VectorName[] {
+  const vectors = vectorNames.filter((name) => wanted.includes(name));
+  for (const name of vectors) {
+    const length = name === 'dSinks' ? heads : width;
+    const { address } = operands.temporary(length * bytesPerElement('f32'), name);
+    record[name] = { address, length };
+  }
+  return vectors;
+}
+
+/** Completes the result after the core has run: copies the vectors from temporary memory. */
+export function withVectors({ result, record, vectors }: Gradients, heap: Heap): Gradients['result'] {
+  for (const name of vectors) {
+    const { address, length } = record[name];
+    result[name] = heap.view('f32', address, length).slice();
+  }
+  return result;
+}
+
+export function wantedGradients({
+  return: stated,
+  bias,
+  sinks,
+  qkNorm,
+}: Pick<AttentionBackwardOptions, 'return' | 'bias' | 'sinks' | 'qkNorm'>): readonly GradientName[] {
+  if (stated !== undefined) return checkNames(stated, gradientNames, 'return');
+  const variables: Partial<Record<GradientName, unknown>> = {
+    dBias: bias,
+    dSinks: sinks,
+    dQGain: qkNorm?.qGain,
+    dKGain: qkNorm?.kGain,
+  };
+  return gradientNames.filter((name) => !(name in variables) || variables[name] !== undefined);
+}
+
+/** Reads the option `out`, which may name only requested gradients. Throws `E_OPTION`. */
+function givenGradients(
+  out: AttentionBackwardOptions['out'],
+  wanted: readonly GradientName[],
+): NonNullable<AttentionBackwardOptions['out']> {
+  if (out === undefined) return {};
+  if (coreOf(out) !== undefined) {
+    throw new MultiheadError('E_OPTION', {
+      argument: 'out',
+      expected: `an object with some of ${tensorNames.join(', ')}`,
+      got: describe(out),
+    });
+  }
+  checkOptions(out, tensorNames, 'out');
+  for (const name of tensorNames) {
+    if (out[name] === undefined || wanted.includes(name)) continue;
+    throw new MultiheadError('E_OPTION', {
+      argument: `out.${name}`,
+      expected: `only gradients that are returned: ${wanted.join(', ') || 'none'}`,
+      got: name,
+    });
+  }
+  return out;
+}

@@ -1,0 +1,37 @@
+// mh.linear: y = x·Wᵀ + bias. For the core, all axes of x but the last are one axis of rows.
+
+import * as wire from '../generated/wire.js';
+import type { Operand } from '../types/wire.js';
+import { call, checkRank, reshaped, type Runtime } from '../runtime/operands.js';
+import { readOptions } from '../runtime/options.js';
+import { elements } from '../runtime/shape.js';
+import { coreOf, type WasmTensor } from '../runtime/tensor.js';
+import type { LinearOptions, TensorLike } from '../types/index.js';
+
+export function linear(
+  runtime: Runtime,
+  x: TensorLike,
+  weight: TensorLike,
+  given: LinearOptions = {},
+): WasmTensor<'f32'> {
+  const options = readOptions(given, ['bias', 'out'], 'linear');
+
+  return call(runtime, (operands) => {
+    const input = operands.input(x, ['f32'], 'x');
+    const matrix = operands.input(weight, ['f32'], 'weight');
+    checkRank(matrix, '(out, in)', 'weight');
+    const bias = operands.optional(options.bias, ['f32'], 'bias');
+
+    const leading = input.shape.slice(0, -1);
+    const rows = elements(leading);
+    const [outWidth = 0] = matrix.shape;
+    const inputRows = reshaped(input, [rows, input.shape.at(-1) ?? 0], 'x');
+    const y = operands.output([...leading, outWidth], 'f32', 'out', options.out);
+
+    const { args, raw } = runtime;
+    const outRows = reshaped(coreOf(y) as Operand<'f32'>, [rows, outWidth], 'out');
+    wire.linear(args, inputRows, matrix, bias, outRows);
+    operands.run(() => raw.linear());
+    return y;
+  });
+}

@@ -1,0 +1,109 @@
+// The results of one call: a tensor for each requested output, and the core's record of them.
+
+import * as wire from '../generated/wire.js';
+import type { Operands, Runtime } from '../runtime/operands.js';
+import { checkChoice, checkNames } from '../runtime/options.js';
+import { coreOf, floatDTypes, isHalf } from '../runtime/tensor.js';
+import type { AttentionReturn, FloatDType, OutputOptions, Shape, Tensor } from '../types/index.js';
+import { captureRecords } from './capture.js';
+import type { CallExtents } from './options.js';
+
+/** The names in {@link OutputOptions}. */
+export const outputNames = [
+  'return',
+  'out',
+  'outDtype',
+  'capture',
+] as const satisfies readonly (keyof OutputOptions)[];
+
+export interface OutputShapes {
+  readonly out: Shape;
+  readonly lse: Shape;
+  /** (B, H_q, N_q, N_k): the shape of weights, of a dropout mask, and of a capture of all heads and rows. */
+  readonly scores: Shape;
+}
+
+export function outputShapes(
+  { batch, heads, queries, keys }: CallExtents,
+  valueDim: number,
+): OutputShapes {
+  return {
+    out: [batch, heads, queries, valueDim],
+    lse: [batch, heads, queries],
+    scores: [batch, heads, queries, keys],
+  };
+}
+
+interface Result {
+  out: Tensor<FloatDType>;
+  lse?: Tensor;
+  weights?: Tensor;
+  dropoutMask?: Tensor<'bool'>;
+  captures?: Tensor[];
+}
+
+export interface Outputs {
+  readonly result: Result;
+  readonly record: wire.AttentionOutputs;
+  readonly captures: readonly wire.ScoreCapture[];
+}
+
+/**
+ * Makes the output tensors. Register all inputs with `operands` before this call. Throws `E_OPTION`, `E_SHAPE`,
+ * `E_DISPOSED`, `E_MEMORY`.
+ */
+export function prepareOutputs(
+  options: OutputOptions,
+  returns: readonly AttentionReturn[],
+  shapes: OutputShapes,
+  operands: Operands,
+): Outputs {
+  const { return: names = [] } = options;
+  const wanted = checkNames(names, returns, 'return');
+  const out = operands.output(shapes.out, outDTypeOf(options), 'out', options.out);
+  const result: Result = { out };
+  const record: wire.AttentionOutputs = {
+    out: coreOf(out),
+    lse: undefined,
+    weights: undefined,
+    dropoutMask: undefined,
+  };
+  if (wanted.includes('lse')) {
+    const lse = operands.output(shapes.lse, 'f32', 'lse');
+    result.lse = lse;
+    record.lse = coreOf(lse);
+  }
+  if (wanted.includes('weights')) {
+    const weights = operands.output(shapes.scores, 'f32', 'weights');
+    result.weights = weights;
+    record.weights = coreOf(weights);
+  }
+  if (wanted.includes('dropoutMask')) {
+    const dropoutMask = operands.output(shapes.scores, 'bool', 'dropoutMask');
+    result.dropoutMask = dropoutMask;
+    record.dropoutMask = coreOf(dropoutMask);
+  }
+  if (options.capture === undefined) return { result, record, captures: [] };
+
+  const captures = captureRecords(options.capture, shapes.scores, operands);
+  result.captures = captures.tensors;
+  return { result, record, captures: captures.records };
+}
+
+/** Call this immediately before the call that takes the captures: nothing may fail in between. */
+export function pushCaptures(
+  { args, raw }: Runtime,
+  { captures }: Outputs,
+  operands: Operands,
+): void {
+  for (const capture of captures) {
+    wire.pushCapture(args, capture);
+    operands.run(() => raw.pushCapture());
+  }
+}
+
+function outDTypeOf({ out, outDtype }: OutputOptions): FloatDType {
+  if (outDtype !== undefined) return checkChoice(outDtype, floatDTypes, 'outDtype');
+  const dtype = coreOf(out)?.dtype;
+  return isHalf(dtype) ? dtype : 'f32';
+}

@@ -1,0 +1,115 @@
+// mh.attentionVarlen and its backward: packed sequences of different lengths.
+
+import * as wire from '../generated/wire.js';
+import { call, type Operands, type Runtime } from '../runtime/operands.js';
+import { checkOptions, readOptions } from '../runtime/options.js';
+import type {
+  AttentionBackwardInputs,
+  FloatDType,
+  FloatTensorLike,
+  VarlenBackwardOptions,
+  VarlenBackwardResult,
+  VarlenGradientName,
+  VarlenOptions,
+  VarlenResult,
+} from '../types/index.js';
+import { readInputs } from './attention.js';
+import { inputNames, prepareGradients, readResults, withVectors } from './gradients.js';
+import { attentionOptions, rotationNames, sharedNames } from './options.js';
+import { prepareOutputs } from './outputs.js';
+
+const packedNames = [...(['cuQ', 'cuK'] as const), ...sharedNames, ...(['qkNorm', 'rope'] as const)] as const;
+export const varlenNames = [
+  ...packedNames,
+  ...(['return', 'out', 'outDtype'] as const),
+] as const satisfies readonly (keyof VarlenOptions)[];
+export const varlenBackwardNames = [
+  ...packedNames,
+  ...(['return', 'out', 'checkLse'] as const),
+] as const satisfies readonly (keyof VarlenBackwardOptions)[];
+
+const axes = { q: '(T_q, H_q, d_k)', k: '(T_k, H_kv, d_k)', v: '(T_k, H_kv, d_v)' };
+const perSequence = 'packed sequences have no batch axis: call attention() for each sequence';
+export const elsewhere = {
+  mask: perSequence,
+  bias: perSequence,
+  capture: perSequence,
+  kvLengths: 'the lengths are those of cuK',
+};
+
+export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType>(
+  runtime: Runtime,
+  q: FloatTensorLike,
+  k: FloatTensorLike,
+  v: FloatTensorLike,
+  given: VarlenOptions<R, O>,
+): VarlenResult<R, O> {
+  const options = readOptions(given, varlenNames, 'attentionVarlen', elsewhere);
+  checkRope(options);
+
+  return call(runtime, (operands) => {
+    const { query, key, value, cuQ, cuK, masking, extents } = readPacked(operands, { q, k, v }, options);
+    const { queries, heads } = extents;
+    const [, , valueDim = 0] = value.shape;
+
+    const shapes = {
+      out: [queries, heads, valueDim],
+      lse: [heads, queries],
+      scores: [],
+    };
+    const outputs = prepareOutputs(options, ['lse'], shapes, operands);
+    const { args, raw } = runtime;
+    wire.attentionVarlen(args, query, key, value, cuQ, cuK, masking, outputs.record);
+    operands.run(() => raw.attentionVarlen());
+    return outputs.result as VarlenResult<R, O>;
+  });
+}
+
+/** The backward of attentionVarlen(). */
+export function attentionVarlenBackward<const R extends readonly VarlenGradientName[] | undefined>(
+  runtime: Runtime,
+  givenInputs: AttentionBackwardInputs,
+  given: VarlenBackwardOptions<R>,
+): VarlenBackwardResult<R> {
+  const inputs = readOptions(givenInputs, inputNames, 'inputs');
+  const options = readOptions(given, varlenBackwardNames, 'attentionVarlenBackward', elsewhere);
+  checkRope(options);
+
+  return call(runtime, (operands) => {
+    const packed = readPacked(operands, inputs, options);
+    const { query, key, value, cuQ, cuK, masking, extents } = packed;
+    const { results, dOut } = readResults(inputs, operands, options.checkLse);
+
+    // There is no bias, so the core rejects dBias, and any shape will do here.
+    const shapes = { dQ: query.shape, dK: key.shape, dV: value.shape, dBias: [1] };
+    const gradients = prepareGradients(options, shapes, extents, operands);
+    const { args, raw, heap } = runtime;
+    const { record } = gradients;
+    wire.attentionVarlenBackward(args, query, key, value, cuQ, cuK, masking, results, dOut, record);
+    operands.run(() => raw.attentionVarlenBackward());
+    return withVectors(gradients, heap) as VarlenBackwardResult<R>;
+  });
+}
+
+/** Throws `E_OPTION`. */
+export function checkRope({ rope }: Pick<VarlenOptions, 'rope'>): void {
+  if (rope === undefined) return;
+  const positions = 'positions start at 0 in each sequence: rotate() before the call for others';
+  checkOptions(rope, rotationNames, 'rope', { qPositions: positions, kPositions: positions });
+}
+
+/** Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+function readPacked(
+  operands: Operands,
+  { q, k, v }: Pick<AttentionBackwardInputs, 'q' | 'k' | 'v'>,
+  options: Omit<VarlenOptions, 'return' | 'out' | 'outDtype'>,
+) {
+  const { query, key, value } = readInputs(operands, q, k, v, axes);
+  const cuQ = operands.span(options.cuQ, 'i32', 'cuQ');
+  const cuK = operands.span(options.cuK, 'i32', 'cuK');
+  const [queries = 0, heads = 0, width = 0] = query.shape;
+  const [keys = 0] = value.shape;
+  const extents = { batch: 0, heads, queries, keys, width };
+  const masking = attentionOptions(options, operands, extents);
+  return { query, key, value, cuQ, cuK, masking, extents };
+}

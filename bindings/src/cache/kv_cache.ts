@@ -1,0 +1,144 @@
+// mh.createCache: a cache of keys and values in the core.
+
+import { attentionReturns } from '../attention/attention.js';
+import { attentionOptions, sharedNames } from '../attention/options.js';
+import { outputNames, outputShapes, prepareOutputs, pushCaptures } from '../attention/outputs.js';
+import * as wire from '../generated/wire.js';
+import type { Count } from '../types/wire.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { call, checkRank, type Runtime } from '../runtime/operands.js';
+import { checkCount, readOptions } from '../runtime/options.js';
+import { floatDTypes } from '../runtime/tensor.js';
+import type {
+  AttentionResult,
+  AttentionReturn,
+  CacheAttendOptions,
+  Capture,
+  FloatDType,
+  FloatTensorLike,
+  KVCache,
+  KVCacheConfig,
+} from '../types/index.js';
+import { checkStorage, CoreCache, storageNames } from './core_cache.js';
+
+const configNames = [
+  ...(['numKvHeads', 'headDim', 'valueDim'] as const),
+  ...storageNames,
+] as const satisfies readonly (keyof KVCacheConfig)[];
+
+const attendNames = [
+  ...sharedNames,
+  'mask',
+  'bias',
+  ...outputNames,
+] as const satisfies readonly (keyof CacheAttendOptions)[];
+const before = 'do it to keys before append(), and to queries before attend()';
+const elsewhere = {
+  kvLengths: 'the cache knows its lengths',
+  qkNorm: before,
+  rope: `${before}, with rotate()`,
+};
+
+export class WasmKVCache extends CoreCache implements KVCache {
+  readonly numKvHeads: number;
+  readonly headDim: number;
+  readonly valueDim: number;
+
+  constructor(runtime: Runtime, given: KVCacheConfig) {
+    const config = readOptions(given, configNames, 'createCache');
+    const storage = checkStorage(config);
+    const numKvHeads = checkCount(config.numKvHeads, 'numKvHeads');
+    const headDim = checkCount(config.headDim, 'headDim');
+    const valueDim = config.valueDim === undefined ? headDim : checkCount(config.valueDim, 'valueDim');
+    const { raw } = runtime;
+    super(runtime, storage, { numKvHeads, headDim, valueDim }, {
+      create: () => raw.cacheCreate(),
+      bytes: (cache) => raw.cacheBytes(cache),
+      release: (cache) => raw.cacheRelease(cache),
+      what: (bytes) => `a cache of ${bytes} bytes`,
+    });
+    this.numKvHeads = numKvHeads;
+    this.headDim = headDim;
+    this.valueDim = valueDim;
+    Object.freeze(this);
+  }
+
+  append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array): void {
+    this.assertLive();
+    call(this.runtime, (operands) => {
+      const key = operands.input(k, floatDTypes, 'k');
+      const value = operands.input(v, floatDTypes, 'v');
+      checkRank(key, '(B, H_kv, n, d_k)', 'k');
+      checkRank(value, '(B, H_kv, n, d_v)', 'v');
+      const span = operands.optionalSpan(counts, 'i32', 'counts', this.batch);
+      const { args, raw } = this.runtime;
+      wire.cacheAppend(args, key, value, span);
+      operands.run(() => raw.cacheAppend(this.handle));
+    });
+  }
+
+  attend<
+    const R extends readonly AttentionReturn[] = [],
+    const O extends FloatDType = 'f32',
+    const C extends readonly Capture[] = [],
+  >(q: FloatTensorLike, given: CacheAttendOptions<R, O, C> = {}): AttentionResult<R, O, C> {
+    this.assertLive();
+    const options = readOptions(given, attendNames, 'attend', elsewhere);
+    return call(this.runtime, (operands) => {
+      const query = operands.input(q, floatDTypes, 'q');
+      checkRank(query, '(B, H_q, N_q, d_k)', 'q');
+      const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
+      const keys = this.#longest();
+      const extents = { batch, heads, queries, keys, width };
+      const masking = attentionOptions(options, operands, extents);
+
+      const shapes = outputShapes(extents, this.valueDim);
+      const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
+      pushCaptures(this.runtime, outputs, operands);
+      const { args, raw } = this.runtime;
+      wire.cacheAttend(args, query, masking, outputs.record);
+      operands.run(() => raw.cacheAttend(this.handle));
+      return outputs.result as AttentionResult<R, O, C>;
+    });
+  }
+
+  truncate(batch: number, length: number): void {
+    this.assertLive();
+    const entry = checkCount(batch, 'batch', 0);
+    const rest = checkCount(length, 'length', 0);
+    call(this.runtime, (operands) => {
+      operands.run(() => this.runtime.raw.cacheTruncate(this.handle, entry, rest));
+    });
+  }
+
+  clear(): void {
+    this.runtime.raw.cacheClear(this.handle);
+  }
+
+  length(batch = 0): number {
+    return this.runtime.raw.cacheLength(this.handle, this.#entry(batch));
+  }
+
+  firstKept(batch = 0): number {
+    return this.runtime.raw.cacheFirstKept(this.handle, this.#entry(batch));
+  }
+
+  #longest(): number {
+    let longest = 0;
+    for (let entry = 0; entry < this.batch; entry += 1) {
+      longest = Math.max(longest, this.length(entry));
+    }
+    return longest;
+  }
+
+  /** An entry of the batch. Throws `E_OPTION` if it does not exist. */
+  #entry(batch: unknown): Count {
+    const entry = checkCount(batch, 'batch', 0);
+    if (entry < this.batch) return entry;
+    throw new MultiheadError('E_OPTION', {
+      argument: 'batch',
+      expected: `an entry from 0 to ${this.batch - 1}`,
+      got: String(entry),
+    });
+  }
+}

@@ -1,0 +1,151 @@
+// load(): chooses the build, compiles and instantiates it. Calls without options share one instance.
+
+import { version, wireVersion } from '../generated/tables.js';
+import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
+import { CoreObject } from '../runtime/core_object.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { type GuardedModule, guardModule } from '../runtime/guard.js';
+import { readFlat } from '../runtime/options.js';
+import type { CreateGlue, ModuleOverrides, RawModule } from '../runtime/raw.js';
+import { makeDisposable } from '../runtime/symbol_dispose.js';
+import { describe, WasmTensor } from '../runtime/tensor.js';
+import { quoted, utf8Decoder } from '../runtime/text.js';
+import type { Backend, LoadOptions, Simd } from '../types/index.js';
+import { chooseSimd } from './features.js';
+import { type CompiledWasm, compileWasm, loadError, readFiles, type WasmFiles } from './source.js';
+
+type Exchange = NonNullable<ModuleOverrides['exchange']>;
+type ReadParameter = NonNullable<ModuleOverrides['readParameter']>;
+
+/** Connects the core to other members of a team; `link` is set during calls of a team. */
+export interface TeamSocket {
+  link: { readonly exchange: Exchange } | undefined;
+}
+
+/** The compiled module and the socket of each instance, for multihead/pool. */
+export const moduleOf = new WeakMap<object, WebAssembly.Module>();
+export const socketOf = new WeakMap<object, TeamSocket>();
+
+/** The backend without `target`, which only the core knows. */
+export type LoadedBackend = Omit<Backend, 'target'>;
+
+/** The part of the package that an entry point loads: everything, or a part with its own WebAssembly builds. */
+export interface Contents<Api extends object> {
+  /** Name of the part in the builds. */
+  readonly part?: 'core';
+  readonly createGlue: CreateGlue;
+  readonly createApi: (raw: GuardedModule, backend: LoadedBackend) => Api;
+  /** Called by the core while a module loads its parameters. */
+  readonly readParameter?: ReadParameter;
+}
+
+/**
+ * Makes the load() of one entry point. Nothing runs before its first call.
+ *
+ * @param findFiles returns the .wasm files that load() uses if its caller gives none
+ */
+export function createLoader<Api extends object>(
+  findFiles: () => WasmFiles | Promise<WasmFiles>,
+  contents: Contents<Api>,
+): (options?: LoadOptions) => Promise<Api> {
+  /** The instance that calls without options share; undefined after a failed load and after E_FATAL. */
+  let shared: Promise<Api> | undefined;
+
+  function loadShared(): Promise<Api> {
+    const forget = (): void => {
+      if (shared === loading) shared = undefined;
+    };
+    const loading: Promise<Api> = instantiate(contents, findFiles, 'auto', undefined, forget);
+    loading.catch(forget);
+    return loading;
+  }
+
+  return async function load(given: LoadOptions = {}): Promise<Api> {
+    const options = readFlat(given, ['wasm', 'simd', 'signal'], 'load');
+    const { wasm, simd = 'auto', signal } = options;
+    checkSignal(signal);
+    if (simd !== 'auto' && simd !== 'relaxed' && simd !== 'simd128') {
+      throw new MultiheadError('E_OPTION', {
+        argument: 'simd',
+        expected: '"auto", "relaxed" or "simd128"',
+        got: describe(simd),
+      });
+    }
+    const own = wasm === undefined ? undefined : readFiles(wasm);
+    if (signal?.aborted) throw abortedError(signal, 'load');
+    if (own !== undefined || simd !== 'auto') {
+      const find = own === undefined ? findFiles : () => own;
+      return abortable(instantiate(contents, find, simd, signal), signal, 'load');
+    }
+    shared ??= loadShared();
+    return abortable(shared, signal, 'load');
+  };
+}
+
+async function instantiate<Api extends object>(
+  { part, createGlue, createApi, readParameter }: Contents<Api>,
+  findFiles: () => WasmFiles | Promise<WasmFiles>,
+  wanted: Simd | 'auto',
+  signal: AbortSignal | undefined,
+  onDeath = (): void => {},
+): Promise<Api> {
+  const files = await findFiles();
+  const { simd, why } = chooseSimd(wanted, files.relaxed !== undefined);
+  const find = files[simd] ?? files.simd128;
+  const argument = files.perBuild === true ? `wasm.${simd}` : 'wasm';
+  const wasm = await compileWasm(await find(), { argument, advice: files.advice }, signal);
+  checkIdentity(part === undefined ? simd : `${part}-${simd}`, wasm);
+  const socket: TeamSocket = { link: undefined };
+  const raw = await createRaw(createGlue, wasm, { exchange: (...args) => socket.link?.exchange(...args) ?? 0, readParameter });
+  makeDisposable(WasmTensor, CoreObject);
+  const multihead = createApi(guardModule(raw, onDeath), {
+    simd,
+    threads: 1,
+    version,
+    wasmBytes: wasm.bytes,
+    why,
+  });
+  moduleOf.set(multihead, wasm.module);
+  socketOf.set(multihead, socket);
+  return multihead;
+}
+
+/**
+ * Throws `E_LOAD` unless the module's custom section "multihead", which embind.cpp writes, names this version, wire
+ * version and build. This check prevents running code of a wrong module.
+ */
+function checkIdentity(build: string, wasm: CompiledWasm): void {
+  const wanted = `${version} wire ${wireVersion} ${build}`;
+  const [section] = WebAssembly.Module.customSections(wasm.module, 'multihead');
+  const found = section === undefined ? undefined : utf8Decoder().decode(section);
+  if (found === wanted) return;
+  const got = found === undefined ? 'it does not say that it is multihead' : `it is ${quoted(found)}`;
+  throw loadError(wasm, `it is not multihead ${version}'s module for this build (${got})`);
+}
+
+async function createRaw(
+  create: Contents<object>['createGlue'],
+  wasm: CompiledWasm,
+  callbacks: Pick<ModuleOverrides, 'exchange' | 'readParameter'>,
+): Promise<RawModule> {
+  try {
+    const raw = await new Promise<RawModule>((resolve, reject) => {
+      // The glue does not report a failed instantiation, so its errors are caught here.
+      const instantiateWasm: ModuleOverrides['instantiateWasm'] = (imports, receive) => {
+        WebAssembly.instantiate(wasm.module, imports)
+          .then((instance) => receive(instance, wasm.module))
+          .catch(reject);
+        return {};
+      };
+      create({ instantiateWasm, ...callbacks }).then(resolve, reject);
+    });
+    return raw;
+  } catch (error) {
+    const what = error instanceof Error ? error.message : String(error);
+    throw loadError(
+      wasm,
+      `it is not multihead ${version}'s module for this build (${what})`,
+      error,
+    );
+  }
+}

@@ -1,0 +1,157 @@
+// Base class of modules, blocks and transformers: a handle to a module in the core, and its parameters.
+
+import { WasmModuleCache } from '../cache/module_cache.js';
+import type { ParameterNames } from '../generated/tables.js';
+import type { Int32 } from '../types/wire.js';
+import { CoreObject, type ObjectName } from '../runtime/core_object.js';
+import { MultiheadError } from '../runtime/errors.js';
+import type { Heap } from '../runtime/memory.js';
+import { bytesPerElement } from '../runtime/memory.js';
+import { call, type Operands, type Runtime } from '../runtime/operands.js';
+import type { ModuleCacheConfig, PlainTensor } from '../types/index.js';
+import { loadStateDict, takeStateDict } from './state_dict.js';
+
+/** Functions of the core for modules of one kind. */
+export interface ModuleDoor extends ObjectName {
+  /** Reads the configuration from the block. Returns a handle above 0, or a negated CallStatus. */
+  create(): Int32;
+  release(handle: Int32): void;
+  /** Reads the pushed parameters: in a team only the member's share, unless `whole` is 1. Returns a CallStatus. */
+  load(handle: Int32, names: ParameterNames, whole: 0 | 1): Int32;
+  /** Number of parameter elements that this instance stores. */
+  parameters(handle: Int32): number;
+  /**
+   * Lists the parameters. With `sharesAlone` 1, lists nothing if this instance stores all of them. Returns a
+   * CallStatus.
+   */
+  state(handle: Int32, sharesAlone: 0 | 1): Int32;
+  /** Like create(), for a cache. */
+  createCache(handle: Int32): Int32;
+  /** Other ways to set the parameters besides loadStateDict(), for error messages. */
+  readonly filling?: string;
+}
+
+export abstract class CoreModule extends CoreObject {
+  readonly #door: ModuleDoor;
+  /**
+   * Shared with the cleanup record that the finalizer gets. That record must not reference the module, or the module
+   * would never be collected.
+   */
+  readonly #memory: { parameters?: SharedParameters };
+  /** Naming scheme with which the parameters were loaded. */
+  #names: ParameterNames = 0;
+
+  /** Calls `write` to write the configuration into the block, and creates the module. */
+  constructor(runtime: Runtime, write: (operands: Operands) => void, door: ModuleDoor) {
+    const handle = call(runtime, (operands) => {
+      write(operands);
+      return operands.make(() => door.create());
+    });
+    const memory: { parameters?: SharedParameters } = {};
+    super(runtime, handle, door, {
+      what: () => `${door.noun} of ${memory.parameters?.bytes ?? 0} bytes`,
+      free() {
+        door.release(handle);
+        memory.parameters?.leave();
+      },
+    });
+    this.#door = door;
+    this.#memory = memory;
+  }
+
+  stateDict(): Record<string, PlainTensor> {
+    this.ready();
+    return this.#state(0);
+  }
+
+  /**
+   * Gives this instance all parameters, which gradients need. In a team, a member stores only its share until then.
+   * Throws `E_OPTION`, `E_MEMORY`.
+   */
+  takeAll(): void {
+    this.ready();
+    const all = this.#state(1);
+    if (Object.keys(all).length > 0) this.load(all, this.#names, 1);
+  }
+
+  #state(sharesAlone: 0 | 1): Record<string, PlainTensor> {
+    return call(this.runtime, (operands) => {
+      operands.run(() => this.#door.state(this.handle, sharesAlone));
+      return takeStateDict(this.runtime);
+    });
+  }
+
+  createCache(config: ModuleCacheConfig): WasmModuleCache {
+    const { runtime } = this;
+    this.assertLive();
+    const make = (): Int32 => this.#door.createCache(this.handle);
+    return runtime.scopes.track(new WasmModuleCache(runtime, make, config));
+  }
+
+  /** Throws `E_DISPOSED`, or `E_OPTION` if it has no parameters yet. */
+  get parameters(): SharedParameters {
+    this.assertLive();
+    const { parameters } = this.#memory;
+    if (parameters !== undefined) return parameters;
+    const { argument, noun, filling = 'loadStateDict()' } = this.#door;
+    throw new MultiheadError('E_OPTION', {
+      argument,
+      expected: `${noun} with parameters: call ${filling} first`,
+      got: 'one without',
+    });
+  }
+
+  /** Throws `E_DISPOSED`, or `E_OPTION` if it has no parameters yet. */
+  protected ready(): void {
+    void this.parameters;
+  }
+
+  /** `names` is the naming scheme; attention modules ignore it. */
+  protected load(dict: unknown, names: ParameterNames = 0, whole: 0 | 1 = 0): void {
+    const { runtime } = this;
+    this.assertLive();
+    call(runtime, (operands) => {
+      loadStateDict(runtime, dict, operands, () => this.#door.load(this.handle, names, whole));
+      this.replaced(names);
+    });
+  }
+
+  /** Call this after the core replaced the parameters: updates the naming scheme and the memory count. */
+  protected replaced(names: ParameterNames): void {
+    const { heap } = this.runtime;
+    this.#names = names;
+    this.#memory.parameters?.leave();
+    const bytes = this.#door.parameters(this.handle) * bytesPerElement('f32');
+    this.#memory.parameters = new SharedParameters(heap, bytes).join();
+  }
+
+  /** Uses the parameters of another object, for example of an experiment. */
+  protected share(parameters: SharedParameters): void {
+    this.assertLive();
+    this.#memory.parameters = parameters.join();
+  }
+}
+
+/** The memory of a model's parameters. Trainers share it, and it lives until the last of them is disposed. */
+export class SharedParameters {
+  readonly bytes: number;
+  readonly #heap: Heap;
+  #users = 0;
+
+  constructor(heap: Heap, bytes: number) {
+    this.#heap = heap;
+    this.bytes = bytes;
+  }
+
+  /** Adds a user. Only the first user counts the bytes. */
+  join(): this {
+    if (this.#users === 0) this.#heap.count(this.bytes);
+    this.#users += 1;
+    return this;
+  }
+
+  leave(): void {
+    this.#users -= 1;
+    if (this.#users === 0) this.#heap.count(-this.bytes);
+  }
+}

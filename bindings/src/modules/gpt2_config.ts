@@ -1,0 +1,53 @@
+// gpt2Config(): the configuration of a GPT-2 model, from its parameters.
+
+import { MultiheadError } from '../runtime/errors.js';
+import { checkCount, copyOf } from '../runtime/options.js';
+import { checkShape, coreOf, describe } from '../runtime/tensor.js';
+import type { StateDict, TransformerConfig } from '../types/index.js';
+
+const missing = (tensor: unknown): string => (tensor === undefined ? 'none' : describe(tensor));
+
+/**
+ * Derives the configuration of a GPT-2 model from the shapes of its parameters and `numHeads`, for
+ * {@link Multihead.transformer}. Needs no `load()`.
+ *
+ * @param dict under GPT-2's own names: see {@link ParameterNames}
+ * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing; `E_OPTION` if `dict` is no state dict, or
+ * `numHeads` no whole number ≥ 1
+ */
+export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig {
+  const read: unknown = copyOf(dict, 'stateDict', []);
+  if (typeof read !== 'object' || read === null || Array.isArray(read)) {
+    throw new MultiheadError('E_OPTION', {
+      argument: 'stateDict',
+      expected: 'an object with a tensor for each name',
+      got: describe(dict),
+    });
+  }
+  const entries = read as Readonly<Record<string, unknown>>;
+  const prefix = Object.hasOwn(entries, 'transformer.wte.weight') ? 'transformer.' : '';
+  const extents = (name: string): [number, number] => {
+    const tensor = Object.hasOwn(entries, prefix + name) ? entries[prefix + name] : undefined;
+    const shape: unknown =
+      coreOf(tensor)?.shape ?? (Object(copyOf(tensor, prefix + name)) as { shape?: unknown }).shape;
+    if (Array.isArray(shape) && shape.length === 2) {
+      return checkShape(shape, prefix + name) as [number, number];
+    }
+    throw new MultiheadError('E_SHAPE', {
+      argument: 'stateDict',
+      expected: `a matrix ${prefix}${name}`,
+      got: Array.isArray(shape) ? `one of ${shape.length} extents` : missing(tensor),
+    });
+  };
+  const [vocabSize, embedDim] = extents('wte.weight');
+  const [maxPositions] = extents('wpe.weight');
+  const [, mlpDim] = extents('h.0.mlp.c_fc.weight');
+  let numLayers = 1;
+  while (Object.hasOwn(entries, `${prefix}h.${numLayers}.ln_1.weight`)) numLayers += 1;
+  return {
+    ...{ numLayers, vocabSize, maxPositions, embedDim, mlpDim },
+    numHeads: checkCount(numHeads, 'numHeads'),
+    activation: 'geluTanh',
+    tiedOutput: true,
+  };
+}

@@ -1,0 +1,166 @@
+// Converts the options of a module's call to the core's records, and makes the output tensors.
+
+import { attentionOptions, type CallExtents, maskNames, noOptions, noSeed, seedWords } from '../attention/options.js';
+import type * as wire from '../generated/wire.js';
+import type { Int32, Uint32 } from '../types/wire.js';
+import { noSpan, type Operands, type Runtime } from '../runtime/operands.js';
+import { checkFlag, checkNames, checkNumber, checkOptions } from '../runtime/options.js';
+import { coreOf } from '../runtime/tensor.js';
+import type {
+  ForwardOptions,
+  HeadTools,
+  ModuleOptions,
+  ModuleReturn,
+  Shape,
+  StepOptions,
+  Tensor,
+} from '../types/index.js';
+import { takeTrace, traceBits } from './trace.js';
+
+const moduleNames = [
+  'return',
+  'trace',
+  'out',
+  'training',
+  'dropoutSeed',
+  'heads',
+] as const satisfies readonly (keyof ModuleOptions)[];
+
+export const forwardNames = [
+  ...maskNames,
+  ...(['attnMaskBlocked', 'keyPaddingBlocked', 'keyPaddingBias'] as const),
+  ...moduleNames,
+] as const satisfies readonly (keyof ForwardOptions)[];
+
+/** The names in {@link ModuleBackwardOptions}. */
+export const backwardNames = forwardNames.filter(
+  (name) => name !== 'return' && name !== 'trace' && name !== 'out',
+);
+export const notInBackward = {
+  return: 'backward() gives all gradients',
+  trace: 'give it to forward()',
+  out: 'backward() makes new tensors',
+};
+
+const decidedByStep = ['causal', 'window', 'kvLengths', 'rope'] as const;
+export const stepNames = [
+  ...maskNames.filter((name) => !decidedByStep.some((decided) => decided === name)),
+  ...moduleNames,
+] as readonly (keyof StepOptions)[];
+
+const inMask = 'give a mask over all tokens so far: true = may attend';
+export const notInStep = {
+  causal: 'a step is causal',
+  window: 'it is part of the module',
+  rope: 'it is part of the module, and positions go on from those in the cache',
+  kvLengths: 'the cache knows its length',
+  attnMaskBlocked: inMask,
+  keyPaddingBlocked: inMask,
+  keyPaddingBias: 'give a bias over all tokens so far',
+};
+
+const toolNames = [
+  'scales',
+  'skipOutProj',
+  'temperature',
+  'scaleByEmbedDim',
+] as const satisfies readonly (keyof HeadTools)[];
+
+/** The record of no options. */
+export const noModuleOptions: Readonly<wire.MultiHeadAttentionOptions> = {
+  attention: noOptions,
+  attnMaskBlocked: undefined,
+  keyPaddingBlocked: undefined,
+  keyPaddingBias: undefined,
+  training: false,
+  dropoutSeed: noSeed,
+  headScales: noSpan,
+  skipOutProj: false,
+  temperature: 1,
+  scaleByEmbedDim: false,
+};
+
+/**
+ * Converts the options. The names in `options` have been checked, the names in `options.heads` not. Throws `E_OPTION`,
+ * `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`.
+ */
+export function moduleOptions(
+  options: Omit<ForwardOptions, 'return'>,
+  operands: Operands,
+  extents: CallExtents,
+): wire.MultiHeadAttentionOptions {
+  const { training = false, dropoutSeed, heads = {} } = options;
+  checkOptions(heads, toolNames, 'heads');
+  const { scales, skipOutProj = false, temperature = 1, scaleByEmbedDim = false } = heads;
+  const blocked = (name: 'attnMaskBlocked' | 'keyPaddingBlocked') =>
+    operands.optional(options[name], ['bool'], name);
+  return {
+    attention: attentionOptions(options, operands, extents),
+    attnMaskBlocked: blocked('attnMaskBlocked'),
+    keyPaddingBlocked: blocked('keyPaddingBlocked'),
+    keyPaddingBias: operands.optional(options.keyPaddingBias, ['f32'], 'keyPaddingBias'),
+    training: checkFlag(training, 'training'),
+    dropoutSeed: dropoutSeed === undefined ? noSeed : seedWords(dropoutSeed, 'dropoutSeed'),
+    headScales:
+      scales === undefined
+        ? noSpan
+        : operands.optionalSpan(scales, 'f32', 'heads.scales', extents.heads),
+    skipOutProj: checkFlag(skipOutProj, 'heads.skipOutProj'),
+    temperature: checkNumber(temperature, 'heads.temperature'),
+    scaleByEmbedDim: checkFlag(scaleByEmbedDim, 'heads.scaleByEmbedDim'),
+  };
+}
+
+interface ModuleShapes {
+  readonly out: Shape;
+  /** (B, H, N_q, N), or (H, N_q, N) for a call without a batch. */
+  readonly weights: Shape;
+  readonly meanWeights: Shape;
+}
+
+interface Result {
+  output: Tensor;
+  trace: ReturnType<typeof takeTrace> | undefined;
+  weights?: Tensor;
+  meanWeights?: Tensor;
+}
+
+const moduleReturns: readonly ModuleReturn[] = ['weights', 'meanWeights'];
+
+interface ModuleCall {
+  readonly options: ModuleOptions;
+  readonly shapes: ModuleShapes;
+  /** Writes the arguments of the call. */
+  write(outputs: wire.MultiHeadAttentionOutputs, steps: Uint32): void;
+  run(): Int32;
+}
+
+/**
+ * Runs the call. Register all inputs with `operands` before this call. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`,
+ * `E_MEMORY`.
+ */
+export function runModule(
+  runtime: Runtime,
+  operands: Operands,
+  { options, shapes, write, run }: ModuleCall,
+): Result {
+  const wanted = checkNames(options.return ?? [], moduleReturns, 'return');
+  const bits = traceBits(options.trace);
+  const out = operands.output(shapes.out, 'f32', 'out', options.out);
+  const [weights, meanWeights] = moduleReturns.map((name) =>
+    wanted.includes(name) ? operands.output(shapes[name], 'f32', name) : undefined,
+  );
+  const outputs = {
+    out: coreOf(out),
+    weights: coreOf(weights),
+    meanWeights: coreOf(meanWeights),
+  };
+  write(outputs, bits);
+  operands.run(run);
+  return {
+    output: out,
+    trace: options.trace ? takeTrace(runtime) : undefined,
+    ...(weights && { weights }),
+    ...(meanWeights && { meanWeights }),
+  };
+}

@@ -1,0 +1,105 @@
+// Traces: reads which steps a call requests, and copies the steps that the core lists, under JavaScript names.
+
+import { readListedTensor } from '../generated/wire.js';
+import type { Int32, Uint32 } from '../types/wire.js';
+import { onJavaScriptHeap } from '../runtime/memory.js';
+import type { Runtime } from '../runtime/operands.js';
+import { checkNames } from '../runtime/options.js';
+import { elements } from '../runtime/shape.js';
+import type { TraceName, TraceStep } from '../types/index.js';
+
+/** Names in the order of multihead::trace_names(). */
+export const traceNames: readonly TraceName[] = [
+  'x',
+  'xKey',
+  'xValue',
+  'qLatent',
+  'kvLatent',
+  'kRope',
+  'q',
+  'k',
+  'v',
+  'qHeads',
+  'kHeads',
+  'vHeads',
+  'scores',
+  'scaledScores',
+  'maskedScores',
+  'weights',
+  'latentOut',
+  'headsOut',
+  'merged',
+  'headShares',
+  'output',
+];
+
+/** The JavaScript name of a step of the core: "xKey" for "x_key". */
+const nameOf = (step: string): TraceName =>
+  step === 'per_head_output'
+    ? 'headShares'
+    : (step.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()) as TraceName);
+
+/** Converts the `trace` option to bits, bit i for traceNames[i]; throws `E_OPTION`. */
+export function traceBits(option: unknown): Uint32 {
+  if (option === undefined || option === false) return 0;
+  const wanted = option === true ? traceNames : checkNames(option, traceNames, 'trace');
+  return wanted.reduce<number>((bits, name) => bits | (1 << traceNames.indexOf(name)), 0) as Uint32;
+}
+
+/** A copy of a tensor from the core's list, on the JavaScript heap. */
+export interface NamedTensor {
+  readonly name: string;
+  readonly shape: number[];
+  readonly data: Float32Array;
+}
+
+/** Copies the tensors that the last call listed, and releases the core's list. */
+export function takeListed({ raw, args, heap }: Runtime): NamedTensor[] {
+  try {
+    return Array.from({ length: raw.listedCount() }, (_, index) => {
+      raw.listed(index as Int32);
+      const { name, address, shape, byColumns } = readListedTensor(args.results());
+      const view = heap.view('f32', address, elements(shape));
+      const data = onJavaScriptHeap(4 * view.length, name, () =>
+        byColumns ? transposed(view, shape) : view.slice(),
+      );
+      return { name, shape, data };
+    });
+  } finally {
+    raw.releaseListed();
+  }
+}
+
+/** The row-major copy of a column-major matrix of shape (rows, width). */
+function transposed(columns: Float32Array, [rows = 0, width = 0]: readonly number[]): Float32Array {
+  const data = new Float32Array(columns.length);
+  for (let row = 0, at = 0; row < rows; row += 1) {
+    for (let c = 0; c < width; c += 1, at += 1) data[at] = columns[c * rows + row] as number;
+  }
+  return data;
+}
+
+/** Copies of the steps that the last call listed. */
+export function takeTrace(runtime: Runtime): Partial<Record<TraceName, TraceStep>> {
+  const trace: Partial<Record<TraceName, TraceStep>> = {};
+  for (const step of takeListed(runtime)) {
+    const name = nameOf(step.name);
+    trace[name] = { ...step, name };
+  }
+  return trace;
+}
+
+/** Copies the steps of each layer of a transformer; the core prefixes names with the layer: "3.weights". */
+export function takeTraces(
+  runtime: Runtime,
+  layers: number,
+): Partial<Record<TraceName, TraceStep>>[] {
+  const traces = Array.from({ length: layers }, () => ({}) as ReturnType<typeof takeTrace>);
+  for (const { name: numbered, shape, data } of takeListed(runtime)) {
+    const [layer = '', step = ''] = numbered.split('.');
+    const name = nameOf(step);
+    const trace = traces[Number(layer)];
+    if (trace !== undefined) trace[name] = { name, shape, data };
+  }
+  return traces;
+}

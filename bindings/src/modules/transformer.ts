@@ -1,0 +1,192 @@
+// mh.transformer: a handle to a transformer in the core.
+
+import { seedWords } from '../attention/options.js';
+import { ownCache } from '../cache/module_cache.js';
+import * as wire from '../generated/wire.js';
+import type { Count, Int32 } from '../types/wire.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { call, type Runtime } from '../runtime/operands.js';
+import { checkCount, checkNames, checkNumber, readOptions } from '../runtime/options.js';
+import { coreOf } from '../runtime/tensor.js';
+import type {
+  ForwardOptions,
+  InitializeOptions,
+  LoadStateDictOptions,
+  StateDict,
+  TraceOption,
+  Transformer,
+  TransformerCache,
+  TransformerConfig,
+  TransformerOptions,
+  TransformerResult,
+  TransformerReturn,
+  TransformerStepOptions,
+} from '../types/index.js';
+import type { SharedParameters } from './core_module.js';
+import { CoreModule } from './core_module.js';
+import { forwardNames, moduleOptions, notInStep, stepNames } from './options.js';
+import { takeTraces, traceBits } from './trace.js';
+import { type CheckedModelConfig, checkModelConfig, modelRecord, namesCode, toLoad } from './transformer_config.js';
+
+const returns: readonly TransformerReturn[] = ['logits', 'hidden'];
+const initializeNames = [
+  ...(['seed', 'embedding', 'weight', 'residual', 'output', 'names'] as const),
+] as const satisfies readonly (keyof InitializeOptions)[];
+const modelNames = [...forwardNames.filter((name) => name !== 'causal'), 'batch'];
+const notInForward = { causal: "it is the model's" };
+const notInModelStep = { ...notInStep, batch: 'it is that of the cache' };
+
+/** Values that differ between forward() and step(). */
+interface Call {
+  readonly batch: Count;
+  /** Tokens that the cache holds before the call. */
+  readonly before: number;
+  run(): Int32;
+}
+
+type Options = Omit<ForwardOptions, 'return'> & {
+  readonly return?: readonly TransformerReturn[] | undefined;
+};
+
+/** A model owned by another object: its handle, which the owner frees, and its parameters. */
+export interface BorrowedModel {
+  readonly handle: Int32;
+  readonly parameters: SharedParameters;
+}
+
+export class WasmTransformer extends CoreModule implements Transformer {
+  readonly config: CheckedModelConfig;
+  /** The owner of a borrowed model. The reference keeps the owner from being collected first. */
+  #owner: object | undefined;
+
+  constructor(runtime: Runtime, config: TransformerConfig, borrowed?: BorrowedModel) {
+    const checked = checkModelConfig(config);
+    const { raw } = runtime;
+    super(runtime, (operands) => wire.transformerConfig(runtime.args, modelRecord(checked, operands)), {
+      argument: 'transformer',
+      noun: 'a model',
+      create: () => borrowed?.handle ?? raw.transformerCreate(),
+      release: (model) => {
+        if (borrowed === undefined) raw.transformerRelease(model);
+      },
+      load: (model, names, whole) => raw.transformerLoad(model, names, whole),
+      parameters: (model) => raw.transformerParameters(model),
+      state: (model, sharesAlone) => raw.transformerState(model, sharesAlone),
+      createCache: (model) => raw.transformerCacheCreate(model),
+      filling: 'loadStateDict() or initialize()',
+    });
+    if (borrowed !== undefined) this.share(borrowed.parameters);
+    this.config = Object.freeze(checked);
+    Object.freeze(this);
+  }
+
+  belongTo(owner: object): this {
+    this.assertLive();
+    this.#owner = owner;
+    return this;
+  }
+
+  /** Throws `E_DISPOSED`, or `E_OPTION` if an experiment owns the parameters, which `what` would change. */
+  assertOwnParameters(what: string): void {
+    this.assertLive();
+    if (this.#owner === undefined) return;
+    throw new MultiheadError('E_OPTION', {
+      argument: 'transformer',
+      expected: `a model that mh.transformer() made, for ${what}`,
+      got: 'the model of an experiment',
+    });
+  }
+
+  loadStateDict(dict: StateDict, options: LoadStateDictOptions = {}): void {
+    this.assertOwnParameters('loadStateDict()');
+    const wanted = toLoad(dict, options, this.config.tiedOutput);
+    this.load(wanted.dict, wanted.names);
+  }
+
+  initialize(given: InitializeOptions = {}): void {
+    this.assertOwnParameters('initialize()');
+    const options = readOptions(given, initializeNames, 'initialize');
+    const { seed = 0, embedding = 0.5, weight = 1, residual = 0.7, output = 0.5 } = options;
+    const initialization = {
+      seed: seedWords(seed, 'seed'),
+      embedding: checkNumber(embedding, 'embedding'),
+      weight: checkNumber(weight, 'weight'),
+      residual: checkNumber(residual, 'residual'),
+      output: checkNumber(output, 'output'),
+    };
+    const names = namesCode(options.names);
+    const { args, raw } = this.runtime;
+    call(this.runtime, (operands) => {
+      wire.initialize(args, initialization, names);
+      operands.run(() => raw.transformerInitialize(this.handle));
+      this.replaced(names);
+    });
+  }
+
+  forward<
+    const R extends readonly TransformerReturn[] = ['logits'],
+    const T extends TraceOption = false,
+  >(tokens: Int32Array, given: TransformerOptions<R, T> = {}): TransformerResult<R, T> {
+    this.ready();
+    const options = readOptions(given, modelNames, 'forward', notInForward);
+    const { raw } = this.runtime;
+    const batch = checkCount(options.batch ?? 1, 'batch');
+    const run = (): Int32 => raw.transformerForward(this.handle);
+    return this.#call(tokens, options, { batch, before: 0, run }) as TransformerResult<R, T>;
+  }
+
+  step<
+    const R extends readonly TransformerReturn[] = ['logits'],
+    const T extends TraceOption = false,
+  >(
+    tokens: Int32Array,
+    cache: TransformerCache,
+    given: TransformerStepOptions<R, T> = {},
+  ): TransformerResult<R, T> {
+    this.ready();
+    const options = readOptions(given, stepNames, 'step', notInModelStep);
+    const { raw, heap } = this.runtime;
+    const own = ownCache(cache, heap);
+    const { batch, length: before } = own;
+    const run = (): Int32 => raw.transformerStep(this.handle, own.handle);
+    return this.#call(tokens, options, { batch, before, run }) as TransformerResult<R, T>;
+  }
+
+  #call(tokens: unknown, options: Options, { batch, before, run }: Call): unknown {
+    const { config, runtime } = this;
+    return call(runtime, (operands) => {
+      const span = operands.span(tokens, 'i32', 'tokens');
+      const queries = span.length / batch;
+      if (!Number.isInteger(queries)) {
+        throw new MultiheadError('E_SHAPE', {
+          argument: 'tokens',
+          expected: `as many for each of the ${batch} batch entries`,
+          got: `${span.length}`,
+        });
+      }
+      const keys = before + queries;
+      const { numHeads: heads, headDim: width, embedDim, numLayers } = config;
+      const record = moduleOptions(options, operands, { batch, heads, queries, keys, width });
+      const wanted = checkNames(options.return ?? ['logits'], returns, 'return');
+      if (options.out !== undefined && !wanted.includes('logits')) {
+        throw new MultiheadError('E_OPTION', {
+          argument: 'out',
+          expected: 'none unless logits are returned',
+          got: 'one',
+        });
+      }
+      const bits = traceBits(options.trace);
+      const logits = wanted.includes('logits')
+        ? operands.output([batch, queries, config.numReadouts * config.vocabSize], 'f32', 'out', options.out)
+        : undefined;
+      const hidden = wanted.includes('hidden')
+        ? operands.output([numLayers, batch, queries, embedDim], 'f32', 'hidden')
+        : undefined;
+      const outputs = { logits: coreOf(logits), hidden: coreOf(hidden) };
+      wire.transformer(runtime.args, span, batch, record, outputs, bits);
+      operands.run(run);
+      const traces = options.trace ? takeTraces(runtime, numLayers) : undefined;
+      return { traces, ...(logits && { logits }), ...(hidden && { hidden }) };
+    });
+  }
+}

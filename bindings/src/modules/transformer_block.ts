@@ -1,0 +1,135 @@
+// mh.transformerBlock: a handle to a transformer block in the core.
+
+import { ownCache } from '../cache/module_cache.js';
+import * as wire from '../generated/wire.js';
+import type { Int32 } from '../types/wire.js';
+import { call, checkRank, type Operands, type Runtime } from '../runtime/operands.js';
+import { checkNames, readOptions } from '../runtime/options.js';
+import { coreOf } from '../runtime/tensor.js';
+import type {
+  BlockGradients,
+  BlockOptions,
+  BlockResult,
+  BlockReturn,
+  BlockStepOptions,
+  ForwardOptions,
+  LoadStateDictOptions,
+  ModuleBackwardOptions,
+  MultiHeadAttentionCache,
+  Shape,
+  StateDict,
+  TensorLike,
+  TraceOption,
+  TransformerBlock,
+  TransformerBlockConfig,
+} from '../types/index.js';
+import { CoreModule } from './core_module.js';
+import { backwardNames, forwardNames, moduleOptions, notInBackward, notInStep, stepNames } from './options.js';
+import { takeStateDict } from './state_dict.js';
+import { takeTrace, traceBits } from './trace.js';
+import { blockRecord, checkBlockConfig, type CheckedBlockConfig, toLoad } from './transformer_config.js';
+
+const blockReturns: readonly BlockReturn[] = ['attentionOut'];
+
+export class WasmTransformerBlock extends CoreModule implements TransformerBlock {
+  readonly config: CheckedBlockConfig;
+
+  constructor(runtime: Runtime, config: TransformerBlockConfig) {
+    const checked = checkBlockConfig(config);
+    const { raw } = runtime;
+    super(runtime, (operands) => wire.blockConfig(runtime.args, blockRecord(checked, operands)), {
+      argument: 'transformerBlock',
+      noun: 'a block',
+      create: () => raw.blockCreate(),
+      release: (block) => raw.blockRelease(block),
+      load: (block, names, whole) => raw.blockLoad(block, names, whole),
+      parameters: (block) => raw.blockParameters(block),
+      state: (block, sharesAlone) => raw.blockState(block, sharesAlone),
+      createCache: (block) => raw.blockCacheCreate(block),
+    });
+    this.config = Object.freeze(checked);
+    Object.freeze(this);
+  }
+
+  loadStateDict(dict: StateDict, options: LoadStateDictOptions = {}): void {
+    const wanted = toLoad(dict, options, false);
+    this.load(wanted.dict, wanted.names);
+  }
+
+  forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
+    x: TensorLike,
+    options: BlockOptions<R, T> = {},
+  ): BlockResult<R, T> {
+    this.ready();
+    const read = readOptions(options, forwardNames, 'forward');
+    return this.#call(x, 0, read, () => this.runtime.raw.blockForward(this.handle));
+  }
+
+  backward(x: TensorLike, dOut: TensorLike, given: ModuleBackwardOptions = {}): BlockGradients {
+    this.takeAll();
+    const options = readOptions(given, backwardNames, 'backward', notInBackward);
+    const { runtime } = this;
+    const { args, raw } = runtime;
+    return call(runtime, (operands) => {
+      const input = operands.input(x, ['f32'], 'x');
+      checkRank(input, '(B, N, embedDim)', 'x');
+      const d = operands.input(dOut, ['f32'], 'dOut');
+      const record = this.#options(options, input.shape, 0, operands);
+      const dX = operands.output(input.shape, 'f32', 'dX');
+      wire.blockBackward(args, input, record, d, coreOf(dX));
+      operands.run(() => raw.blockBackward(this.handle));
+      return { dX, parameters: takeStateDict(runtime) };
+    });
+  }
+
+  step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
+    x: TensorLike,
+    cache: MultiHeadAttentionCache,
+    options: BlockStepOptions<R, T> = {},
+  ): BlockResult<R, T> {
+    this.ready();
+    const read = readOptions(options, stepNames, 'step', notInStep);
+    const own = ownCache(cache, this.runtime.heap);
+    const run = (): Int32 => this.runtime.raw.blockStep(this.handle, own.handle);
+    return this.#call(x, own.length, read, run);
+  }
+
+  #call<R extends readonly BlockReturn[], T extends TraceOption>(
+    x: TensorLike,
+    before: number,
+    options: BlockOptions<R, T>,
+    run: () => Int32,
+  ): BlockResult<R, T> {
+    const { runtime } = this;
+    return call(runtime, (operands) => {
+      const input = operands.input(x, ['f32'], 'x');
+      checkRank(input, '(B, N, embedDim)', 'x');
+      const record = this.#options(options, input.shape, before, operands);
+      const wanted = checkNames(options.return ?? [], blockReturns, 'return');
+      const bits = traceBits(options.trace);
+      const output = operands.output(input.shape, 'f32', 'out', options.out);
+      const attentionOut = wanted.includes('attentionOut')
+        ? operands.output(input.shape, 'f32', 'attentionOut')
+        : undefined;
+      const outputs = { out: coreOf(output), attentionOut: coreOf(attentionOut) };
+      wire.block(runtime.args, input, record, outputs, bits);
+      operands.run(run);
+      return {
+        output,
+        trace: options.trace ? takeTrace(runtime) : undefined,
+        ...(attentionOut && { attentionOut }),
+      } as unknown as BlockResult<R, T>;
+    });
+  }
+
+  #options(
+    options: Omit<ForwardOptions, 'return'>,
+    [batch = 0, queries = 0]: Shape,
+    before: number,
+    operands: Operands,
+  ): wire.MultiHeadAttentionOptions {
+    const { numHeads: heads, headDim: width } = this.config;
+    const extents = { batch, heads, queries, keys: before + queries, width };
+    return moduleOptions(options, operands, extents);
+  }
+}

@@ -1,0 +1,215 @@
+// Converts the arguments of a pool's call to messages, and holds the handles of objects that live in workers.
+
+import { checkSignal } from '../runtime/abort.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { onJavaScriptHeap } from '../runtime/memory.js';
+import { checkFlag, CopyBudget } from '../runtime/options.js';
+import { coreOf, describe, keepClass, unreadable } from '../runtime/tensor.js';
+import { bufferOf, isArrayBuffer, lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
+import { disposedObject, objectsApart } from './shared/errors.js';
+import type { Argument, SentValue, StandIn } from './shared/protocol.js';
+import type { Crew, Seat } from './workers.js';
+
+/** An object in one worker, or in each worker of a team. Its proxy and its running calls reference the handle. */
+export class Handle {
+  readonly crew: Crew;
+  readonly seats: readonly Seat[];
+  readonly id: number;
+  /** Shared memory through which the workers of a team exchange data; undefined for a single worker. */
+  readonly board: SharedArrayBuffer | undefined;
+  disposed = false;
+
+  constructor(crew: Crew, seats: readonly Seat[], id: number, board: SharedArrayBuffer | undefined) {
+    this.crew = crew;
+    this.seats = seats;
+    this.id = id;
+    this.board = board;
+  }
+}
+
+/** The handle of each proxy. */
+export const handleOf = new WeakMap<object, Handle>();
+
+/** Deepest nesting that is copied: a state dict in an options object. */
+const mostLevels = 6;
+
+export interface SentArguments {
+  readonly args: Argument[];
+  readonly transfer: ArrayBuffer[];
+  /** An object among the arguments, whose workers run the call. All objects of one call live in the same workers. */
+  readonly beside: Handle | undefined;
+}
+
+/**
+ * Copies the numbers of the arguments into new buffers, which are transferred. Shared memory is sent without a copy.
+ *
+ * @throws {MultiheadError} `E_OPTION` if an argument cannot be read or two objects live in different workers;
+ * `E_DISPOSED`
+ * @param options.several true if several workers get the arguments, even when no argument is an object of several
+ * workers: large buffers are then copied to shared memory
+ * @param options.lent buffers that are not copied, because the task transfers them
+ */
+export function packArguments(
+  given: readonly unknown[],
+  { several = false, lent = [] }: { several?: boolean; lent?: readonly ArrayBufferLike[] | undefined } = {},
+): SentArguments {
+  const transfer: ArrayBuffer[] = [];
+  const handles = given.map((each) => (typeof each === 'object' && each !== null ? handleOf.get(each) : undefined));
+  const toSeveral = several || handles.some((handle) => handle !== undefined && handle.seats.length > 1);
+  const copying: Copying = {
+    copied: toSeveral ? copiedForSeveral : (own) => copiedForOne(own, transfer, lent),
+    copies: new Map(),
+    budget: new CopyBudget('arguments'),
+  };
+  let beside: Handle | undefined;
+  const args = given.map((each, index): Argument => {
+    const handle = handles[index];
+    if (handle === undefined) return readable(each, copying);
+    if (handle.disposed) throw disposedObject();
+    if (beside !== undefined && !sameSeats(beside, handle)) throw objectsApart();
+    beside = handle;
+    return { object: handle.id };
+  });
+  return { args, transfer, beside };
+}
+
+const sameSeats = (a: Handle, b: Handle): boolean =>
+  a.seats.length === b.seats.length && a.seats.every((seat, rank) => seat === b.seats[rank]);
+
+/** The state that the arguments of one call share while they are copied. */
+interface Copying {
+  /** `own` is a plain view without overridden properties. */
+  readonly copied: (own: Numbers) => Numbers;
+  /** The copy of each array, buffer and tensor; an array that is given twice is copied once. */
+  readonly copies: Map<object, unknown>;
+  readonly budget: CopyBudget;
+}
+
+/** Throws `E_MEMORY`. */
+function once(key: object, bytes: number, { copies }: Copying, copy: () => unknown): unknown {
+  if (!copies.has(key)) copies.set(key, onJavaScriptHeap(bytes, 'arguments', copy));
+  return copies.get(key);
+}
+
+function readable(value: unknown, copying: Copying): SentValue {
+  try {
+    return packed(value, copying);
+  } catch (cause) {
+    throw unreadable(cause, 'arguments');
+  }
+}
+
+function packed(argument: unknown, copying: Copying): SentValue {
+  const { copied, budget } = copying;
+  const standIns: StandIn[] = [];
+  const numbers = (own: Numbers, key: object) => once(key, own.byteLength, copying, () => copied(own));
+  const pack = (value: unknown, levels: number, path: readonly string[]): unknown => {
+    if (typeof value === 'function') return void standIns.push({ path, kind: 'function' });
+    if (typeof value === 'symbol') return void standIns.push({ path, kind: 'symbol', text: value.description });
+    if (typeof value !== 'object' || value === null || levels === 0) return value;
+    const core = coreOf(value);
+    if (core !== undefined) {
+      const { dtype, shape } = core;
+      if (core.disposed) return void standIns.push({ path, kind: 'disposed tensor', dtype, shape });
+      return { data: numbers(core.view(), core), shape: [...shape], dtype };
+    }
+    if (ArrayBuffer.isView(value)) {
+      if (typedArrayName(value) !== undefined) return numbers(pristine(value as Numbers), value);
+      // A message would copy the whole underlying buffer, possibly an entire WebAssembly memory.
+      const { buffer, byteOffset, byteLength } = value;
+      return once(value, byteLength, copying, () => new DataView(new Uint8Array(buffer, byteOffset, byteLength).slice().buffer));
+    }
+    if (isArrayBuffer(value)) return once(value, value.byteLength, copying, () => value.slice(0));
+    if (Array.isArray(value)) {
+      let index = 0;
+      return budget.entries(value, (each) => pack(each, levels - 1, [...path, String(index++)]));
+    }
+    const copy = propertiesOf(value, budget);
+    const name = keepClass(copy, value);
+    if (name !== 'Object') standIns.push({ path, kind: 'class', name });
+    for (const [name, each] of Object.entries(copy)) copy[name] = pack(each, levels - 1, [...path, name]);
+    return copy;
+  };
+  return { value: pack(argument, mostLevels, []), standIns };
+}
+
+/**
+ * Copies options and reads each property once. Includes properties from a class or another prototype, because messages
+ * between threads carry own properties only. Excludes methods and anything added to Object.prototype.
+ */
+function propertiesOf(value: object, budget: CopyBudget): Record<string, unknown> {
+  const copy: Record<string, unknown> = Object.assign(Object.create(null), value);
+  budget.take(Object.keys(copy).length);
+  let from: unknown = Object.getPrototypeOf(value);
+  while (from !== null && !Object.hasOwn(from as object, 'hasOwnProperty')) {
+    const names = Object.getOwnPropertyNames(from);
+    // The budget ends this loop for a proxy that is its own prototype.
+    budget.take(1 + names.length);
+    for (const name of names) {
+      if (name in copy) continue;
+      const each = (value as Record<string, unknown>)[name];
+      if (typeof each !== 'function') copy[name] = each;
+    }
+    from = Object.getPrototypeOf(from);
+  }
+  return copy;
+}
+
+type Numbers = Float32Array | Uint16Array | Uint8Array | Int32Array;
+
+const isShared = (numbers: Numbers): boolean =>
+  typeof SharedArrayBuffer === 'function' && bufferOf(numbers) instanceof SharedArrayBuffer;
+
+function copiedForOne(own: Numbers, transfer: ArrayBuffer[], lent: readonly ArrayBufferLike[]): Numbers {
+  if (lengthOf(own) === 0 || isShared(own) || lent.includes(own.buffer)) return own;
+  const copy = own.slice();
+  transfer.push(copy.buffer as ArrayBuffer);
+  return copy;
+}
+
+/** Below this many bytes, one copy for each worker is cheaper than shared memory. */
+const fewBytes = 2 ** 15;
+
+function copiedForSeveral(own: Numbers): Numbers {
+  if (lengthOf(own) === 0 || isShared(own)) return own;
+  if (own.byteLength < fewBytes) return own.slice();
+  const Same = own.constructor as new (buffer: SharedArrayBuffer) => Numbers;
+  const copy = new Same(new SharedArrayBuffer(own.byteLength));
+  copy.set(own);
+  return copy;
+}
+
+/** Options of a call that the pool itself uses. */
+export interface CallOptions {
+  readonly signal: AbortSignal | undefined;
+  readonly progress: ((done: number, total: number) => void) | undefined;
+  /** True if the call takes the buffers of its operands, and returns them with the result. */
+  readonly transfer: boolean;
+}
+
+/** Takes `signal` and `progress` out of the last argument, and `transfer` if `lends` is true. Throws `E_OPTION`. */
+export function splitOptions(args: readonly unknown[], lends = false): { args: unknown[]; options: CallOptions } {
+  const last = args.at(-1);
+  const none = { args: [...args], options: { signal: undefined, progress: undefined, transfer: false } };
+  if (typeof last !== 'object' || last === null || Array.isArray(last)) return none;
+  if (coreOf(last) !== undefined || ArrayBuffer.isView(last) || handleOf.has(last)) return none;
+  let copy: Record<string, unknown>;
+  try {
+    if (!('signal' in last) && !('progress' in last) && !(lends && 'transfer' in last)) return none;
+    copy = propertiesOf(last, new CopyBudget('options'));
+  } catch (cause) {
+    throw unreadable(cause, 'options');
+  }
+  const { signal, progress, ...rest } = copy;
+  const transfer = lends ? rest['transfer'] : undefined;
+  if (lends) delete rest['transfer'];
+  checkSignal(signal);
+  if (progress !== undefined && typeof progress !== 'function') {
+    throw new MultiheadError('E_OPTION', { argument: 'progress', expected: 'a function', got: describe(progress) });
+  }
+  const takes = transfer === undefined ? false : checkFlag(transfer, 'transfer');
+  const options = { signal, progress, transfer: takes } as CallOptions;
+  // Drop the options object if it held only the pool's options: the call itself then gets none.
+  const own = Object.keys(rest).length === 0 ? [] : [rest];
+  return { args: [...args.slice(0, -1), ...own], options };
+}

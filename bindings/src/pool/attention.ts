@@ -1,0 +1,240 @@
+// pool.attention(): divides a call, sends its parts and joins the results.
+
+import { maskNames } from '../attention/options.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { arrayOf, bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
+import { sharesMemory } from '../runtime/operands.js';
+import { readOptions } from '../runtime/options.js';
+import { asBytes, isShared, type Numbers, ReadTensor } from '../runtime/read_tensor.js';
+import { elements, formatShape, sameShape } from '../runtime/shape.js';
+import { coreOf, describe } from '../runtime/tensor.js';
+import { isArrayBuffer, overlap } from '../runtime/typed_arrays.js';
+import type { AttentionOptions, DType, FloatTensorLike, Shape } from '../types/index.js';
+import { packArguments, splitOptions } from './arguments.js';
+import type { PoolCore } from './core.js';
+import { type Lending, lending } from './lending.js';
+import { cutIntoPieces, flatRows, rowsOfOutput, workOfBlocks } from './shared/parts.js';
+import type { Box, PartCall, Place, SentTensor } from './shared/protocol.js';
+import { divideAttention, type DividedCall, isElsewhere, resultBytes } from './worker/part.js';
+
+const optionNames = [...maskNames, 'return', 'out', 'outDtype', 'capture'] as const;
+
+/**
+ * Operations of one worker's share above which the share is cut into several pieces, so that an abort and progress come
+ * in time.
+ */
+const longPiece = 4e10;
+
+type Tensors = readonly [q: FloatTensorLike, k: FloatTensorLike, v: FloatTensorLike];
+
+export async function poolAttention(core: PoolCore, ...[q, k, v, given]: [...Tensors, object?]) {
+  const { args, options: own } = splitOptions(given === undefined ? [] : [given], true);
+  return core.call('attention', own, async () => {
+    const { out, ...options } = readOptions(args[0] as AttentionOptions | undefined, optionNames, 'attention');
+    const planner = core.planner();
+    const runtime = planner instanceof Promise ? await planner : planner;
+    const outDtype = options.outDtype ?? outDTypeOf(out);
+    const chosen = outDtype === undefined ? options : { ...options, outDtype };
+    const call = divideAttention(runtime, q, k, v, chosen);
+    const joined = new JoinedResults(call, out);
+    const pieces = piecesOf(core, call, options, core.crew.workers);
+    const tensors = [call.q, call.k, call.v, call.mask, call.bias];
+    return lending(core.settings.exchange, own, tensors, async (lent) => {
+      const tasks = partTasks(core, call, chosen, pieces, joined, lent);
+      let done = 0;
+      await Promise.all(
+        tasks.map(async (run) => {
+          await run(own.signal);
+          own.progress?.((done += 1), tasks.length);
+        }),
+      );
+      return joined.result;
+    });
+  });
+}
+
+/**
+ * Copies the operands of all pieces. A single piece gets the lent buffers instead. Each returned function sends one
+ * piece and receives its results.
+ */
+export function partTasks(
+  core: PoolCore,
+  call: DividedCall,
+  options: AttentionOptions,
+  pieces: readonly Box[][],
+  joined: JoinedResults,
+  lending?: Lending,
+): ((signal: AbortSignal | undefined) => Promise<void>)[] {
+  const operands = {
+    ...{ q: call.q.numbers(), k: call.k.numbers(), v: call.v.numbers() },
+    ...{ mask: call.mask?.numbers(), bias: call.bias?.numbers() },
+  };
+  const { mask: _, bias: __, ...others } = options;
+  // Copy the options now: the caller may change them later, and a view into a large buffer would send the whole buffer.
+  const [{ value }] = packArguments([others]).args as unknown as [{ value: AttentionOptions }];
+  const lent = pieces.length === 1 ? lending : undefined;
+  const inPlace = lent?.buffers ?? [];
+  return pieces.map((boxes) => {
+    const read = { ...operands, inPlace };
+    const { part, slot, transfer } = makePart(core, call, read, value, boxes, joined.sharedOut(core));
+    const task = { kind: 'part', part, slot, lent: inPlace } as const;
+    return async (signal) => {
+      const answer = await core.send('attention', { task, transfer, lent }, signal);
+      joined.receive(part, answer.slot as ArrayBufferLike);
+      core.slots.give(answer.slot);
+    };
+  });
+}
+
+function outDTypeOf(out: unknown) {
+  const dtype = (out as { dtype?: unknown } | undefined)?.dtype;
+  return dtype === 'f16' || dtype === 'bf16' ? dtype : undefined;
+}
+
+/** Cuts a call into pieces for `workers`, which may be fewer than the pool has. */
+export function piecesOf(
+  core: PoolCore,
+  { parts, q, k }: DividedCall,
+  options: AttentionOptions,
+  workers: number,
+): Box[][] {
+  const [, heads = 0, queries = 0] = q.shape;
+  const [, numKvHeads = 0, keys = 0] = k.shape;
+  if (parts.heads === 0 || queries === 0) return [];
+  const { leastWork } = core.settings;
+  const most = workers * Math.max(1, Math.min(8, Math.ceil(parts.operations / workers / longPiece)));
+  const count = Math.max(1, Math.min(most, Math.floor(parts.operations / leastWork), parts.heads * parts.blocks));
+  return cutIntoPieces(parts, workOfBlocks(parts, { group: heads / numKvHeads, queries }, keys, options), count);
+}
+
+interface Operands {
+  readonly q: Numbers;
+  readonly k: Numbers;
+  readonly v: Numbers;
+  readonly mask: Numbers | undefined;
+  readonly bias: Numbers | undefined;
+  /** Buffers that the task transfers; operands in them are not copied. */
+  readonly inPlace: readonly ArrayBufferLike[];
+}
+
+const aligned = (bytes: number): number => Math.ceil(bytes / 64) * 64;
+/** Copies the operands of a piece into a slot. */
+function makePart(
+  core: PoolCore,
+  call: DividedCall,
+  operands: Operands,
+  options: PartCall['options'],
+  boxes: Box[],
+  sharedOut: Place | undefined,
+): { part: PartCall; slot: ArrayBufferLike; transfer: ArrayBuffer[] } {
+  const [, heads = 0, queries = 0] = call.q.shape;
+  const group = heads / (call.k.shape[1] as number);
+  const firstHead = (boxes[0] as Box).firstHead;
+  const endHead = (boxes.at(-1) as Box).endHead;
+  const mayShare = core.settings.exchange === 'shared memory';
+
+  let bytes = 0;
+  const copies: { from: Uint8Array; offset: number }[] = [];
+  const place = (numbers: Numbers, first: number, end: number): SentTensor => {
+    const [firstByte, endByte] = [first * bytesPerElement(numbers.dtype), end * bytesPerElement(numbers.dtype)];
+    const { shape, data } = numbers;
+    const length = endByte - firstByte;
+    if ((mayShare && isShared(numbers)) || operands.inPlace.includes(data.buffer)) {
+      const place = { buffer: data.buffer, offset: data.byteOffset + firstByte, bytes: length };
+      return { shape, place };
+    }
+    const offset = bytes;
+    copies.push({ from: asBytes(numbers).subarray(firstByte, endByte), offset });
+    bytes = aligned(bytes + length);
+    return { shape, place: { buffer: undefined, offset, bytes: length } };
+  };
+  const headsOf = (numbers: Numbers, first: number, end: number): SentTensor => {
+    const [, , rows = 0, width = 0] = numbers.shape;
+    return place(numbers, first * rows * width, end * rows * width);
+  };
+  const whole = (numbers: Numbers | undefined): SentTensor | undefined =>
+    numbers && place(numbers, 0, elements(numbers.shape));
+  const part: PartCall = {
+    q: headsOf(operands.q, firstHead * group, endHead * group),
+    k: headsOf(operands.k, firstHead, endHead),
+    v: headsOf(operands.v, firstHead, endHead),
+    ...{ qDType: call.q.dtype, kDType: call.k.dtype, packed: call.packed },
+    ...{ mask: whole(operands.mask), bias: whole(operands.bias) },
+    ...{ options, firstHead, endHead, boxes, blockRows: call.parts.blockRows },
+    outputs: call.outputs,
+    sharedOut,
+  };
+  const slot = core.slots.take(Math.max(bytes, resultBytes(part, { heads, queries, group })));
+  for (const { from, offset } of copies) new Uint8Array(slot, offset, from.length).set(from);
+  return { part, slot, transfer: isArrayBuffer(slot) ? [slot] : [] };
+}
+
+/** Collects the results of a whole call from its parts. */
+export class JoinedResults {
+  readonly result: Record<string, unknown> = {};
+  readonly #call: DividedCall;
+  /**
+   * Returns the array of each result. Called for every write, because the caller may have detached the buffer of `out`.
+   */
+  readonly #places: (() => Numbers)[];
+
+  /** `out` belongs to the caller; the result refers to it in a new object. Throws `E_OPTION`, `E_SHAPE`, `E_MEMORY`. */
+  constructor(call: DividedCall, out?: unknown) {
+    this.#call = call;
+    const captures: Numbers[] = [];
+    this.#places = call.outputs.map(({ name, dtype, shape }) => {
+      if (name === 'out' && out !== undefined) {
+        const given = readOut(call, out, dtype, shape);
+        this.result['out'] = { dtype, shape: given.shape, data: (out as Numbers).data };
+        return () => given.numbers();
+      }
+      const bytes = elements(shape) * bytesPerElement(dtype);
+      const buffer = onJavaScriptHeap(bytes, name, () => new ArrayBuffer(bytes));
+      const tensor = { data: new arrayOf[dtype](buffer), shape: [...shape], dtype };
+      if (name === 'capture') captures.push(tensor);
+      else this.result[name] = tensor;
+      return () => tensor;
+    });
+    if (captures.length > 0) this.result['captures'] = captures;
+  }
+
+  /** The caller's `out` if it is shared memory, which workers write directly. */
+  sharedOut(core: PoolCore): Place | undefined {
+    const out = (this.#places[0] as () => Numbers)();
+    if (core.settings.exchange !== 'shared memory' || !isShared(out)) return undefined;
+    const { buffer, byteOffset, byteLength } = out.data;
+    return { buffer, offset: byteOffset, bytes: byteLength };
+  }
+
+  receive({ boxes, blockRows, sharedOut }: PartCall, slot: ArrayBufferLike): void {
+    const [, heads = 0, queries = 0] = this.#call.q.shape;
+    const runs = flatRows(boxes, { group: heads / (this.#call.k.shape[1] as number), queries, blockRows });
+    let at = 0;
+    this.#call.outputs.forEach((output, index) => {
+      if (isElsewhere(output, sharedOut)) return;
+      const rowBytes = output.width * bytesPerElement(output.dtype);
+      const to = asBytes((this.#places[index] as () => Numbers)());
+      for (const [row, rows] of rowsOfOutput(output, runs, { heads, queries })) {
+        to.set(new Uint8Array(slot, at, rows * rowBytes), row * rowBytes);
+        at += rows * rowBytes;
+      }
+    });
+  }
+}
+
+/**
+ * Checks the caller's `out`. Throws `E_SHAPE`, or `E_OPTION`, for example if `out` overlaps an array that workers read.
+ */
+function readOut({ arrays }: DividedCall, out: unknown, dtype: DType, shape: Shape): ReadTensor {
+  const expected = '{ data: typed array, shape }';
+  if (coreOf(out) !== undefined) {
+    const got = 'a tensor, whose memory the workers of a pool cannot reach';
+    throw new MultiheadError('E_OPTION', { argument: 'out', expected, got });
+  }
+  if (typeof out !== 'object') throw new MultiheadError('E_OPTION', { argument: 'out', expected, got: describe(out) });
+  const given = new ReadTensor(out, [dtype], 'out');
+  const { data } = given.numbers();
+  for (const [name, numbers] of arrays) if (overlap(data, numbers())) throw sharesMemory('out', name);
+  if (sameShape(given.shape, shape)) return given;
+  throw new MultiheadError('E_SHAPE', { argument: 'out', expected: formatShape(shape), got: formatShape(given.shape) });
+}

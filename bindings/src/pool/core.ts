@@ -1,0 +1,303 @@
+// State that all calls of one pool share: workers, slots and the queue bound. The pool, its calls and its proxies
+// reference the state; when all of these are garbage, the workers end.
+
+import { runtimeOf } from '../api/multihead.js';
+import { moduleOf } from '../load/loader.js';
+import { abortedError } from '../runtime/abort.js';
+import { MultiheadError } from '../runtime/errors.js';
+import type { Runtime } from '../runtime/operands.js';
+import type { Load, Multihead } from '../types/index.js';
+import { type CallOptions, Handle, handleOf, packArguments, splitOptions } from './arguments.js';
+import type { Lending } from './lending.js';
+import type { Starting } from './port.js';
+import { disposedObject, disposedPool, lostObject, objectsApart } from './shared/errors.js';
+import type { Maker, ObjectTask, Task, Verb } from './shared/protocol.js';
+import { boardBytes, type TeamCall } from './shared/team.js';
+import { type Exchange, Slots } from './slots.js';
+import { Crew, type Grace, type Seat, type Work } from './workers.js';
+
+/** A worker's result of one task. */
+export interface Done {
+  readonly value: unknown;
+  readonly slot: ArrayBufferLike | undefined;
+}
+
+/** A task and its destination. */
+interface Sent {
+  readonly task: Task;
+  readonly transfer: ArrayBuffer[];
+  /** The lending whose buffers the task transfers. */
+  readonly lent?: Lending | undefined;
+  readonly seat?: Seat | undefined;
+  readonly team?: TeamCall | undefined;
+}
+
+/** A new object, and its constant properties. */
+export interface Made {
+  readonly handle: Handle;
+  readonly facts: unknown;
+}
+
+export interface PoolSettings {
+  readonly workers: number;
+  readonly queue: number;
+  readonly exchange: Exchange;
+  readonly exchangeReason: string;
+  /** Multiplications and additions that justify one more worker. */
+  readonly leastWork: number;
+  readonly grace: Grace;
+}
+
+const abandonedPools =
+  typeof FinalizationRegistry === 'function'
+    ? new FinalizationRegistry<Crew>((crew) => crew.dispose())
+    : undefined;
+const abandonedObjects =
+  typeof FinalizationRegistry === 'function'
+    ? new FinalizationRegistry<{ crew: Crew; seats: readonly Seat[]; id: number }>(({ crew, seats, id }) =>
+        seats.forEach((seat) => crew.release(seat, id)),
+      )
+    : undefined;
+
+/** Functions to run when a signal is aborted. Each signal gets one listener: Node warns about more than ten. */
+const reactions = new WeakMap<AbortSignal, Set<() => void>>();
+
+/** Runs `react` when the signal is aborted. The returned function cancels that. */
+function whenAborted(signal: AbortSignal | undefined, react: () => void): () => void {
+  if (signal === undefined) return () => {};
+  let reacting = reactions.get(signal);
+  if (reacting === undefined) {
+    const all = (reacting = new Set<() => void>());
+    signal.addEventListener('abort', () => all.forEach((each) => each()), { once: true });
+    reactions.set(signal, all);
+  }
+  reacting.add(react);
+  return () => reacting.delete(react);
+}
+
+export class PoolCore {
+  readonly settings: PoolSettings;
+  readonly crew: Crew;
+  readonly slots: Slots;
+  readonly #load: Load;
+  #mh: Multihead;
+  #calls = 0;
+  #objects = 0;
+  #disposed = false;
+
+  /** `mh` checks and divides calls on this thread; the workers have instances of the same WebAssembly module. */
+  constructor(mh: Multihead, settings: PoolSettings, start: Starting) {
+    this.settings = settings;
+    this.#load = start.load;
+    this.#mh = mh;
+    const { workers, exchange, grace } = settings;
+    const instance = { module: moduleOf.get(mh) as WebAssembly.Module, simd: mh.backend.simd, ...start };
+    this.crew = new Crew(instance, workers, grace);
+    this.slots = new Slots(exchange, 4 * workers);
+    abandonedPools?.register(this, this.crew, this);
+  }
+
+  get mh(): Multihead {
+    return this.#mh;
+  }
+
+  get disposed(): boolean {
+    return this.#disposed;
+  }
+
+  dispose(): void {
+    if (this.#disposed) return;
+    this.#disposed = true;
+    abandonedPools?.unregister(this);
+    this.crew.dispose();
+  }
+
+  /** Runs a call if fewer than `queue` calls are pending. Throws `E_DISPOSED`, `E_BUSY`, `E_ABORTED`. */
+  async call<R>(name: string, { signal }: CallOptions, body: () => Promise<R>): Promise<R> {
+    if (this.#disposed) throw disposedPool();
+    if (signal?.aborted) throw abortedError(signal, name);
+    const { queue } = this.settings;
+    if (this.#calls >= queue) {
+      throw new MultiheadError('E_BUSY', {
+        argument: 'pool',
+        expected: `at most ${queue} calls at a time`,
+        got: 'one more',
+        message: `${name}: ${queue} calls wait in the pool already; await some of them, or set queue of createPool()`,
+      });
+    }
+    this.#calls += 1;
+    try {
+      return await body();
+    } finally {
+      this.#calls -= 1;
+    }
+  }
+
+  /**
+   * Returns this thread's instance, which checks calls, or a promise of a new instance if the old one has trapped.
+   * Callers await only a promise, so that operands are copied before the call returns.
+   */
+  planner(): Runtime | Promise<Runtime> {
+    const runtime = runtimeOf.get(this.#mh) as Runtime;
+    return runtime.raw.dead ? this.#newPlanner() : runtime;
+  }
+
+  async #newPlanner(): Promise<Runtime> {
+    const wasm = moduleOf.get(this.#mh) as WebAssembly.Module;
+    this.#mh = await this.#load({ wasm, simd: this.#mh.backend.simd });
+    return runtimeOf.get(this.#mh) as Runtime;
+  }
+
+  /** Sends a task. The promise settles even if its worker dies or the pool is disposed. */
+  send(name: string, { task, transfer, lent, seat, team }: Sent, signal: AbortSignal | undefined): Promise<Done> {
+    return new Promise((resolve, reject) => {
+      if (signal?.aborted) return reject(abortedError(signal, name));
+      const settled = whenAborted(signal, () => {
+        this.crew.cancel(work);
+        reject(abortedError(signal as AbortSignal, name));
+      });
+      const work: Work = {
+        ...{ task, transfer: [...transfer, ...(lent?.buffers ?? [])], seat, team, aborted: false },
+        done: (value, back) => {
+          settled();
+          lent?.returned(back.lent);
+          if (signal?.aborted) this.slots.give(back.slot);
+          resolve({ value, slot: back.slot });
+        },
+        failed: (error, back) => {
+          settled();
+          if (back !== undefined) lent?.returned(back.lent);
+          this.slots.give(back?.slot);
+          reject(error);
+        },
+      };
+      this.crew.submit(work);
+    });
+  }
+
+  /**
+   * Sends a task to every worker of an object. All workers get the tasks in one order. Returns the first worker's
+   * result.
+   */
+  async #sendToAll(
+    name: string,
+    { seats, board }: Handle,
+    task: ObjectTask,
+    transfer: ArrayBuffer[],
+    signal: AbortSignal | undefined,
+  ): Promise<unknown> {
+    const members = seats.length;
+    if (board === undefined) return (await this.send(name, { task, transfer, seat: seats[0] }, signal)).value;
+    const gone = seats.find(({ state }) => state === 'gone');
+    if (gone !== undefined) throw lostObject(gone.end);
+    const control = new SharedArrayBuffer(4 * (members + 1));
+    const results = await Promise.allSettled(
+      seats.map((seat, rank) =>
+        this.send(name, { task, transfer, seat, team: { rank, members, control, board } }, signal),
+      ),
+    );
+    const errors = results.flatMap((each) => (each.status === 'rejected' ? [each.reason as MultiheadError] : []));
+    // If one member fails, the others report that a member left (argument 'team'). Throw the original error.
+    if (errors.length > 0) throw errors.find(({ argument }) => argument !== 'team') ?? errors[0];
+    return (results[0] as PromiseFulfilledResult<Done>).value.value;
+  }
+
+  /** Runs an operation of `mh` in one worker. */
+  run(verb: Verb, given: readonly unknown[]): Promise<unknown> {
+    return this.#rejecting(() => {
+      const { args, options } = splitOptions(given);
+      return this.call(verb, options, async () => {
+        const packed = packArguments(args);
+        const task = { kind: 'run', verb, args: packed.args } as const;
+        return (await this.send(verb, { ...packed, task }, options.signal)).value;
+      });
+    });
+  }
+
+  /**
+   * Makes an object in the workers of the objects among its arguments, or else in the `count` workers with the fewest
+   * objects.
+   */
+  make(maker: Maker, given: readonly unknown[], count = 1): Promise<Made> {
+    return this.#rejecting(() => {
+      const { args, options } = splitOptions(given);
+      return this.call(maker, options, () => {
+        const seats = this.crew.pick(this.settings.exchange === 'shared memory' ? count : 1);
+        const { args: sent, transfer, beside } = packArguments(args, { several: seats.length > 1 });
+        if (beside !== undefined && beside.crew !== this.crew) throw objectsApart();
+        const board = seats.length > 1 ? new SharedArrayBuffer(boardBytes) : undefined;
+        const handle = this.#handle(beside?.seats ?? seats, beside === undefined ? board : beside.board);
+        const task = { kind: 'make', id: handle.id, maker, args: sent } as const;
+        return this.#made(maker, handle, task, transfer, options);
+      });
+    });
+  }
+
+  /** Makes a cache of a module or transformer in the workers of that object. */
+  makeCache(of: Handle, given: readonly unknown[]): Promise<Made> {
+    return this.#rejecting(() => {
+      const { args, options } = splitOptions(given);
+      return this.call('createCache', options, () => {
+        if (of.disposed) throw disposedObject();
+        const { args: sent, transfer } = packArguments(args, { several: of.seats.length > 1 });
+        const handle = this.#handle(of.seats, of.board);
+        const task = { kind: 'makeCache', id: handle.id, object: of.id, args: sent } as const;
+        return this.#made('createCache', handle, task, transfer, options);
+      });
+    });
+  }
+
+  #handle(seats: readonly Seat[], board: SharedArrayBuffer | undefined): Handle {
+    const handle = new Handle(this.crew, seats, (this.#objects += 1), board);
+    for (const seat of seats) seat.objects += 1;
+    // Registered before the object exists, so that it is freed even if the call that makes it is aborted.
+    abandonedObjects?.register(handle, { crew: this.crew, seats, id: handle.id }, handle);
+    return handle;
+  }
+
+  async #made(
+    name: string,
+    handle: Handle,
+    task: ObjectTask,
+    transfer: ArrayBuffer[],
+    { signal }: CallOptions,
+  ): Promise<Made> {
+    try {
+      return { handle, facts: await this.#sendToAll(name, handle, task, transfer, signal) };
+    } catch (error) {
+      this.release(handle);
+      throw error;
+    }
+  }
+
+  release(handle: Handle): void {
+    if (handle.disposed) return;
+    handle.disposed = true;
+    abandonedObjects?.unregister(handle);
+    for (const seat of handle.seats) this.crew.release(seat, handle.id);
+  }
+
+  /** Calls a method of an object, or reads a property. Errors name the call. */
+  invoke(handle: Handle, method: string, given: readonly unknown[], name = method): Promise<unknown> {
+    return this.#rejecting(() => {
+      const { args, options } = splitOptions(given);
+      return this.call(name, options, () => {
+        const packed = packArguments([proxyOf(handle), ...args]);
+        const task = { kind: 'call', object: handle.id, method, args: packed.args.slice(1) } as const;
+        return this.#sendToAll(name, handle, task, packed.transfer, options.signal);
+      });
+    });
+  }
+
+  /** Turns an error that is thrown at once into a rejected promise. */
+  async #rejecting<R>(body: () => Promise<R>): Promise<R> {
+    return body();
+  }
+}
+
+/** A proxy without methods that represents the handle's object among the arguments. */
+function proxyOf(handle: Handle): object {
+  const proxy = {};
+  handleOf.set(proxy, handle);
+  return proxy;
+}

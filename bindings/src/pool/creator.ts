@@ -1,0 +1,176 @@
+// createPool(): the operations of `mh` on several threads. Nothing runs before its first call.
+
+import { abortable, checkSignal } from '../runtime/abort.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { checkChoice, checkCount, readFlat } from '../runtime/options.js';
+import { describe } from '../runtime/tensor.js';
+import type { CreatePool, Pool, PoolBackend, PoolObjectOptions, PoolOptions } from '../types/pool.js';
+import { Handle, handleOf } from './arguments.js';
+import { poolAttention } from './attention.js';
+import { poolAttentionBackward } from './backward.js';
+import { PoolCore } from './core.js';
+import { cores, madeBy, type PoolPlatform } from './port.js';
+import { poolScores } from './scores.js';
+import type { Maker } from './shared/protocol.js';
+import { exchangeOf } from './slots.js';
+import { poolAttentionVarlen } from './varlen.js';
+import { poolAttentionVarlenBackward } from './varlen_backward.js';
+import type { Grace } from './workers.js';
+
+const optionNames = ['workers', 'queue', 'exchange', 'leastWork', 'abortGrace', 'worker', 'wasm', 'simd', 'signal'] as const;
+const mostWorkers = 64;
+
+/** Makes the createPool() of one entry point. */
+export const poolCreator =
+  (platform: PoolPlatform): CreatePool =>
+  (given) =>
+    createPool(platform, given);
+
+async function createPool(platform: PoolPlatform, given: PoolOptions = {}): Promise<Pool> {
+  const options = readFlat(given, optionNames, 'createPool');
+  const { signal, wasm, simd } = options;
+  checkSignal(signal);
+  const workers = countOf(options.workers);
+  const queue = options.queue === undefined ? 1000 : checkCount(options.queue, 'queue');
+  const wanted = checkChoice(options.exchange === undefined ? 'auto' : options.exchange, ['auto', 'messages'], 'exchange');
+  const leastWork = checkWork(options.leastWork === undefined ? 4e6 : options.leastWork);
+  const grace = graceOf(options.abortGrace);
+  const { exchange, why: exchangeReason } = exchangeOf(wanted);
+
+  const findWorkers = options.worker === undefined ? platform.findWorkers : () => madeBy(checkMaker(options.worker));
+  const [mh, startWorker] = await Promise.all([platform.load({ wasm, simd, signal }), findWorkers()]);
+  const settings = { workers, queue, exchange, exchangeReason, leastWork, grace };
+  const core = new PoolCore(mh, settings, { load: platform.load, startWorker });
+  try {
+    await abortable(core.crew.settled(), signal, 'createPool');
+  } catch (error) {
+    core.dispose();
+    throw error;
+  }
+  return poolOf(core);
+}
+
+function countOf(workers: unknown): number {
+  if (workers === undefined || workers === 'all') return Math.min(cores(), mostWorkers);
+  if (Number.isInteger(workers) && (workers as number) >= 1 && (workers as number) <= mostWorkers) {
+    return workers as number;
+  }
+  throw new MultiheadError('E_OPTION', {
+    argument: 'workers',
+    expected: `"all" or a whole number from 1 to ${mostWorkers}`,
+    got: describe(workers),
+  });
+}
+
+function checkWork(leastWork: unknown): number {
+  if (typeof leastWork === 'number' && leastWork > 0) return leastWork;
+  throw new MultiheadError('E_OPTION', { argument: 'leastWork', expected: 'a number above 0', got: describe(leastWork) });
+}
+
+function graceOf(given: unknown): Grace {
+  if (given === undefined) return { usual: 1000, withObjects: 10_000 };
+  if (typeof given === 'number' && given >= 0) return { usual: given, withObjects: given };
+  const expected = 'a number of milliseconds from 0 to Infinity';
+  throw new MultiheadError('E_OPTION', { argument: 'abortGrace', expected, got: describe(given) });
+}
+
+function checkMaker(worker: unknown): () => unknown {
+  if (typeof worker === 'function') return worker as () => unknown;
+  const expected = 'a function that makes a Worker';
+  throw new MultiheadError('E_OPTION', { argument: 'worker', expected, got: describe(worker) });
+}
+
+function backendOf({ crew, settings: { exchange, exchangeReason }, mh: { backend } }: PoolCore): PoolBackend {
+  const { simd, version } = backend;
+  const { localReason } = crew;
+  if (localReason !== undefined) {
+    const why = `no worker could be started, so calls run on the calling thread: ${localReason}`;
+    return Object.freeze({ workers: 0, exchange: 'messages', simd, version, why } as const);
+  }
+  const { workers } = crew;
+  const why = `${workers} ${workers === 1 ? 'worker' : 'workers'}, ${exchange}: ${exchangeReason}`;
+  return Object.freeze({ workers, exchange, simd, version, why });
+}
+
+function poolOf(core: PoolCore): Pool {
+  const make =
+    (maker: Maker) =>
+    async (...args: unknown[]): Promise<unknown> => {
+      const { handle, facts } = await core.make(maker, args);
+      return proxyOf(core, handle, facts as object, methods[maker]);
+    };
+  const makeShared =
+    (maker: Maker) =>
+    async (config: unknown, given: PoolObjectOptions = {}): Promise<unknown> => {
+      const { workers, ...call } = readFlat(given, ['workers', 'signal'], maker);
+      const count = workers === undefined ? 1 : workers === 'all' ? core.settings.workers : countOf(workers);
+      const { handle, facts } = await core.make(maker, [config, call], count);
+      return proxyOf(core, handle, facts as object, methods[maker]);
+    };
+  const pool = {
+    get backend() {
+      return backendOf(core);
+    },
+    attention: (...args: [never, never, never, object?]) => poolAttention(core, ...args),
+    attentionVarlen: (q: never, k: never, v: never, options: object) => poolAttentionVarlen(core, [q, k, v], options),
+    scores: (q: never, k: never, options: object) => poolScores(core, q, k, options),
+    attentionBackward: (...args: unknown[]) => poolAttentionBackward(core, ...args),
+    attentionVarlenBackward: (...args: unknown[]) => poolAttentionVarlenBackward(core, ...args),
+    latentAttention: (...args: unknown[]) => core.run('latentAttention', args),
+    linear: (...args: unknown[]) => core.run('linear', args),
+    rotate: (...args: unknown[]) => core.run('rotate', args),
+    headStatistics: (...args: unknown[]) => core.run('headStatistics', args),
+    memory: (...args: unknown[]) => core.run('memory', args),
+    multiHeadAttention: makeShared('multiHeadAttention'),
+    transformerBlock: makeShared('transformerBlock'),
+    transformer: makeShared('transformer'),
+    trainer: make('trainer'),
+    experiment: make('experiment'),
+    createCache: makeShared('createCache'),
+    get disposed() {
+      return core.disposed;
+    },
+    dispose: () => core.dispose(),
+    [Symbol.dispose]: () => core.dispose(),
+  };
+  return Object.freeze(pool) as unknown as Pool;
+}
+
+const moduleMethods = ['loadStateDict', 'stateDict', 'forward', 'backward', 'step'];
+const stateMethods = ['stateDict', 'loadStateDict', 'checkpoint', 'restore', 'steps', 'bytes'];
+/**
+ * Methods that the proxy of each kind of object forwards. `createCache` is also forwarded, but returns another proxy.
+ */
+const methods: Readonly<Record<Maker | 'moduleCache', readonly string[]>> = {
+  multiHeadAttention: [...moduleMethods, 'createCache'],
+  transformerBlock: [...moduleMethods, 'createCache'],
+  transformer: ['loadStateDict', 'initialize', 'stateDict', 'forward', 'step', 'createCache'],
+  trainer: [...stateMethods, 'step', 'accumulate', 'update', 'setLearningRate', 'gradients'],
+  experiment: [...stateMethods, 'step', 'evaluate'],
+  createCache: ['append', 'attend', 'truncate', 'clear', 'length', 'firstKept'],
+  moduleCache: ['length', 'bytes', 'truncate'],
+  scores: [],
+};
+
+function proxyOf(core: PoolCore, handle: Handle, facts: object, names: readonly string[]): object {
+  const dispose = (): void => core.release(handle);
+  const proxy: Record<PropertyKey, unknown> = {
+    ...facts,
+    get disposed() {
+      return handle.disposed;
+    },
+    dispose,
+    [Symbol.dispose]: dispose,
+  };
+  for (const name of names) {
+    proxy[name] = (...args: unknown[]): Promise<unknown> => core.invoke(handle, name, args);
+  }
+  if (names.includes('createCache')) {
+    proxy['createCache'] = async (...args: unknown[]): Promise<unknown> => {
+      const { handle: cache, facts: ofCache } = await core.makeCache(handle, args);
+      return proxyOf(core, cache, ofCache as object, methods.moduleCache);
+    };
+  }
+  handleOf.set(proxy, handle);
+  return Object.freeze(proxy);
+}

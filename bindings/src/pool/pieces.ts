@@ -1,0 +1,91 @@
+// The pieces of a divided call. Workers get the longest piece first.
+
+import { MultiheadError } from '../runtime/errors.js';
+import { arrayOf, bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
+import type { Numbers } from '../runtime/read_tensor.js';
+import { elements } from '../runtime/shape.js';
+import type { DType, Shape } from '../types/index.js';
+import { type CallOptions, packArguments } from './arguments.js';
+import type { PoolCore } from './core.js';
+import type { Lending } from './lending.js';
+import type { Task, Verb } from './shared/protocol.js';
+
+/** A part of a call whose operands have been copied. */
+export interface Piece {
+  /** Relative cost; pieces with more work are sent first. */
+  readonly work: number;
+  run(signal: AbortSignal | undefined): Promise<void>;
+}
+
+/** Makes a piece. Copies the arguments now; run() sends the task and passes the result to `receive`. */
+export function pieceOf(
+  core: PoolCore,
+  { name, work, args }: { name: Verb; work: number; args: readonly unknown[] },
+  taskOf: (args: ReturnType<typeof packArguments>['args']) => Task,
+  receive: (value: unknown) => void,
+): Piece {
+  const packed = packArguments(args);
+  const task = taskOf(packed.args);
+  return {
+    work,
+    run: async (signal) => receive((await core.send(name, { task, transfer: packed.transfer }, signal)).value),
+  };
+}
+
+/** Runs an undivided call in one worker, with the lent buffers if there are any. */
+export async function runWhole(
+  core: PoolCore,
+  { verb, args, lent }: { verb: Verb; args: readonly unknown[]; lent: Lending | undefined },
+  { signal, progress }: CallOptions,
+): Promise<unknown> {
+  const packed = packArguments(args, { lent: lent?.buffers });
+  const task = { kind: 'run', verb, args: packed.args, lent: lent?.buffers ?? [] } as const;
+  const { value } = await core.send(verb, { task, transfer: packed.transfer, lent }, signal);
+  progress?.(1, 1);
+  return value;
+}
+
+/**
+ * Runs all pieces. If a worker reports E_SHAPE or E_OPTION, runs the undivided call `whole`, whose error names the
+ * shapes of the call and not of a piece.
+ */
+export async function runPieces(
+  pieces: readonly Piece[],
+  { signal, progress }: CallOptions,
+  whole: () => Promise<unknown>,
+): Promise<void> {
+  let done = 0;
+  const longestFirst = [...pieces].sort((a, b) => b.work - a.work);
+  try {
+    await Promise.all(
+      longestFirst.map(async (piece) => {
+        await piece.run(signal);
+        progress?.((done += 1), pieces.length);
+      }),
+    );
+  } catch (error) {
+    const code = error instanceof MultiheadError ? error.code : undefined;
+    if (code === 'E_SHAPE' || code === 'E_OPTION') await whole();
+    throw error;
+  }
+}
+
+/** Allocates zeros on the JavaScript heap. Throws `E_MEMORY`. */
+export function zeros<D extends DType>(dtype: D, shape: Shape, name: string): Numbers<D> {
+  const bytes = elements(shape) * bytesPerElement(dtype);
+  const buffer = onJavaScriptHeap(bytes, name, () => new ArrayBuffer(bytes));
+  return { data: new arrayOf[dtype](buffer) as Numbers<D>['data'], shape: [...shape], dtype };
+}
+
+/** Divides items into at most `count` runs of about equal work; returns the end index of each run. */
+export function cutEvenly(work: readonly number[], count: number): number[] {
+  const total = work.reduce((sum, each) => sum + each, 0);
+  const ends: number[] = [];
+  let done = 0;
+  work.forEach((each, index) => {
+    done += each;
+    const last = index + 1 === work.length;
+    if (last || done >= ((ends.length + 1) * total) / count - total * 1e-9) ends.push(index + 1);
+  });
+  return ends;
+}

@@ -1,0 +1,203 @@
+// Connects a pool to one worker: in a browser, in Node, or on the calling thread.
+
+import { pathOf } from '../load/source.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { describe } from '../runtime/tensor.js';
+import type { Load } from '../types/index.js';
+import { sentError } from './shared/errors.js';
+import type { Reply, Request } from './shared/protocol.js';
+import { TaskRunner } from './worker/tasks.js';
+
+/** Callbacks for events of a worker. */
+export interface PortEvents {
+  reply(reply: Reply): void;
+  /** The worker ended, or never started. Called at most once, and not after end(). */
+  death(why: string): void;
+}
+
+/** A connection to one worker. */
+export interface Port {
+  send(request: Request, transfer: ArrayBuffer[]): void;
+  end(): void;
+  /** `busy` keeps the Node process alive until the worker is idle; no effect elsewhere. */
+  hold(busy: boolean): void;
+}
+
+/**
+ * Starts a worker; returns undefined if the environment has no workers. Throws the environment's error, or `E_OPTION`
+ * if the caller's `worker` function returns no new worker.
+ */
+export type StartWorker = (events: PortEvents) => Port | undefined;
+
+/** Functions that start a worker, or load an instance on the calling thread. */
+export interface Starting {
+  readonly load: Load;
+  readonly startWorker: StartWorker;
+}
+
+/** Functions that differ between the entry points with createPool(). */
+export interface PoolPlatform {
+  readonly load: Load;
+  findWorkers(): StartWorker | Promise<StartWorker>;
+}
+
+export interface BrowserWorker {
+  onmessage: ((event: { data: Reply }) => void) | null;
+  onerror: ((event: { message?: string; preventDefault?(): void }) => void) | null;
+  onmessageerror: (() => void) | null;
+  postMessage(message: Request, transfer: ArrayBuffer[]): void;
+  terminate(): void;
+}
+export type BrowserWorkerClass = new (url: string | URL, options: { type: 'module' }) => BrowserWorker;
+
+export interface NodeWorker {
+  on(event: 'message', listener: (reply: Reply) => void): void;
+  on(event: 'error' | 'messageerror', listener: (error: Error) => void): void;
+  on(event: 'exit', listener: (code: number) => void): void;
+  postMessage(message: Request, transfer: ArrayBuffer[]): void;
+  terminate(): Promise<number>;
+  ref(): void;
+  unref(): void;
+}
+
+/** Number of hardware threads; 1 if unknown. */
+export function cores(): number {
+  const { navigator, process } = globalThis as {
+    navigator?: { hardwareConcurrency?: unknown };
+    process?: { getBuiltinModule?(name: 'node:os'): { availableParallelism?(): number } };
+  };
+  const told = navigator?.hardwareConcurrency ?? process?.getBuiltinModule?.('node:os').availableParallelism?.();
+  return Number.isInteger(told) && (told as number) > 0 ? (told as number) : 1;
+}
+
+/** `missing`: the reason to report if a worker fails without a message. */
+export function browserPort(worker: BrowserWorker, missing: string, { reply, death }: PortEvents): Port {
+  const end = (): void => {
+    worker.onmessage = worker.onerror = worker.onmessageerror = null;
+    worker.terminate();
+  };
+  const died = (why: string): void => {
+    end();
+    death(why);
+  };
+  worker.onmessage = ({ data }) => reply(data);
+  worker.onerror = (event) => {
+    event.preventDefault?.();
+    died(event.message || missing);
+  };
+  worker.onmessageerror = () => died('a message could not be read');
+  return {
+    send: (request, transfer) => worker.postMessage(request, transfer),
+    end,
+    hold: () => {},
+  };
+}
+
+export function nodePort(worker: NodeWorker, { reply, death }: PortEvents): Port {
+  let ended = false;
+  const died = (why: string): void => {
+    if (ended) return;
+    ended = true;
+    void worker.terminate();
+    death(why);
+  };
+  worker.on('message', (message) => {
+    if (!ended) reply(message);
+  });
+  worker.on('error', (error) => died(String(error)));
+  worker.on('messageerror', (error) => died(String(error)));
+  worker.on('exit', (code) => died(`it ended with code ${code}`));
+  return {
+    send: (request, transfer) => worker.postMessage(request, transfer),
+    end: () => {
+      ended = true;
+      void worker.terminate();
+    },
+    hold: (busy) => (busy ? worker.ref() : worker.unref()),
+  };
+}
+
+/** Starts workers with the caller's function. */
+export function madeBy(make: () => unknown): StartWorker {
+  const made = new WeakSet<object>();
+  return (events) => {
+    const worker = make();
+    const { postMessage, terminate, on } = Object(worker) as Partial<NodeWorker>;
+    const isWorker = typeof postMessage === 'function' && typeof terminate === 'function';
+    if (!isWorker || made.has(worker as object)) {
+      const got = isWorker ? 'the same one again' : describe(worker);
+      throw new MultiheadError('E_OPTION', { argument: 'worker', expected: 'a function that makes a new Worker each time', got });
+    }
+    made.add(worker as object);
+    if (typeof on === 'function') return nodePort(worker as NodeWorker, events);
+    return browserPort(worker as BrowserWorker, 'its script did not load, or a policy forbids it', events);
+  };
+}
+
+/** Runs tasks on the calling thread instead of a worker, each in its own turn of the event loop. */
+export function localPort(load: Load, { reply, death }: PortEvents): Port {
+  let runner: TaskRunner | undefined;
+  let ended = false;
+  const handle = async (request: Request): Promise<void> => {
+    if (ended) return;
+    if (request.kind === 'start') {
+      try {
+        runner = new TaskRunner(await load({ wasm: request.module, simd: request.simd }));
+        reply({ kind: 'ready' });
+      } catch (error) {
+        reply({ kind: 'broken', error: sentError(error) });
+      }
+    } else if (request.kind === 'release') {
+      runner?.release(request.object);
+    } else {
+      const { message } = (runner as TaskRunner).run(request.task, request.team);
+      reply(message);
+    }
+  };
+  return {
+    send: (request) => {
+      setTimeout(() => handle(request).catch((error: unknown) => death(String(error))), 0);
+    },
+    end: () => {
+      ended = true;
+      runner?.end();
+    },
+    hold: () => {},
+  };
+}
+
+/** `file` is an absolute path or a file: URL. */
+export type WorkerScript = { readonly file: string } | { readonly text: string };
+
+interface Globals {
+  readonly Worker?: BrowserWorkerClass;
+  readonly process?: {
+    getBuiltinModule?(name: 'node:worker_threads'): {
+      Worker: new (script: string | URL, options: { eval: boolean }) => NodeWorker;
+    };
+  };
+}
+
+/** The blob: address of the script text. All pools share it, because it is never revoked. */
+let blob: string | undefined;
+
+/** Starts workers whose script is a file or a string of JavaScript. */
+export function workersOf(script: WorkerScript): StartWorker {
+  return (events) => {
+    const { Worker, process } = globalThis as Globals;
+    if (typeof Worker === 'function') {
+      let address: string;
+      if ('file' in script) address = script.file;
+      else address = blob ??= URL.createObjectURL(new Blob([script.text], { type: 'text/javascript' }));
+      const missing = 'its script did not load: perhaps the Content-Security-Policy lacks worker-src blob:';
+      return browserPort(new Worker(address, { type: 'module' }), missing, events);
+    }
+    const threads = process?.getBuiltinModule?.('node:worker_threads');
+    if (threads === undefined) return undefined;
+    const worker =
+      'file' in script
+        ? new threads.Worker(pathOf(script.file), { eval: false })
+        : new threads.Worker(script.text, { eval: true });
+    return nodePort(worker, events);
+  };
+}

@@ -1,0 +1,133 @@
+// Divides a call of attention() among workers, and computes which result rows each worker produces.
+
+import type { AttentionParts } from '../../generated/wire.js';
+import type { AttentionOptions } from '../../types/index.js';
+import type { Box, OutputSpec } from './protocol.js';
+
+/** Consecutive rows of a result. */
+export type RowRun = readonly [first: number, count: number];
+
+interface RowExtents {
+  /** Query heads that share a key/value head. */
+  readonly group: number;
+  readonly queries: number;
+  /**
+   * Rows of a block. Rows of a key/value head are ordered query by query, with all query heads of the group side by
+   * side.
+   */
+  readonly blockRows: number;
+}
+
+/**
+ * Divides a call into at most `count` pieces of about equal work. Each piece is a few boxes of adjacent heads.
+ *
+ * @param work estimated work of each block of a head
+ */
+export function cutIntoPieces({ heads, blocks }: AttentionParts, work: readonly number[], count: number): Box[][] {
+  const perHead = work.reduce((sum, each) => sum + each, 0);
+  const total = perHead * heads;
+  const pieces: Box[][] = [];
+  let [start, done] = [0, 0];
+  for (let job = 0; job < heads * blocks; job += 1) {
+    done += work[job % blocks] as number;
+    const last = job + 1 === heads * blocks;
+    if (!last && done < ((pieces.length + 1) * total) / count - perHead * 1e-9) continue;
+    pieces.push(boxesOf(start, job + 1, blocks));
+    start = job + 1;
+  }
+  return pieces;
+}
+
+/** Covers the jobs first … end − 1 by boxes. Job j is block j mod `blocks` of head ⌊j / blocks⌋. */
+function boxesOf(first: number, end: number, blocks: number): Box[] {
+  const boxes: Box[] = [];
+  while (first < end) {
+    const [head, block] = [Math.floor(first / blocks), first % blocks];
+    const whole = block === 0 ? Math.floor((end - first) / blocks) : 0;
+    const count = whole > 0 ? whole * blocks : Math.min(blocks - block, end - first);
+    boxes.push({
+      firstHead: head,
+      endHead: head + Math.max(whole, 1),
+      firstBlock: block,
+      endBlock: whole > 0 ? blocks : block + count,
+    });
+    first += count;
+  }
+  return boxes;
+}
+
+/**
+ * Estimates the work of each block of a head: rows times (visible keys + 32 for the overhead of a row), plus 1 per
+ * block.
+ */
+export function workOfBlocks(
+  { blocks, blockRows }: AttentionParts,
+  { group, queries }: { group: number; queries: number },
+  keys: number,
+  { causal, window }: AttentionOptions,
+): number[] {
+  const shift = offsetOf(causal, queries, keys);
+  const left = window?.left ?? -1;
+  return Array.from({ length: blocks }, (_, block) => {
+    const rows = Math.min(blockRows, group * queries - block * blockRows);
+    const middle = (block * blockRows + rows / 2) / group;
+    let seen = shift === undefined ? keys : Math.min(keys, Math.max(0, middle + shift));
+    if (left >= 0) seen = Math.min(seen, left + keys / 16);
+    return rows * (seen + 32) + 1;
+  });
+}
+
+function offsetOf(causal: AttentionOptions['causal'], queries: number, keys: number): number | undefined {
+  if (causal === undefined || causal === false) return undefined;
+  if (typeof causal === 'object') return causal.offset;
+  return causal === 'topLeft' ? 0 : keys - queries;
+}
+
+/** Row ranges of the boxes among all rows (B · H_q · N_q), in result order. */
+export function flatRows(boxes: readonly Box[], { group, queries, blockRows }: RowExtents): RowRun[] {
+  const runs: RowRun[] = [];
+  for (const { firstHead, endHead, firstBlock, endBlock } of boxes) {
+    const [first, end] = [firstBlock * blockRows, Math.min(endBlock * blockRows, group * queries)];
+    if (first === 0 && end === group * queries) {
+      runs.push([firstHead * group * queries, (endHead - firstHead) * group * queries]);
+      continue;
+    }
+    for (let head = firstHead; head < endHead; head += 1) {
+      for (let member = 0; member < group; member += 1) {
+        const firstQuery = Math.ceil((first - member) / group);
+        const endQuery = Math.ceil((end - member) / group);
+        if (endQuery > firstQuery) runs.push([(head * group + member) * queries + firstQuery, endQuery - firstQuery]);
+      }
+    }
+  }
+  return runs;
+}
+
+/** Row ranges in one result: `runs`, or for a capture the captured rows among them. */
+export function rowsOfOutput(
+  { capture }: OutputSpec,
+  runs: readonly RowRun[],
+  { heads, queries }: { heads: number; queries: number },
+): readonly RowRun[] {
+  if (capture === undefined) return runs;
+  const chosen = capture.heads;
+  const placeOf = chosen && new Map(chosen.map((head, place) => [head, place]));
+  const chosenHeads = chosen?.length ?? heads;
+  const captured: RowRun[] = [];
+  for (const [first, count] of runs) {
+    for (let row = first; row < first + count; ) {
+      const flatHead = Math.floor(row / queries);
+      const end = Math.min(first + count, (flatHead + 1) * queries);
+      const head = flatHead % heads;
+      const place = placeOf === undefined ? head : placeOf.get(head);
+      if (place !== undefined) {
+        const from = Math.max(row - flatHead * queries, capture.firstRow);
+        const to = Math.min(end - flatHead * queries, capture.firstRow + capture.rows);
+        const before = (Math.floor(flatHead / heads) * chosenHeads + place) * capture.rows;
+        if (to > from) captured.push([before + from - capture.firstRow, to - from]);
+      }
+      row = end;
+    }
+  }
+  return captured;
+}

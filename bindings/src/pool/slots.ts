@@ -1,0 +1,66 @@
+// Buffers that carry operands to workers and results back. Buffers are reused, so calls in a loop allocate none.
+
+import { MultiheadError } from '../runtime/errors.js';
+
+export type Exchange = 'messages' | 'shared memory';
+
+const least = 2 ** 16;
+/** Most bytes of free buffers that are kept for later calls. */
+const mostKept = 2 ** 28;
+
+export class Slots {
+  readonly #shared: boolean;
+  readonly #most: number;
+  #free: ArrayBufferLike[] = [];
+  #kept = 0;
+
+  /** `most`: the number of free buffers that are kept. */
+  constructor(exchange: Exchange, most: number) {
+    this.#shared = exchange === 'shared memory';
+    this.#most = most;
+  }
+
+  /** Throws `E_MEMORY`. */
+  take(bytes: number): ArrayBufferLike {
+    const fits = (slot: ArrayBufferLike): boolean => slot.byteLength >= bytes && slot.byteLength <= 4 * bytes + least;
+    const at = this.#free.findIndex(fits);
+    if (at >= 0) {
+      const [slot] = this.#free.splice(at, 1) as [ArrayBufferLike];
+      this.#kept -= slot.byteLength;
+      return slot;
+    }
+    const size = Math.ceil(Math.max(bytes, 1) / least) * least;
+    try {
+      return this.#shared ? new SharedArrayBuffer(size) : new ArrayBuffer(size);
+    } catch (cause) {
+      throw new MultiheadError('E_MEMORY', {
+        argument: 'slot',
+        expected: `${size} bytes of JavaScript's memory`,
+        got: String(cause),
+        cause,
+      });
+    }
+  }
+
+  /** Returns a buffer after its task. */
+  give(slot: ArrayBufferLike | undefined): void {
+    if (slot === undefined || slot.byteLength === 0) return;
+    this.#free.push(slot);
+    this.#kept += slot.byteLength;
+    // Drop the oldest buffer first, because recent sizes are likely to be needed again.
+    while (this.#free.length > this.#most || this.#kept > mostKept) {
+      this.#kept -= (this.#free.shift() as ArrayBufferLike).byteLength;
+    }
+  }
+}
+
+/** Chooses between shared memory and messages, and states the reason. */
+export function exchangeOf(wanted: 'auto' | 'messages'): { exchange: Exchange; why: string } {
+  if (wanted === 'messages') return { exchange: 'messages', why: 'requested with { exchange: "messages" }' };
+  const { crossOriginIsolated } = globalThis as { crossOriginIsolated?: boolean };
+  if (typeof SharedArrayBuffer !== 'function' || crossOriginIsolated === false) {
+    return { exchange: 'messages', why: 'the page is not cross-origin isolated' };
+  }
+  const why = crossOriginIsolated === true ? 'the page is cross-origin isolated' : 'this is no browser page';
+  return { exchange: 'shared memory', why };
+}

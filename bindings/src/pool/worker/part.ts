@@ -1,0 +1,262 @@
+// One part of a call of attention(), for the workers of a pool. The core plans the part like the whole call, so that
+// the joined parts are bit-identical to mh.attention().
+
+import { attentionInputs, attentionReturns } from '../../attention/attention.js';
+import { readCapture } from '../../attention/capture.js';
+import { attentionOptions, maskNames } from '../../attention/options.js';
+import { outputShapes } from '../../attention/outputs.js';
+import * as wire from '../../generated/wire.js';
+import type { Operand, Span, Uint32 } from '../../types/wire.js';
+import { bytesPerElement } from '../../runtime/memory.js';
+import { call, Operands, type Runtime } from '../../runtime/operands.js';
+import { checkChoice, checkCount, checkNames, readOptions } from '../../runtime/options.js';
+import { ReadTensor } from '../../runtime/read_tensor.js';
+import { checkExtents, type Ranks } from '../../runtime/shape.js';
+import { floatDTypes } from '../../runtime/tensor.js';
+import type { TypedArray } from '../../runtime/typed_arrays.js';
+import type {
+  AttentionOptions,
+  AttentionReturn,
+  DType,
+  FloatDType,
+  FloatTensorLike,
+  Shape,
+} from '../../types/index.js';
+import { flatRows, rowsOfOutput } from '../shared/parts.js';
+import type { OutputSpec, PartCall, Place } from '../shared/protocol.js';
+
+/** A checked call, and the core's plan to divide it. */
+export interface DividedCall {
+  readonly parts: wire.AttentionParts;
+  readonly q: ReadTensor<FloatDType>;
+  readonly k: ReadTensor<FloatDType>;
+  readonly v: ReadTensor<FloatDType>;
+  readonly mask: ReadTensor<'bool'> | undefined;
+  readonly bias: ReadTensor<'f32'> | undefined;
+  /** All arrays that the workers read, by argument: the tensors above and the arrays in the options. */
+  readonly arrays: ReadonlyMap<string, () => TypedArray>;
+  /** True if it is one sequence of a call of attentionVarlen(). */
+  readonly packed: boolean;
+  /** Outputs in the core's order: `out`, then the results named in `return`, then captures. */
+  readonly outputs: readonly (OutputSpec & { readonly name: string; readonly shape: Shape })[];
+}
+
+/** Address of operands that the core checks but does not read; must not be 0. */
+const nowhere = 64 as Uint32;
+
+/** Operands of a call that is checked but not run: tensors are not copied to the core. */
+class UncopiedOperands extends Operands {
+  readonly #read = new Map<string, ReadTensor>();
+  readonly arrays = new Map<string, () => TypedArray>();
+
+  override input<D extends DType>(value: unknown, dtypes: readonly D[], argument: string, ranks?: Ranks): Operand<D> {
+    const tensor = new ReadTensor(value, dtypes, argument, ranks);
+    this.#read.set(argument, tensor);
+    this.arrays.set(argument, () => tensor.numbers().data);
+    return { address: nowhere, dtype: tensor.dtype, shape: tensor.shape };
+  }
+
+  override span<E extends 'f32' | 'i32'>(value: unknown, type: E, argument: string): Span<E> {
+    const span = super.span(value, type, argument);
+    this.arrays.set(argument, () => value as TypedArray);
+    return span;
+  }
+
+  read<D extends DType>(argument: string): ReadTensor<D> | undefined {
+    return this.#read.get(argument) as ReadTensor<D> | undefined;
+  }
+}
+
+const optionNames = [...maskNames, 'return', 'outDtype', 'capture'] as const;
+
+/**
+ * Checks a call without copying the tensors. Throws the same errors as mh.attention().
+ *
+ * @param packed true if the tensors, with a batch of one, are one sequence of an attentionVarlen() call
+ */
+export function divideAttention(
+  runtime: Runtime,
+  q: FloatTensorLike,
+  k: FloatTensorLike,
+  v: FloatTensorLike,
+  given: AttentionOptions,
+  packed = false,
+): DividedCall {
+  const options = readOptions(given, optionNames, 'attention');
+  runtime.raw.assertAlive();
+  const operands = new UncopiedOperands(runtime);
+  try {
+    const { query, key, value, extents, valueDim } = attentionInputs(operands, q, k, v);
+    const masking = attentionOptions(options, operands, extents);
+    const shapes = outputShapes(extents, valueDim);
+    const wanted = checkNames(options.return ?? [], attentionReturns, 'return');
+    const outDtype = options.outDtype === undefined ? 'f32' : checkChoice(options.outDtype, floatDTypes, 'outDtype');
+    const ifWanted = <D extends DType>(name: AttentionReturn, dtype: D, shape: Shape) =>
+      wanted.includes(name) ? operandAt(nowhere, dtype, shape) : undefined;
+    const record: wire.AttentionOutputs = {
+      out: operandAt(nowhere, outDtype, shapes.out),
+      lse: ifWanted('lse', 'f32', shapes.lse),
+      weights: ifWanted('weights', 'f32', shapes.scores),
+      dropoutMask: ifWanted('dropoutMask', 'bool', shapes.scores),
+    };
+    const captures = capturesOf(options.capture, shapes.scores, operands);
+    const { args, raw } = runtime;
+    for (const { record: capture, shape } of captures) {
+      wire.pushCapture(args, { ...capture, out: operandAt(nowhere, 'f32', shape) });
+      operands.run(() => raw.pushCapture());
+    }
+    wire.attention(args, query, key, value, masking, record);
+    operands.run(() => raw.divideAttention(packed));
+    const parts = wire.readAttentionParts(args.results());
+
+    const named = (['out', 'lse', 'weights', 'dropoutMask'] as const).flatMap((name) => {
+      const operand = record[name];
+      if (operand === undefined) return [];
+      const { dtype, shape } = operand;
+      const width = name === 'lse' ? 1 : (shape[3] as number);
+      return [{ name, dtype, shape, width, capture: undefined }];
+    });
+    const captured = captures.map(({ shape, heads, record: { firstRow } }) => ({
+      ...{ name: 'capture', dtype: 'f32' as const, shape, width: extents.keys },
+      capture: { heads, firstRow, rows: shape[2] as number },
+    }));
+    const read = (argument: 'q' | 'k' | 'v') => operands.read<FloatDType>(argument) as ReadTensor<FloatDType>;
+    return {
+      ...{ parts, packed, q: read('q'), k: read('k'), v: read('v') },
+      ...{ mask: operands.read<'bool'>('mask'), bias: operands.read<'f32'>('bias') },
+      arrays: operands.arrays,
+      outputs: [...named, ...captured],
+    };
+  } finally {
+    operands.release();
+  }
+}
+
+function operandAt<D extends DType>(address: Uint32, dtype: D, shape: Shape): Operand<D> {
+  checkExtents(shape, 'shape');
+  return { address, dtype, shape };
+}
+
+function capturesOf(captures: AttentionOptions['capture'], scores: Shape, operands: Operands) {
+  if (captures === undefined) return [];
+  return readCapture(captures, scores, operands);
+}
+
+/** A view of bytes in this instance's memory, or in a buffer that was sent. */
+const bytesAt = (buffer: ArrayBufferLike, offset: number, length: number): Uint8Array =>
+  new Uint8Array(buffer as ArrayBuffer, offset, length);
+
+/** Computes one part in this worker's instance. The results replace the operands in `slot`. */
+export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike): void {
+  const { heap, args, raw } = runtime;
+  const sent = ({ buffer, offset, bytes }: Place): Uint8Array => bytesAt(buffer ?? slot, offset, bytes);
+  call(runtime, (operands) => {
+    const copied = <D extends DType>(name: 'q' | 'k' | 'v', dtype: D): Operand<D> => {
+      const { shape, place } = part[name];
+      const { address } = operands.temporary(place.bytes, name);
+      if (address !== 0) bytesAt(heap.buffer, address, place.bytes).set(sent(place));
+      return operandAt(address, dtype, shape);
+    };
+    const [query, key, value] = [copied('q', part.qDType), copied('k', part.kDType), copied('v', part.kDType)];
+    const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
+    const keys = key.shape[2] ?? 0;
+    const { mask, bias } = part;
+    const options = {
+      ...part.options,
+      mask: mask && { shape: mask.shape, data: sent(mask.place) },
+      bias: bias && { shape: bias.shape, data: floatsOf(sent(bias.place)) },
+    };
+    const masking = attentionOptions(options, operands, { batch, heads, queries, keys, width });
+
+    const group = heads / (key.shape[1] as number);
+    const [firstRow, endRow] = [part.firstHead * group * queries, part.endHead * group * queries];
+    const outputs = part.outputs.map((output) => {
+      const { capture } = output;
+      const rows = capture === undefined ? endRow - firstRow : batch * (capture.heads?.length ?? heads) * capture.rows;
+      const { address } = operands.temporary(rows * output.width * bytesPerElement(output.dtype), 'out');
+      return { ...output, address };
+    });
+    const result = <D extends DType>(name: string, dtype: D): Operand<D> | undefined => {
+      const output = outputs.find((each) => each.name === name);
+      return output && operandAt(output.address, dtype, output.shape);
+    };
+    const out = outputs[0] as (typeof outputs)[number];
+    const record: wire.AttentionOutputs = {
+      out: operandAt(out.address, out.dtype as FloatDType, out.shape),
+      lse: result('lse', 'f32'),
+      weights: result('weights', 'f32'),
+      dropoutMask: result('dropoutMask', 'bool'),
+    };
+    const captures = outputs.filter(({ capture }) => capture !== undefined);
+    const read = capturesOf(part.options.capture, [batch, heads, queries, keys], operands);
+    for (const box of part.boxes) {
+      read.forEach(({ record: capture, shape }, index) => {
+        const { address } = captures[index] as (typeof outputs)[number];
+        wire.pushCapture(args, { ...capture, out: operandAt(address, 'f32', shape) });
+        operands.run(() => raw.pushCapture());
+      });
+      wire.attentionPart(args, query, key, value, masking, record, {
+        firstInMemory: checkCount(part.firstHead, 'firstInMemory', 0),
+        firstHead: checkCount(box.firstHead, 'firstHead', 0),
+        endHead: checkCount(box.endHead, 'endHead', 0),
+        firstBlock: checkCount(box.firstBlock, 'firstBlock', 0),
+        endBlock: checkCount(box.endBlock, 'endBlock', 0),
+        packed: part.packed,
+      });
+      operands.run(() => raw.attentionPart());
+    }
+    sendResults(heap.buffer, outputs, part, slot, { heads, queries, group, firstRow });
+  });
+}
+
+function floatsOf(bytes: Uint8Array): Float32Array {
+  return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
+}
+
+/** True for an `out` in the caller's shared memory: its rows do not go through the slot. */
+export const isElsewhere = ({ name }: OutputSpec, sharedOut: Place | undefined): boolean =>
+  name === 'out' && sharedOut !== undefined;
+
+/** Writes the computed rows into the slot without gaps, or to their place in shared memory. */
+function sendResults(
+  memory: ArrayBufferLike,
+  outputs: readonly (OutputSpec & { readonly address: number })[],
+  { boxes, blockRows, sharedOut }: PartCall,
+  slot: ArrayBufferLike,
+  extents: { heads: number; queries: number; group: number; firstRow: number },
+): void {
+  const { heads, queries, group, firstRow } = extents;
+  const runs = flatRows(boxes, { group, queries, blockRows });
+  let at = 0;
+  for (const output of outputs) {
+    const rowBytes = output.width * bytesPerElement(output.dtype);
+    const shared = isElsewhere(output, sharedOut) ? sharedOut : undefined;
+    const base = output.capture === undefined ? firstRow : 0;
+    for (const [row, rows] of rowsOfOutput(output, runs, { heads, queries })) {
+      const bytes = rows * rowBytes;
+      if (bytes === 0) continue;
+      const from = bytesAt(memory, output.address + (row - base) * rowBytes, bytes);
+      if (shared === undefined) {
+        bytesAt(slot, at, bytes).set(from);
+        at += bytes;
+      } else {
+        bytesAt(shared.buffer as SharedArrayBuffer, shared.offset + row * rowBytes, bytes).set(from);
+      }
+    }
+  }
+}
+
+/** Counts the bytes that the results of a part need in its slot. */
+export function resultBytes(
+  { outputs, boxes, blockRows, sharedOut }: PartCall,
+  extents: { heads: number; queries: number; group: number },
+): number {
+  const runs = flatRows(boxes, { ...extents, blockRows });
+  let bytes = 0;
+  for (const output of outputs) {
+    if (isElsewhere(output, sharedOut)) continue;
+    const rowBytes = output.width * bytesPerElement(output.dtype);
+    for (const [, rows] of rowsOfOutput(output, runs, extents)) bytes += rows * rowBytes;
+  }
+  return bytes;
+}

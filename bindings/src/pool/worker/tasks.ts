@@ -1,0 +1,254 @@
+// The worker's side of a pool: runs tasks on its instance, and holds the objects that live in the worker.
+
+import { runtimeOf } from '../../api/multihead.js';
+import { attentionBackward } from '../../attention/backward.js';
+import { socketOf, type TeamSocket } from '../../load/loader.js';
+import { isCoreObject } from '../../runtime/core_object.js';
+import type { Heap } from '../../runtime/memory.js';
+import type { Runtime } from '../../runtime/operands.js';
+import { checkCount } from '../../runtime/options.js';
+import { copiedClasses, coreOf, WasmTensor } from '../../runtime/tensor.js';
+import { bufferOf, isArrayBuffer, lengthOf } from '../../runtime/typed_arrays.js';
+import type {
+  AttentionBackwardInputs,
+  AttentionBackwardOptions,
+  FloatTensorLike,
+  Multihead,
+  ScoreRows,
+  ScoresOptions,
+  Tensor,
+} from '../../types/index.js';
+import { disposedObject, sentError } from '../shared/errors.js';
+import type { Answer, Argument, Maker, SentValue, Task } from '../shared/protocol.js';
+import { type TeamCall, TeamLink } from '../shared/team.js';
+import { runPart } from './part.js';
+
+/** Messages, each with the buffers to transfer. */
+export interface Sending<M> {
+  readonly message: M;
+  readonly transfer: ArrayBuffer[];
+}
+
+interface Disposable {
+  dispose(): void;
+}
+
+type Method = (...args: unknown[]) => unknown;
+
+export class TaskRunner {
+  readonly #mh: Multihead;
+  readonly #runtime: Runtime;
+  readonly #objects = new Map<number, Disposable>();
+
+  constructor(mh: Multihead) {
+    this.#mh = mh;
+    this.#runtime = runtimeOf.get(mh) as Runtime;
+  }
+
+  run(task: Task, team: TeamCall | undefined): Sending<Answer> {
+    const slot = task.kind === 'part' ? task.slot : undefined;
+    const lent = 'lent' in task ? (task.lent ?? []) : [];
+    const back = { slot, lent };
+    const buffers = [...(isArrayBuffer(slot) ? [slot] : []), ...lent];
+    try {
+      const result = team === undefined ? this.#perform(task) : this.#performInTeam(task, team);
+      const { value, transfer } = packed(result);
+      return { message: { kind: 'done', value, back }, transfer: [...buffers, ...transfer] };
+    } catch (error) {
+      const dead = this.#runtime.raw.dead;
+      return { message: { kind: 'failed', error: sentError(error), dead, back }, transfer: buffers };
+    }
+  }
+
+  release(id: number): void {
+    this.#objects.get(id)?.dispose();
+    this.#objects.delete(id);
+  }
+
+  /** Disposes every object. */
+  end(): void {
+    for (const object of this.#objects.values()) object.dispose();
+    this.#objects.clear();
+  }
+
+  #performInTeam(task: Task, team: TeamCall): unknown {
+    const { raw, heap } = this.#runtime;
+    const socket = socketOf.get(this.#mh) as TeamSocket;
+    const link = new TeamLink(team, () => heap.buffer);
+    try {
+      raw.setTeam(checkCount(team.rank, 'rank', 0), checkCount(team.members, 'members'));
+      socket.link = link;
+      const result = this.#perform(task);
+      link.finish();
+      if (team.rank === 0) return result;
+      discard(result);
+      return undefined;
+    } catch (error) {
+      link.leave();
+      throw error;
+    } finally {
+      socket.link = undefined;
+      if (!raw.dead) raw.setTeam(0, 0);
+    }
+  }
+
+  #perform(task: Task): unknown {
+    switch (task.kind) {
+      case 'part':
+        return runPart(this.#runtime, task.part, task.slot);
+      case 'run': {
+        const method = this.#mh[task.verb] as Method;
+        return method(...this.#read(task.args));
+      }
+      case 'backwardPart': {
+        const [inputs, options] = this.#read(task.args) as [AttentionBackwardInputs, AttentionBackwardOptions];
+        return attentionBackward(this.#runtime, inputs, options, task.part);
+      }
+      case 'make':
+        return this.#keep(task.id, this.#make(task.maker, this.#read(task.args)));
+      case 'makeCache': {
+        const maker = this.#object(task.object) as unknown as { createCache: Method };
+        return this.#keep(task.id, maker.createCache(...this.#read(task.args)) as Disposable);
+      }
+      case 'call': {
+        const object = this.#object(task.object) as unknown as Record<string, unknown>;
+        const member = object[task.method];
+        return typeof member === 'function' ? (member as Method).apply(object, this.#read(task.args)) : member;
+      }
+    }
+  }
+
+  #make(maker: Maker, args: unknown[]): Disposable {
+    if (maker === 'scores') return new HeldScores(this.#mh, args as ConstructorParameters<typeof HeldScores>[1]);
+    return (this.#mh[maker] as Method)(...args) as Disposable;
+  }
+
+  /** Stores the object, and returns its constant properties. */
+  #keep(id: number, object: Disposable): Record<string, unknown> {
+    this.#objects.set(id, object);
+    const facts: Record<string, unknown> = {};
+    for (const name of factNames) {
+      if (name in object) facts[name] = (object as unknown as Record<string, unknown>)[name];
+    }
+    return facts;
+  }
+
+  #read(args: readonly Argument[]): unknown[] {
+    return args.map((each) => ('object' in each ? this.#object(each.object) : restored(this.#runtime.heap, each)));
+  }
+
+  #object(id: number): Disposable {
+    const object = this.#objects.get(id);
+    if (object !== undefined) return object;
+    throw disposedObject();
+  }
+}
+
+/** Constant properties that the proxy also has. */
+const factNames = [
+  ...['config', 'batch', 'capacity', 'layout', 'dtype', 'numKvHeads', 'headDim', 'valueDim'],
+  ...['jobs', 'patterns', 'options'],
+];
+
+/** The inputs of a scores() call, kept in the worker while ranges of rows are requested. */
+class HeldScores {
+  readonly #mh: Multihead;
+  readonly #options: ScoresOptions;
+  readonly #held: Tensor[] = [];
+  readonly #inputs: [FloatTensorLike, FloatTensorLike];
+
+  constructor(mh: Multihead, [q, k, options]: [FloatTensorLike, FloatTensorLike, ScoresOptions]) {
+    this.#mh = mh;
+    this.#options = options;
+    this.#inputs = [this.#hold(q), this.#hold(k)];
+  }
+
+  /** Copies the input once for all ranges. An invalid input is kept as given, and scores() reports the error. */
+  #hold(input: FloatTensorLike): FloatTensorLike {
+    try {
+      const { data, shape, dtype } = input as { data: Float32Array; shape: number[]; dtype?: 'f32' };
+      const tensor = dtype === undefined ? this.#mh.tensor(shape, data) : this.#mh.tensor(shape, data, { dtype });
+      this.#held.push(tensor);
+      return tensor;
+    } catch {
+      return input;
+    }
+  }
+
+  /** Returns the first chunk of the whole call, which checks all arguments, or `count` rows from `first` on. */
+  rows(first?: number, count?: number): ScoreRows | undefined {
+    const range: ScoresOptions =
+      first === undefined || count === undefined
+        ? this.#options
+        : { ...this.#options, rows: [first, count], chunk: count };
+    const stream = this.#mh.scores(...this.#inputs, range);
+    try {
+      return stream.next().value ?? undefined;
+    } finally {
+      stream.return();
+    }
+  }
+
+  dispose(): void {
+    for (const tensor of this.#held) tensor.dispose();
+  }
+}
+
+/**
+ * Converts a value for a message: tensors become { data, shape, dtype } and are disposed, and all buffers are
+ * transferred. The value must belong to the package, never to the caller.
+ */
+function packed(value: unknown): { value: unknown; transfer: ArrayBuffer[] } {
+  const transfer = new Set<ArrayBuffer>();
+  const pack = (each: unknown): unknown => {
+    if (typeof each !== 'object' || each === null) return each;
+    const core = coreOf(each);
+    if (core !== undefined) {
+      const data = core.view().slice();
+      transfer.add(data.buffer as ArrayBuffer);
+      const plain = { data, shape: [...core.shape], dtype: core.dtype };
+      (each as Tensor).dispose();
+      return plain;
+    }
+    if (ArrayBuffer.isView(each)) {
+      const array = each as Uint8Array;
+      const buffer = bufferOf(array);
+      if (!isArrayBuffer(buffer) || buffer.byteLength !== array.byteLength) {
+        const copy = lengthOf(array) === 0 ? array : array.slice();
+        if (copy !== array) transfer.add(copy.buffer as ArrayBuffer);
+        return copy;
+      }
+      transfer.add(buffer);
+      return array;
+    }
+    if (isCoreObject(each)) return undefined;
+    if (Array.isArray(each)) return each.map(pack);
+    return Object.fromEntries(Object.entries(each).map(([name, inner]) => [name, pack(inner)]));
+  };
+  return { value: pack(value), transfer: [...transfer] };
+}
+
+/** Frees the tensors of a result that is not sent. */
+function discard(value: unknown): void {
+  if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return;
+  if (coreOf(value) !== undefined) (value as Tensor).dispose();
+  else if (!isCoreObject(value)) Object.values(value).forEach(discard);
+}
+
+/**
+ * Returns the argument with placeholders for the values that a message cannot carry, so that invalid arguments cause the
+ * same errors as on one thread.
+ */
+export function restored(heap: Heap, { value, standIns }: SentValue): unknown {
+  const root: Record<string, unknown> = { value };
+  for (const standIn of standIns) {
+    const path = ['value', ...standIn.path];
+    const last = path.pop() as string;
+    const holder = path.reduce((of, name) => of[name] as Record<string, unknown>, root);
+    if (standIn.kind === 'class') copiedClasses.set(holder[last] as object, standIn.name);
+    else if (standIn.kind === 'function') holder[last] = () => {};
+    else if (standIn.kind === 'symbol') holder[last] = Symbol(standIn.text);
+    else holder[last] = WasmTensor.disposed(heap, standIn.dtype, standIn.shape);
+  }
+  return root['value'];
+}

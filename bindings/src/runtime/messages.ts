@@ -1,0 +1,49 @@
+// Composes the error messages of the core, which reports an error as a message number, an argument and numbers.
+
+import { coreTables, dtypes, type ErrorTables } from '../generated/tables.js';
+import type { CoreError } from '../generated/wire.js';
+import { formatShape } from './shape.js';
+
+const dtypeNames = Object.keys(dtypes);
+
+/** `more`: the message texts that multihead/core does not contain. */
+export function sentencesOf(error: CoreError, more?: ErrorTables): { argument: string; expected: string; got: string } {
+  const { text, real, shape, given } = error;
+  const textOf = (table: keyof ErrorTables, at: number): string => coreTables[table][at] || more?.[table][at] || '';
+  const expected = textOf('messages', 2 * error.message);
+  const got = textOf('messages', 2 * error.message + 1);
+  const argument = textOf('names', error.argument);
+  const letters = textOf('axes', error.axes);
+  const numbers = [error.number0, error.number1, error.number2, error.number3];
+  const values: Readonly<Record<string, () => string>> = {
+    text: () => text,
+    axes: () => letters,
+    real: () => String(Number(real.toPrecision(6))),
+    shape: () => formatShape(shape),
+    given: () => formatShape(given),
+    dtype0: () => String(dtypeNames[numbers[0] as number]),
+    dtype1: () => String(dtypeNames[numbers[1] as number]),
+    name0: () => textOf('names', numbers[0] as number),
+    divisors: () => divisorsOf(numbers[0] as number),
+  };
+  // Splitting at the braces alternates between text and names of values.
+  const filled = (template: string): string =>
+    template
+      .split(/[{}]/)
+      .map((part, at) => (at % 2 === 0 ? part : (values[part]?.() ?? String(numbers[Number(part)]))))
+      .join('');
+  return { argument, expected: filled(expected), got: filled(got) };
+}
+
+/** "1, 2, 4 or 8" */
+function divisorsOf(number: number): string {
+  const divisors: number[] = [];
+  for (let low = 1; low * low <= number; low += 1) {
+    if (number % low === 0) divisors.push(low);
+  }
+  const others = divisors.map((low) => number / low).reverse();
+  if (others[0] === divisors.at(-1)) others.shift();
+  divisors.push(...others);
+  const last = divisors.pop();
+  return divisors.length === 0 ? String(last) : `${divisors.join(', ')} or ${last}`;
+}

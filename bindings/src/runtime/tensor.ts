@@ -1,0 +1,411 @@
+// Tensors in WebAssembly memory, and the checks of shapes, dtypes and data.
+
+import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from '../types/index.js';
+import type { Extents, Operand, Uint32 } from '../types/wire.js';
+import { MultiheadError } from './errors.js';
+import { halfToFloats, roundToHalf } from './half.js';
+import { type Block, bytesPerElement, type Heap, type Holding, onJavaScriptHeap } from './memory.js';
+import { checkExtents, elements, formatShape, type Ranks } from './shape.js';
+import { quoted } from './text.js';
+import { bitsOf, bufferOf, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
+
+/** Allowed numbers of axes for operands of calls. */
+const tensorRanks: Ranks = { least: 1, most: 4 };
+
+export const floatDTypes: readonly FloatDType[] = ['f32', 'f16', 'bf16'];
+export const allDTypes: readonly DType[] = [...floatDTypes, 'bool'];
+
+export const isHalf = (dtype: unknown): dtype is HalfDType => dtype === 'f16' || dtype === 'bf16';
+
+/** A short description of a value of the wrong type, for error messages. Never throws. */
+export function describe(value: unknown): string {
+  try {
+    if (value === null) return 'null';
+    if (Array.isArray(value)) return `an array of ${value.length} (number[] is never converted)`;
+    if (typeof value === 'string') return quoted(value);
+    if (coreOf(value) !== undefined) return 'a tensor';
+    if (isProxyOfTensor(value)) return 'a proxy of a tensor (in Vue: toRaw() or markRaw())';
+    if (typeof value === 'object') return `a ${className(value)}`;
+    if (typeof value === 'function') return 'a function';
+    if (typeof value === 'bigint') return `${value}n`;
+    return String(value);
+  } catch {
+    return 'an object that throws when it is read';
+  }
+}
+
+function className(value: object): string {
+  const copied = copiedClasses.get(value);
+  if (copied !== undefined) return copied;
+  const name: unknown = value.constructor?.name;
+  if (typeof name !== 'string') return 'null-prototype object';
+  return /^(Uint|Int|Float)\d/.test(name) && !ArrayBuffer.isView(value) ? `proxy of a ${name}` : name;
+}
+
+/**
+ * The `E_OPTION` for a value that threw `cause` when it was read, such as a getter or a proxy. A
+ * MultiheadError is returned unchanged.
+ */
+export function unreadable(cause: unknown, argument: string): MultiheadError {
+  if (cause instanceof MultiheadError) return cause;
+  let thrown: string;
+  try {
+    thrown = String(cause);
+  } catch {
+    thrown = describe(cause);
+  }
+  const got = `one that throws when it is read (${thrown})`;
+  return new MultiheadError('E_OPTION', { argument, expected: 'a value that can be read', got, cause });
+}
+
+/** Original class name of each copied object, for error messages. */
+export const copiedClasses = new WeakMap<object, string>();
+
+/** Makes describe() report the class of `value` for its copy; returns the class name without an article. */
+export function keepClass(copy: object, value: object): string {
+  const name = describe(value).slice('a '.length);
+  copiedClasses.set(copy, name);
+  return name;
+}
+
+/** A copy of a valid shape; throws `E_SHAPE` for `argument`. */
+export function checkShape(
+  shape: unknown,
+  argument: string,
+  { least, most }: Ranks = tensorRanks,
+): number[] {
+  const extents = readExtents(shape, most, argument);
+  if (extents === undefined) {
+    throw new MultiheadError('E_SHAPE', {
+      argument,
+      expected: 'an array of extents',
+      got: describe(shape),
+    });
+  }
+  let valid = extents.length >= least && extents.length <= most;
+  for (const extent of extents) valid &&= Number.isSafeInteger(extent) && (extent as number) >= 0;
+  if (!valid) {
+    throw new MultiheadError('E_SHAPE', {
+      argument,
+      expected: `${least} to ${most} extents that are whole numbers ≥ 0`,
+      got: `(${extents.map(describe).join(', ')})`,
+    });
+  }
+  return extents as number[];
+}
+
+/**
+ * Reads each extent once; at most `most` + 1 of them, so that a huge array costs nothing. Undefined if `shape` is not
+ * an array.
+ */
+function readExtents(shape: unknown, most: number, argument: string): unknown[] | undefined {
+  try {
+    if (!Array.isArray(shape)) return undefined;
+    const extents: unknown[] = [];
+    const length = Math.min(Number(shape.length), most + 1);
+    for (let axis = 0; axis < length; axis += 1) extents.push(shape[axis]);
+    return extents;
+  } catch (cause) {
+    throw unreadable(cause, argument);
+  }
+}
+
+/**
+ * Returns the dtype of a typed array. For a Uint16Array, returns `stated`, which must be 'f16' or 'bf16'. A
+ * Float16Array is f16.
+ */
+function dtypeOf(data: unknown, stated: unknown): DType | undefined {
+  const name = typedArrayName(data);
+  if (name === 'Float32Array') return 'f32';
+  if (name === 'Float16Array') return 'f16';
+  if (name === 'Uint8Array') return 'bool';
+  return name === 'Uint16Array' && isHalf(stated) ? stated : undefined;
+}
+
+/** Lists the accepted typed arrays: "a Float32Array or a Uint16Array with dtype "f16" or "bf16"". */
+function typedArraysOf(dtypes: readonly DType[]): string {
+  const halves = dtypes.filter(isHalf).map((dtype) => `"${dtype}"`);
+  return [
+    ...(dtypes.includes('f32') ? ['a Float32Array'] : []),
+    ...(dtypes.includes('bool') ? ['a Uint8Array (0 = false)'] : []),
+    ...(halves.length > 0 ? [`a Uint16Array with dtype ${halves.join(' or ')}`] : []),
+  ].join(' or ');
+}
+
+/**
+ * Throws `E_OPTION` if `data` has none of the `wanted` dtypes, or contradicts the dtype `stated` with
+ * it; `E_SHAPE` for a wrong length.
+ */
+export function checkData<D extends DType>(
+  data: unknown,
+  shape: Shape,
+  wanted: readonly D[],
+  argument: string,
+  stated?: unknown,
+): { dtype: D; data: DataOf<D> } {
+  const dtype = dtypeOf(data, stated);
+  const contradiction = dtype !== stated && allDTypes.includes(stated as DType);
+  if (dtype === undefined || contradiction || !wanted.includes(dtype as D)) {
+    const beside = stated === undefined ? '' : ` with dtype ${describe(stated)}`;
+    const without = typedArrayName(data) === 'Uint16Array' ? ' without a dtype' : '';
+    throw new MultiheadError('E_OPTION', {
+      argument,
+      expected: typedArraysOf(wanted),
+      got: describe(data) + (beside || without),
+    });
+  }
+  const typed = data as DataOf<D>;
+  const size = elements(shape);
+  const length = lengthOf(typed);
+  if (length !== size) {
+    const detached =
+      bufferOf(typed).byteLength === 0 ? ' (detached: it was transferred, or tensor.data must be read anew)' : '';
+    throw new MultiheadError('E_SHAPE', {
+      argument,
+      expected: `${size} elements for shape ${formatShape(shape)}`,
+      got: `${length}${detached}`,
+    });
+  }
+  return { dtype: dtype as D, data: dtype === 'f16' ? (bitsOf(typed) as DataOf<D>) : typed };
+}
+
+/** Throws `E_OPTION` unless `dtype` is a dtype or undefined. */
+function checkDType(dtype: unknown): DType | undefined {
+  if (dtype === undefined || allDTypes.includes(dtype as DType)) return dtype as DType | undefined;
+  throw new MultiheadError('E_OPTION', {
+    argument: 'dtype',
+    expected: allDTypes.map((name) => `"${name}"`).join(', '),
+    got: describe(dtype),
+  });
+}
+
+/** mh.tensor(). */
+export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: unknown): WasmTensor {
+  const extents = checkShape(shape, 'shape');
+  const dtype = checkDType(stated);
+  checkExtents(extents, 'shape');
+  if (data === undefined) {
+    const zeros = WasmTensor.allocate(heap, dtype ?? 'f32', extents, 'tensor');
+    zeros.data.fill(0);
+    return zeros;
+  }
+  if (isHalf(dtype) && typedArrayName(data) === 'Float32Array') {
+    const floats = checkData(data, extents, ['f32'], 'data').data;
+    const bytes = 2 * elements(extents);
+    const halves = onJavaScriptHeap(bytes, 'tensor', () => roundToHalf(pristine(floats, elements(extents)), dtype));
+    return WasmTensor.copy(heap, dtype, extents, halves, 'tensor');
+  }
+  const wanted = dtype === undefined ? allDTypes : [dtype];
+  const checked = checkData(data, extents, wanted, 'data', dtype);
+  return WasmTensor.copy(heap, checked.dtype, extents, checked.data, 'tensor');
+}
+
+/** From views to their tensors: a tensor is not garbage-collected while its view is reachable. */
+const owners = new WeakMap<object, WasmTensor>();
+
+/** A block of memory, shared by a tensor and its reshape()s; freed with the last user. */
+interface Storage {
+  readonly block: Block;
+  tensors: number;
+}
+
+/**
+ * The private state of a {@link WasmTensor}. Calls read this instead of the WasmTensor's properties, which user code
+ * can replace. It must not reference its WasmTensor: the finalizer holds it after the WasmTensor was collected.
+ */
+export class TensorCore<D extends DType = DType> implements Operand<D>, Holding {
+  readonly heap: Heap;
+  readonly dtype: D;
+  readonly shape: Extents;
+  readonly size: number;
+  readonly storage: Storage;
+  readonly address: Uint32;
+  disposed = false;
+
+  constructor(heap: Heap, dtype: D, shape: Extents, storage: Storage) {
+    this.heap = heap;
+    this.dtype = dtype;
+    this.shape = Object.freeze([...shape]);
+    this.size = elements(shape);
+    this.storage = storage;
+    this.address = storage.block.address;
+    storage.tensors += 1;
+  }
+
+  what(): string {
+    return `a tensor of shape ${formatShape(this.shape)}`;
+  }
+
+  free(): void {
+    this.storage.tensors -= 1;
+    if (this.storage.tensors === 0) this.heap.release(this.storage.block);
+  }
+
+  /** Returns a view of the current memory. */
+  view(): DataOf<D> {
+    return this.heap.view<DType>(this.dtype, this.address, this.size) as DataOf<D>;
+  }
+
+  assertLive(argument: string): void {
+    if (!this.disposed) return;
+    throw new MultiheadError('E_DISPOSED', {
+      argument,
+      expected: 'a tensor that is not disposed',
+      got: `a disposed one of shape ${formatShape(this.shape)}`,
+    });
+  }
+}
+
+/** The core of a tensor of any load(); undefined for any other value. Runs no code of the value. */
+export let coreOf: {
+  <D extends DType>(tensor: WasmTensor<D> | undefined): TensorCore<D> | undefined;
+  (value: unknown): TensorCore | undefined;
+};
+
+/** True for a proxy of a tensor: it lacks the tensor's private members. Runs code of the proxy. */
+export const isProxyOfTensor = (value: unknown): boolean =>
+  isA(value, WasmTensor) && coreOf(value) === undefined;
+
+/** Limit on the prototypes that isA() follows. Ordinary objects have fewer. */
+const mostPrototypes = 100;
+
+/** Like instanceof, but also terminates for a proxy that is its own prototype. */
+export function isA<C extends object>(value: unknown, { prototype }: { readonly prototype: C }): value is C {
+  let from = value;
+  for (let level = 0; level < mostPrototypes && typeof from === 'object' && from !== null; level += 1) {
+    from = Object.getPrototypeOf(from) as unknown;
+    if (from === prototype) return true;
+  }
+  return false;
+}
+
+/** The core of a method's `this`. Throws `E_OPTION` if `this` is a proxy, as in `new Proxy(tensor, {}).data`. */
+function ownCore<D extends DType>(tensor: WasmTensor<D>): TensorCore<D> {
+  const core = coreOf(tensor);
+  if (core !== undefined) return core as TensorCore<D>;
+  throw new MultiheadError('E_OPTION', {
+    argument: 'tensor',
+    expected: 'a tensor itself',
+    got: describe(tensor),
+  });
+}
+
+export class WasmTensor<D extends DType = DType> implements Tensor<D> {
+  static {
+    coreOf = ((value: unknown) =>
+      typeof value === 'object' && value !== null && #core in value
+        ? value.#core
+        : undefined) as typeof coreOf;
+  }
+
+  /** The flag of Vue's markRaw(): ref() and reactive() then hold the tensor itself, not a proxy. */
+  get __v_skip(): true {
+    return true;
+  }
+
+  /** Defined on the prototype by load(): see symbol_dispose.ts. */
+  declare [Symbol.dispose]: () => void;
+
+  readonly #core: TensorCore<D>;
+  #view: DataOf<D> | undefined;
+
+  private constructor(heap: Heap, dtype: D, shape: Extents, storage: Storage) {
+    this.#core = new TensorCore(heap, dtype, shape, storage);
+    heap.adopt(this, this.#core);
+  }
+
+  /** Allocates a tensor without clearing the memory. */
+  static allocate<D extends DType>(
+    heap: Heap,
+    dtype: D,
+    shape: Extents,
+    argument: string,
+  ): WasmTensor<D> {
+    const block = heap.allocate(elements(shape) * bytesPerElement(dtype), argument);
+    return new WasmTensor(heap, dtype, shape, { block, tensors: 0 });
+  }
+
+  /** Copies `data`, which must be valid. */
+  static copy<D extends DType>(
+    heap: Heap,
+    dtype: D,
+    shape: Extents,
+    data: DataOf<D>,
+    argument: string,
+  ): WasmTensor<D> {
+    const block = heap.allocateCopy(dtype, data, argument);
+    return new WasmTensor(heap, dtype, shape, { block, tensors: 0 });
+  }
+
+  /** Makes a tensor in the state after dispose(). */
+  static disposed<D extends DType>(heap: Heap, dtype: D, shape: Extents): WasmTensor<D> {
+    const tensor = new WasmTensor(heap, dtype, shape, { block: { address: 0, bytes: 0 }, tensors: 0 });
+    tensor.dispose();
+    return tensor;
+  }
+
+  get shape(): Shape {
+    return ownCore(this).shape;
+  }
+
+  get dtype(): D {
+    return ownCore(this).dtype;
+  }
+
+  get size(): number {
+    return ownCore(this).size;
+  }
+
+  get disposed(): boolean {
+    return ownCore(this).disposed;
+  }
+
+  get data(): DataOf<D> {
+    const core = ownCore(this);
+    core.assertLive('tensor');
+    // When the memory grows, it gets a new buffer object.
+    if (this.#view === undefined || bufferOf(this.#view) !== core.heap.buffer) {
+      this.#view = core.view();
+      owners.set(this.#view, this);
+    }
+    return this.#view;
+  }
+
+  toFloat32(): Float32Array {
+    const core = ownCore(this);
+    core.assertLive('tensor');
+    const { dtype, size } = core;
+    return onJavaScriptHeap(4 * size, 'toFloat32', () =>
+      isHalf(dtype) ? halfToFloats(core.view() as Uint16Array, dtype) : new Float32Array(core.view()),
+    );
+  }
+
+  reshape(shape: Shape): WasmTensor<D> {
+    const extents = checkShape(shape, 'shape');
+    checkExtents(extents, 'shape');
+    const core = ownCore(this);
+    const { heap, dtype, size, storage } = core;
+    if (elements(extents) !== size) {
+      throw new MultiheadError('E_SHAPE', {
+        argument: 'shape',
+        expected: `extents of which the product is ${size}, as of ${formatShape(core.shape)}`,
+        got: formatShape(extents),
+      });
+    }
+    core.assertLive('tensor');
+    heap.assertAlive();
+    return heap.scopes.track(new WasmTensor(heap, dtype, extents, storage));
+  }
+
+  dispose(): void {
+    const core = ownCore(this);
+    if (core.disposed) return;
+    core.disposed = true;
+    this.#view = undefined;
+    core.heap.retire(this, core);
+  }
+
+  assertLive(argument: string): void {
+    ownCore(this).assertLive(argument);
+  }
+}

@@ -1,0 +1,195 @@
+// writeSafetensors(): writes headers that every reader accepts, and aligns data to its element size.
+
+import { MultiheadError } from '../runtime/errors.js';
+import { halfToFloats, roundDoublesToHalf, roundToHalf } from '../runtime/half.js';
+import { checkChoice, copyOf, readOptions } from '../runtime/options.js';
+import { elements, formatShape, parameterRanks } from '../runtime/shape.js';
+import { allDTypes, checkData, checkShape, coreOf, describe, floatDTypes, isHalf } from '../runtime/tensor.js';
+import { quoted, toUtf8 } from '../runtime/text.js';
+import { lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
+import type {
+  SafetensorsDType,
+  SafetensorsSource,
+  SafetensorsTensor,
+  WriteSafetensorsOptions,
+} from '../types/safetensors.js';
+import type { DType, FloatDType } from '../types/tensor.js';
+import {
+  isObject,
+  isUnicode,
+  lengthBytes,
+  metadataName,
+  mostHeaderBytes,
+  storedBytes,
+  storedDTypes,
+  storedName,
+  storedTypes,
+} from './format.js';
+
+/**
+ * Makes a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
+ *
+ * Tensors are sorted by element size, largest first, and else keep the order of `tensors`. As the
+ * header's length is a multiple of 8, all data is aligned and readers need not copy it.
+ *
+ * @returns the file, in newly allocated memory
+ * @throws {MultiheadError} `E_OPTION` for a name or string that UTF-8 cannot encode, the name
+ * `__metadata__`, an unknown option, or data of another type; `E_SHAPE` for data whose length does not
+ * match its shape, or more than 8 extents; `E_DISPOSED`; `E_MEMORY`
+ */
+export function writeSafetensors(
+  given: SafetensorsSource,
+  options: WriteSafetensorsOptions = {},
+): Uint8Array<ArrayBuffer> {
+  const tensors = copyOf(given, 'tensors', []);
+  if (!isObject(tensors)) throw refused('tensors', 'an object of tensors', describe(given));
+  const { metadata, dtype } = readOptions(options, ['metadata', 'dtype'], 'writeSafetensors');
+  if (dtype !== undefined) checkChoice(dtype, floatDTypes, 'dtype');
+
+  const checked = Object.entries(tensors).map(([name, value]) => ({ name, numbers: checkTensor(name, value) }));
+  // No code of the caller runs from here on.
+  const parts = checked
+    .map(({ name, numbers }) => ({ name, tensor: converted(numbers(), dtype) }))
+    .sort((a, b) => b.tensor.data.BYTES_PER_ELEMENT - a.tensor.data.BYTES_PER_ELEMENT);
+  const entries: [string, unknown][] = [];
+  if (metadata !== undefined) entries.push([metadataName, checkMetadata(metadata)]);
+  let end = 0;
+  for (const { name, tensor } of parts) {
+    const data_offsets = [end, (end += tensor.data.byteLength)];
+    entries.push([name, { dtype: storedName(tensor.dtype), shape: tensor.shape, data_offsets }]);
+  }
+
+  const header = paddedHeader(entries);
+  const file = allocate(lengthBytes + header.length + end);
+  new DataView(file.buffer).setUint32(0, header.length, true);
+  file.set(header, lengthBytes);
+  let at = lengthBytes + header.length;
+  for (const { data } of parts.map(({ tensor }) => tensor)) {
+    file.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), at);
+    at += data.byteLength;
+  }
+  return file;
+}
+
+const refused = (argument: string, expected: string, got: string): MultiheadError =>
+  new MultiheadError('E_OPTION', { argument, expected, got });
+
+/**
+ * Checks a tensor, and returns a function that checks it again and returns its numbers. In between, code of the caller,
+ * such as a getter of another tensor, may dispose the tensor, detach its buffer, or let the memory grow.
+ */
+function checkTensor(name: string, value: unknown): () => SafetensorsTensor {
+  if (name === metadataName || !isUnicode(name)) {
+    throw refused('name', `one in Unicode other than ${metadataName}`, quoted(name));
+  }
+  const core = coreOf(value);
+  if (core !== undefined) {
+    core.assertLive(name);
+    return () => {
+      core.assertLive(name);
+      const { dtype, shape } = core;
+      return { dtype, shape, data: core.view() } as SafetensorsTensor;
+    };
+  }
+  const plain: unknown = copyOf(value, name);
+  if (!isObject(plain)) throw refused(name, 'a tensor or { data, shape }', describe(value));
+  const { data: numbers, dtype: stated } = plain;
+  const shape = checkShape(plain['shape'], name, parameterRanks);
+  const look = (): SafetensorsTensor => {
+    if (isStoredOnly(stated)) {
+      const data = checkStored(stated, name, numbers, shape);
+      return { dtype: stated, shape, data } as SafetensorsTensor;
+    }
+    const { dtype, data } = checkData(numbers, shape, allDTypes, name, stated);
+    return { dtype, shape, data: pristine(data, elements(shape)) } as SafetensorsTensor;
+  };
+  look();
+  return look;
+}
+
+/** True for a dtype of files that tensors of this package cannot have. */
+const isStoredOnly = (dtype: unknown): dtype is Exclude<SafetensorsDType, DType> =>
+  storedDTypes.includes(dtype as SafetensorsDType) && !allDTypes.includes(dtype as DType);
+
+function checkStored(
+  dtype: SafetensorsDType,
+  argument: string,
+  data: unknown,
+  shape: readonly number[],
+): SafetensorsTensor['data'] {
+  const { array } = storedTypes[dtype];
+  if (typedArrayName(data) !== array.name) {
+    const article = array.name.startsWith('Int') ? 'an' : 'a';
+    throw refused(argument, `${article} ${array.name} with dtype "${dtype}"`, describe(data));
+  }
+  const numbers = data as SafetensorsTensor['data'];
+  const length = storedBytes(dtype, shape) / array.BYTES_PER_ELEMENT;
+  const got = lengthOf(numbers);
+  if (got === length) return pristine(numbers, length);
+  throw new MultiheadError('E_SHAPE', {
+    argument,
+    expected: Number.isInteger(length)
+      ? `${length} elements for shape ${formatShape(shape)}`
+      : `a shape whose numbers fill whole bytes as "${dtype}"`,
+    got: Number.isInteger(length) ? `${got}` : formatShape(shape),
+  });
+}
+
+/** Converts a tensor to another dtype; tensors other than floats of 16, 32 or 64 bits are unchanged. */
+function converted(tensor: SafetensorsTensor, dtype: FloatDType | undefined): SafetensorsTensor {
+  if (dtype === undefined || dtype === tensor.dtype) return tensor;
+  const { shape } = tensor;
+  switch (tensor.dtype) {
+    case 'f64': {
+      const { data } = tensor;
+      return isHalf(dtype)
+        ? { dtype, shape, data: roundDoublesToHalf(data, dtype) }
+        : { dtype, shape, data: Float32Array.from(data) };
+    }
+    case 'f32':
+      return isHalf(dtype) ? { dtype, shape, data: roundToHalf(tensor.data, dtype) } : tensor;
+    case 'f16':
+    case 'bf16': {
+      const data = halfToFloats(tensor.data, tensor.dtype);
+      return isHalf(dtype)
+        ? { dtype, shape, data: roundToHalf(data, dtype) }
+        : { dtype, shape, data };
+    }
+    default:
+      return tensor;
+  }
+}
+
+function checkMetadata(given: unknown): Record<string, string> {
+  const metadata = copyOf(given, 'metadata', []);
+  if (!isObject(metadata)) throw refused('metadata', 'an object of texts', describe(metadata));
+  for (const [name, text] of Object.entries(metadata)) {
+    if (typeof text === 'string' && isUnicode(name + text)) continue;
+    throw refused(`metadata.${name}`, 'a text in Unicode', describe(text));
+  }
+  return metadata as Record<string, string>;
+}
+
+/** The header as JSON in UTF-8, padded with spaces to a multiple of 8 bytes. */
+function paddedHeader(entries: readonly [string, unknown][]): Uint8Array {
+  const text = toUtf8(JSON.stringify(Object.fromEntries(entries)));
+  const header = new Uint8Array(Math.ceil(text.length / 8) * 8).fill(0x20);
+  header.set(text);
+  if (header.length <= mostHeaderBytes) return header;
+  const expected = `a header of at most ${mostHeaderBytes} bytes`;
+  throw refused('tensors', expected, `${header.length} bytes of names and metadata`);
+}
+
+function allocate(bytes: number): Uint8Array<ArrayBuffer> {
+  try {
+    return new Uint8Array(bytes);
+  } catch (cause) {
+    const parts = {
+      argument: 'writeSafetensors',
+      expected: `${bytes} bytes`,
+      got: 'no memory',
+      cause,
+    };
+    throw new MultiheadError('E_MEMORY', parts);
+  }
+}

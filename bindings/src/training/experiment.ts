@@ -1,0 +1,229 @@
+// mh.experiment: a handle to an experiment in the core.
+
+import { seedWords } from '../attention/options.js';
+import { experimentKinds, positionKinds } from '../generated/tables.js';
+import * as wire from '../generated/wire.js';
+import { SharedParameters } from '../modules/core_module.js';
+import { WasmTransformer } from '../modules/transformer.js';
+import type { Results } from '../runtime/arguments.js';
+import type { Count, Int32, Span } from '../types/wire.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
+import { call, checkStatus, noSpan, type Operands, type Runtime } from '../runtime/operands.js';
+import { checkChoice, checkCount, checkFlag, checkNumber, namesOf, readOptions } from '../runtime/options.js';
+import type {
+  Evaluation,
+  EvaluationOptions,
+  Experiment,
+  ExperimentKind,
+  ExperimentOptions,
+  HeldOutSequences,
+  PositionKind,
+  TrainingStep,
+  Transformer,
+  TransformerConfig,
+} from '../types/index.js';
+import { CoreTrainer, type KeptOption, TrainerMemory } from './core_trainer.js';
+
+const ownName = { argument: 'experiment', noun: 'an experiment' };
+
+const kindNames = namesOf(experimentKinds) satisfies readonly ExperimentKind[];
+const positionNames = namesOf(positionKinds) satisfies readonly PositionKind[];
+const optionNames = [
+  ...(['kind', 'numHeads', 'numLayers', 'seed', 'positions', 'steps', 'batch'] as const),
+  ...(['learningRate', 'recompute'] as const),
+] as const satisfies readonly (keyof ExperimentOptions)[];
+const evaluationNames = [
+  ...(['sequences', 'attention', 'ablation', 'headScales'] as const),
+] as const satisfies readonly (keyof EvaluationOptions)[];
+
+/** Tokens per sequence. */
+const length = 32;
+
+export class WasmExperiment extends CoreTrainer implements Experiment {
+  readonly options: Experiment['options'];
+  readonly jobs: readonly string[];
+  readonly patterns: readonly string[];
+  readonly attentionOptions: Experiment['attentionOptions'];
+  readonly #memory: TrainerMemory;
+  readonly #facts: wire.ExperimentFacts;
+  /** Created at the first read. */
+  #model: WasmTransformer | undefined;
+
+  constructor(runtime: Runtime, given: ExperimentOptions = {}) {
+    const options = checkedOptions(readOptions(given, optionNames, 'experiment'));
+    const handle = create(runtime, options);
+    runtime.raw.experimentFacts(handle);
+    const facts = wire.readExperimentFacts(runtime.args.results());
+    const memory = memoryOf(runtime, handle, facts);
+    super(runtime, handle, trainerOf(facts), ownName, memory, keptOptions(options, facts));
+    this.#memory = memory;
+    this.#facts = facts;
+    const { numHeads, numLayers, steps, batch } = facts;
+    this.options = Object.freeze({ ...options, numHeads, numLayers, steps, batch });
+    this.jobs = Object.freeze(facts.jobs);
+    this.patterns = Object.freeze(facts.patterns);
+    this.attentionOptions = Object.freeze(options.positions === 'alibi' ? { alibi: true } : {});
+    Object.freeze(this);
+  }
+
+  get model(): Transformer {
+    this.assertLive();
+    if (this.#model === undefined || this.#model.disposed) {
+      const handle = checkCount(this.#facts.model, 'model');
+      const { parameters } = this.#memory;
+      const config = configOf(this.options, this.#facts);
+      const model = new WasmTransformer(this.runtime, config, { handle, parameters });
+      this.#model = model.belongTo(this);
+    }
+    return this.#model;
+  }
+
+  get finished(): boolean {
+    return this.steps >= this.options.steps;
+  }
+
+  step(): TrainingStep {
+    const { runtime } = this;
+    const status = runtime.raw._multihead_experiment_step(this.handle);
+    this.#memory.recount();
+    checkStatus(runtime, status);
+    return wire.readTrainingStep(runtime.args.results());
+  }
+
+  evaluate(given: EvaluationOptions = {}): Evaluation {
+    this.assertLive();
+    const { runtime } = this;
+    const options = readOptions(given, evaluationNames, 'evaluate');
+    const { sequences = 128, attention = true, ablation = false, headScales } = options;
+    return call(runtime, (operands) => {
+      wire.evaluation(runtime.args, {
+        sequences: checkCount(sequences, 'sequences'),
+        attention: checkFlag(attention, 'attention'),
+        ablation: checkFlag(ablation, 'ablation'),
+        headScales: this.#scales(headScales, operands),
+      });
+      return this.#taken(
+        () => operands.run(() => runtime.raw.experimentEvaluate(this.handle)),
+        wire.readEvaluation,
+      );
+    });
+  }
+
+  heldOut(first: number, count: number): HeldOutSequences {
+    this.assertLive();
+    const [from, wanted] = [checkCount(first, 'first', 0), checkCount(count, 'count', 0)];
+    return this.#taken(
+      () => this.simply((raw) => raw.experimentHeldOut(this.handle, from, wanted)),
+      (results) => {
+        const bytes = sequenceBytes(wanted, this.jobs.length);
+        return onJavaScriptHeap(bytes, 'count', () => wire.readHeldOutSequences(results));
+      },
+    );
+  }
+
+  override dispose(): void {
+    if (!this.disposed) this.#model?.dispose();
+    super.dispose();
+  }
+
+  /** Throws `E_OPTION`, `E_SHAPE`, `E_MEMORY`. */
+  #scales(given: unknown, operands: Operands): Span<'f32'> {
+    if (given === undefined) return noSpan;
+    const heads = this.options.numHeads * this.options.numLayers;
+    const span = operands.span(given, 'f32', 'headScales');
+    if (span.length === heads) return span;
+    throw new MultiheadError('E_SHAPE', {
+      argument: 'headScales',
+      expected: `${heads} values`,
+      got: `${span.length} values`,
+    });
+  }
+
+  /** Runs a call and copies its result out of memory of the core before that memory is freed. */
+  #taken<R>(run: () => void, read: (results: Results) => R): R {
+    const { raw, args } = this.runtime;
+    try {
+      run();
+      return read(args.results());
+    } finally {
+      raw.releaseListed();
+    }
+  }
+}
+
+type CheckedOptions = Omit<Experiment['options'], SizeName> & Readonly<Record<SizeName, Count | undefined>>;
+type SizeName = 'numHeads' | 'numLayers' | 'steps' | 'batch';
+
+/** Checks the options. The core fills in default sizes. Throws `E_OPTION`. */
+function checkedOptions(options: ExperimentOptions): CheckedOptions {
+  const { kind = 'fourJobs', seed = 1, positions = 'rope' } = options;
+  const { learningRate = 1e-2, recompute = false } = options;
+  const size = (name: SizeName): Count | undefined =>
+    options[name] === undefined ? undefined : checkCount(options[name], name);
+  seedWords(seed, 'seed');
+  return {
+    kind: checkChoice(kind, kindNames, 'kind'),
+    numHeads: size('numHeads'),
+    numLayers: size('numLayers'),
+    seed,
+    positions: checkChoice(positions, positionNames, 'positions'),
+    steps: size('steps'),
+    batch: size('batch'),
+    learningRate: checkNumber(learningRate, 'learningRate'),
+    recompute: checkFlag(recompute, 'recompute'),
+  };
+}
+
+/** Creates the experiment in the core; returns its handle. Throws `E_OPTION`, `E_MEMORY`. */
+function create(runtime: Runtime, options: CheckedOptions): Int32 {
+  const { numHeads = 0, numLayers = 0, steps = 0, batch = 0 } = options;
+  return call(runtime, (operands) => {
+    wire.experiment(runtime.args, {
+      ...options,
+      ...{ numHeads, numLayers, steps, batch },
+      kind: experimentKinds[options.kind],
+      seed: seedWords(options.seed, 'seed'),
+      positions: positionKinds[options.positions],
+    });
+    return operands.make(() => runtime.raw.experimentCreate());
+  });
+}
+
+/** Options that the state of an experiment stores, in the format of `multihead-train`. */
+const keptOptions = (
+  { positions }: CheckedOptions,
+  { numHeads }: wire.ExperimentFacts,
+): readonly KeptOption[] => [
+  { tensor: 'run.heads', option: 'numHeads', value: numHeads, shown: String },
+  {
+    tensor: 'run.positions',
+    option: 'positions',
+    value: positionKinds[positions],
+    shown: (value) => JSON.stringify(positionNames[value]) ?? String(value),
+  },
+];
+
+const sequenceBytes = (count: number, jobs: number): number =>
+  count * length * (1 + jobs) * bytesPerElement('i32');
+
+const trainerOf = ({ trainer }: wire.ExperimentFacts): Int32 => checkCount(trainer, 'trainer');
+
+/** A function outside the constructor, so that the cleanup function cannot reference the experiment. */
+function memoryOf(runtime: Runtime, handle: Int32, facts: wire.ExperimentFacts): TrainerMemory {
+  const { raw, heap } = runtime;
+  const parameters = new SharedParameters(heap, facts.parameters * bytesPerElement('f32'));
+  const batchBytes = sequenceBytes(facts.batch, facts.jobs.length);
+  const release = (): void => raw.experimentRelease(handle);
+  return new TrainerMemory(runtime, trainerOf(facts), parameters, ownName, release, batchBytes);
+}
+
+function configOf({ positions }: Experiment['options'], facts: wire.ExperimentFacts): TransformerConfig {
+  const { numLayers, vocabSize, embedDim, numHeads, maxPositions, jobs } = facts;
+  return {
+    ...{ numLayers, vocabSize, embedDim, numHeads, numReadouts: jobs.length },
+    ...{ bias: false, norm: 'rmsNorm', normAffine: false },
+    ...(maxPositions > 0 && { maxPositions }),
+    ...(positions === 'rope' && { rope: { style: 'half' } }),
+  };
+}

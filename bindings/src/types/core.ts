@@ -1,0 +1,28 @@
+// The public types of `multihead/core`.
+
+import type { LoadOptions, Multihead } from './index.js';
+
+/**
+ * The operations of `multihead/core`, with the signatures of {@link Multihead}. Excludes modules and transformers,
+ * training and gradients, `latentAttention()` and `headStatistics()`.
+ */
+export interface MultiheadCore
+  extends Pick<
+    Multihead,
+    | 'backend'
+    | 'tensor'
+    | 'attention'
+    | 'prepare'
+    | 'scores'
+    | 'attentionVarlen'
+    | 'mergeAttention'
+    | 'alibiSlopes'
+    | 'rotate'
+    | 'linear'
+    | 'createCache'
+    | 'scope'
+    | 'memory'
+  > {}
+
+/** Like `load()` of `multihead`, with the files `multihead/core-relaxed.wasm` and `multihead/core-simd128.wasm`. */
+export type LoadCore = (options?: LoadOptions) => Promise<MultiheadCore>;
