@@ -4,7 +4,7 @@ import type { Experiment, Multihead } from 'multihead';
 import { train } from 'multihead/training';
 import { Generation } from './generation.js';
 import { sequenceLength, type Calls, type Frame, type Measured, type Progress } from './messages.js';
-import { Moments } from './moments.js';
+import { Moments, usualLimits, type Limits } from './moments.js';
 import { factsOf, type TrainingSettings } from './settings.js';
 
 /** Steps between two frames, and number of held-out sequences on which each frame is measured. */
@@ -26,6 +26,7 @@ interface Current {
 export class Run {
   readonly #mh: Multihead;
   readonly #report: Report;
+  readonly #limits: Limits;
   #current: Current | undefined;
   #generation: Generation | undefined;
   #stop: AbortController | undefined;
@@ -34,9 +35,10 @@ export class Run {
   /** True if the page has confirmed the last report. */
   #mayReport = true;
 
-  constructor(mh: Multihead, report: Report) {
+  constructor(mh: Multihead, report: Report, limits = usualLimits) {
     this.#mh = mh;
     this.#report = report;
+    this.#limits = limits;
   }
 
   start(settings: TrainingSettings, small: boolean): ReturnType<Calls['start']> {
@@ -44,7 +46,8 @@ export class Run {
     const experiment = this.#mh.experiment({ kind, seed, numHeads, numLayers, learningRate });
     this.end();
     const tokens = tellingSequence(experiment);
-    this.#current = { settings, small, experiment, tokens, moments: new Moments(frameEvery) };
+    this.#current = { settings, small, experiment, tokens, moments: new Moments(frameEvery, this.#limits) };
+    this.#saveMoment();
     this.#addFrame();
     return { tokens, progress: this.#progress() };
   }
@@ -58,7 +61,10 @@ export class Run {
     try {
       for await (const { loss } of train({ experiment, steps: until, signal: stop.signal })) {
         this.#losses.push(loss);
-        if (experiment.steps % frameEvery === 0) this.#addFrame();
+        if (experiment.steps % frameEvery === 0) {
+          this.#saveMoment({ onlyIfDue: true });
+          this.#addFrame();
+        }
         this.#offer();
       }
     } catch (error) {
@@ -66,6 +72,7 @@ export class Run {
     }
     // start() or end() has ended this run.
     if (experiment.disposed) return { step: 0, losses: [], frames: [], moments: [], memory: this.#mh.memory() };
+    this.#saveMoment();
     this.#addFrame();
     return this.#progress();
   }
@@ -80,6 +87,7 @@ export class Run {
     this.pause();
     this.#dropGeneration();
     this.#losses.push(this.#live().experiment.step().loss);
+    this.#saveMoment();
     this.#addFrame();
     return this.#progress();
   }
@@ -163,11 +171,16 @@ export class Run {
     return { step: steps, losses, frames, moments, memory: this.#mh.memory() };
   }
 
-  #addFrame(): void {
+  /** Saves the current step. `onlyIfDue`: not if moments between the saved ones are no longer wanted. */
+  #saveMoment({ onlyIfDue = false } = {}): void {
     const { experiment, moments, small } = this.#live();
     const step = experiment.steps;
-    if (this.#frames.at(-1)?.step === step) return;
-    if (!small) moments.keep(step, experiment.checkpoint());
+    if (!small && (!onlyIfDue || moments.due(step))) moments.keep(step, experiment.checkpoint());
+  }
+
+  #addFrame(): void {
+    const { experiment, moments, small } = this.#live();
+    if (this.#frames.at(-1)?.step === experiment.steps) return;
     const kept = new Set(moments.steps);
     // If the page confirms reports slowly, keep only the frames of saved moments.
     this.#frames = this.#frames.filter((frame) => small || kept.has(frame.step));
