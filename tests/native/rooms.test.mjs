@@ -64,8 +64,9 @@ const includes = (file) =>
 function typescript(folder) {
   const files = filesBelow(folder, /\.ts$/);
   const imports = (file) =>
-    [...readFileSync(join(root, folder, file), 'utf8').matchAll(/\bfrom '(\.[^']+)'|\bimport '(\.[^']+)'/g)].map(
-      ([, a, b]) => posix.join(posix.dirname(file), a ?? b).replace(/\.js$/, '.ts'),
+    [...readFileSync(join(root, folder, file), 'utf8').matchAll(/\bfrom '(\.[^']+)'|\bimport[ (]'(\.[^']+)'/g)].map(
+      // A script that is imported by its address, such as './worker.ts?worker&url', counts as an import, too.
+      ([, a, b]) => posix.join(posix.dirname(file), a ?? b).replace(/\?.*$/, '').replace(/\.js$/, '.ts'),
     );
   return arrows(files, imports);
 }
@@ -85,9 +86,13 @@ test('no floor of src/ includes from the floors above it', () => {
   }
 });
 
-for (const folder of ['bindings/src']) {
+for (const folder of ['bindings/src', 'web/src']) {
   test(`folders of ${folder} form no circle`, () => assert.equal(circle(typescript(folder)), null));
 }
+
+test('no folder of web/src imports the scripts that the browser starts', () => {
+  for (const [, targets] of typescript('web/src')) assert.equal(targets.get('.'), undefined);
+});
 
 test('a circle of folders is found', () => {
   const text = { 'a/x.h': ['b/y.h'], 'b/y.h': ['c/z.h'], 'c/z.h': ['a/w.h'], 'a/w.h': [], 'd/v.h': ['a/x.h'] };

@@ -4,7 +4,7 @@ import { load, MultiheadError } from 'multihead';
 import { formatBytes } from './model/limits.js';
 import type { GivenFiles, Reply, Request } from './model/messages.js';
 import { ModelSession } from './model/session.js';
-import { holdForLife } from './worker_life.js';
+import { holdForLife } from './workers/worker_life.js';
 
 /** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
 interface Scope {

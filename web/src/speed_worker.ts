@@ -3,8 +3,8 @@
 import { firstLine, makeContenders } from './speed/contenders.js';
 import { inTurns, largestDifference, usualPace, warmUp, type Contender } from './speed/measure.js';
 import { sizes, type Engine, type Row, type SpeedAnswer, type SpeedRequest } from './speed/messages.js';
-import { createPolicy } from './trusted_types.js';
-import { holdForLife } from './worker_life.js';
+import { createPolicy } from './workers/trusted_types.js';
+import { holdForLife } from './workers/worker_life.js';
 
 /** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
 interface Scope {

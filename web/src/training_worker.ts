@@ -3,7 +3,7 @@
 import { load } from 'multihead';
 import type { Reply, Request } from './training/messages.js';
 import { Run } from './training/run.js';
-import { holdForLife } from './worker_life.js';
+import { holdForLife } from './workers/worker_life.js';
 
 /** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
 interface Scope {

@@ -1,7 +1,7 @@
 // The page's connection to the worker of a model: calls that return promises.
 
-import { WorkerCalls } from '../worker_calls.js';
-import { whenEnded } from '../worker_life.js';
+import { WorkerCalls } from '../workers/worker_calls.js';
+import { whenEnded } from '../workers/worker_life.js';
 import type { CallName, Calls, Reply, Request } from './messages.js';
 
 export interface Port {

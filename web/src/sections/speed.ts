@@ -1,13 +1,12 @@
 // "Speed": compares this module with plain JavaScript, and with the peers that the visitor selects, in the visitor's
 // own browser. Nothing is loaded or run before the button is pressed.
 
-import { update, type App } from '../app.js';
-import { startWorker } from '../own_scripts.js';
-import { el } from '../parts/dom.js';
-import { download } from '../parts/save_map.js';
+import { el } from '../dom/dom.js';
+import { download } from '../maps/save_map.js';
 import { peerNames, sizeIds, sizes, type PeerName, type SizeId, type SpeedAnswer } from '../speed/messages.js';
 import { comparison, csvOfSpeed, machineName, reported, significant, type Reported } from '../speed/report.js';
-import { whenEnded } from '../worker_life.js';
+import { update, type App } from '../state/app.js';
+import { whenEnded } from '../workers/worker_life.js';
 
 const peerTitles: Readonly<Record<PeerName, string>> = {
   onnxruntime: 'ONNX Runtime Web (14 MB)',
@@ -44,7 +43,7 @@ export function speedSection(app: App): HTMLElement {
     save.hidden = machine.hidden = about.hidden = true;
     button.textContent = 'Stop';
     status.textContent = 'Starting';
-    const started = startWorker('speed');
+    const started = app.startWorker('speed');
     const lose = () => started === worker && stop('The measurement has stopped: its worker has ended, perhaps for lack of memory.');
     started.onmessage = ({ data }: MessageEvent<SpeedAnswer>) => {
       if (data.kind === 'lock') whenEnded(data.lock, lose);

@@ -1,8 +1,8 @@
 // The page's connection to a training worker: calls that return promises, reports of a run, and a check that the worker
 // still answers.
 
-import { WorkerCalls } from '../worker_calls.js';
-import { whenEnded } from '../worker_life.js';
+import { WorkerCalls } from '../workers/worker_calls.js';
+import { whenEnded } from '../workers/worker_life.js';
 import type { Calls, CallName, Progress, Reply, Request } from './messages.js';
 
 /** The part of Worker that the client uses. */

@@ -1,8 +1,7 @@
 // The training on the page: a run, a smaller model that trains for comparison, and the curve of the previous run. Its
 // two workers start on first use.
 
-import { createStore, type Store } from '../store.js';
-import { startWorker } from '../own_scripts.js';
+import { createStore, type Store } from '../base/store.js';
 import { connect, type Client, type Port } from './client.js';
 import { Curve } from './curve.js';
 import type { Calls, CallName, Frame, Progress, TrainedMaps } from './messages.js';
@@ -35,16 +34,16 @@ export interface TrainingSession {
   call<N extends CallName>(name: N, ...values: Parameters<Calls[N]>): Promise<ReturnType<Calls[N]>>;
 }
 
-/** Browser functions that tests replace. */
-export interface Surroundings {
+/** Functions of the browser, which tests replace. */
+export interface Browser {
   startWorker(): Port;
+  /** Calls `run` in the next animation frame. */
   nextFrame(run: () => void): void;
 }
-const browser: Surroundings = { startWorker: () => startWorker('training'), nextFrame: (run) => void requestAnimationFrame(run) };
 /** Animation frames per update during training: every second frame is left to the rest of the page. */
 const framesOfTraining = 2;
 
-export function createTraining(first: TrainingSettings, { startWorker, nextFrame } = browser): TrainingSession {
+export function createTraining(first: TrainingSettings, { startWorker, nextFrame }: Browser): TrainingSession {
   const view = createStore(blank(first));
   const frames = new Map<number, Frame>();
   let now = view.get();

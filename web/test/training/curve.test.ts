@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import type { Frame } from '../../src/training/messages.js';
 import { Curve, mapOf, valueAt } from '../../src/training/curve.js';
+import type { Frame } from '../../src/training/messages.js';
 import { defaultSettings } from '../../src/training/settings.js';
 
 const frame = (step: number, accuracy: number): Frame => ({

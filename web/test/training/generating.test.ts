@@ -1,7 +1,7 @@
 // Tests a generation on the page, with a session that answers at once.
 
 import { describe, expect, it } from 'vitest';
-import { createStore } from '../../src/store.js';
+import { createStore } from '../../src/base/store.js';
 import { createGenerating, finished } from '../../src/training/generating.js';
 import { mostTokens, type Cost } from '../../src/training/messages.js';
 import type { TrainingSession } from '../../src/training/session.js';

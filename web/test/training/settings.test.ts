@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { ticks } from '../../src/parts/line_chart.js';
-import { fromHash, toHash } from '../../src/page_state.js';
+import { ticks } from '../../src/sections/training/line_chart.js';
+import { fromHash, toHash } from '../../src/state/page_state.js';
 import { defaultSettings, describeSettings, settingsOf, smaller } from '../../src/training/settings.js';
 
 const settingsIn = (hash: string) => settingsOf(fromHash(hash).state);
