@@ -1,8 +1,8 @@
 // The page's connection to the worker. One request runs at a time; only the answer to the latest request is used. A
 // worker that stops answering is replaced.
 
-import { whenEnded } from '../workers/worker_life.js';
-import type { Answer, ForwardInput, ForwardResult, Request } from './messages.js';
+import { connect as connectWorker, type Port, type Remote } from '../workers/remote.js';
+import type { AttentionCalls, ForwardInput, ForwardResult } from './messages.js';
 
 /** A reason why numbers are missing or out of date. */
 export type Trouble =
@@ -29,16 +29,13 @@ export interface Listener {
   onTrouble(trouble: Trouble): void;
 }
 
-/** The part of Worker that the client uses. */
-export interface Port {
-  postMessage(request: Request): void;
-  terminate(): void;
-  onmessage: ((event: MessageEvent<Answer>) => void) | null;
-  onerror: ((event: ErrorEvent) => void) | null;
-}
-
 /** Milliseconds to wait for an answer. A pass takes a few; only loading over a slow connection takes this long. */
-const patience = 3500;
+const answerTimeout = 3500;
+
+interface Request {
+  readonly id: number;
+  readonly input: ForwardInput;
+}
 
 export function connect(start: () => Port, listener: Listener): AttentionClient {
   let lastId = 0;
@@ -49,21 +46,19 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
   let restarted = false;
   /** True after a worker failed before its first answer: its script is missing or wrong, and the page says so. */
   let broken = false;
-  /** Undefined after an idle worker has ended; the next request starts another one. */
-  let port: Port | undefined = open();
+  /** Undefined after a worker has ended; the next request starts another one. */
+  let remote: Remote<AttentionCalls> | undefined = open();
 
-  function open(): Port {
-    const opened = start();
-    opened.onmessage = ({ data }) => {
-      if (data.kind === 'lock') whenEnded(data.lock, () => opened === port && lose());
-      else receive(data);
-    };
-    opened.onerror = (event) => {
-      stop();
-      broken = !answered;
-      listener.onTrouble({ kind: 'failed', reason: event.message || 'its worker script could not be loaded' });
-    };
-    return opened;
+  function open(): Remote<AttentionCalls> {
+    return connectWorker<AttentionCalls>(start(), {
+      onLost(reason, ended) {
+        remote = undefined;
+        if (ended) return running && restart(running);
+        stop();
+        broken = !answered;
+        listener.onTrouble({ kind: 'failed', reason });
+      },
+    });
   }
 
   function stop(): void {
@@ -72,27 +67,46 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
     waiting = undefined;
   }
 
-  function send(request: Request): void {
+  async function send(request: Request): Promise<void> {
     running = request;
-    port ??= open();
-    port.postMessage(request);
+    const used = (remote ??= open());
     clearTimeout(timer);
-    if (!broken) timer = setTimeout(() => replace(request), patience);
+    timer = setTimeout(() => replace(request), answerTimeout);
+    try {
+      const result = await used.call('forward', request.input);
+      if (!finish(request)) return;
+      listener.onResult(result);
+      used.call('time').then((milliseconds) => showTime(request, milliseconds), ignore);
+    } catch (error) {
+      // The calls of a worker that has ended or was replaced are rejected, too.
+      if (used !== remote || !finish(request)) return;
+      const { message, argument } = error as Error & { readonly argument?: string };
+      listener.onTrouble({ kind: 'failed', reason: message, ...(argument !== undefined && { argument }) });
+    }
+  }
+
+  /** Ends a request that was answered, and sends the one that waits. Returns true if no other request has replaced it. */
+  function finish({ id }: Request): boolean {
+    answered = true;
+    restarted = false;
+    running = undefined;
+    clearTimeout(timer);
+    const next = waiting;
+    waiting = undefined;
+    if (next) void send(next);
+    return id === lastId;
+  }
+
+  function showTime({ id }: Request, milliseconds: number | undefined): void {
+    if (milliseconds !== undefined && id === lastId) listener.onTimed?.(milliseconds);
   }
 
   /**
-   * Called when an answer is late. Before its first answer a worker may still be loading; later, silence means that it
-   * has ended or hangs.
+   * Called when an answer is late. Before its first answer a worker may still be loading; later, silence means that it hangs.
    */
   function replace(request: Request): void {
     if (answered) restart(request);
     else listener.onTrouble({ kind: 'late' });
-  }
-
-  /** Called when the worker has ended. */
-  function lose(): void {
-    if (running) restart(running);
-    else port = undefined;
   }
 
   function restart(request: Request): void {
@@ -101,36 +115,17 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
     listener.onTrouble({ kind: restarted ? 'silent' : 'restarted' });
     restarted = true;
     stop();
-    port?.terminate();
-    port = open();
-    if (next) send(next);
-  }
-
-  function receive(answer: Exclude<Answer, { kind: 'lock' }>): void {
-    if (answer.kind === 'timed') {
-      if (answer.id === lastId) listener.onTimed?.(answer.milliseconds);
-      return;
-    }
-    answered = true;
-    restarted = false;
-    if (answer.id === running?.id) {
-      running = undefined;
-      clearTimeout(timer);
-    }
-    if (waiting) {
-      send(waiting);
-      waiting = undefined;
-    }
-    if (answer.id !== lastId) return;
-    if (answer.kind === 'result') listener.onResult(answer.result);
-    else listener.onTrouble({ ...answer, reason: answer.message });
+    remote?.close('it was replaced');
+    remote = open();
+    if (next) void send(next);
   }
 
   return {
     request(input) {
       lastId += 1;
-      const request = { id: lastId, ...input };
-      if (running === undefined) send(request);
+      const request = { id: lastId, input };
+      if (broken) return;
+      if (running === undefined) void send(request);
       else waiting = request;
     },
     cancel() {
@@ -139,3 +134,5 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
     },
   };
 }
+
+const ignore = (): void => {};

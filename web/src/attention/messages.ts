@@ -57,15 +57,12 @@ export interface ForwardResult extends ForwardInput {
   readonly memory: MemoryInfo;
 }
 
-export interface Request extends ForwardInput {
-  readonly id: number;
+/** The functions of the worker. */
+export interface AttentionCalls {
+  forward(input: ForwardInput): ForwardResult;
+  /**
+   * The median duration in milliseconds of a pass without a trace, on the last input, once the compiler has warmed up.
+   * Undefined if another input arrives meanwhile.
+   */
+  time(): number | undefined;
 }
-
-/** `timed` follows the result once the compiler has warmed up: the median duration of a pass without a trace. */
-export type Answer =
-  | { readonly kind: 'result'; readonly id: number; readonly result: ForwardResult }
-  | { readonly kind: 'timed'; readonly id: number; readonly milliseconds: number }
-  /** `argument` is copied from a MultiheadError. */
-  | { readonly kind: 'failed'; readonly id: number; readonly message: string; readonly argument?: string }
-  /** Name of the lock that the worker holds until it ends. */
-  | { readonly kind: 'lock'; readonly lock: string };

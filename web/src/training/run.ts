@@ -1,9 +1,10 @@
 // A training in the worker: an experiment, the moments it can go back to, and its measurements.
 
-import type { Experiment, Multihead } from 'multihead';
+import type { Experiment, MemoryInfo, Multihead } from 'multihead';
 import { train } from 'multihead/training';
+import type { Implementation } from '../workers/protocol.js';
 import { Generation } from './generation.js';
-import { sequenceLength, type Calls, type Frame, type Measured, type Progress } from './messages.js';
+import { sequenceLength, type Frame, type Measured, type Muting, type Progress, type Prompt, type Started, type Tick, type TrainingCalls } from './messages.js';
 import { Moments, usualLimits, type Limits } from './moments.js';
 import { factsOf, type TrainingSettings } from './settings.js';
 
@@ -23,7 +24,7 @@ interface Current {
   readonly moments: Moments;
 }
 
-export class Run {
+export class Run implements Implementation<TrainingCalls> {
   readonly #mh: Multihead;
   readonly #report: Report;
   readonly #limits: Limits;
@@ -41,7 +42,7 @@ export class Run {
     this.#limits = limits;
   }
 
-  start(settings: TrainingSettings, small: boolean): ReturnType<Calls['start']> {
+  start(settings: TrainingSettings, small: boolean): Started {
     const { kind, seed, heads: numHeads, layers: numLayers, rate: learningRate } = settings;
     const experiment = this.#mh.experiment({ kind, seed, numHeads, numLayers, learningRate });
     this.end();
@@ -106,7 +107,7 @@ export class Run {
     return this.#measured(manySequences);
   }
 
-  mute(heads: readonly number[]): ReturnType<Calls['mute']> {
+  mute(heads: readonly number[]): Muting {
     const { experiment } = this.#live();
     const { numHeads, numLayers } = experiment.options;
     const headScales = new Float32Array(numHeads * numLayers).fill(1);
@@ -115,7 +116,7 @@ export class Run {
     return { before: this.measure(), after: [...muted.jobAccuracy] };
   }
 
-  prompt(sequence: number): ReturnType<Calls['prompt']> {
+  prompt(sequence: number): Prompt {
     const { experiment, settings } = this.#live();
     this.#dropGeneration();
     const { embedDim, vocabSize } = factsOf(settings.kind);
@@ -124,18 +125,12 @@ export class Run {
     return this.#generation.prompt;
   }
 
-  tick(): ReturnType<Calls['tick']> {
+  tick(): Tick {
     if (!this.#generation) throw new Error('There is no prompt to continue.');
     return this.#generation.tick();
   }
 
-  maps(sequence: number): ReturnType<Calls['maps']> {
-    const { experiment } = this.#live();
-    const { tokens } = experiment.heldOut(sequence, 1);
-    return { step: experiment.steps, tokens, maps: this.#mapsOn(tokens) };
-  }
-
-  end(): ReturnType<Calls['end']> {
+  end(): MemoryInfo {
     this.pause();
     this.#dropGeneration();
     this.#current?.experiment.dispose();

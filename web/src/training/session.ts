@@ -2,9 +2,10 @@
 // two workers start on first use.
 
 import { createStore, type Store } from '../base/store.js';
-import { connect, type Client, type Port } from './client.js';
+import type { Port } from '../workers/remote.js';
+import { connect, type Client } from './client.js';
 import { Curve } from './curve.js';
-import type { Calls, CallName, Frame, Progress, TrainedMaps } from './messages.js';
+import type { Frame, Progress } from './messages.js';
 import { factsOf, smaller, type TrainingSettings } from './settings.js';
 import { blank, changed, earlierOf, type TrainingView } from './view.js';
 
@@ -28,10 +29,8 @@ export interface TrainingSession {
   mute(heads: readonly number[]): Promise<void>;
   /** Removes the curve of the previous run from the chart. */
   dropEarlier(): void;
-  /** The attention maps of the current model on a held-out sequence. */
-  trainedMaps(sequence: number): Promise<TrainedMaps>;
   /** Makes any other call of the main worker, with the model of the step that is shown. */
-  call<N extends CallName>(name: N, ...values: Parameters<Calls[N]>): Promise<ReturnType<Calls[N]>>;
+  readonly call: Client['call'];
 }
 
 /** Functions of the browser, which tests replace. */
@@ -246,7 +245,6 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   return {
     ...{ view, reset, wake, train, pause, step, goTo, mute, call },
     dropEarlier: () => change({ earlier: undefined }),
-    trainedMaps: (sequence) => call('maps', sequence),
   };
 }
 

@@ -10,8 +10,7 @@ interface Factory {
 /**
  * Makes a policy for the addresses of scripts.
  *
- * @param name a name that the security policy allows, see web/serve.mjs; browsers apply the policy named "default" to every
- *   address that comes as a text
+ * @param name a name that the security policy allows, see web/serve.mjs
  * @param rule gives the address of a script, or null if the text names none
  * @returns the address in the form that the browser starts scripts from; in older browsers it is the text itself
  */

@@ -1,10 +1,12 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { unbent } from '../../src/attention/bend.js';
-import { connect, type Port } from '../../src/attention/client.js';
-import type { Answer, ForwardResult, Request } from '../../src/attention/messages.js';
+import { connect } from '../../src/attention/client.js';
+import type { ForwardInput } from '../../src/attention/messages.js';
+import type { Call, Message } from '../../src/workers/protocol.js';
+import type { Port } from '../../src/workers/remote.js';
 
 function setUp() {
-  const sent: Request[] = [];
+  const calls: Call[] = [];
   const results: string[] = [];
   const troubles: string[] = [];
   const times: number[] = [];
@@ -12,7 +14,7 @@ function setUp() {
   const ports: Port[] = [];
   const start = () => {
     const port: Port = {
-      postMessage: (request) => sent.push(request),
+      postMessage: (call) => calls.push(call),
       terminate: () => ended.push(port),
       onmessage: null,
       onerror: null,
@@ -27,45 +29,53 @@ function setUp() {
   });
   const ask = (text: string) =>
     client.request({ tokens: text.split(' '), heads: ['first'], causal: false, bend: unbent, splitHeads: 8 });
-  const reply = (answer: Answer) => ports.at(-1)!.onmessage?.({ data: answer } as MessageEvent<Answer>);
-  const finish = (request: Request) =>
-    reply({ kind: 'result', id: request.id, result: request as unknown as ForwardResult });
-  return { sent, results, troubles, times, ended, ports, client, ask, reply, finish };
+  /** The sentences of the requests so far. */
+  const sent = () =>
+    calls.filter(({ name }) => name === 'forward').map(({ values }) => (values[0] as ForwardInput).tokens.join(' '));
+  const callOf = (name: string, index = -1) => calls.filter((call) => call.name === name).at(index)!;
+  /** Lets the worker that was started last send a message, and waits until the page has handled it. */
+  const reply = async (message: Message) => {
+    ports.at(-1)!.onmessage?.({ data: message } as MessageEvent<Message>);
+    await vi.advanceTimersByTimeAsync(0);
+  };
+  /** Answers a request, by default the last; its result is its input. */
+  const finish = ({ id, values } = callOf('forward')) => reply({ id, value: values[0] });
+  return { sent, results, troubles, times, ended, ports, client, ask, callOf, reply, finish };
 }
 
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
 describe('attention client', () => {
-  it('sends one request at a time and skips those that are replaced', () => {
+  it('sends one request at a time and skips those that are replaced', async () => {
     const { sent, results, ask, finish } = setUp();
     for (const text of ['a', 'a b', 'a b c']) ask(text);
-    expect(sent.map(({ tokens }) => tokens.length)).toEqual([1]);
-    finish(sent[0]!);
-    expect(sent.map(({ tokens }) => tokens.length)).toEqual([1, 3]);
+    expect(sent()).toEqual(['a']);
+    await finish();
+    expect(sent()).toEqual(['a', 'a b c']);
     expect(results).toEqual([]);
-    finish(sent[1]!);
+    await finish();
     expect(results).toEqual(['a b c']);
   });
 
-  it('drops the answer of a canceled request', () => {
-    const { sent, results, client, ask, finish } = setUp();
+  it('drops the answer of a cancelled request', async () => {
+    const { results, client, ask, finish } = setUp();
     ask('a');
     client.cancel();
-    finish(sent[0]!);
+    await finish();
     expect(results).toEqual([]);
     ask('b');
-    finish(sent[1]!);
+    await finish();
     expect(results).toEqual(['b']);
   });
 
-  it('passes failures on and recovers', () => {
-    const { sent, results, troubles, ask, reply, finish } = setUp();
+  it('passes failures on and recovers', async () => {
+    const { results, troubles, ask, callOf, reply, finish } = setUp();
     ask('a');
-    reply({ kind: 'failed', id: sent[0]!.id, message: 'no wasm' });
+    await reply({ id: callOf('forward').id, failure: 'no wasm' });
     expect(troubles).toEqual(['no wasm']);
     ask('b');
-    finish(sent[1]!);
+    await finish();
     expect(results).toEqual(['b']);
   });
 
@@ -76,65 +86,80 @@ describe('attention client', () => {
     expect(troubles[0]).toMatch(/worker/);
     ask('b');
     vi.advanceTimersByTime(20_000);
-    expect(troubles).toHaveLength(1);
+    expect([troubles.length, ports.length]).toEqual([1, 1]);
   });
 
-  it('waits for a first answer that is late, and says so once', () => {
-    const { sent, results, troubles, ended, ask, finish } = setUp();
+  it('starts another worker after one that threw between two requests', async () => {
+    const { results, troubles, ports, ask, finish } = setUp();
+    ask('a');
+    await finish();
+    ports[0]!.onerror?.({ message: 'it threw' } as ErrorEvent);
+    expect(troubles).toEqual(['it threw']);
+    ask('b');
+    await finish();
+    expect([results, ports.length]).toEqual([['a', 'b'], 2]);
+  });
+
+  it('waits for a first answer that is late, and says so once', async () => {
+    const { results, troubles, ended, ask, finish } = setUp();
     ask('a');
     vi.advanceTimersByTime(20_000);
     expect([troubles, ended]).toEqual([['late'], []]);
-    finish(sent[0]!);
+    await finish();
     expect(results).toEqual(['a']);
   });
 
-  it('replaces a worker that stops answering, and gives it the latest request', () => {
+  it('replaces a worker that stops answering, and gives it the latest request', async () => {
     const { sent, results, troubles, ended, ports, ask, finish } = setUp();
     ask('a');
-    finish(sent[0]!);
+    await finish();
     vi.advanceTimersByTime(20_000);
     expect(troubles).toEqual([]);
     ask('b');
     ask('c');
     vi.advanceTimersByTime(4000);
-    expect([troubles, ended, sent.at(-1)?.tokens]).toEqual([['restarted'], [ports[0]], ['c']]);
-    finish(sent.at(-1)!);
+    expect([troubles, ended, sent().at(-1)]).toEqual([['restarted'], [ports[0]], 'c']);
+    await finish();
     expect(results).toEqual(['a', 'c']);
     ask('d');
     vi.advanceTimersByTime(8000);
     expect(troubles).toEqual(['restarted', 'restarted', 'silent']);
     ask('e');
-    finish(sent.at(-1)!);
+    await finish();
     expect(results).toEqual(['a', 'c', 'e']);
   });
 
-  it('passes on the time of the latest request only', () => {
-    const { sent, times, ask, reply, finish } = setUp();
+  it('passes on the time of the latest request only', async () => {
+    const { times, ask, callOf, reply, finish } = setUp();
     ask('a');
-    finish(sent[0]!);
+    await finish();
+    const first = callOf('time');
     ask('b');
-    reply({ kind: 'timed', id: sent[0]!.id, milliseconds: 9 });
-    finish(sent[1]!);
-    reply({ kind: 'timed', id: sent[1]!.id, milliseconds: 2 });
+    await reply({ id: first.id, value: 9 });
+    await finish();
+    await reply({ id: callOf('time').id, value: 2 });
+    ask('c');
+    await finish();
+    await reply({ id: callOf('time').id, value: undefined });
     expect(times).toEqual([2]);
   });
 
-  it('starts another worker at once where one ends at work, and on demand where one ends with nothing to do', () => {
+  it('starts another worker at once where one ends at work, and on demand where one ends with nothing to do', async () => {
     const locks: Record<string, () => void> = {};
     vi.stubGlobal('navigator', { locks: { request: async (name: string, got: () => void) => void (locks[name] = got) } });
     const { sent, results, troubles, ports, ask, reply, finish } = setUp();
-    reply({ kind: 'lock', lock: 'first' });
+    await reply({ lock: 'first' });
     ask('a');
     locks['first']!();
-    expect([troubles, ports.length, sent.length]).toEqual([['restarted'], 2, 2]);
-    reply({ kind: 'lock', lock: 'second' });
-    finish(sent[1]!);
+    expect([troubles, ports.length, sent().length]).toEqual([['restarted'], 2, 2]);
+    await reply({ lock: 'second' });
+    await finish();
     expect(results).toEqual(['a']);
     locks['first']!(); // the lock of a worker that was replaced
     locks['second']!();
     expect([troubles.length, ports.length]).toEqual([1, 2]);
     ask('b');
-    finish(sent[2]!);
+    await finish();
     expect([results, ports.length]).toEqual([['a', 'b'], 3]);
     vi.unstubAllGlobals();
   });

@@ -2,10 +2,10 @@
 
 import { load } from 'multihead';
 import { afterEach, describe, expect, it, vi } from 'vitest';
-import type { Progress, TrainedMaps } from '../../src/training/messages.js';
+import type { Progress } from '../../src/training/messages.js';
 import type { Limits } from '../../src/training/moments.js';
 import { Run } from '../../src/training/run.js';
-import { defaultSettings } from '../../src/training/settings.js';
+import { usualSettings } from './usual_settings.js';
 
 // The tests train for real: on a busy machine a test takes seconds.
 vi.setConfig({ testTimeout: 30_000 });
@@ -25,8 +25,8 @@ function setUp(report: (progress: Progress, run: Run) => void = () => {}, limits
   return run;
 }
 
-const fourJobs = defaultSettings('fourJobs');
-const induction = defaultSettings('induction');
+const fourJobs = usualSettings('fourJobs');
+const induction = usualSettings('induction');
 
 describe('a run', () => {
   it('reports every loss once, and a frame every ten steps', async () => {
@@ -139,17 +139,6 @@ describe('a run', () => {
     expect(before).toEqual(run.measure());
     expect(after).not.toEqual(before.jobAccuracy);
     expect(run.mute([]).after).toEqual(before.jobAccuracy);
-  });
-
-  it('gives the maps of any held-out sequence', () => {
-    const run = setUp();
-    const { tokens, progress } = run.start(fourJobs, false);
-    const all = Array.from({ length: 32 }, (_, i) => run.maps(i));
-    const shown = all.find((each) => each.tokens.join() === tokens.join());
-    expect(shown?.maps).toEqual(progress.frames[0]?.maps);
-    const [first, second] = all as [TrainedMaps, TrainedMaps];
-    expect(second.tokens).not.toEqual(first.tokens);
-    expect(second.maps.length).toBe(4 * 32 * 32);
   });
 
   it('rounds of training and starting anew leave nothing', () => {

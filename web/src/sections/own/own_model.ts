@@ -16,7 +16,7 @@ import { keptModel } from './own_kept.js';
 const mostNew = 24;
 
 export function ownModelSection(app: App): HTMLElement {
-  const client = connect(() => app.startWorker('model'));
+  const client = connect(() => app.startWorker('model'), forgetModel);
   const input = el('input', {
     ...{ type: 'file', id: 'model-files', class: 'sr-only', accept: '.safetensors,.json,.txt' },
     multiple: true,
@@ -77,7 +77,7 @@ export function ownModelSection(app: App): HTMLElement {
   let askedHeads: number | null = null;
   const inView = (): boolean => files !== undefined && nameInAddress(files.model) === app.state.get().model;
 
-  client.onLost(() => {
+  function forgetModel(): void {
     if (!info) return;
     const name = shownName(files!.model);
     files = info = look = undefined;
@@ -85,7 +85,7 @@ export function ownModelSection(app: App): HTMLElement {
     body.hidden = true;
     kept.using(undefined);
     status.textContent = `The worker of ${name} has ended, and the model with it. Choose the file again.`;
-  });
+  }
 
   async function open(given: GivenFiles): Promise<void> {
     const refusal = refusalOf(given.model);
