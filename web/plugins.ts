@@ -50,7 +50,7 @@ export const earlyRequests: Plugin = {
     order: 'post',
     handler(_, { bundle }) {
       const boot = only(bundle!, /^assets\/boot-.*\.js$/);
-      const worker = only(bundle!, /^assets\/worker-.*\.js$/);
+      const worker = only(bundle!, /^assets\/attention_worker-.*\.js$/);
       const preloaded = [worker, ...importsOf(bundle!, boot)];
       const tags: HtmlTagDescriptor[] = [
         { tag: 'script', attrs: { type: 'module', async: true, crossorigin: true, src: `./${boot}` } },

@@ -9,8 +9,8 @@ import { fileURLToPath } from 'node:url';
 import { chooseEncoding, createBodies, isCompressible } from './encoded.mjs';
 
 /**
- * The page's security policy. Scripts start only from addresses that the policies "multihead" (web/src/own_scripts.ts) and,
- * in the worker of the speed section, "default" let through.
+ * The page's security policy. Scripts start only from addresses that a policy "multihead" gives: that of the page
+ * (web/src/own_scripts.ts), and that of the speed section's worker (web/src/speed/contenders.ts).
  */
 export const policyInPage = [
   "default-src 'self'",
@@ -20,7 +20,7 @@ export const policyInPage = [
   "object-src 'none'",
   "base-uri 'none'",
   "require-trusted-types-for 'script'",
-  'trusted-types multihead default',
+  'trusted-types multihead',
 ].join('; ');
 
 /** policyInPage for the header. Only a header can forbid other pages to show this one in a frame. */

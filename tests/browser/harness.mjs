@@ -59,7 +59,7 @@ export const withWorkerPrelude = (code) =>
     const worker = join(
       folder,
       'assets',
-      assets.find((name) => /^worker.*\.js$/.test(name)),
+      assets.find((name) => /^attention_worker.*\.js$/.test(name)),
     );
     await writeFile(worker, `${code}\n${await readFile(worker, 'utf8')}`);
   });

@@ -97,7 +97,7 @@ export const tests = [
     name: 'a missing worker gives a plain message',
     async run({ browser }) {
       const server = await startBrokenServer(async (folder, assets) => {
-        for (const name of assets) if (name.startsWith('worker')) await rm(join(folder, 'assets', name));
+        for (const name of assets) if (name.startsWith('attention_worker')) await rm(join(folder, 'assets', name));
       });
       assert.match(await failureOn(browser, server), /worker script could not be loaded/);
       await server.close();

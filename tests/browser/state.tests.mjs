@@ -41,7 +41,7 @@ function randomFrom(seed) {
 
 /** The names of the fields, as listed in page_state.ts. */
 async function fieldNames() {
-  const source = await readFile(new URL('../../web/src/page_state.ts', import.meta.url), 'utf8');
+  const source = await readFile(new URL('../../web/src/state/page_state.ts', import.meta.url), 'utf8');
   const table = source.slice(source.indexOf('export const fields = {'), source.indexOf('type Fields ='));
   return [...table.matchAll(/^  (\w+): /gm)].map(([, name]) => name);
 }

@@ -64,8 +64,9 @@ const includes = (file) =>
 function typescript(folder) {
   const files = filesBelow(folder, /\.ts$/);
   const imports = (file) =>
-    [...readFileSync(join(root, folder, file), 'utf8').matchAll(/\bfrom '(\.[^']+)'|\bimport '(\.[^']+)'/g)].map(
-      ([, a, b]) => posix.join(posix.dirname(file), a ?? b).replace(/\.js$/, '.ts'),
+    [...readFileSync(join(root, folder, file), 'utf8').matchAll(/\bfrom '(\.[^']+)'|\bimport[ (]'(\.[^']+)'/g)].map(
+      // A script that is imported by its address, such as './worker.ts?worker&url', counts as an import, too.
+      ([, a, b]) => posix.join(posix.dirname(file), a ?? b).replace(/\?.*$/, '').replace(/\.js$/, '.ts'),
     );
   return arrows(files, imports);
 }
@@ -107,6 +108,12 @@ test('each folder of bindings/src/ imports only from the floors below it', () =>
     assert.ok(floorOf(from) >= 0, `bindings/src/${from} is on no floor of this test`);
     for (const [to, example] of targets) assert.ok(floorOf(to) < floorOf(from), example);
   }
+});
+
+test('folders of web/src form no circle', () => assert.equal(circle(typescript('web/src')), null));
+
+test('no folder of web/src imports the scripts that the browser starts', () => {
+  for (const [, targets] of typescript('web/src')) assert.equal(targets.get('.'), undefined);
 });
 
 test('a circle of folders is found', () => {

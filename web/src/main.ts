@@ -1,21 +1,21 @@
 // The page: reads its state from the address, starts the worker that computes, and adds the sections.
 
 import './style.css';
-import { createApp, inputOf } from './app.js';
-import { connect } from './attention_client.js';
+import { connect } from './attention/client.js';
+import { listed } from './base/format.js';
+import { createStore } from './base/store.js';
+import { el } from './dom/dom.js';
+import { themeToggle } from './dom/theme.js';
 import { keepOffline } from './offline.js';
 import { startWorker } from './own_scripts.js';
-import { exposePage } from './page_api.js';
-import { el } from './parts/dom.js';
-import { failureNotice, type Trouble } from './parts/failure.js';
-import { listed } from './parts/format.js';
-import { statusChip } from './parts/status_chip.js';
-import { themeToggle } from './parts/theme.js';
-import { undoBar } from './parts/undo_bar.js';
-import { sentenceSection } from './sections/sentence.js';
-import { createStore } from './store.js';
+import { failureNotice, type Problem } from './page/failure.js';
+import { exposePage } from './page/page_api.js';
+import { statusChip } from './page/status_chip.js';
+import { undoBar } from './page/undo_bar.js';
+import { sentenceSection } from './sections/sentence/sentence.js';
+import { createApp, inputOf } from './state/app.js';
 
-const app = createApp();
+const app = createApp(startWorker);
 const notice = el('p', { class: 'notice', id: 'notice', role: 'status', hidden: true });
 const passTime = createStore<number | null>(null);
 const chip = statusChip(app.result, passTime);
@@ -42,9 +42,9 @@ function addSections(): void {
   );
 }
 
-function sayTrouble(trouble: Trouble): void {
-  failure.show(trouble);
-  if (trouble.kind === 'late') return;
+function showProblem(problem: Problem): void {
+  failure.show(problem);
+  if (problem.kind === 'late') return;
   chip.fail();
   addSections();
 }
@@ -59,7 +59,7 @@ function start(): void {
       keepOffline(result.backend);
     },
     onTimed: (milliseconds) => passTime.set(milliseconds),
-    onTrouble: sayTrouble,
+    onTrouble: showProblem,
   });
   let requested: string | undefined;
   app.state.watch((state) => {
@@ -98,5 +98,5 @@ addEventListener('pagehide', () => app.history.flush());
 try {
   start();
 } catch (error) {
-  sayTrouble({ kind: 'failed', reason: error instanceof Error ? error.message : String(error) });
+  showProblem({ kind: 'failed', reason: error instanceof Error ? error.message : String(error) });
 }

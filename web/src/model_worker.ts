@@ -2,58 +2,46 @@
 
 import { load, MultiheadError } from 'multihead';
 import { formatBytes } from './model/limits.js';
-import type { GivenFiles, Reply, Request } from './model/messages.js';
+import type { ModelCalls } from './model/messages.js';
 import { ModelSession } from './model/session.js';
-import { holdForLife } from './worker_life.js';
-
-/** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
-interface Scope {
-  onmessage: ((event: MessageEvent<Request>) => void) | null;
-  postMessage(reply: Reply): void;
-}
-const scope = self as unknown as Scope;
-
-holdForLife((lock) => scope.postMessage({ lock }));
+import { messageOf } from './workers/protocol.js';
+import { serve } from './workers/serve.js';
 
 let session: Promise<ModelSession> | undefined;
-const opened = (): Promise<ModelSession> => (session ??= load().then((mh) => new ModelSession(mh)));
+const loaded = (): Promise<ModelSession> => (session ??= load().then((mh) => new ModelSession(mh)));
 
 /** Throws if there is too little memory, or if the file is gone since it was chosen. */
 async function bytesOf(file: File): Promise<ArrayBuffer> {
   try {
     return await file.arrayBuffer();
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
-    throw new Error(`the browser could not read its ${formatBytes(file.size)} into memory: ${reason}`);
+    throw new Error(`the browser could not read its ${formatBytes(file.size)} into memory: ${messageOf(error)}`);
   }
 }
 
-async function run({ name, values }: Request): Promise<unknown> {
-  const model = await opened();
-  if (name === 'next') return model.next();
-  if (name === 'look') return model.look(values[0] as string);
-  if (name === 'start') return model.start(values[0] as string);
-  const files = values[0] as GivenFiles;
-  return model.open({
-    model: await bytesOf(files.model),
-    vocabulary: await files.vocabulary?.text(),
-    merges: await files.merges?.text(),
-    heads: files.heads,
+let queue: Promise<unknown> = Promise.resolve();
+
+/** Runs one call at a time: a model must not be replaced while it runs. */
+function inTurn<T>(run: (model: ModelSession) => T | Promise<T>): Promise<T> {
+  const result = queue.then(loaded).then(run);
+  queue = result.catch((error: unknown) => {
+    // The module is lost or did not load: the next call loads it again.
+    if (error instanceof MultiheadError && ['E_FATAL', 'E_LOAD'].includes(error.code)) session = undefined;
   });
+  return result;
 }
 
-// One call at a time: a model must not be replaced while it runs.
-let queue: Promise<unknown> = Promise.resolve();
-scope.onmessage = ({ data: request }) => {
-  queue = queue.then(() =>
-    run(request).then(
-      (value) => scope.postMessage({ id: request.id, value }),
-      (error: unknown) => {
-        // The module is lost or did not load: the next call loads it again.
-        if (error instanceof MultiheadError && ['E_FATAL', 'E_LOAD'].includes(error.code)) session = undefined;
-        const failure = error instanceof Error ? error.message : String(error);
-        scope.postMessage({ id: request.id, failure });
-      },
+serve<ModelCalls>({
+  open: ({ model: file, vocabulary, merges, heads }) =>
+    inTurn(async (model) =>
+      model.open({
+        model: await bytesOf(file),
+        vocabulary: await vocabulary?.text(),
+        merges: await merges?.text(),
+        heads,
+      }),
     ),
-  );
-};
+  look: (text) => inTurn((model) => model.look(text)),
+  start: (text) => inTurn((model) => model.start(text)),
+  next: () => inTurn((model) => model.next()),
+});

@@ -2,11 +2,11 @@
 // (https://www.w3.org/TR/trusted-types/): a script starts only from an address that comes from a policy. This policy gives
 // the addresses of the page's own scripts, and no other.
 
-import attention from './worker.ts?worker&url';
+import attention from './attention_worker.ts?worker&url';
 import model from './model_worker.ts?worker&url';
 import speed from './speed_worker.ts?worker&url';
 import training from './training_worker.ts?worker&url';
-import { createPolicy } from './trusted_types.js';
+import { createPolicy } from './workers/trusted_types.js';
 
 const workers = { attention, model, speed, training };
 /** The service worker keeps one of the two WebAssembly builds. */

@@ -3,25 +3,15 @@
 // The names of scripts, styles and WebAssembly files contain hashes of their contents, so a page can only get the files
 // that it was built with. The page itself comes from the network if that answers within 3 s, else from the copy.
 
-/** The parts of the service worker's scope that are used; TypeScript's DOM library does not declare them. */
-interface ExtendableEvent extends Event {
-  waitUntil(work: Promise<unknown>): void;
+interface Build {
+  readonly version: string;
+  readonly main: string;
+  readonly files: readonly string[];
+  /** The file of each WebAssembly build. */
+  readonly wasm: Readonly<Record<string, string>>;
 }
-interface FetchEvent extends ExtendableEvent {
-  readonly request: Request;
-  respondWith(answer: Promise<Response>): void;
-}
-interface Scope {
-  readonly location: Location;
-  readonly registration: ServiceWorkerRegistration;
-  readonly clients: { claim(): Promise<void> };
-  /** Written by the build, see plugins.ts. */
-  readonly __BUILD__: { version: string; main: string; files: string[]; wasm: Record<string, string> };
-  skipWaiting(): Promise<void>;
-  addEventListener(kind: 'install' | 'activate', listener: (event: ExtendableEvent) => void): void;
-  addEventListener(kind: 'fetch', listener: (event: FetchEvent) => void): void;
-}
-const scope = self as unknown as Scope;
+/** `__BUILD__` is written by the build, see plugins.ts. */
+const scope = self as unknown as ServiceWorkerGlobalScope & { readonly __BUILD__: Build };
 
 const { version, main, files, wasm } = scope.__BUILD__;
 /** The page names the WebAssembly build that it uses; the other build is not kept. */

@@ -2,26 +2,8 @@
 
 import { firstLine, makeContenders } from './speed/contenders.js';
 import { inTurns, largestDifference, usualPace, warmUp, type Contender } from './speed/measure.js';
-import { sizes, type Engine, type Row, type SpeedAnswer, type SpeedRequest } from './speed/messages.js';
-import { createPolicy } from './trusted_types.js';
-import { holdForLife } from './worker_life.js';
-
-/** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
-interface Scope {
-  onmessage: ((event: MessageEvent<SpeedRequest>) => void) | null;
-  postMessage(answer: SpeedAnswer): void;
-}
-const scope = self as unknown as Scope;
-
-/** The folder of this script, where the build puts the script of the pool's workers, too. */
-const { href: folder } = new URL('.', self.location.href);
-// The pool gives the address of its workers as a text. No other address passes.
-createPolicy('default', (address) => {
-  const { href } = new URL(address, folder);
-  return href.startsWith(folder) && /^pool_worker-[\w-]+\.js$/.test(href.slice(folder.length)) ? href : null;
-});
-
-holdForLife((lock) => scope.postMessage({ kind: 'lock', lock }));
+import { sizes, type Engine, type Row, type SpeedCalls, type SpeedEvent, type SpeedRequest } from './speed/messages.js';
+import { serve } from './workers/serve.js';
 
 interface Runner {
   readonly contender: Contender;
@@ -30,7 +12,7 @@ interface Runner {
 }
 
 async function measure({ size, peers }: SpeedRequest): Promise<void> {
-  const say = (what: string) => scope.postMessage({ kind: 'step', what });
+  const say = (what: string) => report({ kind: 'step', what });
   const { mh, pool, plain, all } = await makeContenders(sizes[size], peers, say);
   await plain.run();
   const expected = await plain.output();
@@ -65,11 +47,13 @@ async function measure({ size, peers }: SpeedRequest): Promise<void> {
   for await (const samples of inTurns(runners, usualPace.rounds)) {
     round += 1;
     const rows = all.map(({ name }) => rowOf(name, samples));
-    scope.postMessage({ kind: 'rows', engine, rows, round, rounds: usualPace.rounds });
+    report({ kind: 'rows', engine, rows, round, rounds: usualPace.rounds });
   }
-  scope.postMessage({ kind: 'done' });
 }
 
-scope.onmessage = ({ data }) => {
-  measure(data).catch((error: unknown) => scope.postMessage({ kind: 'failed', message: firstLine(error) }));
-};
+const report = serve<SpeedCalls, SpeedEvent>({
+  measure: (request) =>
+    measure(request).catch((error: unknown) => {
+      throw new Error(firstLine(error));
+    }),
+});

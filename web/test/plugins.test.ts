@@ -45,12 +45,12 @@ describe('early requests', () => {
       'assets/b-1.js': chunk(),
       'assets/index-1.js': chunk(['assets/c-1.js']),
       'assets/c-1.js': chunk(),
-      'assets/worker-1.js': { type: 'asset' },
+      'assets/attention_worker-1.js': { type: 'asset' },
     };
     const { handler } = earlyRequests.transformIndexHtml as unknown as { handler(html: string, context: object): Page['tags'] };
     expect(handler('', { bundle }).map(({ attrs }) => attrs['src'] ?? attrs['href'])).toEqual([
       './assets/boot-1.js',
-      './assets/worker-1.js',
+      './assets/attention_worker-1.js',
       './assets/a-1.js',
       './assets/b-1.js',
     ]);

@@ -1,54 +1,22 @@
-// The page's connection to the worker of a model: calls that return promises.
+// The page's connection to the worker of a model. The worker starts at the first call, and again after it has ended.
 
-import { WorkerCalls } from '../worker_calls.js';
-import { whenEnded } from '../worker_life.js';
-import type { CallName, Calls, Reply, Request } from './messages.js';
+import { connect as connectWorker, type Port, type Remote } from '../workers/remote.js';
+import type { ModelCalls } from './messages.js';
 
-export interface Port {
-  postMessage(request: Request): void;
-  terminate(): void;
-  onmessage: ((event: MessageEvent<Reply>) => void) | null;
-  onerror: ((event: ErrorEvent) => void) | null;
-}
+export type ModelClient = Pick<Remote<ModelCalls>, 'call'>;
 
-export interface Client {
-  call<N extends CallName>(name: N, ...values: Parameters<Calls[N]>): Promise<ReturnType<Calls[N]>>;
-  /** Calls `listener` when the worker has ended. The model is lost, and all pending calls are rejected. */
-  onLost(listener: () => void): void;
-}
+/** Calls `onLost` when the worker has ended: the model is lost, and all pending calls are rejected. */
+export function connect(start: () => Port, onLost: () => void): ModelClient {
+  let remote: Remote<ModelCalls> | undefined;
 
-/** Starts a worker at the first call, and a new one if the worker has ended. */
-export function connect(start: () => Port): Client {
-  const calls = new WorkerCalls();
-  let port: Port | undefined;
-  let tell = (): void => {};
-
-  function open(): Port {
-    const opened = start();
-    const lose = (reason: string): void => {
-      if (port !== opened) return;
-      opened.terminate();
-      port = undefined;
-      tell();
-      calls.rejectAll(reason);
-    };
-    opened.onmessage = ({ data: reply }) => {
-      if ('lock' in reply) whenEnded(reply.lock, () => lose('its worker has ended, perhaps for lack of memory.'));
-      else if ('failure' in reply) calls.reject(reply.id, reply.failure);
-      else calls.resolve(reply.id, reply.value);
-    };
-    opened.onerror = ({ message }) => lose(message || 'its worker script could not be loaded.');
-    return opened;
+  function open(): Remote<ModelCalls> {
+    return connectWorker<ModelCalls>(start(), {
+      onLost() {
+        remote = undefined;
+        onLost();
+      },
+    });
   }
 
-  return {
-    onLost: (listener) => {
-      tell = listener;
-    },
-    call: (name, ...values) =>
-      calls.start((id) => {
-        port ??= open();
-        port.postMessage({ id, name, values });
-      }),
-  };
+  return { call: (name, ...values) => (remote ??= open()).call(name, ...values) };
 }

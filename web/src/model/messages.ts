@@ -1,4 +1,4 @@
-// The messages between the page and the worker of the visitor's own model.
+// The functions of the worker of the visitor's own model.
 
 import type { Look, ModelInfo, Next } from './session.js';
 
@@ -10,22 +10,9 @@ export interface GivenFiles {
   readonly heads?: number | undefined;
 }
 
-export interface Calls {
+export interface ModelCalls {
   open(files: GivenFiles): ModelInfo;
   look(text: string): Look;
   start(text: string): Next;
   next(): Next;
 }
-export type CallName = keyof Calls;
-
-export interface Request {
-  readonly id: number;
-  readonly name: CallName;
-  readonly values: readonly unknown[];
-}
-
-export type Reply =
-  | { readonly id: number; readonly value: unknown }
-  | { readonly id: number; readonly failure: string }
-  /** Name of the lock that the worker holds until it ends. */
-  | { readonly lock: string };

@@ -2,7 +2,7 @@
 // merges.txt (Sennrich et al. 2016; Radford et al. 2019), or a number for each different word.
 
 import { quoted } from '../../../bindings/src/runtime/text.js';
-import { identityOf, tokenize } from '../tokens.js';
+import { identityOf, tokenize } from '../attention/tokens.js';
 import { mergePairs } from './merge_pairs.js';
 
 export interface Encoded {

@@ -1,15 +1,15 @@
 // The sections below the first screen, in the order of the page, one per line. They are loaded after the first numbers.
 
-import type { App } from '../app.js';
-import { bendSection } from './bend.js';
-import { gallerySection } from './gallery.js';
-import { generateSection } from './generate.js';
-import { ownModelSection } from './own_model.js';
-import { revealSection } from './reveal.js';
+import type { App } from '../state/app.js';
+import { bendSection } from './bend/bend.js';
+import { gallerySection } from './gallery/gallery.js';
+import { ownModelSection } from './own/own_model.js';
 import { speedSection } from './speed.js';
-import { stepSection } from './step_through.js';
-import { trainSection } from './train.js';
-import { useItSection } from './use_it.js';
+import { revealSection } from './split/reveal.js';
+import { stepSection } from './steps/step_through.js';
+import { generateSection } from './training/generate.js';
+import { trainSection } from './training/train.js';
+import { useItSection } from './use_it/use_it.js';
 
 export const sections: readonly ((app: App) => HTMLElement)[] = [
   stepSection,
@@ -18,7 +18,7 @@ export const sections: readonly ((app: App) => HTMLElement)[] = [
   bendSection,
   trainSection,
   generateSection,
-  (app) => ownModelSection(app),
+  ownModelSection,
   speedSection,
   useItSection,
 ];

@@ -1,13 +1,13 @@
 // "Speed": compares this module with plain JavaScript, and with the peers that the visitor selects, in the visitor's
 // own browser. Nothing is loaded or run before the button is pressed.
 
-import { update, type App } from '../app.js';
-import { startWorker } from '../own_scripts.js';
-import { el } from '../parts/dom.js';
-import { download } from '../parts/save_map.js';
-import { peerNames, sizeIds, sizes, type PeerName, type SizeId, type SpeedAnswer } from '../speed/messages.js';
+import { el } from '../dom/dom.js';
+import { download } from '../maps/save_map.js';
+import { peerNames, sizeIds, sizes, type PeerName, type SizeId, type SpeedCalls, type SpeedEvent } from '../speed/messages.js';
 import { comparison, csvOfSpeed, machineName, reported, significant, type Reported } from '../speed/report.js';
-import { whenEnded } from '../worker_life.js';
+import { update, type App } from '../state/app.js';
+import { messageOf } from '../workers/protocol.js';
+import { connect, type Remote } from '../workers/remote.js';
 
 const peerTitles: Readonly<Record<PeerName, string>> = {
   onnxruntime: 'ONNX Runtime Web (14 MB)',
@@ -26,12 +26,12 @@ export function speedSection(app: App): HTMLElement {
   );
   const machine = el('p', { class: 'hint race-machine', hidden: true });
   const boxes = peerNames.map((name) => ({ name, box: el('input', { type: 'checkbox', name: 'peer', value: name }) }));
-  let worker: Worker | undefined;
-  let last: Extract<SpeedAnswer, { kind: 'rows' }> | undefined;
+  let worker: Remote<SpeedCalls> | undefined;
+  let last: Extract<SpeedEvent, { kind: 'rows' }> | undefined;
   let lastSize: SizeId = 'paragraph';
 
   function stop(said: string): void {
-    worker?.terminate();
+    worker?.close('it was stopped');
     worker = undefined;
     button.textContent = 'Run';
     status.textContent = said;
@@ -44,30 +44,29 @@ export function speedSection(app: App): HTMLElement {
     save.hidden = machine.hidden = about.hidden = true;
     button.textContent = 'Stop';
     status.textContent = 'Starting';
-    const started = startWorker('speed');
-    const lose = () => started === worker && stop('The measurement has stopped: its worker has ended, perhaps for lack of memory.');
-    started.onmessage = ({ data }: MessageEvent<SpeedAnswer>) => {
-      if (data.kind === 'lock') whenEnded(data.lock, lose);
-      else receive(data);
-    };
-    started.onerror = ({ message }) => stop(`The measurement could not start: ${message || 'its script could not be loaded'}.`);
-    const peers = boxes.filter(({ box }) => box.checked).map(({ name }) => name);
-    started.postMessage({ size: lastSize, peers });
+    const started = connect<SpeedCalls, SpeedEvent>(app.startWorker('speed'), {
+      onEvent: showProgress,
+      onLost: (reason, ended) => stop(`The measurement ${ended ? 'has stopped' : 'could not start'}: ${reason}`),
+    });
     worker = started;
+    const peers = boxes.filter(({ box }) => box.checked).map(({ name }) => name);
+    started.call('measure', { size: lastSize, peers }).then(
+      () => stop(`Done: ${describe(lastSize)}, median of ${last?.rounds ?? 0} rounds.`),
+      (error: unknown) => started === worker && stop(`The measurement failed: ${messageOf(error)}`),
+    );
   }
 
-  function receive(answer: Exclude<SpeedAnswer, { kind: 'lock' }>): void {
-    if (answer.kind === 'step') status.textContent = `${answer.what}…`;
-    else if (answer.kind === 'failed') stop(`The measurement failed: ${answer.message}`);
-    else if (answer.kind === 'done') stop(`Done: ${describe(lastSize)}, median of ${last?.rounds ?? 0} rounds.`);
-    else {
-      last = answer;
-      status.textContent = `Round ${answer.round} of ${answer.rounds}…`;
-      show(reported(answer.rows));
-      const isolated = crossOriginIsolated ? 'cross-origin isolated' : 'not cross-origin isolated';
-      machine.textContent = `${machineName(navigator)}. ${answer.engine.simd === 'relaxed' ? 'Relaxed SIMD' : 'SIMD128'}, ${isolated}.`;
-      save.hidden = machine.hidden = about.hidden = false;
+  function showProgress(event: SpeedEvent): void {
+    if (event.kind === 'step') {
+      status.textContent = `${event.what}…`;
+      return;
     }
+    last = event;
+    status.textContent = `Round ${event.round} of ${event.rounds}…`;
+    show(reported(event.rows));
+    const isolated = crossOriginIsolated ? 'cross-origin isolated' : 'not cross-origin isolated';
+    machine.textContent = `${machineName(navigator)}. ${event.engine.simd === 'relaxed' ? 'Relaxed SIMD' : 'SIMD128'}, ${isolated}.`;
+    save.hidden = machine.hidden = about.hidden = false;
   }
 
   function show(rows: readonly Reported[]): void {

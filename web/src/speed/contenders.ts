@@ -3,7 +3,9 @@
 
 import { load, type Multihead, type Tensor } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
+import poolWorker from 'multihead/pool_worker.js?worker&url';
 import { inputsOf } from '../../../bindings/bench/inputs.mjs';
+import { createPolicy } from '../workers/trusted_types.js';
 import type { Contender } from './measure.js';
 import type { PeerName, Shape } from './messages.js';
 import { peers } from './peers.js';
@@ -13,6 +15,10 @@ const titles: Readonly<Record<PeerName, string>> = {
   onnxruntime: 'ONNX Runtime Web',
   tensorflow: 'TensorFlow.js',
 };
+
+/** Gives the address of the pool's worker. The page's security policy lets a script start only from such an address. */
+const addressOf = createPolicy('multihead', (name) => (name === 'pool' ? poolWorker : null));
+const startWorker = (): Worker => new Worker(addressOf('pool'), { type: 'module' });
 
 export interface Made {
   readonly mh: Multihead;
@@ -30,7 +36,7 @@ export async function makeContenders(
   say: (what: string) => void,
 ): Promise<Made> {
   say('Loading the module');
-  const [mh, pool] = await Promise.all([load(), createPool({ workers: 'all' })]);
+  const [mh, pool] = await Promise.all([load(), createPool({ workers: 'all', worker: startWorker })]);
   const plain = inPlainJavaScript(shape);
   const made: (Contender | { name: string; failure: string })[] = [oneThread(mh, shape)];
   made.push(allWorkers(pool, shape), plain);

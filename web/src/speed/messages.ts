@@ -52,10 +52,11 @@ export interface Engine {
   readonly why: string;
 }
 
-export type SpeedAnswer =
+/** The functions of the worker. Its events are of type SpeedEvent. */
+export interface SpeedCalls {
+  measure(request: SpeedRequest): void;
+}
+
+export type SpeedEvent =
   | { readonly kind: 'step'; readonly what: string }
-  | { readonly kind: 'rows'; readonly engine: Engine; readonly rows: readonly Row[]; readonly round: number; readonly rounds: number }
-  | { readonly kind: 'done' }
-  | { readonly kind: 'failed'; readonly message: string }
-  /** Name of the lock that the worker holds until it ends. */
-  | { readonly kind: 'lock'; readonly lock: string };
+  | { readonly kind: 'rows'; readonly engine: Engine; readonly rows: readonly Row[]; readonly round: number; readonly rounds: number };

@@ -1,7 +1,7 @@
 // ONNX Runtime Web, from this page's own server.
 
-import * as ort from 'onnxruntime-web/wasm';
 import wasm from 'onnxruntime-web/ort-wasm-simd-threaded.wasm?url';
+import * as ort from 'onnxruntime-web/wasm';
 import { onnxruntime } from '../../../bindings/bench/peers/onnxruntime.mjs';
 import type { MakePeer } from './peers.js';
 

@@ -1,8 +1,8 @@
 // TensorFlow.js with its WebAssembly backend, from this page's own server.
 
-import * as tf from '@tensorflow/tfjs-core';
 import { setWasmPaths } from '@tensorflow/tfjs-backend-wasm';
 import wasm from '@tensorflow/tfjs-backend-wasm/dist/tfjs-backend-wasm-simd.wasm?url';
+import * as tf from '@tensorflow/tfjs-core';
 import { tfjs } from '../../../bindings/bench/peers/tfjs.mjs';
 import type { MakePeer } from './peers.js';
 

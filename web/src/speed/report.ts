@@ -1,7 +1,7 @@
 // The texts of the speed section about its measurements.
 
-import { quoted } from '../parts/csv.js';
-import { median } from '../timing.js';
+import { quoted } from '../base/csv.js';
+import { median } from '../base/timing.js';
 import { sizes, type Engine, type Row, type SizeId } from './messages.js';
 
 /** If outputs differ by more than this, they are not results of the same operation. */

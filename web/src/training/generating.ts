@@ -1,6 +1,6 @@
 // A generation on the page: the tokens so far, and the cost of each tick with a KV cache and without one.
 
-import { createStore, type Store } from '../store.js';
+import { createStore, type Store } from '../base/store.js';
 import { mostTokens, type Prompt, type Tick } from './messages.js';
 import type { TrainingSession } from './session.js';
 

@@ -75,15 +75,8 @@ export interface Tick {
   readonly plain: Cost;
 }
 
-/** The attention weights of the trained model on a held-out sequence. */
-export interface TrainedMaps {
-  readonly step: number;
-  readonly tokens: Int32Array;
-  /** (layers · heads, 32, 32) */
-  readonly maps: Float32Array;
-}
-
-export interface Calls {
+/** The functions of a training worker. Its events are reports of type Progress. */
+export interface TrainingCalls {
   /**
    * Starts a new run. If that fails, the previous run stays. `small`: without maps, and without moments to go back to.
    */
@@ -103,22 +96,8 @@ export interface Calls {
   prompt(sequence: number): Prompt;
   /** Computes the next token, with a cache and without one. */
   tick(): Tick;
-  maps(sequence: number): TrainedMaps;
+  /** Confirms a report; the worker sends one at a time. */
+  seen(): void;
   /** Ends the run, and frees everything. */
   end(): MemoryInfo;
 }
-export type CallName = keyof Calls;
-
-/** `seen` confirms a report; the worker sends one at a time. `ping` asks whether the worker still answers. */
-export type Request =
-  | { readonly name: CallName; readonly id: number; readonly values: readonly unknown[] }
-  | { readonly name: 'seen' }
-  | { readonly name: 'ping' };
-
-export type Reply =
-  | { readonly kind: 'done'; readonly id: number; readonly value: unknown }
-  | { readonly kind: 'failed'; readonly id: number; readonly message: string }
-  | { readonly kind: 'report'; readonly progress: Progress }
-  | { readonly kind: 'pong' }
-  /** Name of the lock that the worker holds until it ends. */
-  | { readonly kind: 'lock'; readonly lock: string };

@@ -1,10 +1,12 @@
-// The saved states that a training can go back to. Their number and memory are bounded: when there are too many, every
-// second state is dropped, and due() accepts only half as many new ones.
+// The saved states that a training can go back to. Their number and memory are bounded: when there are too many, half of
+// them are dropped, and due() accepts only half as many new ones.
 
 export interface Limits {
   readonly count: number;
   readonly bytes: number;
 }
+
+export const usualLimits: Limits = { count: 64, bytes: 24e6 };
 
 export class Moments {
   readonly #kept = new Map<number, Uint8Array<ArrayBuffer>>();
@@ -12,7 +14,7 @@ export class Moments {
   #every: number;
   #bytes = 0;
 
-  constructor(every: number, limits: Limits = { count: 64, bytes: 24e6 }) {
+  constructor(every: number, limits = usualLimits) {
     this.#every = every;
     this.#limits = limits;
   }
@@ -38,18 +40,27 @@ export class Moments {
     this.#drop(step);
     this.#kept.set(step, state);
     this.#bytes += state.length;
-    while (this.#kept.size > this.#limits.count || (this.#bytes > this.#limits.bytes && this.#kept.size > 2)) {
-      this.#thin(step);
+    while (this.#kept.size > this.#limits.count || this.#bytes > this.#limits.bytes) {
+      if (!this.#halve(step)) break;
     }
   }
 
-  /** Drops every second moment; the first, the last and `step` stay. */
-  #thin(step: number): void {
+  /**
+   * Drops half of the moments, each time the one whose neighbours are closest to each other. The first, the last and `step`
+   * stay. Returns false if there was none to drop.
+   */
+  #halve(step: number): boolean {
     this.#every *= 2;
-    const steps = this.steps;
-    steps.forEach((other, i) => {
-      if (i % 2 === 1 && i < steps.length - 1 && other !== step) this.#drop(other);
-    });
+    const before = this.#kept.size;
+    while (this.#kept.size > Math.ceil(before / 2)) {
+      const steps = this.steps;
+      const inner = steps.slice(1, -1).filter((other) => other !== step);
+      const room = (other: number): number => steps[steps.indexOf(other) + 1]! - steps[steps.indexOf(other) - 1]!;
+      const [closest] = inner.sort((a, b) => room(a) - room(b));
+      if (closest === undefined) break;
+      this.#drop(closest);
+    }
+    return this.#kept.size < before;
   }
 
   #drop(step: number): void {

@@ -1,10 +1,11 @@
 // A training in the worker: an experiment, the moments it can go back to, and its measurements.
 
-import type { Experiment, Multihead } from 'multihead';
+import type { Experiment, MemoryInfo, Multihead } from 'multihead';
 import { train } from 'multihead/training';
+import type { Implementation } from '../workers/protocol.js';
 import { Generation } from './generation.js';
-import { sequenceLength, type Calls, type Frame, type Measured, type Progress } from './messages.js';
-import { Moments } from './moments.js';
+import { sequenceLength, type Frame, type Measured, type Muting, type Progress, type Prompt, type Started, type Tick, type TrainingCalls } from './messages.js';
+import { Moments, usualLimits, type Limits } from './moments.js';
 import { factsOf, type TrainingSettings } from './settings.js';
 
 /** Steps between two frames, and number of held-out sequences on which each frame is measured. */
@@ -23,9 +24,10 @@ interface Current {
   readonly moments: Moments;
 }
 
-export class Run {
+export class Run implements Implementation<TrainingCalls> {
   readonly #mh: Multihead;
   readonly #report: Report;
+  readonly #limits: Limits;
   #current: Current | undefined;
   #generation: Generation | undefined;
   #stop: AbortController | undefined;
@@ -34,17 +36,19 @@ export class Run {
   /** True if the page has confirmed the last report. */
   #mayReport = true;
 
-  constructor(mh: Multihead, report: Report) {
+  constructor(mh: Multihead, report: Report, limits = usualLimits) {
     this.#mh = mh;
     this.#report = report;
+    this.#limits = limits;
   }
 
-  start(settings: TrainingSettings, small: boolean): ReturnType<Calls['start']> {
+  start(settings: TrainingSettings, small: boolean): Started {
     const { kind, seed, heads: numHeads, layers: numLayers, rate: learningRate } = settings;
     const experiment = this.#mh.experiment({ kind, seed, numHeads, numLayers, learningRate });
     this.end();
     const tokens = tellingSequence(experiment);
-    this.#current = { settings, small, experiment, tokens, moments: new Moments(frameEvery) };
+    this.#current = { settings, small, experiment, tokens, moments: new Moments(frameEvery, this.#limits) };
+    this.#saveMoment();
     this.#addFrame();
     return { tokens, progress: this.#progress() };
   }
@@ -58,7 +62,10 @@ export class Run {
     try {
       for await (const { loss } of train({ experiment, steps: until, signal: stop.signal })) {
         this.#losses.push(loss);
-        if (experiment.steps % frameEvery === 0) this.#addFrame();
+        if (experiment.steps % frameEvery === 0) {
+          this.#saveMoment({ onlyIfDue: true });
+          this.#addFrame();
+        }
         this.#offer();
       }
     } catch (error) {
@@ -66,6 +73,7 @@ export class Run {
     }
     // start() or end() has ended this run.
     if (experiment.disposed) return { step: 0, losses: [], frames: [], moments: [], memory: this.#mh.memory() };
+    this.#saveMoment();
     this.#addFrame();
     return this.#progress();
   }
@@ -80,6 +88,7 @@ export class Run {
     this.pause();
     this.#dropGeneration();
     this.#losses.push(this.#live().experiment.step().loss);
+    this.#saveMoment();
     this.#addFrame();
     return this.#progress();
   }
@@ -98,7 +107,7 @@ export class Run {
     return this.#measured(manySequences);
   }
 
-  mute(heads: readonly number[]): ReturnType<Calls['mute']> {
+  mute(heads: readonly number[]): Muting {
     const { experiment } = this.#live();
     const { numHeads, numLayers } = experiment.options;
     const headScales = new Float32Array(numHeads * numLayers).fill(1);
@@ -107,7 +116,7 @@ export class Run {
     return { before: this.measure(), after: [...muted.jobAccuracy] };
   }
 
-  prompt(sequence: number): ReturnType<Calls['prompt']> {
+  prompt(sequence: number): Prompt {
     const { experiment, settings } = this.#live();
     this.#dropGeneration();
     const { embedDim, vocabSize } = factsOf(settings.kind);
@@ -116,18 +125,12 @@ export class Run {
     return this.#generation.prompt;
   }
 
-  tick(): ReturnType<Calls['tick']> {
+  tick(): Tick {
     if (!this.#generation) throw new Error('There is no prompt to continue.');
     return this.#generation.tick();
   }
 
-  maps(sequence: number): ReturnType<Calls['maps']> {
-    const { experiment } = this.#live();
-    const { tokens } = experiment.heldOut(sequence, 1);
-    return { step: experiment.steps, tokens, maps: this.#mapsOn(tokens) };
-  }
-
-  end(): ReturnType<Calls['end']> {
+  end(): MemoryInfo {
     this.pause();
     this.#dropGeneration();
     this.#current?.experiment.dispose();
@@ -163,11 +166,16 @@ export class Run {
     return { step: steps, losses, frames, moments, memory: this.#mh.memory() };
   }
 
-  #addFrame(): void {
+  /** Saves the current step. `onlyIfDue`: not if moments between the saved ones are no longer wanted. */
+  #saveMoment({ onlyIfDue = false } = {}): void {
     const { experiment, moments, small } = this.#live();
     const step = experiment.steps;
-    if (this.#frames.at(-1)?.step === step) return;
-    if (!small) moments.keep(step, experiment.checkpoint());
+    if (!small && (!onlyIfDue || moments.due(step))) moments.keep(step, experiment.checkpoint());
+  }
+
+  #addFrame(): void {
+    const { experiment, moments, small } = this.#live();
+    if (this.#frames.at(-1)?.step === experiment.steps) return;
     const kept = new Set(moments.steps);
     // If the page confirms reports slowly, keep only the frames of saved moments.
     this.#frames = this.#frames.filter((frame) => small || kept.has(frame.step));

@@ -1,11 +1,11 @@
 // The training on the page: a run, a smaller model that trains for comparison, and the curve of the previous run. Its
 // two workers start on first use.
 
-import { createStore, type Store } from '../store.js';
-import { startWorker } from '../own_scripts.js';
-import { connect, type Client, type Port } from './client.js';
+import { createStore, type Store } from '../base/store.js';
+import type { Port } from '../workers/remote.js';
+import { connect, type Client } from './client.js';
 import { Curve } from './curve.js';
-import type { Calls, CallName, Frame, Progress, TrainedMaps } from './messages.js';
+import type { Frame, Progress } from './messages.js';
 import { factsOf, smaller, type TrainingSettings } from './settings.js';
 import { blank, changed, earlierOf, type TrainingView } from './view.js';
 
@@ -29,22 +29,20 @@ export interface TrainingSession {
   mute(heads: readonly number[]): Promise<void>;
   /** Removes the curve of the previous run from the chart. */
   dropEarlier(): void;
-  /** The attention maps of the current model on a held-out sequence. */
-  trainedMaps(sequence: number): Promise<TrainedMaps>;
   /** Makes any other call of the main worker, with the model of the step that is shown. */
-  call<N extends CallName>(name: N, ...values: Parameters<Calls[N]>): Promise<ReturnType<Calls[N]>>;
+  readonly call: Client['call'];
 }
 
-/** Browser functions that tests replace. */
-export interface Surroundings {
+/** Functions of the browser, which tests replace. */
+export interface Browser {
   startWorker(): Port;
+  /** Calls `run` in the next animation frame. */
   nextFrame(run: () => void): void;
 }
-const browser: Surroundings = { startWorker: () => startWorker('training'), nextFrame: (run) => void requestAnimationFrame(run) };
 /** Animation frames per update during training: every second frame is left to the rest of the page. */
 const framesOfTraining = 2;
 
-export function createTraining(first: TrainingSettings, { startWorker, nextFrame } = browser): TrainingSession {
+export function createTraining(first: TrainingSettings, { startWorker, nextFrame }: Browser): TrainingSession {
   const view = createStore(blank(first));
   const frames = new Map<number, Frame>();
   let now = view.get();
@@ -247,7 +245,6 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   return {
     ...{ view, reset, wake, train, pause, step, goTo, mute, call },
     dropEarlier: () => change({ earlier: undefined }),
-    trainedMaps: (sequence) => call('maps', sequence),
   };
 }
 

@@ -79,12 +79,6 @@ export const layerChoices: readonly number[] = [1, 2, 3, 4];
 export const mostSeed = 999_999;
 export const rates = { least: 1e-5, most: 1, usual: 0.01 } as const;
 
-export const defaultSettings = (kind: ExperimentKind): TrainingSettings => ({
-  ...{ kind, seed: defaultSeed, rate: rates.usual },
-  heads: factsOf(kind).heads,
-  layers: factsOf(kind).layers,
-});
-
 /** Reads the settings from the page's state; null stands for the usual value. */
 export function settingsOf(state: {
   readonly train: ExperimentKind;

@@ -1,9 +1,11 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { connect, type Port } from '../../src/training/client.js';
-import type { Progress, Reply, Request } from '../../src/training/messages.js';
+import { connect } from '../../src/training/client.js';
+import type { Progress } from '../../src/training/messages.js';
+import type { Call, Message } from '../../src/workers/protocol.js';
+import type { Port } from '../../src/workers/remote.js';
 
 function setUp() {
-  const sent: Request[] = [];
+  const sent: Call[] = [];
   const lost: string[] = [];
   const reports: [Progress, () => void][] = [];
   let ended = false;
@@ -17,8 +19,10 @@ function setUp() {
     onReport: (progress, seen) => reports.push([progress, seen]),
     onLost: (reason) => lost.push(reason),
   });
-  const reply = (data: Reply) => port.onmessage?.({ data } as MessageEvent<Reply>);
-  return { sent, lost, reports, port, client, reply, ended: () => ended };
+  const reply = (data: Message) => port.onmessage?.({ data } as MessageEvent<Message>);
+  /** Answers the last message. */
+  const answer = () => reply({ id: sent.at(-1)!.id, value: null });
+  return { sent, lost, reports, port, client, reply, answer, ended: () => ended };
 }
 
 describe('training client', () => {
@@ -32,31 +36,31 @@ describe('training client', () => {
       { name: 'pause', id: 1, values: [] },
       { name: 'goTo', id: 2, values: [7] },
     ]);
-    reply({ kind: 'failed', id: 2, message: 'no such moment' });
-    reply({ kind: 'done', id: 1, value: null });
+    reply({ id: 2, failure: 'no such moment' });
+    reply({ id: 1, value: null });
     await expect(first).resolves.toBeNull();
     await expect(second).rejects.toThrow('no such moment');
   });
 
   it('confirms a report only when told', () => {
     const { sent, reports, reply } = setUp();
-    reply({ kind: 'report', progress: { step: 3 } as Progress });
+    reply({ event: { step: 3 } as Progress });
     expect(reports[0]?.[0].step).toBe(3);
     expect(sent).toEqual([]);
     reports[0]![1]();
-    expect(sent).toEqual([{ name: 'seen' }]);
+    expect(sent).toEqual([{ name: 'seen', id: 1, values: [] }]);
   });
 
   it('takes a worker that no longer answers for lost', async () => {
-    const { lost, client, reply, ended } = setUp();
+    const { lost, client, answer, ended } = setUp();
     const run = client.call('run', 600);
     const failed = expect(run).rejects.toThrow('stopped answering');
     for (let second = 0; second < 60; second += 1) {
-      vi.advanceTimersByTime(1000);
-      reply({ kind: 'pong' });
+      await vi.advanceTimersByTimeAsync(1000);
+      answer();
     }
     expect(lost).toEqual([]);
-    vi.advanceTimersByTime(6000);
+    await vi.advanceTimersByTimeAsync(6000);
     expect(lost.length).toBe(1);
     expect(ended()).toBe(true);
     await failed;
@@ -78,7 +82,7 @@ describe('training client', () => {
     vi.stubGlobal('navigator', { locks: { request: async (name: string, got: () => void) => void (locks[name] = got) } });
     const { lost, client, reply, ended } = setUp();
     const failed = expect(client.call('pause')).rejects.toThrow('lack of memory');
-    reply({ kind: 'lock', lock: 'worker 1' });
+    reply({ lock: 'worker 1' });
     vi.advanceTimersByTime(15_000);
     expect(lost).toEqual([]);
     locks['worker 1']!();
@@ -91,15 +95,16 @@ describe('training client', () => {
     const { lost, client, port } = setUp();
     const failed = expect(client.call('pause')).rejects.toThrow('could not be loaded');
     port.onerror?.({ message: '' } as ErrorEvent);
-    expect(lost).toEqual(['its script could not be loaded']);
+    expect(lost).toEqual(['its worker script could not be loaded']);
     await failed;
   });
 
-  it('leaves a worker alone that has nothing to do', () => {
-    const { sent, client, reply, lost } = setUp();
-    void client.call('pause');
-    reply({ kind: 'done', id: 1, value: null });
-    vi.advanceTimersByTime(60_000);
+  it('leaves a worker alone that has nothing to do', async () => {
+    const { sent, client, answer, lost } = setUp();
+    const done = client.call('pause');
+    answer();
+    await done;
+    await vi.advanceTimersByTimeAsync(60_000);
     expect([sent.length, lost.length]).toEqual([1, 0]);
   });
 });

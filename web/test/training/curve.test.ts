@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import type { Frame } from '../../src/training/messages.js';
 import { Curve, mapOf, valueAt } from '../../src/training/curve.js';
-import { defaultSettings } from '../../src/training/settings.js';
+import type { Frame } from '../../src/training/messages.js';
+import { usualSettings } from './usual_settings.js';
 
 const frame = (step: number, accuracy: number): Frame => ({
   ...{ step, accuracy, jobAccuracy: [], attention: [], maps: new Float32Array() },
@@ -9,7 +9,7 @@ const frame = (step: number, accuracy: number): Frame => ({
 
 describe('a curve', () => {
   it('takes reports in order, and the same numbers again after going back', () => {
-    const curve = new Curve(defaultSettings('fourJobs'));
+    const curve = new Curve(usualSettings('fourJobs'));
     curve.add({ step: 3, losses: [3, 2, 1], frames: [frame(0, 0.1), frame(3, 0.4)] });
     curve.add({ step: 2, losses: [2], frames: [frame(2, 0.3)] });
     curve.add({ step: 5, losses: [0.5, 0.25], frames: [frame(3, 0.5), frame(5, 0.6)] });

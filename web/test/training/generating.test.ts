@@ -1,12 +1,12 @@
 // Tests a generation on the page, with a session that answers at once.
 
 import { describe, expect, it } from 'vitest';
-import { createStore } from '../../src/store.js';
+import { createStore } from '../../src/base/store.js';
 import { createGenerating, finished } from '../../src/training/generating.js';
 import { mostTokens, type Cost } from '../../src/training/messages.js';
 import type { TrainingSession } from '../../src/training/session.js';
-import { defaultSettings } from '../../src/training/settings.js';
 import { blank } from '../../src/training/view.js';
+import { usualSettings } from './usual_settings.js';
 
 function setUp(delay = 0) {
   const asked: string[] = [];
@@ -14,7 +14,7 @@ function setUp(delay = 0) {
   let failure: string | undefined;
   const cost = (token: number): Cost => ({ token, rows: 1, multiplyAdds: 1, bytes: 1, milliseconds: 1 });
   const session = {
-    view: createStore(blank(defaultSettings('induction'))),
+    view: createStore(blank(usualSettings('induction'))),
     async call(name: string, sequence?: number) {
       asked.push(sequence === undefined ? name : `${name} ${sequence}`);
       if (failure) throw new Error(failure);

@@ -25,6 +25,18 @@ describe('moments of a training', () => {
     expect(moments.steps).toContain(4999);
   });
 
+  it('drops moments where they are closest together', () => {
+    const moments = new Moments(10, { count: 6, bytes: 1e6 });
+    for (const step of [0, 10, 11, 12, 13, 40, 70]) moments.keep(step, bytes(1));
+    expect(moments.steps).toEqual([0, 13, 40, 70]);
+  });
+
+  it('keeps the first, the last and the new moment, even if they are too large', () => {
+    const moments = new Moments(10, { count: 64, bytes: 10 });
+    for (const step of [0, 20, 10]) moments.keep(step, bytes(6));
+    expect(moments.steps).toEqual([0, 10, 20]);
+  });
+
   it('replaces a moment of the same step', () => {
     const moments = new Moments(10);
     moments.keep(0, bytes(5));

@@ -2,9 +2,10 @@
 
 import { load } from 'multihead';
 import { afterEach, describe, expect, it, vi } from 'vitest';
-import type { Progress, TrainedMaps } from '../../src/training/messages.js';
+import type { Progress } from '../../src/training/messages.js';
+import type { Limits } from '../../src/training/moments.js';
 import { Run } from '../../src/training/run.js';
-import { defaultSettings } from '../../src/training/settings.js';
+import { usualSettings } from './usual_settings.js';
 
 // The tests train for real: on a busy machine a test takes seconds.
 vi.setConfig({ testTimeout: 30_000 });
@@ -18,14 +19,14 @@ afterEach(() => {
   expect(mh.memory()).toMatchObject({ live: empty.live, bytes: empty.bytes });
 });
 
-function setUp(report: (progress: Progress, run: Run) => void = () => {}): Run {
-  const run: Run = new Run(mh, (progress) => report(progress, run));
+function setUp(report: (progress: Progress, run: Run) => void = () => {}, limits?: Limits): Run {
+  const run: Run = new Run(mh, (progress) => report(progress, run), limits);
   open.push(run);
   return run;
 }
 
-const fourJobs = defaultSettings('fourJobs');
-const induction = defaultSettings('induction');
+const fourJobs = usualSettings('fourJobs');
+const induction = usualSettings('induction');
 
 describe('a run', () => {
   it('reports every loss once, and a frame every ten steps', async () => {
@@ -46,6 +47,17 @@ describe('a run', () => {
     expect([maps.length, attention.length, jobAccuracy.length]).toEqual([4 * 32 * 32, 4 * 2, 1]);
     for (let row = 0; row < 4 * 32; row += 1) {
       expect(maps.subarray(row * 32, (row + 1) * 32).reduce((sum, weight) => sum + weight)).toBeCloseTo(1, 4);
+    }
+  });
+
+  it('keeps moments of its whole length, and one of each step at which it stopped', async () => {
+    const run = setUp(undefined, { count: 12, bytes: 1e9 });
+    run.start({ ...induction, layers: 1, heads: 1 }, false);
+    for (const until of [125, 300]) {
+      const { moments } = await run.run(until);
+      const distances = moments.slice(1).map((step, i) => step - moments[i]!);
+      expect(moments.at(-1)).toBe(until);
+      expect(Math.max(...distances), moments.join()).toBeLessThanOrEqual(until / 4);
     }
   });
 
@@ -127,17 +139,6 @@ describe('a run', () => {
     expect(before).toEqual(run.measure());
     expect(after).not.toEqual(before.jobAccuracy);
     expect(run.mute([]).after).toEqual(before.jobAccuracy);
-  });
-
-  it('gives the maps of any held-out sequence', () => {
-    const run = setUp();
-    const { tokens, progress } = run.start(fourJobs, false);
-    const all = Array.from({ length: 32 }, (_, i) => run.maps(i));
-    const shown = all.find((each) => each.tokens.join() === tokens.join());
-    expect(shown?.maps).toEqual(progress.frames[0]?.maps);
-    const [first, second] = all as [TrainedMaps, TrainedMaps];
-    expect(second.tokens).not.toEqual(first.tokens);
-    expect(second.maps.length).toBe(4 * 32 * 32);
   });
 
   it('rounds of training and starting anew leave nothing', () => {

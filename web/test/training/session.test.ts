@@ -2,12 +2,12 @@
 
 import { load } from 'multihead';
 import { afterAll, describe, expect, it, vi } from 'vitest';
-import type { Port } from '../../src/training/client.js';
-import type { Reply } from '../../src/training/messages.js';
 import { Run } from '../../src/training/run.js';
 import { createTraining, type TrainingSession } from '../../src/training/session.js';
-import { defaultSettings } from '../../src/training/settings.js';
 import type { TrainingView } from '../../src/training/view.js';
+import type { Message } from '../../src/workers/protocol.js';
+import type { Port } from '../../src/workers/remote.js';
+import { usualSettings } from './usual_settings.js';
 
 // The tests train for real: on a busy machine a test takes seconds.
 vi.setConfig({ testTimeout: 30_000 });
@@ -21,30 +21,28 @@ afterAll(() => {
 
 /** A worker in this thread. kill() reports an error on its port; after terminate() it no longer answers. */
 function startPort(): Port & { kill(): void } {
-  let dead = false;
+  let ended = false;
   const port: Port & { kill(): void } = {
     onmessage: null,
     onerror: null,
-    terminate: () => (dead = true),
+    terminate: () => (ended = true),
     kill: () => port.onerror?.({ message: 'killed' } as ErrorEvent),
-    postMessage(request) {
-      if (request.name === 'ping') return reply({ kind: 'pong' });
-      if (request.name === 'seen') return run.seen();
-      const { id, name, values } = request;
-      const method = run[name] as (...given: unknown[]) => unknown;
+    postMessage({ id, name, values }) {
+      if (name === 'ping') return reply({ id, value: undefined });
+      const method = run[name as keyof Run] as (...given: readonly unknown[]) => unknown;
       new Promise((resolve) => resolve(method.apply(run, [...values]))).then(
-        (value) => reply({ kind: 'done', id, value }),
-        (error: Error) => reply({ kind: 'failed', id, message: error.message }),
+        (value) => reply({ id, value }),
+        (error: Error) => reply({ id, failure: error.message }),
       );
     },
   };
-  const reply = (data: Reply) => !dead && port.onmessage?.({ data } as MessageEvent<Reply>);
-  const run = new Run(mh, (progress) => reply({ kind: 'report', progress }));
+  const reply = (data: Message) => !ended && port.onmessage?.({ data } as MessageEvent<Message>);
+  const run = new Run(mh, (progress) => reply({ event: progress }));
   runs.push(run);
   return port;
 }
 
-function setUp(settings = defaultSettings('induction')) {
+function setUp(settings = usualSettings('induction')) {
   const ports: ReturnType<typeof startPort>[] = [];
   const session = createTraining(settings, {
     startWorker: () => ports[ports.push(startPort()) - 1]!,
@@ -59,7 +57,7 @@ const until = (session: TrainingSession, holds: (view: TrainingView) => boolean)
 describe('a training session', () => {
   it('starts no worker until it is needed', async () => {
     const { session, ports } = setUp();
-    await session.reset({ ...defaultSettings('induction'), seed: 3 });
+    await session.reset({ ...usualSettings('induction'), seed: 3 });
     await until(session, ({ curve }) => curve.settings.seed === 3);
     expect(ports.length).toBe(0);
     await session.wake();
@@ -90,7 +88,7 @@ describe('a training session', () => {
 
   it('keeps the run before on the chart, if it is of the same kind', async () => {
     const { session } = setUp();
-    const settings = defaultSettings('induction');
+    const settings = usualSettings('induction');
     const train = async (steps: number) => {
       const done = session.train();
       await until(session, ({ step }) => step >= steps);
@@ -105,7 +103,7 @@ describe('a training session', () => {
     await until(session, ({ curve, earlier }) => curve.settings.seed === 6 && earlier === first);
     session.dropEarlier();
     await until(session, ({ earlier }) => earlier === undefined);
-    await session.reset(defaultSettings('fourJobs'));
+    await session.reset(usualSettings('fourJobs'));
     await until(session, ({ curve }) => curve.settings.kind === 'fourJobs');
     expect(session.view.get().earlier).toBeUndefined();
   });
@@ -114,7 +112,7 @@ describe('a training session', () => {
     const { session } = setUp();
     const done = session.train();
     await until(session, ({ step }) => step >= 5);
-    await session.reset({ ...defaultSettings('induction'), seed: 9 });
+    await session.reset({ ...usualSettings('induction'), seed: 9 });
     await done;
     await until(session, ({ status, step, curve }) => curve.settings.seed === 9 && status === 'running' && step > 5);
     session.pause();
@@ -138,7 +136,7 @@ describe('a training session', () => {
   it('a refused setting leaves the run as it is', async () => {
     const { session } = setUp();
     await session.step();
-    await session.reset({ ...defaultSettings('induction'), rate: Number.NaN });
+    await session.reset({ ...usualSettings('induction'), rate: Number.NaN });
     await until(session, ({ message }) => message.includes('learningRate'));
     expect(session.view.get().step).toBe(1);
     await session.step();
@@ -156,13 +154,5 @@ describe('a training session', () => {
     await session.step();
     await until(session, ({ status, step }) => status === 'paused' && step === 1);
     expect(ports.length).toBe(4);
-  });
-
-  it('gives the maps of the model as it is', async () => {
-    const { session } = setUp();
-    const { step, maps } = await session.trainedMaps(0);
-    expect(step).toBe(0);
-    await until(session, ({ shown }) => shown !== undefined);
-    expect(maps.length).toBe(session.view.get().shown?.maps.length);
   });
 });

@@ -1,0 +1,138 @@
+// The page's connection to the worker. One request runs at a time; only the answer to the latest request is used. A
+// worker that stops answering is replaced.
+
+import { connect as connectWorker, type Port, type Remote } from '../workers/remote.js';
+import type { AttentionCalls, ForwardInput, ForwardResult } from './messages.js';
+
+/** A reason why numbers are missing or out of date. */
+export type Trouble =
+  /** The engine did not load, or could not compute. `argument` is copied from a MultiheadError. */
+  | { readonly kind: 'failed'; readonly reason: string; readonly argument?: string }
+  /** The first answer is late. */
+  | { readonly kind: 'late' }
+  /** The worker stopped answering; another one was started. */
+  | { readonly kind: 'restarted' }
+  /** The replacement worker does not answer either. */
+  | { readonly kind: 'silent' };
+
+export interface AttentionClient {
+  /** Requests a forward pass, which replaces a request that has not started yet. */
+  request(input: ForwardInput): void;
+  /** Ignores the answers of all requests so far. */
+  cancel(): void;
+}
+
+export interface Listener {
+  onResult(result: ForwardResult): void;
+  /** The median duration of the last result's pass, in milliseconds. */
+  onTimed?(milliseconds: number): void;
+  onTrouble(trouble: Trouble): void;
+}
+
+/** Milliseconds to wait for an answer. A pass takes a few; only loading over a slow connection takes this long. */
+const answerTimeout = 3500;
+
+interface Request {
+  readonly id: number;
+  readonly input: ForwardInput;
+}
+
+export function connect(start: () => Port, listener: Listener): AttentionClient {
+  let lastId = 0;
+  let running: Request | undefined;
+  let waiting: Request | undefined;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  let answered = false;
+  let restarted = false;
+  /** True after a worker failed before its first answer: its script is missing or wrong, and the page says so. */
+  let broken = false;
+  /** Undefined after a worker has ended; the next request starts another one. */
+  let remote: Remote<AttentionCalls> | undefined = open();
+
+  function open(): Remote<AttentionCalls> {
+    return connectWorker<AttentionCalls>(start(), {
+      onLost(reason, ended) {
+        remote = undefined;
+        if (ended) return running && restart(running);
+        stop();
+        broken = !answered;
+        listener.onTrouble({ kind: 'failed', reason });
+      },
+    });
+  }
+
+  function stop(): void {
+    clearTimeout(timer);
+    running = undefined;
+    waiting = undefined;
+  }
+
+  async function send(request: Request): Promise<void> {
+    running = request;
+    const used = (remote ??= open());
+    clearTimeout(timer);
+    timer = setTimeout(() => replace(request), answerTimeout);
+    try {
+      const result = await used.call('forward', request.input);
+      if (!finish(request)) return;
+      listener.onResult(result);
+      used.call('time').then((milliseconds) => showTime(request, milliseconds), ignore);
+    } catch (error) {
+      // The calls of a worker that has ended or was replaced are rejected, too.
+      if (used !== remote || !finish(request)) return;
+      const { message, argument } = error as Error & { readonly argument?: string };
+      listener.onTrouble({ kind: 'failed', reason: message, ...(argument !== undefined && { argument }) });
+    }
+  }
+
+  /** Ends a request that was answered, and sends the one that waits. Returns true if no other request has replaced it. */
+  function finish({ id }: Request): boolean {
+    answered = true;
+    restarted = false;
+    running = undefined;
+    clearTimeout(timer);
+    const next = waiting;
+    waiting = undefined;
+    if (next) void send(next);
+    return id === lastId;
+  }
+
+  function showTime({ id }: Request, milliseconds: number | undefined): void {
+    if (milliseconds !== undefined && id === lastId) listener.onTimed?.(milliseconds);
+  }
+
+  /**
+   * Called when an answer is late. Before its first answer a worker may still be loading; later, silence means that it hangs.
+   */
+  function replace(request: Request): void {
+    if (answered) restart(request);
+    else listener.onTrouble({ kind: 'late' });
+  }
+
+  function restart(request: Request): void {
+    // Repeat the request only once, because it may be the cause of the worker's end.
+    const next = waiting ?? (restarted ? undefined : request);
+    listener.onTrouble({ kind: restarted ? 'silent' : 'restarted' });
+    restarted = true;
+    stop();
+    remote?.close('it was replaced');
+    remote = open();
+    if (next) void send(next);
+  }
+
+  return {
+    request(input) {
+      lastId += 1;
+      const request = { id: lastId, input };
+      if (broken) return;
+      if (running === undefined) void send(request);
+      else waiting = request;
+    },
+    cancel() {
+      lastId += 1;
+      waiting = undefined;
+    },
+  };
+}
+
+const ignore = (): void => {};

@@ -1,0 +1,68 @@
+// The messages between the page and its worker.
+
+import type { Backend, HeadStatistics, MemoryInfo, TraceName } from 'multihead';
+import type { Bend } from './bend.js';
+import type { ModuleWeights, PatternId } from './patterns.js';
+
+export interface ForwardInput {
+  readonly tokens: readonly string[];
+  readonly heads: readonly PatternId[];
+  readonly causal: boolean;
+  readonly bend: Bend;
+  /** Number of heads among which the head-split section divides the 64 columns. */
+  readonly splitHeads: number;
+}
+
+export interface Matrix {
+  readonly shape: readonly number[];
+  readonly data: Float32Array;
+}
+
+/** The steps that the page shows. */
+export const tracedSteps = [
+  ...(['x', 'q', 'k', 'v', 'qHeads', 'kHeads', 'vHeads', 'scores', 'scaledScores'] as const),
+  ...(['maskedScores', 'weights', 'headsOut', 'merged', 'output'] as const),
+] as const satisfies readonly TraceName[];
+
+export type Trace = { readonly [name in (typeof tracedSteps)[number]]: Matrix };
+
+/** x (N, 64), split among heads. */
+export interface Split {
+  /** (H, N, 64 / H), split by the core. Null if the core refuses. */
+  readonly heads: Matrix | null;
+  /** x reshaped to (H, N, 64 / H) without the transpose. Null if the core refuses. */
+  readonly reshaped: Matrix | null;
+  /** Reason why the core refuses the number of heads; empty if it accepts. */
+  readonly refusal: string;
+}
+
+export interface Straight {
+  readonly weights: Matrix;
+  readonly output: Matrix;
+  readonly statistics: HeadStatistics;
+}
+
+export interface ForwardResult extends ForwardInput {
+  readonly weights: ModuleWeights;
+  /** The steps that the page shows, as the core computed them. */
+  readonly trace: Trace;
+  readonly statistics: HeadStatistics;
+  /** (N, N): the mean of the weights over the heads. */
+  readonly meanWeights: Matrix;
+  /** The pass without any bend; null if nothing is bent. */
+  readonly straight: Straight | null;
+  readonly split: Split;
+  readonly backend: Backend;
+  /** mh.memory() after the pass. */
+  readonly memory: MemoryInfo;
+}
+
+/** The functions of the worker. */
+export interface AttentionCalls {
+  forward(input: ForwardInput): ForwardResult;
+  /**
+   * The median duration in milliseconds of a pass without a trace, on the last input, once the compiler has warmed up.
+   * Undefined if another input arrives meanwhile.
+   */
+  time(): number | undefined;
+}

@@ -1,0 +1,38 @@
+// The worker of the page's sentence: runs forward passes outside the page's main thread.
+
+import { load, type Multihead } from 'multihead';
+import { createForward, type Forward } from './attention/forward.js';
+import type { AttentionCalls, ForwardInput, ForwardResult } from './attention/messages.js';
+import { medianTime } from './base/timing.js';
+import { serve } from './workers/serve.js';
+
+let current: { mh: Multihead; forward: Forward } | undefined;
+let last: ForwardInput | undefined;
+
+/** Buffers that the worker no longer needs. */
+function buffersOf({ trace, meanWeights, straight, split }: ForwardResult): Transferable[] {
+  const matrices = [
+    ...Object.values(trace),
+    meanWeights,
+    ...(straight ? [straight.weights, straight.output] : []),
+    ...[split.heads, split.reshaped].filter((matrix) => matrix !== null),
+  ];
+  return [...new Set(matrices.map(({ data }) => data.buffer as ArrayBuffer))];
+}
+
+serve<AttentionCalls>(
+  {
+    async forward(input) {
+      last = input;
+      // After a fatal error, load() gives a new instance.
+      const mh = await load();
+      if (current?.mh !== mh) current = { mh, forward: createForward(mh) };
+      return current.forward(input);
+    },
+    async time() {
+      const [input, forward] = [last, current?.forward];
+      return input && forward && medianTime(() => forward.pass(input), () => input === last);
+    },
+  },
+  { forward: buffersOf },
+);

@@ -1,0 +1,269 @@
+// Paints a matrix: cells, numbers, labels and titles.
+
+import { formatNumber } from '../base/format.js';
+import type { Theme } from '../dom/theme.js';
+import { colorScale, headScale, type Color, type ScaleName } from './color_scale.js';
+import { family, shortened, textWidth, type Layout } from './map_layout.js';
+
+/** A named range of columns. */
+export interface Band {
+  readonly label: string;
+  readonly start: number;
+  readonly end: number;
+  /** CSS class that sets the color. */
+  readonly className: string;
+}
+
+export interface MatrixView {
+  readonly rows: number;
+  readonly cols: number;
+  /** Row-major. */
+  readonly data: Float32Array;
+  readonly rowLabels: readonly string[];
+  /** Labels of the columns if they are keys. Missing if the columns are features. */
+  readonly colLabels?: readonly string[];
+  readonly bands?: readonly Band[];
+  /** True: paints no labels; `rowLabels` then serve screen readers only. */
+  readonly bare?: boolean;
+  /** True if the mask hides a cell; the cell is hatched. */
+  readonly hidden?: (row: number, col: number) => boolean;
+  /** True if a cell was set by hand; the cell gets a mark in a corner. */
+  readonly edited?: (row: number, col: number) => boolean;
+  readonly scale: ScaleName;
+  /** Index of the head whose color a cell takes, instead of a color from `scale`. */
+  readonly headOf?: (row: number, col: number) => number;
+}
+
+/**
+ * Settings for painting. `ink` is the color of labels, `ratio` the number of device pixels per CSS pixel. `onPaper`:
+ * clears nothing, because Chromium prints the drawing commands, and a clear would also erase the print around the map.
+ */
+export interface PaintStyle {
+  readonly theme: Theme;
+  readonly ink: string;
+  readonly ratio: number;
+  readonly onPaper?: boolean;
+}
+
+/** The largest finite absolute value: the end of a signed scale. */
+export function largestOf(view: MatrixView): number {
+  let most = 0;
+  for (const value of view.data) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
+  return most;
+}
+
+export function paint(
+  canvas: HTMLCanvasElement,
+  view: MatrixView,
+  layout: Layout,
+  style: PaintStyle,
+): void {
+  const width = Math.max(1, Math.round(layout.width * style.ratio));
+  const height = Math.max(1, Math.round(layout.height * style.ratio));
+  // Keep a canvas that has the right size: allocating new pixels takes longer than painting a small map.
+  const sameSize = canvas.width === width && canvas.height === height && !style.onPaper;
+  if (!sameSize) {
+    canvas.width = width;
+    canvas.height = height;
+  }
+  canvas.style.width = `${layout.width}px`;
+  canvas.style.height = `${layout.height}px`;
+  const pen = canvas.getContext('2d');
+  if (!pen) return;
+  pen.setTransform(style.ratio, 0, 0, style.ratio, 0, 0);
+  if (sameSize) pen.clearRect(0, 0, layout.width, layout.height);
+  paintMap(pen, view, layout, style);
+}
+
+/** Paints at the origin of the pen, which is already scaled by `style.ratio`. */
+export function paintMap(
+  pen: CanvasRenderingContext2D,
+  view: MatrixView,
+  layout: Layout,
+  style: PaintStyle,
+): void {
+  const colors = colorsOf(view, style.theme);
+  paintCells(pen, view, layout, style, colors);
+  paintNumbers(pen, view, layout, style, colors);
+  if (view.edited) paintEdited(pen, view, layout, colors);
+  paintLabels(pen, view, layout, style.ink);
+  paintTitles(pen, view, layout, style.ink);
+}
+
+function colorsOf(view: MatrixView, theme: Theme): Color[] {
+  const limit = view.scale === 'weights' ? 1 : largestOf(view);
+  const { headOf, cols } = view;
+  if (headOf) {
+    const color = headScale(theme, limit);
+    return Array.from(view.data, (value, i) => color(value, headOf(Math.floor(i / cols), i % cols)));
+  }
+  return Array.from(view.data, colorScale(theme, view.scale, limit));
+}
+
+const small = document.createElement('canvas');
+
+/** Draws an image with one pixel for each cell, enlarged; a rectangle for each cell would be slower. */
+function paintCells(
+  pen: CanvasRenderingContext2D,
+  { rows, cols, hidden }: MatrixView,
+  { left, top, cellWidth: w, cellHeight: h }: Layout,
+  { theme, ratio, onPaper }: PaintStyle,
+  colors: readonly Color[],
+): void {
+  if (rows === 0 || cols === 0) return;
+  const pixels = new Uint32Array(rows * cols);
+  colors.forEach(({ bytes }, i) => {
+    pixels[i] = bytes;
+  });
+  small.width = cols;
+  small.height = rows;
+  const image = new ImageData(new Uint8ClampedArray(pixels.buffer), cols, rows);
+  small.getContext('2d')?.putImageData(image, 0, 0);
+  pen.imageSmoothingEnabled = false;
+  // Cells start on whole device pixels, so that adjacent cells do not overlap or leave a gap.
+  const snap = (length: number): number => Math.round(length * ratio) / ratio;
+  const [x, y] = [snap(left), snap(top)];
+  const [across, down] = [snap(left + cols * w) - x, snap(top + rows * h) - y];
+  pen.drawImage(small, x, y, across, down);
+  if (hidden) {
+    pen.beginPath();
+    for (let row = 0; row < rows; row += 1) {
+      const [above, below] = [snap(top + row * h), snap(top + (row + 1) * h)];
+      for (let col = 0; col < cols; col += 1) {
+        if (!hidden(row, col)) continue;
+        const first = col;
+        while (col + 1 < cols && hidden(row, col + 1)) col += 1;
+        const [from, to] = [snap(left + first * w), snap(left + (col + 1) * w)];
+        pen.rect(from, above, to - from, below - above);
+      }
+    }
+    pen.fillStyle = hatching(pen, theme, ratio);
+    pen.fill();
+  }
+  if (Math.min(w, h) < 7) return;
+  pen.fillStyle = 'white';
+  const gap = onPaper ? pen.fillRect.bind(pen) : pen.clearRect.bind(pen);
+  for (let row = 1; row <= rows; row += 1) gap(x, snap(top + row * h) - 1, across, 1);
+  for (let col = 1; col <= cols; col += 1) gap(snap(left + col * w) - 1, y, 1, down);
+}
+
+const hatches = new Map<string, CanvasPattern>();
+
+/** A pattern of diagonal lines, at device resolution. */
+function hatching(pen: CanvasRenderingContext2D, theme: Theme, ratio: number): CanvasPattern | string {
+  const key = `${theme} ${ratio}`;
+  const [ground, line] = theme === 'light' ? ['#f4f4f2', '#b9bbc4'] : ['#171a23', '#596073'];
+  const known = hatches.get(key);
+  if (known) return known;
+  const size = Math.round(6 * ratio);
+  const tile = document.createElement('canvas');
+  tile.width = size;
+  tile.height = size;
+  const brush = tile.getContext('2d');
+  if (!brush) return line;
+  brush.fillStyle = ground;
+  brush.fillRect(0, 0, size, size);
+  brush.strokeStyle = line;
+  brush.lineWidth = Math.max(1, ratio);
+  brush.beginPath();
+  for (const shift of [-size, 0, size]) {
+    brush.moveTo(shift - 1, size + 1);
+    brush.lineTo(shift + size + 1, -1);
+  }
+  brush.stroke();
+  const pattern = pen.createPattern(tile, 'repeat');
+  if (!pattern) return line;
+  pattern.setTransform(new DOMMatrix().scale(1 / ratio));
+  hatches.set(key, pattern);
+  return pattern;
+}
+
+/**
+ * Ink of numbers that are written as 0, so that other numbers stand out. Its contrast with the color of 0 is over 4.5.
+ */
+const quietInk: Readonly<Record<Theme, string>> = { light: '#656b78', dark: '#a4abbb' };
+
+function paintNumbers(
+  pen: CanvasRenderingContext2D,
+  view: MatrixView,
+  { left, top, cellWidth: w, cellHeight: h }: Layout,
+  { theme }: PaintStyle,
+  colors: readonly Color[],
+): void {
+  const size = Math.min(12, Math.floor(Math.min(w * 0.32, h * 0.6)));
+  if (size < 9) return;
+  const limit = view.scale === 'weights' ? 1 : largestOf(view);
+  const widestNumber = `${view.scale === 'weights' ? '' : '−'}${limit.toFixed(2)}`;
+  if (w < textWidth(widestNumber, size) + 4) return;
+  const quiet = limit / 128;
+  pen.font = `${size}px ${family}`;
+  pen.textAlign = 'center';
+  pen.textBaseline = 'middle';
+  view.data.forEach((value, i) => {
+    const [row, col] = [Math.floor(i / view.cols), i % view.cols];
+    if (view.hidden?.(row, col)) return;
+    const text = formatNumber(value, 2);
+    const isQuiet = text === '0.00' && Math.abs(value) <= quiet && !view.headOf;
+    pen.fillStyle = isQuiet ? quietInk[theme] : colors[i]!.ink;
+    pen.fillText(text, left + (col + 0.5) * w - 0.5, top + (row + 0.5) * h);
+  });
+}
+
+/** Draws a triangle in the upper right corner of each cell that was set by hand. */
+function paintEdited(
+  pen: CanvasRenderingContext2D,
+  { rows, cols, edited }: MatrixView,
+  { left, top, cellWidth: w, cellHeight: h }: Layout,
+  colors: readonly Color[],
+): void {
+  const side = Math.max(4, 0.36 * Math.min(w, h));
+  for (let row = 0; row < rows; row += 1) {
+    for (let col = 0; col < cols; col += 1) {
+      if (!edited?.(row, col)) continue;
+      const [right, above] = [left + (col + 1) * w - 1, top + row * h];
+      pen.fillStyle = colors[row * cols + col]!.ink;
+      pen.beginPath();
+      pen.moveTo(right, above);
+      pen.lineTo(right - side, above);
+      pen.lineTo(right, above + side);
+      pen.fill();
+    }
+  }
+}
+
+function paintLabels(pen: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {
+  const { left, top, cellWidth: w, cellHeight: h, font, slant, labelLimit, labelEvery } = layout;
+  if (!font) return;
+  pen.fillStyle = ink;
+  pen.font = `${font}px ${family}`;
+  pen.textBaseline = 'middle';
+  pen.textAlign = 'right';
+  for (let row = 0; row < view.rows; row += labelEvery) {
+    pen.fillText(shortened(view.rowLabels[row]!, font, labelLimit), left - 6, top + (row + 0.5) * h);
+  }
+  if (!view.colLabels) return;
+  pen.textAlign = 'left';
+  for (let col = 0; col < view.cols; col += labelEvery) {
+    pen.save();
+    pen.translate(left + (col + 0.5) * w, top - 4);
+    pen.rotate(-slant);
+    pen.fillText(shortened(view.colLabels[col]!, font, labelLimit), 0, 0);
+    pen.restore();
+  }
+}
+
+/** Draws "key" above the columns, and "query" left of the rows. */
+function paintTitles(pen: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {
+  const { left, top, cellWidth, cellHeight, title } = layout;
+  if (!title) return;
+  pen.fillStyle = ink;
+  pen.font = `600 11px ${family}`;
+  pen.textBaseline = 'middle';
+  pen.textAlign = 'center';
+  pen.fillText('key →', left + Math.max(20, (view.cols * cellWidth) / 2), title / 2);
+  pen.save();
+  pen.translate(title / 2 - 1, top + Math.max(18, (view.rows * cellHeight) / 2));
+  pen.rotate(-Math.PI / 2);
+  pen.fillText('← query', 0, 0);
+  pen.restore();
+}

@@ -1,0 +1,59 @@
+// The legend of a heat map's colors.
+
+import { formatNumber } from '../base/format.js';
+import { el } from '../dom/dom.js';
+import { shade } from '../dom/printing.js';
+import { colorScale, type ScaleName } from './color_scale.js';
+
+/** A strip with the colors of the scale, drawn from the same table as the maps. */
+function strip(name: ScaleName): HTMLElement {
+  const width = 128;
+  const canvas = el('canvas', { width, height: 10, class: 'legend-strip', 'aria-hidden': 'true' });
+  shade.watch((now) => {
+    const pen = canvas.getContext('2d');
+    if (!pen) return;
+    const color = colorScale(now, name);
+    for (let x = 0; x < width; x += 1) {
+      const t = x / (width - 1);
+      pen.fillStyle = color(name === 'weights' ? t : 2 * t - 1).fill;
+      pen.fillRect(x, 0, 1, 10);
+    }
+  });
+  return canvas;
+}
+
+/** The marks in the maps that a legend explains. */
+export interface Marks {
+  /** True if the maps have hatched cells. */
+  readonly masked: boolean;
+  /** True if the maps have cells with a mark in a corner. */
+  readonly edited?: boolean;
+  /** The largest absolute value of the signed scale. */
+  readonly limit?: number;
+}
+
+export interface Legend {
+  readonly element: HTMLElement;
+  show(marks: Marks): void;
+}
+
+/** Makes a legend. Without a limit, the signed scale has no numbers. */
+export function createLegend(name: ScaleName): Legend {
+  const [least, most] = name === 'weights' ? ['weight 0', '1'] : ['negative', 'positive'];
+  const from = el('span', { class: 'number' }, least!);
+  const to = el('span', { class: 'number' }, most!);
+  const item = (kind: string, meaning: string) =>
+    el('span', { class: 'legend-item', hidden: true }, el('span', { class: kind, 'aria-hidden': 'true' }), meaning);
+  const hatch = item('legend-hatch', name === 'weights' ? 'masked, exactly 0' : 'masked, −∞');
+  const corner = item('legend-corner', 'set by hand');
+  return {
+    element: el('p', { class: 'legend' }, el('span', { class: 'legend-item' }, from, strip(name), to), hatch, corner),
+    show({ masked, edited = false, limit }) {
+      hatch.hidden = !masked;
+      corner.hidden = !edited;
+      if (limit === undefined || name === 'weights') return;
+      from.textContent = formatNumber(-limit, 2);
+      to.textContent = formatNumber(limit, 2);
+    },
+  };
+}

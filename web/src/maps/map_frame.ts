@@ -1,0 +1,41 @@
+// A map that can also be a table of numbers, with the buttons that save it.
+
+import { el, refill } from '../dom/dom.js';
+import type { ViewName } from '../state/page_state.js';
+import { createMap, type MapOptions, type MatrixMap } from './matrix_map.js';
+import { matrixTable } from './matrix_table.js';
+import { cellText, saveButtons, type Saved } from './save_map.js';
+
+export interface MapFrame {
+  readonly map: MatrixMap;
+  /** Holds the map or the table. */
+  readonly body: HTMLElement;
+  readonly saves: HTMLElement;
+  /** Shows a map or table. `spoken`: the beginning of each cell's label for screen readers, such as "head 2". */
+  show(saved: Saved, spoken: string, as: ViewName): void;
+  /** The argument `saved` of the last show(); null before the first. */
+  shown(): Saved | null;
+}
+
+/** `name` is the map's name in the labels of the buttons. */
+export function createMapFrame(options: MapOptions, name: string): MapFrame {
+  const map = createMap(options);
+  const body = el('div', { class: 'card-body' }, map.element);
+  let shown: Saved | null = null;
+  return {
+    map,
+    body,
+    saves: saveButtons(name, () => shown),
+    show(saved, spoken, as) {
+      shown = saved;
+      const { view, title } = saved;
+      if (as === 'numbers') {
+        refill(body, matrixTable(view, title));
+        return;
+      }
+      if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
+      map.show({ view, label: title, cellLabel: ({ row, col }) => `${spoken}, ${cellText(view, row, col)}` });
+    },
+    shown: () => shown,
+  };
+}

@@ -1,0 +1,120 @@
+// Saves a map as a file: CSV with every digit, or a PNG at twice the size with its labels.
+
+import { quoted } from '../base/csv.js';
+import { formatNumber } from '../base/format.js';
+import { el } from '../dom/dom.js';
+import { paintMap, type MatrixView } from './heat_map.js';
+import { family, layoutOf } from './map_layout.js';
+import { paintStyle } from './matrix_map.js';
+
+/** The shortest decimal that reads back as the same 32-bit float. */
+export function exactly(value: number): string {
+  if (Object.is(value, -0)) return '-0';
+  if (!Number.isFinite(value)) return String(value);
+  for (let digits = 1; digits < 9; digits += 1) {
+    const text = String(Number(value.toPrecision(digits)));
+    if (Math.fround(Number(text)) === value) return text;
+  }
+  return String(Number(value.toPrecision(9)));
+}
+
+/** CSV as in RFC 4180, with the labels in the first row and column. Masked scores are −Infinity, masked weights 0. */
+export function csvOf(view: MatrixView): string {
+  const { rows, cols, data, rowLabels } = view;
+  const colLabels = view.colLabels ?? Array.from({ length: cols }, (_, col) => String(col + 1));
+  const lines = [[view.colLabels ? 'query \\ key' : '', ...colLabels].map(quoted)];
+  for (let row = 0; row < rows; row += 1) {
+    const numbers = Array.from(data.subarray(row * cols, (row + 1) * cols), exactly);
+    lines.push([quoted(rowLabels[row]!), ...numbers]);
+  }
+  return `${lines.map((line) => line.join(',')).join('\r\n')}\r\n`;
+}
+
+const margin = 16;
+const titleHeight = 26;
+
+/** A picture of the map with its title, in the colors of the page. Its cells are large enough for every label. */
+export function pictureOf(view: MatrixView, title: string): HTMLCanvasElement {
+  const { theme, ink } = paintStyle();
+  const square = view.colLabels !== undefined;
+  const cell = square ? (view.cols <= 24 ? 44 : 16) : 14;
+  const layout = layoutOf(view, view.cols * cell + 200, cell);
+  const style = { theme, ink: ink === 'CanvasText' ? '#565b68' : ink, ratio: 2 };
+  const bandHeight = view.bands ? 4 : 0;
+  const canvas = el('canvas', {
+    width: 2 * Math.max(360, layout.width + 2 * margin),
+    height: 2 * (layout.height + titleHeight + 2 * margin),
+  });
+  const pen = canvas.getContext('2d');
+  if (!pen) return canvas;
+  pen.scale(2, 2);
+  pen.font = `600 14px ${family}`;
+  pen.textBaseline = 'middle';
+  pen.fillStyle = theme === 'light' ? '#1a1d26' : '#e9ebf1';
+  pen.fillText(title, margin, margin + 8);
+  pen.translate(margin, margin + titleHeight);
+  paintMap(pen, view, layout, style);
+  pen.font = `11px ${family}`;
+  pen.textAlign = 'center';
+  pen.fillStyle = style.ink;
+  for (const { label, start, end } of view.bands ?? []) {
+    const [from, to] = [start, end].map((col) => layout.left + col * layout.cellWidth) as [number, number];
+    pen.fillText(label, (from + to) / 2, layout.top / 2 - bandHeight);
+    pen.fillRect(from, layout.top - 5, to - from - 1, 2);
+  }
+  // Paint the background last and below everything, because clearing the gaps between cells would clear it as well.
+  pen.setTransform(1, 0, 0, 1, 0, 0);
+  pen.globalCompositeOperation = 'destination-over';
+  pen.fillStyle = theme === 'light' ? '#ffffff' : '#171a23';
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  return canvas;
+}
+
+export function download(blob: Blob, name: string): void {
+  const url = URL.createObjectURL(blob);
+  const link = el('a', { href: url, download: name });
+  link.click();
+  // Revoke the address later, because the browser reads the file after the click.
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+export interface Saved {
+  readonly view: MatrixView;
+  /** Title of the picture. In small letters with hyphens it is also the name of the file. */
+  readonly title: string;
+}
+
+/** Makes two buttons that save the result of `get`. */
+export function saveButtons(name: string, get: () => Saved | null): HTMLElement {
+  const button = (label: string, what: string, save: (saved: Saved, file: string) => void) => {
+    const element = el('button', { type: 'button', class: 'save' }, label);
+    element.setAttribute('aria-label', `Save ${name} as ${what}`);
+    element.addEventListener('click', () => {
+      const saved = get();
+      if (saved) save(saved, saved.title.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, '-'));
+    });
+    return element;
+  };
+  return el(
+    'span',
+    { class: 'saves' },
+    button('PNG', 'PNG picture', ({ view, title }, file) =>
+      pictureOf(view, title).toBlob((blob) => blob && download(blob, `${file}.png`)),
+    ),
+    button('CSV', 'CSV table', ({ view }, file) =>
+      download(new Blob([csvOf(view)], { type: 'text/csv' }), `${file}.csv`),
+    ),
+  );
+}
+
+/** The text of a cell for screen readers: "query cat, key black, 0.41". */
+export function cellText(view: MatrixView, row: number, col: number): string {
+  const value = view.data[row * view.cols + col]!;
+  const written = view.hidden?.(row, col)
+    ? `masked, ${formatNumber(value, 0)}`
+    : formatNumber(value, view.scale === 'weights' ? 2 : 3);
+  const place = view.colLabels
+    ? `query ${view.rowLabels[row]}, key ${view.colLabels[col]}`
+    : `token ${view.rowLabels[row]}, column ${col + 1}`;
+  return `${place}, ${written}${view.edited?.(row, col) ? ', set by hand' : ''}`;
+}

@@ -1,0 +1,61 @@
+// The matrix of one step of the pass, with the labels, bands and marks that a map or table shows.
+
+import { fitting, hides } from '../attention/bend.js';
+import { blocks, blockSize } from '../attention/embedding.js';
+import type { ForwardResult, Matrix, Trace } from '../attention/messages.js';
+import { headDim } from '../attention/patterns.js';
+import { tokenNames } from '../attention/tokens.js';
+import type { Band, MatrixView } from './heat_map.js';
+
+export const isPerHead = (matrix: Matrix): boolean => matrix.shape.length === 4;
+
+const blockBands: readonly Band[] = blocks.map(({ name, start }) => ({
+  label: name,
+  start,
+  end: start + blockSize,
+  className: `block-${name}`,
+}));
+
+/** The matrix of a step with its labels. If the step has one matrix per head, returns the matrix of `head`. */
+export function viewOf(result: ForwardResult, name: keyof Trace, head: number): MatrixView {
+  const { tokens, causal, heads, bend } = result;
+  const names = tokenNames(tokens);
+  const matrix = result.trace[name];
+  const cols = matrix.shape.at(-1)!;
+  const size = tokens.length * cols;
+  const start = isPerHead(matrix) ? head * size : 0;
+  const base = {
+    rows: tokens.length,
+    cols,
+    data: matrix.data.subarray(start, start + size),
+    rowLabels: names,
+    scale: name === 'weights' ? 'weights' : 'signed',
+  } as const;
+  const mergedHeads = name === 'merged' || (name === 'output' && bend.withoutOutput);
+  if (name === 'x' || (name === 'output' && !mergedHeads)) return { ...base, bands: blockBands };
+  if (name === 'q' || name === 'k' || name === 'v' || mergedHeads) {
+    const bands = heads.map((id, h) => ({
+      label: String(h + 1),
+      start: h * headDim,
+      end: (h + 1) * headDim,
+      className: `head-${id}`,
+    }));
+    return { ...base, bands };
+  }
+  if (/heads/i.test(name)) return base;
+  const hidesSome = causal || bend.window >= 0;
+  const masked = hidesSome && (name === 'maskedScores' || name === 'weights');
+  return {
+    ...base,
+    colLabels: names,
+    ...(name === 'weights' && editedOf(result, head)),
+    ...(masked && { hidden: (row: number, col: number) => hides(causal, bend.window, row, col) }),
+  };
+}
+
+function editedOf({ bend, causal, tokens, heads }: ForwardResult, head: number): Pick<MatrixView, 'edited'> {
+  const edits = fitting(bend, causal, tokens.length, heads.length).filter((edit) => edit.head === head);
+  if (edits.length === 0) return {};
+  const places = new Set(edits.map(({ query, key }) => query * tokens.length + key));
+  return { edited: (row, col) => places.has(row * tokens.length + col) };
+}

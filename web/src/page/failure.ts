@@ -1,0 +1,68 @@
+// The page's message when numbers are missing or out of date.
+
+import type { Trouble } from '../attention/client.js';
+import { el } from '../dom/dom.js';
+
+/** `incomplete`: the sections below the sentence are missing. */
+export type Problem = Trouble | { readonly kind: 'incomplete' };
+
+export interface Failure {
+  readonly element: HTMLElement;
+  show(problem: Problem): void;
+  hide(): void;
+}
+
+/** The reason in the visitor's words, because the package's own message is for programmers. */
+function plainReason(reason: string, argument?: string): string {
+  if (typeof WebAssembly !== 'object') return 'this browser has no WebAssembly, or it is switched off';
+  if (argument === 'WebAssembly') return 'WebAssembly SIMD is missing in this browser; browsers since 2023 have it';
+  return reason.replace(/\.$/, '');
+}
+
+/** Returns the bold sentence, and the text after it. */
+export function wordsFor(problem: Problem, hasNumbers: boolean): readonly [string, string] {
+  switch (problem.kind) {
+    case 'failed': {
+      const rest = ` The reason: ${plainReason(problem.reason, problem.argument)}.`;
+      if (hasNumbers) return ['The attention engine could not compute this; the numbers below are older.', rest];
+      const what = 'The attention engine could not start, so there are no numbers to show.';
+      return [what, `${rest} Reloading the page may help.`];
+    }
+    case 'late':
+      return [
+        'The attention engine has not answered yet.',
+        ' It may still be loading over a slow connection. If nothing changes, reload the page.',
+      ];
+    case 'restarted':
+      return ['The attention engine stopped answering.', ' It is being started again; your sentence is kept.'];
+    case 'incomplete':
+      return ['The rest of the page could not be loaded.', ' Reloading the page may help.'];
+    case 'silent':
+      return [
+        'The attention engine does not answer, so the numbers below are older.',
+        ' Reload the page: your sentence and your choices are in its address.',
+      ];
+  }
+}
+
+export function failureNotice(): Failure {
+  const element = el('p', { class: 'notice is-failure', id: 'failure', role: 'alert', hidden: true });
+  let hasNumbers = false;
+  return {
+    element,
+    show(problem) {
+      document.body.classList.add('is-failed');
+      const [what, rest] = wordsFor(problem, hasNumbers);
+      // Messages about problems that may pass float: the layout does not jump, and they are visible at any scroll
+      // position.
+      element.classList.toggle('is-floating', ['late', 'restarted', 'silent'].includes(problem.kind));
+      element.hidden = false;
+      element.replaceChildren(el('strong', {}, what), rest);
+    },
+    hide() {
+      hasNumbers = true;
+      document.body.classList.remove('is-failed');
+      element.hidden = true;
+    },
+  };
+}

@@ -1,0 +1,46 @@
+// Undo and redo for the whole page: two buttons in a corner of the screen, and keyboard shortcuts. They announce the
+// change, because it may be in a section that is not on the screen.
+
+import { el, setText } from '../dom/dom.js';
+import { svg } from '../dom/svg.js';
+import type { App } from '../state/app.js';
+
+const isMac = /Mac|iPhone|iPad/.test(navigator.platform);
+
+/** An arrow that turns back; mirrored for redo. */
+const arrow = (className: string) =>
+  svg(
+    'svg',
+    { class: `undo-icon ${className}`, viewBox: '0 0 20 20', 'aria-hidden': 'true' },
+    svg('path', { d: 'M8 3.5 4 7.5l4 4M4.5 7.5H12a4.25 4.25 0 0 1 0 8.5H8' }),
+  );
+
+export function undoBar(app: App): HTMLElement {
+  const undo = el('button', { type: 'button', id: 'undo', title: isMac ? '⌘Z' : 'Ctrl+Z' }, arrow('is-back'), 'Undo');
+  const redo = el('button', { type: 'button', id: 'redo', title: isMac ? '⇧⌘Z' : 'Ctrl+Y' }, 'Redo', arrow('is-forth'));
+  const said = el('span', { class: 'undo-said', role: 'status' });
+  const element = el('div', { class: 'undo-bar', role: 'group', 'aria-label': 'Undo and redo', hidden: true }, said, undo, redo);
+  undo.addEventListener('click', () => app.undo());
+  redo.addEventListener('click', () => app.redo());
+  app.history.moves.watch((moves) => {
+    // The bar stays once it is shown: a button that vanishes would take the focus with it.
+    if (moves.undo || moves.redo) element.hidden = false;
+    undo.setAttribute('aria-disabled', String(!moves.undo));
+    redo.setAttribute('aria-disabled', String(!moves.redo));
+  });
+  app.undone.watch((text) => setText(said, text));
+  document.addEventListener('keydown', (event) => byKeyboard(app, event));
+  return element;
+}
+
+/** Handles Ctrl+Z and Ctrl+Y (⌘Z and ⇧⌘Z) outside of text fields, which have their own undo. */
+function byKeyboard(app: App, event: KeyboardEvent): void {
+  const inText = (event.target as Element).closest('textarea, input:not([type=checkbox], [type=range])');
+  if (inText || event.altKey || !(event.ctrlKey || event.metaKey)) return;
+  const key = event.key.toLowerCase();
+  const redo = key === 'y' || (key === 'z' && event.shiftKey);
+  if (!redo && key !== 'z') return;
+  event.preventDefault();
+  if (redo) app.redo();
+  else app.undo();
+}

@@ -1,0 +1,183 @@
+// "Bend it": the visitor changes one part of the pass, and sees the effect on the weights and on the output.
+
+import type { ForwardResult } from '../../attention/messages.js';
+import { patternOf } from '../../attention/patterns.js';
+import { formatNumber } from '../../base/format.js';
+import { createViewSwitch } from '../../controls/view_switch.js';
+import { el, headBadge, refill, rich, word } from '../../dom/dom.js';
+import { whenSeen } from '../../dom/when_seen.js';
+import { createLegend } from '../../maps/legend.js';
+import { createMapFrame } from '../../maps/map_frame.js';
+import { viewOf } from '../../maps/step_view.js';
+import { chosen, inView, update, type App } from '../../state/app.js';
+import { bendControls, bendHistory } from './bend_controls.js';
+import { weightEditor } from './bend_weight.js';
+
+export function bendSection(app: App): HTMLElement {
+  const section = el(
+    'section',
+    { class: 'panel', id: 'bend', 'aria-labelledby': 'bend-title' },
+    el(
+      'header',
+      { class: 'panel-head' },
+      el(
+        'div',
+        {},
+        el('h2', { id: 'bend-title' }, 'Bend it'),
+        el('p', { class: 'lead' }, 'Change something and see what it does to the weights and to the output.'),
+      ),
+      bendHistory(app),
+    ),
+    el(
+      'div',
+      { class: 'bend' },
+      bendControls(app),
+      el('div', { class: 'bend-picture' }, weightsMap(app), weightEditor(app)),
+      effect(app),
+    ),
+  );
+  app.result.watch((result) => {
+    section.hidden = result === null;
+  });
+  return section;
+}
+
+/** The weights of the selected head, with a switch between heads. */
+function weightsMap(app: App): HTMLElement {
+  const picker = el('span', { class: 'segments heads', role: 'group', 'aria-label': 'Head' });
+  const name = el('span', { class: 'head-name', 'aria-hidden': 'true' });
+  const legend = createLegend('weights');
+  const views = createViewSwitch(app, 'bendView', 'Show the weights as');
+  const { body, map, ...frame } = createMapFrame(
+    {
+      maxCell: 44,
+      onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
+      onChoose: ({ row, col }) => update(app, { query: row, key: col }),
+    },
+    'these weights',
+  );
+  const titleOf = (result: ForwardResult, head: number) =>
+    `Bent weights of head ${head + 1}, ${patternOf(result.heads[head]!).name}`;
+
+  function show(): void {
+    const result = app.result.get();
+    if (!result) return;
+    const { head } = chosen(app, result);
+    const view = viewOf(result, 'weights', head);
+    showPicker(result, head);
+    legend.show({ masked: view.hidden !== undefined, edited: view.edited !== undefined });
+    frame.show({ view, title: titleOf(result, head) }, `head ${head + 1}`, views.current());
+    point();
+  }
+
+  let picks = '';
+  let buttons: readonly HTMLElement[] = [];
+  function showPicker({ heads }: ForwardResult, head: number): void {
+    if (picks !== heads.join()) {
+      picks = heads.join();
+      buttons = heads.map((id, index) => {
+        const label = `head ${index + 1}, ${patternOf(id).name}`;
+        const button = el('button', { type: 'button', 'aria-label': label }, headBadge(index + 1, id));
+        button.addEventListener('click', () => update(app, { head: index }));
+        return button;
+      });
+      refill(picker, ...buttons);
+    }
+    buttons.forEach((button, index) => button.setAttribute('aria-pressed', String(index === head)));
+    name.textContent = patternOf(heads[head]!).name;
+  }
+
+  function point(): void {
+    const result = app.result.get();
+    if (!result) return;
+    const { query, key } = inView(app, result);
+    map.highlight({ row: query, col: key });
+  }
+
+  show();
+  app.result.watch(whenSeen(body, show));
+  app.pointed.watch(whenSeen(body, point));
+  app.state.watch((state, previous) => {
+    if (!previous) return;
+    if (state.head !== previous.head || state.bendView !== previous.bendView) show();
+    else if (state.query !== previous.query || state.key !== previous.key) point();
+  });
+  return el(
+    'div',
+    {},
+    el('div', { class: 'step-controls' }, picker, name, views.element),
+    body,
+    el('div', { class: 'map-under' }, legend.element, frame.saves),
+  );
+}
+
+const mostWords = 5;
+
+/** Lists the outputs that changed, and the entropy of the selected head, compared with the pass without a bend. */
+function effect(app: App): HTMLElement {
+  const summary = el('p', { class: 'effect-summary' });
+  const list = el('ol', { class: 'effect-list' });
+
+  function show(): void {
+    const result = app.result.get();
+    if (!result) return;
+    const { head } = chosen(app, result);
+    const { straight, statistics } = result;
+    if (!straight) {
+      summary.textContent = 'Nothing is bent: these are the weights and outputs of the sections above.';
+      list.replaceChildren();
+      return;
+    }
+    const [before, after] = [straight.statistics.entropy[head]!, statistics.entropy[head]!];
+    const entropy = `Head ${head + 1}’s entropy: ${formatNumber(before, 2)} → ${formatNumber(after, 2)}. `;
+    if (result.bend.withoutOutput) {
+      const sideBySide = 'Without W_O, columns 1 to 16 of the output are simply head 1, the next 16 head 2, and so on.';
+      summary.replaceChildren(entropy, ...rich(sideBySide));
+      list.replaceChildren();
+      return;
+    }
+    const changes = changesOf(result).filter(({ share }) => share >= 0.0005);
+    summary.textContent =
+      entropy +
+      (changes.length === 0
+        ? 'No output changed by 0.1 % or more.'
+        : `${changes.length} of ${result.tokens.length} outputs changed${changes.length > mostWords ? ', these the most' : ''}:`);
+    list.replaceChildren(...changes.slice(0, mostWords).map(lineOf));
+  }
+
+  const element = el('div', { class: 'effect', 'aria-live': 'polite' }, el('h3', {}, 'What it does'), summary, list);
+  show();
+  app.result.watch(whenSeen(element, show));
+  app.state.watch((state, previous) => {
+    if (previous && state.head !== previous.head) show();
+  });
+  return element;
+}
+
+interface Change {
+  readonly label: string;
+  /** Norm of the difference divided by the norm of the output without the bend. */
+  readonly share: number;
+}
+
+export function changesOf(result: ForwardResult): Change[] {
+  const { straight, trace } = result;
+  const cols = trace.output.shape.at(-1)!;
+  const { rowLabels } = viewOf(result, 'weights', 0);
+  const length = (values: Float32Array) => Math.hypot(...values);
+  return rowLabels
+    .map((label, row) => {
+      const part = (data: Float32Array) => data.subarray(row * cols, (row + 1) * cols);
+      const before = part(straight!.output.data);
+      const difference = part(trace.output.data).map((value, col) => value - before[col]!);
+      return { label, share: length(difference) / (length(before) || 1) };
+    })
+    .sort((a, b) => b.share - a.share);
+}
+
+function lineOf({ label, share }: Change): HTMLElement {
+  const fill = el('span', { class: 'effect-fill' });
+  fill.style.width = `${Math.min(100, 100 * share).toFixed(1)}%`;
+  const percent = el('span', { class: 'number' }, `${formatNumber(100 * share, share < 0.1 ? 1 : 0)} %`);
+  return el('li', {}, word(label), el('span', { class: 'effect-bar', 'aria-hidden': 'true' }, fill), percent);
+}

@@ -1,0 +1,169 @@
+// The controls of "Bend it". They change fields of the state, and show the current values.
+
+import { maxWindow, temperatureRange, unbent, type Bend, type Divisor } from '../../attention/bend.js';
+import { embedDim } from '../../attention/embedding.js';
+import { headDim, patternOf } from '../../attention/patterns.js';
+import { formatNumber } from '../../base/format.js';
+import { stateSwitch } from '../../controls/switch.js';
+import { el, headBadge, refill, rich, type Child } from '../../dom/dom.js';
+import { update, type App } from '../../state/app.js';
+
+export function bendControls(app: App): HTMLElement {
+  return el(
+    'div',
+    { class: 'bend-controls' },
+    stateSwitch(app, 'causal', {
+      id: 'bend-causal',
+      name: ['Causal'],
+      line: 'no word sees later words',
+    }),
+    windowRange(app),
+    temperatureControl(app),
+    divisorChoice(app),
+    muteButtons(app),
+    stateSwitch(app, 'withoutOutput', {
+      id: 'bend-output',
+      name: rich('W_O'),
+      line: 'mixes the heads; without it, their outputs only stand side by side',
+      shows: false,
+    }),
+  );
+}
+
+function control(id: string, name: string, line: readonly Child[], ...content: HTMLElement[]): HTMLElement {
+  return el(
+    'div',
+    { class: 'control' },
+    el('div', { class: 'control-head' }, el('label', { for: id, class: 'control-name' }, name), ...content),
+    el('p', { class: 'hint', id: `${id}-hint` }, ...line),
+  );
+}
+
+interface Range {
+  readonly id: string;
+  readonly name: string;
+  readonly line: readonly Child[];
+  readonly least: number;
+  readonly most: number;
+  readonly step: number;
+  readonly read: (state: Bend) => number;
+  readonly write: (position: number) => Partial<Bend>;
+  readonly say: (state: Bend) => string;
+}
+
+function range(app: App, { id, name, line, least, most, step, read, write, say }: Range): HTMLElement {
+  const slider = el('input', {
+    ...{ type: 'range', id, min: least, max: most, step },
+    'aria-describedby': `${id}-hint`,
+  });
+  const value = el('output', { for: id, class: 'number control-value' });
+  slider.addEventListener('input', () => update(app, write(Number(slider.value)), id));
+  app.state.watch((state) => {
+    slider.value = String(read(state));
+    value.textContent = say(state);
+    slider.setAttribute('aria-valuetext', say(state));
+  });
+  return control(id, name, line, slider, value);
+}
+
+const windowRange = (app: App): HTMLElement =>
+  range(app, {
+    id: 'bend-window',
+    name: 'Window',
+    line: ['How many words to each side a word may look at.'],
+    ...{ least: 0, most: maxWindow + 1, step: 1 },
+    read: ({ window }) => (window < 0 ? maxWindow + 1 : window),
+    write: (position) => ({ window: position > maxWindow ? -1 : position }),
+    say: ({ window }) => (window < 0 ? 'all' : String(window)),
+  });
+
+/** The slider is logarithmic; its steps of 0.05 include 1. */
+const temperatureControl = (app: App): HTMLElement => {
+  const [least, most] = temperatureRange.map(Math.log10) as [number, number];
+  return range(app, {
+    id: 'bend-temperature',
+    name: 'Temperature',
+    line: ['Divides the scores. Below 1 the largest weight takes more, above 1 the weights become more equal.'],
+    ...{ least, most, step: 0.05 },
+    read: ({ temperature }) => Math.log10(temperature),
+    write: (position) => ({ temperature: Number((10 ** position).toPrecision(3)) }),
+    say: ({ temperature }) => formatNumber(temperature, 2),
+  });
+};
+
+function divisorChoice(app: App): HTMLElement {
+  const choices: readonly [Divisor, string][] = [
+    ['head', `√d_head = ${Math.sqrt(headDim)}`],
+    ['model', `√d_model = ${Math.sqrt(embedDim)}`],
+    ['none', 'nothing'],
+  ];
+  const buttons = choices.map(([divisor, label]) => {
+    const button = el('button', { type: 'button', id: `bend-divisor-${divisor}` }, ...rich(label));
+    button.addEventListener('click', () => update(app, { divisor }));
+    app.state.watch((state) => button.setAttribute('aria-pressed', String(state.divisor === divisor)));
+    return button;
+  });
+  const line =
+    'A score adds up one product for each of the d_head columns of a head. Dividing by √d_model, a common mistake, makes the weights too equal; dividing by nothing makes them too sure.';
+  return el(
+    'div',
+    { class: 'control', role: 'group', 'aria-labelledby': 'bend-divisor' },
+    el(
+      'div',
+      { class: 'control-head' },
+      el('span', { id: 'bend-divisor', class: 'control-name' }, 'Scores ÷'),
+      el('span', { class: 'segments' }, ...buttons),
+    ),
+    el('p', { class: 'hint' }, ...rich(line)),
+  );
+}
+
+function muteButtons(app: App): HTMLElement {
+  const row = el('span', { class: 'segments heads mutes' });
+  let shown = '';
+  let buttons: readonly HTMLElement[] = [];
+  app.state.watch(({ heads, muted }) => {
+    if (heads.join() !== shown) {
+      shown = heads.join();
+      buttons = heads.map((id, head) => {
+        const name = `mute head ${head + 1}, ${patternOf(id).name}`;
+        const button = el('button', { type: 'button', 'aria-label': name }, headBadge(head + 1, id));
+        button.addEventListener('click', () => {
+          const { muted: now } = app.state.get();
+          const next = now.includes(head) ? now.filter((other) => other !== head) : [...now, head];
+          update(app, { muted: next.sort((a, b) => a - b) });
+        });
+        return button;
+      });
+      refill(row, ...buttons);
+    }
+    buttons.forEach((button, head) => button.setAttribute('aria-pressed', String(muted.includes(head))));
+  });
+  return el(
+    'div',
+    { class: 'control', role: 'group', 'aria-labelledby': 'bend-mute' },
+    el(
+      'div',
+      { class: 'control-head' },
+      el('span', { id: 'bend-mute', class: 'control-name' }, 'Mute heads'),
+      row,
+    ),
+    el('p', { class: 'hint' }, 'The output of a muted head becomes 0. Its weights stay, but nothing uses them.'),
+  );
+}
+
+/** Makes buttons for undo, redo, and a reset that removes every bend. */
+export function bendHistory(app: App): HTMLElement {
+  const undo = el('button', { type: 'button', class: 'walk', id: 'bend-undo' }, 'Undo');
+  const redo = el('button', { type: 'button', class: 'walk', id: 'bend-redo' }, 'Redo');
+  const reset = el('button', { type: 'button', class: 'walk', id: 'bend-reset' }, 'Reset');
+  undo.addEventListener('click', () => app.undo());
+  redo.addEventListener('click', () => app.redo());
+  reset.addEventListener('click', () => update(app, unbent));
+  app.history.moves.watch((moves) => {
+    // aria-disabled keeps the focus where it is; a disabled button would lose it.
+    undo.setAttribute('aria-disabled', String(!moves.undo));
+    redo.setAttribute('aria-disabled', String(!moves.redo));
+  });
+  return el('div', { class: 'bend-history' }, undo, redo, reset);
+}

@@ -1,0 +1,120 @@
+// Sets one weight by hand: the weight of the selected pair in the selected head.
+
+import { hides, type WeightEdit } from '../../attention/bend.js';
+import type { ForwardResult } from '../../attention/messages.js';
+import { formatNumber } from '../../base/format.js';
+import { el, headBadge, pairOf } from '../../dom/dom.js';
+import { whenSeen } from '../../dom/when_seen.js';
+import { viewOf } from '../../maps/step_view.js';
+import { chosen, update, type App } from '../../state/app.js';
+
+export function weightEditor(app: App): HTMLElement {
+  const place = el('p', { class: 'edit-place', id: 'edit-place' });
+  const slider = el('input', {
+    ...{ type: 'range', id: 'edit-weight', min: 0, max: 1, step: 0.01 },
+    'aria-labelledby': 'edit-place',
+    'aria-describedby': 'edit-line',
+  });
+  const field = el('input', {
+    ...{ type: 'number', id: 'edit-number', class: 'number', min: 0, max: 1, step: 0.01 },
+    'aria-labelledby': 'edit-place',
+    'aria-describedby': 'edit-line',
+  });
+  const line = el('p', { class: 'hint', id: 'edit-line', role: 'status' });
+  const free = el('button', { type: 'button', class: 'walk', id: 'edit-free' }, 'Unset');
+  const clear = el('button', { type: 'button', class: 'walk', id: 'edit-clear' });
+
+  function selected(): { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null {
+    const result = app.result.get();
+    if (!result) return null;
+    const { query, key, head } = chosen(app, result);
+    return key === null ? null : { result, place: { head, query, key } };
+  }
+
+  const without = (edits: readonly WeightEdit[], { head, query, key }: Omit<WeightEdit, 'weight'>) =>
+    edits.filter((edit) => edit.head !== head || edit.query !== query || edit.key !== key);
+
+  function set(weight: number): void {
+    const now = selected();
+    if (!(weight >= 0 && weight <= 1)) return;
+    if (!now || isLocked(now.result, now.place)) {
+      show();
+      return;
+    }
+    const { edits } = app.state.get();
+    update(app, { edits: [...without(edits, now.place), { ...now.place, weight }] }, 'edit-weight');
+  }
+
+  slider.addEventListener('input', () => set(Number(slider.value)));
+  field.addEventListener('input', () => field.value !== '' && set(Number(field.value)));
+  free.addEventListener('click', () => {
+    const now = selected();
+    if (now) update(app, { edits: without(app.state.get().edits, now.place) });
+  });
+  clear.addEventListener('click', () => update(app, { edits: [] }));
+
+  function show(): void {
+    const now = selected();
+    const { edits } = app.state.get();
+    clear.textContent = edits.length === 0 ? 'No weight set' : `Unset all (${edits.length})`;
+    clear.setAttribute('aria-disabled', String(edits.length === 0));
+    const locked = !now || isLocked(now.result, now.place);
+    // Use aria-disabled: disabled inputs would lose the focus when the mask changes.
+    for (const input of [slider, field]) input.setAttribute('aria-disabled', String(locked));
+    const isSet = now !== null && without(edits, now.place).length < edits.length;
+    free.setAttribute('aria-disabled', String(!isSet));
+    line.textContent = sayLine(now, isSet);
+    if (!now) {
+      place.replaceChildren('Choose a cell of the map.');
+      slider.value = '0';
+      field.value = '';
+      return;
+    }
+    const { result, place: at } = now;
+    const view = viewOf(result, 'weights', at.head);
+    const weight = view.data[at.query * view.cols + at.key]!;
+    place.replaceChildren(
+      headBadge(at.head + 1, result.heads[at.head]!),
+      el('span', { class: 'sr-only' }, `Weight in head ${at.head + 1}, `),
+      el('span', {}, ...pairOf(view.rowLabels[at.query]!, view.rowLabels[at.key]!)),
+    );
+    slider.value = weight.toFixed(2);
+    slider.setAttribute('aria-valuetext', formatNumber(weight, 2));
+    if (document.activeElement !== field || locked) field.value = weight.toFixed(2);
+  }
+
+  const element = el(
+    'div',
+    { class: 'control edit', role: 'group', 'aria-label': 'Set a weight' },
+    place,
+    el('div', { class: 'edit-inputs' }, slider, field),
+    line,
+    el('div', { class: 'edit-buttons' }, free, clear),
+  );
+  show();
+  app.result.watch(whenSeen(element, show));
+  app.state.watch((state, previous) => {
+    if (previous && (state.query !== previous.query || state.key !== previous.key || state.head !== previous.head))
+      show();
+  });
+  return element;
+}
+
+const isHidden = ({ causal, bend }: ForwardResult, { query, key }: Omit<WeightEdit, 'weight'>): boolean =>
+  hides(causal, bend.window, query, key);
+
+const isLocked = (result: ForwardResult, place: Omit<WeightEdit, 'weight'>): boolean =>
+  isHidden(result, place) || isOnly(result, place.query);
+
+function isOnly({ causal, bend, tokens }: ForwardResult, query: number): boolean {
+  return tokens.filter((_, key) => !hides(causal, bend.window, query, key)).length === 1;
+}
+
+function sayLine(now: { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null, isSet: boolean): string {
+  if (!now) return 'Click one, or press Enter on it. Then give it any weight from 0 to 1.';
+  if (isHidden(now.result, now.place)) return 'The mask hides this word, so its weight stays exactly 0.';
+  if (isOnly(now.result, now.place.query)) return 'This row has only one visible word, so its weight stays 1.';
+  return isSet
+    ? 'Set by hand. The other weights of the row keep their proportions and fill it up to 1.'
+    : 'Move the slider: the other weights of the row keep their proportions, and the row still adds up to 1.';
+}

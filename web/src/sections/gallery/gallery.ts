@@ -1,0 +1,155 @@
+// "Head gallery": the attention weights of all heads side by side, and their mean. The selected pair is marked in each
+// map.
+
+import type { ForwardResult } from '../../attention/messages.js';
+import type { PatternId } from '../../attention/patterns.js';
+import { createViewSwitch } from '../../controls/view_switch.js';
+import { el, refill } from '../../dom/dom.js';
+import { whenSeen } from '../../dom/when_seen.js';
+import type { MatrixView } from '../../maps/heat_map.js';
+import { createLegend } from '../../maps/legend.js';
+import { viewOf } from '../../maps/step_view.js';
+import { inView, type App } from '../../state/app.js';
+import type { ViewName } from '../../state/page_state.js';
+import { createCard, galleryFrame, pairText, strongest, type Card } from './gallery_card.js';
+
+export function gallerySection(app: App): HTMLElement {
+  const legend = createLegend('weights');
+  const vectors = createLegend('signed');
+  vectors.element.prepend('query, key, value:');
+  const cards = el('div', { class: 'cards' });
+  const mean = createMean(app);
+  const views = createViewSwitch(app, 'galleryView', 'Show the maps as');
+  const section = el(
+    'section',
+    { class: 'panel', id: 'gallery', 'aria-labelledby': 'gallery-title' },
+    el(
+      'header',
+      { class: 'panel-head' },
+      el(
+        'div',
+        {},
+        el('h2', { id: 'gallery-title' }, 'Head gallery'),
+        el(
+          'p',
+          { class: 'lead' },
+          'A row is a query, a column a key. Point at a cell, or walk with the arrow keys: every head shows its weight for that pair, and the query, key and value behind it.',
+        ),
+      ),
+      views.element,
+    ),
+    cards,
+    mean.element,
+    el('div', { class: 'legends' }, legend.element, vectors.element),
+    meanings(),
+  );
+
+  let shown = '';
+  let list: readonly Card[] = [];
+  const made = new Map<PatternId, Card>();
+
+  /** Returns the card of a pattern, which is made at its first use. */
+  function cardFor(id: PatternId): Card {
+    const card = made.get(id) ?? createCard(app, id);
+    made.set(id, card);
+    return card;
+  }
+
+  let drawn: { readonly result: ForwardResult; readonly as: ViewName } | undefined;
+
+  function draw(): void {
+    const result = app.result.get();
+    if (!result) return;
+    const as = views.current();
+    if (drawn?.result !== result || drawn.as !== as) show(result, as);
+    drawn = { result, as };
+    const { query, key } = inView(app, result);
+    for (const card of list) card.point(result, query, key);
+    mean.point(query, key);
+  }
+
+  function show(result: ForwardResult, as: ViewName): void {
+    if (result.heads.join() !== shown) {
+      shown = result.heads.join();
+      list = result.heads.map(cardFor);
+      refill(cards, ...list.map((card) => card.element));
+    }
+    const views = result.heads.map((_, head) => viewOf(result, 'weights', head));
+    legend.show({ masked: views[0]!.hidden !== undefined, edited: views.some(({ edited }) => edited !== undefined) });
+    cards.dataset['columns'] = String(columnsFor(list.length, result.tokens.length, as));
+    list.forEach((card, head) => card.show(result, head, as));
+    mean.show(result, as);
+  }
+
+  const drawSoon = whenSeen(section, draw);
+  draw();
+  app.result.watch((result) => {
+    section.hidden = result === null;
+    drawSoon();
+  });
+  app.pointed.watch(drawSoon);
+  app.state.watch((state, previous) => {
+    const changed = (['galleryView', 'query', 'key'] as const).some((name) => state[name] !== previous?.[name]);
+    if (previous && changed) draw();
+  });
+  return section;
+}
+
+/** Number of columns: full rows if possible, fewer for longer sentences and for tables, because tables are wider. */
+export function columnsFor(heads: number, tokens: number, view: ViewName): number {
+  const even = heads <= 4 ? heads : heads <= 6 ? 3 : 4;
+  return Math.min(even, view === 'numbers' || tokens > 24 ? 2 : tokens > 12 ? 3 : 4);
+}
+
+function createMean(app: App) {
+  const frame = galleryFrame(app, 'the mean of the heads', () => ({}));
+  const title = el('h3', {});
+  const text = el('p', { class: 'card-line' });
+  const readout = el('p', { class: 'readout' });
+  const element = el(
+    'article',
+    { class: 'card card-mean' },
+    el('div', { class: 'mean-text' }, title, text, readout, frame.saves),
+    frame.body,
+  );
+  let view: MatrixView;
+  return {
+    element,
+    show(result: ForwardResult, as: ViewName): void {
+      const count = result.heads.length;
+      element.hidden = count === 1;
+      const { edited: _, ...first } = viewOf(result, 'weights', 0);
+      view = { ...first, data: result.meanWeights.data };
+      title.textContent = `Mean of ${count} heads`;
+      text.textContent =
+        'Plots of attention often show only this. A pattern that one head is sure of looks faint here, and patterns of different heads run into each other.';
+      frame.show({ view, title: `Mean of the weights of ${count} heads` }, 'mean', as);
+    },
+    point(query: number, key: number | null): void {
+      frame.map.highlight({ row: query, col: key });
+      readout.replaceChildren(...pairText(view, query, key ?? strongest(view, query)));
+    },
+  };
+}
+
+function meanings(): HTMLElement {
+  const terms: readonly [string, string][] = [
+    [
+      'entropy',
+      'How widely a head spreads its weights: 0 if all weight is on one word, ln n if n words share it equally.',
+    ],
+    ['previous', 'Mean weight on the word before, over all words but the first.'],
+    ['first', 'Mean weight on the first word, over all words but the first.'],
+    [
+      'induction',
+      'Mean weight on words that follow an earlier occurrence of the query’s word: “last time, cat came after black”. A dash: no word repeats.',
+    ],
+    ['row sum', 'The weights of a query add up to 1.'],
+  ];
+  return el(
+    'details',
+    { class: 'about' },
+    el('summary', {}, el('strong', {}, 'What the scores mean')),
+    el('dl', {}, ...terms.flatMap(([name, text]) => [el('dt', {}, name), el('dd', {}, text)])),
+  );
+}

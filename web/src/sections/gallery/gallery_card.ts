@@ -1,0 +1,133 @@
+// One head of the gallery: its map or table, the selected pair, its vectors, and what kind of head it is.
+
+import type { ForwardResult, Matrix } from '../../attention/messages.js';
+import { patternOf, type PatternId } from '../../attention/patterns.js';
+import { identityOf } from '../../attention/tokens.js';
+import { formatNumber } from '../../base/format.js';
+import { el, headBadge, pairOf, word, type Child } from '../../dom/dom.js';
+import { largestOf, type MatrixView } from '../../maps/heat_map.js';
+import { createMapFrame, type MapFrame } from '../../maps/map_frame.js';
+import { viewOf } from '../../maps/step_view.js';
+import { createStrips } from '../../maps/vector_strips.js';
+import { update, type App } from '../../state/app.js';
+import type { ViewName } from '../../state/page_state.js';
+
+export interface Card {
+  readonly element: HTMLElement;
+  show(result: ForwardResult, head: number, view: ViewName): void;
+  /** Marks a pair. Without a key, it marks the row and shows the key with the largest weight. */
+  point(result: ForwardResult, query: number, key: number | null): void;
+}
+
+/** Makes the map frame that both a head's card and the card of the mean use. */
+export const galleryFrame = (app: App, name: string, onHead: () => { head?: number }): MapFrame =>
+  createMapFrame(
+    {
+      maxCell: 44,
+      onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
+      onChoose: ({ row, col }) => update(app, { query: row, key: col, ...onHead() }),
+    },
+    name,
+  );
+
+export function createCard(app: App, id: PatternId): Card {
+  const placeOf = () => app.state.get().heads.indexOf(id);
+  const title = el('button', { type: 'button', class: 'card-title' });
+  title.addEventListener('click', () => update(app, { head: placeOf() }));
+  const frame = galleryFrame(app, `the weights of ${patternOf(id).name}`, () => {
+    const head = placeOf();
+    return head >= 0 ? { head } : {};
+  });
+  const readout = el('p', { class: 'readout' });
+  const strips = createStrips(3);
+  const scores = el('dl', { class: 'scores' });
+  const element = el(
+    'article',
+    { class: `card head-${id}` },
+    el('h3', {}, title),
+    el('p', { class: 'card-line' }, patternOf(id).line),
+    frame.body,
+    readout,
+    strips.element,
+    scores,
+    frame.saves,
+  );
+  app.state.watch(({ head }) => title.setAttribute('aria-pressed', String(head === placeOf())));
+  let limits: Readonly<Record<'qHeads' | 'kHeads' | 'vHeads', number>>;
+
+  return {
+    element,
+    show(result, head, as) {
+      const muted = result.bend.muted.includes(head);
+      title.replaceChildren(
+        headBadge(head + 1, id),
+        el('span', { class: 'sr-only' }, `Head ${head + 1}: `),
+        patternOf(id).name,
+        ...(muted ? [el('span', { class: 'tag' }, 'muted')] : []),
+      );
+      title.setAttribute('aria-pressed', String(head === app.state.get().head));
+      const view = viewOf(result, 'weights', head);
+      const name = `Attention weights of head ${head + 1}, ${patternOf(id).name}`;
+      frame.show({ view, title: name }, `head ${head + 1}`, as);
+      const limit = (name: 'qHeads' | 'kHeads' | 'vHeads') => largestOf(viewOf(result, name, head));
+      limits = { qHeads: limit('qHeads'), kHeads: limit('kHeads'), vHeads: limit('vHeads') };
+      scores.replaceChildren(...scoresOf(result, head));
+    },
+    point(result, query, key) {
+      const head = result.heads.indexOf(id);
+      const view = viewOf(result, 'weights', head);
+      frame.map.highlight({ row: query, col: key });
+      const at = key ?? strongest(view, query);
+      readout.replaceChildren(...pairText(view, query, at));
+      const vector = (name: 'qHeads' | 'kHeads' | 'vHeads', token: number) => ({
+        data: rowOf(result.trace[name], head, token),
+        limit: limits[name],
+        label: [{ qHeads: 'query ', kHeads: 'key ', vHeads: 'value ' }[name], word(view.rowLabels[token]!)],
+      });
+      strips.show([vector('qHeads', query), vector('kHeads', at), vector('vHeads', at)]);
+    },
+  };
+}
+
+function rowOf({ data, shape }: Matrix, head: number, row: number): Float32Array {
+  const [rows, cols] = shape.slice(-2) as [number, number];
+  const start = (head * rows + row) * cols;
+  return data.subarray(start, start + cols);
+}
+
+export function strongest({ data, cols }: MatrixView, row: number): number {
+  const weights = data.subarray(row * cols, (row + 1) * cols);
+  return weights.indexOf(Math.max(...weights));
+}
+
+/** The text of a pair: "on → sat 0.993, row sum 1.000". */
+export function pairText(view: MatrixView, query: number, key: number): Child[] {
+  const row = view.data.subarray(query * view.cols, (query + 1) * view.cols);
+  const sum = row.reduce((total, weight) => total + weight, 0);
+  const masked = view.hidden?.(query, key) ?? false;
+  return [
+    el('span', {}, ...pairOf(view.rowLabels[query]!, view.rowLabels[key]!)),
+    el('strong', { class: 'number' }, masked ? 'masked' : formatNumber(row[key]!)),
+    el('span', { class: 'readout-sum' }, 'row sum ', el('span', { class: 'number' }, formatNumber(sum))),
+  ];
+}
+
+/** Name, value and a bar for each statistic. The bar of the entropy is full if all weights are equal. */
+function scoresOf({ statistics, tokens }: ForwardResult, head: number): HTMLElement[] {
+  const { entropy, previousToken, firstToken, induction } = statistics;
+  const most = Math.log(tokens.length) || 1;
+  const repeats = new Set(tokens.map(identityOf)).size < tokens.length;
+  const rows: [name: string, value: number | undefined, share: number][] = [
+    ['entropy', entropy[head], entropy[head]! / most],
+    ['previous', previousToken[head], previousToken[head]!],
+    ['first', firstToken[head], firstToken[head]!],
+    ['induction', repeats ? induction?.[head] : undefined, induction?.[head] ?? 0],
+  ];
+  return rows.map(([name, value, share]) => {
+    const bar = el('span', { class: 'score-bar', 'aria-hidden': 'true' }, el('span', { class: 'score-fill' }));
+    const fill = bar.firstElementChild as HTMLElement;
+    fill.style.width = `${(100 * Math.min(1, Math.max(0, value === undefined ? 0 : share))).toFixed(1)}%`;
+    const written = value === undefined ? '–' : formatNumber(value, 2);
+    return el('div', {}, el('dt', {}, name), el('dd', { class: 'number' }, written), bar);
+  });
+}

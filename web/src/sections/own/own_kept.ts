@@ -1,0 +1,93 @@
+// Whether the visitor's own model is still there after a reload: what the address remembers of it, and the button that
+// keeps its files in this browser or forgets them.
+
+import { quoted } from '../../../../bindings/src/runtime/text.js';
+import { el } from '../../dom/dom.js';
+import { forget, keep, keptFiles } from '../../model/kept.js';
+import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
+import type { GivenFiles } from '../../model/messages.js';
+import type { App } from '../../state/app.js';
+
+export interface KeptModel {
+  readonly element: HTMLElement;
+  /** Says which files are in use; undefined for none. */
+  using(files: GivenFiles | undefined): void;
+}
+
+const sizeOf = ({ model, vocabulary, merges }: GivenFiles): number =>
+  model.size + (vocabulary?.size ?? 0) + (merges?.size ?? 0);
+
+export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>): KeptModel {
+  const line = el('span', { role: 'status' });
+  const openIt = el('button', { type: 'button', class: 'walk', id: 'own-open' }, 'Open it');
+  const keepIt = el('button', { type: 'button', class: 'walk', id: 'own-keep' });
+  const element = el('p', { class: 'own-kept', hidden: true }, line, openIt, keepIt);
+  let used: GivenFiles | undefined;
+  let kept: GivenFiles | null = null;
+  let trouble = '';
+  let busy = false;
+  /** What the button does now. */
+  let forgets = false;
+
+  function show(): void {
+    const { model } = app.state.get();
+    const inUse = used !== undefined && nameInAddress(used.model) === model;
+    const isKept = kept !== null && (!inUse || kept.model.name === used!.model.name);
+    element.hidden = !inUse && kept === null && model === '';
+    openIt.hidden = inUse || kept === null;
+    keepIt.hidden = !inUse && kept === null;
+    forgets = isKept;
+    keepIt.textContent = isKept ? 'Forget it' : 'Keep it in this browser';
+    keepIt.setAttribute('aria-disabled', String(busy));
+    line.textContent = element.hidden ? '' : trouble || say(model, inUse, isKept);
+  }
+
+  function say(model: string, inUse: boolean, isKept: boolean): string {
+    if (busy) return `Copying ${formatBytes(sizeOf(used!))} …`;
+    if (isKept) {
+      return `${shownName(kept!.model)} is kept in this browser, ${formatBytes(sizeOf(kept!))}. Only this page can read it.`;
+    }
+    return inUse
+      ? `After a reload the page asks for the file again. To keep it in this browser takes ${formatBytes(sizeOf(used!))}.`
+      : `This address was made with a file named ${quoted(model, 40)}, which is not part of it: files never leave a browser. Choose that file to see its heads.`;
+  }
+
+  async function change(): Promise<void> {
+    if (busy) return;
+    const action = forgets ? forget : () => keep(used!);
+    busy = !forgets;
+    trouble = '';
+    show();
+    try {
+      await action();
+    } catch (error) {
+      const full = error instanceof DOMException && error.name === 'QuotaExceededError';
+      const reason = full ? 'it has too little room.' : error instanceof Error ? error.message : String(error);
+      trouble = `This browser cannot keep the file: ${reason}`;
+    }
+    busy = false;
+    kept = await keptFiles();
+    show();
+  }
+
+  keepIt.addEventListener('click', () => void change());
+  openIt.addEventListener('click', async () => {
+    if (!kept) return;
+    await open(kept);
+    // The button is gone, and the focus with it.
+    if (openIt.hidden) document.getElementById('own-layer')?.focus();
+  });
+  app.state.watch(({ model }, previous) => model !== previous?.model && show());
+  void keptFiles().then((files) => {
+    kept = files;
+    show();
+  });
+  return {
+    element,
+    using(files) {
+      used = files;
+      trouble = '';
+      show();
+    },
+  };
+}

@@ -1,0 +1,248 @@
+// "Your own model": a GPT-2 from the visitor's disk, its heads on the sentence, and its continuation.
+
+import { formatMilliseconds, listed } from '../../base/format.js';
+import { createViewSwitch } from '../../controls/view_switch.js';
+import { el, refill } from '../../dom/dom.js';
+import { createLegend } from '../../maps/legend.js';
+import { connect } from '../../model/client.js';
+import { formatBytes, nameInAddress, refusalOf, shownName } from '../../model/limits.js';
+import type { GivenFiles } from '../../model/messages.js';
+import type { Look, ModelInfo } from '../../model/session.js';
+import { update, type App } from '../../state/app.js';
+import { columnsFor } from '../gallery/gallery.js';
+import { createOwnHead, type OwnHead } from './own_head.js';
+import { keptModel } from './own_kept.js';
+
+const mostNew = 24;
+
+export function ownModelSection(app: App): HTMLElement {
+  const client = connect(() => app.startWorker('model'), forgetModel);
+  const input = el('input', {
+    ...{ type: 'file', id: 'model-files', class: 'sr-only', accept: '.safetensors,.json,.txt' },
+    multiple: true,
+  });
+  const zone = el(
+    'label',
+    { class: 'drop-zone', for: 'model-files' },
+    input,
+    el('strong', {}, 'Choose files'),
+    el('span', {}, ' or drop them anywhere on this page: a GPT-2 as .safetensors, and its vocab.json and merges.txt.'),
+  );
+  const status = el('p', { class: 'hint own-status', role: 'status' });
+  const facts = el('p', { class: 'own-facts' });
+  const layer = el('input', { type: 'range', id: 'own-layer', min: 1, max: 1, step: 1, value: 1 });
+  const layerValue = el('output', { for: 'own-layer', class: 'number control-value' });
+  const heads = el('select', { id: 'own-heads' });
+  const views = createViewSwitch(app, 'ownView', 'Show the maps as');
+  const legend = createLegend('weights');
+  const cards = el('div', { class: 'cards own-cards' });
+  const go = el('button', { type: 'button', class: 'walk', id: 'own-continue' }, 'Continue the sentence');
+  const written = el('p', { class: 'own-text', id: 'own-text', 'aria-live': 'polite' });
+  /** The part of the section that needs a sentence which the model can read. */
+  const picture = el(
+    'div',
+    { hidden: true },
+    el(
+      'div',
+      { class: 'step-controls' },
+      el('span', { class: 'own-choice' }, el('label', { for: 'own-layer', class: 'control-name' }, 'Layer'), layer, layerValue),
+      el('span', { class: 'own-choice' }, el('label', { for: 'own-heads', class: 'control-name' }, 'Heads'), heads),
+      views.element,
+    ),
+    cards,
+    legend.element,
+    el('div', { class: 'own-continue' }, go, written),
+  );
+  const body = el('div', { class: 'own-body', hidden: true }, facts, picture);
+  const kept = keptModel(app, open);
+  const section = el(
+    'section',
+    { class: 'panel', id: 'own', 'aria-labelledby': 'own-title' },
+    el('h2', { id: 'own-title' }, 'Your own model'),
+    el('p', { class: 'lead' }, 'See the heads of a trained GPT-2 on your sentence. Its weights never leave this browser.'),
+    zone,
+    status,
+    kept.element,
+    body,
+  );
+
+  let files: GivenFiles | undefined;
+  let info: ModelInfo | undefined;
+  let look: Look | undefined;
+  let list: OwnHead[] = [];
+  let asked = '';
+  let looking = false;
+  let run = 0;
+  /** Number of heads in the address when the model was opened. */
+  let askedHeads: number | null = null;
+  const inView = (): boolean => files !== undefined && nameInAddress(files.model) === app.state.get().model;
+
+  function forgetModel(): void {
+    if (!info) return;
+    const name = shownName(files!.model);
+    files = info = look = undefined;
+    run += 1;
+    body.hidden = true;
+    kept.using(undefined);
+    status.textContent = `The worker of ${name} has ended, and the model with it. Choose the file again.`;
+  }
+
+  async function open(given: GivenFiles): Promise<void> {
+    const refusal = refusalOf(given.model);
+    if (refusal) {
+      status.textContent = refusal;
+      return;
+    }
+    run += 1;
+    status.textContent = `Reading ${shownName(given.model)}, ${formatBytes(given.model.size)} …`;
+    const { model, ownHeads } = app.state.get();
+    const again = nameInAddress(given.model) === model;
+    askedHeads = again ? ownHeads : null;
+    try {
+      const opened = await client.call('open', { ...given, heads: askedHeads ?? undefined });
+      [files, info, asked] = [given, opened, ''];
+      status.textContent = '';
+      showInfo(opened);
+      if (!again) update(app, { model: nameInAddress(given.model), ownHeads: null, ownLayer: 0 });
+      kept.using(given);
+      body.hidden = false;
+      await follow();
+    } catch (error) {
+      status.textContent = `${shownName(given.model)} cannot be used: ${reason(error)}${info ? ' The model before it stays.' : ''}`;
+    }
+  }
+
+  function showInfo(opened: ModelInfo): void {
+    facts.textContent =
+      `${opened.layers} layers of ${opened.heads} heads, ${opened.width} columns, ${inMillions(opened.parameters)} parameters. ` +
+      (opened.tokens === 'byte pairs'
+        ? `Words are cut by byte pairs, into tokens of ${opened.vocabulary.toLocaleString('en')} kinds.`
+        : 'Without vocab.json and merges.txt, each different word only gets a number, which means nothing to the model.');
+    layer.max = String(opened.layers);
+    const options = opened.possibleHeads.map((count) =>
+      el('option', { value: count, selected: count === opened.heads }, String(count)),
+    );
+    heads.replaceChildren(...options);
+    written.textContent = '';
+  }
+
+  /**
+   * Computes the model's attention on the current sentence. While the worker is busy, only the latest sentence waits.
+   */
+  async function follow(): Promise<void> {
+    const { text } = app.state.get();
+    if (!info || !inView() || looking || text === asked) return;
+    looking = true;
+    asked = text;
+    run += 1;
+    written.textContent = '';
+    try {
+      look = await client.call('look', text);
+      status.textContent =
+        look.found > look.ids.length ? `Cut to the first ${look.ids.length} of ${look.found} tokens.` : '';
+      show();
+    } catch (error) {
+      look = undefined;
+      if (info) status.textContent = `The model cannot read this sentence: ${reason(error)}`;
+    }
+    picture.hidden = look === undefined;
+    looking = false;
+    void follow();
+  }
+
+  function show(): void {
+    if (!look || !info) return;
+    const index = Math.min(app.state.get().ownLayer, info.layers - 1);
+    const matrix = look.weights[index];
+    layer.value = String(index + 1);
+    layerValue.textContent = `${index + 1} of ${info.layers}`;
+    cards.hidden = matrix === undefined;
+    if (!matrix) return;
+    const count = matrix.shape[0]!;
+    while (list.length < count) list.push(createOwnHead(list.length, point));
+    list = list.slice(0, count);
+    refill(cards, ...list.map((head) => head.element));
+    cards.dataset['columns'] = String(columnsFor(count, look.ids.length, views.current()));
+    for (const head of list) head.show(matrix, look.labels, index + 1, views.current());
+    legend.show({ masked: true });
+  }
+
+  function point(cell: { row: number; col: number } | null): void {
+    for (const head of list) head.highlight(cell);
+  }
+
+  async function proceed(): Promise<void> {
+    run += 1;
+    const own = run;
+    const { text } = app.state.get();
+    const words: string[] = [];
+    let total = 0;
+    try {
+      let next = await client.call('start', text);
+      const prompt = next.milliseconds;
+      while (own === run) {
+        words.push(next.label);
+        if (words.length > 1) total += next.milliseconds;
+        const mean = words.length > 1 ? `, then ${formatMilliseconds(total / (words.length - 1))} a token with the cache` : '';
+        written.replaceChildren(
+          el('strong', {}, readable(words)),
+          el('span', { class: 'hint' }, ` ${words.length} tokens; the sentence took ${formatMilliseconds(prompt)}${mean}.`),
+        );
+        if (!next.more || words.length >= mostNew) break;
+        next = await client.call('next');
+      }
+    } catch (error) {
+      if (info) status.textContent = reason(error);
+    }
+  }
+
+  const readable = (words: readonly string[]): string =>
+    info?.tokens === 'byte pairs' ? words.join('').replaceAll('·', ' ') : words.join(' ');
+
+  function take(given: Iterable<File>): void {
+    const all = [...given];
+    const named = (pattern: RegExp) => all.find(({ name }) => pattern.test(name));
+    const model = named(/\.safetensors$/i) ?? files?.model;
+    const vocabulary = named(/vocab.*\.json$/i) ?? files?.vocabulary;
+    const merges = named(/merges.*\.txt$/i) ?? files?.merges;
+    if (all.length === 0) return;
+    if (!model) status.textContent = `There is no .safetensors file among ${listed(all.map(shownName))}.`;
+    else void open({ model, vocabulary, merges });
+  }
+
+  input.addEventListener('change', () => {
+    take(input.files ?? []);
+    input.value = '';
+  });
+  document.addEventListener('dragover', (event) => {
+    if (!event.dataTransfer?.types.includes('Files')) return;
+    event.preventDefault();
+    zone.classList.add('is-over');
+  });
+  document.addEventListener('dragleave', (event) => {
+    if (event.relatedTarget === null) zone.classList.remove('is-over');
+  });
+  document.addEventListener('drop', (event) => {
+    zone.classList.remove('is-over');
+    if (!event.dataTransfer?.files.length) return;
+    event.preventDefault();
+    section.scrollIntoView({ block: 'nearest' });
+    take(event.dataTransfer.files);
+  });
+  layer.addEventListener('input', () => update(app, { ownLayer: Number(layer.value) - 1 }, 'own-layer'));
+  heads.addEventListener('change', () => update(app, { ownHeads: Number(heads.value) }));
+  go.addEventListener('click', () => void proceed());
+  app.state.watch((state, previous) => {
+    if (!previous) return;
+    body.hidden = !inView();
+    if (files && inView() && state.ownHeads !== askedHeads) void open(files);
+    else if (state.ownView !== previous.ownView || state.ownLayer !== previous.ownLayer) show();
+    void follow();
+  });
+  return section;
+}
+
+const inMillions = (count: number): string =>
+  count < 1e5 ? count.toLocaleString('en') : `${(count / 1e6).toFixed(count < 1e7 ? 2 : 0)} million`;
+
+const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));

@@ -1,0 +1,198 @@
+// "Your sentence": the text, the choice of heads, and the causal switch.
+
+import { patternIds, patterns, type PatternId } from '../../attention/patterns.js';
+import { presetOf, presets } from '../../attention/presets.js';
+import { maxCharacters, maxTokens, tokenize } from '../../attention/tokens.js';
+import { el, headBadge, rich } from '../../dom/dom.js';
+import { update, type App } from '../../state/app.js';
+import { liveMap } from './live_map.js';
+import { tokenStrip } from './token_strip.js';
+
+export function sentenceSection(app: App): HTMLElement {
+  return el(
+    'section',
+    { class: 'panel', id: 'your-sentence', 'aria-labelledby': 'sentence-title' },
+    el('h2', { id: 'sentence-title' }, 'Your sentence'),
+    el(
+      'div',
+      { class: 'sentence-grid' },
+      el(
+        'div',
+        { class: 'sentence-main' },
+        textField(app),
+        presetRow(app),
+        presetLine(app),
+        tokenStrip(app),
+        el(
+          'p',
+          { class: 'in-use' },
+          'These heads follow simple rules; they do not understand meaning. ',
+          el('a', { href: '#train' }, 'Train some below'),
+          ', or ',
+          el('a', { href: '#own' }, 'open your own model'),
+          '.',
+        ),
+      ),
+      liveMap(app),
+    ),
+    headChooser(app),
+    causalSwitch(app),
+    aboutWeights(),
+  );
+}
+
+function textField(app: App): HTMLElement {
+  const field = el('textarea', {
+    id: 'sentence',
+    class: 'sentence-field',
+    dir: 'auto',
+    rows: 1,
+    maxlength: maxCharacters,
+    spellcheck: 'false',
+    autocomplete: 'off',
+    placeholder: 'Type a sentence',
+    'aria-labelledby': 'sentence-title',
+    'aria-describedby': 'sentence-notice',
+  });
+  const notice = el('p', { id: 'sentence-notice', class: 'hint', role: 'status' });
+  field.addEventListener('input', () => update(app, { text: field.value }, 'typing'));
+  app.state.watch(({ text }, previous) => {
+    if (text === previous?.text) return;
+    if (field.value !== text) field.value = text;
+    const { tokens, found } = tokenize(text);
+    notice.textContent =
+      found > maxTokens
+        ? `${found} tokens: only the first ${maxTokens} are used.`
+        : tokens.length === 0
+          ? 'Type a word, or pick a sentence below.'
+          : text.length >= maxCharacters
+            ? `The text field holds ${maxCharacters} characters; the rest was cut.`
+            : '';
+    notice.hidden = notice.textContent === '';
+  });
+  return el('div', { class: 'sentence-entry' }, field, notice);
+}
+
+/** Buttons for the example sentences, after a button for the visitor's own sentence. */
+function presetRow(app: App): HTMLElement {
+  const row = el('div', { class: 'presets', role: 'group', 'aria-label': 'Example sentences' });
+  let own = '';
+  const ownButton = el('button', { type: 'button', class: 'preset is-own' });
+  ownButton.addEventListener('click', () => update(app, { text: own, query: null, key: null }));
+  app.state.watch(({ text }) => {
+    if (text.trim() !== '' && !presetOf(text)) own = text;
+    if (own !== '' && !ownButton.isConnected) row.prepend(ownButton);
+    const short = [...own].slice(0, 24).join('');
+    ownButton.textContent = `Yours: ${short}${short.length < own.length ? '…' : ''}`;
+    ownButton.setAttribute('aria-pressed', String(text === own));
+  });
+  const buttons = presets.map(({ text, heads, causal, query }) => {
+    const button = el('button', { type: 'button', class: 'preset' }, text);
+    button.addEventListener('click', () =>
+      update(app, { text, heads, causal, query, key: null, head: Math.min(app.state.get().head, heads.length - 1) }),
+    );
+    app.state.watch((state) => button.setAttribute('aria-pressed', String(state.text === text)));
+    return button;
+  });
+  row.append(...buttons);
+  return row;
+}
+
+/** The line about the example. It is shown only with the example's heads and mask, because it is true only of them. */
+function presetLine(app: App): HTMLElement {
+  const line = el('p', { class: 'preset-line hint' });
+  app.state.watch(({ text, heads, causal }) => {
+    const preset = presetOf(text);
+    const fits = preset && preset.heads.join() === heads.join() && preset.causal === causal;
+    line.textContent = fits ? preset.line : 'Pick a word: the arcs show where each head looks.';
+  });
+  return line;
+}
+
+function headChooser(app: App): HTMLElement {
+  const hint = el('p', { class: 'hint', role: 'status', hidden: true }, 'At least one head is needed.');
+  const chips = patterns.map(({ id, name, line }) => {
+    const box = el('input', { type: 'checkbox', name: 'heads', value: id });
+    const badge = headBadge(1, id);
+    box.addEventListener('change', () => {
+      const heads = toggled(app.state.get().heads, id, box.checked);
+      hint.hidden = heads.length > 0;
+      if (heads.length === 0) box.checked = true;
+      else update(app, { heads });
+    });
+    app.state.watch(({ heads }) => {
+      const place = heads.indexOf(id);
+      box.checked = place >= 0;
+      badge.textContent = place >= 0 ? String(place + 1) : '';
+    });
+    return el('label', { class: 'chip-box', title: line }, box, badge, el('span', {}, name));
+  });
+  return el(
+    'fieldset',
+    { class: 'choice' },
+    el('legend', {}, 'Heads'),
+    el(
+      'p',
+      { class: 'hint what-head' },
+      'A head gives each word one row of weights: how much it looks at every word. The weights of a row add up to 1.',
+    ),
+    el('div', { class: 'chips' }, ...chips),
+    hint,
+  );
+}
+
+/** The chosen heads after one was switched on or off, in the order of the list of patterns. */
+function toggled(heads: readonly PatternId[], id: PatternId, on: boolean): PatternId[] {
+  return patternIds.filter((other) => (other === id ? on : heads.includes(other)));
+}
+
+function causalSwitch(app: App): HTMLElement {
+  const box = el('input', { type: 'checkbox', role: 'switch', id: 'causal' });
+  box.addEventListener('change', () => update(app, { causal: box.checked }));
+  app.state.watch(({ causal }) => {
+    box.checked = causal;
+  });
+  return el(
+    'label',
+    { class: 'switch', for: 'causal' },
+    box,
+    el('span', { class: 'switch-track', 'aria-hidden': 'true' }),
+    el(
+      'span',
+      {},
+      el('strong', {}, 'Causal'),
+      ' ',
+      el('span', { class: 'switch-line' }, 'each word sees only itself and earlier words, as in GPT'),
+    ),
+  );
+}
+
+function aboutWeights(): HTMLElement {
+  return el(
+    'details',
+    { class: 'about' },
+    el(
+      'summary',
+      {},
+      el('strong', {}, 'Weights in use: hand-built patterns. '),
+      ...rich(
+        'They are not trained. Each W_Q, W_K, W_V and W_O was written by hand to produce one attention pattern.',
+      ),
+    ),
+    el(
+      'p',
+      {},
+      'They are ordinary matrices, with 64 input features and 16 outputs per head, and the same code would run trained ones. ' +
+        'The rows of x are computed by rules, too: the position as sines and cosines, a code for the word, a code for its first letter, ' +
+        'and a few traits of its spelling.',
+    ),
+    el(
+      'dl',
+      {},
+      ...patterns.flatMap(({ id, name, how, carries }) => [
+        el('dt', { class: `head-${id}` }, el('span', { class: 'swatch', 'aria-hidden': 'true' }), name),
+        el('dd', {}, ...rich(`${how} W_V copies the ${carries} block.`)),
+      ]),
+    ),
+  );
+}

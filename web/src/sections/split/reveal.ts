@@ -1,0 +1,291 @@
+// "Split into heads": the 64 columns of x take their head's color and slide apart. The bytes do not change.
+
+import { embedDim } from '../../attention/embedding.js';
+import type { ForwardResult } from '../../attention/messages.js';
+import { patternIds } from '../../attention/patterns.js';
+import { formatNumber } from '../../base/format.js';
+import { stateSwitch } from '../../controls/switch.js';
+import { createViewSwitch } from '../../controls/view_switch.js';
+import { el, refill, word, type Child } from '../../dom/dom.js';
+import { whenSeen } from '../../dom/when_seen.js';
+import type { MatrixView } from '../../maps/heat_map.js';
+import { rowHeightOf } from '../../maps/map_layout.js';
+import { saveButtons } from '../../maps/save_map.js';
+import { viewOf } from '../../maps/step_view.js';
+import { update, type App } from '../../state/app.js';
+import { createBlock, type Block } from './reveal_block.js';
+import { firstWrong, indexOf, sourceOf, stridesOf, type Place } from './split.js';
+
+const choices = [2, 4, 7, 8] as const;
+
+export function revealSection(app: App): HTMLElement {
+  const views = createViewSwitch(app, 'revealView', 'Show the parts as');
+  const lead = el('p', { class: 'lead' });
+  const labels = el('div', { class: 'reveal-labels', 'aria-hidden': 'true' });
+  const blocks = el('div', { class: 'reveal-blocks' });
+  const row = el('div', { class: 'reveal' }, labels, blocks);
+  const verdict = el('p', { class: 'reveal-verdict', role: 'status' });
+  const address = el('p', { class: 'reveal-address' });
+  const strides = el('div', { class: 'reveal-strides' });
+  const memory = el('div', { class: 'reveal-memory' }, address, strides);
+  const saves = saveButtons('this split', () => saved(app));
+  const section = el(
+    'section',
+    { class: 'panel', id: 'reveal', 'aria-labelledby': 'reveal-title' },
+    el(
+      'header',
+      { class: 'panel-head' },
+      el('div', {}, el('h2', { id: 'reveal-title' }, 'Split into heads'), lead),
+      views.element,
+    ),
+    el(
+      'div',
+      { class: 'reveal-controls' },
+      headsChoice(app),
+      splitButton(app),
+      stateSwitch(app, 'wrongReshape', {
+        id: 'wrong-reshape',
+        name: ['Wrong reshape'],
+        line: 'skip the transpose',
+      }),
+    ),
+    row,
+    el('div', { class: 'reveal-under' }, verdict, saves),
+    memory,
+  );
+
+  let list: Block[] = [];
+  let pointed: Place | null = null;
+
+  function show(): void {
+    const result = app.result.get();
+    if (!result) return;
+    const { splitApart, revealView } = app.state.get();
+    const parts = partsOf(app, result);
+    while (list.length < parts.length) list.push(createBlock(list.length, point));
+    list = list.slice(0, Math.max(parts.length, 1));
+    refill(blocks, ...list.map((block) => block.element));
+    blocks.style.gridTemplateColumns = parts.map(({ cols }) => `${cols}fr`).join(' ');
+    row.classList.toggle('is-apart', splitApart);
+    row.classList.toggle('is-numbers', revealView === 'numbers');
+    parts.forEach((view, i) => {
+      const left = result.split.heads === null && i === parts.length - 1;
+      list[i]!.show(view, { of: parts.length, as: revealView, left });
+    });
+    showLabels(result);
+    lead.textContent = sayLead(result);
+    verdict.replaceChildren(...sayVerdict(app, result));
+    point(pointed);
+    showStrides(result);
+  }
+
+  function showLabels(result: ForwardResult): void {
+    const names = viewOf(result, 'x', 0).rowLabels;
+    const height = rowHeightOf(names.length);
+    labels.style.gridAutoRows = `${height}px`;
+    labels.style.fontSize = `${Math.min(13, Math.max(9, Math.floor(height * 0.62)))}px`;
+    labels.replaceChildren(...names.map((name) => word(name)));
+  }
+
+  function point(place: Place | null): void {
+    pointed = place;
+    const result = app.result.get();
+    memory.hidden = !result?.split.heads;
+    if (!result?.split.heads) return;
+    const { splitHeads, wrongReshape } = app.state.get();
+    const count = result.tokens.length;
+    const first = wrongReshape ? firstWrong(splitHeads, count) : null;
+    const fallback = first ?? { head: 1 % splitHeads, token: Math.min(1, count - 1), col: 0 };
+    const fits = place && place.head < splitHeads && place.token < count && place.col < embedDim / splitHeads;
+    address.replaceChildren(...sayAddress(result, fits ? place : fallback, wrongReshape));
+    list.forEach((block, head) => {
+      const at = fits ? place : fallback;
+      block.highlight(at.head === head ? at : null);
+    });
+  }
+
+  function showStrides(result: ForwardResult): void {
+    const { splitHeads, wrongReshape } = app.state.get();
+    if (!result.split.heads) return;
+    const line = (name: string, wrong: boolean) => {
+      const { head, token, col } = stridesOf(splitHeads, result.tokens.length, wrong);
+      const current = wrong === wrongReshape;
+      const cells = [head, token, col].map((step) => el('td', { class: 'number' }, `+${step}`));
+      return el('tr', current ? { class: 'is-current' } : {}, el('th', { scope: 'row' }, name), ...cells);
+    };
+    const heading = ['Steps in memory to the next', 'head', 'token', 'column'];
+    strides.replaceChildren(
+      el(
+        'table',
+        {},
+        el('thead', {}, el('tr', {}, ...heading.map((text) => el('th', { scope: 'col' }, text)))),
+        el('tbody', {}, line('Split', false), line('Wrong reshape', true)),
+      ),
+    );
+  }
+
+  show();
+  const showSoon = whenSeen(section, show);
+  app.result.watch((result) => {
+    section.hidden = result === null;
+    showSoon();
+  });
+  app.state.watch((state, previous) => {
+    if (!previous) return;
+    const changed = (['splitApart', 'wrongReshape', 'revealView'] as const).some(
+      (name) => state[name] !== previous[name],
+    );
+    if (changed) show();
+  });
+  return section;
+}
+
+function headsChoice(app: App): HTMLElement {
+  const buttons = choices.map((heads) => {
+    const button = el('button', { type: 'button', id: `split-${heads}` }, String(heads));
+    button.addEventListener('click', () => update(app, { splitHeads: heads }));
+    app.state.watch((state) => button.setAttribute('aria-pressed', String(state.splitHeads === heads)));
+    return button;
+  });
+  return el(
+    'div',
+    { class: 'control-head', role: 'group', 'aria-labelledby': 'split-heads' },
+    el('span', { id: 'split-heads', class: 'control-name reveal-name' }, 'Heads'),
+    el('span', { class: 'segments' }, ...buttons),
+  );
+}
+
+function splitButton(app: App): HTMLElement {
+  const button = el('button', { type: 'button', class: 'walk', id: 'split-apart' });
+  button.addEventListener('click', () => update(app, { splitApart: !app.state.get().splitApart }));
+  app.state.watch(({ splitApart }) => {
+    button.textContent = splitApart ? 'Push together' : 'Slide apart';
+  });
+  return button;
+}
+
+/**
+ * One view for each head. If the number of heads does not divide 64: views of equal width, and one view of the columns
+ * that are left over.
+ */
+function partsOf(app: App, result: ForwardResult): MatrixView[] {
+  const { splitHeads, wrongReshape } = app.state.get();
+  const whole = viewOf(result, 'x', 0);
+  const { heads, reshaped } = result.split;
+  const base = { rows: whole.rows, rowLabels: whole.rowLabels, bare: true, scale: 'signed' } as const;
+  if (!heads || !reshaped) {
+    const width = Math.floor(embedDim / splitHeads);
+    const equal = Array.from({ length: splitHeads }, (_, head) => ({
+      ...base,
+      ...columnsOf(whole, head * width, width),
+      headOf: () => head,
+    }));
+    const left = embedDim - splitHeads * width;
+    const rest = { ...base, ...columnsOf(whole, splitHeads * width, left), hidden: () => true };
+    return left > 0 ? [...equal, rest] : equal;
+  }
+  const [count, rows, cols] = heads.shape as [number, number, number];
+  const { data } = wrongReshape ? reshaped : heads;
+  const strides = stridesOf(count, rows, wrongReshape);
+  return Array.from({ length: count }, (_, head) => ({
+    ...base,
+    cols,
+    data: data.subarray(head * rows * cols, (head + 1) * rows * cols),
+    // The index of the head that owns the number in x; it sets the color.
+    headOf: (token: number, col: number) =>
+      Math.floor(sourceOf(indexOf({ head, token, col }, strides)).col / cols),
+  }));
+}
+
+function columnsOf({ data, rows, cols }: MatrixView, start: number, width: number) {
+  const part = new Float32Array(rows * width);
+  for (let row = 0; row < rows; row += 1) {
+    part.set(data.subarray(row * cols + start, row * cols + start + width), row * width);
+  }
+  return { data: part, cols: width };
+}
+
+/** The parts side by side, as one matrix. */
+function saved(app: App): { view: MatrixView; title: string } | null {
+  const result = app.result.get();
+  if (!result) return null;
+  const parts = partsOf(app, result);
+  const whole = viewOf(result, 'x', 0);
+  const data = new Float32Array(whole.data.length);
+  const bands: { label: string; start: number; end: number; className: string }[] = [];
+  const owner: { part: MatrixView; start: number }[] = [];
+  let start = 0;
+  parts.forEach((part, i) => {
+    for (let row = 0; row < part.rows; row += 1) {
+      data.set(part.data.subarray(row * part.cols, (row + 1) * part.cols), row * whole.cols + start);
+    }
+    for (let col = 0; col < part.cols; col += 1) owner.push({ part, start });
+    bands.push({ label: part.headOf ? String(i + 1) : '', start, end: start + part.cols, className: '' });
+    start += part.cols;
+  });
+  const { wrongReshape, splitHeads } = app.state.get();
+  const view: MatrixView = {
+    ...whole,
+    data,
+    bands,
+    headOf: (row, col) => owner[col]!.part.headOf?.(row, col - owner[col]!.start) ?? patternIds.length - 2,
+  };
+  return { view, title: `x split among ${splitHeads} heads${wrongReshape ? ', wrong reshape' : ''}` };
+}
+
+function sayLead({ split, splitHeads }: ForwardResult): string {
+  const width = Math.floor(embedDim / splitHeads);
+  return split.heads
+    ? `Each of ${splitHeads} heads takes ${width} of the 64 columns of x. Nothing is computed: the numbers keep their place in memory.`
+    : `${splitHeads} heads cannot share 64 columns equally.`;
+}
+
+/** A word, followed by a comma on the same line. */
+const withComma = (name: string): HTMLElement => el('span', { class: 'unbroken' }, word(name), ',');
+
+function sayVerdict(app: App, result: ForwardResult): Child[] {
+  const { splitHeads, wrongReshape } = app.state.get();
+  if (result.splitHeads !== splitHeads) return [];
+  if (!result.split.heads) {
+    const width = Math.floor(embedDim / splitHeads);
+    const left = embedDim - splitHeads * width;
+    const columns = left === 1 ? 'column is' : 'columns are';
+    return [
+      el('strong', {}, `64 = ${splitHeads} · ${width} + ${left}: ${left} ${columns} left over. `),
+      `The module refuses: “${result.split.refusal}”`,
+    ];
+  }
+  if (!wrongReshape) {
+    return [`Head 1 has columns 1–${embedDim / splitHeads} of every word, so each block has one color. The stronger it is, the larger the number.`];
+  }
+  const place = firstWrong(splitHeads, result.tokens.length);
+  if (!place) return ['With one head or one word, the wrong reshape changes nothing.'];
+  const strides = stridesOf(splitHeads, result.tokens.length, true);
+  const source = sourceOf(indexOf(place, strides));
+  const names = viewOf(result, 'x', 0).rowLabels;
+  const owner = Math.floor((source.col * splitHeads) / embedDim) + 1;
+  return [
+    el('strong', {}, `First wrong cell: head ${place.head + 1}, `, withComma(names[place.token]!), ` column ${place.col + 1}. `),
+    'It holds column ',
+    String(source.col + 1),
+    ' of ',
+    withComma(names[source.token]!),
+    ` which belongs to head ${owner}. Each head now mixes words instead of columns.`,
+  ];
+}
+
+/** Describes the place of a number: "head 3, cat, column 2 is number 146 in memory: cat, column 18 of x, 0.500". */
+function sayAddress(result: ForwardResult, place: Place, wrong: boolean): Child[] {
+  const { split, tokens } = result;
+  const heads = split.heads!.shape[0]!;
+  const index = indexOf(place, stridesOf(heads, tokens.length, wrong));
+  const source = sourceOf(index);
+  const { rowLabels, data } = viewOf(result, 'x', 0);
+  return [
+    el('strong', {}, `head ${place.head + 1}, `, withComma(rowLabels[place.token]!), ` column ${place.col + 1}`),
+    ` is number ${index + 1} of ${tokens.length * embedDim} in memory: `,
+    withComma(rowLabels[source.token]!),
+    ` column ${source.col + 1} of x, `,
+    el('span', { class: 'number' }, formatNumber(data[index]!)),
+  ];
+}

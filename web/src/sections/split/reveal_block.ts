@@ -1,0 +1,55 @@
+// The part of x that one head gets: its name in its color, and its map or table.
+
+import { patternIds } from '../../attention/patterns.js';
+import { formatNumber } from '../../base/format.js';
+import { el, headBadge, refill } from '../../dom/dom.js';
+import type { MatrixView } from '../../maps/heat_map.js';
+import { createMap } from '../../maps/matrix_map.js';
+import { matrixTable } from '../../maps/matrix_table.js';
+import type { ViewName } from '../../state/page_state.js';
+import type { Place } from './split.js';
+
+export interface Block {
+  readonly element: HTMLElement;
+  /** `of`: number of blocks. `left`: true for the columns that are left over and belong to no head. */
+  show(view: MatrixView, how: { of: number; as: ViewName; left: boolean }): void;
+  highlight(place: Place | null): void;
+}
+
+export function createBlock(head: number, onPoint: (place: Place | null) => void): Block {
+  const name = el('p', { class: 'reveal-head' });
+  const body = el('div', { class: 'reveal-body' });
+  const element = el('div', { class: 'reveal-block' }, name, body);
+  const map = createMap({
+    maxCell: 28,
+    sizer: body,
+    onPoint: (cell) => onPoint(cell && { head, token: cell.row, col: cell.col }),
+  });
+  return {
+    element,
+    show(view, { of, as, left }) {
+      const pattern = patternIds[head % patternIds.length]!;
+      element.className = `reveal-block head-${pattern}${left ? ' is-left' : ''}`;
+      element.style.setProperty('--place', String((of - 1) / 2 - head));
+      name.replaceChildren(
+        ...(left ? ['left'] : [headBadge(head + 1, pattern), el('span', { class: 'sr-only' }, `Head ${head + 1}`)]),
+      );
+      const where = left ? 'left over' : `head ${head + 1}`;
+      const label = `x, ${where}: ${view.rows} by ${view.cols}`;
+      if (as === 'numbers') {
+        refill(body, matrixTable(view, label));
+        return;
+      }
+      if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
+      map.show({
+        view,
+        label,
+        cellLabel: ({ row, col }) =>
+          `${where}, token ${view.rowLabels[row]}, column ${col + 1}, ${formatNumber(view.data[row * view.cols + col]!, 2)}`,
+      });
+    },
+    highlight(place) {
+      map.highlight(place && { row: place.token, col: place.col });
+    },
+  };
+}

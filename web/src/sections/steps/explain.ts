@@ -1,0 +1,255 @@
+// Explains the number in a cell: the operation that made it, and its inputs from the step before.
+
+import { hides } from '../../attention/bend.js';
+import { embedDim, featureName } from '../../attention/embedding.js';
+import type { ForwardResult, Trace } from '../../attention/messages.js';
+import { headDim } from '../../attention/patterns.js';
+import { tokenNames } from '../../attention/tokens.js';
+import { formatNumber as f } from '../../base/format.js';
+
+export interface Place {
+  readonly row: number;
+  readonly col: number;
+  readonly head: number;
+}
+
+/** Two vectors whose elementwise products sum to the number. */
+export interface Product {
+  readonly left: { readonly label: string; readonly data: Float32Array };
+  readonly right: { readonly label: string; readonly data: Float32Array };
+}
+
+export interface Terms {
+  /** Titles of the columns. */
+  readonly titles: readonly string[];
+  readonly rows: readonly (readonly string[])[];
+  /** The sum over all rows. */
+  readonly total: string;
+}
+
+/** A weight from 0 to 1 with the word that it belongs to. */
+export interface Bar {
+  readonly label: string;
+  readonly weight: number;
+  readonly note: string;
+}
+
+export interface Explanation {
+  /** One or two sentences. rich() shows the Q of W_Q as a subscript and the x of e^{x} as a power. */
+  readonly why: string;
+  readonly product?: Product;
+  readonly bars?: readonly Bar[];
+  readonly terms?: () => Terms;
+}
+
+const signed = (value: number, digits = 2) => (value < 0 ? `(${f(value, digits)})` : f(value, digits));
+
+/** The three largest terms of a dot product, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
+function sumOf({ left, right }: Product): string {
+  const products = Array.from(left.data, (value, i) => [value, right.data[i]!] as const)
+    .filter(([a, b]) => Math.abs(a * b) >= 5e-4)
+    .sort((p, q) => Math.abs(q[0] * q[1]) - Math.abs(p[0] * p[1]));
+  if (products.length === 0) return 'Every product is 0.';
+  const shown = products.slice(0, 3).map(([a, b]) => `${signed(a)}·${signed(b)}`);
+  const more = products.length - shown.length;
+  return shown.join(' + ') + (more > 0 ? ` + ${more} more` : '');
+}
+
+function termsOf({ left, right }: Product): Terms {
+  const products = Array.from(left.data, (value, i) => value * right.data[i]!);
+  return {
+    titles: ['column', left.label, right.label, 'product'],
+    rows: products.map((product, i) => [
+      String(i + 1),
+      f(left.data[i]!, 4),
+      f(right.data[i]!, 4),
+      f(product, 4),
+    ]),
+    total: f(products.reduce((sum, product) => sum + product, 0), 4),
+  };
+}
+
+const dotProduct = (product: Product): Explanation => ({
+  why: sumOf(product),
+  product,
+  terms: () => termsOf(product),
+});
+
+export function explain(result: ForwardResult, name: keyof Trace, place: Place): Explanation {
+  const { row, col, head } = place;
+  const { trace, tokens, heads, weights, bend } = result;
+  const names = tokenNames(tokens);
+  const count = tokens.length;
+  const wide = heads.length * headDim;
+  const headRow = (step: keyof Trace, at: number) =>
+    trace[step].data.subarray((head * count + at) * headDim, (head * count + at + 1) * headDim);
+  const projected = (letter: string, w: Float32Array) =>
+    dotProduct({
+      left: { label: `x of ${names[row]}`, data: trace.x.data.subarray(row * embedDim, (row + 1) * embedDim) },
+      right: { label: `W_${letter}, row ${col + 1}`, data: w.subarray(col * embedDim, (col + 1) * embedDim) },
+    });
+
+  switch (name) {
+    case 'x':
+      return { why: `This feature is set by a rule: ${featureName(col)}.` };
+    case 'q':
+      return projected('Q', weights.qProj);
+    case 'k':
+      return projected('K', weights.kProj);
+    case 'v':
+      return projected('V', weights.vProj);
+    case 'qHeads':
+    case 'kHeads':
+    case 'vHeads':
+      return {
+        why: `The same number as in column ${head * headDim + col + 1} of ${name[0]}: head ${head + 1} has columns ${head * headDim + 1} to ${(head + 1) * headDim}.`,
+      };
+    case 'scores':
+      return dotProduct({
+        left: { label: `query of ${names[row]}`, data: headRow('qHeads', row) },
+        right: { label: `key of ${names[col]}`, data: headRow('kHeads', col) },
+      });
+    case 'scaledScores':
+      return { why: scaling(result, place) };
+    case 'maskedScores':
+      return { why: masking(result, place) };
+    case 'weights':
+      return softmax(result, place);
+    case 'headsOut':
+      return mixing(result, place);
+    case 'merged': {
+      const from = Math.floor(col / headDim);
+      return {
+        why: bend.muted.includes(from)
+          ? `Head ${from + 1} is muted, so its columns are 0.`
+          : `Head ${from + 1} wrote this number: it is column ${(col % headDim) + 1} of its output.`,
+      };
+    }
+    case 'output':
+      if (bend.withoutOutput) return { why: 'W_O is left out, so this is the number of the step before.' };
+      return dotProduct({
+        left: { label: `merged ${names[row]}`, data: trace.merged.data.subarray(row * wide, (row + 1) * wide) },
+        right: { label: `W_O, row ${col + 1}`, data: weights.outProj.subarray(col * wide, (col + 1) * wide) },
+      });
+  }
+}
+
+const cellOf = ({ trace, tokens }: ForwardResult, step: keyof Trace, { row, col, head }: Place): number =>
+  trace[step].data[(head * tokens.length + row) * tokens.length + col]!;
+const rowOf = ({ trace, tokens }: ForwardResult, step: keyof Trace, { row, head }: Place): Float32Array =>
+  trace[step].data.subarray(
+    (head * tokens.length + row) * tokens.length,
+    (head * tokens.length + row + 1) * tokens.length,
+  );
+
+/** Divisor of the scores, in words and as a number. */
+export function divisorOf({ bend }: ForwardResult): { words: string; value: number } {
+  const base = { head: Math.sqrt(headDim), model: Math.sqrt(embedDim), none: 1 }[bend.divisor];
+  const words = { head: `√${headDim} = 4`, model: `√${embedDim} = 8`, none: '1' }[bend.divisor];
+  if (bend.temperature === 1) return { words, value: base };
+  return { words: `${words} and the temperature ${bend.temperature}`, value: base * bend.temperature };
+}
+
+function scaling(result: ForwardResult, place: Place): string {
+  const { words } = divisorOf(result);
+  return `${f(cellOf(result, 'scores', place))} divided by ${words}.`;
+}
+
+function masking(result: ForwardResult, { row, col }: Place): string {
+  const { causal, bend, tokens } = result;
+  const names = tokenNames(tokens);
+  if (!hides(causal, bend.window, row, col)) return 'This word may be looked at, so its score stays.';
+  const reason =
+    causal && col > row
+      ? `${names[col]} comes after ${names[row]}`
+      : `${names[col]} is more than ${bend.window} words away from ${names[row]}`;
+  return `${reason}, so it is hidden: its score becomes −∞, and its weight exactly 0.`;
+}
+
+function softmax(result: ForwardResult, place: Place): Explanation {
+  const { causal, bend, tokens } = result;
+  const { row, col, head } = place;
+  const names = tokenNames(tokens);
+  const scores = rowOf(result, 'maskedScores', place);
+  const weights = rowOf(result, 'weights', place);
+  const most = scores.reduce((a, b) => Math.max(a, b), -Infinity);
+  const power = (key: number) => Math.exp(scores[key]! - most);
+  const total = Array.from(scores, (_, key) => power(key)).reduce((a, b) => a + b, 0);
+  const bars = strongest(weights).map((key) => ({
+    label: names[key]!,
+    weight: weights[key]!,
+    note: f(weights[key]!),
+  }));
+  const terms = () => ({
+    titles: ['key', 'score', 'e^{score − largest}', 'weight'],
+    rows: Array.from(scores, (score, key) => [names[key]!, f(score), f(power(key), 4), f(weights[key]!, 4)]),
+    total: f(weights.reduce((a, b) => a + b, 0), 4),
+  });
+  const edits = bend.edits.filter((edit) => edit.head === head && edit.query === row);
+  if (hides(causal, bend.window, row, col)) return { why: 'Hidden by the mask, so the weight is exactly 0.', bars, terms };
+  if (edits.some(({ key }) => key === col)) return { why: 'You set this weight by hand.', bars, terms };
+  if (edits.length > 0) return { why: 'A weight of this row is set by hand; the others share the rest.', bars, terms };
+  const exponent = scores[col]! - most;
+  const why = `e^{${f(exponent, exponent === 0 ? 0 : 2)}} ÷ ${f(total)}. The row's largest score, ${f(most, 2)}, is subtracted first; the result is the same.`;
+  return { why, bars, terms };
+}
+
+function mixing(result: ForwardResult, place: Place): Explanation {
+  const { trace, tokens } = result;
+  const { col, head } = place;
+  const names = tokenNames(tokens);
+  const weights = rowOf(result, 'weights', place);
+  const value = (key: number) => trace.vHeads.data[(head * tokens.length + key) * headDim + col]!;
+  const bars = strongest(weights).map((key) => ({
+    label: names[key]!,
+    weight: weights[key]!,
+    note: `${f(weights[key]!, 2)} · ${signed(value(key))} = ${f(weights[key]! * value(key), 2)}`,
+  }));
+  return {
+    why: `Each word's value in column ${col + 1}, times its weight, added up.`,
+    bars,
+    terms: () => ({
+      titles: ['word', 'weight', 'value', 'product'],
+      rows: Array.from(weights, (weight, key) => [
+        names[key]!,
+        f(weight, 4),
+        f(value(key), 4),
+        f(weight * value(key), 4),
+      ]),
+      total: f(Array.from(weights, (weight, key) => weight * value(key)).reduce((a, b) => a + b, 0), 4),
+    }),
+  };
+}
+
+/** Maximum number of bars; the list of all terms shows every key. */
+const mostBars = 6;
+
+/** The keys with the largest weights, in the order of the sentence. */
+function strongest(weights: Float32Array): number[] {
+  return [...weights.keys()]
+    .sort((a, b) => weights[b]! - weights[a]!)
+    .slice(0, mostBars)
+    .sort((a, b) => a - b);
+}
+
+/**
+ * Describes a token's output in words: the share of each word, which is its mean weight over the heads that are not
+ * muted.
+ */
+export function carries({ trace, tokens, heads, bend }: ForwardResult, query: number): string {
+  const names = tokenNames(tokens);
+  const speaking = [...heads.keys()].filter((head) => !bend.muted.includes(head));
+  if (speaking.length === 0) return `Every head is muted, so ${names[query]} carries nothing.`;
+  const shares = tokens.map((_, key) => {
+    const weights = speaking.map((head) => trace.weights.data[(head * tokens.length + query) * tokens.length + key]!);
+    return weights.reduce((a, b) => a + b, 0) / speaking.length;
+  });
+  const order = [...shares.keys()].sort((a, b) => shares[b]! - shares[a]!);
+  const shown = order.filter((key) => shares[key]! >= 0.05).slice(0, 5);
+  const list = (shown.length > 0 ? shown : order.slice(0, 1)).map((key) => `${percent(shares[key]!)} ${names[key]}`);
+  const rest = shares.filter((_, key) => !shown.includes(key)).reduce((a, b) => a + b, 0);
+  const others = Math.round(rest * 100) > 0 ? `, and ${percent(rest)} of the others` : '';
+  return `${names[query]} now carries ${list.join(', ')}${others}.`;
+}
+
+const percent = (share: number): string => `${Math.round(100 * share)}\u00a0%`;

@@ -1,0 +1,100 @@
+// The map of the whole flow, from x to the output. Its stops are the tabs of "Step through". Below it is a slider over
+// the same stops, between the buttons for the previous and the next step.
+
+import { formatShape } from '../../base/format.js';
+import { el, rich } from '../../dom/dom.js';
+import { svg } from '../../dom/svg.js';
+import { update, type App } from '../../state/app.js';
+import type { StepId } from '../../state/page_state.js';
+import { stepOf, steps } from './steps.js';
+
+const indexOf = (app: App): number => steps.findIndex(({ id }) => id === app.state.get().step);
+
+function goTo(app: App, index: number, burst?: string): void {
+  const step = steps[Math.max(0, Math.min(steps.length - 1, index))]!;
+  update(app, { step: step.id }, burst);
+}
+
+/** Draws the path of the values, which bypass the scores: from the step "split" to the step "values". */
+function valuesWay(): SVGSVGElement {
+  const at = (id: StepId) => (steps.findIndex((step) => step.id === id) + 0.5) * 10;
+  const [from, to] = [at('split'), at('values')];
+  return svg(
+    'svg',
+    { class: 'flow-way', viewBox: '0 0 100 10', preserveAspectRatio: 'none', 'aria-hidden': 'true' },
+    svg('path', { d: `M${from} 10V5Q${from} 1 ${from + 1.5} 1H${to - 1.5}Q${to} 1 ${to} 5V10`, 'vector-effect': 'non-scaling-stroke' }),
+  );
+}
+
+export function flowMap(app: App): HTMLElement {
+  const tabs = steps.map(({ id, symbol, title }, index) => {
+    const shape = el('span', { class: 'step-shape number' });
+    const tab = el(
+      'button',
+      { type: 'button', role: 'tab', class: 'step', id: `step-${id}`, 'aria-controls': 'step-detail' },
+      el('span', { class: 'step-number', 'aria-hidden': 'true' }, String(index + 1)),
+      el('span', { class: 'step-symbol' }, ...rich(symbol)),
+      el('span', { class: 'sr-only' }, `, ${title}, shape `),
+      shape,
+    );
+    tab.addEventListener('click', () => goTo(app, index));
+    app.result.watch((result) => {
+      if (result) shape.textContent = formatShape(result.trace[stepOf(id).parts[0]!.trace].shape);
+    });
+    return tab;
+  });
+  const list = el('div', { class: 'step-list', role: 'tablist', 'aria-label': 'Steps' }, ...tabs);
+  list.addEventListener('keydown', (event) => {
+    const now = indexOf(app);
+    const moves: Readonly<Record<string, number>> = {
+      ArrowDown: now + 1,
+      ArrowRight: now + 1,
+      ArrowUp: now - 1,
+      ArrowLeft: now - 1,
+      Home: 0,
+      End: steps.length - 1,
+    };
+    const next = moves[event.key];
+    if (next === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    const target = (next + steps.length) % steps.length;
+    goTo(app, target, event.repeat ? 'hold an arrow key' : undefined);
+    tabs[target]!.focus();
+  });
+  app.state.watch(({ step }, previous) => {
+    if (step === previous?.step) return;
+    tabs.forEach((tab, index) => {
+      const selected = steps[index]!.id === step;
+      tab.setAttribute('aria-selected', String(selected));
+      tab.tabIndex = selected ? 0 : -1;
+    });
+  });
+  const values = el('span', { class: 'flow-label', 'aria-hidden': 'true' }, 'values');
+  return el('div', { class: 'flow' }, valuesWay(), values, list, walk(app));
+}
+
+function walk(app: App): HTMLElement {
+  const button = (label: string, by: number): HTMLElement => {
+    const element = el('button', { type: 'button', class: 'walk' }, label);
+    const atEnd = () => steps[indexOf(app) + by] === undefined;
+    element.addEventListener('click', () => !atEnd() && goTo(app, indexOf(app) + by));
+    // Use aria-disabled, because a disabled button would lose the focus.
+    app.state.watch(() => element.setAttribute('aria-disabled', String(atEnd())));
+    return element;
+  };
+  const slider = el('input', {
+    type: 'range',
+    class: 'step-slider',
+    'aria-label': 'Step',
+    min: 1,
+    max: steps.length,
+    step: 1,
+  });
+  slider.addEventListener('input', () => goTo(app, Number(slider.value) - 1, 'slide through the steps'));
+  app.state.watch(() => {
+    const index = indexOf(app);
+    slider.value = String(index + 1);
+    slider.setAttribute('aria-valuetext', `${index + 1} of ${steps.length}: ${steps[index]!.title}`);
+  });
+  return el('div', { class: 'walks' }, button('← Back', -1), slider, button('Next →', 1));
+}

@@ -1,0 +1,306 @@
+// "Step through": the ten steps from x to the output. Everything in the panel keeps its place and height
+// from step to step, so that the eye can stay where it is.
+
+import type { ForwardResult, Trace } from '../../attention/messages.js';
+import { patternOf } from '../../attention/patterns.js';
+import { formatNumber, formatShape } from '../../base/format.js';
+import { createViewSwitch } from '../../controls/view_switch.js';
+import { el, headBadge, pairOf, refill, rich, word } from '../../dom/dom.js';
+import { whenSeen } from '../../dom/when_seen.js';
+import { largestOf, type MatrixView } from '../../maps/heat_map.js';
+import { createLegend } from '../../maps/legend.js';
+import { layoutOf } from '../../maps/map_layout.js';
+import { createMap, type Cell } from '../../maps/matrix_map.js';
+import { matrixTable } from '../../maps/matrix_table.js';
+import { cellText, saveButtons } from '../../maps/save_map.js';
+import { isPerHead, viewOf } from '../../maps/step_view.js';
+import { chosen, inView, update, type App } from '../../state/app.js';
+import type { PageState, StepId } from '../../state/page_state.js';
+import { createCellStory } from './cell_story.js';
+import { carries, explain } from './explain.js';
+import { flowMap } from './flow_map.js';
+import { formula, type FormulaName } from './formulas.js';
+import { questionList } from './questions.js';
+import { stepOf, steps, type Part, type Step } from './steps.js';
+
+const maxCell = 44;
+/** Height of a table with its border, in pixels. */
+const tableHeight = 382;
+
+export function stepSection(app: App): HTMLElement {
+  const section = el(
+    'section',
+    { class: 'panel', id: 'steps', 'aria-labelledby': 'steps-title' },
+    el('h2', { id: 'steps-title' }, 'Step through'),
+    el('p', { class: 'lead' }, 'From words to output in ten steps, with the numbers of your sentence.'),
+    flowMap(app),
+    stepDetail(app),
+    ending(app),
+    questionList(app),
+  );
+  app.result.watch((result) => {
+    section.hidden = result === null;
+  });
+  return section;
+}
+
+/** Puts the contents of all steps in one place: only the current one is visible, and the tallest sets the height. */
+function stack(name: string) {
+  const layers = new Map<StepId, HTMLElement>(steps.map(({ id }) => [id, el('div', { class: 'layer' })]));
+  const element = el('div', { class: `stack ${name}` }, ...layers.values());
+  return {
+    element,
+    layer: (id: StepId): HTMLElement => layers.get(id)!,
+    select(now: StepId): void {
+      for (const [id, layer] of layers) layer.classList.toggle('is-current', id === now);
+    },
+  };
+}
+
+/** The formula of a part, for the current mask and divisor. */
+function formulaOf({ formula: name }: Part, { causal, bend }: ForwardResult): FormulaName {
+  if (name === 'mask' && !causal && bend.window < 0) return 'unmasked';
+  if (name === 'scale' && bend.divisor === 'model') return 'scaleModel';
+  return name === 'scale' && bend.divisor === 'none' ? 'scaleNone' : name;
+}
+
+function stepDetail(app: App): HTMLElement {
+  // Column of the cell that was last pointed at in a matrix of features. Such a matrix has no keys.
+  let column: number | undefined;
+  const texts = stack('step-texts');
+  const formulas = stack('formula');
+  const shape = el('p', { class: 'shape-line' });
+  const parts = el('div', { class: 'segments', role: 'group', 'aria-label': 'Matrix' });
+  const heads = el('div', { class: 'segments heads', role: 'group', 'aria-label': 'Head' });
+  const headName = el('span', { class: 'head-name', 'aria-hidden': 'true' });
+  const views = createViewSwitch(app, 'stepView', 'Show the matrix as');
+  const picture = el('div', { class: 'step-picture' });
+  const story = createCellStory();
+  const body = el('div', { class: 'step-body' }, picture, story.element);
+  const legends = { weights: createLegend('weights'), signed: createLegend('signed') };
+  const map = createMap({ maxCell, sizer: picture, onPoint: pointAt, onChoose: choose });
+  const saves = saveButtons('this matrix', () => {
+    const result = app.result.get();
+    if (!result) return null;
+    const { trace } = chosenPart(shownStep());
+    const head = isPerHead(result.trace[trace]) ? ` of head ${chosen(app, result).head + 1}` : '';
+    return { view: shownView(result), title: `${trace}${head}` };
+  });
+  const detail = el(
+    'div',
+    { class: 'step-detail', role: 'tabpanel', id: 'step-detail' },
+    texts.element,
+    el('div', { class: 'formula-row' }, formulas.element, shape),
+    el('div', { class: 'step-controls' }, heads, headName, parts, views.element),
+    body,
+    el('div', { class: 'map-under' }, el('div', { class: 'stack' }, legends.weights.element, legends.signed.element), saves),
+  );
+  formulas.element.setAttribute('role', 'group');
+  formulas.element.setAttribute('aria-label', 'Formula');
+
+  const chosenPart = (step: Step): Part =>
+    step.parts.find(({ label }) => label === app.state.get().part) ?? step.parts[0]!;
+  const shownStep = (): Step => stepOf(app.state.get().step);
+
+  function shownView(result: ForwardResult): MatrixView {
+    return viewOf(result, chosenPart(shownStep()).trace, chosen(app, result).head);
+  }
+
+  function show(): void {
+    const result = app.result.get();
+    if (!result) return;
+    const { head } = chosen(app, result);
+    const step = shownStep();
+    const { trace: name } = chosenPart(step);
+    detail.setAttribute('aria-labelledby', `step-${step.id}`);
+    texts.select(step.id);
+    formulas.select(step.id);
+    shape.replaceChildren(
+      el('strong', { class: 'number' }, formatShape(result.trace[name].shape)),
+      ' ',
+      ...rich(step.axes),
+    );
+    showControls(result, step, head);
+    showMatrix(result, name, head);
+    explainCell();
+  }
+
+  /** Writes the texts and formulas of all steps. They depend on the switches, not on the step shown. */
+  function write(result: ForwardResult): void {
+    steps.forEach((step, index) => {
+      texts
+        .layer(step.id)
+        .replaceChildren(
+          el('h3', {}, `${index + 1}. ${step.title}`),
+          el('p', { class: 'step-text' }, ...rich(step.text(result))),
+        );
+      formulas.layer(step.id).replaceChildren(formula(formulaOf(chosenPart(step), result)));
+    });
+  }
+
+  /** Makes a formula reachable by keyboard if it is wider than its box and therefore scrolls. */
+  function fitFormulas(): void {
+    const { element } = formulas;
+    if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
+    else element.removeAttribute('tabindex');
+  }
+
+  function showControls(result: ForwardResult, step: Step, head: number): void {
+    const part = chosenPart(step);
+    parts.classList.toggle('is-idle', step.parts.length === 1);
+    refill(
+      parts,
+      ...(step.parts.length > 1 ? step.parts : steps[1]!.parts).map(({ label }) =>
+        choice(
+          `part-${label}`,
+          label === part.label,
+          () => update(app, { part: label as PageState['part'] }),
+          label,
+        ),
+      ),
+    );
+    refill(
+      heads,
+      ...result.heads.map((id, index) =>
+        choice(
+          `show-head-${index + 1}`,
+          index === head,
+          () => update(app, { head: index }),
+          headBadge(index + 1, id),
+          el('span', { class: 'sr-only' }, `head ${index + 1}, ${patternOf(id).name}`),
+        ),
+      ),
+    );
+    headName.textContent = isPerHead(result.trace[part.trace]) ? patternOf(result.heads[head]!).name : 'all heads';
+  }
+
+  /** Sets the height to the tallest matrix of all steps, so that the height does not change between steps. */
+  function fixHeight(result: ForwardResult): void {
+    const width = picture.clientWidth;
+    if (width === 0) return;
+    const heights = (['scores', 'q', 'qHeads'] as const).map(
+      (name) => layoutOf(viewOf(result, name, 0), width, maxCell).height,
+    );
+    const table = app.state.get().stepView === 'numbers' ? tableHeight : 0;
+    picture.style.minHeight = `${Math.max(table, ...heights)}px`;
+  }
+
+  function showMatrix(result: ForwardResult, name: keyof Trace, head: number): void {
+    const view = viewOf(result, name, head);
+    const perHead = isPerHead(result.trace[name]);
+    for (const [scale, legend] of Object.entries(legends)) {
+      legend.element.classList.toggle('is-idle', scale !== view.scale);
+    }
+    legends[view.scale].show({ masked: view.hidden !== undefined, edited: view.edited !== undefined, limit: largestOf(view) });
+    fixHeight(result);
+    const label = `${name}${perHead ? ` of head ${head + 1}` : ''}, ${view.rows} by ${view.cols}`;
+    if (views.current() === 'numbers') {
+      refill(picture, matrixTable(view, label));
+      return;
+    }
+    if (picture.firstElementChild !== map.element) picture.replaceChildren(map.element);
+    const where = perHead ? `head ${head + 1}, ` : `${name}, `;
+    map.show({
+      view,
+      label,
+      cellLabel: ({ row, col }) => where + cellText(view, row, col),
+    });
+  }
+
+  const isSquare = (): boolean => {
+    const result = app.result.get();
+    return result !== null && shownView(result).colLabels !== undefined;
+  };
+
+  function pointAt(cell: Cell | null): void {
+    if (cell && !isSquare()) column = cell.col;
+    app.pointed.set(cell && { query: cell.row, key: isSquare() ? cell.col : null });
+  }
+
+  function choose({ row, col }: Cell): void {
+    update(app, isSquare() ? { query: row, key: col } : { query: row });
+  }
+
+  /** Explains one cell: the cell of the selection, or else the largest in the chosen query's row. */
+  function explainCell(): void {
+    const result = app.result.get();
+    if (!result) return;
+    const { trace: name } = chosenPart(shownStep());
+    const view = shownView(result);
+    const { query, key, head } = inView(app, result);
+    const col = view.colLabels ? key : (column ?? null);
+    const cell = col !== null && col < view.cols ? { row: query, col } : strongestCell(view, query);
+    map.highlight(cell);
+    const from = view.rowLabels[cell.row]!;
+    const place = view.colLabels
+      ? pairOf(from, view.colLabels[cell.col]!)
+      : [word(from), `, column ${cell.col + 1}`];
+    const value = formatNumber(view.data[cell.row * view.cols + cell.col]!);
+    story.show(place, value, explain(result, name, { ...cell, head }));
+  }
+
+  function draw(): void {
+    const result = app.result.get();
+    if (result) write(result);
+    show();
+  }
+
+  draw();
+  const explainSoon = whenSeen(detail, explainCell);
+  app.result.watch(whenSeen(detail, draw));
+  app.pointed.watch(explainSoon);
+  app.state.watch((state, previous) => {
+    const differs = (...names: (keyof PageState)[]) => names.some((name) => state[name] !== previous?.[name]);
+    const result = app.result.get();
+    if (result && differs('part')) write(result);
+    if (differs('step', 'head', 'part', 'stepView')) show();
+    else if (differs('query', 'key')) explainSoon();
+  });
+  new ResizeObserver(() => {
+    const result = app.result.get();
+    if (result) fixHeight(result);
+    fitFormulas();
+  }).observe(picture);
+  return detail;
+}
+
+/** Says in words which words the chosen word's output consists of. */
+function ending(app: App): HTMLElement {
+  const line = el('p', { class: 'carries' });
+  const draw = whenSeen(line, () => {
+    const result = app.result.get();
+    if (!result) return;
+    const text = carries(result, inView(app, result).query);
+    if (line.textContent !== text) line.textContent = text;
+  });
+  app.result.watch(draw);
+  app.pointed.watch(draw);
+  app.state.watch(draw);
+  return el(
+    'div',
+    { class: 'ending' },
+    el('strong', {}, 'In the end: '),
+    line,
+    el('span', { class: 'hint' }, ' The mean over all heads that are not muted.'),
+  );
+}
+
+function strongestCell({ data, cols }: MatrixView, row: number): Cell {
+  let col = 0;
+  for (let c = 0; c < cols; c += 1) {
+    const [value, best] = [data[row * cols + c]!, data[row * cols + col]!];
+    if (Number.isFinite(value) && Math.abs(value) > Math.abs(best)) col = c;
+  }
+  return { row, col };
+}
+
+function choice(
+  id: string,
+  pressed: boolean,
+  onClick: () => void,
+  ...content: (Node | string)[]
+): HTMLElement {
+  const button = el('button', { type: 'button', id, 'aria-pressed': String(pressed) }, ...content);
+  button.addEventListener('click', onClick);
+  return button;
+}

@@ -1,0 +1,55 @@
+// A row of cells, one for each job: a head's progress in that job, from 0 to 1, in the colors of the maps.
+
+import { formatNumber } from '../../base/format.js';
+import { el, setText } from '../../dom/dom.js';
+import { shade } from '../../dom/printing.js';
+import { colorScale } from '../../maps/color_scale.js';
+
+export interface JobCells {
+  readonly element: HTMLElement;
+  /** Shows the values. A muted head has no values: its cells are hatched. */
+  show(values: readonly number[], muted: boolean): void;
+}
+
+export interface JobName {
+  readonly name: string;
+  /** Short name for the narrow cell. */
+  readonly short: string;
+}
+
+export function createJobCells(jobs: readonly JobName[]): JobCells {
+  const boxes = jobs.map(() => el('span', { class: 'job-box number', 'aria-hidden': 'true' }));
+  const spoken = jobs.map(() => el('span', { class: 'sr-only' }));
+  const cells = jobs.map(({ name, short }, i) =>
+    el(
+      'li',
+      { class: 'job-cell', title: name },
+      boxes[i]!,
+      el('span', { class: 'job-name', 'aria-hidden': 'true' }, short),
+      spoken[i]!,
+    ),
+  );
+  let shown: { values: readonly number[]; muted: boolean } | undefined;
+
+  function draw(): void {
+    if (!shown) return;
+    const color = colorScale(shade.get(), 'weights');
+    boxes.forEach((box, i) => {
+      const value = shown!.values[i] ?? 0;
+      const { fill, ink } = color(value);
+      box.classList.toggle('is-muted', shown!.muted);
+      box.style.backgroundColor = shown!.muted ? '' : fill;
+      box.style.color = shown!.muted ? '' : ink;
+      setText(box, shown!.muted ? '' : formatNumber(value, 2));
+      setText(spoken[i]!, `${jobs[i]!.name}: ${shown!.muted ? 'muted' : formatNumber(value, 2)}`);
+    });
+  }
+  shade.watch(draw);
+  return {
+    element: el('ul', { class: 'job-cells' }, ...cells),
+    show(values, muted) {
+      shown = { values, muted };
+      draw();
+    },
+  };
+}

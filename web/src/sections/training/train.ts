@@ -1,0 +1,65 @@
+// "Train live": two small experiments in which heads with random initial weights each learn a job.
+
+import { el } from '../../dom/dom.js';
+import type { App } from '../../state/app.js';
+import { settingsOf } from '../../training/settings.js';
+import { trainChart } from './train_chart.js';
+import { trainHeads } from './train_heads.js';
+import { muteProof } from './train_proof.js';
+import { trainSettings } from './train_settings.js';
+
+/** Milliseconds for which a hidden page continues to train. */
+const hiddenFor = 20_000;
+
+export function trainSection(app: App): HTMLElement {
+  const section = el(
+    'section',
+    { class: 'panel', id: 'train', 'aria-labelledby': 'train-title' },
+    el('h2', { id: 'train-title' }, 'Train live'),
+    el(
+      'p',
+      { class: 'lead' },
+      'These heads start as noise, and nothing tells them where to look. Training alone gives each its job.',
+    ),
+    trainSettings(app),
+    trainChart(app),
+    trainHeads(app),
+    muteProof(app),
+  );
+  followSettings(app);
+  wakeNear(section, app);
+  pauseHidden(app);
+  return section;
+}
+
+/** Starts a new run when the settings change: by the address, by the controls, or by Back. */
+function followSettings(app: App): void {
+  let current = JSON.stringify(settingsOf(app.state.get()));
+  app.state.watch((state) => {
+    const settings = settingsOf(state);
+    if (JSON.stringify(settings) === current) return;
+    current = JSON.stringify(settings);
+    void app.training.reset(settings);
+  });
+}
+
+/** Starts the workers when the section comes near the screen. */
+function wakeNear(section: HTMLElement, app: App): void {
+  const watcher = new IntersectionObserver(
+    ([entry]) => {
+      if (!entry?.isIntersecting) return;
+      watcher.disconnect();
+      void app.training.wake();
+    },
+    { rootMargin: '200px' },
+  );
+  watcher.observe(section);
+}
+
+function pauseHidden(app: App): void {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  document.addEventListener('visibilitychange', () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = setTimeout(() => app.training.pause(), hiddenFor);
+  });
+}

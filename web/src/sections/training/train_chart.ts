@@ -1,0 +1,209 @@
+// The loss chart of a training with its comparison lines, the scrubber below it, and the buttons that run the training.
+
+import { formatNumber } from '../../base/format.js';
+import { el, refill, setText } from '../../dom/dom.js';
+import { update, type App } from '../../state/app.js';
+import { valueAt, type Curve } from '../../training/curve.js';
+import { mostSteps } from '../../training/session.js';
+import { describeSettings, factsOf } from '../../training/settings.js';
+import type { TrainingView } from '../../training/view.js';
+import { createLineChart, type ChartLine } from './line_chart.js';
+
+const percent = (share: number): string => `${(100 * share).toFixed(share > 0.995 || share < 0.1 ? 1 : 0)} %`;
+
+export function trainChart(app: App): HTMLElement {
+  const chart = createLineChart((step) => app.training.goTo(step));
+  const keys = el('ul', { class: 'chart-keys' });
+  const moral = el('p', { class: 'hint' });
+  const draw = (): void => {
+    const view = app.training.view.get();
+    const { train, chart: what } = app.state.get();
+    if (train !== view.curve.settings.kind) return;
+    const top = what === 'loss' ? Math.log(factsOf(train).vocabSize) * 1.1 : 1;
+    const lines = linesOf(view).map(({ name, curve }) => ({
+      name,
+      points: what === 'loss' ? curve.lossPoints : curve.accuracy,
+    }));
+    chart.show({
+      ...{ lines, top, mark: view.step, lastStep: lastStepOf(view), label: inWords(view) },
+      title: what === 'loss' ? 'loss' : 'right',
+      format: what === 'loss' ? (value) => formatNumber(value, 1) : (value) => `${Math.round(100 * value)} %`,
+    });
+    showKeys(app, keys, view);
+    setText(moral, moralOf(view));
+  };
+  app.training.view.watch(draw);
+  app.state.watch((state, previous) => {
+    if (previous && state.chart !== previous.chart) draw();
+  });
+  return el(
+    'div',
+    { class: 'train-run' },
+    transport(app),
+    el('div', { class: 'chart-head' }, keys, whatSwitch(app)),
+    chart.element,
+    scrubber(app),
+    moral,
+  );
+}
+
+interface NamedCurve {
+  readonly name: ChartLine['name'];
+  readonly curve: Curve;
+}
+
+function linesOf({ curve, beside, earlier }: TrainingView): NamedCurve[] {
+  const all = [
+    { name: 'earlier', curve: earlier },
+    { name: 'beside', curve: beside },
+    { name: 'main', curve },
+  ];
+  return all.filter((line): line is NamedCurve => line.curve !== undefined);
+}
+
+function lastStepOf(view: TrainingView): number {
+  const { steps } = factsOf(view.curve.settings.kind);
+  return Math.max(steps, ...linesOf(view).map(({ curve }) => curve.losses.length));
+}
+
+function numbersOf(view: TrainingView, { name, curve }: NamedCurve): { loss: number; accuracy: number } | undefined {
+  const loss = curve.losses[Math.min(view.step, curve.losses.length) - 1];
+  const accuracy = name === 'main' ? view.measured?.accuracy : undefined;
+  const measured = accuracy ?? valueAt(curve.accuracy, view.step);
+  return loss === undefined || measured === undefined ? undefined : { loss, accuracy: measured };
+}
+
+const titles = { main: '', beside: 'beside it: ', earlier: 'before: ' } as Readonly<Record<string, string>>;
+
+function inWords(view: TrainingView): string {
+  const parts = linesOf(view).map((line) => {
+    const numbers = numbersOf(view, line);
+    const text = numbers
+      ? `loss ${formatNumber(numbers.loss)}, ${percent(numbers.accuracy)} right`
+      : 'not trained yet';
+    return `${titles[line.name]}${describeSettings(line.curve.settings)}: ${text}`;
+  });
+  return `Training curves at step ${view.step}. ${parts.reverse().join('. ')}.`;
+}
+
+/** Shows one legend entry for each line, with its value at the step shown. */
+function showKeys(app: App, keys: HTMLElement, view: TrainingView): void {
+  const lines = linesOf(view).reverse();
+  if (keys.childElementCount !== lines.length || keys.dataset['names'] !== namesOf(lines)) {
+    keys.dataset['names'] = namesOf(lines);
+    refill(keys, ...lines.map((line) => keyOf(app, line)));
+  }
+  lines.forEach((line, i) => {
+    const numbers = numbersOf(view, line);
+    const place = keys.children[i]!.querySelector('.key-numbers')!;
+    setText(place, numbers ? `${percent(numbers.accuracy)} right, loss ${formatNumber(numbers.loss)}` : '');
+  });
+}
+
+const namesOf = (lines: readonly NamedCurve[]): string =>
+  lines.map(({ name, curve }) => `${name} ${describeSettings(curve.settings)}`).join('; ');
+
+function keyOf(app: App, { name, curve }: NamedCurve): HTMLElement {
+  const drop = el('button', { type: 'button', class: 'link', 'aria-label': 'Take the run before off the chart' }, 'remove');
+  drop.addEventListener('click', () => app.training.dropEarlier());
+  return el(
+    'li',
+    { class: `chart-key line-${name}` },
+    el('span', { class: 'key-line', 'aria-hidden': 'true' }),
+    el(
+      'span',
+      { class: 'key-text' },
+      el('span', {}, titles[name] ?? '', el('strong', {}, describeSettings(curve.settings))),
+      el('span', { class: 'key-numbers number' }),
+      ...(name === 'earlier' ? [drop] : []),
+    ),
+  );
+}
+
+function moralOf({ beside, curve }: TrainingView): string {
+  if (!beside) return '';
+  return curve.settings.kind === 'fourJobs'
+    ? 'Both models have the same number of weights. One head has one pattern of attention at a time, which cannot do four jobs.'
+    : 'One layer cannot do this: the second layer looks for what the first has written into each position.';
+}
+
+function whatSwitch(app: App): HTMLElement {
+  const options = [
+    ['loss', 'Loss'],
+    ['accuracy', 'Right answers'],
+  ] as const;
+  const buttons = options.map(([what, text]) => {
+    const button = el('button', { type: 'button' }, text);
+    button.addEventListener('click', () => update(app, { chart: what }));
+    app.state.watch(({ chart }) => button.setAttribute('aria-pressed', String(chart === what)));
+    return button;
+  });
+  return el('div', { class: 'segments', role: 'group', 'aria-label': 'The chart shows' }, ...buttons);
+}
+
+function scrubber(app: App): HTMLElement {
+  const slider = el('input', { type: 'range', id: 'train-moment', class: 'scrubber', min: 0, value: 0 });
+  // The last requested step; the screen follows in the next frame.
+  let at = 0;
+  slider.addEventListener('input', () => app.training.goTo(Number(slider.value)));
+  // Saved moments can be many steps apart, so an arrow key goes to the next moment instead of the next step.
+  slider.addEventListener('keydown', (event) => {
+    const direction = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
+    if (direction === undefined) return;
+    event.preventDefault();
+    const { moments } = app.training.view.get();
+    const next = direction > 0 ? moments.find((step) => step > at) : moments.findLast((step) => step < at);
+    if (next === undefined) return;
+    at = next;
+    app.training.goTo(next);
+  });
+  app.training.view.watch((view) => {
+    at = view.step;
+    slider.max = String(lastStepOf(view));
+    slider.value = String(view.step);
+    slider.disabled = view.moments.length < 2;
+    slider.setAttribute('aria-valuetext', `step ${view.step}`);
+  });
+  return el(
+    'div',
+    { class: 'scrub' },
+    el('label', { class: 'sr-only', for: 'train-moment' }, 'Go back to a saved moment'),
+    slider,
+  );
+}
+
+function transport(app: App): HTMLElement {
+  const { training } = app;
+  const train = el('button', { type: 'button', class: 'primary', id: 'train-go' }, 'Train');
+  const one = el('button', { type: 'button', class: 'walk', id: 'train-step' }, 'One step');
+  const anew = el('button', { type: 'button', class: 'walk', id: 'train-anew' }, 'Start over');
+  const place = el('p', { class: 'train-place number' });
+  const news = el('p', { class: 'sr-only', role: 'status' });
+  const failure = el('p', { class: 'notice is-failure', id: 'train-failure', role: 'alert', hidden: true });
+  train.addEventListener('click', () => {
+    if (training.view.get().status === 'running') training.pause();
+    else void training.train();
+  });
+  one.addEventListener('click', () => void training.step());
+  anew.addEventListener('click', () => {
+    void training.reset(training.view.get().curve.settings).then(() => training.wake());
+  });
+  training.view.watch((view, previous) => {
+    const { status, step, last, message, milliseconds } = view;
+    const running = status === 'running';
+    const { steps } = factsOf(view.curve.settings.kind);
+    const atEnd = step >= mostSteps;
+    setText(train, running ? 'Pause' : step >= steps ? 'Train on' : 'Train');
+    train.disabled = !running && atEnd;
+    one.disabled = running || atEnd;
+    setText(anew, status === 'lost' ? 'Start again' : 'Start over');
+    const seconds = milliseconds > 0 && !running ? ` in ${(milliseconds / 1000).toFixed(1)} s` : '';
+    setText(place, step < last ? `Step ${step} of ${last}` : `Step ${step}${seconds}`);
+    setText(failure, message);
+    failure.hidden = message === '';
+    if (view.measured && view.measured !== previous?.measured) {
+      news.textContent = `Step ${step}: ${percent(view.measured.accuracy)} right.`;
+    }
+  });
+  return el('div', { class: 'transport-box' }, el('div', { class: 'transport' }, train, one, anew, place), news, failure);
+}

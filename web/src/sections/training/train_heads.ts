@@ -1,0 +1,226 @@
+// The heads of the model in training: for each head its map, its row of job cells, and a badge that mutes it.
+
+import { patternIds } from '../../attention/patterns.js';
+import { formatNumber } from '../../base/format.js';
+import { createViewSwitch } from '../../controls/view_switch.js';
+import { el, headBadge, refill, setText } from '../../dom/dom.js';
+import type { MatrixView } from '../../maps/heat_map.js';
+import { createLegend } from '../../maps/legend.js';
+import { createMap, type Cell, type MatrixMap } from '../../maps/matrix_map.js';
+import { matrixTable } from '../../maps/matrix_table.js';
+import { saveButtons } from '../../maps/save_map.js';
+import { update, type App } from '../../state/app.js';
+import { mapOf } from '../../training/curve.js';
+import { sequenceLength as length, type Frame } from '../../training/messages.js';
+import { earned, factsOf, type TrainingSettings } from '../../training/settings.js';
+import type { TrainingView } from '../../training/view.js';
+import { createJobCells, type JobCells, type JobName } from './job_cells.js';
+
+/** The pattern whose color a head has. */
+export const toneOf = (head: number): string => patternIds[head % patternIds.length]!;
+
+/** The jobs that a head has earned: the names of the patterns whose keys get at least `earned` of its weight. */
+export function earnedBy({ shown, measured, curve }: TrainingView, head: number): string[] {
+  const { patterns } = factsOf(curve.settings.kind);
+  const attention = (measured ?? shown)?.attention ?? [];
+  return patterns.filter((_, i) => (attention[head * patterns.length + i] ?? 0) >= earned).map(({ name }) => name);
+}
+
+interface Card {
+  readonly element: HTMLElement;
+  readonly button: HTMLButtonElement;
+  readonly name: HTMLElement;
+  readonly body: HTMLElement;
+  readonly map: MatrixMap;
+  readonly cells: JobCells;
+  visible: boolean;
+  /** Content of the last drawing; the map is drawn again only if the content changes. */
+  drawn?: { readonly shown: Frame | undefined; readonly muted: boolean; readonly numbers: boolean };
+}
+
+export function trainHeads(app: App): HTMLElement {
+  const { training } = app;
+  const layers = el('div', { class: 'train-layers' });
+  const readout = el('p', { class: 'readout' }, '\u00a0');
+  const legend = createLegend('weights');
+  legend.show({ masked: true });
+  let cards: readonly Card[] = [];
+  let built = '';
+  let pointed: Cell | null = null;
+  const views = createViewSwitch(app, 'trainView', 'Show the heads as');
+
+  /** Notes which cards are on the screen: during training, only maps on the screen are drawn. */
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const card = cards.find(({ element }) => element === target);
+      if (card) card.visible = isIntersecting;
+    }
+    show(training.view.get());
+  });
+
+  function build(settings: TrainingSettings): void {
+    watcher.disconnect();
+    built = JSON.stringify(settings);
+    const { patterns } = factsOf(settings.kind);
+    const heading = settings.layers > 1 ? 'h4' : 'h3';
+    cards = Array.from({ length: settings.layers * settings.heads }, (_, head) => createCard(head, heading, patterns));
+    layers.classList.toggle('is-paired', settings.layers > 1 && settings.heads <= 2);
+    const rows = Array.from({ length: settings.layers }, (_, layer) => {
+      const some = cards.slice(layer * settings.heads, (layer + 1) * settings.heads);
+      const title = settings.layers > 1 ? [el('h3', {}, `Layer ${layer + 1}`)] : [];
+      return el('div', { class: 'train-layer' }, ...title, el('div', { class: 'train-cards' }, ...some.map(({ element }) => element)));
+    });
+    refill(layers, ...rows);
+    for (const { element } of cards) watcher.observe(element);
+  }
+
+  function createCard(head: number, heading: 'h3' | 'h4', patterns: readonly JobName[]): Card {
+    const name = el('span', { class: 'head-job' });
+    const button = el(
+      'button',
+      { type: 'button', class: 'head-button', 'aria-pressed': 'false' },
+      el('span', { class: 'sr-only' }, `Mute head ${head + 1}: `),
+      headBadge(head + 1, toneOf(head)),
+      name,
+    );
+    button.addEventListener('click', () => toggle(head));
+    const map = createMap({
+      maxCell: 12,
+      onPoint: (cell) => {
+        pointed = cell;
+        mark();
+      },
+      onChoose: ({ row, col }) => update(app, { trainQuery: row, trainKey: col }),
+    });
+    const cells = createJobCells(patterns);
+    const body = el('div', { class: 'train-map' }, map.element);
+    const saves = saveButtons(`the weights of trained head ${head + 1}`, () => {
+      const view = training.view.get();
+      return { view: matrixOf(view, head), title: titleOf(head, view) };
+    });
+    const title = el(heading, { class: 'train-name' }, button);
+    const element = el('article', { class: 'train-card' }, title, body, cells.element, saves);
+    return { element, button, name, body, map, cells, visible: false };
+  }
+
+  function toggle(head: number): void {
+    const { muted } = training.view.get();
+    void training.mute(muted.includes(head) ? muted.filter((other) => other !== head) : [...muted, head]);
+  }
+
+  function show(view: TrainingView): void {
+    const { settings } = view.curve;
+    if (JSON.stringify(settings) !== built) build(settings);
+    cards.forEach((card, head) => showCard(card, head, view));
+    mark();
+  }
+
+  function showCard(card: Card, head: number, view: TrainingView): void {
+    const { button, name, cells, element } = card;
+    const { patterns } = factsOf(view.curve.settings.kind);
+    const muted = view.muted.includes(head);
+    const jobs = earnedBy(view, head);
+    const title = jobs.join(', ') || 'no job yet';
+    setText(name, title);
+    name.classList.toggle('is-earned', jobs.length > 0);
+    element.classList.toggle('is-muted', muted);
+    button.setAttribute('aria-pressed', String(muted));
+    button.disabled = view.status === 'running';
+    const running = view.status === 'running';
+    if (running && !card.visible) return;
+    const attention = (view.measured ?? view.shown)?.attention ?? [];
+    cells.show(attention.slice(head * patterns.length, (head + 1) * patterns.length), muted);
+    // During training, show no table: it would be rebuilt many times a second.
+    const numbers = views.current() === 'numbers' && !running;
+    const { drawn } = card;
+    if (drawn && drawn.shown === view.shown && drawn.muted === muted && drawn.numbers === numbers) return;
+    card.drawn = { shown: view.shown, muted, numbers };
+    drawMap(card, head, view);
+  }
+
+  function drawMap({ body, map, drawn }: Card, head: number, view: TrainingView): void {
+    const matrix = matrixOf(view, head);
+    if (drawn?.numbers) {
+      refill(body, matrixTable(matrix, titleOf(head, view)));
+      return;
+    }
+    if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
+    map.show({
+      view: matrix,
+      label: titleOf(head, view),
+      cellLabel: (cell) => `head ${head + 1}, ${describe(cell, matrix.rowLabels)}, ${valueIn(view, head, cell)}`,
+    });
+  }
+
+  /** The pair under the pointer, or else the chosen pair, which stays marked while the heads train. */
+  function inView(): Cell | null {
+    const { trainQuery: row, trainKey: col } = app.state.get();
+    return pointed ?? (row === null || col === null ? null : { row, col });
+  }
+
+  let said = '';
+  function mark(): void {
+    const cell = inView();
+    const view = training.view.get();
+    const names = namesOf(view);
+    for (const { map } of cards) map.highlight(cell);
+    const all = cell ? cards.map((_, head) => valueIn(view, head, cell)) : [];
+    const key = cell ? [describe(cell, names), ...all].join() : '';
+    if (key === said) return;
+    said = key;
+    if (!cell) {
+      readout.replaceChildren('\u00a0');
+      return;
+    }
+    const values = cards.flatMap((_, head) => [
+      el('span', { class: 'strip-head' }, headBadge(head + 1, toneOf(head)), el('span', { class: 'number' }, all[head]!)),
+    ]);
+    readout.replaceChildren(el('span', {}, describe(cell, names)), ...values);
+  }
+
+  training.view.watch(show);
+  app.state.watch(({ trainView, trainQuery, trainKey }, previous) => {
+    if (!previous) return;
+    if (trainView !== previous.trainView) show(training.view.get());
+    else if (trainQuery !== previous.trainQuery || trainKey !== previous.trainKey) mark();
+  });
+  return el(
+    'div',
+    { class: 'train-heads' },
+    el('div', { class: 'train-heads-head' }, el(
+      'p',
+      { class: 'hint' },
+      'Each map shows one head on the same unseen sequence. The cells below it say how much of its weight lies on the key that each job needs. Click a cell to keep its pair in view while the heads train.',
+    ), views.element),
+    layers,
+    readout,
+    legend.element,
+  );
+}
+
+function matrixOf(view: TrainingView, head: number): MatrixView {
+  const names = namesOf(view);
+  const muted = view.muted.includes(head);
+  return {
+    ...{ rows: length, cols: length, rowLabels: names, colLabels: names, scale: 'weights' },
+    data: view.shown ? mapOf(view.shown.maps, head) : new Float32Array(length * length),
+    hidden: (row, col) => muted || col > row,
+  };
+}
+
+const titleOf = (head: number, { step }: TrainingView): string =>
+  `Attention weights of trained head ${head + 1} at step ${step}`;
+
+function namesOf({ tokens, curve }: TrainingView): string[] {
+  const { tokens: names } = factsOf(curve.settings.kind);
+  return Array.from({ length }, (_, i) => (i < tokens.length ? names[tokens[i]!]! : ''));
+}
+
+const describe = ({ row, col }: Cell, names: readonly string[]): string =>
+  `query ${names[row]} at ${row + 1}, key ${names[col]} at ${col + 1}`;
+
+function valueIn({ shown, muted }: TrainingView, head: number, { row, col }: Cell): string {
+  if (muted.includes(head)) return 'muted';
+  if (col > row) return 'masked, 0';
+  return shown ? formatNumber(mapOf(shown.maps, head)[row * length + col]!, 2) : '';
+}

@@ -1,0 +1,114 @@
+// The state that the sections of the page share.
+
+import type { ForwardInput, ForwardResult } from '../attention/messages.js';
+import { tellingToken, tokenize } from '../attention/tokens.js';
+import { createStore, type Store } from '../base/store.js';
+import { createTraining, type TrainingSession } from '../training/session.js';
+import { settingsOf } from '../training/settings.js';
+import { changedIn } from './changes.js';
+import { keepHistory, windowBar, type AddressBar, type StateHistory } from './history.js';
+import { fromHash, repaired, type PageState } from './page_state.js';
+
+/** The pair of tokens under the pointer or the keyboard's focus; all maps highlight it. */
+export interface Pointed {
+  readonly query: number;
+  /** Null if only a query is under the pointer or focus. */
+  readonly key: number | null;
+}
+
+/** The query, key and head that the page shows. All are valid for the sentence on the screen. */
+export interface Selection extends Pointed {
+  readonly head: number;
+}
+
+/** Starts the script of one of the page's workers. */
+export type StartWorker = (name: 'attention' | 'model' | 'speed' | 'training') => Worker;
+
+export interface App {
+  readonly startWorker: StartWorker;
+  /** Sections read it and call update() to change it. */
+  readonly state: Pick<Store<PageState>, 'get' | 'watch'>;
+  /** The latest forward pass; null before the first, and if the sentence has no tokens. */
+  readonly result: Store<ForwardResult | null>;
+  /** The pair under the pointer or focus. A click or Enter instead sets query, key and head of the state. */
+  readonly pointed: Store<Pointed | null>;
+  /** Names of the parts of the address that could not be read. */
+  readonly broken: Store<readonly string[]>;
+  readonly history: StateHistory;
+  /** "Train live"; its workers start on first use. */
+  readonly training: TrainingSession;
+  undo(): void;
+  redo(): void;
+  /** Text about the last undo or redo, such as "Undone: temperature"; empty after any other change. */
+  readonly undone: Pick<Store<string>, 'get' | 'watch'>;
+}
+
+export function createApp(startWorker: StartWorker, bar: AddressBar = windowBar()): App {
+  const first = fromHash(bar.read().hash);
+  const state = createStore(first.state);
+  const broken = createStore<readonly string[]>(first.broken);
+  const history = keepHistory(state, bar, (names) => broken.set(names));
+  const undone = createStore('');
+  state.watch((now, before) => {
+    const direction = history.direction();
+    undone.set(direction !== 0 && before ? `${direction < 0 ? 'Undone' : 'Redone'}: ${changedIn(now, before)}` : '');
+  });
+  return {
+    startWorker,
+    state,
+    result: createStore<ForwardResult | null>(null),
+    pointed: createStore<Pointed | null>(null),
+    broken,
+    history,
+    training: createTraining(settingsOf(first.state), {
+      startWorker: () => startWorker('training'),
+      nextFrame: (run) => void requestAnimationFrame(run),
+    }),
+    undo: history.undo,
+    redo: history.redo,
+    undone,
+  };
+}
+
+/**
+ * Changes the state. Each call makes one history entry, which Back and undo() revert. Calls with the same `burst` name
+ * in quick succession, for example during typing or dragging, share one entry.
+ */
+export function update(app: App, change: Partial<PageState>, burst?: string): void {
+  app.history.change(repaired({ ...app.state.get(), ...change }), burst);
+}
+
+/** The worker's input for a state; null for a sentence without tokens. */
+export function inputOf(state: PageState): ForwardInput | null {
+  const { text, heads, causal, window, temperature, divisor, muted, withoutOutput, edits, splitHeads } = state;
+  const { tokens } = tokenize(text);
+  const bend = { window, temperature, divisor, muted, withoutOutput, edits };
+  return tokens.length === 0 ? null : { tokens, heads, causal, bend, splitHeads };
+}
+
+/** True if `result` was computed for this state. */
+export function isCurrent(result: ForwardResult | null, state: PageState): boolean {
+  const input = inputOf(state);
+  if (!input || !result) return !input && !result;
+  const names = Object.keys(input) as (keyof ForwardInput)[];
+  return names.every((name) => JSON.stringify(input[name]) === JSON.stringify(result[name]));
+}
+
+/** The chosen query, key and head, limited to the tokens and heads of `result`, which may be older than the state. */
+export function chosen(app: App, result: ForwardResult): Selection {
+  const { query, key, head } = app.state.get();
+  const count = result.tokens.length;
+  return {
+    query: query !== null && query < count ? query : tellingToken(result.tokens),
+    key: key !== null && key < count ? key : null,
+    head: Math.min(head, result.heads.length - 1),
+  };
+}
+
+/** Like chosen(), but a pair under the pointer or focus takes precedence. */
+export function inView(app: App, result: ForwardResult): Selection {
+  const selection = chosen(app, result);
+  const pointed = app.pointed.get();
+  const inside = (token: number | null) => token === null || token < result.tokens.length;
+  return pointed && inside(pointed.query) && inside(pointed.key) ? { ...selection, ...pointed } : selection;
+}

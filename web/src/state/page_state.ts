@@ -1,0 +1,184 @@
+// The visitor's choices, and their form in the address: #text=…&heads=previous.first&causal=1&step=…&head=…
+
+import { quoted } from '../../../bindings/src/runtime/text.js';
+import { divisors, maxEdits, maxWindow, temperatureRange, unbent } from '../attention/bend.js';
+import { patternIds, type PatternId } from '../attention/patterns.js';
+import { presets } from '../attention/presets.js';
+import { maxCharacters, maxTokens, tokenize } from '../attention/tokens.js';
+import { maxNameCharacters, modelHeads } from '../model/limits.js';
+import { sizeIds } from '../speed/messages.js';
+import { sequenceLength } from '../training/messages.js';
+import { defaultSeed, headChoices, kindNames, layerChoices, mostSeed, rates } from '../training/settings.js';
+import {
+  flag,
+  index,
+  indexOrNone,
+  indices,
+  integer,
+  listOf,
+  number,
+  numberOrNone,
+  oneOf,
+  textUpTo,
+  weightEdits,
+  type Field,
+} from './fields.js';
+
+export const stepIds = [
+  'x',
+  'project',
+  'split',
+  'scores',
+  'scale',
+  'mask',
+  'softmax',
+  'values',
+  'merge',
+  'output',
+] as const;
+export type StepId = (typeof stepIds)[number];
+
+export const viewNames = ['colors', 'numbers'] as const;
+export type ViewName = (typeof viewNames)[number];
+
+export const programLanguages = ['javascript', 'cpp'] as const;
+export type ProgramLanguage = (typeof programLanguages)[number];
+
+const opening = presets[0]!;
+
+/**
+ * One line for each field of the state; its key is the field's name in the state and in the address. A section that
+ * needs a new field adds a line.
+ */
+export const fields = {
+  text: textUpTo(maxCharacters, opening.text),
+  /** The patterns of head 1, head 2 and so on. */
+  heads: listOf<PatternId>(patternIds, opening.heads),
+  causal: flag(opening.causal),
+  // The selection. Without a chosen query, the page picks one (see app.ts); a key need not be chosen.
+  query: indexOrNone(maxTokens),
+  key: indexOrNone(maxTokens),
+  head: index(patternIds.length),
+  /** View of the map next to the sentence. */
+  liveView: oneOf(viewNames, 'colors'),
+  // Step through
+  step: oneOf(stepIds, 'softmax'),
+  /** The matrix shown, in the steps that have q, k and v. */
+  part: oneOf(['q', 'k', 'v'], 'q'),
+  stepView: oneOf(viewNames, 'colors'),
+  // Split into heads
+  splitHeads: integer(1, 64, 8),
+  splitApart: flag(false),
+  wrongReshape: flag(false),
+  revealView: oneOf(viewNames, 'colors'),
+  // Head gallery
+  galleryView: oneOf(viewNames, 'colors'),
+  // Bend it
+  /** Number of words on each side that a query sees; −1 for all. */
+  window: integer(-1, maxWindow, unbent.window),
+  temperature: number(...temperatureRange, unbent.temperature),
+  divisor: oneOf(divisors, unbent.divisor),
+  muted: indices(patternIds.length),
+  withoutOutput: flag(unbent.withoutOutput),
+  edits: weightEdits(patternIds.length, maxTokens, maxEdits),
+  bendView: oneOf(viewNames, 'colors'),
+  // Your own model
+  /** Name of the model's file; empty if there is none. The address does not hold the file itself. */
+  model: textUpTo(maxNameCharacters, ''),
+  ownLayer: index(96),
+  /** Null: the number in the file's metadata, or the usual number. */
+  ownHeads: numberOrNone(modelHeads),
+  ownView: oneOf(viewNames, 'colors'),
+  // Train live. Null for heads or layers: the usual number for the kind of training.
+  train: oneOf(kindNames, 'fourJobs'),
+  seed: integer(0, mostSeed, defaultSeed),
+  trainHeads: numberOrNone(headChoices),
+  layers: numberOrNone(layerChoices),
+  rate: number(rates.least, rates.most, rates.usual),
+  chart: oneOf(['loss', 'accuracy'], 'loss'),
+  trainView: oneOf(viewNames, 'colors'),
+  /** The pair chosen in the training's maps, whose words differ from the words of the sentence. */
+  trainQuery: indexOrNone(sequenceLength),
+  trainKey: indexOrNone(sequenceLength),
+  // Generate: index of the held-out sequence to continue.
+  pattern: index(100),
+  /** Problem size of the speed section. */
+  speed: oneOf(sizeIds, 'paragraph'),
+  /** Language of the program in "Use it". */
+  language: oneOf(programLanguages, 'javascript'),
+};
+
+type Fields = typeof fields;
+export type FieldName = keyof Fields;
+export type PageState = {
+  readonly [name in FieldName]: Fields[name] extends Field<infer T> ? T : never;
+};
+
+/** Conditions between fields. If a condition fails, its field gets the default. */
+const checks: { readonly [name in FieldName]?: (state: PageState) => boolean } = {
+  head: ({ head, heads }) => head < heads.length,
+  query: ({ query, text }) => query === null || query < tokenize(text).tokens.length,
+  muted: ({ muted, heads }) => muted.every((head) => head < heads.length),
+  key: ({ key, text }) => key === null || key < tokenize(text).tokens.length,
+};
+
+const table = Object.entries(fields) as [FieldName, Field<unknown>][];
+
+export const defaults = Object.fromEntries(
+  table.map(([name, field]) => [name, field.default]),
+) as unknown as PageState;
+
+/** The part of the address after '#'; empty if all fields have their defaults. */
+export function toHash(state: PageState): string {
+  const parts = new URLSearchParams();
+  for (const [name, field] of table) {
+    const text = field.toText(state[name]);
+    if (text !== field.toText(field.default)) parts.set(name, text);
+  }
+  return parts.toString();
+}
+
+export interface ReadState {
+  state: PageState;
+  /** Names in the address that are unknown (in quotation marks), or whose values are invalid. These fields have their defaults. */
+  broken: string[];
+}
+
+/** Undefined if the text is not valid percent-encoded UTF-8. */
+function decoded(text: string): string | undefined {
+  try {
+    return decodeURIComponent(text.replaceAll('+', ' '));
+  } catch {
+    return undefined;
+  }
+}
+
+export function fromHash(hash: string): ReadState {
+  const read: Record<string, unknown> = {};
+  const broken = new Set<string>();
+  for (const part of hash.replace(/^#/, '').split('&')) {
+    if (part === '') continue;
+    const [rawName = '', ...rest] = part.split('=');
+    const name = decoded(rawName) ?? rawName;
+    const text = decoded(rest.join('='));
+    const field = Object.hasOwn(fields, name) ? (fields[name as FieldName] as Field<unknown>) : undefined;
+    const value = text === undefined ? undefined : field?.fromText(text);
+    if (value === undefined) broken.add(field ? name : quoted(name, 40));
+    else read[name] ??= value;
+  }
+  return { ...checked({ ...defaults, ...read } as PageState, broken) };
+}
+
+/** Gives a field its default where a check fails, and adds its name to `broken`. */
+function checked(state: PageState, broken: Set<string>): ReadState {
+  let valid = state;
+  for (const [name, holds] of Object.entries(checks)) {
+    if (holds(valid)) continue;
+    valid = { ...valid, [name]: defaults[name as FieldName] };
+    broken.add(name);
+  }
+  return { state: valid, broken: [...broken] };
+}
+
+/** The state with valid references: after an edit of the sentence, a chosen word or head may be gone. */
+export const repaired = (state: PageState): PageState => checked(state, new Set()).state;

@@ -1,0 +1,34 @@
+import { describe, expect, it } from 'vitest';
+import { firstWrong, indexOf, sourceOf, stridesOf } from '../../src/sections/split/split.js';
+
+describe('the split of x (5, 64) among 8 heads', () => {
+  const [right, wrong] = [stridesOf(8, 5, false), stridesOf(8, 5, true)];
+
+  it('has strides of 64 from token to token and 8 from head to head', () => {
+    expect(right).toEqual({ head: 8, token: 64, col: 1 });
+    expect(indexOf({ head: 2, token: 3, col: 1 }, right)).toBe(3 * 64 + 2 * 8 + 1);
+  });
+
+  it('gives every number to exactly one cell, both ways', () => {
+    for (const strides of [right, wrong]) {
+      const seen = new Set<number>();
+      for (let head = 0; head < 8; head += 1) {
+        for (let token = 0; token < 5; token += 1) {
+          for (let col = 0; col < 8; col += 1) seen.add(indexOf({ head, token, col }, strides));
+        }
+      }
+      expect([seen.size, Math.max(...seen)]).toEqual([320, 319]);
+    }
+  });
+
+  it('goes wrong first at head 1, token 2, column 1, which gets column 9 of token 1', () => {
+    const place = firstWrong(8, 5)!;
+    expect(place).toEqual({ head: 0, token: 1, col: 0 });
+    expect(sourceOf(indexOf(place, wrong))).toEqual({ token: 0, col: 8 });
+  });
+
+  it('cannot go wrong with one head or one token', () => {
+    expect(firstWrong(1, 5)).toBeNull();
+    expect(firstWrong(8, 1)).toBeNull();
+  });
+});
