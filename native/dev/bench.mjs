@@ -1,9 +1,9 @@
-// `npm run bench -- [native|wasm|browser …] [options]`: builds and runs the benchmarks; --help lists the options.
+// `npm run bench -- [native|wasm|browser|page …] [options]`: builds and runs the benchmarks; --help lists the options.
 //
 // Names, fields and units of the results are the same on every platform: native/BENCHMARKS.md explains them.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { cpus, loadavg } from 'node:os';
-import { buildForWasmBenchmarks, buildPreset } from './build.mjs';
+import { buildForPage, buildForWasmBenchmarks, buildPreset } from './build.mjs';
 import { SetupError, say } from './console.mjs';
 import { HELP, readArguments } from './bench/arguments.mjs';
 import { chart } from './bench/chart.mjs';
@@ -15,12 +15,10 @@ import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
 async function build(where) {
-  const purpose = { native: 'test', browser: 'test', wasm: 'start' };
-  const manifest = await setup({
-    purpose: purpose[['native', 'browser', 'wasm'].find((name) => where.includes(name))],
-  });
+  const manifest = await setup({ purpose: where.every((name) => name === 'wasm') ? 'start' : 'test' });
   if (where.includes('native')) await buildPreset('native', { target: 'multihead-bench' });
   if (where.includes('wasm') || where.includes('browser')) await buildForWasmBenchmarks();
+  if (where.includes('page')) await buildForPage();
   for (const browser of ['chromium', 'firefox']) {
     if (manifest[browser]) process.env[`${browser.toUpperCase()}_PATH`] ??= manifest[browser];
   }
@@ -39,7 +37,7 @@ async function runsOf(options) {
     },
   };
   const runs = [];
-  for (const name of options.where) runs.push(...(await kinds[name]()));
+  for (const name of options.where) runs.push(...((await kinds[name]?.()) ?? []));
   return runs;
 }
 
@@ -96,6 +94,11 @@ runAsProgram(import.meta.url, async (...args) => {
   const options = readArguments(args);
   if (options.help) return say(HELP);
   const document = options.from ? read(options.from) : await measure(options);
+  if (options.where.includes('page') && !options.from) {
+    const { printPageBenchmarks } = await import('./bench/page.mjs'); // after the set-up, as above
+    await printPageBenchmarks(options);
+    if (options.where.length === 1) return;
+  }
   if (!document.runs.some(({ benchmarks }) => benchmarks.length)) {
     throw new SetupError(`--filter: expected a regular expression that some name matches; got ${options.filter}`);
   }

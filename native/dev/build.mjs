@@ -19,11 +19,12 @@ export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
  * choice).
  */
 export function buildPreset(preset, { options = [], target, jobs } = {}) {
-  return step(`Build ${preset}`, async (tell) => {
+  return step(`Build ${preset}`, async (tell, progress) => {
     await run(['cmake', '--preset', preset, ...options], { cwd: ROOT });
     const part = target ? ['--target', ...[target].flat()] : [];
     const parallel = jobs ? ['--parallel', String(jobs)] : [];
-    const said = await run(['cmake', '--build', '--preset', preset, ...parallel, ...part], { cwd: ROOT });
+    const onOutput = (text) => [...text.matchAll(/^\[(\d+\/\d+)\]/gm)].slice(-1).forEach(([, done]) => progress(done));
+    const said = await run(['cmake', '--build', '--preset', preset, ...parallel, ...part], { cwd: ROOT, onOutput });
     const commands = said.match(/^\[\d+\/\d+\]/gm)?.length ?? 0;
     tell(commands ? `${commands} commands` : 'up to date');
   });

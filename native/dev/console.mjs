@@ -61,13 +61,25 @@ function signalTo(pid, signal) {
 
 export const isRunning = (pid) => pid > 0 && signalTo(pid, 0);
 
-const running = new Map(); // start times of the running steps, by name; shown only on terminals
+/** The running steps, by name: when each began, and how far it has come. */
+const running = new Map();
+/** Milliseconds after which a program that prints into a file says what runs. A terminal shows it all the time. */
+const MOST_SILENCE = 15e3;
 let ticker;
+let lastLine = 0;
+
+const nowRunning = () =>
+  [...running].map(([name, { start, done }]) => `${name} (${done && `${done}, `}${seconds(start)})`).join(', ');
 
 function redraw() {
   if (!process.stdout.isTTY) return;
-  const names = [...running].map(([name, start]) => `${name} (${seconds(start)})`).join(', ');
+  const names = nowRunning();
   process.stdout.write(`\r\x1b[K${names && `… ${names}`.slice(0, (process.stdout.columns || 80) - 1)}`);
+}
+
+function tick() {
+  if (process.stdout.isTTY) redraw();
+  else if (running.size && performance.now() - lastLine >= MOST_SILENCE) say(`  … ${nowRunning()}`);
 }
 
 /** Clears the line that `redraw` printed, so that other output starts on an empty line. */
@@ -76,6 +88,7 @@ export function clearLine() {
 }
 
 export function say(line) {
+  lastLine = performance.now();
   clearLine();
   console.log(line);
   redraw();
@@ -85,16 +98,18 @@ export function say(line) {
  * Runs one step and prints one line for it: its name, the detail that `work` passes to `tell`, its seconds.
  * @template T
  * @param {string} name
- * @param {(tell: (detail: string) => void) => Promise<T> | T} work
+ * @param {(tell: (detail: string) => void, progress: (done: string) => void) => Promise<T> | T} work `progress` sets
+ *   what is shown while the step runs
  * @returns {Promise<T>}
  */
 export async function step(name, work) {
   const start = performance.now();
   let detail = '';
-  running.set(name, start);
-  if (!ticker && process.stdout.isTTY) ticker = setInterval(redraw, 500).unref();
+  const state = { start, done: '' };
+  running.set(name, state);
+  ticker = ticker ?? setInterval(tick, 500).unref(); // not ??=, so that an old Node.js can parse this
   try {
-    const result = await work((text) => (detail = text));
+    const result = await work((text) => (detail = text), (done) => (state.done = done));
     running.delete(name);
     say(`  ${name.padEnd(24)} ${detail.padEnd(46)} ${seconds(start).padStart(7)}`);
     return result;
@@ -132,16 +147,21 @@ async function waitForLeftBehind(pidFile) {
  * @param {string} [options.advice] what to do if it fails
  * @param {string} [options.pidFile] file for its process id, so that a later run of the same step can wait for it
  * @param {boolean} [options.mayOutliveUs] true: not stopped with this program; for package managers
+ * @param {(text: string) => void} [options.onOutput] called with each part of the output
  */
-export async function run([program, ...args], { advice, pidFile, mayOutliveUs, ...options } = {}) {
+export async function run([program, ...args], { advice, pidFile, mayOutliveUs, onOutput, ...options } = {}) {
   if (pidFile) await waitForLeftBehind(pidFile);
   let output = '';
   const code = await new Promise((resolve) => {
     const child = spawn(program, args, { detached: ownGroup, ...options, stdio: ['ignore', 'pipe', 'pipe'] });
     if (pidFile && child.pid) writeFileSync(pidFile, String(child.pid));
     if (!mayOutliveUs) watch(child);
-    for (const stream of [child.stdout, child.stderr])
-      stream.setEncoding('utf8').on('data', (text) => (output += text));
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.setEncoding('utf8').on('data', (text) => {
+        output += text;
+        onOutput?.(text);
+      });
+    }
     child.on('error', (error) => resolve(error.code));
     child.on('close', (status, signal) => {
       unwatch(child);

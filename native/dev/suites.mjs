@@ -1,123 +1,26 @@
-// The suites of `npm test`: how to run each, how to count its results, and which files decide its outcome.
-import { existsSync, readFileSync, readdirSync, rmSync } from 'node:fs';
+// The suites of `npm test`: how to run each, and which files decide its outcome.
+import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { onArm64 } from './arm64.mjs';
+import { emulatesArm64, onArm64 } from './arm64.mjs';
 import { ROOT, npmProgram } from './build.mjs';
-import { SetupError, run } from './console.mjs';
 import { FUZZ_ENVIRONMENT, FUZZ_TARGETS, shortRun } from './fuzz.mjs';
+import { conformanceCounts, fuzzCounts, googleTest, nodeTests, notBuilt, outcomeOf, resultsFile, vitestCounts } from './outcomes.mjs';
 
 const at = (...path) => join(ROOT, 'build', ...path);
-const results = (name) => at('test-results', `${name}.json`);
 const relaxedFlag = parseInt(process.versions.node, 10) < 22 ? ['--experimental-wasm-relaxed-simd'] : [];
-
-/**
- * @typedef {object} Outcome
- * @property {number} passed
- * @property {number} failed
- * @property {{ name: string, reason: string }[]} skipped
- * @property {string} output
- */
 
 /** Tests the CUDA kernels without a GPU, in the emulator of tests/cuda. */
 function cudaTests() {
   const program = at('native', 'tests', 'cuda', 'multihead_cuda_tests');
   if (existsSync(program)) return googleTest('cuda', [program]);
-  const reason = 'no Boost.Context was found';
-  return { passed: 0, failed: 0, skipped: [{ name: 'CUDA kernels', reason }], output: '' };
+  return notBuilt('CUDA kernels', 'no Boost.Context was found');
 }
 
 /** Runs the tests for ARM64 on an emulated processor, if they could be built. */
 function emulatedTests() {
   const program = tests('arm64');
   if (existsSync(program)) return googleTest('arm64', [...onArm64(program), `--gtest_filter=-${NOT_EMULATED}`], emulated);
-  const reason = 'no cross compiler and emulator for ARM64 were found';
-  return { passed: 0, failed: 0, skipped: [{ name: 'ARM64', reason }], output: '' };
-}
-
-/**
- * Runs a suite's command and reads the result that it wrote, even if the command fails. Without a result, the whole
- * suite is one failure.
- */
-async function outcomeOf(command, file, read, options = {}) {
-  if (file) rmSync(file, { force: true });
-  let output = '';
-  let ended = true;
-  try {
-    output = await run(command, { cwd: ROOT, ...options });
-  } catch (error) {
-    if (!(error instanceof SetupError)) throw error;
-    output = `${error.message.split('\n', 1)[0]}\n${error.output ?? error.message}`;
-    ended = false;
-  }
-  if (file && !existsSync(file)) return { passed: 0, failed: 1, skipped: [], output };
-  const written = file ? JSON.parse(readFileSync(file, 'utf8')) : output;
-  const outcome = { skipped: [], output, ...read(written, output) };
-  // A crash after the last result is a failure that no test reports.
-  if (!ended && outcome.failed === 0) outcome.failed = 1;
-  return outcome;
-}
-
-function googleTest(name, command, env = {}) {
-  const file = results(name);
-  return outcomeOf([...command, '--gtest_brief=1', `--gtest_output=json:${file}`], file, googleTestCounts, {
-    // Two suites share the processor, and OpenMP threads that spin while waiting would take a fifth of its time.
-    env: { OMP_WAIT_POLICY: 'passive', ...process.env, ...env },
-  });
-}
-
-function googleTestCounts({ testsuites }, output) {
-  const tests = testsuites.flatMap(({ name, testsuite }) =>
-    testsuite.map((test) => ({ ...test, name: `${name}.${test.name}` })),
-  );
-  const failed = tests.filter(({ failures }) => failures?.length);
-  const skipped = tests.filter(({ failures, result }) => !failures?.length && result !== 'COMPLETED');
-  const reasonOf = reasonsOfSkips(tests, output);
-  return {
-    passed: tests.length - failed.length - skipped.length,
-    failed: failed.length,
-    skipped: skipped.map((test) => ({ name: test.name, reason: reasonOf(test) })),
-  };
-}
-
-/**
- * Returns why GoogleTest skipped each test: newer versions write the reason into the result, older ones only print it.
- */
-function reasonsOfSkips(tests, output) {
-  const printed = new Map(); // by file and first line of the test
-  for (const [, file, line, reason] of output.matchAll(/^(.+):(\d+): Skipped\n(.*)$/gm)) {
-    const begun = tests.filter((test) => test.file === file && test.line <= Number(line)).map((test) => test.line);
-    printed.set(`${file}:${Math.max(...begun)}`, reason);
-  }
-  return ({ status, skipped, file, line }) => {
-    if (status === 'NOTRUN') return 'disabled';
-    const written = skipped?.[0]?.message.replace(/^.*:\d+\n/, '').split('\n', 1)[0];
-    return written || printed.get(`${file}:${line}`) || 'no reason given';
-  };
-}
-
-const fuzzCounts = (output) => ({ passed: Number(/^\d+ runs$/m.test(output)), failed: 0 });
-
-const vitestCounts = ({ numPassedTests, numFailedTests, numFailedTestSuites, testResults }) => ({
-  passed: numPassedTests,
-  // A file that could not be loaded has no failed test, so count the file.
-  failed: numFailedTests || numFailedTestSuites,
-  skipped: testResults
-    .flatMap(({ assertionResults }) => assertionResults)
-    .filter(({ status }) => status !== 'passed' && status !== 'failed')
-    .map(({ fullName }) => ({ name: fullName, reason: 'marked so in the suite' })),
-});
-
-/** Reads the total of a conformance run: its last line "N passed, N failed". */
-function conformanceCounts(output) {
-  const [, passed, failed] = [...output.matchAll(/(\d+) passed, (\d+) failed/g)].at(-1) ?? [0, 0, 1];
-  return { passed: Number(passed), failed: Number(failed) };
-}
-
-/** Reads the summary that node:test prints after its results. */
-function nodeTestCounts(output) {
-  const count = (what) => Number(new RegExp(`^# ${what} (\\d+)$`, 'm').exec(output)?.[1] ?? 0);
-  const skipped = [...output.matchAll(/^ *ok \d+ - (.*) # SKIP (.*)$/gm)].map(([, name, reason]) => ({ name, reason }));
-  return { passed: count('pass'), failed: count('fail'), skipped };
+  return notBuilt('ARM64', emulatesArm64 ? 'no cross compiler and emulator for ARM64 were found' : 'this machine has an ARM64 processor');
 }
 
 // Run fewer random calls under the sanitizers: they check every memory access, so fewer calls find as much. Allocations
@@ -130,21 +33,18 @@ const fewer = {
 };
 const tests = (preset) => at(preset, 'tests', 'multihead_tests');
 
-const nodeTests = (files) =>
-  outcomeOf([process.execPath, '--test', '--test-reporter=tap', ...files], null, nodeTestCounts);
-
 const programTests = () =>
   readdirSync(join(ROOT, 'tests', 'native'))
     .filter((name) => name.endsWith('.test.mjs'))
     .map((name) => join('tests', 'native', name));
 
 function workspaceTests(workspace, name) {
-  return outcomeOf([...npmProgram(), 'test', '-w', workspace], results(name), vitestCounts);
+  return outcomeOf([...npmProgram(), 'test', '-w', workspace], resultsFile(name), vitestCounts);
 }
 
 /** Runs the page's tests in every browser, or only in the given ones. */
 const browserTests = (...only) =>
-  outcomeOf([process.execPath, 'tests/browser/run.mjs', ...only.map((name) => `${name}: `)], results('browser'), (counts) => counts);
+  outcomeOf([process.execPath, 'tests/browser/run.mjs', ...only.map((name) => `${name}: `)], resultsFile('browser'), (counts) => counts);
 
 const CASES = 'tests/conformance';
 const LIBRARY = ['CMakeLists.txt', 'CMakePresets.json', 'src', 'native', 'tests', 'README.md'];
@@ -175,7 +75,7 @@ const NOT_EMULATED = [
  * use one core.
  * `in`: 'quick' if only `npm test` runs it, 'all' if only `npm test -- --all` runs it; missing if both do.
  * @type {{ name: string, uses: string[], after?: string[], wide?: boolean, in?: 'quick' | 'all',
- *   run: () => Promise<Outcome> }[]}
+ *   run: () => Promise<import('./outcomes.mjs').Outcome> }[]}
  */
 export const SUITES = [
   {

@@ -11,6 +11,7 @@ import { UsageError, say, step, stopCommands } from './console.mjs';
 import { Passed } from './passed.mjs';
 import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
+import { reportSkips } from './skips.mjs';
 import { SUITES } from './suites.mjs';
 import { inTurns } from './turns.mjs';
 
@@ -59,6 +60,45 @@ function readArguments(given) {
   return { chosen, purpose: left === 'all' ? 'test' : 'all', everything: Boolean(process.env.CI) || filter !== undefined || again };
 }
 
+/**
+ * Runs suites after the builds that they need, and prints their failures and skipped tests.
+ * @param {typeof SUITES} chosen
+ * @param {{ passedBefore: Passed, everything: boolean, inCi?: boolean }} options `everything`: also suites that passed
+ *   before
+ */
+export async function runSuites(chosen, { passedBefore, everything, inCi = Boolean(process.env.CI) }) {
+  const total = { passed: 0, failed: 0, skipped: 0 };
+  const [again, skipped] = [[], []];
+  let unchanged = 0;
+  const runSuite = async ({ name, uses, run }) => {
+    const outcome = await step(name, async (tell) => {
+      const print = fingerprint(['native/dev', ...uses]);
+      const known = everything ? undefined : passedBefore.find(name, print);
+      const result = known ?? (await run());
+      if (known) unchanged += 1;
+      else passedBefore.store(name, print, result);
+      tell(`${result.passed} passed${known ? ' before, unchanged' : `, ${result.failed} failed`}`);
+      return result;
+    });
+    if (outcome.failed) say(`\n${name}:\n${outcome.output.trimEnd()}\n`);
+    total.passed += outcome.passed;
+    total.failed += outcome.failed;
+    total.skipped += outcome.skipped.length;
+    again.push(...(outcome.again ?? []));
+    skipped.push(...outcome.skipped.map((test) => ({ ...test, name: `${name}: ${test.name}` })));
+  };
+  const suites = chosen.map((suite) => ({ ...suite, run: () => runSuite(suite) }));
+  await inTurns([...buildsFor(suites), ...suites]).catch((error) => {
+    stopCommands();
+    throw error;
+  });
+  for (const first of again) say(`passed at the second attempt: ${first.split('\n', 1)[0]}`);
+  const report = reportSkips(skipped, inCi);
+  report.lines.forEach(say);
+  total.failed += report.failed;
+  return { total, unchanged };
+}
+
 runAsProgram(import.meta.url, async (...given) => {
   const begun = performance.now();
   const { chosen, purpose, everything } = readArguments(given);
@@ -69,34 +109,10 @@ runAsProgram(import.meta.url, async (...given) => {
   }
 
   const passedBefore = new Passed(join(RESULTS, 'passed.json'), machine(manifest));
-  const total = { passed: 0, failed: 0, skipped: 0, unchanged: 0 };
-  const reasons = [];
-  const runSuite = async ({ name, uses, run }) => {
-    const { passed, failed, skipped, again = [], output } = await step(name, async (tell) => {
-      const print = fingerprint(['native/dev', ...uses]);
-      const known = everything ? undefined : passedBefore.find(name, print);
-      const outcome = known ?? (await run());
-      if (known) total.unchanged += 1;
-      else passedBefore.store(name, print, outcome);
-      tell(`${outcome.passed} passed${known ? ' before, unchanged' : `, ${outcome.failed} failed`}`);
-      return outcome;
-    });
-    if (failed) say(`\n${name}:\n${output.trimEnd()}\n`);
-    total.passed += passed;
-    total.failed += failed;
-    total.skipped += skipped.length;
-    reasons.push(...again.map((first) => `passed at the second attempt: ${first.split('\n', 1)[0]}`));
-    reasons.push(...skipped.map((test) => `skipped: ${name}: ${test.name}: ${test.reason}`));
-  };
-  const suites = chosen.map((suite) => ({ ...suite, run: () => runSuite(suite) }));
-  await inTurns([...buildsFor(suites), ...suites]).catch((error) => {
-    stopCommands();
-    throw error;
-  });
-  for (const reason of reasons) say(reason);
+  const { total, unchanged } = await runSuites(chosen, { passedBefore, everything });
   say(`\nAll suites, ${((performance.now() - begun) / 1000).toFixed(0)} s`);
-  if (total.unchanged) {
-    say(`${total.unchanged} of ${chosen.length} suites passed in an earlier run, and nothing that they test has changed.`);
+  if (unchanged) {
+    say(`${unchanged} of ${chosen.length} suites passed in an earlier run, and nothing that they test has changed.`);
     say('--again runs them all, with new random cases.');
   }
   say(`${total.passed} passed, ${total.failed} failed${total.skipped ? `, ${total.skipped} skipped` : ''}`);

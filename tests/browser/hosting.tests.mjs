@@ -1,49 +1,21 @@
-// Delivery of the page: bytes and time, any host and path, offline use, and updates from one build to the next.
+// Delivery of the page: bytes and rounds of requests, any host and path, offline use, and updates from one build to the next.
 
 import assert from 'node:assert/strict';
 import { cp, mkdtemp, readFile, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { isIcon, offlineCopyReady, openPage, settled, site, snapshot, startServer, until } from './harness.mjs';
-import { startPlainServer, startSlowLine } from './hosts.mjs';
+import { startPlainServer, startRounds } from './hosts.mjs';
 
-/** Records the time of the first heat map with numbers, and all layout shifts from the first moment of the page on. */
-const watchLoading = (page) =>
+/** Records all layout shifts from the first moment of the page on. */
+const watchShifts = (page) =>
   page.evaluateOnNewDocument(() => {
-    window.loading = { heatMap: null, shift: 0 };
-    const look = () => {
-      const canvas = document.querySelector('canvas');
-      const isThere = canvas && canvas.width > 0 && canvas.getBoundingClientRect().height > 0;
-      if (isThere && window.multiheadPage?.snapshot()) {
-        // The map is painted with this frame at the latest.
-        requestAnimationFrame(() => {
-          window.loading.heatMap = performance.now();
-        });
-      } else requestAnimationFrame(look);
-    };
-    requestAnimationFrame(look);
+    window.shift = 0;
     if (!PerformanceObserver.supportedEntryTypes.includes('layout-shift')) return;
     new PerformanceObserver((list) => {
-      for (const entry of list.getEntries()) window.loading.shift += entry.value;
+      for (const entry of list.getEntries()) window.shift += entry.value;
     }).observe({ type: 'layout-shift', buffered: true });
   });
-
-/**
- * The time of the first heat map in a new browser context: the best of up to five tries, because other programs may be
- * busy.
- */
-async function firstHeatMap(browser, url, limit) {
-  let best = { heatMap: Infinity, shift: 0 };
-  for (let tries = 0; tries < 5 && best.heatMap > limit; tries += 1) {
-    const { page, close } = await openPage(browser, url, { prepare: watchLoading });
-    await quiet(200);
-    const seen = await page.evaluate(() => window.loading);
-    if (seen.heatMap < best.heatMap) best = { ...seen, shift: Math.max(best.shift, seen.shift) };
-    await close();
-  }
-  assert.ok(best.heatMap <= limit, `${best.heatMap} ms`);
-  return best;
-}
 
 const quiet = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
@@ -115,37 +87,37 @@ export const tests = [
     },
   },
   {
-    name: 'the first heat map within 1.5 s, and nothing on the screen moves much while the page loads',
-    async run({ browser, kind, url }) {
-      const { heatMap, shift } = await firstHeatMap(browser, url, 1500);
-      assert.ok(shift <= 0.1, `layout shift ${shift}`);
-      const moved = kind === 'chromium' ? `, layout shift ${shift.toFixed(3)}` : '';
-      return `${Math.round(heatMap)} ms${moved}`;
+    name: 'the first heat map needs at most three rounds of requests',
+    async run({ browser }) {
+      const server = await startRounds();
+      const { page, close } = await openPage(browser, server.url);
+      const needed = await page.evaluate(() => {
+        const shown = performance.getEntriesByName('numbers shown')[0].startTime;
+        const before = performance.getEntriesByType('resource').filter(({ responseEnd }) => responseEnd <= shown);
+        return ['/', ...before.map(({ name }) => new URL(name).pathname)];
+      });
+      const rounds = server.rounds.map((paths) => paths.filter((path) => needed.includes(path))).filter((paths) => paths.length);
+      const said = rounds.map((paths) => paths.join(' ')).join(' | ');
+      assert.ok(needed.length > 4 && rounds.length <= 3, said);
+      await close();
+      await server.close();
+      return said;
     },
   },
-  {
-    name: 'nothing on a phone moves much while the page loads',
+  ...[
+    ['a screen', { width: 1280, height: 900 }],
+    ['a phone', { width: 360, height: 740 }],
+  ].map(([name, size]) => ({
+    name: `nothing on ${name} moves much while the page loads`,
     async run({ browser, kind, url }) {
-      const { page, close } = await openPage(browser, url, { prepare: watchLoading, width: 360, height: 740 });
+      const { page, close } = await openPage(browser, url, { prepare: watchShifts, ...size });
       await quiet(200);
-      const { shift } = await page.evaluate(() => window.loading);
+      const shift = await page.evaluate(() => window.shift);
       assert.ok(shift <= 0.1, `layout shift ${shift}`);
       await close();
       return kind === 'chromium' ? `layout shift ${shift.toFixed(3)}` : '';
     },
-  },
-  {
-    name: 'the first heat map within 2.5 s at 1.6 Mbit/s with 150 ms delay',
-    async run({ browser }) {
-      const server = await startServer();
-      const line = await startSlowLine(server.port, { bitsPerSecond: 1.6e6, delay: 150 });
-      const { heatMap } = await firstHeatMap(browser, line.url, 2500);
-      assert.ok(heatMap > 800, `${heatMap} ms: the line is not slow`);
-      await line.close();
-      await server.close();
-      return `${Math.round(heatMap)} ms`;
-    },
-  },
+  })),
   {
     name: 'any server can host the page, below any path and without special headers',
     async run({ browser }) {

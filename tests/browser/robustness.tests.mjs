@@ -187,16 +187,16 @@ export const tests = [
     },
   },
   {
-    name: 'a missing main script gives a plain message within 5 s, with and without the style',
+    name: 'a missing main script gives a plain message after at most 5 s, with and without the style',
     async run({ browser }) {
       for (const gone of [/^index-.*\.js$/, /./]) {
         const server = await startBrokenServer(async (folder, assets) => {
           for (const name of assets) if (gone.test(name)) await rm(join(folder, 'assets', name));
         });
         const { page, close } = await openPage(browser, server.url, { ready: false });
-        const start = performance.now();
+        const hiddenFor = await page.$eval('.boot-late', (late) => parseFloat(getComputedStyle(late).animationDuration));
+        assert.ok(hiddenFor <= 5, `the style hides the message for ${hiddenFor} s`);
         await until(page, () => document.querySelector('.boot-late').checkVisibility({ visibilityProperty: true }));
-        assert.ok(performance.now() - start < 5000);
         assert.match(await textOf(page, '.boot-late'), /script has not started/);
         await close({ expected: /404|Failed to load|error loading|MIME/i });
         await server.close();

@@ -87,7 +87,7 @@ async function runIn(found, outcome) {
       const name = `${found.name}: ${test.name}`;
       const reason = test.skip?.(found.name);
       if (reason) {
-        // Do not count the test as skipped: it cannot apply to this browser.
+        outcome.skipped.push({ name, reason });
         say('–', name, reason);
         continue;
       }

@@ -5,11 +5,8 @@ import assert from 'node:assert/strict';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { openPage, startBrokenServer, until } from './harness.mjs';
-import { watchTasks } from './tasks.mjs';
 import { openTraining, textOf, trainFor, trainingOf, trainToTheEnd, untilTrained } from './training_steps.mjs';
-
-/** Milliseconds of processor time that a task of the main thread may take. */
-const mostTask = 50;
+import { countWork } from './work.mjs';
 
 /** Sets the size. Firefox 140 rejects Puppeteer's next command, which sets the orientation of the screen. */
 const resize = (page, size) => page.setViewport(size).catch(() => undefined);
@@ -20,7 +17,7 @@ export const tests = [
   {
     name: 'Four jobs: four heads take a job each, one head cannot, and muting a head takes its job away',
     limit: 200_000,
-    async run({ browser, kind, url }) {
+    async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       const places = () =>
         page.$$eval('.train-card :is(.train-map, .job-cells)', (list) =>
@@ -31,9 +28,9 @@ export const tests = [
         );
       const before = await places();
       assert.deepEqual(await page.$$eval('.head-job', (list) => [...new Set(list.map((name) => name.textContent))]), ['no job yet']);
-      const longestTask = await watchTasks(page, kind);
+      const work = await countWork(page);
       const { step, run, measured, beside, milliseconds } = await trainToTheEnd(page);
-      const longest = await longestTask();
+      const { painted, changes } = await work();
       assert.equal(step, 600);
       assert.ok(measured.accuracy >= 0.98, `4 heads: ${measured.accuracy}`);
       assert.ok(beside.accuracy.at(-1).value <= 0.8, `1 head: ${beside.accuracy.at(-1).value}`);
@@ -67,10 +64,12 @@ export const tests = [
         await buttons[head].click();
         await until(page, () => window.multiheadPage.training().muted.length === 0);
       }
-      assert.ok(longest <= mostTask, `a task of the main thread takes ${longest} ms`);
+      // The page shows a frame every ten steps, of each of the four heads and of the one head beside them.
+      assert.ok(painted / step <= 1, `${painted / step} maps painted for a step`);
+      assert.ok(changes / step <= 60, `${changes / step} changes of the document for a step`);
       await close();
-      const task = kind === 'chromium' ? `, longest main-thread task ${Math.round(longest)} ms of the processor` : '';
-      return `${seconds(milliseconds)} with the model beside it${task}`;
+      const shown = `${(painted / step).toFixed(2)} maps and ${Math.round(changes / step)} changes of the document for a step`;
+      return `${seconds(milliseconds)} with the model beside it; ${shown}`;
     },
   },
   {
@@ -98,32 +97,26 @@ export const tests = [
     },
   },
   {
-    name: 'pause acts within 100 ms',
+    name: 'pause acts within the next frame of ten steps',
     limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
-      const { took, limit } = await page.evaluate(async () => {
+      const steps = await page.evaluate(async () => {
         const { training } = window.multiheadPage;
-        const pauses = [];
-        for (let tries = 0; tries < 5; tries += 1) {
-          const [from, begun] = [training().last, performance.now()];
-          document.querySelector('#train-go').click();
-          while (training().last < from + 10) await new Promise((resolve) => setTimeout(resolve));
-          const [steps, asked] = [training().last - from, performance.now()];
-          document.querySelector('#train-go').click();
-          while (training().status === 'running') await new Promise((resolve) => setTimeout(resolve));
-          // If other programs use the processors, a step takes longer: allow the time of four steps.
-          pauses.push({ took: performance.now() - asked, limit: Math.max(100, (4 * (asked - begun)) / steps) });
-          if (pauses.at(-1).took <= pauses.at(-1).limit) break;
-        }
-        return pauses.at(-1);
+        const from = training().last;
+        document.querySelector('#train-go').click();
+        while (training().last < from + 10) await new Promise((resolve) => setTimeout(resolve));
+        const asked = training().last;
+        document.querySelector('#train-go').click();
+        while (training().status === 'running') await new Promise((resolve) => setTimeout(resolve));
+        return training().last - asked;
       });
       const { step } = await trainingOf(page);
       await new Promise((resolve) => setTimeout(resolve, 300));
       assert.equal((await trainingOf(page)).step, step);
-      assert.ok(took <= limit, `${took} ms, of at most ${limit} ms, in each of five tries`);
+      assert.ok(steps <= 20, `${steps} more steps`);
       await close();
-      return `${Math.round(took)} ms`;
+      return `${steps} more steps`;
     },
   },
   {

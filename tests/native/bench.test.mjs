@@ -78,8 +78,8 @@ test('arguments: given values, and defaults', () => {
 
 test('arguments: an invalid one is reported with what was expected and what came', () => {
   const wrong = [
-    [['--fliter=x'], /'--fliter'; expected native, wasm, browser or --filter, /],
-    [['nativ'], /Expected native, wasm, browser; got nativ/],
+    [['--fliter=x'], /'--fliter'; expected native, wasm, browser, page or --filter, /],
+    [['nativ'], /Expected native, wasm, browser, page; got nativ/],
     [['--simd=avx'], /--simd: expected relaxed, simd128, both; got avx/],
     [['--browser', 'lynx'], /--browser: expected chromium, firefox, both; got lynx/],
     [['--chart', 'a.png'], /--chart: expected a name that ends in \.svg; got a\.png/],

@@ -2,7 +2,7 @@
 import { parseArgs } from 'node:util';
 import { UsageError } from '../console.mjs';
 
-export const WHERE = ['native', 'wasm', 'browser'];
+export const WHERE = ['native', 'wasm', 'browser', 'page'];
 
 const OPTIONS = {
   filter: { type: 'string', default: '' },
@@ -20,7 +20,9 @@ const OPTIONS = {
   help: { type: 'boolean', default: false },
 };
 
-export const HELP = `npm run bench -- [native|wasm|browser …] [options]; native and wasm when none is named
+export const HELP = `npm run bench -- [native|wasm|browser|page …] [options]; native and wasm when none is named
+
+  page              what a visitor of the page waits for; printed only
 
   --filter REGEX    benchmarks whose names match; names are op/shape/mask/dtype/threads:N
   --peers           also ONNX Runtime (native), onnxruntime-web and TensorFlow.js (wasm), in turns with ours;
@@ -33,7 +35,7 @@ export const HELP = `npm run bench -- [native|wasm|browser …] [options]; nativ
   --node PATH       wasm: another Node than this one
   --workers 1,2     wasm: pools of so many workers instead of one thread, in turns; with --peers also
                     onnxruntime-web with as many threads
-  --browser NAME    browser: chromium, firefox or both
+  --browser NAME    browser, page: chromium, firefox or both
   --from FILE       no run: the results of an earlier --json (may be repeated)
   --no-build        no set-up and no build: what is there`;
 

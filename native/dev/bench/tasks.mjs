@@ -2,8 +2,7 @@
 // Only Chromium reports it.
 
 /** Starts measuring. The returned function stops, and returns the milliseconds of the longest task since. */
-export async function watchTasks(page, kind) {
-  if (kind !== 'chromium') return async () => 0;
+export async function watchTasks(page) {
   await page.tracing.start({ categories: ['-*', 'toplevel', 'disabled-by-default-devtools.timeline'] });
   return async () => {
     const { traceEvents } = JSON.parse(Buffer.from(await page.tracing.stop()).toString());
