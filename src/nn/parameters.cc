@@ -235,7 +235,7 @@ Status Parameters::load(const ParameterList& list, const StateDict& dict, const 
                               engine::Message::kParameters, problems,
                               static_cast<int64_t>(list.parameters().size()));
   }
-  if (Status status = make(list); !status.ok()) return status;
+  MULTIHEAD_TRY(make(list));
   for (const ParameterRows& rows : rows_) {
     const Parameter& parameter = list_[rows.parameter];
     const ConstAnyTensor& tensor = dict.find(parameter.name)->second;
@@ -287,10 +287,9 @@ Status Parameters::gather(engine::Team& team, engine::Buffer& buffer, StateDict&
     std::copy_n(values() + rows.offset, rows.elements(), to + rows.first * columns);
     if (rows.is_whole()) continue;
     const int64_t divided = rows.divided_end - rows.divided_first;
-    Status status = team.exchange_rows(
+    MULTIHEAD_TRY(team.exchange_rows(
         to + rows.divided_first * columns, columns * static_cast<int64_t>(sizeof(float)),
-        [&](int member) { return team.first_output(divided, member); });
-    if (!status.ok()) return status;
+        [&](int member) { return team.first_output(divided, member); }));
   }
   dict = state_dict(all);
   return {};
@@ -308,7 +307,7 @@ Status validate_block(const Parameters* own, size_t floats) {
 
 Status read_block(const Parameters* own, std::span<const float> block, StateDict& dict) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = validate_block(own, block.size()); !status.ok()) return status;
+    MULTIHEAD_TRY(validate_block(own, block.size()));
     dict = own->state_dict(block.data());
     return {};
   });

@@ -24,17 +24,13 @@ using engine::validate_rank;
 
 Status normalize(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
                  float eps, bool centered, const Tensor& y, Context& context) {
-  if (Status status = validate_rank(Name::kX, Axes::kRows, x, 2); !status.ok()) return status;
+  MULTIHEAD_TRY(validate_rank(Name::kX, Axes::kRows, x, 2));
   const int64_t width = x.shape[1];
-  for (const Status& status : {validate_exact(Name::kX, Axes::kRows, x, x.shape),
-                               validate_exact(Name::kY, Axes::kRows, y, x.shape)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_exact(Name::kX, Axes::kRows, x, x.shape));
+  MULTIHEAD_TRY(validate_exact(Name::kY, Axes::kRows, y, x.shape));
   for (const auto& [name, tensor] : {std::pair{Name::kWeight, &weight}, {Name::kBias, &bias}}) {
     if (!tensor->given()) continue;
-    if (Status status = validate_exact(name, Axes::kWidth, *tensor, {width}); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(validate_exact(name, Axes::kWidth, *tensor, {width}));
   }
   if (!(eps >= 0.0F) || std::isinf(eps)) {
     return engine::real_error(Name::kEps, Message::kFiniteNotNegative, eps);
@@ -56,10 +52,7 @@ Status normalize(const ConstTensor& x, const ConstTensor& weight, const ConstTen
 
 Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
                  const Tensor& y, Context& context) {
-  if (Status status = engine::validate_enumerator(Name::kActivation, activation, Activation::kSilu);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kActivation, activation, Activation::kSilu));
   // Data may be null if the width is 0.
   if (gate.shape[1] == 0) return {};
   const cpu::ActivationParams params{.gate = gate.data,
@@ -160,11 +153,9 @@ Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float eps, cons
 
 Status activate(const ConstTensor& x, Activation activation, const Tensor& y, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = validate_rank(Name::kX, Axes::kRows, x, 2); !status.ok()) return status;
-    for (const Status& status : {validate_exact(Name::kX, Axes::kRows, x, x.shape),
-                                 validate_exact(Name::kY, Axes::kRows, y, x.shape)}) {
-      if (!status.ok()) return status;
-    }
+    MULTIHEAD_TRY(validate_rank(Name::kX, Axes::kRows, x, 2));
+    MULTIHEAD_TRY(validate_exact(Name::kX, Axes::kRows, x, x.shape));
+    MULTIHEAD_TRY(validate_exact(Name::kY, Axes::kRows, y, x.shape));
     return activated(x, {}, activation, y, context);
   });
 }
@@ -172,13 +163,10 @@ Status activate(const ConstTensor& x, Activation activation, const Tensor& y, Co
 Status activate_gated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
                       const Tensor& y, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = validate_rank(Name::kGate, Axes::kRows, gate, 2); !status.ok())
-      return status;
-    for (const Status& status : {validate_exact(Name::kGate, Axes::kRows, gate, gate.shape),
-                                 validate_exact(Name::kX, Axes::kRows, x, gate.shape),
-                                 validate_exact(Name::kY, Axes::kRows, y, gate.shape)}) {
-      if (!status.ok()) return status;
-    }
+    MULTIHEAD_TRY(validate_rank(Name::kGate, Axes::kRows, gate, 2));
+    MULTIHEAD_TRY(validate_exact(Name::kGate, Axes::kRows, gate, gate.shape));
+    MULTIHEAD_TRY(validate_exact(Name::kX, Axes::kRows, x, gate.shape));
+    MULTIHEAD_TRY(validate_exact(Name::kY, Axes::kRows, y, gate.shape));
     return activated(gate, x, activation, y, context);
   });
 }

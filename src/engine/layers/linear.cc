@@ -35,13 +35,10 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
     const bool shares = is_share(team, weight, y);
     ConstAnyTensor whole = weight;
     if (shares) whole.shape[0] = y.shape[1];
-    if (Status status = engine::validate_linear(x, whole, bias, y); !status.ok()) return status;
-    if (Status status = engine::validate_apart(x, weight, bias, y); !status.ok()) return status;
-    if (Status status =
-            engine::validate_enumerator(engine::Name::kPrecision, precision, Precision::kBf16);
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(engine::validate_linear(x, whole, bias, y));
+    MULTIHEAD_TRY(engine::validate_apart(x, weight, bias, y));
+    MULTIHEAD_TRY(
+        engine::validate_enumerator(engine::Name::kPrecision, precision, Precision::kBf16));
     // Operands without elements may be null: with strides of 0, every address stays null.
     const bool reads = x.shape[1] > 0;
     cpu::LinearParams params{.x = x.data,
@@ -79,9 +76,7 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
       const cpu::LinearLayout layout =
           tiles ? cpu::tile_linear_layout(params, threads) : cpu::linear_layout(params, threads);
       engine::Scratch& scratch = engine::scratch_of(context);
-      if (Status status = scratch.reserve(threads, layout.scratch_bytes); !status.ok()) {
-        return status;
-      }
+      MULTIHEAD_TRY(scratch.reserve(threads, layout.scratch_bytes));
       const int64_t row_jobs = (params.rows + layout.job_rows - 1) / layout.job_rows;
       const int64_t column_jobs = (params.out + layout.job_columns - 1) / layout.job_columns;
       engine::parallel_for(threads, row_jobs * column_jobs, [&](int64_t job, int thread) {

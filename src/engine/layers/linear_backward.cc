@@ -4,6 +4,7 @@
 #include "cpu/elementwise/elementwise.h"
 #include "cpu/gemm/products.h"
 #include "cpu/kernels.h"
+#include "engine/error/error.h"
 #include "engine/layers/gradients.h"
 #include "engine/runtime/linear_choice.h"
 #include "engine/runtime/scratch.h"
@@ -61,9 +62,7 @@ Status gradient_of_input(const LinearBackward& call, bool on_amx, Context& conte
   const int threads = threads_for(operations_of(product), context.threads());
   const ProductJobs jobs(product, threads, on_amx);
   Scratch& scratch = scratch_of(context);
-  if (Status status = scratch.reserve(threads, jobs.layout.scratch_bytes); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(scratch.reserve(threads, jobs.layout.scratch_bytes));
   parallel_for(threads, jobs.by_row * jobs.by_column, [&](int64_t job, int thread) {
     jobs.run(product, job % jobs.by_row * jobs.layout.job_rows,
              job / jobs.by_row * jobs.layout.job_columns, scratch.of_thread(thread));
@@ -114,9 +113,7 @@ Status gradients_of_parameters(const LinearBackward& call, bool on_amx, Context&
   const int threads =
       threads_for(operations_of(first) * static_cast<double>(chunks), context.threads());
   const ProductJobs jobs(first, static_cast<int>((threads + chunks - 1) / chunks), on_amx);
-  if (Status status = scratch.reserve(threads, jobs.layout.scratch_bytes); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(scratch.reserve(threads, jobs.layout.scratch_bytes));
   const int64_t chunk_jobs = jobs.by_row * std::max<int64_t>(1, jobs.by_column);
   parallel_for(threads, chunks * chunk_jobs, [&](int64_t job, int thread) {
     const int64_t chunk = job / chunk_jobs, block = job % chunk_jobs;
@@ -152,9 +149,7 @@ Status linear_backward(const LinearBackward& call, Context& context) {
   const LinearChoice choice = choose_linear(call.precision, call.d_y.shape[0], DType::kF32);
   last_linear_of(context) = choice;
   if (call.d_x.given()) {
-    if (Status status = gradient_of_input(call, choice.tiles(), context); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(gradient_of_input(call, choice.tiles(), context));
   }
   return gradients_of_parameters(call, choice.tiles(), context);
 }

@@ -43,9 +43,7 @@ Status validate_gradients(const MultiHeadAttentionConfig& config,
   for (const auto& [name, axes, gradient, given, input] : of_inputs) {
     if (!gradient.given()) continue;
     if (!given) return option_error(name, Message::kGradientOfDefault);
-    if (Status status = validate_exact(name, axes, gradient, input.shape); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(validate_exact(name, axes, gradient, input.shape));
   }
   return nn::validate_weight_gradients(config, weights, gradients.weights);
 }
@@ -69,22 +67,18 @@ Status MultiHeadAttention::backward_or_throw(const MultiHeadAttentionInputs& inp
                                              const MultiHeadAttentionGradients& gradients,
                                              Context& context) const {
   nn::CheckedCall call;
-  if (Status status = nn::check_call(config_, weights_, inputs, options, call); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(nn::check_call(config_, weights_, inputs, options, call));
   nn::Tracer tracer(nullptr, context);
   nn::ModuleCall run = call.module_call(config_, weights_, tracer, context);
   run.keeps = true;
   run.precision = call.options.attention.precision;
   const nn::CallMasks masks(call.options, call.shape, call.appended);
   const nn::TokenLayout& layout = call.layout;
-  for (const Status& status :
-       {masks.validate(),
-        validate_exact(Name::kDOut, layout.axes(Axes::kBatchOut, Axes::kOutBatch, Axes::kOutTokens),
-                       d_out, layout.shape(call.query.batch, call.query.tokens, run.out_width())),
-        validate_gradients(config_, weights_, inputs, gradients, call)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(masks.validate());
+  MULTIHEAD_TRY(
+      validate_exact(Name::kDOut, layout.axes(Axes::kBatchOut, Axes::kOutBatch, Axes::kOutTokens),
+                     d_out, layout.shape(call.query.batch, call.query.tokens, run.out_width())));
+  MULTIHEAD_TRY(validate_gradients(config_, weights_, inputs, gradients, call));
   const bool kept = activations != nullptr;
   if (kept && (activations->internals_ == nullptr ||
                !activations->internals_->belongs_to(memory_->version, call.shape, run))) {
@@ -93,26 +87,24 @@ Status MultiHeadAttention::backward_or_throw(const MultiHeadAttentionInputs& inp
   nn::ModuleGradients back(run, call.options.attention, gradients);
   float* bias = nullptr;
   uint8_t* mask = nullptr;
-  Status reserved = nn::reserve(engine::scratch_of(context).module(), [&](rules::Arena& take) {
+  MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).module(), [&](rules::Arena& take) {
     if (!kept) run.lay_out(take);
     back.lay_out(take);
     take(bias, masks.bias_elements());
     take(mask, masks.mask_elements());
-  });
-  if (!reserved.ok()) return reserved;
+  }));
   if (kept) activations->internals_->lay_out(run);
   AttentionOptions effective = call.options.attention;
   masks.join(bias, mask, effective, context);
   effective.qk_norm = {};
   effective.rope = {};
   if (!kept) {
-    if (Status status = run.project_inputs(); !status.ok()) return status;
+    MULTIHEAD_TRY(run.project_inputs());
     AttentionOptions positional = call.options.attention;
-    if (Status status = run.transform(positional); !status.ok()) return status;
+    MULTIHEAD_TRY(run.transform(positional));
     run.append();
-    Status status = attention(run.q_heads(), run.k_heads(), run.v_heads(), effective,
-                              {.out = run.attended_heads(), .lse = run.lse_tensor()}, context);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(attention(run.q_heads(), run.k_heads(), run.v_heads(), effective,
+                            {.out = run.attended_heads(), .lse = run.lse_tensor()}, context));
     run.scale_heads();
   }
   return back.run(nn::sequence_of(d_out, config_.batch_first), effective, inputs.key.given(),

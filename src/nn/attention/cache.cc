@@ -34,7 +34,7 @@ Status MultiHeadAttentionCache::truncate_or_throw(int64_t length) {
     }
   }
   for (int64_t b = 0; b < config.batch; ++b) {
-    if (Status status = kv_.truncate(b, length); !status.ok()) return status;
+    MULTIHEAD_TRY(kv_.truncate(b, length));
   }
   return {};
 }
@@ -59,11 +59,9 @@ Status MultiHeadAttention::Internals::create_cache(const MultiHeadAttention& mod
     if (width == c.embed_dim) continue;
     return option_error(name, Message::kWidthOfSelfAttention, c.embed_dim, width);
   }
-  for (const Status& status :
-       {engine::validate_enumerator(Name::kLayout, config.layout, KVCacheConfig::Layout::kPaged),
-        engine::validate_enumerator(Name::kType, config.type, KVCacheConfig::Type::kInt8)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(
+      engine::validate_enumerator(Name::kLayout, config.layout, KVCacheConfig::Layout::kPaged));
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kType, config.type, KVCacheConfig::Type::kInt8));
   KVCacheConfig of_layer = config;
   const bool latent = c.kv_latent_dim > 0;
   of_layer.num_kv_heads = latent ? 1 : c.num_kv_heads;
@@ -75,9 +73,7 @@ Status MultiHeadAttention::Internals::create_cache(const MultiHeadAttention& mod
     return option_error(Name::kCapacity, Message::kRingCapacity, of_layer.capacity, c.window.left);
   }
   MultiHeadAttentionCache made;
-  if (Status status = KVCache::Internals::create(of_layer, team, made.kv_); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(KVCache::Internals::create(of_layer, team, made.kv_));
   made.layer_ = module.id_;
   cache = std::move(made);
   return {};

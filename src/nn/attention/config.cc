@@ -50,11 +50,7 @@ Status validate_extents(const MultiHeadAttentionConfig& c) {
 
 // Checks the config's options by the rules of attention()'s options.
 Status validate_model_options(const MultiHeadAttentionConfig& c) {
-  if (Status status =
-          engine::validate_enumerator(Name::kRopeStyle, c.rope.style, Rope::Style::kHalf);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kRopeStyle, c.rope.style, Rope::Style::kHalf));
   if (c.window.alignment != Alignment::kNone) {
     return option_error(Name::kWindowAlignment, Message::kAlignmentOfCall);
   }
@@ -91,7 +87,7 @@ Status MultiHeadAttention::create(const MultiHeadAttentionConfig& config,
 
 Status MultiHeadAttention::create_or_throw(const MultiHeadAttentionConfig& config,
                                            MultiHeadAttention& module) {
-  if (Status status = validate_extents(config); !status.ok()) return status;
+  MULTIHEAD_TRY(validate_extents(config));
   MultiHeadAttention made;
   made.config_ = config;
   MultiHeadAttentionConfig& c = made.config_;
@@ -102,11 +98,11 @@ Status MultiHeadAttention::create_or_throw(const MultiHeadAttentionConfig& confi
   otherwise(c.num_kv_heads, c.num_heads);
   otherwise(c.kdim, c.embed_dim);
   otherwise(c.vdim, c.embed_dim);
-  if (Status status = nn::validate_latent_config(c); !status.ok()) return status;
+  MULTIHEAD_TRY(nn::validate_latent_config(c));
   otherwise(c.value_dim, c.head_dim - c.rope_head_dim);
   otherwise(c.out_dim, c.embed_dim);
   if (!c.out_proj) c.out_dim = c.num_heads * c.value_dim;
-  if (Status status = validate_model_options(c); !status.ok()) return status;
+  MULTIHEAD_TRY(validate_model_options(c));
   made.id_ = nn::new_version();
   module = std::move(made);
   return {};

@@ -29,15 +29,8 @@ double entropy_of(const float* weights, int64_t keys) {
 
 Status head_statistics_or_throw(const ConstTensor& weights, std::span<const int32_t> tokens,
                                 const HeadStatistics& statistics) {
-  if (Status status = engine::validate_rank(Name::kWeights, Axes::kStatistics, weights, 4);
-      !status.ok()) {
-    return status;
-  }
-  if (Status status =
-          engine::validate_exact(Name::kWeights, Axes::kStatistics, weights, weights.shape);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_rank(Name::kWeights, Axes::kStatistics, weights, 4));
+  MULTIHEAD_TRY(engine::validate_exact(Name::kWeights, Axes::kStatistics, weights, weights.shape));
   const int64_t batch = weights.shape[0], heads = weights.shape[1];
   const int64_t queries = weights.shape[2], keys = weights.shape[3];
   if (queries > keys) {
@@ -49,14 +42,11 @@ Status head_statistics_or_throw(const ConstTensor& weights, std::span<const int3
     return shape_error(name, Message::kValueCount, expected, static_cast<int64_t>(given));
   };
   const bool induces = !statistics.induction.empty();
-  for (const Status& status :
-       {validate_count(Name::kEntropy, statistics.entropy.size(), heads),
-        validate_count(Name::kPreviousToken, statistics.previous_token.size(), heads),
-        validate_count(Name::kFirstToken, statistics.first_token.size(), heads),
-        validate_count(Name::kInduction, statistics.induction.size(), heads),
-        validate_count(Name::kTokens, tokens.size(), batch * keys)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_count(Name::kEntropy, statistics.entropy.size(), heads));
+  MULTIHEAD_TRY(validate_count(Name::kPreviousToken, statistics.previous_token.size(), heads));
+  MULTIHEAD_TRY(validate_count(Name::kFirstToken, statistics.first_token.size(), heads));
+  MULTIHEAD_TRY(validate_count(Name::kInduction, statistics.induction.size(), heads));
+  MULTIHEAD_TRY(validate_count(Name::kTokens, tokens.size(), batch * keys));
   if (induces && tokens.empty() && batch * keys > 0) {
     return shape_error(Name::kTokens, Message::kTokensForInduction, batch * keys);
   }

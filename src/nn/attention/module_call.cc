@@ -137,15 +137,11 @@ Status ModuleCall::project_inputs() const {
     const ConstTensor weight{weights.q_proj.data, {width, config.embed_dim}};
     const ConstTensor bias =
         weights.q_bias.given() ? ConstTensor(weights.q_bias.data, {width}) : ConstTensor();
-    if (Status status = project(query, weight, bias, all, context, precision); !status.ok())
-      return status;
+    MULTIHEAD_TRY(project(query, weight, bias, all, context, precision));
   } else {
-    Status status = project(query, weights.q_proj, weights.q_bias, q, context, precision);
-    if (status.ok())
-      status = project(key, weights.k_proj, weights.k_bias, given(k), context, precision);
-    if (status.ok())
-      status = project(value, weights.v_proj, weights.v_bias, given(v), context, precision);
-    return status;
+    MULTIHEAD_TRY(project(query, weights.q_proj, weights.q_bias, q, context, precision));
+    MULTIHEAD_TRY(project(key, weights.k_proj, weights.k_bias, given(k), context, precision));
+    return project(value, weights.v_proj, weights.v_bias, given(v), context, precision);
   }
   return {};
 }
@@ -196,8 +192,7 @@ Status ModuleCall::transform(AttentionOptions& options) const {
     engine::copy_rows(given(k).heads(1), plain_k.heads(1), context);
   }
   const Tensor queries = transformed_columns(q, config.num_heads);
-  Status status = engine::transform_rows(queries, inputs.of_queries(), queries, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(engine::transform_rows(queries, inputs.of_queries(), queries, context));
   const Tensor keys = transformed_keys();
   return engine::transform_rows(keys, inputs.of_keys(), keys, context);
 }
@@ -263,18 +258,16 @@ Status ModuleCall::finish() const {
           const ConstTensor weight{weights.out_proj.data + h * width,
                                    {weights.out_proj.shape[0], width},
                                    weights.out_proj.strides};
-          Status status = linear(
+          MULTIHEAD_TRY(linear(
               {merged.token(b, 0) + h * width, {merged.tokens, width}, {merged.token_stride, 1}},
               weight, {},
               {shares.data + b * shares.strides[0] + h * shares.strides[1],
                {merged.tokens, out_width()}},
-              context, precision);
-          if (!status.ok()) return status;
+              context, precision));
         }
       }
     }
-    Status status = project(merged, weights.out_proj, weights.out_bias, to, context, precision);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(project(merged, weights.out_proj, weights.out_bias, to, context, precision));
   } else if (merged.data != to.data) {
     engine::copy_rows(merged.heads(1), to.heads(1), context);
   }

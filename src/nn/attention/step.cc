@@ -86,10 +86,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   if (rank == 2 && kept.batch != 1) {
     return shape_error(Name::kX, Message::kRank3ForBatch, x.shape, kept.batch);
   }
-  if (Status status = validate_exact(Name::kX, Axes::kStepX, x, tokens_of(config_.embed_dim));
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(validate_exact(Name::kX, Axes::kStepX, x, tokens_of(config_.embed_dim)));
   const int64_t keys = before + tokens;
   const bool ring = kept.layout == KVCacheConfig::Layout::kRing;
   if (!ring && keys > kept.capacity) {
@@ -102,7 +99,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
     return option_error(Name::kX, Message::kStepRing, kept.capacity - config_.window.left,
                         kept.capacity, config_.window.left, tokens);
   }
-  if (Status status = refuse_others(options); !status.ok()) return status;
+  MULTIHEAD_TRY(refuse_others(options));
 
   nn::Tracer tracer(trace, context);
   nn::ModuleCall run{.config = config_,
@@ -127,19 +124,17 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
                                      .value_dim = config_.value_dim};
   const Dims per_head = rank == 2 ? Dims{heads, tokens, keys} : scores;
   const Dims mean = rank == 2 ? Dims{tokens, keys} : Dims{batch, tokens, keys};
-  for (const Status& status :
-       {nn::validate_head_interventions(options.heads, config_),
-        nn::validate_latent_options(config_, effective), engine::validate_options(effective, shape),
-        validate_exact(Name::kOut, Axes::kStepOut, outputs.out, tokens_of(run.out_width())),
-        outputs.weights.given()
-            ? validate_exact(Name::kWeights, Axes::kStepWeights, outputs.weights, per_head)
-            : Status(),
-        outputs.mean_weights.given()
-            ? validate_exact(Name::kMeanWeights, Axes::kStepMeanWeights, outputs.mean_weights, mean)
-            : Status(),
-        nn::validate_trace(trace)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(nn::validate_head_interventions(options.heads, config_));
+  MULTIHEAD_TRY(nn::validate_latent_options(config_, effective));
+  MULTIHEAD_TRY(engine::validate_options(effective, shape));
+  MULTIHEAD_TRY(
+      validate_exact(Name::kOut, Axes::kStepOut, outputs.out, tokens_of(run.out_width())));
+  if (outputs.weights.given())
+    MULTIHEAD_TRY(validate_exact(Name::kWeights, Axes::kStepWeights, outputs.weights, per_head));
+  if (outputs.mean_weights.given())
+    MULTIHEAD_TRY(
+        validate_exact(Name::kMeanWeights, Axes::kStepMeanWeights, outputs.mean_weights, mean));
+  MULTIHEAD_TRY(nn::validate_trace(trace));
   run.out = nn::sequence_of(outputs.out, config_.batch_first);
 
   const bool unscaled = tracer.wants("scores");
@@ -147,14 +142,13 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   const Dims attended_shape{batch, heads, tokens, kept.value_dim};
   int32_t* positions = nullptr;
   float *kept_weights = nullptr, *ignored_out = nullptr;
-  Status reserved = nn::reserve(engine::scratch_of(context).module(), [&](rules::Arena& take) {
+  MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).module(), [&](rules::Arena& take) {
     run.lay_out(take);
     take(positions, static_cast<uint64_t>(tokens));
     take(kept_weights, needs_weights ? nn::saturated_elements(scores) : 0);
     take(ignored_out, unscaled ? nn::saturated_elements(attended_shape) : 0);
-  });
-  if (!reserved.ok()) return reserved;
-  if (Status status = tracer.begin(run.trace_floats(keys)); !status.ok()) return status;
+  }));
+  MULTIHEAD_TRY(tracer.begin(run.trace_floats(keys)));
   for (int64_t n = 0; n < tokens; ++n) positions[n] = static_cast<int32_t>(before + n);
 
   run.precision = effective.precision;
@@ -165,20 +159,20 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
     const bool keeps_own = team != nullptr && trace == nullptr &&
                            KVCache::Internals::is_share(cache.kv_) && run.projects_own_heads(*team);
     const engine::KeepOwnOutputs own(keeps_own ? team : nullptr);
-    if (Status status = run.project_inputs(); !status.ok()) return status;
+    MULTIHEAD_TRY(run.project_inputs());
   }
   run.trace_inputs();
   effective.rope.q_positions =
       effective.rope.k_positions = {positions, static_cast<size_t>(tokens)};
-  if (Status status = run.transform(effective); !status.ok()) return status;
+  MULTIHEAD_TRY(run.transform(effective));
   const bool absorbs = run.absorbed_keys != nullptr;
   if (absorbs) {
-    if (Status status = run.absorb_queries(); !status.ok()) return status;
+    MULTIHEAD_TRY(run.absorb_queries());
   }
   run.trace_heads();
 
   const Tensor q = run.q_heads(), v = absorbs ? Tensor() : run.v_heads();
-  if (Status status = cache.kv_.append(run.k_heads(), v); !status.ok()) return status;
+  MULTIHEAD_TRY(cache.kv_.append(run.k_heads(), v));
   cache.version_ = memory_->version;
   const auto attend = [&]() -> Status {
     if (unscaled) {
@@ -186,9 +180,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
       raw.scale = 1.0F;
       const ScoreCapture capture{.stage = ScoreStage::kRaw, .out = tracer.add("scores", scores)};
       const Tensor ignored(ignored_out, attended_shape);
-      Status status =
-          cache.kv_.attend(q, raw, {.out = ignored, .captures = {&capture, 1}}, context);
-      if (!status.ok()) return status;
+      MULTIHEAD_TRY(cache.kv_.attend(q, raw, {.out = ignored, .captures = {&capture, 1}}, context));
     }
     std::vector<ScoreCapture> captures;
     for (const auto& [name, stage] : {std::pair{"scaled_scores", ScoreStage::kRaw},
@@ -199,11 +191,9 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
     }
     AttentionOutputs attended{.out = run.attended_heads(), .captures = captures};
     if (needs_weights) attended.weights = {kept_weights, scores};
-    if (Status status = cache.kv_.attend(q, effective, attended, context); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(cache.kv_.attend(q, effective, attended, context));
     if (absorbs) {
-      if (Status status = run.expand_values(); !status.ok()) return status;
+      MULTIHEAD_TRY(run.expand_values());
     }
     if (outputs.weights.given()) {
       Tensor to = outputs.weights;
@@ -221,7 +211,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   Status status = engine::memory_guard(attend);
   if (!status.ok()) {
     for (int64_t b = 0; b < batch; ++b) {
-      if (Status undone = cache.kv_.truncate(b, before); !undone.ok()) return undone;
+      MULTIHEAD_TRY(cache.kv_.truncate(b, before));
     }
   }
   return status;

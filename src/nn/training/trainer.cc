@@ -117,7 +117,7 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 Status Trainer::create(const Transformer& model, const TrainerOptions& options, Trainer& trainer) {
   return engine::memory_guard([&]() -> Status {
     if (model.memory_ == nullptr) return option_error(Name::kModel, Message::kParametersToTrain);
-    if (Status status = nn::validate_options(options); !status.ok()) return status;
+    MULTIHEAD_TRY(nn::validate_options(options));
     Trainer made;
     made.internals_.reset(new (std::nothrow)
                               Trainer::Internals(options, model.memory_->parameters));
@@ -141,8 +141,8 @@ Status Trainer::create(const Transformer& model, const TrainerOptions& options, 
 Status Trainer::step(std::span<const int32_t> tokens, int64_t batch,
                      std::span<const int32_t> targets, const MultiHeadAttentionOptions& options,
                      TrainingStep& result, Context& context) {
-  Status status = accumulate(tokens, batch, targets, options, context);
-  return status.ok() ? update(result, context) : status;
+  MULTIHEAD_TRY(accumulate(tokens, batch, targets, options, context));
+  return update(result, context);
 }
 
 Status Trainer::accumulate(std::span<const int32_t> tokens, int64_t batch,
@@ -174,9 +174,8 @@ Status Trainer::accumulate(std::span<const int32_t> tokens, int64_t batch,
     if (!t.logits.reserve(bytes)) return Status::out_of_memory(bytes);
     const int64_t length = batch < 1 ? 0 : static_cast<int64_t>(tokens.size()) / batch;
     const Tensor logits(static_cast<float*>(t.logits.data()), {batch, length, readouts * classes});
-    Status status = t.model.forward(tokens, batch, training,
-                                    {.logits = logits, .activations = &t.activations}, context);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(t.model.forward(tokens, batch, training,
+                                  {.logits = logits, .activations = &t.activations}, context));
     const Tensor rows(logits.data, {count, classes});
     const engine::CrossEntropyResult part =
         engine::cross_entropy(rows, targets, rows, 1.0F, context);
@@ -184,7 +183,7 @@ Status Trainer::accumulate(std::span<const int32_t> tokens, int64_t batch,
       return not_finite(t, t.parameters.values(), Message::kLossOfParameter,
                         Message::kLossNotFinite);
     }
-    status =
+    Status status =
         t.model.backward(tokens, batch, training, logits, t.activations,
                          {t.gradient(), static_cast<size_t>(t.parameters.elements())}, context);
     if (!status.ok()) {
@@ -239,7 +238,7 @@ Status Trainer::set_learning_rate(float learning_rate) {
     if (internals_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
     TrainerOptions changed = internals_->options;
     changed.learning_rate = learning_rate;
-    if (Status status = nn::validate_options(changed); !status.ok()) return status;
+    MULTIHEAD_TRY(nn::validate_options(changed));
     internals_->options = changed;
     return {};
   });

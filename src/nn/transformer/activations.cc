@@ -29,15 +29,14 @@ Status TransformerActivations::Internals::begin(const TransformerConfig& config,
   }
   const int64_t rows = batch * length, width = config.block.attention.embed_dim;
   input_ = rows * width;
-  Status reserved = nn::reserve(memory_, [&](rules::Arena& take) {
+  MULTIHEAD_TRY(nn::reserve(memory_, [&](rules::Arena& take) {
     take(inputs_, nn::saturated_elements({config.num_layers + 1, rows, width}));
     take(normed_, config.final_norm ? nn::saturated_elements({rows, width}) : 0);
     for (size_t set = 0; set < sets; ++set) {
       arrays_[set].lay_out(config.block, rows, true, take);
       arrays_[set].attention = &attention_[set];
     }
-  });
-  if (!reserved.ok()) return reserved;
+  }));
   version_ = version;
   batch_ = batch;
   length_ = length;
@@ -51,7 +50,7 @@ int64_t TransformerActivations::Internals::bytes() const {
 }
 
 TransformerActivations::TransformerActivations(bool recompute)
-    : internals_(new (std::nothrow) Internals(recompute)) {}
+    : internals_(new(std::nothrow) Internals(recompute)) {}
 TransformerActivations::~TransformerActivations() = default;
 TransformerActivations::TransformerActivations(TransformerActivations&&) noexcept = default;
 TransformerActivations& TransformerActivations::operator=(TransformerActivations&&) noexcept =

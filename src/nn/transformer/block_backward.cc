@@ -48,19 +48,18 @@ Status TransformerBlock::Internals::back(const TransformerBlock& block, const Co
   Status status;
   if (inner_width > 0) {
     if (after) {
-      if (status = norm_back(arrays.sum, false, d.data, false); !status.ok()) return status;
+      MULTIHEAD_TRY(norm_back(arrays.sum, false, d.data, false));
     }
     const float* const mlp_in = norms ? arrays.mlp_in : arrays.residual;
     const Tensor d_hidden(back.d_hidden, wide), d_gate(back.d_gate, wide);
-    status = engine::linear_backward({.x = {arrays.hidden, wide},
-                                      .weight = weights.linear2_weight,
-                                      .d_y = {undropped(nn::kMlpBranch), flat},
-                                      .d_x = d_hidden,
-                                      .d_weight = to.of(weights.linear2_weight),
-                                      .d_bias = to.of(weights.linear2_bias).data,
-                                      .precision = options.attention.precision},
-                                     context);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(engine::linear_backward({.x = {arrays.hidden, wide},
+                                           .weight = weights.linear2_weight,
+                                           .d_y = {undropped(nn::kMlpBranch), flat},
+                                           .d_x = d_hidden,
+                                           .d_weight = to.of(weights.linear2_weight),
+                                           .d_bias = to.of(weights.linear2_bias).data,
+                                           .precision = options.attention.precision},
+                                          context));
     engine::activation_backward({.gate = config.gated ? arrays.gate : arrays.inner,
                                  .x = config.gated ? arrays.inner : nullptr,
                                  .d_y = back.d_hidden,
@@ -72,40 +71,37 @@ Status TransformerBlock::Internals::back(const TransformerBlock& block, const Co
     // Without a norm before the MLP, its input is also the residual, so its gradient is added to
     // `d`.
     const Tensor d_in(before ? back.d_normed : d.data, flat);
-    status = engine::linear_backward({.x = {mlp_in, flat},
-                                      .weight = weights.linear1_weight,
-                                      .d_y = d_hidden,
-                                      .d_x = d_in,
-                                      .adds_to_d_x = !before,
-                                      .d_weight = to.of(weights.linear1_weight),
-                                      .d_bias = to.of(weights.linear1_bias).data,
-                                      .precision = options.attention.precision},
-                                     context);
-    if (status.ok() && config.gated) {
-      status = engine::linear_backward({.x = {mlp_in, flat},
-                                        .weight = weights.gate_weight,
-                                        .d_y = d_gate,
-                                        .d_x = d_in,
-                                        .adds_to_d_x = true,
-                                        .d_weight = to.of(weights.gate_weight),
-                                        .d_bias = to.of(weights.gate_bias).data,
-                                        .precision = options.attention.precision},
-                                       context);
-    }
-    if (status.ok() && before) status = norm_back(arrays.residual, false, back.d_normed, true);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(engine::linear_backward({.x = {mlp_in, flat},
+                                           .weight = weights.linear1_weight,
+                                           .d_y = d_hidden,
+                                           .d_x = d_in,
+                                           .adds_to_d_x = !before,
+                                           .d_weight = to.of(weights.linear1_weight),
+                                           .d_bias = to.of(weights.linear1_bias).data,
+                                           .precision = options.attention.precision},
+                                          context));
+    if (config.gated)
+      MULTIHEAD_TRY(engine::linear_backward({.x = {mlp_in, flat},
+                                             .weight = weights.gate_weight,
+                                             .d_y = d_gate,
+                                             .d_x = d_in,
+                                             .adds_to_d_x = true,
+                                             .d_weight = to.of(weights.gate_weight),
+                                             .d_bias = to.of(weights.gate_bias).data,
+                                             .precision = options.attention.precision},
+                                            context));
+    if (before) MULTIHEAD_TRY(norm_back(arrays.residual, false, back.d_normed, true));
   }
 
   if (after) {
-    if (status = norm_back(arrays.residual, true, d.data, false); !status.ok()) return status;
+    MULTIHEAD_TRY(norm_back(arrays.residual, true, d.data, false));
   }
   const ConstTensor input(before ? arrays.normed : x.data, x.shape);
   const ConstTensor d_attended(undropped(nn::kAttentionBranch), x.shape);
-  status = block.attention_.backward({.query = input}, options, d_attended, arrays.attention,
-                                     {.d_query = {back.d_normed, x.shape},
-                                      .weights = gradients_of(block.attention_.weights(), to)},
-                                     context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(block.attention_.backward({.query = input}, options, d_attended, arrays.attention,
+                                          {.d_query = {back.d_normed, x.shape},
+                                           .weights = gradients_of(block.attention_.weights(), to)},
+                                          context));
   if (before) return norm_back(x.data, true, back.d_normed, true);
   engine::add(d.data, back.d_normed, d.data, floats, context);
   return {};
@@ -127,13 +123,13 @@ Status TransformerBlock::backward_or_throw(const ConstTensor& x,
                                            Context& context) const {
   if (memory_ == nullptr) return engine::option_error(Name::kBlock, Message::kLoaded);
   constexpr auto kAxes = engine::Axes::kBatchTokens;
-  if (Status status = engine::validate_rank(Name::kX, kAxes, x, 3); !status.ok()) return status;
+  MULTIHEAD_TRY(engine::validate_rank(Name::kX, kAxes, x, 3));
   const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
-  Status status = nn::validate_rows(Name::kX, x, shape);
-  if (status.ok()) status = nn::validate_rows(Name::kDOut, d_out, shape);
-  if (status.ok() && d_x.given()) status = nn::validate_rows(Name::kDX, d_x, shape);
-  if (status.ok()) status = nn::validate_block(&memory_->parameters, gradients.size());
-  if (!status.ok()) return engine::renamed(status, Name::kBlock, Name::kGradients);
+  MULTIHEAD_TRY(nn::validate_rows(Name::kX, x, shape));
+  MULTIHEAD_TRY(nn::validate_rows(Name::kDOut, d_out, shape));
+  if (d_x.given()) MULTIHEAD_TRY(nn::validate_rows(Name::kDX, d_x, shape));
+  MULTIHEAD_TRY(engine::renamed(nn::validate_block(&memory_->parameters, gradients.size()),
+                                Name::kBlock, Name::kGradients));
   const TransformerBlockActivations::Internals* const kept = activations.internals_.get();
   if (kept == nullptr || !kept->belong_to(memory_->version, shape)) {
     return engine::option_error(Name::kActivations, Message::kActivationsOfCall);
@@ -141,11 +137,10 @@ Status TransformerBlock::backward_or_throw(const ConstTensor& x,
   const int64_t rows = shape[0] * shape[1];
   float* own = nullptr;  // if d_x is not requested
   nn::BlockBackwardArrays arrays;
-  status = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
+  MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
     arrays.lay_out(config_, rows, take);
     take(own, d_x.given() ? 0 : nn::saturated_elements(shape));
-  });
-  if (!status.ok()) return status;
+  }));
   const Tensor d = d_x.given() ? d_x : Tensor(own, shape);
   if (d.data != d_out.data) {
     const Dims one_head{1, 1, rows, shape[2]};

@@ -50,7 +50,7 @@ Status TransformerCache::truncate(int64_t length) {
   // All layers hold the same number of tokens, so an error comes from the first layer, before any
   // is changed.
   for (MultiHeadAttentionCache& layer : layers()) {
-    if (Status status = layer.truncate(length); !status.ok()) return status;
+    MULTIHEAD_TRY(layer.truncate(length));
   }
   return {};
 }
@@ -74,22 +74,19 @@ Status Transformer::create_or_throw(const TransformerConfig& config, Transformer
   if (config.tied_output && config.num_readouts > 1) {
     return option_error(Name::kNumReadouts, Message::kOneReadout, config.num_readouts);
   }
-  if (Status status = nn::validate_probability(Name::kEmbeddingDropout, config.embedding_dropout);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(nn::validate_probability(Name::kEmbeddingDropout, config.embedding_dropout));
   Transformer made;
   made.config_ = config;
   // Checks the config even if the model has no layers.
   TransformerBlock block;
-  if (Status status = TransformerBlock::create(config.block, block); !status.ok()) return status;
+  MULTIHEAD_TRY(TransformerBlock::create(config.block, block));
   made.config_.block = block.config();
   std::unique_ptr<TransformerBlock[]> layers;
-  if (Status status = allocate_array(config.num_layers, layers); !status.ok()) return status;
+  MULTIHEAD_TRY(allocate_array(config.num_layers, layers));
   made.layers_ = std::move(layers);
   for (TransformerBlock& layer : made.layers()) {
     // Creates each layer anew. Copies would share an identity, but caches distinguish layers by it.
-    if (Status status = TransformerBlock::create(config.block, layer); !status.ok()) return status;
+    MULTIHEAD_TRY(TransformerBlock::create(config.block, layer));
   }
   model = std::move(made);
   return {};
@@ -108,14 +105,12 @@ Status Transformer::Internals::take_parameters(Transformer& model, const StateDi
                                                const Initialization& initialization,
                                                ParameterNames names, const nn::Loading& loading) {
   const TransformerConfig& config = model.config_;
-  if (Status status = nn::validate_initialization(initialization); !status.ok()) return status;
+  MULTIHEAD_TRY(nn::validate_initialization(initialization));
   const bool gpt2 = names == ParameterNames::kGpt2;
   const int64_t width = config.block.attention.embed_dim;
   const bool moved_from = config.num_layers > 0 && model.layers_ == nullptr;
   if (width == 0 || moved_from) return option_error(Name::kModel, Message::kCreated);
-  if (Status status = nn::validate_names(names, config.block.attention); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(nn::validate_names(names, config.block.attention));
   const std::string prefix = gpt2 && dict != nullptr ? nn::gpt2_prefix(*dict) : "";
   const std::string embedding = prefix + (gpt2 ? "wte.weight" : "embedding.weight");
   const std::string position = prefix + (gpt2 ? "wpe.weight" : "position.weight");
@@ -126,8 +121,8 @@ Status Transformer::Internals::take_parameters(Transformer& model, const StateDi
   const auto blocks = model.layers();
   std::unique_ptr<TransformerBlock[]> loaded;
   std::unique_ptr<MultiHeadAttentionWeights[]> attention;
-  if (Status status = allocate_array(config.num_layers, loaded); !status.ok()) return status;
-  if (Status status = allocate_array(config.num_layers, attention); !status.ok()) return status;
+  MULTIHEAD_TRY(allocate_array(config.num_layers, loaded));
+  MULTIHEAD_TRY(allocate_array(config.num_layers, attention));
   Weights weights;
   nn::ParameterList list(loading.team);
   const auto add_share = [&](const std::string& name, int64_t rows, nn::ParameterRole role,
@@ -156,20 +151,18 @@ Status Transformer::Internals::take_parameters(Transformer& model, const StateDi
   };
   auto memory = std::make_shared<TransformerBlock::Memory>();
   if (dict != nullptr) {
-    Status status = memory->parameters.load(list, *dict, loading, ignored);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(memory->parameters.load(list, *dict, loading, ignored));
   } else {
-    if (Status status = memory->parameters.make(list); !status.ok()) return status;
+    MULTIHEAD_TRY(memory->parameters.make(list));
     nn::initialize(initialization, memory->parameters);
   }
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    Status status = MultiHeadAttention::Internals::take_weights(
+    MULTIHEAD_TRY(MultiHeadAttention::Internals::take_weights(
         loaded[layer].attention_, attention[layer], std::make_shared<MultiHeadAttention::Memory>(),
-        {.same_values = loading.same_values});
-    if (!status.ok()) return status;
+        {.same_values = loading.same_values}));
     loaded[layer].memory_ = memory;
   }
-  if (Status status = loading.agree(); !status.ok()) return status;
+  MULTIHEAD_TRY(loading.agree());
   if (loading.same_values && model.memory_ != nullptr) memory->version = model.memory_->version;
   if (config.tied_output) weights.output = weights.embedding;
   model.layers_ = std::move(loaded);
@@ -204,14 +197,11 @@ Status Transformer::Internals::create_cache(const Transformer& model, const KVCa
                                             const engine::Team* team, TransformerCache& cache) {
   TransformerCache made;
   const std::span<const TransformerBlock> blocks = model.layers();
-  if (Status status = allocate_array(model.config_.num_layers, made.layers_); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(allocate_array(model.config_.num_layers, made.layers_));
   made.count_ = blocks.size();
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    Status status = MultiHeadAttention::Internals::create_cache(blocks[layer].attention(), config,
-                                                                team, made.layers_[layer]);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(MultiHeadAttention::Internals::create_cache(blocks[layer].attention(), config,
+                                                              team, made.layers_[layer]));
   }
   cache = std::move(made);
   return {};
@@ -242,7 +232,7 @@ Status Transformer::step(std::span<const int32_t> tokens, const MultiHeadAttenti
   // Layers before the failed layer have appended the tokens; remove them.
   for (MultiHeadAttentionCache& layer : cache.layers()) {
     if (layer.length() == before) continue;
-    if (Status undone = layer.truncate(before); !undone.ok()) return undone;
+    MULTIHEAD_TRY(layer.truncate(before));
   }
   return status;
 }
@@ -291,7 +281,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
                         const MultiHeadAttentionOptions& options, const TransformerOutputs& outputs,
                         TransformerCache* cache, Context& context) const {
   const int64_t before = cache == nullptr ? 0 : cache->length();
-  if (Status status = validate_call(tokens, batch, before, options); !status.ok()) return status;
+  MULTIHEAD_TRY(validate_call(tokens, batch, before, options));
   const auto blocks = layers();
   if (!outputs.traces.empty() && outputs.traces.size() != blocks.size()) {
     return shape_error(Name::kTraces, Message::kTracePerLayer, static_cast<int64_t>(blocks.size()),
@@ -312,7 +302,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
                 {static_cast<int64_t>(blocks.size()), batch, length, width}}};
   for (const auto& [name, axes, tensor, shape] : given) {
     if (!tensor.given()) continue;
-    if (Status status = validate_exact(name, axes, tensor, shape); !status.ok()) return status;
+    MULTIHEAD_TRY(validate_exact(name, axes, tensor, shape));
     if (!(tensor.strides == contiguous_strides(shape))) {
       return shape_error(name, Message::kContiguous, tensor.strides);
     }
@@ -324,27 +314,24 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   using Activations = TransformerActivations::Internals;
   Activations* kept = nullptr;
   if (outputs.activations != nullptr) {
-    Status status = Activations::make(*outputs.activations, kept);
-    if (status.ok()) status = kept->begin(config_, memory_->version, batch, length);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(Activations::make(*outputs.activations, kept));
+    MULTIHEAD_TRY(kept->begin(config_, memory_->version, batch, length));
   }
   nn::BlockArrays arrays;
   const bool shares = weights_.embedding.shape[0] != config_.vocab_size;
   float *one = nullptr, *gathered = nullptr;
   int32_t* places = nullptr;
-  Status reserved = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
+  MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
     if (kept == nullptr || kept->recomputes()) arrays.lay_out(config_.block, count, false, take);
     if (kept == nullptr) take(one, nn::saturated_elements({count, width}));
     if (!shares) return;
     take(gathered, nn::saturated_elements({count, width}));
     take(places, static_cast<uint64_t>(count));
-  });
-  if (!reserved.ok()) return reserved;
+  }));
   // Returns a layer's input. All layers share one array unless activations are kept.
   const auto input_of = [&](size_t layer) { return kept == nullptr ? one : kept->input(layer); };
   const Dims flat{count, width};
-  Status embedded = embed(tokens, before, length, gathered, places, input_of(0), context);
-  if (!embedded.ok()) return embedded;
+  MULTIHEAD_TRY(embed(tokens, before, length, gathered, places, input_of(0), context));
   if (const engine::RowDropout dropout = nn::embedding_dropout(config_, options);
       dropout.probability > 0.0F) {
     engine::drop_rows(input_of(0), dropout, count, width, input_of(0), context);
@@ -372,10 +359,9 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   float* normed = input_of(blocks.size());
   if (config_.final_norm && config_.block.norm != Norm::kNone) {
     if (kept != nullptr) normed = kept->normed();
-    Status status =
-        nn::normalize(config_.block.norm, {last, flat}, weights_.norm_weight, weights_.norm_bias,
-                      config_.block.norm_eps, {normed, flat}, context);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(nn::normalize(config_.block.norm, {last, flat}, weights_.norm_weight,
+                                weights_.norm_bias, config_.block.norm_eps, {normed, flat},
+                                context));
   }
   if (!outputs.logits.given()) return {};
   return linear({normed, flat}, weights_.output, {}, {outputs.logits.data, {count, logits_width}},

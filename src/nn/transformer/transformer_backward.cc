@@ -34,13 +34,12 @@ Status Transformer::back(std::span<const int32_t> tokens, int64_t batch,
                          const MultiHeadAttentionOptions& options, const ConstTensor& d_logits,
                          TransformerActivations& activations, std::span<float> gradients,
                          Context& context) const {
-  if (Status status = validate_call(tokens, batch, 0, options); !status.ok()) return status;
+  MULTIHEAD_TRY(validate_call(tokens, batch, 0, options));
   const auto count = static_cast<int64_t>(tokens.size());
   const int64_t length = count / batch, width = config_.block.attention.embed_dim;
   const int64_t logits_width = config_.num_readouts * config_.vocab_size;
   const Dims logits{batch, length, logits_width};
-  Status valid = engine::validate_exact(Name::kDLogits, Axes::kLogits, d_logits, logits);
-  if (!valid.ok()) return valid;
+  MULTIHEAD_TRY(engine::validate_exact(Name::kDLogits, Axes::kLogits, d_logits, logits));
   if (!(d_logits.strides == contiguous_strides(logits))) {
     return shape_error(Name::kDLogits, Message::kContiguous, d_logits.strides);
   }
@@ -55,28 +54,26 @@ Status Transformer::back(std::span<const int32_t> tokens, int64_t batch,
 
   float* d = nullptr;
   nn::BlockBackwardArrays arrays;
-  Status reserved = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
+  MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
     take(d, nn::saturated_elements({count, width}));
     arrays.lay_out(config_.block, count, take);
-  });
-  if (!reserved.ok()) return reserved;
+  }));
   const nn::GradientBlock block{memory_->parameters.values(), gradients.data()};
   const auto blocks = layers();
   const Dims flat{count, width};
   const bool norms = config_.final_norm && config_.block.norm != Norm::kNone;
   const float* const last = kept->input(blocks.size());
-  Status status = engine::linear_backward({.x = {norms ? kept->normed() : last, flat},
-                                           .weight = weights_.output,
-                                           .d_y = {d_logits.data, {count, logits_width}},
-                                           .d_x = {d, flat},
-                                           .d_weight = block.of(weights_.output),
-                                           .precision = options.attention.precision},
-                                          context);
-  if (status.ok() && norms) {
-    status = nn::normalize_back(config_.block, last, weights_.norm_weight, weights_.norm_bias, d,
-                                {d, flat}, false, block, context);
+  MULTIHEAD_TRY(engine::linear_backward({.x = {norms ? kept->normed() : last, flat},
+                                         .weight = weights_.output,
+                                         .d_y = {d_logits.data, {count, logits_width}},
+                                         .d_x = {d, flat},
+                                         .d_weight = block.of(weights_.output),
+                                         .precision = options.attention.precision},
+                                        context));
+  if (norms) {
+    MULTIHEAD_TRY(nn::normalize_back(config_.block, last, weights_.norm_weight, weights_.norm_bias,
+                                     d, {d, flat}, false, block, context));
   }
-  if (!status.ok()) return status;
   const Tensor gradient(d, {batch, length, width});
   for (size_t layer = blocks.size(); layer-- > 0;) {
     const ConstTensor x(kept->input(layer), gradient.shape);
@@ -86,14 +83,11 @@ Status Transformer::back(std::span<const int32_t> tokens, int64_t batch,
       // The kept input of the next layer is this layer's output, so the recomputation overwrites it
       // with the same values.
       const Tensor out(kept->input(layer + 1), gradient.shape);
-      status = TransformerBlock::Internals::run(blocks[layer], x, of_layer, {.out = out}, nullptr,
-                                                nullptr, of_forward, context);
+      MULTIHEAD_TRY(TransformerBlock::Internals::run(blocks[layer], x, of_layer, {.out = out},
+                                                     nullptr, nullptr, of_forward, context));
     }
-    if (status.ok()) {
-      status = TransformerBlock::Internals::back(blocks[layer], x, of_layer, of_forward, arrays,
-                                                 gradient, gradients.data(), context);
-    }
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(TransformerBlock::Internals::back(blocks[layer], x, of_layer, of_forward, arrays,
+                                                    gradient, gradients.data(), context));
   }
   if (const engine::RowDropout dropout = nn::embedding_dropout(config_, options);
       dropout.probability > 0.0F) {

@@ -89,8 +89,8 @@ Status normalize_back(const TransformerBlockConfig& config, const float* x,
 }
 
 Status validate_rows(Name name, const ConstTensor& tensor, const Dims& shape) {
-  Status status = validate_exact(name, Axes::kBatchTokens, tensor, shape);
-  if (!status.ok() || tensor.strides == contiguous_strides(shape)) return status;
+  MULTIHEAD_TRY(validate_exact(name, Axes::kBatchTokens, tensor, shape));
+  if (tensor.strides == contiguous_strides(shape)) return {};
   return shape_error(name, Message::kContiguous, tensor.strides);
 }
 
@@ -100,10 +100,7 @@ Status validate_probability(Name name, float probability) {
 }
 
 Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& config) {
-  if (Status status = engine::validate_enumerator(Name::kNames, names, ParameterNames::kGpt2);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kNames, names, ParameterNames::kGpt2));
   if (names != ParameterNames::kGpt2 || config.kv_latent_dim == 0) return {};
   return option_error(Name::kNames, Message::kNamesOfLatent);
 }
@@ -116,16 +113,12 @@ Status TransformerBlock::create(const TransformerBlockConfig& config, Transforme
 
 Status TransformerBlock::create_or_throw(const TransformerBlockConfig& config,
                                          TransformerBlock& block) {
-  for (const Status& status :
-       {engine::validate_enumerator(Name::kActivation, config.activation, Activation::kSilu),
-        engine::validate_enumerator(Name::kNorm, config.norm, Norm::kRmsNorm)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(
+      engine::validate_enumerator(Name::kActivation, config.activation, Activation::kSilu));
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kNorm, config.norm, Norm::kRmsNorm));
   TransformerBlock made;
   made.config_ = config;
-  if (Status status = MultiHeadAttention::create(config.attention, made.attention_); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(MultiHeadAttention::create(config.attention, made.attention_));
   const MultiHeadAttentionConfig& attention = made.attention_.config();
   const int64_t width = attention.embed_dim;
   for (const auto& [name, value] : {std::pair{Name::kOutDim, attention.out_dim},
@@ -141,10 +134,7 @@ Status TransformerBlock::create_or_throw(const TransformerBlockConfig& config,
   if (!(config.norm_eps >= 0.0F) || std::isinf(config.norm_eps)) {
     return real_error(Name::kNormEps, Message::kFiniteNotNegative, config.norm_eps);
   }
-  if (Status status = nn::validate_probability(Name::kResidualDropout, config.residual_dropout);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(nn::validate_probability(Name::kResidualDropout, config.residual_dropout));
   made.config_.attention = attention;
   block = std::move(made);
   return {};
@@ -181,8 +171,7 @@ Status TransformerBlock::Internals::load(TransformerBlock& block, const StateDic
   if (block.config_.attention.embed_dim == 0) {
     return option_error(Name::kBlock, Message::kCreated);
   }
-  if (Status status = nn::validate_names(names, block.config_.attention); !status.ok())
-    return status;
+  MULTIHEAD_TRY(nn::validate_names(names, block.config_.attention));
   // Loads a copy, so that an error leaves this block unchanged.
   TransformerBlock loaded = block;
   MultiHeadAttentionWeights attention;
@@ -191,12 +180,9 @@ Status TransformerBlock::Internals::load(TransformerBlock& block, const StateDic
   const bool gpt2 = names == ParameterNames::kGpt2;
   const auto ignored = [&](std::string_view name) { return gpt2 && nn::is_gpt2_buffer(name); };
   auto memory = std::make_shared<Memory>();
-  Status status = memory->parameters.load(list, dict, loading, ignored);
-  if (status.ok()) {
-    status = MultiHeadAttention::Internals::take_weights(
-        loaded.attention_, attention, std::make_shared<MultiHeadAttention::Memory>(), loading);
-  }
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(memory->parameters.load(list, dict, loading, ignored));
+  MULTIHEAD_TRY(MultiHeadAttention::Internals::take_weights(
+      loaded.attention_, attention, std::make_shared<MultiHeadAttention::Memory>(), loading));
   if (loading.same_values && block.memory_ != nullptr) memory->version = block.memory_->version;
   loaded.memory_ = std::move(memory);
   block = std::move(loaded);
@@ -222,7 +208,7 @@ Status TransformerBlock::step(const ConstTensor& x, const MultiHeadAttentionOpti
       engine::memory_guard([&] { return call(x, options, outputs, &cache, trace, context); });
   // Remove the appended tokens: the attention succeeded, but a later step failed.
   if (!status.ok() && cache.length() != before) {
-    if (Status undone = cache.truncate(before); !undone.ok()) return undone;
+    MULTIHEAD_TRY(cache.truncate(before));
   }
   return status;
 }
@@ -235,7 +221,7 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
     return option_error(Name::kBlock, Message::kLoaded);
   }
   constexpr Axes kAxes = Axes::kBatchTokens;
-  if (Status status = engine::validate_rank(Name::kX, kAxes, x, 3); !status.ok()) return status;
+  MULTIHEAD_TRY(engine::validate_rank(Name::kX, kAxes, x, 3));
   const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
   const struct {
     Name name;
@@ -244,7 +230,7 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
       {Name::kX, x}, {Name::kOut, outputs.out}, {Name::kAttentionOut, outputs.attention_out}};
   for (const auto& [name, tensor] : tensors) {
     if (name == Name::kAttentionOut && !tensor.given()) continue;
-    if (Status status = nn::validate_rows(name, tensor, shape); !status.ok()) return status;
+    MULTIHEAD_TRY(nn::validate_rows(name, tensor, shape));
   }
   if (outputs.activations != nullptr) {
     if (cache != nullptr) return option_error(Name::kActivations, Message::kNoneInStep);
@@ -252,20 +238,18 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
       return option_error(Name::kOut, Message::kNotInPlace);
     }
     TransformerBlockActivations::Internals* kept = nullptr;
-    Status status = TransformerBlockActivations::Internals::make(*outputs.activations, kept);
-    if (status.ok()) status = kept->begin(config_, memory_->version, shape);
-    if (status.ok()) {
-      status = Internals::run(*this, x, options, outputs, nullptr, trace, kept->arrays, context);
-    }
-    kept->filled = status.ok();
-    return status;
+    MULTIHEAD_TRY(TransformerBlockActivations::Internals::make(*outputs.activations, kept));
+    MULTIHEAD_TRY(kept->begin(config_, memory_->version, shape));
+    MULTIHEAD_TRY(
+        Internals::run(*this, x, options, outputs, nullptr, trace, kept->arrays, context));
+    kept->filled = true;
+    return {};
   }
   const int64_t rows = shape[0] * shape[1];
   nn::BlockArrays arrays;
-  Status reserved = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
+  MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
     arrays.lay_out(config_, rows, false, take);
-  });
-  if (!reserved.ok()) return reserved;
+  }));
   return Internals::run(*this, x, options, outputs, cache, trace, arrays, context);
 }
 
@@ -323,18 +307,17 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
   };
   const float* attended_to = x.data;
   if (before) {
-    if (Status status = normalize(x.data, true, arrays.normed); !status.ok()) return status;
+    MULTIHEAD_TRY(normalize(x.data, true, arrays.normed));
     attended_to = arrays.normed;
   }
   const ConstTensor input(attended_to, x.shape);
   const Tensor attended(arrays.branch, x.shape);
-  Status status =
+  MULTIHEAD_TRY(
       cache == nullptr
           ? block.attention_.forward({.query = input}, options,
                                      {.out = attended, .activations = arrays.attention}, trace,
                                      context)
-          : block.attention_.step(input, options, {.out = attended}, *cache, trace, context);
-  if (!status.ok()) return status;
+          : block.attention_.step(input, options, {.out = attended}, *cache, trace, context));
   // Outputs are written from here on. `x` may be `out`, so it is not read after the sum.
   if (outputs.attention_out.given()) {
     const Dims one_head{1, 1, rows, width};
@@ -348,14 +331,14 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
   const float* mlp_in = residual;
   if (after) {
     float* const to = inner_width > 0 && arrays.mlp_in != nullptr ? arrays.mlp_in : out;
-    if (status = normalize(before_norm1, true, to); !status.ok()) return status;
+    MULTIHEAD_TRY(normalize(before_norm1, true, to));
     mlp_in = to;
   }
   if (inner_width == 0) return {};
 
   const float* added_to = mlp_in;
   if (before) {
-    if (status = normalize(residual, false, arrays.mlp_in); !status.ok()) return status;
+    MULTIHEAD_TRY(normalize(residual, false, arrays.mlp_in));
     added_to = residual;
     mlp_in = arrays.mlp_in;
   }
@@ -363,19 +346,16 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
   const ConstTensor from(mlp_in, flat);
   const Precision precision = options.attention.precision;
   const Tensor inner(arrays.inner, wide), gate(arrays.gate, wide), hidden(arrays.hidden, wide);
-  status = linear(from, weights.linear1_weight, weights.linear1_bias, inner, context, precision);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(
+      linear(from, weights.linear1_weight, weights.linear1_bias, inner, context, precision));
   if (config.gated) {
-    status = linear(from, weights.gate_weight, weights.gate_bias, gate, context, precision);
-    if (!status.ok()) return status;
-    status = activate_gated(gate, inner, config.activation, hidden, context);
+    MULTIHEAD_TRY(linear(from, weights.gate_weight, weights.gate_bias, gate, context, precision));
+    MULTIHEAD_TRY(activate_gated(gate, inner, config.activation, hidden, context));
   } else {
-    status = activate(inner, config.activation, hidden, context);
+    MULTIHEAD_TRY(activate(inner, config.activation, hidden, context));
   }
-  if (!status.ok()) return status;
-  status = linear(hidden, weights.linear2_weight, weights.linear2_bias, {arrays.branch, flat},
-                  context, precision);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(linear(hidden, weights.linear2_weight, weights.linear2_bias, {arrays.branch, flat},
+                       context, precision));
   float* const sum = after && arrays.sum != nullptr ? arrays.sum : out;
   add(added_to, nn::kMlpBranch, sum);
   return after ? normalize(sum, false, out) : Status();

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/runtime/team.h"
 #include "multihead/transformer.h"
@@ -44,9 +45,8 @@ Status Transformer::embed(std::span<const int32_t> tokens, int64_t before, int64
     }
   }
   ends.push_back(place);
-  Status status = team.exchange_rows(gathered, width * static_cast<int64_t>(sizeof(float)),
-                                     [&](int member) { return ends[static_cast<size_t>(member)]; });
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(team.exchange_rows(gathered, width * static_cast<int64_t>(sizeof(float)),
+                                   [&](int member) { return ends[static_cast<size_t>(member)]; }));
   embeddings.tokens = gathered;
   engine::embed({places, tokens.size()}, embeddings, before, length, to, context);
   return {};
