@@ -17,7 +17,8 @@
 #include "engine/error/printable.h"
 #include "rules/element.h"
 
-namespace multihead::nn {
+namespace multihead {
+namespace nn {
 namespace {
 
 template <class T>
@@ -295,7 +296,13 @@ Status Parameters::gather(engine::Team& team, engine::Buffer& buffer, StateDict&
   return {};
 }
 
-Status validate_block(const Parameters* own, size_t floats) {
+const Parameters* parameters_of(const ModuleBase& module) {
+  const ModuleBase::Memory* const memory = ModuleBase::Memory::of(module);
+  return memory == nullptr ? nullptr : &memory->parameters;
+}
+
+Status validate_block(const ModuleBase& module, size_t floats) {
+  const Parameters* const own = parameters_of(module);
   if (own == nullptr || own->empty() || own->is_share()) {
     return engine::option_error(engine::Name::kBlock, engine::Message::kOwnParameters);
   }
@@ -305,16 +312,11 @@ Status validate_block(const Parameters* own, size_t floats) {
                              own->elements(), given);
 }
 
-Status read_block(const Parameters* own, std::span<const float> block, StateDict& dict) {
-  return engine::memory_guard([&]() -> Status {
-    MULTIHEAD_TRY(validate_block(own, block.size()));
-    dict = own->state_dict(block.data());
-    return {};
-  });
-}
+}  // namespace nn
 
-Status read_state_dict(const Parameters* own, StateDict& dict) {
+Status ModuleBase::state_dict(StateDict& dict) const {
   return engine::memory_guard([&]() -> Status {
+    const nn::Parameters* const own = nn::parameters_of(*this);
     if (own == nullptr || own->empty() || own->is_share()) {
       return engine::option_error(engine::Name::kStateDict, engine::Message::kOwnParameters);
     }
@@ -323,4 +325,16 @@ Status read_state_dict(const Parameters* own, StateDict& dict) {
   });
 }
 
-}  // namespace multihead::nn
+int64_t ModuleBase::num_parameters() const {
+  return memory_ == nullptr ? 0 : memory_->parameters.elements();
+}
+
+Status ModuleBase::named(std::span<const float> block, StateDict& dict) const {
+  return engine::memory_guard([&]() -> Status {
+    MULTIHEAD_TRY(nn::validate_block(*this, block.size()));
+    dict = memory_->parameters.state_dict(block.data());
+    return {};
+  });
+}
+
+}  // namespace multihead

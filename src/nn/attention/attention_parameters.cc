@@ -172,23 +172,10 @@ Status MultiHeadAttention::Internals::load(MultiHeadAttention& module, const Sta
   return take_weights(module, weights, std::move(memory), loading);
 }
 
-Status MultiHeadAttention::state_dict(StateDict& dict) const {
-  return nn::read_state_dict(Internals::parameters(*this), dict);
-}
-
-int64_t MultiHeadAttention::num_parameters() const {
-  return memory_ == nullptr ? 0 : memory_->parameters.elements();
-}
-
-Status MultiHeadAttention::named(std::span<const float> block, StateDict& dict) const {
-  return nn::read_block(Internals::parameters(*this), block, dict);
-}
-
 Status MultiHeadAttention::gradients_in(std::span<float> block,
                                         BasicMultiHeadAttentionWeights<Tensor>& gradients) const {
-  const nn::Parameters* const own = Internals::parameters(*this);
-  MULTIHEAD_TRY(nn::validate_block(own, block.size()));
-  gradients = nn::gradients_of(weights_, {own->values(), block.data()});
+  MULTIHEAD_TRY(nn::validate_block(*this, block.size()));
+  gradients = nn::gradients_of(weights_, {memory_->parameters.values(), block.data()});
   return {};
 }
 

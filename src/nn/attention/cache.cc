@@ -18,25 +18,23 @@ using engine::option_error;
 int64_t MultiHeadAttentionCache::length(int64_t batch) const { return kv_.length(batch); }
 
 Status MultiHeadAttentionCache::truncate(int64_t length) {
-  return engine::memory_guard([&] { return truncate_or_throw(length); });
-}
-
-Status MultiHeadAttentionCache::truncate_or_throw(int64_t length) {
-  const KVCacheConfig& config = kv_.config();
-  for (int64_t b = 0; b < config.batch; ++b) {
-    if (length < 0 || length > kv_.length(b)) {
-      return option_error(Name::kLength, Message::kRange, 0, kv_.length(b), length);
+  return engine::memory_guard([&]() -> Status {
+    const KVCacheConfig& config = kv_.config();
+    for (int64_t b = 0; b < config.batch; ++b) {
+      if (length < 0 || length > kv_.length(b)) {
+        return option_error(Name::kLength, Message::kRange, 0, kv_.length(b), length);
+      }
+      // Truncation to a length > 0 needs the tokens before that length; a ring may have overwritten
+      // them.
+      if (length != 0 && length < kv_.first_kept(b)) {
+        return option_error(Name::kLength, Message::kFirstKept, kv_.first_kept(b), length);
+      }
     }
-    // Truncation to a length > 0 needs the tokens before that length; a ring may have overwritten
-    // them.
-    if (length != 0 && length < kv_.first_kept(b)) {
-      return option_error(Name::kLength, Message::kFirstKept, kv_.first_kept(b), length);
+    for (int64_t b = 0; b < config.batch; ++b) {
+      MULTIHEAD_TRY(kv_.truncate(b, length));
     }
-  }
-  for (int64_t b = 0; b < config.batch; ++b) {
-    MULTIHEAD_TRY(kv_.truncate(b, length));
-  }
-  return {};
+    return {};
+  });
 }
 
 Status MultiHeadAttention::create_cache(const KVCacheConfig& config,

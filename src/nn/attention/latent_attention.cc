@@ -122,27 +122,22 @@ Status absorbed(const LatentAttentionInputs& in, const Sizes& s, const Attention
   return nn::expand_outputs(in.w_uv, attended, out, context);
 }
 
-Status latent_attention_or_throw(const LatentAttentionInputs& inputs, LatentForm form,
-                                 const AttentionOptions& options, const AttentionOutputs& outputs,
-                                 Context& context) {
-  MULTIHEAD_TRY(engine::validate_enumerator(engine::Name::kForm, form, LatentForm::kAbsorbed));
-  Sizes s{};
-  MULTIHEAD_TRY(validate(inputs, options, outputs, s));
-  AttentionOptions scaled = options;
-  if (!scaled.scale) {
-    scaled.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.nope + s.rope)));
-  }
-  return form == LatentForm::kExpanded ? expanded(inputs, s, scaled, outputs, context)
-                                       : absorbed(inputs, s, scaled, outputs, context);
-}
-
 }  // namespace
 
 Status latent_attention(const LatentAttentionInputs& inputs, LatentForm form,
                         const AttentionOptions& options, const AttentionOutputs& outputs,
                         Context& context) {
-  return engine::memory_guard(
-      [&] { return latent_attention_or_throw(inputs, form, options, outputs, context); });
+  return engine::memory_guard([&]() -> Status {
+    MULTIHEAD_TRY(engine::validate_enumerator(engine::Name::kForm, form, LatentForm::kAbsorbed));
+    Sizes s{};
+    MULTIHEAD_TRY(validate(inputs, options, outputs, s));
+    AttentionOptions scaled = options;
+    if (!scaled.scale) {
+      scaled.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.nope + s.rope)));
+    }
+    return form == LatentForm::kExpanded ? expanded(inputs, s, scaled, outputs, context)
+                                         : absorbed(inputs, s, scaled, outputs, context);
+  });
 }
 
 }  // namespace multihead

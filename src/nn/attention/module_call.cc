@@ -5,9 +5,9 @@
 #include <tuple>
 #include <utility>
 
+#include "cpu/elementwise/gradients.h"
 #include "engine/attention/transform.h"
 #include "engine/layers/elementwise.h"
-#include "engine/layers/gradients.h"
 #include "nn/attention/latent_module.h"
 #include "nn/call_memory.h"
 #include "rules/visibility.h"
@@ -120,6 +120,12 @@ void ModuleCall::lay_out(rules::Arena& take) {
   float* data = nullptr;
   take(data, saturated_elements({query.batch, query.tokens, out_width()}));
   undropped = contiguous_sequence(data, query.batch, query.tokens, out_width());
+}
+
+KeptCall ModuleCall::kept_call(const engine::AttentionShape& shape) {
+  rules::Arena size(nullptr);
+  lay_out(size);
+  return {.shape = shape, .bytes = size.bytes()};
 }
 
 bool ModuleCall::projects_own_heads(const engine::Team& team) const {
@@ -243,6 +249,12 @@ void ModuleCall::scale_heads() const {
   engine::scale_heads(merged.heads(config.num_heads), interventions.head_scales, context);
 }
 
+void ModuleCall::drop_out(const Sequence<float>& rows) const {
+  const cpu::DropRows call{
+      .a = nullptr, .x = rows.data, .y = rows.data, .width = rows.width, .dropout = out_dropout};
+  engine::over_rows(call, rows.batch * rows.tokens, rows.width, cpu::drop_rows, context);
+}
+
 Status ModuleCall::finish() const {
   tracer.add_heads("heads_out", attended.heads(config.num_heads));
   scale_heads();
@@ -272,7 +284,7 @@ Status ModuleCall::finish() const {
     engine::copy_rows(merged.heads(1), to.heads(1), context);
   }
   if (drops()) {
-    engine::drop_rows(to.data, out_dropout, to.batch * to.tokens, to.width, to.data, context);
+    drop_out(to);
     engine::copy_rows(to.heads(1), out.heads(1), context);
   }
   tracer.add_sequence("output", out);
@@ -281,3 +293,5 @@ Status ModuleCall::finish() const {
 }
 
 }  // namespace multihead::nn
+
+template class multihead::Activations<multihead::nn::KeptAttention>;

@@ -78,7 +78,7 @@ Status ModuleGradients::finish_back(Sequence<const float> d_out) const {
   if (call_.drops()) {
     const Sequence<float>& d = d_dropped_;
     engine::copy_rows(d_out.heads(1), d.heads(1), context);
-    engine::drop_rows(d.data, call_.out_dropout, d.batch * d.tokens, d.width, d.data, context);
+    call_.drop_out(d);
     d_out = d;
   }
   if (call_.projects()) {

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <span>
 
+#include "cpu/elementwise/gradients.h"
 #include "engine/attention/validate.h"
 #include "engine/error/guard.h"
 #include "engine/layers/elementwise.h"
@@ -11,7 +12,6 @@
 #include "nn/call_memory.h"
 #include "nn/dropout_sites.h"
 #include "nn/parameters.h"
-#include "nn/transformer/block_activations.h"
 #include "nn/transformer/transformer_block.h"
 
 namespace multihead {
@@ -40,8 +40,12 @@ Status TransformerBlock::Internals::back(const TransformerBlock& block, const Co
   // Returns the gradient of a branch before its dropout.
   const auto undropped = [&](nn::DropoutSite site) -> const float* {
     if (!options.training || config.residual_dropout == 0.0F) return d.data;
-    engine::drop_rows(d.data, {config.residual_dropout, options.dropout_seed, site}, rows, width,
-                      back.d_branch, context);
+    const cpu::DropRows call{.a = nullptr,
+                             .x = d.data,
+                             .y = back.d_branch,
+                             .width = width,
+                             .dropout = {config.residual_dropout, options.dropout_seed, site}};
+    engine::over_rows(call, rows, width, cpu::drop_rows, context);
     return back.d_branch;
   };
 
@@ -60,14 +64,14 @@ Status TransformerBlock::Internals::back(const TransformerBlock& block, const Co
                                            .d_bias = to.of(weights.linear2_bias).data,
                                            .precision = options.attention.precision},
                                           context));
-    engine::activation_backward({.gate = config.gated ? arrays.gate : arrays.inner,
-                                 .x = config.gated ? arrays.inner : nullptr,
-                                 .d_y = back.d_hidden,
-                                 .d_gate = config.gated ? back.d_gate : back.d_hidden,
-                                 .d_x = config.gated ? back.d_hidden : nullptr,
-                                 .count = rows * inner_width,
-                                 .activation = config.activation},
-                                context);
+    const cpu::ActivationBackward activation{.gate = config.gated ? arrays.gate : arrays.inner,
+                                             .x = config.gated ? arrays.inner : nullptr,
+                                             .d_y = back.d_hidden,
+                                             .d_gate = config.gated ? back.d_gate : back.d_hidden,
+                                             .d_x = config.gated ? back.d_hidden : nullptr,
+                                             .count = rows * inner_width,
+                                             .activation = config.activation};
+    engine::over_rows(activation, activation.count, 1, cpu::activation_backward_range, context);
     // Without a norm before the MLP, its input is also the residual, so its gradient is added to
     // `d`.
     const Tensor d_in(before ? back.d_normed : d.data, flat);
@@ -111,50 +115,34 @@ Status TransformerBlock::backward(const ConstTensor& x, const MultiHeadAttention
                                   const ConstTensor& d_out,
                                   const TransformerBlockActivations& activations, const Tensor& d_x,
                                   std::span<float> gradients, Context& context) const {
-  return engine::memory_guard(
-      [&] { return backward_or_throw(x, options, d_out, activations, d_x, gradients, context); });
-}
-
-Status TransformerBlock::backward_or_throw(const ConstTensor& x,
-                                           const MultiHeadAttentionOptions& options,
-                                           const ConstTensor& d_out,
-                                           const TransformerBlockActivations& activations,
-                                           const Tensor& d_x, std::span<float> gradients,
-                                           Context& context) const {
-  if (memory_ == nullptr) return engine::option_error(Name::kBlock, Message::kLoaded);
-  constexpr auto kAxes = engine::Axes::kBatchTokens;
-  MULTIHEAD_TRY(engine::validate_rank(Name::kX, kAxes, x, 3));
-  const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
-  MULTIHEAD_TRY(nn::validate_rows(Name::kX, x, shape));
-  MULTIHEAD_TRY(nn::validate_rows(Name::kDOut, d_out, shape));
-  if (d_x.given()) MULTIHEAD_TRY(nn::validate_rows(Name::kDX, d_x, shape));
-  MULTIHEAD_TRY(engine::renamed(nn::validate_block(&memory_->parameters, gradients.size()),
-                                Name::kBlock, Name::kGradients));
-  const TransformerBlockActivations::Internals* const kept = activations.internals_.get();
-  if (kept == nullptr || !kept->belong_to(memory_->version, shape)) {
-    return engine::option_error(Name::kActivations, Message::kActivationsOfCall);
-  }
-  const int64_t rows = shape[0] * shape[1];
-  float* own = nullptr;  // if d_x is not requested
-  nn::BlockBackwardArrays arrays;
-  MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
-    arrays.lay_out(config_, rows, take);
-    take(own, d_x.given() ? 0 : nn::saturated_elements(shape));
-  }));
-  const Tensor d = d_x.given() ? d_x : Tensor(own, shape);
-  if (d.data != d_out.data) {
-    const Dims one_head{1, 1, rows, shape[2]};
-    engine::copy_rows({d_out.data, one_head}, {d.data, one_head}, context);
-  }
-  return Internals::back(*this, x, options, kept->arrays, arrays, d, gradients.data(), context);
-}
-
-int64_t TransformerBlock::num_parameters() const {
-  return memory_ == nullptr ? 0 : memory_->parameters.elements();
-}
-
-Status TransformerBlock::named(std::span<const float> block, StateDict& dict) const {
-  return nn::read_block(Internals::parameters(*this), block, dict);
+  return engine::memory_guard([&]() -> Status {
+    if (memory_ == nullptr) return engine::option_error(Name::kBlock, Message::kLoaded);
+    constexpr auto kAxes = engine::Axes::kBatchTokens;
+    MULTIHEAD_TRY(engine::validate_rank(Name::kX, kAxes, x, 3));
+    const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
+    MULTIHEAD_TRY(nn::validate_rows(Name::kX, kAxes, x, shape));
+    MULTIHEAD_TRY(nn::validate_rows(Name::kDOut, kAxes, d_out, shape));
+    if (d_x.given()) MULTIHEAD_TRY(nn::validate_rows(Name::kDX, kAxes, d_x, shape));
+    MULTIHEAD_TRY(engine::renamed(nn::validate_block(*this, gradients.size()), Name::kBlock,
+                                  Name::kGradients));
+    const nn::KeptBlock* const kept = nn::ActivationsAccess::find(activations);
+    if (kept == nullptr || !kept->belong_to(memory_->version, shape)) {
+      return engine::option_error(Name::kActivations, Message::kActivationsOfCall);
+    }
+    const int64_t rows = shape[0] * shape[1];
+    float* own = nullptr;  // if d_x is not requested
+    nn::BlockBackwardArrays arrays;
+    MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
+      arrays.lay_out(config_, rows, take);
+      take(own, d_x.given() ? 0 : nn::saturated_elements(shape));
+    }));
+    const Tensor d = d_x.given() ? d_x : Tensor(own, shape);
+    if (d.data != d_out.data) {
+      const Dims one_head{1, 1, rows, shape[2]};
+      engine::copy_rows({d_out.data, one_head}, {d.data, one_head}, context);
+    }
+    return Internals::back(*this, x, options, kept->arrays, arrays, d, gradients.data(), context);
+  });
 }
 
 }  // namespace multihead

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cpu/elementwise/gradients.h"
 #include "engine/attention/validate.h"
 #include "engine/error/enumerators.h"
 #include "engine/error/guard.h"
@@ -16,7 +17,6 @@
 #include "nn/attention/attention_parameters.h"
 #include "nn/call_memory.h"
 #include "nn/dropout_sites.h"
-#include "nn/transformer/block_activations.h"
 
 namespace multihead {
 namespace {
@@ -88,8 +88,8 @@ Status normalize_back(const TransformerBlockConfig& config, const float* x,
                                context);
 }
 
-Status validate_rows(Name name, const ConstTensor& tensor, const Dims& shape) {
-  MULTIHEAD_TRY(validate_exact(name, Axes::kBatchTokens, tensor, shape));
+Status validate_rows(Name name, Axes axes, const ConstTensor& tensor, const Dims& shape) {
+  MULTIHEAD_TRY(validate_exact(name, axes, tensor, shape));
   if (tensor.strides == contiguous_strides(shape)) return {};
   return shape_error(name, Message::kContiguous, tensor.strides);
 }
@@ -108,41 +108,38 @@ Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& conf
 }  // namespace nn
 
 Status TransformerBlock::create(const TransformerBlockConfig& config, TransformerBlock& block) {
-  return engine::memory_guard([&] { return create_or_throw(config, block); });
+  return engine::memory_guard([&]() -> Status {
+    MULTIHEAD_TRY(
+        engine::validate_enumerator(Name::kActivation, config.activation, Activation::kSilu));
+    MULTIHEAD_TRY(engine::validate_enumerator(Name::kNorm, config.norm, Norm::kRmsNorm));
+    TransformerBlock made;
+    made.config_ = config;
+    MULTIHEAD_TRY(MultiHeadAttention::create(config.attention, made.attention_));
+    const MultiHeadAttentionConfig& attention = made.attention_.config();
+    const int64_t width = attention.embed_dim;
+    for (const auto& [name, value] : {std::pair{Name::kOutDim, attention.out_dim},
+                                      {Name::kKdim, attention.kdim},
+                                      {Name::kVdim, attention.vdim}}) {
+      if (value == width) continue;
+      return option_error(name, Message::kWidthInBlock, width, value);
+    }
+    if (!attention.batch_first) return option_error(Name::kBatchFirst, Message::kBatchFirstInBlock);
+    if (config.mlp_dim < 0 || config.mlp_dim > 1 << 24) {
+      return option_error(Name::kMlpDim, Message::kMlpDim, config.mlp_dim);
+    }
+    if (!(config.norm_eps >= 0.0F) || std::isinf(config.norm_eps)) {
+      return real_error(Name::kNormEps, Message::kFiniteNotNegative, config.norm_eps);
+    }
+    MULTIHEAD_TRY(nn::validate_probability(Name::kResidualDropout, config.residual_dropout));
+    made.config_.attention = attention;
+    block = std::move(made);
+    return {};
+  });
 }
 
-Status TransformerBlock::create_or_throw(const TransformerBlockConfig& config,
-                                         TransformerBlock& block) {
-  MULTIHEAD_TRY(
-      engine::validate_enumerator(Name::kActivation, config.activation, Activation::kSilu));
-  MULTIHEAD_TRY(engine::validate_enumerator(Name::kNorm, config.norm, Norm::kRmsNorm));
-  TransformerBlock made;
-  made.config_ = config;
-  MULTIHEAD_TRY(MultiHeadAttention::create(config.attention, made.attention_));
-  const MultiHeadAttentionConfig& attention = made.attention_.config();
-  const int64_t width = attention.embed_dim;
-  for (const auto& [name, value] : {std::pair{Name::kOutDim, attention.out_dim},
-                                    {Name::kKdim, attention.kdim},
-                                    {Name::kVdim, attention.vdim}}) {
-    if (value == width) continue;
-    return option_error(name, Message::kWidthInBlock, width, value);
-  }
-  if (!attention.batch_first) return option_error(Name::kBatchFirst, Message::kBatchFirstInBlock);
-  if (config.mlp_dim < 0 || config.mlp_dim > 1 << 24) {
-    return option_error(Name::kMlpDim, Message::kMlpDim, config.mlp_dim);
-  }
-  if (!(config.norm_eps >= 0.0F) || std::isinf(config.norm_eps)) {
-    return real_error(Name::kNormEps, Message::kFiniteNotNegative, config.norm_eps);
-  }
-  MULTIHEAD_TRY(nn::validate_probability(Name::kResidualDropout, config.residual_dropout));
-  made.config_.attention = attention;
-  block = std::move(made);
-  return {};
-}
-
-void TransformerBlock::Memory::list(TransformerBlock& block, const std::string& prefix,
-                                    ParameterNames names, MultiHeadAttentionWeights& attention,
-                                    nn::ParameterList& list) {
+void TransformerBlock::Internals::list(TransformerBlock& block, const std::string& prefix,
+                                       ParameterNames names, MultiHeadAttentionWeights& attention,
+                                       nn::ParameterList& list) {
   const TransformerBlockConfig& c = block.config_;
   const BlockNames& n = names_of(names);
   const int64_t width = c.attention.embed_dim;
@@ -176,7 +173,7 @@ Status TransformerBlock::Internals::load(TransformerBlock& block, const StateDic
   TransformerBlock loaded = block;
   MultiHeadAttentionWeights attention;
   nn::ParameterList list(loading.team);
-  Memory::list(loaded, "", names, attention, list);
+  Internals::list(loaded, "", names, attention, list);
   const bool gpt2 = names == ParameterNames::kGpt2;
   const auto ignored = [&](std::string_view name) { return gpt2 && nn::is_gpt2_buffer(name); };
   auto memory = std::make_shared<Memory>();
@@ -189,14 +186,11 @@ Status TransformerBlock::Internals::load(TransformerBlock& block, const StateDic
   return {};
 }
 
-Status TransformerBlock::state_dict(StateDict& dict) const {
-  return nn::read_state_dict(Internals::parameters(*this), dict);
-}
-
 Status TransformerBlock::forward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                                  const TransformerBlockOutputs& outputs, Trace* trace,
                                  Context& context) const {
-  return engine::memory_guard([&] { return call(x, options, outputs, nullptr, trace, context); });
+  return engine::memory_guard(
+      [&] { return Internals::call(*this, x, options, outputs, nullptr, trace, context); });
 }
 
 Status TransformerBlock::step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
@@ -204,8 +198,8 @@ Status TransformerBlock::step(const ConstTensor& x, const MultiHeadAttentionOpti
                               MultiHeadAttentionCache& cache, Trace* trace,
                               Context& context) const {
   const int64_t before = cache.length();
-  Status status =
-      engine::memory_guard([&] { return call(x, options, outputs, &cache, trace, context); });
+  Status status = engine::memory_guard(
+      [&] { return Internals::call(*this, x, options, outputs, &cache, trace, context); });
   // Remove the appended tokens: the attention succeeded, but a later step failed.
   if (!status.ok() && cache.length() != before) {
     MULTIHEAD_TRY(cache.truncate(before));
@@ -213,44 +207,42 @@ Status TransformerBlock::step(const ConstTensor& x, const MultiHeadAttentionOpti
   return status;
 }
 
-Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOptions& options,
-                              const TransformerBlockOutputs& outputs,
-                              MultiHeadAttentionCache* cache, Trace* trace,
-                              Context& context) const {
-  if (memory_ == nullptr) {
-    return option_error(Name::kBlock, Message::kLoaded);
-  }
+Status TransformerBlock::Internals::call(const TransformerBlock& block, const ConstTensor& x,
+                                         const MultiHeadAttentionOptions& options,
+                                         const TransformerBlockOutputs& outputs,
+                                         MultiHeadAttentionCache* cache, Trace* trace,
+                                         Context& context) {
+  if (block.memory_ == nullptr) return option_error(Name::kBlock, Message::kLoaded);
   constexpr Axes kAxes = Axes::kBatchTokens;
   MULTIHEAD_TRY(engine::validate_rank(Name::kX, kAxes, x, 3));
-  const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
-  const struct {
-    Name name;
-    const ConstTensor tensor;
-  } tensors[] = {
-      {Name::kX, x}, {Name::kOut, outputs.out}, {Name::kAttentionOut, outputs.attention_out}};
-  for (const auto& [name, tensor] : tensors) {
-    if (name == Name::kAttentionOut && !tensor.given()) continue;
-    MULTIHEAD_TRY(nn::validate_rows(name, tensor, shape));
+  const TransformerBlockConfig& config = block.config_;
+  const Dims shape{x.shape[0], x.shape[1], config.attention.embed_dim};
+  MULTIHEAD_TRY(nn::validate_rows(Name::kX, kAxes, x, shape));
+  MULTIHEAD_TRY(nn::validate_rows(Name::kOut, kAxes, outputs.out, shape));
+  if (outputs.attention_out.given()) {
+    MULTIHEAD_TRY(nn::validate_rows(Name::kAttentionOut, kAxes, outputs.attention_out, shape));
   }
-  if (outputs.activations != nullptr) {
-    if (cache != nullptr) return option_error(Name::kActivations, Message::kNoneInStep);
-    if (x.data == outputs.out.data && shape.elements() != 0) {
-      return option_error(Name::kOut, Message::kNotInPlace);
-    }
-    TransformerBlockActivations::Internals* kept = nullptr;
-    MULTIHEAD_TRY(TransformerBlockActivations::Internals::make(*outputs.activations, kept));
-    MULTIHEAD_TRY(kept->begin(config_, memory_->version, shape));
-    MULTIHEAD_TRY(
-        Internals::run(*this, x, options, outputs, nullptr, trace, kept->arrays, context));
-    kept->filled = true;
-    return {};
+  const auto lay_out = [&](nn::BlockArrays& arrays, bool keeps) {
+    return [&, keeps](rules::Arena& take) {
+      arrays.lay_out(config, shape[0] * shape[1], keeps, take);
+    };
+  };
+  if (outputs.activations == nullptr) {
+    nn::BlockArrays arrays;
+    MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), lay_out(arrays, false)));
+    return run(block, x, options, outputs, cache, trace, arrays, context);
   }
-  const int64_t rows = shape[0] * shape[1];
-  nn::BlockArrays arrays;
-  MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
-    arrays.lay_out(config_, rows, false, take);
-  }));
-  return Internals::run(*this, x, options, outputs, cache, trace, arrays, context);
+  if (cache != nullptr) return option_error(Name::kActivations, Message::kNoneInStep);
+  if (x.data == outputs.out.data && shape.elements() != 0) {
+    return option_error(Name::kOut, Message::kNotInPlace);
+  }
+  nn::KeptBlock* kept = nullptr;
+  MULTIHEAD_TRY(nn::ActivationsAccess::make(*outputs.activations, kept));
+  MULTIHEAD_TRY(kept->begin(block.memory_->version, shape, lay_out(kept->arrays, true)));
+  kept->arrays.attention = &kept->attention;
+  MULTIHEAD_TRY(run(block, x, options, outputs, nullptr, trace, kept->arrays, context));
+  kept->end();
+  return {};
 }
 
 void nn::BlockArrays::lay_out(const TransformerBlockConfig& config, int64_t rows, bool keeps,
@@ -302,8 +294,12 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
     if (!options.training || config.residual_dropout == 0.0F) {
       return engine::add(to, arrays.branch, sum, floats, context);
     }
-    engine::add_dropped(to, arrays.branch, {config.residual_dropout, options.dropout_seed, site},
-                        rows, width, sum, context);
+    const cpu::DropRows call{.a = to,
+                             .x = arrays.branch,
+                             .y = sum,
+                             .width = width,
+                             .dropout = {config.residual_dropout, options.dropout_seed, site}};
+    engine::over_rows(call, rows, width, cpu::drop_rows, context);
   };
   const float* attended_to = x.data;
   if (before) {
@@ -362,3 +358,5 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
 }
 
 }  // namespace multihead
+
+template class multihead::Activations<multihead::nn::KeptBlock>;
