@@ -123,33 +123,6 @@ struct MergeParams {
 // Merges the rows of one batch entry and head.
 void merge_rows(const MergeParams& params, int64_t batch, int64_t head);
 
-// y = x W^T + bias. Strides in elements from row to row.
-struct LinearParams {
-  const float* x;
-  StoredRows weight;  // row o has the weights of output o; no batches, no heads
-  const float* bias;  // may be null
-  float* y;
-  int64_t x_stride, y_stride;
-  int64_t rows, in, out;
-};
-
-struct LinearLayout {
-  int64_t job_rows, job_columns;  // size of the block of y that one linear_block() call computes
-  uint64_t scratch_bytes;         // scratch memory of one such call
-};
-
-LinearLayout linear_layout(const LinearParams& params, int threads);
-
-// Computes the block of y at this row and column. The result's bits do not depend on the layout.
-void linear_block(const LinearParams& params, const LinearLayout& layout, int64_t first_row,
-                  int64_t first_column, void* scratch);
-
-// Linear projection in products of bf16 tiles; x and the weight are f32 or bf16. Needs tile_unit()
-// not null.
-LinearLayout tile_linear_layout(const LinearParams& params, int threads);
-void tile_linear_block(const LinearParams& params, const LinearLayout& layout, int64_t first_row,
-                       int64_t first_column, void* scratch);
-
 const char* target_name();
 
 }  // namespace multihead::cpu

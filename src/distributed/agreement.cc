@@ -21,7 +21,9 @@ namespace {
 class Digest {
  public:
   template <class T>
-  Digest& add(const T& value) requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) {
+  Digest& add(const T& value)
+    requires(std::is_arithmetic_v<T> || std::is_enum_v<T>)
+  {
     std::array<unsigned char, sizeof(T)> bytes{};
     std::memcpy(bytes.data(), &value, sizeof(T));
     for (const unsigned char byte : bytes) hash_ = (hash_ ^ byte) * 0x100000001b3U;
@@ -133,7 +135,7 @@ Status exchange(const T& own, double time_limit, Communicator::Internals& ranks,
     transport.receive(other, memory + other, sizeof(T));
     transport.send(other, memory + rank, sizeof(T));
   }
-  if (Status status = ranks.finish(time_limit); !status.ok()) return status;
+  MULTIHEAD_TRY(ranks.finish(time_limit));
   std::copy_n(memory, size, all.begin());
   return {};
 }
@@ -179,13 +181,8 @@ Status compare(const Call& call, const Status& own, const Fields& fields,
   }
   const Sharding& sharding = call.sharding;
   const bool decodes = sharding.method == Method::kDecode;
-  if (Status status = check_rows("q", call, shards.queries, sharding.queries, decodes);
-      !status.ok()) {
-    return status;
-  }
-  if (Status status = check_rows("k", call, shards.keys, sharding.keys, false); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(check_rows("q", call, shards.queries, sharding.queries, decodes));
+  MULTIHEAD_TRY(check_rows("k", call, shards.keys, sharding.keys, false));
   const auto size = static_cast<int64_t>(all.size());
   if (sharding.method == Method::kHeads && call.shape.kv_heads < size) {
     return {StatusCode::kOption, "sharding.method",

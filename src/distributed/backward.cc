@@ -110,7 +110,7 @@ Status add_gradients(const Call& call, const Heads& heads, const AttentionOption
       sees_anything = sees_anything || !params.seen_keys(batch).empty();
     }
     if (!sees_anything || params.rows() == 0) continue;
-    if (Status status = engine::reserve_backward(plan, from, context); !status.ok()) return status;
+    MULTIHEAD_TRY(engine::reserve_backward(plan, from, context));
     engine::begin_backward(plan, from, context);
     const engine::Scratch& scratch = engine::scratch_of(context);
     const int threads = engine::threads_for(plan.operations, context.threads());
@@ -154,7 +154,7 @@ Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shard
   std::array<GradientSums, 2> parts;  // this step and the previous one
   GradientSums arriving, home, part;
   float* moved_q = nullptr;
-  Status status = reserve(call, ranks, [&](rules::Arena& arena) {
+  MULTIHEAD_TRY(reserve(call, ranks, [&](rules::Arena& arena) {
     for (KeyMemory& memory : keys) layouts.take(arena, memory, most_rows);
     layouts.take(arena, narrowed, count_of(returning));
     for (GradientSums* sums : {&parts[0], &parts[1], &arriving, &part}) {
@@ -165,16 +165,14 @@ Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shard
     take_queries(arena, total, call, layouts);
     take_queries(arena, part, call, layouts);
     arena(moved_q, transformed_queries(call, layouts));
-  });
-  if (!status.ok()) return status;
+  }));
 
   const std::vector<Segment> segments = segments_of(shards.query_chunks(call, rank), call.cu_q);
   const Heads heads = all_heads(call);
   const AttentionOptions options = options_of_heads(call, heads);
   ConstAnyTensor q;
-  status = pack(call, shards, rank, layouts, keys[0], context);
-  if (status.ok()) status = pack_queries(call, segments, layouts, moved_q, q, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(pack(call, shards, rank, layouts, keys[0], context));
+  MULTIHEAD_TRY(pack_queries(call, segments, layouts, moved_q, q, context));
   for (const Tensor& tensor : {total.d_q, total.d_k, total.d_v, total.d_bias}) set_zero(tensor);
   GradientSums leaving;
   for (int step = 0; step <= size; ++step) {
@@ -208,15 +206,14 @@ Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shard
       of_rectangle.d_q = part.d_q;
       of_rectangle.d_bias = part.d_bias;
       for (const Chunk& chunk : chunks) {
-        status = add_gradients(call, heads, options, inputs,
-                               {q, layouts.k(now, rows), layouts.v(now, rows), segments, chunk},
-                               of_rectangle, sums, transport, context);
-        if (!status.ok()) return status;
+        MULTIHEAD_TRY(
+            add_gradients(call, heads, options, inputs,
+                          {q, layouts.k(now, rows), layouts.v(now, rows), segments, chunk},
+                          of_rectangle, sums, transport, context));
       }
       if (step > 0) leaving = of_keys(sums, layouts, rows);
     }
-    status = ranks.finish(call.sharding.time_limit);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
     if (step >= 2 && rows > 0) {
       add(arrived.d_k, leaving.d_k);
       add(arrived.d_v, leaving.d_v);
@@ -238,7 +235,7 @@ Status gathered_backward(const Call& call, const BackwardInputs& inputs, const S
   std::vector<GradientSums> leaving(static_cast<size_t>(size)), arriving(static_cast<size_t>(size));
   GradientSums part, sums;
   float* moved_q = nullptr;
-  Status status = reserve(call, ranks, [&](rules::Arena& arena) {
+  MULTIHEAD_TRY(reserve(call, ranks, [&](rules::Arena& arena) {
     for (int r = 0; r < size; ++r) {
       const auto at = static_cast<size_t>(r);
       take_keys(arena, leaving[at], layouts, count_of(gathered.of(r)));
@@ -251,27 +248,23 @@ Status gathered_backward(const Call& call, const BackwardInputs& inputs, const S
     }
     take_keys(arena, total, layouts, layouts.rows(rank));
     arena(moved_q, transformed_queries(call, layouts));
-  });
-  if (!status.ok()) return status;
+  }));
 
-  status = gathered.start(transport, layouts, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(gathered.start(transport, layouts, context));
   const std::vector<Segment> segments = segments_of(shards.query_chunks(call, rank), call.cu_q);
   ConstAnyTensor q;
-  status = pack_queries(call, segments, layouts, moved_q, q, context);
-  if (status.ok()) status = ranks.finish(call.sharding.time_limit);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(pack_queries(call, segments, layouts, moved_q, q, context));
+  MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
   gathered.join(layouts, context);
   for (const Tensor& tensor : {sums.d_q, sums.d_k, sums.d_v, sums.d_bias}) set_zero(tensor);
   const Heads heads = all_heads(call);
-  status = add_gradients(call, heads, options_of_heads(call, heads), inputs,
-                         {q,
-                          gathered.k(layouts),
-                          gathered.v(layouts),
-                          segments,
-                          {.first = 0, .count = all_keys, .local = 0}},
-                         part, sums, transport, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(add_gradients(call, heads, options_of_heads(call, heads), inputs,
+                              {q,
+                               gathered.k(layouts),
+                               gathered.v(layouts),
+                               segments,
+                               {.first = 0, .count = all_keys, .local = 0}},
+                              part, sums, transport, context));
 
   for (int other = 0; other < size; ++other) {
     const auto at = static_cast<size_t>(other);
@@ -282,8 +275,7 @@ Status gathered_backward(const Call& call, const BackwardInputs& inputs, const S
     receive(transport, other, arriving[at]);
     send(transport, other, leaving[at]);
   }
-  status = ranks.finish(call.sharding.time_limit);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
   total.d_q = sums.d_q;
   total.d_bias = sums.d_bias;
   set_zero(total.d_k);

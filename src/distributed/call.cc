@@ -96,9 +96,7 @@ Status transform(const Call& call, Operand operand, std::span<const Segment> seg
       const auto part = [&](const auto& view) {
         return rows_of(part_of(view, 0, batch, 1), segment.local, segment.count);
       };
-      if (Status status = engine::transform_rows(part(x), of, part(to), context); !status.ok()) {
-        return status;
-      }
+      MULTIHEAD_TRY(engine::transform_rows(part(x), of, part(to), context));
     }
   }
   return {};
@@ -117,11 +115,8 @@ Status transform_back(const Call& call, Operand operand, std::span<const Segment
       const auto part_of_rows = [&](const auto& view) {
         return rows_of(part_of(view, 0, batch, 1), segment.local, segment.count);
       };
-      if (Status status =
-              engine::transform_back(part_of_rows(x), of, part_of_rows(gradient), part, context);
-          !status.ok()) {
-        return status;
-      }
+      MULTIHEAD_TRY(
+          engine::transform_back(part_of_rows(x), of, part_of_rows(gradient), part, context));
       for (size_t i = 0; i < part.size(); ++i) d_gain[i] += part[i];
     }
   }

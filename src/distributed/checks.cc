@@ -54,22 +54,15 @@ Status validate_sharding(const Sharding& sharding) {
 // Checks a shard's rows of q, k and v, and options that refer to whole sequences.
 Status validate_inputs(Call& call) {
   engine::AttentionShape& shape = call.shape;
-  if (Status status = engine::validate_inputs(call.q, call.k, call.v, shape); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_inputs(call.q, call.k, call.v, shape));
   // Masks, biases and lengths cover all keys; positions of keys cover only the shard.
   AttentionOptions over_all_keys = call.options;
   over_all_keys.rope.k_positions = {};
   engine::AttentionShape with_all_keys = shape;
   with_all_keys.keys = call.sharding.keys;
-  if (Status status = engine::validate_options(over_all_keys, with_all_keys); !status.ok()) {
-    return status;
-  }
-  if (Status status = engine::validate_positions(
-          engine::Name::kRopeKPositions, call.options.rope.k_positions, shape.batch, shape.keys);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_options(over_all_keys, with_all_keys));
+  MULTIHEAD_TRY(engine::validate_positions(engine::Name::kRopeKPositions,
+                                           call.options.rope.k_positions, shape.batch, shape.keys));
   if (call.options.rope.style == Rope::Style::kNone && !call.options.rope.k_positions.empty()) {
     return option("rope.k_positions", "none without a rope.style", "some");
   }
@@ -87,18 +80,15 @@ Status validate_inputs(Call& call) {
 Status validate_packed_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
                               const ConstAnyTensor& v, Call& call) {
   const Sharding& sharding = call.sharding;
-  if (Status status = validate_sharding(sharding); !status.ok()) return status;
+  MULTIHEAD_TRY(validate_sharding(sharding));
   // The cumulative lengths describe the whole problem, but the tensors hold only the shard's rows.
   ConstAnyTensor all_q = q, all_k = k, all_v = v;
   if (all_q.shape.rank() == 3) all_q.shape[0] = sharding.queries;
   if (all_k.shape.rank() == 3) all_k.shape[0] = sharding.keys;
   if (all_v.shape.rank() == 3 && v.shape[0] == k.shape[0]) all_v.shape[0] = sharding.keys;
-  if (Status status =
-          engine::validate_packed(engine::with_address(all_q), engine::with_address(all_k),
-                                  engine::with_address(all_v), call.cu_q, call.cu_k, call.options);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_packed(engine::with_address(all_q), engine::with_address(all_k),
+                                        engine::with_address(all_v), call.cu_q, call.cu_k,
+                                        call.options));
   call.q = engine::sequence_of(q, 0, q.shape[0]);
   call.k = engine::sequence_of(k, 0, k.shape[0]);
   call.v = engine::sequence_of(v, 0, v.shape[0]);

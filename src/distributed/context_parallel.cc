@@ -34,12 +34,10 @@ Status validate_packed_results(const ConstAnyTensor& q, const ConstAnyTensor& v,
                                const AttentionOutputs& outputs) {
   using engine::Axes;
   using engine::Name;
-  if (Status status = validate_results(outputs); !status.ok()) return status;
-  if (Status status = engine::validate_exact(Name::kOut, Axes::kPackedOut, outputs.out,
-                                             {q.shape[0], q.shape[1], v.shape[2]});
-      !status.ok() || !outputs.lse.given()) {
-    return status;
-  }
+  MULTIHEAD_TRY(validate_results(outputs));
+  MULTIHEAD_TRY(engine::validate_exact(Name::kOut, Axes::kPackedOut, outputs.out,
+                                       {q.shape[0], q.shape[1], v.shape[2]}));
+  if (!outputs.lse.given()) return {};
   return engine::validate_exact(Name::kLse, Axes::kPackedLse, outputs.lse,
                                 {q.shape[1], q.shape[0]});
 }
@@ -57,7 +55,7 @@ template <class Alone>
 Status run(const Call& call, const Status& own, const AnyTensor& out, const Tensor& lse,
            const Alone& alone, Communicator::Internals& ranks, Context& context) {
   Shards shards;
-  if (Status status = agree(call, own, ranks, shards); !status.ok()) return status;
+  MULTIHEAD_TRY(agree(call, own, ranks, shards));
   if (ranks.transport->size() == 1) return alone();
   PartialResult total;
   Status status;
@@ -76,8 +74,7 @@ Status run(const Call& call, const Status& own, const AnyTensor& out, const Tens
       break;
   }
   if (status.ok()) add_sinks(call, total, context);
-  status = agree_to_write(status, call, ranks);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(agree_to_write(status, call, ranks));
   convert(total.out, out, context);
   if (lse.given()) copy(ConstAnyTensor(as_columns(total.lse)), as_columns(lse), context);
   return {};
@@ -89,7 +86,7 @@ Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAn
                  const AttentionOptions& options, const AttentionOutputs& outputs,
                  const Sharding& sharding, Communicator& communicator, Context& context) {
   return run_call(communicator, [&]() -> Status {
-    if (Status status = validate_communicator(communicator); !status.ok()) return status;
+    MULTIHEAD_TRY(validate_communicator(communicator));
     const int32_t cu_q[] = {0, static_cast<int32_t>(sharding.queries)};
     const int32_t cu_k[] = {0, static_cast<int32_t>(sharding.keys)};
     Call call = call_of(CallKind::kForward, options, sharding, cu_q, cu_k);
@@ -110,13 +107,13 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
                         const AttentionOptions& options, const AttentionOutputs& outputs,
                         const Sharding& sharding, Communicator& communicator, Context& context) {
   return run_call(communicator, [&]() -> Status {
-    if (Status status = validate_communicator(communicator); !status.ok()) return status;
+    MULTIHEAD_TRY(validate_communicator(communicator));
     Call call = call_of(CallKind::kForwardPacked, options, sharding, cu_q, cu_k);
     AnyTensor out;
     Tensor lse;
     const auto check = [&]() -> Status {
-      if (Status status = validate_packed_inputs(q, k, v, call); !status.ok()) return status;
-      if (Status status = validate_packed_results(q, v, outputs); !status.ok()) return status;
+      MULTIHEAD_TRY(validate_packed_inputs(q, k, v, call));
+      MULTIHEAD_TRY(validate_packed_results(q, v, outputs));
       out = engine::sequence_of(outputs.out, 0, q.shape[0]);
       if (outputs.lse.given()) lse = engine::lse_of(outputs.lse, 0, q.shape[0]);
       return {};

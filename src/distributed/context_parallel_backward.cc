@@ -61,7 +61,7 @@ Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
            const AttentionGradients& gradients, const Alone& alone, Communicator::Internals& ranks,
            Context& context) {
   Shards shards;
-  if (Status status = agree(call, own, ranks, shards); !status.ok()) return status;
+  MULTIHEAD_TRY(agree(call, own, ranks, shards));
   if (ranks.transport->size() == 1) return alone();
   GradientSums total;
   const auto method = call.sharding.method == Method::kRing        ? ring_backward
@@ -82,8 +82,7 @@ Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
   }
   std::vector<float> d_sinks(gradients.d_sinks.size());
   if (status.ok()) differentiate_sinks(call, inputs, d_sinks);
-  status = agree_to_write(status, call, ranks);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(agree_to_write(status, call, ranks));
   for (const auto& [from, to] :
        {std::pair{total.d_q, gradients.d_q}, std::pair{total.d_k, gradients.d_k},
         std::pair{total.d_v, gradients.d_v}}) {
@@ -113,7 +112,7 @@ Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, cons
                           const ConstAnyTensor& d_out, const AttentionGradients& gradients,
                           const Sharding& sharding, Communicator& communicator, Context& context) {
   return run_call(communicator, [&]() -> Status {
-    if (Status status = validate_communicator(communicator); !status.ok()) return status;
+    MULTIHEAD_TRY(validate_communicator(communicator));
     const int32_t cu_q[] = {0, static_cast<int32_t>(sharding.queries)};
     const int32_t cu_k[] = {0, static_cast<int32_t>(sharding.keys)};
     Call call = call_of(CallKind::kBackward, options, sharding, cu_q, cu_k);
@@ -143,21 +142,18 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
   using engine::Axes;
   using engine::Name;
   return run_call(communicator, [&]() -> Status {
-    if (Status status = validate_communicator(communicator); !status.ok()) return status;
+    MULTIHEAD_TRY(validate_communicator(communicator));
     Call call = call_of(CallKind::kBackwardPacked, options, sharding, cu_q, cu_k);
     AttentionGradients of_rows = gradients;
     BackwardInputs inputs;
     const auto check = [&]() -> Status {
-      if (Status status = validate_packed_inputs(q, k, v, call); !status.ok()) return status;
-      if (Status status = validate_method(call); !status.ok()) return status;
+      MULTIHEAD_TRY(validate_packed_inputs(q, k, v, call));
+      MULTIHEAD_TRY(validate_method(call));
       const Dims out_shape{q.shape[0], q.shape[1], v.shape[2]};
-      for (const Status& status :
-           {engine::validate_exact(Name::kOut, Axes::kPackedOut, results.out, out_shape),
-            engine::validate_exact(Name::kLse, Axes::kPackedLse, results.lse,
-                                   {q.shape[1], q.shape[0]}),
-            engine::validate_exact(Name::kDOut, Axes::kPackedOut, d_out, out_shape)}) {
-        if (!status.ok()) return status;
-      }
+      MULTIHEAD_TRY(engine::validate_exact(Name::kOut, Axes::kPackedOut, results.out, out_shape));
+      MULTIHEAD_TRY(engine::validate_exact(Name::kLse, Axes::kPackedLse, results.lse,
+                                           {q.shape[1], q.shape[0]}));
+      MULTIHEAD_TRY(engine::validate_exact(Name::kDOut, Axes::kPackedOut, d_out, out_shape));
       const struct {
         Name name;
         Axes axes;
@@ -168,9 +164,7 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
                   {Name::kDV, Axes::kPackedV, of_rows.d_v, v.shape}};
       for (const auto& [name, axes, tensor, shape] : rows) {
         if (!tensor.given()) continue;
-        if (Status status = engine::validate_exact(name, axes, tensor, shape); !status.ok()) {
-          return status;
-        }
+        MULTIHEAD_TRY(engine::validate_exact(name, axes, tensor, shape));
         const AnyTensor view = engine::sequence_of(AnyTensor(tensor), 0, shape[0]);
         tensor = {static_cast<float*>(view.data), view.shape, view.strides};
       }

@@ -33,22 +33,20 @@ Status ring_attention(const Call& call, const Shards& shards, Communicator::Inte
   KeyMemory narrowed;
   PartialResult part;
   float* moved_q = nullptr;
-  Status status = reserve(call, ranks, [&](rules::Arena& arena) {
+  MULTIHEAD_TRY(reserve(call, ranks, [&](rules::Arena& arena) {
     for (KeyMemory& memory : keys) layouts.take(arena, memory, most_rows);
     layouts.take(arena, narrowed, most_rows);
     layouts.take(arena, total, call.shape.queries);
     layouts.take(arena, part, call.shape.queries);
     arena(moved_q, transformed_queries(call, layouts));
-  });
-  if (!status.ok()) return status;
+  }));
 
   const std::vector<Segment> segments = segments_of(shards.query_chunks(call, rank), call.cu_q);
   const Heads heads = all_heads(call);
   const AttentionOptions options = options_of_heads(call, heads);
   ConstAnyTensor q;
-  status = pack(call, shards, rank, layouts, keys[0], context);
-  if (status.ok()) status = pack_queries(call, segments, layouts, moved_q, q, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(pack(call, shards, rank, layouts, keys[0], context));
+  MULTIHEAD_TRY(pack_queries(call, segments, layouts, moved_q, q, context));
   clear(total);
   for (int step = 0; step < size; ++step) {
     const Chunks chunks = held(step), coming = held(step + 1);
@@ -61,14 +59,12 @@ Status ring_attention(const Call& call, const Shards& shards, Communicator::Inte
       send_keys(transport, next, layouts, chunks, now, leaving, narrowed, context);
     }
     for (const Chunk& chunk : chunks) {
-      status = add_attention(call, heads, options,
-                             {q, layouts.k(now, rows), layouts.v(now, rows), segments, chunk}, part,
-                             total, transport, context);
-      if (!status.ok()) return status;
+      MULTIHEAD_TRY(add_attention(call, heads, options,
+                                  {q, layouts.k(now, rows), layouts.v(now, rows), segments, chunk},
+                                  part, total, transport, context));
     }
     if (step + 1 == size) break;
-    status = ranks.finish(call.sharding.time_limit);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
   }
   return {};
 }
@@ -80,22 +76,19 @@ Status gathered_attention(const Call& call, const Shards& shards, Communicator::
   GatheredKeys gathered(call, shards, transport.rank());
   PartialResult part;
   float* moved_q = nullptr;
-  Status status = reserve(call, ranks, [&](rules::Arena& arena) {
+  MULTIHEAD_TRY(reserve(call, ranks, [&](rules::Arena& arena) {
     gathered.take(arena, layouts);
     layouts.take(arena, total, call.shape.queries);
     layouts.take(arena, part, call.shape.queries);
     arena(moved_q, transformed_queries(call, layouts));
-  });
-  if (!status.ok()) return status;
+  }));
 
-  status = gathered.start(transport, layouts, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(gathered.start(transport, layouts, context));
   const std::vector<Segment> segments =
       segments_of(shards.query_chunks(call, transport.rank()), call.cu_q);
   ConstAnyTensor q;
-  status = pack_queries(call, segments, layouts, moved_q, q, context);
-  if (status.ok()) status = ranks.finish(call.sharding.time_limit);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(pack_queries(call, segments, layouts, moved_q, q, context));
+  MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
   gathered.join(layouts, context);
   const Heads heads = all_heads(call);
   clear(total);
@@ -120,34 +113,31 @@ Status decode_attention(const Call& call, const Shards& shards, Communicator::In
   PartialResult part;
   KeyMemory keys;
   float* moved_q = nullptr;
-  Status status = reserve(call, ranks, [&](rules::Arena& arena) {
+  MULTIHEAD_TRY(reserve(call, ranks, [&](rules::Arena& arena) {
     for (PartialResult& result : of_rank) layouts.take(arena, result, queries);
     layouts.take(arena, part, queries);
     layouts.take(arena, total, queries);
     if (call.transforms()) layouts.take(arena, keys, call.shape.keys);
     arena(moved_q, transformed_queries(call, layouts));
-  });
-  if (!status.ok()) return status;
+  }));
 
   // The cache is read in place, unless its keys are transformed.
   ConstAnyTensor q, k = call.k, v = call.v;
   if (call.transforms()) {
-    status = pack(call, shards, rank, layouts, keys, context);
+    MULTIHEAD_TRY(pack(call, shards, rank, layouts, keys, context));
     k = layouts.k(keys, call.shape.keys);
     v = layouts.v(keys, call.shape.keys);
   }
   const std::vector<Segment> segments =
       segments_of(Chunk{.first = 0, .count = queries, .local = 0}, call.cu_q);
-  if (status.ok()) status = pack_queries(call, segments, layouts, moved_q, q, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(pack_queries(call, segments, layouts, moved_q, q, context));
   const Heads heads = all_heads(call);
   const AttentionOptions options = options_of_heads(call, heads);
   const PartialResult& own = of_rank[static_cast<size_t>(rank)];
   clear(own);
   for (const Chunk& chunk : shards.key_chunks(call, rank)) {
-    status = add_attention(call, heads, options, {q, k, v, segments, chunk}, part, own, transport,
-                           context);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(add_attention(call, heads, options, {q, k, v, segments, chunk}, part, own,
+                                transport, context));
   }
   const uint64_t out_bytes = Layouts::bytes(own.out.shape, DType::kF32);
   const uint64_t lse_bytes = Layouts::bytes(own.lse.shape, DType::kF32);
@@ -159,8 +149,7 @@ Status decode_attention(const Call& call, const Shards& shards, Communicator::In
     transport.send(other, own.out.data, out_bytes);
     transport.send(other, own.lse.data, lse_bytes);
   }
-  status = ranks.finish(call.sharding.time_limit);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
   clear(total);
   for (const PartialResult& from : of_rank) merge(total, from.out, from.lse, context);
   return {};

@@ -31,8 +31,7 @@ void GatheredKeys::take(rules::Arena& arena, const Layouts& layouts) {
 
 Status GatheredKeys::start(Transport& transport, const Layouts& layouts, Context& context) const {
   const KeyMemory& own = received_[static_cast<size_t>(rank_)];
-  Status status = pack(call_, shards_, rank_, layouts, own, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(pack(call_, shards_, rank_, layouts, own, context));
   for (int other = 0; other < transport.size(); ++other) {
     if (other == rank_) continue;
     const auto at = static_cast<size_t>(other);

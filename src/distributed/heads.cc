@@ -27,13 +27,12 @@ Status send_inputs(const Call& call, const Shards& shards, const HeadExchange& e
                    Context& context) {
   const Layouts layouts(call, shards);
   ConstAnyTensor q, k = call.k;
-  Status status = pack_queries(call, segments_of(shards.query_chunks(call, rank), call.cu_q),
-                               layouts, moved_q, q, context);
-  if (status.ok() && call.transforms()) {
-    status = pack(call, shards, rank, layouts, moved, context);
+  MULTIHEAD_TRY(pack_queries(call, segments_of(shards.query_chunks(call, rank), call.cu_q), layouts,
+                             moved_q, q, context));
+  if (call.transforms()) {
+    MULTIHEAD_TRY(pack(call, shards, rank, layouts, moved, context));
     k = layouts.k(moved, call.shape.keys);
   }
-  if (!status.ok()) return status;
   exchange.send_heads(inputs[0], q);
   exchange.send_heads(inputs[1], k);
   exchange.send_heads(inputs[2], call.v);
@@ -57,7 +56,7 @@ Status heads_attention(const Call& call, const Shards& shards, Communicator::Int
   KeyMemory moved;
   PartialResult part;
   float* moved_q = nullptr;
-  Status status = reserve(call, ranks, [&](rules::Arena& arena) {
+  MULTIHEAD_TRY(reserve(call, ranks, [&](rules::Arena& arena) {
     for (Exchanged& of : inputs) exchange.take(arena, of);
     exchange.take(arena, out);
     exchange.take(arena, lse);
@@ -67,29 +66,26 @@ Status heads_attention(const Call& call, const Shards& shards, Communicator::Int
     take(arena, part.lse, {batch, heads.count, queries});
     if (call.transforms()) layouts.take(arena, moved, call.shape.keys);
     arena(moved_q, transformed_queries(call, layouts));
-  });
-  if (!status.ok()) return status;
-  status = send_inputs(call, shards, exchange, transport.rank(), inputs, moved_q, moved, context);
-  if (status.ok()) status = ranks.finish(call.sharding.time_limit);
-  if (!status.ok()) return status;
+  }));
+  MULTIHEAD_TRY(
+      send_inputs(call, shards, exchange, transport.rank(), inputs, moved_q, moved, context));
+  MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
   for (const Exchanged& of : inputs) exchange.to_heads(of);
 
   const PartialResult result{exchange.whole_floats(out),
                              Tensor(exchange.whole_floats(lse).data, part.lse.shape)};
   clear(result);
   const std::vector<Segment> queries = all_queries(call);
-  status = add_attention(call, heads, options_of_heads(call, heads),
-                         {exchange.whole(inputs[0]),
-                          exchange.whole(inputs[1]),
-                          exchange.whole(inputs[2]),
-                          queries,
-                          {.first = 0, .count = call.sharding.keys, .local = 0}},
-                         part, result, transport, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(add_attention(call, heads, options_of_heads(call, heads),
+                              {exchange.whole(inputs[0]),
+                               exchange.whole(inputs[1]),
+                               exchange.whole(inputs[2]),
+                               queries,
+                               {.first = 0, .count = call.sharding.keys, .local = 0}},
+                              part, result, transport, context));
   exchange.send_rows(out);
   exchange.send_rows(lse);
-  status = ranks.finish(call.sharding.time_limit);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
   exchange.to_rows(out, total.out);
   exchange.to_rows(lse, as_columns(total.lse));
   return {};
@@ -112,7 +108,7 @@ Status heads_backward(const Call& call, const BackwardInputs& results, const Sha
   KeyMemory moved;
   GradientSums part;
   float* moved_q = nullptr;
-  Status status = reserve(call, ranks, [&](rules::Arena& arena) {
+  MULTIHEAD_TRY(reserve(call, ranks, [&](rules::Arena& arena) {
     for (auto* group : {&inputs, &of_results, &gradients}) {
       for (Exchanged& of : *group) exchange.take(arena, of);
     }
@@ -128,15 +124,13 @@ Status heads_backward(const Call& call, const BackwardInputs& results, const Sha
     }
     if (call.transforms()) layouts.take(arena, moved, call.shape.keys);
     arena(moved_q, transformed_queries(call, layouts));
-  });
-  if (!status.ok()) return status;
-  status = send_inputs(call, shards, exchange, transport.rank(), inputs, moved_q, moved, context);
-  if (!status.ok()) return status;
+  }));
+  MULTIHEAD_TRY(
+      send_inputs(call, shards, exchange, transport.rank(), inputs, moved_q, moved, context));
   exchange.send_heads(of_results[0], results.out);
   exchange.send_heads(of_results[1], results.d_out);
   exchange.send_heads(of_results[2], as_columns(results.lse));
-  status = ranks.finish(call.sharding.time_limit);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
   for (const Exchanged& of : inputs) exchange.to_heads(of);
   for (const Exchanged& of : of_results) exchange.to_heads(of);
 
@@ -148,7 +142,7 @@ Status heads_backward(const Call& call, const BackwardInputs& results, const Sha
   const std::vector<Segment> queries = all_queries(call);
   const Tensor lse(exchange.whole_floats(of_results[2]).data,
                    {call.shape.batch, heads.count, call.sharding.queries});
-  status = add_gradients(
+  MULTIHEAD_TRY(add_gradients(
       call, heads, options_of_heads(call, heads),
       {.out = exchange.whole(of_results[0]), .d_out = exchange.whole(of_results[1]), .lse = lse},
       {exchange.whole(inputs[0]),
@@ -156,11 +150,9 @@ Status heads_backward(const Call& call, const BackwardInputs& results, const Sha
        exchange.whole(inputs[2]),
        queries,
        {.first = 0, .count = call.sharding.keys, .local = 0}},
-      part, sums, transport, context);
-  if (!status.ok()) return status;
+      part, sums, transport, context));
   for (const Exchanged& of : gradients) exchange.send_rows(of);
-  status = ranks.finish(call.sharding.time_limit);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
   exchange.to_rows(gradients[0], total.d_q);
   exchange.to_rows(gradients[1], total.d_k);
   exchange.to_rows(gradients[2], total.d_v);

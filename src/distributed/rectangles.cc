@@ -62,7 +62,7 @@ Status run(std::span<Planned> rectangles, Transport& transport, Context& context
     planned.first_job = jobs;
     // Decoding has its own division of the keys among threads, so it runs separately.
     if (planned.plan.path == engine::Path::kDecode) {
-      if (Status status = engine::run(planned.plan, context); !status.ok()) return status;
+      MULTIHEAD_TRY(engine::run(planned.plan, context));
       transport.poll();
       continue;
     }
@@ -72,9 +72,7 @@ Status run(std::span<Planned> rectangles, Transport& transport, Context& context
   }
   if (jobs == 0) return {};
   engine::Scratch& scratch = engine::scratch_of(context);
-  if (Status status = scratch.reserve(context.threads(), scratch_bytes); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(scratch.reserve(context.threads(), scratch_bytes));
   const int threads = engine::threads_for(operations, context.threads());
   engine::parallel_for(threads, jobs, [&](int64_t index, int thread) {
     const auto after = std::upper_bound(
@@ -204,7 +202,7 @@ Status add_attention(const Call& call, const Heads& heads, const AttentionOption
     if (a.plan.operations != b.plan.operations) return a.plan.operations > b.plan.operations;
     return a.rectangle.queries.local < b.rectangle.queries.local;
   });
-  if (Status status = run(planned, transport, context); !status.ok()) return status;
+  MULTIHEAD_TRY(run(planned, transport, context));
   for (const Planned& of : planned) {
     const Segment& rows = of.rectangle.queries;
     const PartialResult from = rows_of_result(part, rows);

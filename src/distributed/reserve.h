@@ -7,6 +7,7 @@
 #include "distributed/call.h"
 #include "distributed/communicator.h"
 #include "distributed/shard_memory.h"
+#include "engine/error/error.h"
 #include "engine/runtime/scratch.h"
 #include "rules/arena.h"
 
@@ -19,11 +20,8 @@ Status reserve(const Call& call, Communicator::Internals& ranks, const LayOut& l
   rules::Arena needs(nullptr);
   lay_out(needs);
   const bool reserved = ranks.memory.reserve(needs.bytes());
-  if (Status status = agree(reserved ? Status() : Status::out_of_memory(needs.bytes()),
-                            call.sharding.time_limit, ranks);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(agree(reserved ? Status() : Status::out_of_memory(needs.bytes()),
+                      call.sharding.time_limit, ranks));
   rules::Arena takes(ranks.memory.data());
   lay_out(takes);
   return {};

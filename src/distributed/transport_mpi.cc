@@ -9,6 +9,7 @@
 
 #include "distributed/communicator.h"
 #include "distributed/transport.h"
+#include "engine/error/error.h"
 #include "engine/error/guard.h"
 #include "multihead/distributed.h"
 
@@ -102,12 +103,12 @@ Status check_initialized() {
 }  // namespace
 
 Status Communicator::over_mpi(Communicator& communicator) {
-  if (Status status = check_initialized(); !status.ok()) return status;
+  MULTIHEAD_TRY(check_initialized());
   return engine::memory_guard([&] { return over(MPI_COMM_WORLD, communicator); });
 }
 
 Status Communicator::over_mpi(int fortran_handle, Communicator& communicator) {
-  if (Status status = check_initialized(); !status.ok()) return status;
+  MULTIHEAD_TRY(check_initialized());
   const MPI_Comm comm = MPI_Comm_f2c(fortran_handle);
   if (comm == MPI_COMM_NULL) {
     return {StatusCode::kOption, "fortran_handle", "that of a communicator: MPI_Comm_c2f(comm)",

@@ -8,9 +8,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 
+#include "multihead/activations.h"
 #include "multihead/attention.h"
 #include "multihead/export.h"
 #include "multihead/kv_cache.h"
@@ -134,28 +134,6 @@ struct MultiHeadAttentionOptions {
   HeadInterventions heads = {};       ///< changes to single heads
 };
 
-/// Results of forward() that backward() needs: queries, keys and values after QK-norm and RoPE, the
-/// merged heads, the log-sum-exp, and the inputs of QK-norm and of latent attention's norms. Its
-/// memory grows to the largest call and is kept.
-class MultiHeadAttentionActivations {
- public:
-  /// Without a call, and without memory.
-  MultiHeadAttentionActivations();
-  ~MultiHeadAttentionActivations();
-  /// Movable, not copyable.
-  MultiHeadAttentionActivations(MultiHeadAttentionActivations&&) noexcept;
-  /// Movable, not copyable.
-  MultiHeadAttentionActivations& operator=(MultiHeadAttentionActivations&&) noexcept;
-
-  /// Memory held now.
-  int64_t bytes() const;
-
- private:
-  friend class MultiHeadAttention;
-  struct Internals;
-  std::unique_ptr<Internals> internals_;
-};
-
 /// Outputs of MultiHeadAttention::forward() and step(). Every output but `out` is optional. N is
 /// N_k plus the number of appended keys.
 struct MultiHeadAttentionOutputs {
@@ -192,7 +170,6 @@ class MultiHeadAttentionCache {
 
  private:
   friend class MultiHeadAttention;
-  Status truncate_or_throw(int64_t length);
   KVCache kv_;
   uint64_t layer_ = 0;    // of the module that made it
   uint64_t version_ = 0;  // of the weights that computed the tokens
@@ -200,7 +177,7 @@ class MultiHeadAttentionCache {
 
 /// A multi-head attention module: projections, attention, output projection. Copies share the
 /// parameters.
-class MultiHeadAttention {
+class MultiHeadAttention : public ModuleBase {
  public:
   /// A module that refuses every call until create() fills it.
   MultiHeadAttention() = default;
@@ -229,15 +206,6 @@ class MultiHeadAttention {
   /// Errors: kShape, one error that names every missing, unexpected and misshaped tensor; kMemory.
   /// The weights are unchanged.
   [[nodiscard]] Status load_state_dict(const StateDict& dict);
-  /// Views of the loaded parameters, valid as long as this module or a copy that shares them lives.
-  /// Errors: kOption if none were loaded.
-  [[nodiscard]] Status state_dict(StateDict& dict) const;
-  /// Number of elements of all loaded parameters, which are one contiguous block; 0 if none were
-  /// loaded.
-  int64_t num_parameters() const;
-  /// Given a flat array of num_parameters() floats (for example gradients), returns a view for each
-  /// parameter, keyed by name. Errors: kOption if no parameters were loaded, kShape.
-  [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
   /// Returns the views of named() as MultiHeadAttentionGradients. Errors: as named().
   [[nodiscard]] Status gradients_in(std::span<float> block,
                                     BasicMultiHeadAttentionWeights<Tensor>& gradients) const;
@@ -295,23 +263,6 @@ class MultiHeadAttention {
   struct Internals;  ///< for the library's own use
 
  private:
-  // Copied parameters, and values computed from the weights. Copies of the module share them.
-  struct Memory;
-
-  // The public function of the same name turns an exception of these into kMemory.
-  static Status create_or_throw(const MultiHeadAttentionConfig& config, MultiHeadAttention& module);
-  Status forward_or_throw(const MultiHeadAttentionInputs& inputs,
-                          const MultiHeadAttentionOptions& options,
-                          const MultiHeadAttentionOutputs& outputs, Trace* trace,
-                          Context& context) const;
-  Status backward_or_throw(const MultiHeadAttentionInputs& inputs,
-                           const MultiHeadAttentionOptions& options, const ConstTensor& d_out,
-                           const MultiHeadAttentionActivations* activations,
-                           const MultiHeadAttentionGradients& gradients, Context& context) const;
-  Status step_or_throw(const ConstTensor& x, const MultiHeadAttentionOptions& options,
-                       const MultiHeadAttentionOutputs& outputs, MultiHeadAttentionCache& cache,
-                       Trace* trace, Context& context) const;
-
   MultiHeadAttentionConfig config_ = {};
   MultiHeadAttentionWeights weights_ = {};
   // Recomputes all values derived from the weights, for this module and its copies.
@@ -319,7 +270,6 @@ class MultiHeadAttention {
   friend class Transformer;
   friend class TransformerBlock;
 
-  std::shared_ptr<Memory> memory_;
   uint64_t id_ = 0;
 };
 

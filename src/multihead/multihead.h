@@ -7,6 +7,7 @@
 /// The public interface.
 #pragma once
 
+#include "multihead/activations.h"                  // IWYU pragma: export
 #include "multihead/attention.h"                    // IWYU pragma: export
 #include "multihead/attention_backward.h"           // IWYU pragma: export
 #include "multihead/context.h"                      // IWYU pragma: export

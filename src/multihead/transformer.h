@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 
+#include "multihead/activations.h"
 #include "multihead/elementwise.h"
 #include "multihead/export.h"
 #include "multihead/multi_head_attention.h"
@@ -55,26 +56,6 @@ enum class ParameterNames : uint8_t {
   kGpt2,
 };
 
-/// Results of forward() that backward() needs. Its memory grows to the largest call and is kept.
-class TransformerBlockActivations {
- public:
-  /// Holds no call and no memory.
-  TransformerBlockActivations();
-  ~TransformerBlockActivations();
-  /// Movable, not copyable.
-  TransformerBlockActivations(TransformerBlockActivations&&) noexcept;
-  /// Movable, not copyable.
-  TransformerBlockActivations& operator=(TransformerBlockActivations&&) noexcept;
-
-  /// Bytes of memory held now.
-  int64_t bytes() const;
-
- private:
-  friend class TransformerBlock;
-  struct Internals;
-  std::unique_ptr<Internals> internals_;
-};
-
 /// Outputs of TransformerBlock::forward() and step().
 struct TransformerBlockOutputs {
   Tensor out = {};            ///< (B, N, embed_dim)
@@ -85,15 +66,13 @@ struct TransformerBlockOutputs {
 
 /// A transformer block: attention and an MLP, each with a residual connection. Copies share the
 /// parameters.
-class TransformerBlock {
+class TransformerBlock : public ModuleBase {
  public:
   /// Makes a block without parameters. Errors: kOption, kMemory; `block` is unchanged.
   [[nodiscard]] static Status create(const TransformerBlockConfig& config, TransformerBlock& block);
   /// See MultiHeadAttention::load_state_dict(), errors included; kOption also for unknown names.
   [[nodiscard]] Status load_state_dict(const StateDict& dict,
                                        ParameterNames names = ParameterNames::kTorch);
-  /// See MultiHeadAttention::state_dict(), errors included.
-  [[nodiscard]] Status state_dict(StateDict& dict) const;
 
   /// x (B, N, embed_dim), contiguous. `options` and `trace` are the attention's. Errors: kShape,
   /// kOption, kMemory. Nothing is written on an error, except that kMemory may leave some outputs
@@ -112,11 +91,6 @@ class TransformerBlock {
                                 const ConstTensor& d_out,
                                 const TransformerBlockActivations& activations, const Tensor& d_x,
                                 std::span<float> gradients, Context& context) const;
-  /// See Transformer::num_parameters(). A layer of a Transformer has the parameters of the whole
-  /// model.
-  int64_t num_parameters() const;
-  /// See Transformer::named(), errors included.
-  [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
 
   /// Processes the next tokens, with causal attention over the cache; see
   /// MultiHeadAttention::step(), errors included.
@@ -133,24 +107,14 @@ class TransformerBlock {
 
  private:
   friend class Transformer;
-  static Status create_or_throw(const TransformerBlockConfig& config, TransformerBlock& block);
   struct Weights {
     ConstTensor norm1_weight, norm1_bias, norm2_weight, norm2_bias;
     ConstTensor linear1_weight, linear1_bias, gate_weight, gate_bias, linear2_weight, linear2_bias;
   };
-  struct Memory;  // parameters; weights_ are views of them
-
-  Status call(const ConstTensor& x, const MultiHeadAttentionOptions& options,
-              const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache, Trace* trace,
-              Context& context) const;
-  Status backward_or_throw(const ConstTensor& x, const MultiHeadAttentionOptions& options,
-                           const ConstTensor& d_out, const TransformerBlockActivations& activations,
-                           const Tensor& d_x, std::span<float> gradients, Context& context) const;
 
   TransformerBlockConfig config_ = {};
   MultiHeadAttention attention_ = {};
-  Weights weights_ = {};
-  std::shared_ptr<const Memory> memory_;
+  Weights weights_ = {};  // views of the parameters
 };
 
 /// The shape of a model.
@@ -179,28 +143,6 @@ struct Initialization {
   float weight = 1.0F;     ///< factor of all other matrices, and of appended keys and values
   float residual = 0.7F;   ///< factor of matrices whose product is added to the residual stream
   float output = 0.5F;     ///< factor of the matrix that computes logits
-};
-
-/// Results of forward() that backward() needs. Its memory is kept for the next call.
-class TransformerActivations {
- public:
-  /// Keeps all activations of each layer, or only each layer's input if `recompute` is true.
-  /// backward() then computes the other activations again, layer by layer: this takes the time of
-  /// one more forward(), and memory for one layer instead of all. The gradients are bit-identical.
-  explicit TransformerActivations(bool recompute = false);
-  ~TransformerActivations();
-  /// Movable, not copyable.
-  TransformerActivations(TransformerActivations&&) noexcept;
-  /// Movable, not copyable.
-  TransformerActivations& operator=(TransformerActivations&&) noexcept;
-
-  /// Bytes of memory held now.
-  int64_t bytes() const;
-
- private:
-  friend class Transformer;
-  struct Internals;
-  std::unique_ptr<Internals> internals_;
 };
 
 /// Outputs of Transformer::forward() and step().
@@ -233,7 +175,7 @@ class TransformerCache {
 
 /// A transformer, from tokens to logits. Copies share the parameters, until one of them loads or
 /// initializes other parameters.
-class Transformer {
+class Transformer : public ModuleBase {
  public:
   /// Makes a model without parameters. Errors: kOption, kMemory; `model` is unchanged.
   [[nodiscard]] static Status create(const TransformerConfig& config, Transformer& model);
@@ -244,15 +186,6 @@ class Transformer {
   /// unchanged.
   [[nodiscard]] Status initialize(const Initialization& initialization,
                                   ParameterNames names = ParameterNames::kTorch);
-  /// Views of the parameters, under the names they were loaded with. Errors: kOption if
-  /// there are none.
-  [[nodiscard]] Status state_dict(StateDict& dict) const;
-  /// Number of elements of all parameters, which are one contiguous block in the order of the
-  /// model. Copies of the model share it. 0 without parameters.
-  int64_t num_parameters() const;
-  /// Given a flat array of num_parameters() floats in that order (for example gradients), returns a
-  /// view for each parameter, keyed by name. Errors: kOption without parameters, kShape.
-  [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
 
   /// tokens (batch * N), row-major, each from 0 to vocab_size - 1. `options` apply to every layer,
   /// with two exceptions: the config sets causal, and head_scales may have num_layers * H factors,
@@ -293,21 +226,6 @@ class Transformer {
   struct Internals;  ///< for the library's own use
 
  private:
-  static Status create_or_throw(const TransformerConfig& config, Transformer& model);
-  Status embed(std::span<const int32_t> tokens, int64_t before, int64_t length, float* gathered,
-               int32_t* places, float* to, Context& context) const;
-  Status validate_call(std::span<const int32_t> tokens, int64_t batch, int64_t before,
-                       const MultiHeadAttentionOptions& options) const;
-  Status run(std::span<const int32_t> tokens, int64_t batch,
-             const MultiHeadAttentionOptions& options, const TransformerOutputs& outputs,
-             TransformerCache* cache, Context& context) const;
-  Status back(std::span<const int32_t> tokens, int64_t batch,
-              const MultiHeadAttentionOptions& options, const ConstTensor& d_logits,
-              TransformerActivations& activations, std::span<float> gradients,
-              Context& context) const;
-  // Options of one layer, with its own dropout seed.
-  MultiHeadAttentionOptions options_of(const MultiHeadAttentionOptions& options, size_t layer,
-                                       bool causal) const;
   std::span<TransformerBlock> layers() { return {layers_.get(), count()}; }
   std::span<const TransformerBlock> layers() const { return {layers_.get(), count()}; }
   size_t count() const { return layers_ ? static_cast<size_t>(config_.num_layers) : 0; }
@@ -320,7 +238,6 @@ class Transformer {
   // Copies share the layers. Loading parameters replaces the layers as a whole.
   std::shared_ptr<TransformerBlock[]> layers_;
   Weights weights_ = {};
-  std::shared_ptr<TransformerBlock::Memory> memory_;  // shared with the layers
 
   friend class Trainer;
   // Recomputes all values derived from the parameters.

@@ -17,7 +17,8 @@
 #include "engine/error/printable.h"
 #include "rules/element.h"
 
-namespace multihead::nn {
+namespace multihead {
+namespace nn {
 namespace {
 
 template <class T>
@@ -235,7 +236,7 @@ Status Parameters::load(const ParameterList& list, const StateDict& dict, const 
                               engine::Message::kParameters, problems,
                               static_cast<int64_t>(list.parameters().size()));
   }
-  if (Status status = make(list); !status.ok()) return status;
+  MULTIHEAD_TRY(make(list));
   for (const ParameterRows& rows : rows_) {
     const Parameter& parameter = list_[rows.parameter];
     const ConstAnyTensor& tensor = dict.find(parameter.name)->second;
@@ -287,16 +288,21 @@ Status Parameters::gather(engine::Team& team, engine::Buffer& buffer, StateDict&
     std::copy_n(values() + rows.offset, rows.elements(), to + rows.first * columns);
     if (rows.is_whole()) continue;
     const int64_t divided = rows.divided_end - rows.divided_first;
-    Status status = team.exchange_rows(
+    MULTIHEAD_TRY(team.exchange_rows(
         to + rows.divided_first * columns, columns * static_cast<int64_t>(sizeof(float)),
-        [&](int member) { return team.first_output(divided, member); });
-    if (!status.ok()) return status;
+        [&](int member) { return team.first_output(divided, member); }));
   }
   dict = state_dict(all);
   return {};
 }
 
-Status validate_block(const Parameters* own, size_t floats) {
+const Parameters* parameters_of(const ModuleBase& module) {
+  const ModuleBase::Memory* const memory = ModuleBase::Memory::of(module);
+  return memory == nullptr ? nullptr : &memory->parameters;
+}
+
+Status validate_block(const ModuleBase& module, size_t floats) {
+  const Parameters* const own = parameters_of(module);
   if (own == nullptr || own->empty() || own->is_share()) {
     return engine::option_error(engine::Name::kBlock, engine::Message::kOwnParameters);
   }
@@ -306,16 +312,11 @@ Status validate_block(const Parameters* own, size_t floats) {
                              own->elements(), given);
 }
 
-Status read_block(const Parameters* own, std::span<const float> block, StateDict& dict) {
-  return engine::memory_guard([&]() -> Status {
-    if (Status status = validate_block(own, block.size()); !status.ok()) return status;
-    dict = own->state_dict(block.data());
-    return {};
-  });
-}
+}  // namespace nn
 
-Status read_state_dict(const Parameters* own, StateDict& dict) {
+Status ModuleBase::state_dict(StateDict& dict) const {
   return engine::memory_guard([&]() -> Status {
+    const nn::Parameters* const own = nn::parameters_of(*this);
     if (own == nullptr || own->empty() || own->is_share()) {
       return engine::option_error(engine::Name::kStateDict, engine::Message::kOwnParameters);
     }
@@ -324,4 +325,16 @@ Status read_state_dict(const Parameters* own, StateDict& dict) {
   });
 }
 
-}  // namespace multihead::nn
+int64_t ModuleBase::num_parameters() const {
+  return memory_ == nullptr ? 0 : memory_->parameters.elements();
+}
+
+Status ModuleBase::named(std::span<const float> block, StateDict& dict) const {
+  return engine::memory_guard([&]() -> Status {
+    MULTIHEAD_TRY(nn::validate_block(*this, block.size()));
+    dict = memory_->parameters.state_dict(block.data());
+    return {};
+  });
+}
+
+}  // namespace multihead

@@ -187,13 +187,20 @@ class Parameters {
   engine::Buffer memory_;
 };
 
-// Implements named() of every module: views of a block with the layout of the parameters `own`.
-// Errors: kOption if `own` has no parameters, kShape for a block of another size.
-Status read_block(const Parameters* own, std::span<const float> block, StateDict& dict);
-Status validate_block(const Parameters* own, size_t floats);
+// Returns null if the module does not own its parameters.
+const Parameters* parameters_of(const ModuleBase& module);
 
-// Implements state_dict() of every module: the parameters `own`, or kOption if there are none or
-// only a share.
-Status read_state_dict(const Parameters* own, StateDict& dict);
+// Checks that a block of this many floats has the layout of the module's parameters. Errors:
+// kOption if the module owns no parameters or only a share, kShape.
+Status validate_block(const ModuleBase& module, size_t floats);
 
 }  // namespace multihead::nn
+
+struct multihead::ModuleBase::Memory {
+  nn::Parameters parameters;             // empty if the module uses the caller's weights
+  engine::Buffer absorbed_keys;          // latent attention only; see nn::make_absorbed_keys()
+  uint64_t version = nn::new_version();  // version of the weights
+
+  // Null if the module has no weights.
+  static const Memory* of(const ModuleBase& module) { return module.memory_.get(); }
+};

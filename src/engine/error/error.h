@@ -11,6 +11,12 @@
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
+// Returns the error of a Status expression from the calling function; goes on if there is none.
+#define MULTIHEAD_TRY(...)                                                    \
+  do {                                                                        \
+    if (::multihead::Status tried = (__VA_ARGS__); !tried.ok()) return tried; \
+  } while (false)
+
 namespace multihead::engine {
 
 enum class Name : uint8_t {

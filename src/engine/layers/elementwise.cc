@@ -1,12 +1,15 @@
 #include "engine/layers/elementwise.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
 
 #include "cpu/elementwise/elementwise.h"
+#include "cpu/elementwise/optimizer.h"
 #include "engine/attention/validate.h"
 #include "engine/error/enumerators.h"
 #include "engine/error/guard.h"
@@ -24,17 +27,13 @@ using engine::validate_rank;
 
 Status normalize(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
                  float eps, bool centered, const Tensor& y, Context& context) {
-  if (Status status = validate_rank(Name::kX, Axes::kRows, x, 2); !status.ok()) return status;
+  MULTIHEAD_TRY(validate_rank(Name::kX, Axes::kRows, x, 2));
   const int64_t width = x.shape[1];
-  for (const Status& status : {validate_exact(Name::kX, Axes::kRows, x, x.shape),
-                               validate_exact(Name::kY, Axes::kRows, y, x.shape)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_exact(Name::kX, Axes::kRows, x, x.shape));
+  MULTIHEAD_TRY(validate_exact(Name::kY, Axes::kRows, y, x.shape));
   for (const auto& [name, tensor] : {std::pair{Name::kWeight, &weight}, {Name::kBias, &bias}}) {
     if (!tensor->given()) continue;
-    if (Status status = validate_exact(name, Axes::kWidth, *tensor, {width}); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(validate_exact(name, Axes::kWidth, *tensor, {width}));
   }
   if (!(eps >= 0.0F) || std::isinf(eps)) {
     return engine::real_error(Name::kEps, Message::kFiniteNotNegative, eps);
@@ -49,17 +48,13 @@ Status normalize(const ConstTensor& x, const ConstTensor& weight, const ConstTen
                                .bias = bias.data,
                                .eps = eps,
                                .centered = centered};
-  over_rows(x.shape[0], width, context,
-            [&](int64_t first, int64_t end) { cpu::norm_rows(params, first, end); });
+  over_rows(params, x.shape[0], width, cpu::norm_rows, context);
   return {};
 }
 
 Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
                  const Tensor& y, Context& context) {
-  if (Status status = engine::validate_enumerator(Name::kActivation, activation, Activation::kSilu);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kActivation, activation, Activation::kSilu));
   // Data may be null if the width is 0.
   if (gate.shape[1] == 0) return {};
   const cpu::ActivationParams params{.gate = gate.data,
@@ -70,8 +65,7 @@ Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activ
                                      .y_stride = y.strides[0],
                                      .width = gate.shape[1],
                                      .activation = activation};
-  over_rows(gate.shape[0], params.width, context,
-            [&](int64_t first, int64_t end) { cpu::activation_rows(params, first, end); });
+  over_rows(params, gate.shape[0], params.width, cpu::activation_rows, context);
   return {};
 }
 
@@ -105,19 +99,6 @@ void copy_rows(const ConstTensor& from, const Tensor& to, const Context& context
   });
 }
 
-void embed(std::span<const int32_t> tokens, const Embeddings& embeddings, int64_t first_position,
-           int64_t sequence, float* y, const Context& context) {
-  const cpu::EmbedParams params{.tokens = tokens.data(),
-                                .embeddings = embeddings.tokens,
-                                .positions = embeddings.positions,
-                                .first_position = first_position,
-                                .sequence = sequence,
-                                .width = embeddings.width,
-                                .y = y};
-  over_rows(static_cast<int64_t>(tokens.size()), embeddings.width, context,
-            [&](int64_t first, int64_t end) { cpu::embed_rows(params, first, end); });
-}
-
 void scale_heads(const Tensor& heads, std::span<const float> factors, const Context& context) {
   const cpu::ScaleHeadsParams params{
       .x = heads.data,
@@ -126,8 +107,8 @@ void scale_heads(const Tensor& heads, std::span<const float> factors, const Cont
       .tokens = heads.shape[2],
       .width = heads.shape[3],
       .factors = factors.data()};
-  over_rows(heads.shape[0] * params.tokens, params.heads * params.width, context,
-            [&](int64_t first, int64_t end) { cpu::scale_heads_rows(params, first, end); });
+  over_rows(params, heads.shape[0] * params.tokens, params.heads * params.width,
+            cpu::scale_heads_rows, context);
 }
 
 void mean_over_heads(const ConstTensor& heads, const Tensor& mean, const Context& context) {
@@ -140,8 +121,23 @@ void mean_over_heads(const ConstTensor& heads, const Tensor& mean, const Context
       .heads = heads.shape[1],
       .tokens = heads.shape[2],
       .width = heads.shape[3]};
-  over_rows(heads.shape[0] * params.tokens, params.heads * params.width, context,
-            [&](int64_t first, int64_t end) { cpu::mean_heads_rows(params, first, end); });
+  over_rows(params, heads.shape[0] * params.tokens, params.heads * params.width,
+            cpu::mean_heads_rows, context);
+}
+
+double sum_of_squares(const float* x, int64_t count, const Context& context) {
+  constexpr int64_t kMostChunks = 256, kLeastChunk = 16384;
+  const int64_t chunk = std::max(kLeastChunk, (count + kMostChunks - 1) / kMostChunks);
+  const int64_t chunks = (count + chunk - 1) / chunk;
+  std::array<double, kMostChunks> sums{};
+  parallel_for(chunks > 1 ? context.threads() : 1, chunks, [&](int64_t index, int) {
+    const int64_t first = index * chunk;
+    sums[static_cast<size_t>(index)] =
+        cpu::sum_of_squares(x + first, std::min(chunk, count - first));
+  });
+  double sum = 0.0;
+  for (int64_t index = 0; index < chunks; ++index) sum += sums[static_cast<size_t>(index)];
+  return sum;
 }
 
 }  // namespace engine
@@ -160,11 +156,9 @@ Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float eps, cons
 
 Status activate(const ConstTensor& x, Activation activation, const Tensor& y, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = validate_rank(Name::kX, Axes::kRows, x, 2); !status.ok()) return status;
-    for (const Status& status : {validate_exact(Name::kX, Axes::kRows, x, x.shape),
-                                 validate_exact(Name::kY, Axes::kRows, y, x.shape)}) {
-      if (!status.ok()) return status;
-    }
+    MULTIHEAD_TRY(validate_rank(Name::kX, Axes::kRows, x, 2));
+    MULTIHEAD_TRY(validate_exact(Name::kX, Axes::kRows, x, x.shape));
+    MULTIHEAD_TRY(validate_exact(Name::kY, Axes::kRows, y, x.shape));
     return activated(x, {}, activation, y, context);
   });
 }
@@ -172,13 +166,10 @@ Status activate(const ConstTensor& x, Activation activation, const Tensor& y, Co
 Status activate_gated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
                       const Tensor& y, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = validate_rank(Name::kGate, Axes::kRows, gate, 2); !status.ok())
-      return status;
-    for (const Status& status : {validate_exact(Name::kGate, Axes::kRows, gate, gate.shape),
-                                 validate_exact(Name::kX, Axes::kRows, x, gate.shape),
-                                 validate_exact(Name::kY, Axes::kRows, y, gate.shape)}) {
-      if (!status.ok()) return status;
-    }
+    MULTIHEAD_TRY(validate_rank(Name::kGate, Axes::kRows, gate, 2));
+    MULTIHEAD_TRY(validate_exact(Name::kGate, Axes::kRows, gate, gate.shape));
+    MULTIHEAD_TRY(validate_exact(Name::kX, Axes::kRows, x, gate.shape));
+    MULTIHEAD_TRY(validate_exact(Name::kY, Axes::kRows, y, gate.shape));
     return activated(gate, x, activation, y, context);
   });
 }

@@ -25,22 +25,21 @@ void over_rows(int64_t rows, int64_t width, const Context& context, Run&& run) {
                [&](int64_t job, int) { run(job * part, std::min(rows, (job + 1) * part)); });
 }
 
+// Calls kernel(params, first, end) for ranges of `rows` rows of `width` floats, as above. Most
+// elementwise operations need no more: their callers fill in the parameters of the kernel, which
+// cpu/elementwise/ documents.
+template <class Params>
+void over_rows(const Params& params, int64_t rows, int64_t width,
+               void (*kernel)(const Params& params, int64_t first, int64_t end),
+               const Context& context) {
+  over_rows(rows, width, context, [&](int64_t first, int64_t end) { kernel(params, first, end); });
+}
+
 // y = a + b, `count` floats each; y may be a or b.
 void add(const float* a, const float* b, float* y, int64_t count, const Context& context);
 
 // Copies `from` to `to`, both (B, H, N, width).
 void copy_rows(const ConstTensor& from, const Tensor& to, const Context& context);
-
-struct Embeddings {
-  const float* tokens;     // (vocabulary, width)
-  const float* positions;  // (positions, width); null for none
-  int64_t width;
-};
-
-// y (tokens.size(), width) = token embedding + position embedding. `tokens` holds batch entries of
-// `sequence` tokens each; each entry begins at position `first_position`.
-void embed(std::span<const int32_t> tokens, const Embeddings& embeddings, int64_t first_position,
-           int64_t sequence, float* y, const Context& context);
 
 // Multiplies heads (B, H, N, width) by one factor per head. A factor of 0 turns NaN and infinity
 // into 0, too.
@@ -48,5 +47,9 @@ void scale_heads(const Tensor& heads, std::span<const float> factors, const Cont
 
 // mean (B, N, width) over the heads of (B, H, N, width).
 void mean_over_heads(const ConstTensor& heads, const Tensor& mean, const Context& context);
+
+// Returns the sum of squares in double. Adds chunks of fixed length in order, so that the number of
+// threads does not change a bit. Infinities and NaN propagate.
+double sum_of_squares(const float* x, int64_t count, const Context& context);
 
 }  // namespace multihead::engine

@@ -22,7 +22,7 @@ int threads_for_floats(int64_t floats, const Context& context) {
 
 }  // namespace
 
-Status norm_backward(const NormBackward& call, Context& context) {
+Status norm_backward(const cpu::NormBackward& call, Context& context) {
   if (call.rows == 0 || call.width == 0) return {};
   // Rows per chunk. The chunks' sums for weight and bias are added in order.
   const int64_t part = std::max<int64_t>(16, kFloatsPerJob / call.width);
@@ -38,7 +38,7 @@ Status norm_backward(const NormBackward& call, Context& context) {
   }
   const int threads = threads_for_floats(call.rows * call.width, context);
   parallel_for(threads, chunks, [&](int64_t chunk, int) {
-    NormBackward of_chunk = call;
+    cpu::NormBackward of_chunk = call;
     if (sums != nullptr) {
       float* const d_weight = sums + chunk * 2 * call.width;
       std::fill_n(d_weight, 2 * call.width, 0.0F);
@@ -58,45 +58,18 @@ Status norm_backward(const NormBackward& call, Context& context) {
   return {};
 }
 
-void activation_backward(const ActivationBackward& call, const Context& context) {
-  over_rows(call.count, 1, context,
-            [&](int64_t first, int64_t end) { cpu::activation_backward_range(call, first, end); });
-}
-
-void embed_backward(std::span<const int32_t> tokens, const float* d_y, int64_t width,
-                    int64_t first_position, int64_t sequence, float* d_tokens, float* d_positions,
-                    const Context& context) {
-  const cpu::EmbedBackward call{.tokens = tokens.data(),
-                                .d_y = d_y,
-                                .rows = static_cast<int64_t>(tokens.size()),
-                                .width = width,
-                                .first_position = first_position,
-                                .sequence = sequence,
-                                .d_tokens = d_tokens,
-                                .d_positions = d_positions};
+void embed_backward(const cpu::EmbedBackward& call, const Context& context) {
   // Jobs divide columns, not rows, so that no two jobs add to the same element.
   constexpr int64_t kColumns = 128;
-  parallel_for(threads_for_floats(call.rows * width, context), (width + kColumns - 1) / kColumns,
-               [&](int64_t job, int) {
+  parallel_for(threads_for_floats(call.rows * call.width, context),
+               (call.width + kColumns - 1) / kColumns, [&](int64_t job, int) {
                  const int64_t first = job * kColumns;
-                 cpu::embed_backward_columns(call, first, std::min(width, first + kColumns));
+                 cpu::embed_backward_columns(call, first, std::min(call.width, first + kColumns));
                });
 }
 
-void drop_rows(const float* x, const RowDropout& dropout, int64_t rows, int64_t width, float* y,
-               const Context& context) {
-  add_dropped(nullptr, x, dropout, rows, width, y, context);
-}
-
-void add_dropped(const float* a, const float* x, const RowDropout& dropout, int64_t rows,
-                 int64_t width, float* y, const Context& context) {
-  const cpu::DropRows call{.a = a, .x = x, .y = y, .width = width, .dropout = dropout};
-  over_rows(rows, width, context,
-            [&](int64_t first, int64_t end) { cpu::drop_rows(call, first, end); });
-}
-
-CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const int32_t> targets,
-                                 const Tensor& d_logits, float d_scale, Context& context) {
+cpu::CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const int32_t> targets,
+                                      const Tensor& d_logits, float d_scale, Context& context) {
   const int64_t rows = logits.shape[0], classes = logits.shape[1];
   const cpu::CrossEntropy call{.logits = logits.data,
                                .targets = targets.data(),
@@ -110,14 +83,14 @@ CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const int3
   const int64_t least = std::max<int64_t>(1, kFloatsPerJob / std::max<int64_t>(classes, 1));
   const int64_t part = std::max(least, (rows + kMostChunks - 1) / kMostChunks);
   const int64_t chunks = (rows + part - 1) / part;
-  std::array<CrossEntropyResult, kMostChunks> results{};
+  std::array<cpu::CrossEntropyResult, kMostChunks> results{};
   parallel_for(threads_for_floats(rows * classes, context), chunks, [&](int64_t chunk, int) {
     results[static_cast<size_t>(chunk)] =
         cpu::cross_entropy_rows(call, chunk * part, std::min(rows, (chunk + 1) * part));
   });
-  CrossEntropyResult sum{};
+  cpu::CrossEntropyResult sum{};
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const CrossEntropyResult& result = results[static_cast<size_t>(chunk)];
+    const cpu::CrossEntropyResult& result = results[static_cast<size_t>(chunk)];
     sum.loss_sum += result.loss_sum;
     sum.counted += result.counted;
     sum.correct += result.correct;

@@ -1,5 +1,5 @@
-// Gradients of the layers around attention: linear projections, norms, activations, embeddings,
-// dropout of rows, cross-entropy. Shapes are checked already.
+// Gradients of the layers around attention: linear projections, norms, embeddings, cross-entropy.
+// Shapes are checked already.
 //
 // Parameter gradients are added to, so that micro-batches accumulate; input gradients are
 // overwritten unless a comment below says otherwise. Sums over rows are cut into chunks that depend
@@ -36,35 +36,18 @@ struct LinearBackward {
 // Errors: kMemory.
 [[nodiscard]] Status linear_backward(const LinearBackward& call, Context& context);
 
-// cpu/elementwise/gradients.h documents the members.
-using cpu::ActivationBackward;
-using cpu::CrossEntropyResult;
-using cpu::NormBackward;
-using cpu::RowDropout;
+// cpu/elementwise/gradients.h documents the members of the following calls.
 
 // Errors: kMemory.
-[[nodiscard]] Status norm_backward(const NormBackward& call, Context& context);
+[[nodiscard]] Status norm_backward(const cpu::NormBackward& call, Context& context);
 
-void activation_backward(const ActivationBackward& call, const Context& context);
-
-// Backward of embed(). Adds to d_tokens (vocabulary, width) and d_positions (positions, width),
-// both optional, in the order of the tokens.
-void embed_backward(std::span<const int32_t> tokens, const float* d_y, int64_t width,
-                    int64_t first_position, int64_t sequence, float* d_tokens, float* d_positions,
-                    const Context& context);
-
-// y = x * mask / (1 - probability), dense (rows, width); y may be x. Its backward is the same call
-// with x = dL/dy.
-void drop_rows(const float* x, const RowDropout& dropout, int64_t rows, int64_t width, float* y,
-               const Context& context);
-// y = a + x * mask / (1 - probability); y may be a or x.
-void add_dropped(const float* a, const float* x, const RowDropout& dropout, int64_t rows,
-                 int64_t width, float* y, const Context& context);
+// Adds to d_tokens and d_positions in the order of the tokens.
+void embed_backward(const cpu::EmbedBackward& call, const Context& context);
 
 // Cross-entropy of softmax(logits) (rows, classes); the row stride is free. Rows with target -1 are
 // not counted. d_logits (optional, same shape, may be logits) becomes (softmax - onehot) * d_scale,
 // and 0 in rows that are not counted. A row with a NaN or an infinity has a loss of NaN.
-CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const int32_t> targets,
-                                 const Tensor& d_logits, float d_scale, Context& context);
+cpu::CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const int32_t> targets,
+                                      const Tensor& d_logits, float d_scale, Context& context);
 
 }  // namespace multihead::engine

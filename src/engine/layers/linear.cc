@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/gemm/gemm.h"
 #include "engine/attention/overlap.h"
 #include "engine/attention/validate.h"
 #include "engine/error/enumerators.h"
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
+#include "engine/layers/gemm.h"
 #include "engine/runtime/linear_choice.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
@@ -35,73 +36,52 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
     const bool shares = is_share(team, weight, y);
     ConstAnyTensor whole = weight;
     if (shares) whole.shape[0] = y.shape[1];
-    if (Status status = engine::validate_linear(x, whole, bias, y); !status.ok()) return status;
-    if (Status status = engine::validate_apart(x, weight, bias, y); !status.ok()) return status;
-    if (Status status =
-            engine::validate_enumerator(engine::Name::kPrecision, precision, Precision::kBf16);
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(engine::validate_linear(x, whole, bias, y));
+    MULTIHEAD_TRY(engine::validate_apart(x, weight, bias, y));
+    MULTIHEAD_TRY(
+        engine::validate_enumerator(engine::Name::kPrecision, precision, Precision::kBf16));
     // Operands without elements may be null: with strides of 0, every address stays null.
     const bool reads = x.shape[1] > 0;
-    cpu::LinearParams params{.x = x.data,
-                             .weight = {.data = weight.data,
-                                        .type = weight.dtype,
-                                        .stride = {0, 0, reads ? weight.strides[0] : 0}},
-                             .bias = bias.data,
-                             .y = y.data,
-                             .x_stride = reads ? x.strides[0] : 0,
-                             .y_stride = y.strides[0],
-                             .rows = x.shape[0],
-                             .in = x.shape[1],
-                             .out = whole.shape[0]};
-    if (params.rows == 0 || params.out == 0) return {};
+    cpu::GemmParams product{.a = x.data,
+                            .b = {.data = weight.data,
+                                  .type = weight.dtype,
+                                  .stride = {0, 0, reads ? weight.strides[0] : 0}},
+                            .bias = bias.data,
+                            .c = y.data,
+                            .a_stride = reads ? x.strides[0] : 0,
+                            .c_stride = y.strides[0],
+                            .rows = x.shape[0],
+                            .columns = whole.shape[0],
+                            .depth = x.shape[1],
+                            .b_transposed = true};
+    if (product.rows == 0 || product.columns == 0) return {};
     const engine::LinearChoice choice =
-        engine::choose_linear(precision, params.rows, params.weight.type);
+        engine::choose_linear(precision, product.rows, weight.dtype);
     engine::last_linear_of(context) = choice;
-    const double operations = 2.0 * static_cast<double>(params.rows) *
-                              static_cast<double>(params.in) * static_cast<double>(params.out);
+    const double operations = product.operations();
     const bool divides = shares || (team != nullptr && team->is_worth(operations));
-    const int threads = engine::threads_for(operations, context.threads());
-    const int64_t outputs = params.out;
+    const int64_t outputs = product.columns;
     if (divides) {
       const int64_t first = team->first_output(outputs);
-      params.out = team->end_output(outputs) - first;
-      params.y += first;
-      if (params.bias != nullptr) params.bias += first;
+      product.columns = team->end_output(outputs) - first;
+      product.c += first;
+      if (product.bias != nullptr) product.bias += first;
       if (!shares) {
-        params.weight.data = static_cast<const std::byte*>(params.weight.data) +
-                             first * params.weight.stride[2] * bytes_of(params.weight.type);
+        product.b.data = static_cast<const std::byte*>(weight.data) +
+                         first * product.b.stride[2] * bytes_of(weight.dtype);
       }
     }
-    if (params.out > 0) {
-      const bool tiles = choice.tiles();
-      const cpu::LinearLayout layout =
-          tiles ? cpu::tile_linear_layout(params, threads) : cpu::linear_layout(params, threads);
-      engine::Scratch& scratch = engine::scratch_of(context);
-      if (Status status = scratch.reserve(threads, layout.scratch_bytes); !status.ok()) {
-        return status;
-      }
-      const int64_t row_jobs = (params.rows + layout.job_rows - 1) / layout.job_rows;
-      const int64_t column_jobs = (params.out + layout.job_columns - 1) / layout.job_columns;
-      engine::parallel_for(threads, row_jobs * column_jobs, [&](int64_t job, int thread) {
-        const int64_t row = job % row_jobs * layout.job_rows;
-        const int64_t column = job / row_jobs * layout.job_columns;
-        void* const memory = scratch.of_thread(thread);
-        if (tiles) {
-          cpu::tile_linear_block(params, layout, row, column, memory);
-        } else {
-          cpu::linear_block(params, layout, row, column, memory);
-        }
-      });
+    if (product.columns > 0) {
+      const int threads = engine::threads_for(operations, context.threads());
+      MULTIHEAD_TRY(engine::run_gemm(product, choice.tiles(), threads, context));
     }
     if (!divides || !team->exchanges_outputs()) return {};
     std::vector<uint32_t> bounds;
     for (int member = 0; member <= team->members(); ++member) {
       bounds.push_back(static_cast<uint32_t>(team->first_output(outputs, member)) * sizeof(float));
     }
-    return team->exchange(y.data, params.rows,
-                          params.y_stride * static_cast<int64_t>(sizeof(float)), bounds);
+    return team->exchange(y.data, product.rows,
+                          product.c_stride * static_cast<int64_t>(sizeof(float)), bounds);
   });
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/gemm/gemm.h"
 #include "engine/error/error.h"
 #include "engine/runtime/scratch.h"
 
@@ -14,9 +14,8 @@ namespace {
 
 // Returns the number of columns in a block of linear(); members' shares are multiples of it.
 int64_t outputs_of_unit() {
-  cpu::LinearParams product{};
-  product.rows = product.out = 1;
-  return cpu::linear_layout(product, 1).job_columns;
+  const cpu::GemmParams product{.rows = 1, .columns = 1, .b_transposed = true};
+  return cpu::gemm_layout(product, 1, false).job_columns;
 }
 
 }  // namespace

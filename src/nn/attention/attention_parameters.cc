@@ -28,8 +28,8 @@ using G = MultiHeadAttentionWeightGradients;
 
 // Each weight, with its gradient.
 constexpr struct {
-  ConstTensor W::*weight;
-  Tensor G::*gradient;
+  ConstTensor W::* weight;
+  Tensor G::* gradient;
 } kMembers[] = {
     {&W::q_proj, &G::q_proj},       {&W::k_proj, &G::k_proj},       {&W::v_proj, &G::v_proj},
     {&W::q_bias, &G::q_bias},       {&W::k_bias, &G::k_bias},       {&W::v_bias, &G::v_bias},
@@ -39,7 +39,7 @@ constexpr struct {
     {&W::q_a_norm, &G::q_a_norm},   {&W::q_b_proj, &G::q_b_proj},   {&W::kv_a_proj, &G::kv_a_proj},
     {&W::kv_a_bias, &G::kv_a_bias}, {&W::kv_a_norm, &G::kv_a_norm}, {&W::kv_b_proj, &G::kv_b_proj}};
 
-Tensor G::*gradient_of(ConstTensor W::*weight) {
+Tensor G::* gradient_of(ConstTensor W::* weight) {
   return std::ranges::find(kMembers, weight, [](const auto& m) { return m.weight; })->gradient;
 }
 
@@ -67,7 +67,7 @@ std::vector<AttentionParameter> attention_parameters(const MultiHeadAttentionCon
   const std::string out_proj = latent ? "o_proj" : names.out_proj;
 
   std::vector<AttentionParameter> list;
-  const auto add = [&](ConstTensor W::*member, Name argument, Axes axes, const Dims& shape,
+  const auto add = [&](ConstTensor W::* member, Name argument, Axes axes, const Dims& shape,
                        ParameterRole role, bool exists, const std::string& name) {
     list.push_back({member, gradient_of(member), argument, axes, shape, role, exists, name});
   };
@@ -135,8 +135,7 @@ Status validate_weights(const MultiHeadAttentionConfig& config,
       return option_error(p.argument, Message::kNotInConfig);
     }
     if (!tensor.given() && (!p.exists || p.optional())) continue;
-    Status status = engine::validate_exact(p.argument, p.axes, tensor, p.shape);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(engine::validate_exact(p.argument, p.axes, tensor, p.shape));
   }
   return {};
 }
@@ -148,8 +147,7 @@ Status validate_weight_gradients(const MultiHeadAttentionConfig& config,
     const Tensor& gradient = gradients.*p.gradient;
     if (!gradient.given()) continue;
     if (!(weights.*p.member).given()) return option_error(p.argument, Message::kGradientOfNone);
-    Status status = engine::validate_exact(p.argument, p.axes, gradient, p.shape);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(engine::validate_exact(p.argument, p.axes, gradient, p.shape));
   }
   return {};
 }
@@ -170,34 +168,21 @@ Status MultiHeadAttention::Internals::load(MultiHeadAttention& module, const Sta
   nn::ParameterList list(loading.team);
   nn::list_attention(c, "", names, weights, list);
   auto memory = std::make_shared<Memory>();
-  if (Status status = memory->parameters.load(list, dict, loading); !status.ok()) return status;
+  MULTIHEAD_TRY(memory->parameters.load(list, dict, loading));
   return take_weights(module, weights, std::move(memory), loading);
-}
-
-Status MultiHeadAttention::state_dict(StateDict& dict) const {
-  return nn::read_state_dict(Internals::parameters(*this), dict);
-}
-
-int64_t MultiHeadAttention::num_parameters() const {
-  return memory_ == nullptr ? 0 : memory_->parameters.elements();
-}
-
-Status MultiHeadAttention::named(std::span<const float> block, StateDict& dict) const {
-  return nn::read_block(Internals::parameters(*this), block, dict);
 }
 
 Status MultiHeadAttention::gradients_in(std::span<float> block,
                                         BasicMultiHeadAttentionWeights<Tensor>& gradients) const {
-  const nn::Parameters* const own = Internals::parameters(*this);
-  if (Status status = nn::validate_block(own, block.size()); !status.ok()) return status;
-  gradients = nn::gradients_of(weights_, {own->values(), block.data()});
+  MULTIHEAD_TRY(nn::validate_block(*this, block.size()));
+  gradients = nn::gradients_of(weights_, {memory_->parameters.values(), block.data()});
   return {};
 }
 
 Status MultiHeadAttention::use_weights(const MultiHeadAttentionWeights& weights) {
   return engine::memory_guard([&]() -> Status {
     if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
-    if (Status status = nn::validate_weights(config_, weights); !status.ok()) return status;
+    MULTIHEAD_TRY(nn::validate_weights(config_, weights));
     return Internals::take_weights(*this, weights, std::make_shared<Memory>(), {});
   });
 }
@@ -215,11 +200,9 @@ Status MultiHeadAttention::Internals::take_weights(MultiHeadAttention& module,
                                                    std::shared_ptr<Memory> memory,
                                                    const nn::Loading& loading) {
   if (module.config_.kv_latent_dim > 0) {
-    Status status =
-        nn::make_absorbed_keys(module.config_, weights.kv_b_proj, memory->absorbed_keys);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(nn::make_absorbed_keys(module.config_, weights.kv_b_proj, memory->absorbed_keys));
   }
-  if (Status status = loading.agree(); !status.ok()) return status;
+  MULTIHEAD_TRY(loading.agree());
   if (loading.same_values && module.memory_ != nullptr) memory->version = module.memory_->version;
   module.weights_ = weights;
   module.memory_ = std::move(memory);

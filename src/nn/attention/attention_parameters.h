@@ -2,7 +2,6 @@
 // their names in a state dict, alone or within a block.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,12 +14,6 @@
 
 namespace multihead {
 
-struct MultiHeadAttention::Memory {
-  nn::Parameters parameters;     // copies that load_state_dict() made; empty after use_weights()
-  engine::Buffer absorbed_keys;  // latent attention only; see nn::make_absorbed_keys()
-  uint64_t version = nn::new_version();  // version of the weights
-};
-
 // Operations on modules for internal use. Failed allocations throw.
 struct MultiHeadAttention::Internals {
   // Implements load_state_dict().
@@ -31,10 +24,6 @@ struct MultiHeadAttention::Internals {
   // Implements create_cache(). With a team: for the heads of this member only.
   static Status create_cache(const MultiHeadAttention& module, const KVCacheConfig& config,
                              const engine::Team* team, MultiHeadAttentionCache& cache);
-  // Returns null if the module does not own its parameters.
-  static const nn::Parameters* parameters(const MultiHeadAttention& module) {
-    return module.memory_ == nullptr ? nullptr : &module.memory_->parameters;
-  }
 };
 
 namespace nn {
@@ -54,8 +43,8 @@ struct AttentionNames {
 
 // One member of MultiHeadAttentionWeights.
 struct AttentionParameter {
-  ConstTensor MultiHeadAttentionWeights::*member;
-  Tensor MultiHeadAttentionWeightGradients::*gradient;
+  ConstTensor MultiHeadAttentionWeights::* member;
+  Tensor MultiHeadAttentionWeightGradients::* gradient;
   engine::Name argument;  // the member's name, in errors
   engine::Axes axes;      // the shape in terms of the config
   Dims shape;

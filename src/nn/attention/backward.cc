@@ -8,7 +8,6 @@
 #include "engine/layers/gradients.h"
 #include "multihead/attention_backward.h"
 #include "multihead/multi_head_attention.h"
-#include "nn/attention/activations.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/attention/checked_call.h"
 #include "nn/attention/masks.h"
@@ -43,9 +42,7 @@ Status validate_gradients(const MultiHeadAttentionConfig& config,
   for (const auto& [name, axes, gradient, given, input] : of_inputs) {
     if (!gradient.given()) continue;
     if (!given) return option_error(name, Message::kGradientOfDefault);
-    if (Status status = validate_exact(name, axes, gradient, input.shape); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(validate_exact(name, axes, gradient, input.shape));
   }
   return nn::validate_weight_gradients(config, weights, gradients.weights);
 }
@@ -58,65 +55,56 @@ Status MultiHeadAttention::backward(const MultiHeadAttentionInputs& inputs,
                                     const MultiHeadAttentionActivations* activations,
                                     const MultiHeadAttentionGradients& gradients,
                                     Context& context) const {
-  return engine::memory_guard(
-      [&] { return backward_or_throw(inputs, options, d_out, activations, gradients, context); });
-}
-
-Status MultiHeadAttention::backward_or_throw(const MultiHeadAttentionInputs& inputs,
-                                             const MultiHeadAttentionOptions& options,
-                                             const ConstTensor& d_out,
-                                             const MultiHeadAttentionActivations* activations,
-                                             const MultiHeadAttentionGradients& gradients,
-                                             Context& context) const {
-  nn::CheckedCall call;
-  if (Status status = nn::check_call(config_, weights_, inputs, options, call); !status.ok()) {
-    return status;
-  }
-  nn::Tracer tracer(nullptr, context);
-  nn::ModuleCall run = call.module_call(config_, weights_, tracer, context);
-  run.keeps = true;
-  run.precision = call.options.attention.precision;
-  const nn::CallMasks masks(call.options, call.shape, call.appended);
-  const nn::TokenLayout& layout = call.layout;
-  for (const Status& status :
-       {masks.validate(),
+  return engine::memory_guard([&]() -> Status {
+    nn::CheckedCall call;
+    MULTIHEAD_TRY(nn::check_call(config_, weights_, inputs, options, call));
+    nn::Tracer tracer(nullptr, context);
+    nn::ModuleCall run = call.module_call(config_, weights_, tracer, context);
+    run.keeps = true;
+    run.precision = call.options.attention.precision;
+    const nn::CallMasks masks(call.options, call.shape, call.appended);
+    const nn::TokenLayout& layout = call.layout;
+    MULTIHEAD_TRY(masks.validate());
+    MULTIHEAD_TRY(
         validate_exact(Name::kDOut, layout.axes(Axes::kBatchOut, Axes::kOutBatch, Axes::kOutTokens),
-                       d_out, layout.shape(call.query.batch, call.query.tokens, run.out_width())),
-        validate_gradients(config_, weights_, inputs, gradients, call)}) {
-    if (!status.ok()) return status;
-  }
-  const bool kept = activations != nullptr;
-  if (kept && (activations->internals_ == nullptr ||
-               !activations->internals_->belongs_to(memory_->version, call.shape, run))) {
-    return option_error(Name::kActivations, Message::kActivationsOfCall);
-  }
-  nn::ModuleGradients back(run, call.options.attention, gradients);
-  float* bias = nullptr;
-  uint8_t* mask = nullptr;
-  Status reserved = nn::reserve(engine::scratch_of(context).module(), [&](rules::Arena& take) {
-    if (!kept) run.lay_out(take);
-    back.lay_out(take);
-    take(bias, masks.bias_elements());
-    take(mask, masks.mask_elements());
+                       d_out, layout.shape(call.query.batch, call.query.tokens, run.out_width())));
+    MULTIHEAD_TRY(validate_gradients(config_, weights_, inputs, gradients, call));
+    const nn::KeptAttention* kept = nullptr;
+    if (activations != nullptr) {
+      kept = nn::ActivationsAccess::find(*activations);
+      if (kept == nullptr || !kept->belong_to(memory_->version, run.kept_call(call.shape))) {
+        return option_error(Name::kActivations, Message::kActivationsOfCall);
+      }
+    }
+    nn::ModuleGradients back(run, call.options.attention, gradients);
+    float* bias = nullptr;
+    uint8_t* mask = nullptr;
+    MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).module(), [&](rules::Arena& take) {
+      if (kept == nullptr) run.lay_out(take);
+      back.lay_out(take);
+      take(bias, masks.bias_elements());
+      take(mask, masks.mask_elements());
+    }));
+    if (kept != nullptr) {
+      rules::Arena filled(kept->data());
+      run.lay_out(filled);
+    }
+    AttentionOptions effective = call.options.attention;
+    masks.join(bias, mask, effective, context);
+    effective.qk_norm = {};
+    effective.rope = {};
+    if (kept == nullptr) {
+      MULTIHEAD_TRY(run.project_inputs());
+      AttentionOptions positional = call.options.attention;
+      MULTIHEAD_TRY(run.transform(positional));
+      run.append();
+      MULTIHEAD_TRY(attention(run.q_heads(), run.k_heads(), run.v_heads(), effective,
+                              {.out = run.attended_heads(), .lse = run.lse_tensor()}, context));
+      run.scale_heads();
+    }
+    return back.run(nn::sequence_of(d_out, config_.batch_first), effective, inputs.key.given(),
+                    inputs.value.given());
   });
-  if (!reserved.ok()) return reserved;
-  if (kept) activations->internals_->lay_out(run);
-  AttentionOptions effective = call.options.attention;
-  masks.join(bias, mask, effective, context);
-  effective.qk_norm = {};
-  effective.rope = {};
-  if (!kept) {
-    if (Status status = run.project_inputs(); !status.ok()) return status;
-    AttentionOptions positional = call.options.attention;
-    if (Status status = run.transform(positional); !status.ok()) return status;
-    run.append();
-    Status status = attention(run.q_heads(), run.k_heads(), run.v_heads(), effective,
-                              {.out = run.attended_heads(), .lse = run.lse_tensor()}, context);
-    if (!status.ok()) return status;
-    run.scale_heads();
-  }
-  return back.run(nn::sequence_of(d_out, config_.batch_first), effective, inputs.key.given(),
-                  inputs.value.given());
 }
 
 }  // namespace multihead

@@ -18,25 +18,23 @@ using engine::option_error;
 int64_t MultiHeadAttentionCache::length(int64_t batch) const { return kv_.length(batch); }
 
 Status MultiHeadAttentionCache::truncate(int64_t length) {
-  return engine::memory_guard([&] { return truncate_or_throw(length); });
-}
-
-Status MultiHeadAttentionCache::truncate_or_throw(int64_t length) {
-  const KVCacheConfig& config = kv_.config();
-  for (int64_t b = 0; b < config.batch; ++b) {
-    if (length < 0 || length > kv_.length(b)) {
-      return option_error(Name::kLength, Message::kRange, 0, kv_.length(b), length);
+  return engine::memory_guard([&]() -> Status {
+    const KVCacheConfig& config = kv_.config();
+    for (int64_t b = 0; b < config.batch; ++b) {
+      if (length < 0 || length > kv_.length(b)) {
+        return option_error(Name::kLength, Message::kRange, 0, kv_.length(b), length);
+      }
+      // Truncation to a length > 0 needs the tokens before that length; a ring may have overwritten
+      // them.
+      if (length != 0 && length < kv_.first_kept(b)) {
+        return option_error(Name::kLength, Message::kFirstKept, kv_.first_kept(b), length);
+      }
     }
-    // Truncation to a length > 0 needs the tokens before that length; a ring may have overwritten
-    // them.
-    if (length != 0 && length < kv_.first_kept(b)) {
-      return option_error(Name::kLength, Message::kFirstKept, kv_.first_kept(b), length);
+    for (int64_t b = 0; b < config.batch; ++b) {
+      MULTIHEAD_TRY(kv_.truncate(b, length));
     }
-  }
-  for (int64_t b = 0; b < config.batch; ++b) {
-    if (Status status = kv_.truncate(b, length); !status.ok()) return status;
-  }
-  return {};
+    return {};
+  });
 }
 
 Status MultiHeadAttention::create_cache(const KVCacheConfig& config,
@@ -59,11 +57,9 @@ Status MultiHeadAttention::Internals::create_cache(const MultiHeadAttention& mod
     if (width == c.embed_dim) continue;
     return option_error(name, Message::kWidthOfSelfAttention, c.embed_dim, width);
   }
-  for (const Status& status :
-       {engine::validate_enumerator(Name::kLayout, config.layout, KVCacheConfig::Layout::kPaged),
-        engine::validate_enumerator(Name::kType, config.type, KVCacheConfig::Type::kInt8)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(
+      engine::validate_enumerator(Name::kLayout, config.layout, KVCacheConfig::Layout::kPaged));
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kType, config.type, KVCacheConfig::Type::kInt8));
   KVCacheConfig of_layer = config;
   const bool latent = c.kv_latent_dim > 0;
   of_layer.num_kv_heads = latent ? 1 : c.num_kv_heads;
@@ -75,9 +71,7 @@ Status MultiHeadAttention::Internals::create_cache(const MultiHeadAttention& mod
     return option_error(Name::kCapacity, Message::kRingCapacity, of_layer.capacity, c.window.left);
   }
   MultiHeadAttentionCache made;
-  if (Status status = KVCache::Internals::create(of_layer, team, made.kv_); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(KVCache::Internals::create(of_layer, team, made.kv_));
   made.layer_ = module.id_;
   cache = std::move(made);
   return {};

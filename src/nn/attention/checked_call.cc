@@ -35,7 +35,7 @@ Status check_query(const MultiHeadAttentionConfig& config, const ConstTensor& qu
 Status check_inputs(const MultiHeadAttentionConfig& config, CheckedCall& call) {
   const ConstTensor &query = call.query_tensor, &key = call.key_tensor, &value = call.value_tensor;
   const TokenLayout& layout = call.layout;
-  if (Status status = check_query(config, query, call.layout); !status.ok()) return status;
+  MULTIHEAD_TRY(check_query(config, query, call.layout));
   call.query = sequence_of(query, config.batch_first);
   const int axis = layout.batched && config.batch_first ? 1 : 0;
   if (key.shape.rank() != query.shape.rank()) {
@@ -45,14 +45,12 @@ Status check_inputs(const MultiHeadAttentionConfig& config, CheckedCall& call) {
   if (config.kv_latent_dim > 0 && !same_view(key, value)) {
     return option_error(Name::kValue, Message::kKeyOfLatent);
   }
-  for (const Status& status :
-       {validate_exact(Name::kKey, layout.axes(Axes::kBatchKeys, Axes::kKeysBatch, Axes::kKeys),
-                       key, layout.shape(call.query.batch, keys, config.kdim)),
-        validate_exact(Name::kValue,
-                       layout.axes(Axes::kBatchValues, Axes::kValuesBatch, Axes::kValues), value,
-                       layout.shape(call.query.batch, keys, config.vdim))}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_exact(Name::kKey,
+                               layout.axes(Axes::kBatchKeys, Axes::kKeysBatch, Axes::kKeys), key,
+                               layout.shape(call.query.batch, keys, config.kdim)));
+  MULTIHEAD_TRY(validate_exact(Name::kValue,
+                               layout.axes(Axes::kBatchValues, Axes::kValuesBatch, Axes::kValues),
+                               value, layout.shape(call.query.batch, keys, config.vdim)));
   call.key = sequence_of(key, config.batch_first);
   call.value = sequence_of(value, config.batch_first);
   call.self = same_view(query, key) && same_view(key, value);
@@ -86,7 +84,7 @@ Status check_call(const MultiHeadAttentionConfig& config, const MultiHeadAttenti
   call.query_tensor = inputs.query;
   call.key_tensor = inputs.key.given() ? inputs.key : inputs.query;
   call.value_tensor = inputs.value.given() ? inputs.value : call.key_tensor;
-  if (Status status = check_inputs(config, call); !status.ok()) return status;
+  MULTIHEAD_TRY(check_inputs(config, call));
   call.appended = (config.add_bias_kv ? 1 : 0) + (config.add_zero_attn ? 1 : 0);
   call.shape = {.batch = call.query.batch,
                 .heads = config.num_heads,
@@ -101,11 +99,9 @@ Status check_call(const MultiHeadAttentionConfig& config, const MultiHeadAttenti
   if (call.appended > 0 && !attention.alibi_slopes.empty()) {
     return option_error(Name::kAlibiSlopes, Message::kAlibiBesideAppended);
   }
-  for (const Status& status : {validate_head_interventions(options.heads, config),
-                               validate_latent_options(config, attention),
-                               engine::validate_options(attention, call.shape)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_head_interventions(options.heads, config));
+  MULTIHEAD_TRY(validate_latent_options(config, attention));
+  MULTIHEAD_TRY(engine::validate_options(attention, call.shape));
   return {};
 }
 

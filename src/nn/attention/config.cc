@@ -50,11 +50,7 @@ Status validate_extents(const MultiHeadAttentionConfig& c) {
 
 // Checks the config's options by the rules of attention()'s options.
 Status validate_model_options(const MultiHeadAttentionConfig& c) {
-  if (Status status =
-          engine::validate_enumerator(Name::kRopeStyle, c.rope.style, Rope::Style::kHalf);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kRopeStyle, c.rope.style, Rope::Style::kHalf));
   if (c.window.alignment != Alignment::kNone) {
     return option_error(Name::kWindowAlignment, Message::kAlignmentOfCall);
   }
@@ -86,30 +82,27 @@ Status validate_model_options(const MultiHeadAttentionConfig& c) {
 
 Status MultiHeadAttention::create(const MultiHeadAttentionConfig& config,
                                   MultiHeadAttention& module) {
-  return engine::memory_guard([&] { return create_or_throw(config, module); });
-}
-
-Status MultiHeadAttention::create_or_throw(const MultiHeadAttentionConfig& config,
-                                           MultiHeadAttention& module) {
-  if (Status status = validate_extents(config); !status.ok()) return status;
-  MultiHeadAttention made;
-  made.config_ = config;
-  MultiHeadAttentionConfig& c = made.config_;
-  const auto otherwise = [](int64_t& value, int64_t instead) {
-    if (value == 0) value = instead;
-  };
-  otherwise(c.head_dim, c.embed_dim / c.num_heads);
-  otherwise(c.num_kv_heads, c.num_heads);
-  otherwise(c.kdim, c.embed_dim);
-  otherwise(c.vdim, c.embed_dim);
-  if (Status status = nn::validate_latent_config(c); !status.ok()) return status;
-  otherwise(c.value_dim, c.head_dim - c.rope_head_dim);
-  otherwise(c.out_dim, c.embed_dim);
-  if (!c.out_proj) c.out_dim = c.num_heads * c.value_dim;
-  if (Status status = validate_model_options(c); !status.ok()) return status;
-  made.id_ = nn::new_version();
-  module = std::move(made);
-  return {};
+  return engine::memory_guard([&]() -> Status {
+    MULTIHEAD_TRY(validate_extents(config));
+    MultiHeadAttention made;
+    made.config_ = config;
+    MultiHeadAttentionConfig& c = made.config_;
+    const auto otherwise = [](int64_t& value, int64_t instead) {
+      if (value == 0) value = instead;
+    };
+    otherwise(c.head_dim, c.embed_dim / c.num_heads);
+    otherwise(c.num_kv_heads, c.num_heads);
+    otherwise(c.kdim, c.embed_dim);
+    otherwise(c.vdim, c.embed_dim);
+    MULTIHEAD_TRY(nn::validate_latent_config(c));
+    otherwise(c.value_dim, c.head_dim - c.rope_head_dim);
+    otherwise(c.out_dim, c.embed_dim);
+    if (!c.out_proj) c.out_dim = c.num_heads * c.value_dim;
+    MULTIHEAD_TRY(validate_model_options(c));
+    made.id_ = nn::new_version();
+    module = std::move(made);
+    return {};
+  });
 }
 
 }  // namespace multihead

@@ -27,72 +27,60 @@ double entropy_of(const float* weights, int64_t keys) {
   return sum;
 }
 
-Status head_statistics_or_throw(const ConstTensor& weights, std::span<const int32_t> tokens,
-                                const HeadStatistics& statistics) {
-  if (Status status = engine::validate_rank(Name::kWeights, Axes::kStatistics, weights, 4);
-      !status.ok()) {
-    return status;
-  }
-  if (Status status =
-          engine::validate_exact(Name::kWeights, Axes::kStatistics, weights, weights.shape);
-      !status.ok()) {
-    return status;
-  }
-  const int64_t batch = weights.shape[0], heads = weights.shape[1];
-  const int64_t queries = weights.shape[2], keys = weights.shape[3];
-  if (queries > keys) {
-    return shape_error(Name::kWeights, Message::kQueriesWithinKeys, Axes::kStatistics, {},
-                       weights.shape);
-  }
-  const auto validate_count = [](Name name, size_t given, int64_t expected) -> Status {
-    if (given == 0 || static_cast<int64_t>(given) == expected) return {};
-    return shape_error(name, Message::kValueCount, expected, static_cast<int64_t>(given));
-  };
-  const bool induces = !statistics.induction.empty();
-  for (const Status& status :
-       {validate_count(Name::kEntropy, statistics.entropy.size(), heads),
-        validate_count(Name::kPreviousToken, statistics.previous_token.size(), heads),
-        validate_count(Name::kFirstToken, statistics.first_token.size(), heads),
-        validate_count(Name::kInduction, statistics.induction.size(), heads),
-        validate_count(Name::kTokens, tokens.size(), batch * keys)}) {
-    if (!status.ok()) return status;
-  }
-  if (induces && tokens.empty() && batch * keys > 0) {
-    return shape_error(Name::kTokens, Message::kTokensForInduction, batch * keys);
-  }
-  for (int64_t h = 0; h < heads; ++h) {
-    nn::Mean entropy, previous, first, induction;
-    for (int64_t b = 0; b < batch; ++b) {
-      for (int64_t i = 0; i < queries; ++i) {
-        const float* const row =
-            weights.data + b * weights.strides[0] + h * weights.strides[1] + i * weights.strides[2];
-        const int64_t position = i + keys - queries;
-        entropy.add(entropy_of(row, keys));
-        if (position == 0) continue;
-        previous.add(static_cast<double>(row[position - 1]));
-        first.add(static_cast<double>(row[0]));
-        if (!induces) continue;
-        const auto weight = nn::induction_weight(row, tokens.data() + b * keys, position);
-        if (weight) induction.add(*weight);
-      }
-    }
-    const auto head = static_cast<size_t>(h);
-    if (!statistics.entropy.empty()) statistics.entropy[head] = static_cast<float>(entropy.value());
-    if (!statistics.previous_token.empty())
-      statistics.previous_token[head] = static_cast<float>(previous.value());
-    if (!statistics.first_token.empty())
-      statistics.first_token[head] = static_cast<float>(first.value());
-    if (induces) statistics.induction[head] = static_cast<float>(induction.value());
-  }
-  return {};
-}
-
 }  // namespace
 
 Status head_statistics(const ConstTensor& weights, std::span<const int32_t> tokens,
                        const HeadStatistics& statistics) {
-  return engine::memory_guard(
-      [&] { return head_statistics_or_throw(weights, tokens, statistics); });
+  return engine::memory_guard([&]() -> Status {
+    MULTIHEAD_TRY(engine::validate_rank(Name::kWeights, Axes::kStatistics, weights, 4));
+    MULTIHEAD_TRY(
+        engine::validate_exact(Name::kWeights, Axes::kStatistics, weights, weights.shape));
+    const int64_t batch = weights.shape[0], heads = weights.shape[1];
+    const int64_t queries = weights.shape[2], keys = weights.shape[3];
+    if (queries > keys) {
+      return shape_error(Name::kWeights, Message::kQueriesWithinKeys, Axes::kStatistics, {},
+                         weights.shape);
+    }
+    const auto validate_count = [](Name name, size_t given, int64_t expected) -> Status {
+      if (given == 0 || static_cast<int64_t>(given) == expected) return {};
+      return shape_error(name, Message::kValueCount, expected, static_cast<int64_t>(given));
+    };
+    const bool induces = !statistics.induction.empty();
+    MULTIHEAD_TRY(validate_count(Name::kEntropy, statistics.entropy.size(), heads));
+    MULTIHEAD_TRY(validate_count(Name::kPreviousToken, statistics.previous_token.size(), heads));
+    MULTIHEAD_TRY(validate_count(Name::kFirstToken, statistics.first_token.size(), heads));
+    MULTIHEAD_TRY(validate_count(Name::kInduction, statistics.induction.size(), heads));
+    MULTIHEAD_TRY(validate_count(Name::kTokens, tokens.size(), batch * keys));
+    if (induces && tokens.empty() && batch * keys > 0) {
+      return shape_error(Name::kTokens, Message::kTokensForInduction, batch * keys);
+    }
+    for (int64_t h = 0; h < heads; ++h) {
+      nn::Mean entropy, previous, first, induction;
+      for (int64_t b = 0; b < batch; ++b) {
+        for (int64_t i = 0; i < queries; ++i) {
+          const float* const row = weights.data + b * weights.strides[0] + h * weights.strides[1] +
+                                   i * weights.strides[2];
+          const int64_t position = i + keys - queries;
+          entropy.add(entropy_of(row, keys));
+          if (position == 0) continue;
+          previous.add(static_cast<double>(row[position - 1]));
+          first.add(static_cast<double>(row[0]));
+          if (!induces) continue;
+          const auto weight = nn::induction_weight(row, tokens.data() + b * keys, position);
+          if (weight) induction.add(*weight);
+        }
+      }
+      const auto head = static_cast<size_t>(h);
+      if (!statistics.entropy.empty())
+        statistics.entropy[head] = static_cast<float>(entropy.value());
+      if (!statistics.previous_token.empty())
+        statistics.previous_token[head] = static_cast<float>(previous.value());
+      if (!statistics.first_token.empty())
+        statistics.first_token[head] = static_cast<float>(first.value());
+      if (induces) statistics.induction[head] = static_cast<float>(induction.value());
+    }
+    return {};
+  });
 }
 
 }  // namespace multihead

@@ -28,12 +28,10 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
   using engine::shape_error;
   using engine::validate_exact;
   using engine::validate_rank;
-  for (const Status& status : {validate_rank(Name::kQNope, Axes::kQNope, in.q_nope, 4),
-                               validate_rank(Name::kQRope, Axes::kQRope, in.q_rope, 4),
-                               validate_rank(Name::kLatent, Axes::kLatent, in.latent, 3),
-                               validate_rank(Name::kWUv, Axes::kWUv, in.w_uv, 3)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_rank(Name::kQNope, Axes::kQNope, in.q_nope, 4));
+  MULTIHEAD_TRY(validate_rank(Name::kQRope, Axes::kQRope, in.q_rope, 4));
+  MULTIHEAD_TRY(validate_rank(Name::kLatent, Axes::kLatent, in.latent, 3));
+  MULTIHEAD_TRY(validate_rank(Name::kWUv, Axes::kWUv, in.w_uv, 3));
   s = {.batch = in.q_nope.shape[0],
        .heads = in.q_nope.shape[1],
        .queries = in.q_nope.shape[2],
@@ -42,16 +40,13 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
        .rope = in.q_rope.shape[3],
        .rank = in.latent.shape[2],
        .value = in.w_uv.shape[1]};
-  for (const Status& status :
-       {validate_exact(Name::kQNope, Axes::kQNope, in.q_nope, in.q_nope.shape),
-        validate_exact(Name::kQRope, Axes::kQRope, in.q_rope,
-                       {s.batch, s.heads, s.queries, s.rope}),
-        validate_exact(Name::kLatent, Axes::kLatent, in.latent, {s.batch, s.keys, s.rank}),
-        validate_exact(Name::kKRope, Axes::kKRope, in.k_rope, {s.batch, s.keys, s.rope}),
-        validate_exact(Name::kWUk, Axes::kWUk, in.w_uk, {s.heads, s.nope, s.rank}),
-        validate_exact(Name::kWUv, Axes::kWUv, in.w_uv, {s.heads, s.value, s.rank})}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_exact(Name::kQNope, Axes::kQNope, in.q_nope, in.q_nope.shape));
+  MULTIHEAD_TRY(
+      validate_exact(Name::kQRope, Axes::kQRope, in.q_rope, {s.batch, s.heads, s.queries, s.rope}));
+  MULTIHEAD_TRY(validate_exact(Name::kLatent, Axes::kLatent, in.latent, {s.batch, s.keys, s.rank}));
+  MULTIHEAD_TRY(validate_exact(Name::kKRope, Axes::kKRope, in.k_rope, {s.batch, s.keys, s.rope}));
+  MULTIHEAD_TRY(validate_exact(Name::kWUk, Axes::kWUk, in.w_uk, {s.heads, s.nope, s.rank}));
+  MULTIHEAD_TRY(validate_exact(Name::kWUv, Axes::kWUv, in.w_uv, {s.heads, s.value, s.rank}));
   if (options.rope.style != Rope::Style::kNone) {
     return option_error(Name::kRope, Message::kRotatedAlready);
   }
@@ -65,10 +60,8 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
                                      .keys = s.keys,
                                      .head_dim = s.nope + s.rope,
                                      .value_dim = s.value};
-  for (const Status& status :
-       {engine::validate_options(options, shape), engine::validate_outputs(outputs, shape)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(engine::validate_options(options, shape));
+  MULTIHEAD_TRY(engine::validate_outputs(outputs, shape));
   if (outputs.out.dtype != DType::kF32) {
     return shape_error(Name::kOut, Message::kF32, static_cast<int>(outputs.out.dtype));
   }
@@ -83,19 +76,18 @@ Status expanded(const LatentAttentionInputs& in, const Sizes& s, const Attention
   const Dims v_shape{s.batch, s.heads, s.keys, s.value};
   const Dims expansion_shape = nn::expansion_shape(weights, s.batch, s.keys);
   float *q_data = nullptr, *k_data = nullptr, *v_data = nullptr, *expansion = nullptr;
-  Status status = nn::reserve(engine::scratch_of(context).workspace(), [&](rules::Arena& take) {
+  MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).workspace(), [&](rules::Arena& take) {
     take(q_data, nn::saturated_elements(q_shape));
     take(k_data, nn::saturated_elements(k_shape));
     take(v_data, nn::saturated_elements(v_shape));
     take(expansion, nn::saturated_elements(expansion_shape));
-  });
-  if (!status.ok()) return status;
+  }));
   const Tensor q(q_data, q_shape), k(k_data, k_shape), v(v_data, v_shape);
   engine::copy_rows(in.q_nope, nn::columns_of(q, 0, s.nope), context);
   engine::copy_rows(in.q_rope, nn::columns_of(q, s.nope, s.rope), context);
-  status = nn::expand_keys_values(weights, nn::sequence_of(in.latent, true),
-                                  nn::sequence_of(in.k_rope, true), k, v, expansion, context);
-  return status.ok() ? attention(q, k, v, options, outputs, context) : status;
+  MULTIHEAD_TRY(nn::expand_keys_values(weights, nn::sequence_of(in.latent, true),
+                                       nn::sequence_of(in.k_rope, true), k, v, expansion, context));
+  return attention(q, k, v, options, outputs, context);
 }
 
 Status absorbed(const LatentAttentionInputs& in, const Sizes& s, const AttentionOptions& options,
@@ -105,20 +97,18 @@ Status absorbed(const LatentAttentionInputs& in, const Sizes& s, const Attention
   const Dims k_shape{s.batch, 1, s.keys, s.rank + s.rope};
   const Dims out_shape{s.batch, s.heads, s.queries, s.rank};
   float *w_uk_data = nullptr, *q_data = nullptr, *k_data = nullptr, *attended_data = nullptr;
-  Status status = nn::reserve(engine::scratch_of(context).workspace(), [&](rules::Arena& take) {
+  MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).workspace(), [&](rules::Arena& take) {
     take(w_uk_data, nn::saturated_elements(w_uk_shape));
     take(q_data, nn::saturated_elements(q_shape));
     take(k_data, nn::saturated_elements(k_shape));
     take(attended_data, nn::saturated_elements(out_shape));
-  });
-  if (!status.ok()) return status;
+  }));
   const Tensor w_uk(w_uk_data, w_uk_shape), q(q_data, q_shape), k(k_data, k_shape);
   const Tensor attended(attended_data, out_shape);
   engine::over_rows(s.heads, s.rank * s.nope, context, [&](int64_t first, int64_t end) {
     nn::transpose_key_weights(in.w_uk, first, end, w_uk.data);
   });
-  status = nn::absorb_queries(w_uk, in.q_nope, in.q_rope, q, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(nn::absorb_queries(w_uk, in.q_nope, in.q_rope, q, context));
   engine::copy_rows(nn::sequence_of(in.latent, true).heads(1), nn::columns_of(k, 0, s.rank),
                     context);
   engine::copy_rows(nn::sequence_of(in.k_rope, true).heads(1), nn::columns_of(k, s.rank, s.rope),
@@ -127,27 +117,9 @@ Status absorbed(const LatentAttentionInputs& in, const Sizes& s, const Attention
   const Tensor v(k.data, {s.batch, 1, s.keys, s.rank}, k.strides);
   AttentionOutputs of_latent = outputs;
   of_latent.out = attended;
-  status = attention(q, k, v, options, of_latent, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(attention(q, k, v, options, of_latent, context));
   const Tensor out(static_cast<float*>(outputs.out.data), outputs.out.shape, outputs.out.strides);
   return nn::expand_outputs(in.w_uv, attended, out, context);
-}
-
-Status latent_attention_or_throw(const LatentAttentionInputs& inputs, LatentForm form,
-                                 const AttentionOptions& options, const AttentionOutputs& outputs,
-                                 Context& context) {
-  if (Status status = engine::validate_enumerator(engine::Name::kForm, form, LatentForm::kAbsorbed);
-      !status.ok()) {
-    return status;
-  }
-  Sizes s{};
-  if (Status status = validate(inputs, options, outputs, s); !status.ok()) return status;
-  AttentionOptions scaled = options;
-  if (!scaled.scale) {
-    scaled.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.nope + s.rope)));
-  }
-  return form == LatentForm::kExpanded ? expanded(inputs, s, scaled, outputs, context)
-                                       : absorbed(inputs, s, scaled, outputs, context);
 }
 
 }  // namespace
@@ -155,8 +127,17 @@ Status latent_attention_or_throw(const LatentAttentionInputs& inputs, LatentForm
 Status latent_attention(const LatentAttentionInputs& inputs, LatentForm form,
                         const AttentionOptions& options, const AttentionOutputs& outputs,
                         Context& context) {
-  return engine::memory_guard(
-      [&] { return latent_attention_or_throw(inputs, form, options, outputs, context); });
+  return engine::memory_guard([&]() -> Status {
+    MULTIHEAD_TRY(engine::validate_enumerator(engine::Name::kForm, form, LatentForm::kAbsorbed));
+    Sizes s{};
+    MULTIHEAD_TRY(validate(inputs, options, outputs, s));
+    AttentionOptions scaled = options;
+    if (!scaled.scale) {
+      scaled.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.nope + s.rope)));
+    }
+    return form == LatentForm::kExpanded ? expanded(inputs, s, scaled, outputs, context)
+                                         : absorbed(inputs, s, scaled, outputs, context);
+  });
 }
 
 }  // namespace multihead

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 
 namespace multihead::nn {
@@ -52,17 +53,13 @@ Status expand_keys_values(const LatentWeights& weights, const Sequence<const flo
   if (at_once) {
     const ConstTensor kv_b_proj(weights.w_uk.data, {width, latent.width},
                                 {weights.w_uk.strides[1], 1});
-    Status status = project(latent, kv_b_proj, {}, expanded, context);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(project(latent, kv_b_proj, {}, expanded, context));
   }
   for (int64_t h = 0; !at_once && h < heads; ++h) {
-    Status status = project(latent, matrix_of_head(weights.w_uk, h), {},
-                            sequence_of_head(k, h).columns(0, nope), context);
-    if (status.ok()) {
-      status =
-          project(latent, matrix_of_head(weights.w_uv, h), {}, sequence_of_head(v, h), context);
-    }
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(project(latent, matrix_of_head(weights.w_uk, h), {},
+                          sequence_of_head(k, h).columns(0, nope), context));
+    MULTIHEAD_TRY(
+        project(latent, matrix_of_head(weights.w_uv, h), {}, sequence_of_head(v, h), context));
   }
   if (!at_once && rope == 0) return {};
   const int64_t copied = heads * (rope + (at_once ? nope + value_dim : 0));
@@ -100,9 +97,8 @@ Status absorb_queries(const ConstTensor& w_uk_transposed, const ConstTensor& q_n
                       const ConstTensor& q_rope, const Tensor& absorbed, Context& context) {
   const int64_t rank = w_uk_transposed.shape[1], rope = q_rope.shape[3];
   for (int64_t h = 0; h < w_uk_transposed.shape[0]; ++h) {
-    Status status = project(sequence_of_head(q_nope, h), matrix_of_head(w_uk_transposed, h), {},
-                            sequence_of_head(absorbed, h).columns(0, rank), context);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(project(sequence_of_head(q_nope, h), matrix_of_head(w_uk_transposed, h), {},
+                          sequence_of_head(absorbed, h).columns(0, rank), context));
   }
   engine::copy_rows(q_rope, columns_of(absorbed, rank, rope), context);
   return {};
@@ -111,9 +107,8 @@ Status absorb_queries(const ConstTensor& w_uk_transposed, const ConstTensor& q_n
 Status expand_outputs(const ConstTensor& w_uv, const ConstTensor& attended, const Tensor& out,
                       Context& context) {
   for (int64_t h = 0; h < w_uv.shape[0]; ++h) {
-    Status status = project(sequence_of_head(attended, h), matrix_of_head(w_uv, h), {},
-                            sequence_of_head(out, h), context);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(project(sequence_of_head(attended, h), matrix_of_head(w_uv, h), {},
+                          sequence_of_head(out, h), context));
   }
   return {};
 }

@@ -104,21 +104,16 @@ Status ModuleCall::project_latent() const {
     return rms_norm(tokens, gain, config.latent_norm_eps, tokens, context);
   };
   if (config.q_latent_dim == 0) {
-    if (Status status = project(query, weights.q_proj, {}, q, context, precision); !status.ok())
-      return status;
+    MULTIHEAD_TRY(project(query, weights.q_proj, {}, q, context, precision));
   } else {
-    Status status =
-        project(query, weights.q_a_proj, weights.q_a_bias, q_latent, context, precision);
-    if (status.ok())
-      status = normalize(q_latent, config.q_latent_dim, weights.q_a_norm, plain_q_latent);
-    if (status.ok()) status = project(q_latent, weights.q_b_proj, {}, q, context, precision);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(project(query, weights.q_a_proj, weights.q_a_bias, q_latent, context, precision));
+    MULTIHEAD_TRY(normalize(q_latent, config.q_latent_dim, weights.q_a_norm, plain_q_latent));
+    MULTIHEAD_TRY(project(q_latent, weights.q_b_proj, {}, q, context, precision));
   }
-  Status status =
-      project(key, weights.kv_a_proj, weights.kv_a_bias, compressed_kv, context, precision);
-  if (status.ok())
-    status = normalize(compressed_kv, config.kv_latent_dim, weights.kv_a_norm, plain_kv_latent);
-  if (!status.ok() || absorbed_keys != nullptr) return status;
+  MULTIHEAD_TRY(
+      project(key, weights.kv_a_proj, weights.kv_a_bias, compressed_kv, context, precision));
+  MULTIHEAD_TRY(normalize(compressed_kv, config.kv_latent_dim, weights.kv_a_norm, plain_kv_latent));
+  if (absorbed_keys != nullptr) return {};
   return expand_keys_values(
       latent_weights(config, weights.kv_b_proj), compressed_kv.columns(0, config.kv_latent_dim),
       compressed_kv.columns(config.kv_latent_dim, config.rope_head_dim),

@@ -84,14 +84,12 @@ CallMasks::CallMasks(const MultiHeadAttentionOptions& options, const engine::Att
 
 Status CallMasks::validate() const {
   const Dims scores = shape_.scores();
-  for (const Status& status : {validate_reach(Name::kAttnMaskBlocked, Axes::kBlockedMask, blocked_,
-                                              options_.attn_mask_blocked.shape, scores),
-                               validate_reach(Name::kKeyPaddingBlocked, Axes::kPadding, padding_,
-                                              options_.key_padding_blocked.shape, scores),
-                               validate_reach(Name::kKeyPaddingBias, Axes::kPadding, key_bias_,
-                                              options_.key_padding_bias.shape, scores)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_reach(Name::kAttnMaskBlocked, Axes::kBlockedMask, blocked_,
+                               options_.attn_mask_blocked.shape, scores));
+  MULTIHEAD_TRY(validate_reach(Name::kKeyPaddingBlocked, Axes::kPadding, padding_,
+                               options_.key_padding_blocked.shape, scores));
+  MULTIHEAD_TRY(validate_reach(Name::kKeyPaddingBias, Axes::kPadding, key_bias_,
+                               options_.key_padding_bias.shape, scores));
   for (const auto& [argument, rank, keys, given] :
        {std::tuple{Name::kKeyPaddingBlocked, padding_.shape.rank(), padding_.shape[3],
                    options_.key_padding_blocked.shape},

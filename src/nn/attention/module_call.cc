@@ -5,9 +5,9 @@
 #include <tuple>
 #include <utility>
 
+#include "cpu/elementwise/gradients.h"
 #include "engine/attention/transform.h"
 #include "engine/layers/elementwise.h"
-#include "engine/layers/gradients.h"
 #include "nn/attention/latent_module.h"
 #include "nn/call_memory.h"
 #include "rules/visibility.h"
@@ -122,6 +122,12 @@ void ModuleCall::lay_out(rules::Arena& take) {
   undropped = contiguous_sequence(data, query.batch, query.tokens, out_width());
 }
 
+KeptCall ModuleCall::kept_call(const engine::AttentionShape& shape) {
+  rules::Arena size(nullptr);
+  lay_out(size);
+  return {.shape = shape, .bytes = size.bytes()};
+}
+
 bool ModuleCall::projects_own_heads(const engine::Team& team) const {
   const int64_t heads = config.num_kv_heads;
   return !latent() && !fused() && team.computes_own(heads, q_width()) &&
@@ -137,15 +143,11 @@ Status ModuleCall::project_inputs() const {
     const ConstTensor weight{weights.q_proj.data, {width, config.embed_dim}};
     const ConstTensor bias =
         weights.q_bias.given() ? ConstTensor(weights.q_bias.data, {width}) : ConstTensor();
-    if (Status status = project(query, weight, bias, all, context, precision); !status.ok())
-      return status;
+    MULTIHEAD_TRY(project(query, weight, bias, all, context, precision));
   } else {
-    Status status = project(query, weights.q_proj, weights.q_bias, q, context, precision);
-    if (status.ok())
-      status = project(key, weights.k_proj, weights.k_bias, given(k), context, precision);
-    if (status.ok())
-      status = project(value, weights.v_proj, weights.v_bias, given(v), context, precision);
-    return status;
+    MULTIHEAD_TRY(project(query, weights.q_proj, weights.q_bias, q, context, precision));
+    MULTIHEAD_TRY(project(key, weights.k_proj, weights.k_bias, given(k), context, precision));
+    return project(value, weights.v_proj, weights.v_bias, given(v), context, precision);
   }
   return {};
 }
@@ -196,8 +198,7 @@ Status ModuleCall::transform(AttentionOptions& options) const {
     engine::copy_rows(given(k).heads(1), plain_k.heads(1), context);
   }
   const Tensor queries = transformed_columns(q, config.num_heads);
-  Status status = engine::transform_rows(queries, inputs.of_queries(), queries, context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(engine::transform_rows(queries, inputs.of_queries(), queries, context));
   const Tensor keys = transformed_keys();
   return engine::transform_rows(keys, inputs.of_keys(), keys, context);
 }
@@ -248,6 +249,12 @@ void ModuleCall::scale_heads() const {
   engine::scale_heads(merged.heads(config.num_heads), interventions.head_scales, context);
 }
 
+void ModuleCall::drop_out(const Sequence<float>& rows) const {
+  const cpu::DropRows call{
+      .a = nullptr, .x = rows.data, .y = rows.data, .width = rows.width, .dropout = out_dropout};
+  engine::over_rows(call, rows.batch * rows.tokens, rows.width, cpu::drop_rows, context);
+}
+
 Status ModuleCall::finish() const {
   tracer.add_heads("heads_out", attended.heads(config.num_heads));
   scale_heads();
@@ -263,23 +270,21 @@ Status ModuleCall::finish() const {
           const ConstTensor weight{weights.out_proj.data + h * width,
                                    {weights.out_proj.shape[0], width},
                                    weights.out_proj.strides};
-          Status status = linear(
+          MULTIHEAD_TRY(linear(
               {merged.token(b, 0) + h * width, {merged.tokens, width}, {merged.token_stride, 1}},
               weight, {},
               {shares.data + b * shares.strides[0] + h * shares.strides[1],
                {merged.tokens, out_width()}},
-              context, precision);
-          if (!status.ok()) return status;
+              context, precision));
         }
       }
     }
-    Status status = project(merged, weights.out_proj, weights.out_bias, to, context, precision);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(project(merged, weights.out_proj, weights.out_bias, to, context, precision));
   } else if (merged.data != to.data) {
     engine::copy_rows(merged.heads(1), to.heads(1), context);
   }
   if (drops()) {
-    engine::drop_rows(to.data, out_dropout, to.batch * to.tokens, to.width, to.data, context);
+    drop_out(to);
     engine::copy_rows(to.heads(1), out.heads(1), context);
   }
   tracer.add_sequence("output", out);
@@ -288,3 +293,5 @@ Status ModuleCall::finish() const {
 }
 
 }  // namespace multihead::nn
+
+template class multihead::Activations<multihead::nn::KeptAttention>;

@@ -4,16 +4,25 @@
 
 #include <cstdint>
 
+#include "cpu/elementwise/gradients.h"
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
-#include "engine/layers/gradients.h"
 #include "engine/runtime/team.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/attention/sequence.h"
 #include "nn/attention/tracer.h"
+#include "nn/kept.h"
 #include "rules/arena.h"
 
 namespace multihead::nn {
+
+// Identifies a call whose arrays are kept. Options such as head_scales change their size.
+struct KeptCall {
+  engine::AttentionShape shape;
+  uint64_t bytes = 0;
+  bool operator==(const KeptCall&) const = default;
+};
+struct KeptAttention : KeptArrays<KeptCall> {};
 
 struct ModuleCall {
   const MultiHeadAttentionConfig& config;
@@ -29,9 +38,9 @@ struct ModuleCall {
   // Result of make_absorbed_keys() for a step of latent attention; otherwise null.
   const float* absorbed_keys = nullptr;
   Sequence<float> out = {};
-  engine::RowDropout out_dropout = {};  // output dropout; none if the probability is 0
-  bool normalizes = false;              // true if QK-norm is applied
-  bool keeps = false;                   // true if arrays that backward() reads get their own memory
+  cpu::RowDropout out_dropout = {};  // output dropout; none if the probability is 0
+  bool normalizes = false;           // true if QK-norm is applied
+  bool keeps = false;                // true if arrays that backward() reads get their own memory
 
   // Set by lay_out(). k and v include the appended rows.
   Sequence<float> q = {}, k = {}, v = {};
@@ -59,6 +68,8 @@ struct ModuleCall {
   // Number of floats in the wanted trace steps. `keys` includes the appended keys.
   double trace_floats(int64_t keys) const;
   void lay_out(rules::Arena& take);
+  // The call as KeptArrays identifies it.
+  KeptCall kept_call(const engine::AttentionShape& shape);
 
   // True if the columns of q, k and v that a team member computes belong to the member's heads.
   bool projects_own_heads(const engine::Team& team) const;
@@ -90,6 +101,8 @@ struct ModuleCall {
 
   // Writes the heads times head_scales to `merged`.
   void scale_heads() const;
+  // Applies the output dropout to contiguous rows, in place; the backward is the same.
+  void drop_out(const Sequence<float>& rows) const;
   // Scales the heads and projects them to `out`.
   Status finish() const;
 

@@ -66,9 +66,9 @@ Sequence<float> ModuleGradients::gradient_of(const Tensor& tensor) const {
 
 Status ModuleGradients::run(const Sequence<const float>& d_out, const AttentionOptions& effective,
                             bool key_given, bool value_given) const {
-  if (Status status = finish_back(d_out); !status.ok()) return status;
-  if (Status status = attention_back(effective); !status.ok()) return status;
-  if (Status status = transform_back(); !status.ok()) return status;
+  MULTIHEAD_TRY(finish_back(d_out));
+  MULTIHEAD_TRY(attention_back(effective));
+  MULTIHEAD_TRY(transform_back());
   append_back();
   return project_back(key_given, value_given);
 }
@@ -78,17 +78,16 @@ Status ModuleGradients::finish_back(Sequence<const float> d_out) const {
   if (call_.drops()) {
     const Sequence<float>& d = d_dropped_;
     engine::copy_rows(d_out.heads(1), d.heads(1), context);
-    engine::drop_rows(d.data, call_.out_dropout, d.batch * d.tokens, d.width, d.data, context);
+    call_.drop_out(d);
     d_out = d;
   }
   if (call_.projects()) {
-    Status status = matrix_back({.x = call_.merged,
-                                 .weight = call_.weights.out_proj,
-                                 .d_y = d_out,
-                                 .d_x = d_heads_,
-                                 .d_weight = gradients_.weights.out_proj,
-                                 .d_bias = gradients_.weights.out_bias});
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(matrix_back({.x = call_.merged,
+                               .weight = call_.weights.out_proj,
+                               .d_y = d_out,
+                               .d_x = d_heads_,
+                               .d_weight = gradients_.weights.out_proj,
+                               .d_bias = gradients_.weights.out_bias}));
   } else {
     engine::copy_rows(d_out.heads(1), d_heads_.heads(1), context);
   }
@@ -109,7 +108,7 @@ Status ModuleGradients::attention_back(const AttentionOptions& effective) const 
   // If the call's own sinks replace the module's, the module's sinks have no gradient.
   const Tensor& d_sinks = gradients_.weights.sinks;
   const bool of_sinks = d_sinks.given() && effective.sinks.data() == call_.weights.sinks.data;
-  Status status = engine::attention_backward_of_own(
+  MULTIHEAD_TRY(engine::attention_backward_of_own(
       call_.q_heads(), call_.k_heads(), call_.v_heads(), effective,
       {.out = call_.attended_heads(), .lse = call_.lse_tensor()}, d_heads_.heads(c.num_heads),
       {.d_q = d_q_.heads(c.num_heads),
@@ -117,9 +116,9 @@ Status ModuleGradients::attention_back(const AttentionOptions& effective) const 
        .d_v = d_v_.heads(c.num_kv_heads),
        .d_sinks =
            of_sinks ? std::span(d_vector_, static_cast<size_t>(c.num_heads)) : std::span<float>()},
-      call_.context);
-  if (status.ok() && of_sinks) add_to(d_vector_, d_sinks);
-  return status;
+      call_.context));
+  if (of_sinks) add_to(d_vector_, d_sinks);
+  return {};
 }
 
 Status ModuleGradients::transform_back() const {
@@ -147,8 +146,7 @@ Status ModuleGradients::transform_back() const {
     const bool own = d_gain.given() && transform.gain.data() == gain.data;
     const auto part =
         own ? std::span(d_vector_, static_cast<size_t>(c.head_dim)) : std::span<float>();
-    Status status = engine::transform_back(x, transform, gradient, part, call_.context);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(engine::transform_back(x, transform, gradient, part, call_.context));
     if (own) add_to(d_vector_, d_gain);
   }
   return {};
@@ -213,7 +211,7 @@ Status ModuleGradients::project_back(bool key_given, bool value_given) const {
        .d_bias = w.v_bias},
   };
   for (const ProjectBackward& call : calls) {
-    if (Status status = matrix_back(call); !status.ok()) return status;
+    MULTIHEAD_TRY(matrix_back(call));
   }
   return {};
 }
@@ -239,47 +237,38 @@ Status ModuleGradients::project_latent_back(const Tensor& d_query, const Tensor&
                                   .centered = false},
                                  context);
   };
-  Status status;
   if (c.q_latent_dim == 0) {
-    status = matrix_back({.x = call_.query,
-                          .weight = weights.q_proj,
-                          .d_y = d_q_,
-                          .d_x = gradient_of(d_query),
-                          .d_weight = w.q_proj});
+    MULTIHEAD_TRY(matrix_back({.x = call_.query,
+                               .weight = weights.q_proj,
+                               .d_y = d_q_,
+                               .d_x = gradient_of(d_query),
+                               .d_weight = w.q_proj}));
   } else {
-    status = matrix_back({.x = call_.q_latent,
-                          .weight = weights.q_b_proj,
-                          .d_y = d_q_,
-                          .d_x = d_q_latent_,
-                          .d_weight = w.q_b_proj});
-    if (status.ok()) {
-      status = norm_back(call_.plain_q_latent, weights.q_a_norm, d_q_latent_, w.q_a_norm);
-    }
-    if (status.ok()) {
-      status = matrix_back({.x = call_.query,
-                            .weight = weights.q_a_proj,
-                            .d_y = d_q_latent_,
-                            .d_x = gradient_of(d_query),
-                            .d_weight = w.q_a_proj,
-                            .d_bias = w.q_a_bias});
-    }
+    MULTIHEAD_TRY(matrix_back({.x = call_.q_latent,
+                               .weight = weights.q_b_proj,
+                               .d_y = d_q_,
+                               .d_x = d_q_latent_,
+                               .d_weight = w.q_b_proj}));
+    MULTIHEAD_TRY(norm_back(call_.plain_q_latent, weights.q_a_norm, d_q_latent_, w.q_a_norm));
+    MULTIHEAD_TRY(matrix_back({.x = call_.query,
+                               .weight = weights.q_a_proj,
+                               .d_y = d_q_latent_,
+                               .d_x = gradient_of(d_query),
+                               .d_weight = w.q_a_proj,
+                               .d_bias = w.q_a_bias}));
   }
-  if (!status.ok()) return status;
 
   // Each head's rows of kv_b_proj are the rows of its key, then the rows of its value.
   const int64_t nope = c.head_dim - c.rope_head_dim;
   const Tensor d_k = d_k_.heads(c.num_heads), d_expanded = d_expanded_.heads(c.num_heads);
   engine::copy_rows(columns_of(d_k, 0, nope), columns_of(d_expanded, 0, nope), context);
   engine::copy_rows(d_v_.heads(c.num_heads), columns_of(d_expanded, nope, c.value_dim), context);
-  status = matrix_back({.x = call_.compressed_kv.columns(0, c.kv_latent_dim),
-                        .weight = weights.kv_b_proj,
-                        .d_y = d_expanded_,
-                        .d_x = d_kv_latent_,
-                        .d_weight = w.kv_b_proj});
-  if (status.ok()) {
-    status = norm_back(call_.plain_kv_latent, weights.kv_a_norm, d_kv_latent_, w.kv_a_norm);
-  }
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(matrix_back({.x = call_.compressed_kv.columns(0, c.kv_latent_dim),
+                             .weight = weights.kv_b_proj,
+                             .d_y = d_expanded_,
+                             .d_x = d_kv_latent_,
+                             .d_weight = w.kv_b_proj}));
+  MULTIHEAD_TRY(norm_back(call_.plain_kv_latent, weights.kv_a_norm, d_kv_latent_, w.kv_a_norm));
   engine::copy_rows(d_kv_latent_.heads(1), d_compressed_kv_.columns(0, c.kv_latent_dim).heads(1),
                     context);
   // All heads share the last rope_head_dim numbers of a key: sum their gradients.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "engine/error/error.h"
 #include "engine/layers/gradients.h"
 
 namespace multihead::nn {
@@ -40,8 +41,7 @@ Status for_row_sets(int64_t batch, int64_t tokens, const Rows& rows,
     return rows(RowSet{0, batch * tokens, RowSet::Along::kBatch});
   }
   for (int64_t b = 0; b < batch; ++b) {
-    Status status = rows(RowSet{b, tokens, RowSet::Along::kTokens});
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(rows(RowSet{b, tokens, RowSet::Along::kTokens}));
   }
   return {};
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/error/error.h"
 #include "engine/error/printable.h"
 #include "nn/io/safetensors_format.h"
 
@@ -254,7 +255,7 @@ Status parse_safetensors_header(std::string_view text, uint64_t data_bytes,
                         "something else");
   }
   if (!json::sax_parse(text.data(), text.data() + text.size(), &parser)) return parser.status;
-  if (Status status = validate_places(parser.tensors, data_bytes); !status.ok()) return status;
+  MULTIHEAD_TRY(validate_places(parser.tensors, data_bytes));
   tensors = std::move(parser.tensors);
   return {};
 }

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/error/error.h"
 #include "engine/error/guard.h"
 #include "engine/error/printable.h"
 #include "nn/io/safetensors_format.h"
@@ -94,9 +95,7 @@ Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
         reinterpret_cast<const char*>(parsed.bytes_.data()) + sizeof(header_size),
         static_cast<size_t>(header_size));
     std::vector<nn::HeaderEntry> header;
-    if (Status status = nn::parse_safetensors_header(text, data.size(), header); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(nn::parse_safetensors_header(text, data.size(), header));
     for (nn::HeaderEntry& tensor : header) {
       const auto at = static_cast<size_t>(tensor.begin);
       parsed.entries_.emplace(
@@ -104,7 +103,7 @@ Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
           SafetensorsEntry{tensor.type->type, tensor.shape,
                            data.subspan(at, static_cast<size_t>(tensor.end) - at)});
     }
-    if (Status status = narrow(parsed.entries_, parsed.narrowed_); !status.ok()) return status;
+    MULTIHEAD_TRY(narrow(parsed.entries_, parsed.narrowed_));
     result = std::move(parsed);
     return {};
   });

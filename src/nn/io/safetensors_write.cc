@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/error/error.h"
 #include "engine/error/guard.h"
 #include "engine/error/printable.h"
 #include "multihead/safetensors.h"
@@ -140,9 +141,7 @@ Status validate_tensor(const std::string& key, const ConstAnyTensor& tensor) {
       return shape_error("extents of 0 or more", tensor.shape.to_string());
     }
   }
-  if (Status status = validate_number(name, tensor.dtype, DType::kBF16); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(validate_number(name, tensor.dtype, DType::kBF16));
   if (nn::bit_size(tensor.shape, 32).value_or(kMostBytes) >= kMostBytes) {
     return shape_error("fewer than 2^57 elements", tensor.shape.to_string());
   }
@@ -184,13 +183,11 @@ std::string header_of(const std::vector<Placed>& tensors) {
 Status write_safetensors(const StateDict& dict, SafetensorsType type,
                          std::vector<std::byte>& bytes) {
   return memory_guard([&]() -> Status {
-    if (Status status = validate_number("type", type, SafetensorsType::kBF16); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(validate_number("type", type, SafetensorsType::kBF16));
     std::vector<Placed> tensors;
     tensors.reserve(dict.size());
     for (const auto& [name, tensor] : dict) {
-      if (Status status = validate_tensor(name, tensor); !status.ok()) return status;
+      MULTIHEAD_TRY(validate_tensor(name, tensor));
       tensors.push_back({&name, &tensor, dtype_of(type, tensor.dtype), 0, 0});
     }
     // Larger elements come first, so each tensor is aligned to its element size.
@@ -230,7 +227,7 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type,
 Status write_safetensors(const StateDict& dict, SafetensorsType type, const std::string& path) {
   return memory_guard([&]() -> Status {
     std::vector<std::byte> bytes;
-    if (Status status = write_safetensors(dict, type, bytes); !status.ok()) return status;
+    MULTIHEAD_TRY(write_safetensors(dict, type, bytes));
     std::ofstream file(path, std::ios::binary);
     file.write(reinterpret_cast<const char*>(bytes.data()),
                static_cast<std::streamsize>(bytes.size()));

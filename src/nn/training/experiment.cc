@@ -40,16 +40,9 @@ TransformerConfig config_of(const ExperimentOptions& options) {
 }
 
 Status with_defaults(const ExperimentOptions& given, ExperimentOptions& options) {
-  if (Status status =
-          engine::validate_enumerator(Name::kKind, given.kind, ExperimentKind::kInduction);
-      !status.ok()) {
-    return status;
-  }
-  if (Status status =
-          engine::validate_enumerator(Name::kPositions, given.positions, PositionKind::kNone);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kKind, given.kind, ExperimentKind::kInduction));
+  MULTIHEAD_TRY(
+      engine::validate_enumerator(Name::kPositions, given.positions, PositionKind::kNone));
   const nn::ExperimentSize size = nn::experiment_size(given.kind);
   options = given;
   const struct {
@@ -79,11 +72,9 @@ Experiment& Experiment::operator=(Experiment&&) noexcept = default;
 Status Experiment::create(const ExperimentOptions& options, Experiment& experiment) {
   return engine::memory_guard([&]() -> Status {
     auto made = std::make_unique<Internals>();
-    if (Status status = with_defaults(options, made->options); !status.ok()) return status;
+    MULTIHEAD_TRY(with_defaults(options, made->options));
     const ExperimentOptions& o = made->options;
-    if (Status status = Transformer::create(config_of(o), made->model); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(Transformer::create(config_of(o), made->model));
     if (o.positions == PositionKind::kAlibi) {
       made->alibi_slopes.resize(static_cast<size_t>(o.num_heads));
       alibi_slopes(made->alibi_slopes);
@@ -91,18 +82,17 @@ Status Experiment::create(const ExperimentOptions& options, Experiment& experime
     // With embeddings of 0.5 instead of 2, induction takes longer than 400 steps with half of the
     // seeds. With 4, heads of kFourJobs more often share jobs.
     const Initialization initialization{.seed = o.seed, .embedding = 2.0F};
-    if (Status status = made->model.initialize(initialization); !status.ok()) return status;
-    Status status = Trainer::create(made->model,
-                                    {.learning_rate = o.learning_rate,
-                                     .beta1 = 0.9F,
-                                     .beta2 = 0.95F,
-                                     .eps = 1e-8F,
-                                     .warmup_steps = 50,
-                                     .clip_norm = 1.0F,
-                                     .recompute = o.recompute,
-                                     .seed = o.seed},
-                                    made->trainer);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(made->model.initialize(initialization));
+    MULTIHEAD_TRY(Trainer::create(made->model,
+                                  {.learning_rate = o.learning_rate,
+                                   .beta1 = 0.9F,
+                                   .beta2 = 0.95F,
+                                   .eps = 1e-8F,
+                                   .warmup_steps = 50,
+                                   .clip_norm = 1.0F,
+                                   .recompute = o.recompute,
+                                   .seed = o.seed},
+                                  made->trainer));
     experiment.internals_ = std::move(made);
     return {};
   });

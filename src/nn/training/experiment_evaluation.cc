@@ -67,10 +67,10 @@ class Chunk {
     logits_.resize(static_cast<size_t>(shape.elements()));
     MultiHeadAttentionOptions options = options_;
     options.heads.head_scales = head_scales;
-    Status status = model_.forward(tokens, sequences(), options,
-                                   {.logits = {logits_.data(), shape}, .traces = traces}, context_);
-    if (status.ok()) answers.add(logits_, targets);
-    return status;
+    MULTIHEAD_TRY(model_.forward(tokens, sequences(), options,
+                                 {.logits = {logits_.data(), shape}, .traces = traces}, context_));
+    answers.add(logits_, targets);
+    return {};
   }
 
  private:
@@ -155,9 +155,7 @@ Status Experiment::evaluate(const EvaluationOptions& options, Evaluation& result
     for (int64_t first = 0; first < options.sequences; first += kChunk) {
       const int64_t count = std::min(kChunk, options.sequences - first);
       nn::draw_batch(own, nn::DataStream::kHeldOut, 0, first, count, chunk.tokens, chunk.targets);
-      if (Status status = chunk.answer(options.head_scales, traces, answers); !status.ok()) {
-        return status;
-      }
+      MULTIHEAD_TRY(chunk.answer(options.head_scales, traces, answers));
       for (size_t layer = 0; layer < traces.size(); ++layer) {
         const size_t size = heads * pattern_count / traces.size();
         add_attention(own.kind, traces[layer], chunk, own.num_heads,
@@ -167,7 +165,7 @@ Status Experiment::evaluate(const EvaluationOptions& options, Evaluation& result
         std::vector<float> scales(options.head_scales.begin(), options.head_scales.end());
         scales.resize(heads, 1.0F);
         scales[head] = 0.0F;
-        if (Status status = chunk.answer(scales, {}, muted[head]); !status.ok()) return status;
+        MULTIHEAD_TRY(chunk.answer(scales, {}, muted[head]));
       }
     }
     Evaluation made;

@@ -1,6 +1,7 @@
 // A trainer's state as a file.
 #include <string>
 
+#include "engine/error/error.h"
 #include "engine/error/guard.h"
 #include "multihead/safetensors.h"
 #include "multihead/training.h"
@@ -11,7 +12,7 @@ namespace multihead {
 Status Trainer::save(const std::string& path) const {
   return engine::memory_guard([&]() -> Status {
     StateDict dict;
-    if (Status status = state_dict(dict); !status.ok()) return status;
+    MULTIHEAD_TRY(state_dict(dict));
     return nn::replace_safetensors(dict, path);
   });
 }
@@ -19,9 +20,9 @@ Status Trainer::save(const std::string& path) const {
 Status Trainer::load(const std::string& path) {
   return engine::memory_guard([&]() -> Status {
     Safetensors file;
-    if (Status status = Safetensors::read(path, file); !status.ok()) return status;
+    MULTIHEAD_TRY(Safetensors::read(path, file));
     StateDict dict;
-    if (Status status = file.state_dict(dict); !status.ok()) return status;
+    MULTIHEAD_TRY(file.state_dict(dict));
     return load_state_dict(dict);
   });
 }

@@ -17,11 +17,8 @@ using engine::option_error;
 using engine::real_error;
 
 Status validate_options(const TrainerOptions& o) {
-  for (const Status& status :
-       {engine::validate_enumerator(Name::kOptimizer, o.optimizer, Optimizer::kSgd),
-        engine::validate_enumerator(Name::kDecay, o.decay, LearningRateDecay::kCosine)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kOptimizer, o.optimizer, Optimizer::kSgd));
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kDecay, o.decay, LearningRateDecay::kCosine));
   if (!(o.learning_rate > 0.0F) || std::isinf(o.learning_rate)) {
     return real_error(Name::kLearningRate, Message::kFinitePositive, o.learning_rate);
   }

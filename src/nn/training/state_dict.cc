@@ -89,7 +89,7 @@ Status Trainer::load_state_dict(const StateDict& dict) {
     nn::Parameters loaded;
     // Programs may store tensors of their own under names that begin with "run.".
     const auto ignored = [](std::string_view name) { return name.starts_with("run."); };
-    if (Status status = loaded.load(list_state(t), dict, {}, ignored); !status.ok()) return status;
+    MULTIHEAD_TRY(loaded.load(list_state(t), dict, {}, ignored));
     const int64_t elements = t.parameters.elements();
     const float* from = loaded.values();
     uint64_t steps = 0, seed = 0;

@@ -10,10 +10,11 @@
 #include <string>
 #include <utility>
 
+#include "cpu/elementwise/optimizer.h"
 #include "engine/attention/validate.h"
 #include "engine/error/guard.h"
+#include "engine/layers/elementwise.h"
 #include "engine/layers/gradients.h"
-#include "engine/layers/optimizer.h"
 #include "nn/training/trainer.h"
 #include "nn/transformer/transformer_block.h"
 #include "rules/dropout_mask.h"
@@ -66,33 +67,32 @@ void optimize(const Trainer::Internals& t, float scale, float learning_rate, Con
   };
   const auto run = [&](int64_t first, int64_t count, float decay) {
     if (o.optimizer == Optimizer::kSgd) {
-      engine::sgd_step({.parameter = t.parameters.values() + first,
-                        .gradient = t.gradient() + first,
-                        .momentum_buffer = o.momentum > 0.0F ? t.moment(0) + first : nullptr,
-                        .count = count,
-                        .gradient_scale = scale,
-                        .learning_rate = learning_rate,
-                        .momentum = o.momentum,
-                        .weight_decay = decay,
-                        .first = t.steps == 0,
-                        .nesterov = o.nesterov},
-                       context);
-      return;
+      const cpu::SgdStep sgd{.parameter = t.parameters.values() + first,
+                             .gradient = t.gradient() + first,
+                             .momentum_buffer = o.momentum > 0.0F ? t.moment(0) + first : nullptr,
+                             .count = count,
+                             .gradient_scale = scale,
+                             .learning_rate = learning_rate,
+                             .momentum = o.momentum,
+                             .weight_decay = decay,
+                             .first = t.steps == 0,
+                             .nesterov = o.nesterov};
+      return engine::over_rows(sgd, count, 1, cpu::sgd_range, context);
     }
-    engine::adamw_step({.parameter = t.parameters.values() + first,
-                        .gradient = t.gradient() + first,
-                        .mean = t.moment(0) + first,
-                        .variance = t.moment(1) + first,
-                        .count = count,
-                        .gradient_scale = scale,
-                        .learning_rate = learning_rate,
-                        .beta1 = o.beta1,
-                        .beta2 = o.beta2,
-                        .eps = o.eps,
-                        .weight_decay = decay,
-                        .mean_correction = correction(o.beta1),
-                        .variance_correction = correction(o.beta2)},
-                       context);
+    const cpu::AdamWStep adamw{.parameter = t.parameters.values() + first,
+                               .gradient = t.gradient() + first,
+                               .mean = t.moment(0) + first,
+                               .variance = t.moment(1) + first,
+                               .count = count,
+                               .gradient_scale = scale,
+                               .learning_rate = learning_rate,
+                               .beta1 = o.beta1,
+                               .beta2 = o.beta2,
+                               .eps = o.eps,
+                               .weight_decay = decay,
+                               .mean_correction = correction(o.beta1),
+                               .variance_correction = correction(o.beta2)};
+    engine::over_rows(adamw, count, 1, cpu::adamw_range, context);
   };
   if (o.weight_decay == 0.0F) return run(0, t.parameters.elements(), 0.0F);
   for (const nn::Parameter& parameter : t.parameters.list()) {
@@ -117,7 +117,7 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 Status Trainer::create(const Transformer& model, const TrainerOptions& options, Trainer& trainer) {
   return engine::memory_guard([&]() -> Status {
     if (model.memory_ == nullptr) return option_error(Name::kModel, Message::kParametersToTrain);
-    if (Status status = nn::validate_options(options); !status.ok()) return status;
+    MULTIHEAD_TRY(nn::validate_options(options));
     Trainer made;
     made.internals_.reset(new (std::nothrow)
                               Trainer::Internals(options, model.memory_->parameters));
@@ -141,8 +141,8 @@ Status Trainer::create(const Transformer& model, const TrainerOptions& options, 
 Status Trainer::step(std::span<const int32_t> tokens, int64_t batch,
                      std::span<const int32_t> targets, const MultiHeadAttentionOptions& options,
                      TrainingStep& result, Context& context) {
-  Status status = accumulate(tokens, batch, targets, options, context);
-  return status.ok() ? update(result, context) : status;
+  MULTIHEAD_TRY(accumulate(tokens, batch, targets, options, context));
+  return update(result, context);
 }
 
 Status Trainer::accumulate(std::span<const int32_t> tokens, int64_t batch,
@@ -174,17 +174,15 @@ Status Trainer::accumulate(std::span<const int32_t> tokens, int64_t batch,
     if (!t.logits.reserve(bytes)) return Status::out_of_memory(bytes);
     const int64_t length = batch < 1 ? 0 : static_cast<int64_t>(tokens.size()) / batch;
     const Tensor logits(static_cast<float*>(t.logits.data()), {batch, length, readouts * classes});
-    Status status = t.model.forward(tokens, batch, training,
-                                    {.logits = logits, .activations = &t.activations}, context);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(t.model.forward(tokens, batch, training,
+                                  {.logits = logits, .activations = &t.activations}, context));
     const Tensor rows(logits.data, {count, classes});
-    const engine::CrossEntropyResult part =
-        engine::cross_entropy(rows, targets, rows, 1.0F, context);
+    const cpu::CrossEntropyResult part = engine::cross_entropy(rows, targets, rows, 1.0F, context);
     if (!std::isfinite(part.loss_sum)) {
       return not_finite(t, t.parameters.values(), Message::kLossOfParameter,
                         Message::kLossNotFinite);
     }
-    status =
+    Status status =
         t.model.backward(tokens, batch, training, logits, t.activations,
                          {t.gradient(), static_cast<size_t>(t.parameters.elements())}, context);
     if (!status.ok()) {
@@ -239,7 +237,7 @@ Status Trainer::set_learning_rate(float learning_rate) {
     if (internals_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
     TrainerOptions changed = internals_->options;
     changed.learning_rate = learning_rate;
-    if (Status status = nn::validate_options(changed); !status.ok()) return status;
+    MULTIHEAD_TRY(nn::validate_options(changed));
     internals_->options = changed;
     return {};
   });

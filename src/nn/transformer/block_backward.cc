@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <span>
 
+#include "cpu/elementwise/gradients.h"
 #include "engine/attention/validate.h"
 #include "engine/error/guard.h"
 #include "engine/layers/elementwise.h"
@@ -11,7 +12,6 @@
 #include "nn/call_memory.h"
 #include "nn/dropout_sites.h"
 #include "nn/parameters.h"
-#include "nn/transformer/block_activations.h"
 #include "nn/transformer/transformer_block.h"
 
 namespace multihead {
@@ -40,72 +40,72 @@ Status TransformerBlock::Internals::back(const TransformerBlock& block, const Co
   // Returns the gradient of a branch before its dropout.
   const auto undropped = [&](nn::DropoutSite site) -> const float* {
     if (!options.training || config.residual_dropout == 0.0F) return d.data;
-    engine::drop_rows(d.data, {config.residual_dropout, options.dropout_seed, site}, rows, width,
-                      back.d_branch, context);
+    const cpu::DropRows call{.a = nullptr,
+                             .x = d.data,
+                             .y = back.d_branch,
+                             .width = width,
+                             .dropout = {config.residual_dropout, options.dropout_seed, site}};
+    engine::over_rows(call, rows, width, cpu::drop_rows, context);
     return back.d_branch;
   };
 
   Status status;
   if (inner_width > 0) {
     if (after) {
-      if (status = norm_back(arrays.sum, false, d.data, false); !status.ok()) return status;
+      MULTIHEAD_TRY(norm_back(arrays.sum, false, d.data, false));
     }
     const float* const mlp_in = norms ? arrays.mlp_in : arrays.residual;
     const Tensor d_hidden(back.d_hidden, wide), d_gate(back.d_gate, wide);
-    status = engine::linear_backward({.x = {arrays.hidden, wide},
-                                      .weight = weights.linear2_weight,
-                                      .d_y = {undropped(nn::kMlpBranch), flat},
-                                      .d_x = d_hidden,
-                                      .d_weight = to.of(weights.linear2_weight),
-                                      .d_bias = to.of(weights.linear2_bias).data,
-                                      .precision = options.attention.precision},
-                                     context);
-    if (!status.ok()) return status;
-    engine::activation_backward({.gate = config.gated ? arrays.gate : arrays.inner,
-                                 .x = config.gated ? arrays.inner : nullptr,
-                                 .d_y = back.d_hidden,
-                                 .d_gate = config.gated ? back.d_gate : back.d_hidden,
-                                 .d_x = config.gated ? back.d_hidden : nullptr,
-                                 .count = rows * inner_width,
-                                 .activation = config.activation},
-                                context);
+    MULTIHEAD_TRY(engine::linear_backward({.x = {arrays.hidden, wide},
+                                           .weight = weights.linear2_weight,
+                                           .d_y = {undropped(nn::kMlpBranch), flat},
+                                           .d_x = d_hidden,
+                                           .d_weight = to.of(weights.linear2_weight),
+                                           .d_bias = to.of(weights.linear2_bias).data,
+                                           .precision = options.attention.precision},
+                                          context));
+    const cpu::ActivationBackward activation{.gate = config.gated ? arrays.gate : arrays.inner,
+                                             .x = config.gated ? arrays.inner : nullptr,
+                                             .d_y = back.d_hidden,
+                                             .d_gate = config.gated ? back.d_gate : back.d_hidden,
+                                             .d_x = config.gated ? back.d_hidden : nullptr,
+                                             .count = rows * inner_width,
+                                             .activation = config.activation};
+    engine::over_rows(activation, activation.count, 1, cpu::activation_backward_range, context);
     // Without a norm before the MLP, its input is also the residual, so its gradient is added to
     // `d`.
     const Tensor d_in(before ? back.d_normed : d.data, flat);
-    status = engine::linear_backward({.x = {mlp_in, flat},
-                                      .weight = weights.linear1_weight,
-                                      .d_y = d_hidden,
-                                      .d_x = d_in,
-                                      .adds_to_d_x = !before,
-                                      .d_weight = to.of(weights.linear1_weight),
-                                      .d_bias = to.of(weights.linear1_bias).data,
-                                      .precision = options.attention.precision},
-                                     context);
-    if (status.ok() && config.gated) {
-      status = engine::linear_backward({.x = {mlp_in, flat},
-                                        .weight = weights.gate_weight,
-                                        .d_y = d_gate,
-                                        .d_x = d_in,
-                                        .adds_to_d_x = true,
-                                        .d_weight = to.of(weights.gate_weight),
-                                        .d_bias = to.of(weights.gate_bias).data,
-                                        .precision = options.attention.precision},
-                                       context);
-    }
-    if (status.ok() && before) status = norm_back(arrays.residual, false, back.d_normed, true);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(engine::linear_backward({.x = {mlp_in, flat},
+                                           .weight = weights.linear1_weight,
+                                           .d_y = d_hidden,
+                                           .d_x = d_in,
+                                           .adds_to_d_x = !before,
+                                           .d_weight = to.of(weights.linear1_weight),
+                                           .d_bias = to.of(weights.linear1_bias).data,
+                                           .precision = options.attention.precision},
+                                          context));
+    if (config.gated)
+      MULTIHEAD_TRY(engine::linear_backward({.x = {mlp_in, flat},
+                                             .weight = weights.gate_weight,
+                                             .d_y = d_gate,
+                                             .d_x = d_in,
+                                             .adds_to_d_x = true,
+                                             .d_weight = to.of(weights.gate_weight),
+                                             .d_bias = to.of(weights.gate_bias).data,
+                                             .precision = options.attention.precision},
+                                            context));
+    if (before) MULTIHEAD_TRY(norm_back(arrays.residual, false, back.d_normed, true));
   }
 
   if (after) {
-    if (status = norm_back(arrays.residual, true, d.data, false); !status.ok()) return status;
+    MULTIHEAD_TRY(norm_back(arrays.residual, true, d.data, false));
   }
   const ConstTensor input(before ? arrays.normed : x.data, x.shape);
   const ConstTensor d_attended(undropped(nn::kAttentionBranch), x.shape);
-  status = block.attention_.backward({.query = input}, options, d_attended, arrays.attention,
-                                     {.d_query = {back.d_normed, x.shape},
-                                      .weights = gradients_of(block.attention_.weights(), to)},
-                                     context);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(block.attention_.backward({.query = input}, options, d_attended, arrays.attention,
+                                          {.d_query = {back.d_normed, x.shape},
+                                           .weights = gradients_of(block.attention_.weights(), to)},
+                                          context));
   if (before) return norm_back(x.data, true, back.d_normed, true);
   engine::add(d.data, back.d_normed, d.data, floats, context);
   return {};
@@ -115,51 +115,34 @@ Status TransformerBlock::backward(const ConstTensor& x, const MultiHeadAttention
                                   const ConstTensor& d_out,
                                   const TransformerBlockActivations& activations, const Tensor& d_x,
                                   std::span<float> gradients, Context& context) const {
-  return engine::memory_guard(
-      [&] { return backward_or_throw(x, options, d_out, activations, d_x, gradients, context); });
-}
-
-Status TransformerBlock::backward_or_throw(const ConstTensor& x,
-                                           const MultiHeadAttentionOptions& options,
-                                           const ConstTensor& d_out,
-                                           const TransformerBlockActivations& activations,
-                                           const Tensor& d_x, std::span<float> gradients,
-                                           Context& context) const {
-  if (memory_ == nullptr) return engine::option_error(Name::kBlock, Message::kLoaded);
-  constexpr auto kAxes = engine::Axes::kBatchTokens;
-  if (Status status = engine::validate_rank(Name::kX, kAxes, x, 3); !status.ok()) return status;
-  const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
-  Status status = nn::validate_rows(Name::kX, x, shape);
-  if (status.ok()) status = nn::validate_rows(Name::kDOut, d_out, shape);
-  if (status.ok() && d_x.given()) status = nn::validate_rows(Name::kDX, d_x, shape);
-  if (status.ok()) status = nn::validate_block(&memory_->parameters, gradients.size());
-  if (!status.ok()) return engine::renamed(status, Name::kBlock, Name::kGradients);
-  const TransformerBlockActivations::Internals* const kept = activations.internals_.get();
-  if (kept == nullptr || !kept->belong_to(memory_->version, shape)) {
-    return engine::option_error(Name::kActivations, Message::kActivationsOfCall);
-  }
-  const int64_t rows = shape[0] * shape[1];
-  float* own = nullptr;  // if d_x is not requested
-  nn::BlockBackwardArrays arrays;
-  status = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
-    arrays.lay_out(config_, rows, take);
-    take(own, d_x.given() ? 0 : nn::saturated_elements(shape));
+  return engine::memory_guard([&]() -> Status {
+    if (memory_ == nullptr) return engine::option_error(Name::kBlock, Message::kLoaded);
+    constexpr auto kAxes = engine::Axes::kBatchTokens;
+    MULTIHEAD_TRY(engine::validate_rank(Name::kX, kAxes, x, 3));
+    const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
+    MULTIHEAD_TRY(nn::validate_rows(Name::kX, kAxes, x, shape));
+    MULTIHEAD_TRY(nn::validate_rows(Name::kDOut, kAxes, d_out, shape));
+    if (d_x.given()) MULTIHEAD_TRY(nn::validate_rows(Name::kDX, kAxes, d_x, shape));
+    MULTIHEAD_TRY(engine::renamed(nn::validate_block(*this, gradients.size()), Name::kBlock,
+                                  Name::kGradients));
+    const nn::KeptBlock* const kept = nn::ActivationsAccess::find(activations);
+    if (kept == nullptr || !kept->belong_to(memory_->version, shape)) {
+      return engine::option_error(Name::kActivations, Message::kActivationsOfCall);
+    }
+    const int64_t rows = shape[0] * shape[1];
+    float* own = nullptr;  // if d_x is not requested
+    nn::BlockBackwardArrays arrays;
+    MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
+      arrays.lay_out(config_, rows, take);
+      take(own, d_x.given() ? 0 : nn::saturated_elements(shape));
+    }));
+    const Tensor d = d_x.given() ? d_x : Tensor(own, shape);
+    if (d.data != d_out.data) {
+      const Dims one_head{1, 1, rows, shape[2]};
+      engine::copy_rows({d_out.data, one_head}, {d.data, one_head}, context);
+    }
+    return Internals::back(*this, x, options, kept->arrays, arrays, d, gradients.data(), context);
   });
-  if (!status.ok()) return status;
-  const Tensor d = d_x.given() ? d_x : Tensor(own, shape);
-  if (d.data != d_out.data) {
-    const Dims one_head{1, 1, rows, shape[2]};
-    engine::copy_rows({d_out.data, one_head}, {d.data, one_head}, context);
-  }
-  return Internals::back(*this, x, options, kept->arrays, arrays, d, gradients.data(), context);
-}
-
-int64_t TransformerBlock::num_parameters() const {
-  return memory_ == nullptr ? 0 : memory_->parameters.elements();
-}
-
-Status TransformerBlock::named(std::span<const float> block, StateDict& dict) const {
-  return nn::read_block(Internals::parameters(*this), block, dict);
 }
 
 }  // namespace multihead

@@ -34,42 +34,39 @@ bool is_gpt2_buffer(std::string_view name) {
 
 }  // namespace nn
 
-namespace {
-
-Status gpt2_config_or_throw(const StateDict& dict, int64_t num_heads, TransformerConfig& config) {
-  const std::string prefix = nn::gpt2_prefix(dict);
-  const auto shape_of = [&](const std::string& name) -> Dims {
-    const auto found = dict.find(prefix + name);
-    return found == dict.end() || found->second.shape.rank() != 2 ? Dims{} : found->second.shape;
-  };
-  const Dims embedding = shape_of("wte.weight"), position = shape_of("wpe.weight");
-  const Dims mlp = shape_of("h.0.mlp.c_fc.weight");
-  for (const auto& [name, shape] : {std::pair{"wte.weight", &embedding},
-                                    {"wpe.weight", &position},
-                                    {"h.0.mlp.c_fc.weight", &mlp}}) {
-    if (shape->rank() == 2) continue;
-    return engine::text_error(StatusCode::kShape, engine::Name::kStateDict,
-                              engine::Message::kMatrix, prefix + name);
-  }
-  int64_t layers = 1;
-  while (dict.contains(nn::layer_name(prefix, ParameterNames::kGpt2, static_cast<size_t>(layers)) +
-                       "ln_1.weight")) {
-    ++layers;
-  }
-  config = {.block = {.attention = {.embed_dim = embedding[1], .num_heads = num_heads},
-                      .mlp_dim = mlp[1],
-                      .activation = Activation::kGeluTanh},
-            .num_layers = layers,
-            .vocab_size = embedding[0],
-            .max_positions = position[0],
-            .tied_output = true};
-  return {};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Status gpt2_config(const StateDict& dict, int64_t num_heads, TransformerConfig& config) {
-  return engine::memory_guard([&] { return gpt2_config_or_throw(dict, num_heads, config); });
+  return engine::memory_guard([&]() -> Status {
+    const std::string prefix = nn::gpt2_prefix(dict);
+    const auto shape_of = [&](const std::string& name) -> Dims {
+      const auto found = dict.find(prefix + name);
+      return found == dict.end() || found->second.shape.rank() != 2 ? Dims{} : found->second.shape;
+    };
+    const Dims embedding = shape_of("wte.weight"), position = shape_of("wpe.weight");
+    const Dims mlp = shape_of("h.0.mlp.c_fc.weight");
+    for (const auto& [name, shape] : {std::pair{"wte.weight", &embedding},
+                                      {"wpe.weight", &position},
+                                      {"h.0.mlp.c_fc.weight", &mlp}}) {
+      if (shape->rank() == 2) continue;
+      return engine::text_error(StatusCode::kShape, engine::Name::kStateDict,
+                                engine::Message::kMatrix, prefix + name);
+    }
+    int64_t layers = 1;
+    while (
+        dict.contains(nn::layer_name(prefix, ParameterNames::kGpt2, static_cast<size_t>(layers)) +
+                      "ln_1.weight")) {
+      ++layers;
+    }
+    config = {.block = {.attention = {.embed_dim = embedding[1], .num_heads = num_heads},
+                        .mlp_dim = mlp[1],
+                        .activation = Activation::kGeluTanh},
+              .num_layers = layers,
+              .vocab_size = embedding[0],
+              .max_positions = position[0],
+              .tied_output = true};
+    return {};
+  });
 }
 
 }  // namespace multihead

@@ -41,10 +41,4 @@ Status create_cache(const Module& module, const KVCacheConfig& config, const eng
       [&] { return Module::Internals::create_cache(module, config, team, cache); });
 }
 
-// Returns null if the module does not own its parameters.
-template <class Module>
-const Parameters* parameters_of(const Module& module) {
-  return Module::Internals::parameters(module);
-}
-
 }  // namespace multihead::nn

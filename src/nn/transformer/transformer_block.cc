@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cpu/elementwise/gradients.h"
 #include "engine/attention/validate.h"
 #include "engine/error/enumerators.h"
 #include "engine/error/guard.h"
@@ -16,7 +17,6 @@
 #include "nn/attention/attention_parameters.h"
 #include "nn/call_memory.h"
 #include "nn/dropout_sites.h"
-#include "nn/transformer/block_activations.h"
 
 namespace multihead {
 namespace {
@@ -88,9 +88,9 @@ Status normalize_back(const TransformerBlockConfig& config, const float* x,
                                context);
 }
 
-Status validate_rows(Name name, const ConstTensor& tensor, const Dims& shape) {
-  Status status = validate_exact(name, Axes::kBatchTokens, tensor, shape);
-  if (!status.ok() || tensor.strides == contiguous_strides(shape)) return status;
+Status validate_rows(Name name, Axes axes, const ConstTensor& tensor, const Dims& shape) {
+  MULTIHEAD_TRY(validate_exact(name, axes, tensor, shape));
+  if (tensor.strides == contiguous_strides(shape)) return {};
   return shape_error(name, Message::kContiguous, tensor.strides);
 }
 
@@ -100,10 +100,7 @@ Status validate_probability(Name name, float probability) {
 }
 
 Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& config) {
-  if (Status status = engine::validate_enumerator(Name::kNames, names, ParameterNames::kGpt2);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kNames, names, ParameterNames::kGpt2));
   if (names != ParameterNames::kGpt2 || config.kv_latent_dim == 0) return {};
   return option_error(Name::kNames, Message::kNamesOfLatent);
 }
@@ -111,48 +108,38 @@ Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& conf
 }  // namespace nn
 
 Status TransformerBlock::create(const TransformerBlockConfig& config, TransformerBlock& block) {
-  return engine::memory_guard([&] { return create_or_throw(config, block); });
+  return engine::memory_guard([&]() -> Status {
+    MULTIHEAD_TRY(
+        engine::validate_enumerator(Name::kActivation, config.activation, Activation::kSilu));
+    MULTIHEAD_TRY(engine::validate_enumerator(Name::kNorm, config.norm, Norm::kRmsNorm));
+    TransformerBlock made;
+    made.config_ = config;
+    MULTIHEAD_TRY(MultiHeadAttention::create(config.attention, made.attention_));
+    const MultiHeadAttentionConfig& attention = made.attention_.config();
+    const int64_t width = attention.embed_dim;
+    for (const auto& [name, value] : {std::pair{Name::kOutDim, attention.out_dim},
+                                      {Name::kKdim, attention.kdim},
+                                      {Name::kVdim, attention.vdim}}) {
+      if (value == width) continue;
+      return option_error(name, Message::kWidthInBlock, width, value);
+    }
+    if (!attention.batch_first) return option_error(Name::kBatchFirst, Message::kBatchFirstInBlock);
+    if (config.mlp_dim < 0 || config.mlp_dim > 1 << 24) {
+      return option_error(Name::kMlpDim, Message::kMlpDim, config.mlp_dim);
+    }
+    if (!(config.norm_eps >= 0.0F) || std::isinf(config.norm_eps)) {
+      return real_error(Name::kNormEps, Message::kFiniteNotNegative, config.norm_eps);
+    }
+    MULTIHEAD_TRY(nn::validate_probability(Name::kResidualDropout, config.residual_dropout));
+    made.config_.attention = attention;
+    block = std::move(made);
+    return {};
+  });
 }
 
-Status TransformerBlock::create_or_throw(const TransformerBlockConfig& config,
-                                         TransformerBlock& block) {
-  for (const Status& status :
-       {engine::validate_enumerator(Name::kActivation, config.activation, Activation::kSilu),
-        engine::validate_enumerator(Name::kNorm, config.norm, Norm::kRmsNorm)}) {
-    if (!status.ok()) return status;
-  }
-  TransformerBlock made;
-  made.config_ = config;
-  if (Status status = MultiHeadAttention::create(config.attention, made.attention_); !status.ok()) {
-    return status;
-  }
-  const MultiHeadAttentionConfig& attention = made.attention_.config();
-  const int64_t width = attention.embed_dim;
-  for (const auto& [name, value] : {std::pair{Name::kOutDim, attention.out_dim},
-                                    {Name::kKdim, attention.kdim},
-                                    {Name::kVdim, attention.vdim}}) {
-    if (value == width) continue;
-    return option_error(name, Message::kWidthInBlock, width, value);
-  }
-  if (!attention.batch_first) return option_error(Name::kBatchFirst, Message::kBatchFirstInBlock);
-  if (config.mlp_dim < 0 || config.mlp_dim > 1 << 24) {
-    return option_error(Name::kMlpDim, Message::kMlpDim, config.mlp_dim);
-  }
-  if (!(config.norm_eps >= 0.0F) || std::isinf(config.norm_eps)) {
-    return real_error(Name::kNormEps, Message::kFiniteNotNegative, config.norm_eps);
-  }
-  if (Status status = nn::validate_probability(Name::kResidualDropout, config.residual_dropout);
-      !status.ok()) {
-    return status;
-  }
-  made.config_.attention = attention;
-  block = std::move(made);
-  return {};
-}
-
-void TransformerBlock::Memory::list(TransformerBlock& block, const std::string& prefix,
-                                    ParameterNames names, MultiHeadAttentionWeights& attention,
-                                    nn::ParameterList& list) {
+void TransformerBlock::Internals::list(TransformerBlock& block, const std::string& prefix,
+                                       ParameterNames names, MultiHeadAttentionWeights& attention,
+                                       nn::ParameterList& list) {
   const TransformerBlockConfig& c = block.config_;
   const BlockNames& n = names_of(names);
   const int64_t width = c.attention.embed_dim;
@@ -181,36 +168,29 @@ Status TransformerBlock::Internals::load(TransformerBlock& block, const StateDic
   if (block.config_.attention.embed_dim == 0) {
     return option_error(Name::kBlock, Message::kCreated);
   }
-  if (Status status = nn::validate_names(names, block.config_.attention); !status.ok())
-    return status;
+  MULTIHEAD_TRY(nn::validate_names(names, block.config_.attention));
   // Loads a copy, so that an error leaves this block unchanged.
   TransformerBlock loaded = block;
   MultiHeadAttentionWeights attention;
   nn::ParameterList list(loading.team);
-  Memory::list(loaded, "", names, attention, list);
+  Internals::list(loaded, "", names, attention, list);
   const bool gpt2 = names == ParameterNames::kGpt2;
   const auto ignored = [&](std::string_view name) { return gpt2 && nn::is_gpt2_buffer(name); };
   auto memory = std::make_shared<Memory>();
-  Status status = memory->parameters.load(list, dict, loading, ignored);
-  if (status.ok()) {
-    status = MultiHeadAttention::Internals::take_weights(
-        loaded.attention_, attention, std::make_shared<MultiHeadAttention::Memory>(), loading);
-  }
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(memory->parameters.load(list, dict, loading, ignored));
+  MULTIHEAD_TRY(MultiHeadAttention::Internals::take_weights(
+      loaded.attention_, attention, std::make_shared<MultiHeadAttention::Memory>(), loading));
   if (loading.same_values && block.memory_ != nullptr) memory->version = block.memory_->version;
   loaded.memory_ = std::move(memory);
   block = std::move(loaded);
   return {};
 }
 
-Status TransformerBlock::state_dict(StateDict& dict) const {
-  return nn::read_state_dict(Internals::parameters(*this), dict);
-}
-
 Status TransformerBlock::forward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                                  const TransformerBlockOutputs& outputs, Trace* trace,
                                  Context& context) const {
-  return engine::memory_guard([&] { return call(x, options, outputs, nullptr, trace, context); });
+  return engine::memory_guard(
+      [&] { return Internals::call(*this, x, options, outputs, nullptr, trace, context); });
 }
 
 Status TransformerBlock::step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
@@ -218,55 +198,51 @@ Status TransformerBlock::step(const ConstTensor& x, const MultiHeadAttentionOpti
                               MultiHeadAttentionCache& cache, Trace* trace,
                               Context& context) const {
   const int64_t before = cache.length();
-  Status status =
-      engine::memory_guard([&] { return call(x, options, outputs, &cache, trace, context); });
+  Status status = engine::memory_guard(
+      [&] { return Internals::call(*this, x, options, outputs, &cache, trace, context); });
   // Remove the appended tokens: the attention succeeded, but a later step failed.
   if (!status.ok() && cache.length() != before) {
-    if (Status undone = cache.truncate(before); !undone.ok()) return undone;
+    MULTIHEAD_TRY(cache.truncate(before));
   }
   return status;
 }
 
-Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOptions& options,
-                              const TransformerBlockOutputs& outputs,
-                              MultiHeadAttentionCache* cache, Trace* trace,
-                              Context& context) const {
-  if (memory_ == nullptr) {
-    return option_error(Name::kBlock, Message::kLoaded);
-  }
+Status TransformerBlock::Internals::call(const TransformerBlock& block, const ConstTensor& x,
+                                         const MultiHeadAttentionOptions& options,
+                                         const TransformerBlockOutputs& outputs,
+                                         MultiHeadAttentionCache* cache, Trace* trace,
+                                         Context& context) {
+  if (block.memory_ == nullptr) return option_error(Name::kBlock, Message::kLoaded);
   constexpr Axes kAxes = Axes::kBatchTokens;
-  if (Status status = engine::validate_rank(Name::kX, kAxes, x, 3); !status.ok()) return status;
-  const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
-  const struct {
-    Name name;
-    const ConstTensor tensor;
-  } tensors[] = {
-      {Name::kX, x}, {Name::kOut, outputs.out}, {Name::kAttentionOut, outputs.attention_out}};
-  for (const auto& [name, tensor] : tensors) {
-    if (name == Name::kAttentionOut && !tensor.given()) continue;
-    if (Status status = nn::validate_rows(name, tensor, shape); !status.ok()) return status;
+  MULTIHEAD_TRY(engine::validate_rank(Name::kX, kAxes, x, 3));
+  const TransformerBlockConfig& config = block.config_;
+  const Dims shape{x.shape[0], x.shape[1], config.attention.embed_dim};
+  MULTIHEAD_TRY(nn::validate_rows(Name::kX, kAxes, x, shape));
+  MULTIHEAD_TRY(nn::validate_rows(Name::kOut, kAxes, outputs.out, shape));
+  if (outputs.attention_out.given()) {
+    MULTIHEAD_TRY(nn::validate_rows(Name::kAttentionOut, kAxes, outputs.attention_out, shape));
   }
-  if (outputs.activations != nullptr) {
-    if (cache != nullptr) return option_error(Name::kActivations, Message::kNoneInStep);
-    if (x.data == outputs.out.data && shape.elements() != 0) {
-      return option_error(Name::kOut, Message::kNotInPlace);
-    }
-    TransformerBlockActivations::Internals* kept = nullptr;
-    Status status = TransformerBlockActivations::Internals::make(*outputs.activations, kept);
-    if (status.ok()) status = kept->begin(config_, memory_->version, shape);
-    if (status.ok()) {
-      status = Internals::run(*this, x, options, outputs, nullptr, trace, kept->arrays, context);
-    }
-    kept->filled = status.ok();
-    return status;
+  const auto lay_out = [&](nn::BlockArrays& arrays, bool keeps) {
+    return [&, keeps](rules::Arena& take) {
+      arrays.lay_out(config, shape[0] * shape[1], keeps, take);
+    };
+  };
+  if (outputs.activations == nullptr) {
+    nn::BlockArrays arrays;
+    MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), lay_out(arrays, false)));
+    return run(block, x, options, outputs, cache, trace, arrays, context);
   }
-  const int64_t rows = shape[0] * shape[1];
-  nn::BlockArrays arrays;
-  Status reserved = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
-    arrays.lay_out(config_, rows, false, take);
-  });
-  if (!reserved.ok()) return reserved;
-  return Internals::run(*this, x, options, outputs, cache, trace, arrays, context);
+  if (cache != nullptr) return option_error(Name::kActivations, Message::kNoneInStep);
+  if (x.data == outputs.out.data && shape.elements() != 0) {
+    return option_error(Name::kOut, Message::kNotInPlace);
+  }
+  nn::KeptBlock* kept = nullptr;
+  MULTIHEAD_TRY(nn::ActivationsAccess::make(*outputs.activations, kept));
+  MULTIHEAD_TRY(kept->begin(block.memory_->version, shape, lay_out(kept->arrays, true)));
+  kept->arrays.attention = &kept->attention;
+  MULTIHEAD_TRY(run(block, x, options, outputs, nullptr, trace, kept->arrays, context));
+  kept->end();
+  return {};
 }
 
 void nn::BlockArrays::lay_out(const TransformerBlockConfig& config, int64_t rows, bool keeps,
@@ -318,23 +294,26 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
     if (!options.training || config.residual_dropout == 0.0F) {
       return engine::add(to, arrays.branch, sum, floats, context);
     }
-    engine::add_dropped(to, arrays.branch, {config.residual_dropout, options.dropout_seed, site},
-                        rows, width, sum, context);
+    const cpu::DropRows call{.a = to,
+                             .x = arrays.branch,
+                             .y = sum,
+                             .width = width,
+                             .dropout = {config.residual_dropout, options.dropout_seed, site}};
+    engine::over_rows(call, rows, width, cpu::drop_rows, context);
   };
   const float* attended_to = x.data;
   if (before) {
-    if (Status status = normalize(x.data, true, arrays.normed); !status.ok()) return status;
+    MULTIHEAD_TRY(normalize(x.data, true, arrays.normed));
     attended_to = arrays.normed;
   }
   const ConstTensor input(attended_to, x.shape);
   const Tensor attended(arrays.branch, x.shape);
-  Status status =
+  MULTIHEAD_TRY(
       cache == nullptr
           ? block.attention_.forward({.query = input}, options,
                                      {.out = attended, .activations = arrays.attention}, trace,
                                      context)
-          : block.attention_.step(input, options, {.out = attended}, *cache, trace, context);
-  if (!status.ok()) return status;
+          : block.attention_.step(input, options, {.out = attended}, *cache, trace, context));
   // Outputs are written from here on. `x` may be `out`, so it is not read after the sum.
   if (outputs.attention_out.given()) {
     const Dims one_head{1, 1, rows, width};
@@ -348,14 +327,14 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
   const float* mlp_in = residual;
   if (after) {
     float* const to = inner_width > 0 && arrays.mlp_in != nullptr ? arrays.mlp_in : out;
-    if (status = normalize(before_norm1, true, to); !status.ok()) return status;
+    MULTIHEAD_TRY(normalize(before_norm1, true, to));
     mlp_in = to;
   }
   if (inner_width == 0) return {};
 
   const float* added_to = mlp_in;
   if (before) {
-    if (status = normalize(residual, false, arrays.mlp_in); !status.ok()) return status;
+    MULTIHEAD_TRY(normalize(residual, false, arrays.mlp_in));
     added_to = residual;
     mlp_in = arrays.mlp_in;
   }
@@ -363,22 +342,21 @@ Status TransformerBlock::Internals::run(const TransformerBlock& block, const Con
   const ConstTensor from(mlp_in, flat);
   const Precision precision = options.attention.precision;
   const Tensor inner(arrays.inner, wide), gate(arrays.gate, wide), hidden(arrays.hidden, wide);
-  status = linear(from, weights.linear1_weight, weights.linear1_bias, inner, context, precision);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(
+      linear(from, weights.linear1_weight, weights.linear1_bias, inner, context, precision));
   if (config.gated) {
-    status = linear(from, weights.gate_weight, weights.gate_bias, gate, context, precision);
-    if (!status.ok()) return status;
-    status = activate_gated(gate, inner, config.activation, hidden, context);
+    MULTIHEAD_TRY(linear(from, weights.gate_weight, weights.gate_bias, gate, context, precision));
+    MULTIHEAD_TRY(activate_gated(gate, inner, config.activation, hidden, context));
   } else {
-    status = activate(inner, config.activation, hidden, context);
+    MULTIHEAD_TRY(activate(inner, config.activation, hidden, context));
   }
-  if (!status.ok()) return status;
-  status = linear(hidden, weights.linear2_weight, weights.linear2_bias, {arrays.branch, flat},
-                  context, precision);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(linear(hidden, weights.linear2_weight, weights.linear2_bias, {arrays.branch, flat},
+                       context, precision));
   float* const sum = after && arrays.sum != nullptr ? arrays.sum : out;
   add(added_to, nn::kMlpBranch, sum);
   return after ? normalize(sum, false, out) : Status();
 }
 
 }  // namespace multihead
+
+template class multihead::Activations<multihead::nn::KeptBlock>;

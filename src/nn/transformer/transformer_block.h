@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -12,20 +13,11 @@
 #include "multihead/transformer.h"
 #include "nn/call_memory.h"
 #include "nn/dropout_sites.h"
+#include "nn/kept.h"
 #include "nn/parameters.h"
 #include "rules/arena.h"
 
 namespace multihead {
-
-struct TransformerBlock::Memory {
-  nn::Parameters parameters;
-  uint64_t version = nn::new_version();  // version of the values
-
-  // Adds the parameters of `block` to `list`, with the block's weights as views. The views of its
-  // attention go to `attention`, for MultiHeadAttention::use_weights().
-  static void list(TransformerBlock& block, const std::string& prefix, ParameterNames names,
-                   MultiHeadAttentionWeights& attention, nn::ParameterList& list);
-};
 
 namespace nn {
 struct BlockArrays;
@@ -37,11 +29,16 @@ struct TransformerBlock::Internals {
   // Implements load_state_dict().
   static Status load(TransformerBlock& block, const StateDict& dict, ParameterNames names,
                      const nn::Loading& loading);
-  // Returns null if the block does not own its parameters.
-  static const nn::Parameters* parameters(const TransformerBlock& block) {
-    return block.memory_ == nullptr ? nullptr : &block.memory_->parameters;
-  }
+  // Adds the parameters of `block` to `list`, with the block's weights as views. The views of its
+  // attention go to `attention`, for MultiHeadAttention::use_weights().
+  static void list(TransformerBlock& block, const std::string& prefix, ParameterNames names,
+                   MultiHeadAttentionWeights& attention, nn::ParameterList& list);
 
+  // Implements forward(), or step() if there is a cache.
+  static Status call(const TransformerBlock& block, const ConstTensor& x,
+                     const MultiHeadAttentionOptions& options,
+                     const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache,
+                     Trace* trace, Context& context);
   // Runs forward() with checked arguments, or step() if there is a cache.
   static Status run(const TransformerBlock& block, const ConstTensor& x,
                     const MultiHeadAttentionOptions& options,
@@ -67,16 +64,17 @@ struct Transformer::Internals {
   }
   static Status create_cache(const Transformer& model, const KVCacheConfig& config,
                              const engine::Team* team, TransformerCache& cache);
-  // Returns null if the model does not own its parameters.
-  static const nn::Parameters* parameters(const Transformer& model) {
-    return model.memory_ == nullptr ? nullptr : &model.memory_->parameters;
-  }
+  // Implements forward(), or step() if there is a cache.
+  static Status run(const Transformer& model, std::span<const int32_t> tokens, int64_t batch,
+                    const MultiHeadAttentionOptions& options, const TransformerOutputs& outputs,
+                    TransformerCache* cache, Context& context);
 };
 
 namespace nn {
 
-// Checks that a tensor of a block's call is contiguous and has this shape.
-Status validate_rows(engine::Name name, const ConstTensor& tensor, const Dims& shape);
+// Checks that a tensor is contiguous and has this shape.
+Status validate_rows(engine::Name name, engine::Axes axes, const ConstTensor& tensor,
+                     const Dims& shape);
 
 // The arrays of one block's call. Without `keeps`, arrays that backward() does not read share
 // memory, and all layers of a Transformer use one set.
@@ -92,6 +90,14 @@ struct BlockArrays {
   MultiHeadAttentionActivations* attention = nullptr;  // only if `keeps`
 
   void lay_out(const TransformerBlockConfig& config, int64_t rows, bool keeps, rules::Arena& take);
+};
+
+// The arrays that a block keeps; a call is identified by the shape of x.
+struct KeptBlock : KeptArrays<Dims> {
+  BlockArrays arrays;
+  MultiHeadAttentionActivations attention;
+
+  int64_t bytes() const { return KeptArrays::bytes() + attention.bytes(); }
 };
 
 // Arrays of one block's backward(), shared by all layers.
@@ -118,12 +124,6 @@ Status normalize_back(const TransformerBlockConfig& config, const float* x,
                       const ConstTensor& weight, const ConstTensor& bias, const float* d_y,
                       const Tensor& d_x, bool adds_to_d_x, const GradientBlock& block,
                       Context& context);
-
-// Dropout of the embeddings; none if the probability is 0.
-inline engine::RowDropout embedding_dropout(const TransformerConfig& config,
-                                            const MultiHeadAttentionOptions& options) {
-  return {options.training ? config.embedding_dropout : 0.0F, options.dropout_seed, kEmbeddings};
-}
 
 // True for buffers in GPT-2 checkpoints, which are not parameters.
 bool is_gpt2_buffer(std::string_view name);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/elementwise/elementwise.h"
 #include "multihead/elementwise.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
@@ -171,8 +172,14 @@ TEST_P(ElementwiseOnTarget, EmbeddingsWithAndWithoutPositions) {
         }
       }
       std::vector<float> y(expected.size());
-      engine::embed(tokens, {table.data(), has_positions ? positions.data() : nullptr, width},
-                    first, sequence, y.data(), context_);
+      const cpu::EmbedParams params{.tokens = tokens.data(),
+                                    .embeddings = table.data(),
+                                    .positions = has_positions ? positions.data() : nullptr,
+                                    .first_position = first,
+                                    .sequence = sequence,
+                                    .width = width,
+                                    .y = y.data()};
+      engine::over_rows(params, batch * sequence, width, cpu::embed_rows, context_);
       EXPECT_EQ(y, expected);
     }
   }

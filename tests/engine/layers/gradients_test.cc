@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "cpu/elementwise/gradients.h"
+#include "engine/layers/elementwise.h"
 #include "multihead/elementwise.h"
 #include "rules/dropout_mask.h"
 #include "support/random_case.h"
@@ -77,17 +79,17 @@ TEST_P(GradientsOnTarget, Norms) {
       Context context(threads);
       std::vector<float> to = in_place ? d_y : start, to_weight = start_weight;
       std::vector<float> to_bias = start_bias;
-      const NormBackward call{.x = x.data(),
-                              .weight = has_weight ? weight.data() : nullptr,
-                              .d_y = in_place ? to.data() : d_y.data(),
-                              .d_x = to.data(),
-                              .adds_to_d_x = adds,
-                              .d_weight = wants_weight ? to_weight.data() : nullptr,
-                              .d_bias = wants_bias ? to_bias.data() : nullptr,
-                              .rows = rows,
-                              .width = width,
-                              .eps = 1e-3F,
-                              .centered = centered};
+      const cpu::NormBackward call{.x = x.data(),
+                                   .weight = has_weight ? weight.data() : nullptr,
+                                   .d_y = in_place ? to.data() : d_y.data(),
+                                   .d_x = to.data(),
+                                   .adds_to_d_x = adds,
+                                   .d_weight = wants_weight ? to_weight.data() : nullptr,
+                                   .d_bias = wants_bias ? to_bias.data() : nullptr,
+                                   .rows = rows,
+                                   .width = width,
+                                   .eps = 1e-3F,
+                                   .centered = centered};
       ASSERT_TRUE(norm_backward(call, context).ok());
       if (threads > 1) {
         EXPECT_EQ(to, first[0]);
@@ -147,14 +149,14 @@ TEST_P(GradientsOnTarget, ActivationsOverTheirWholeRange) {
        {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu}) {
     for (const bool gated : {false, true}) {
       std::vector<float> d_gate = d_y, d_x(gate.size());
-      activation_backward({.gate = gate.data(),
-                           .x = gated ? x.data() : nullptr,
-                           .d_y = d_gate.data(),
-                           .d_gate = d_gate.data(),
-                           .d_x = gated ? d_x.data() : nullptr,
-                           .count = count,
-                           .activation = activation},
-                          context);
+      const cpu::ActivationBackward call{.gate = gate.data(),
+                                         .x = gated ? x.data() : nullptr,
+                                         .d_y = d_gate.data(),
+                                         .d_gate = d_gate.data(),
+                                         .d_x = gated ? d_x.data() : nullptr,
+                                         .count = count,
+                                         .activation = activation};
+      over_rows(call, count, 1, cpu::activation_backward_range, context);
       for (size_t i = 0; i < gate.size(); ++i) {
         const auto [value, slope] = expected_activation(activation, wide(gate[i]));
         const double factor = wide(d_y[i]) * (gated ? wide(x[i]) : 1.0);
@@ -192,13 +194,22 @@ TEST_P(GradientsOnTarget, Embeddings) {
     for (const int threads : kThreads) {
       const Context context(threads);
       std::vector<float> d_tokens = start_tokens, d_positions = start_positions;
-      embed_backward(tokens, d_y.data(), width, first, sequence, d_tokens.data(), nullptr, context);
-      embed_backward(tokens, d_y.data(), width, first, sequence, nullptr, d_positions.data(),
-                     context);
+      const auto run = [&](float* token_sums, float* position_sums) {
+        embed_backward({.tokens = tokens.data(),
+                        .d_y = d_y.data(),
+                        .rows = batch * sequence,
+                        .width = width,
+                        .first_position = first,
+                        .sequence = sequence,
+                        .d_tokens = token_sums,
+                        .d_positions = position_sums},
+                       context);
+      };
+      run(d_tokens.data(), nullptr);
+      run(nullptr, d_positions.data());
       EXPECT_EQ(d_tokens, expected_tokens);
       EXPECT_EQ(d_positions, expected_positions);
-      embed_backward(tokens, d_y.data(), width, first, sequence, d_tokens.data(),
-                     d_positions.data(), context);
+      run(d_tokens.data(), d_positions.data());
     }
   }
 }
@@ -209,9 +220,9 @@ TEST_P(GradientsOnTarget, DropoutOfRows) {
     Random random(seed);
     const int64_t width = random.integer(1, random.chance(0.3) ? 400 : 70);
     const int64_t rows = random.integer(0, random.chance(0.2) ? 300 : 9);
-    const RowDropout dropout{.probability = random.pick({0.0F, 0.1F, 0.5F, 0.9F}),
-                             .seed = seed << 40U | seed,
-                             .site = static_cast<uint32_t>(random.integer(0, 9))};
+    const cpu::RowDropout dropout{.probability = random.pick({0.0F, 0.1F, 0.5F, 0.9F}),
+                                  .seed = seed << 40U | seed,
+                                  .site = static_cast<uint32_t>(random.integer(0, 9))};
     std::vector<float> x = random.floats(rows * width);
     const std::vector<float> a = random.floats(rows * width);
     const uint64_t threshold = rules::dropout_threshold(dropout.probability);
@@ -230,11 +241,16 @@ TEST_P(GradientsOnTarget, DropoutOfRows) {
     for (const int threads : kThreads) {
       const Context context(threads);
       std::vector<float> y(x.size()), in_place = x, sum = a;
-      drop_rows(x.data(), dropout, rows, width, y.data(), context);
+      const auto drop = [&](const float* added, const float* from, float* to) {
+        const cpu::DropRows call{
+            .a = added, .x = from, .y = to, .width = width, .dropout = dropout};
+        over_rows(call, rows, width, cpu::drop_rows, context);
+      };
+      drop(nullptr, x.data(), y.data());
       EXPECT_EQ(y, expected);
-      drop_rows(in_place.data(), dropout, rows, width, in_place.data(), context);
+      drop(nullptr, in_place.data(), in_place.data());
       EXPECT_EQ(in_place, expected);
-      add_dropped(sum.data(), x.data(), dropout, rows, width, sum.data(), context);
+      drop(sum.data(), x.data(), sum.data());
       EXPECT_EQ(sum, expected_sum);
     }
   }
@@ -282,7 +298,7 @@ TEST_P(GradientsOnTarget, CrossEntropyOfRows) {
       Context context(threads);
       std::vector<float> d_logits = logits;  // in place
       const Tensor to{d_logits.data(), shape, strides};
-      const CrossEntropyResult result = cross_entropy(to, targets, to, d_scale, context);
+      const cpu::CrossEntropyResult result = cross_entropy(to, targets, to, d_scale, context);
       EXPECT_EQ(result.counted, counted);
       EXPECT_EQ(result.correct, correct);
       ASSERT_NEAR(result.loss_sum, loss, 2e-6 * (static_cast<double>(counted) + std::abs(loss)));
@@ -295,7 +311,7 @@ TEST_P(GradientsOnTarget, CrossEntropyOfRows) {
       }
       EXPECT_EQ(result.loss_sum, first_loss);
       EXPECT_EQ(d_logits, first);
-      const CrossEntropyResult without =
+      const cpu::CrossEntropyResult without =
           cross_entropy({logits.data(), shape, strides}, targets, {}, d_scale, context);
       EXPECT_EQ(without.loss_sum, first_loss);
     }

@@ -1,6 +1,6 @@
 // Compares steps of AdamW and SGD with the formulas of torch.optim in double, on every SIMD target
 // of the machine.
-#include "engine/layers/optimizer.h"
+#include "cpu/elementwise/optimizer.h"
 
 #include <gtest/gtest.h>
 
@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/layers/elementwise.h"
+#include "multihead/context.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 
@@ -36,19 +38,19 @@ TEST_P(OptimiserOnTarget, AdamW) {
     const std::vector<float> start = random.floats(count);
     std::vector<std::vector<float>> gradients;
     for (int t = 0; t < 2; ++t) gradients.push_back(random.floats(count));
-    AdamWStep step{.parameter = nullptr,
-                   .gradient = nullptr,
-                   .mean = nullptr,
-                   .variance = nullptr,
-                   .count = count,
-                   .gradient_scale = 0.25F,
-                   .learning_rate = 0.01F,
-                   .beta1 = 0.9F,
-                   .beta2 = 0.99F,
-                   .eps = 1e-6F,
-                   .weight_decay = 0.1F,
-                   .mean_correction = 0.0F,
-                   .variance_correction = 0.0F};
+    cpu::AdamWStep step{.parameter = nullptr,
+                        .gradient = nullptr,
+                        .mean = nullptr,
+                        .variance = nullptr,
+                        .count = count,
+                        .gradient_scale = 0.25F,
+                        .learning_rate = 0.01F,
+                        .beta1 = 0.9F,
+                        .beta2 = 0.99F,
+                        .eps = 1e-6F,
+                        .weight_decay = 0.1F,
+                        .mean_correction = 0.0F,
+                        .variance_correction = 0.0F};
     std::vector<float> first;
     for (const int threads : kThreads) {
       const Context context(threads);
@@ -62,7 +64,7 @@ TEST_P(OptimiserOnTarget, AdamW) {
         step.gradient = gradient.data();
         step.mean_correction = 1.0F - std::pow(step.beta1, static_cast<float>(t));
         step.variance_correction = 1.0F - std::pow(step.beta2, static_cast<float>(t));
-        adamw_step(step, context);
+        over_rows(step, step.count, 1, cpu::adamw_range, context);
         for (size_t i = 0; i < p.size(); ++i) {
           const double g = 0.25 * wide(gradient[i]), b1 = wide(step.beta1), b2 = wide(step.beta2);
           p[i] *= 1 - wide(step.learning_rate) * wide(step.weight_decay);
@@ -91,17 +93,17 @@ TEST_P(OptimiserOnTarget, Sgd) {
       std::vector<double> p(parameter.begin(), parameter.end()), b(p.size());
       for (int t = 0; t < 2; ++t) {
         const std::vector<float> gradient = random.floats(count);
-        sgd_step({.parameter = parameter.data(),
-                  .gradient = gradient.data(),
-                  .momentum_buffer = which == 0 ? nullptr : buffer.data(),
-                  .count = count,
-                  .gradient_scale = 0.5F,
-                  .learning_rate = 0.1F,
-                  .momentum = 0.9F,
-                  .weight_decay = 0.01F,
-                  .first = t == 0,
-                  .nesterov = which == 2},
-                 context);
+        const cpu::SgdStep step{.parameter = parameter.data(),
+                                .gradient = gradient.data(),
+                                .momentum_buffer = which == 0 ? nullptr : buffer.data(),
+                                .count = count,
+                                .gradient_scale = 0.5F,
+                                .learning_rate = 0.1F,
+                                .momentum = 0.9F,
+                                .weight_decay = 0.01F,
+                                .first = t == 0,
+                                .nesterov = which == 2};
+        over_rows(step, count, 1, cpu::sgd_range, context);
         for (size_t i = 0; i < p.size(); ++i) {
           double g = 0.5 * wide(gradient[i]) + wide(0.01F) * p[i];
           if (which > 0) {

@@ -1,0 +1,369 @@
+// Matrix products in f32. A projection y = x W^T + b of many rows packs a block of W with its
+// outputs in the vector lanes, and every row tile of x uses it; with few rows, W is read once, in
+// place. For the products of the backward, b has its columns in the lanes already, so packing is
+// copying.
+#include "cpu/gemm/gemm.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/gemm/gemm.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "cpu/gemm/panels-inl.h"
+#include "cpu/simd/columns-inl.h"
+#include "cpu/simd/simd-inl.h"
+#include "cpu/simd/stored_rows-inl.h"
+#include "cpu/simd/transpose-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using rules::StoredRows;
+
+// One row of weights per lane. Lanes without a row repeat the last row.
+template <class D>
+struct WeightRows {
+  const float* row[kSide<D>];
+
+  WeightRows(const FloatRows& rows, size_t given) {
+    for (size_t i = 0; i < kSide<D>; ++i) {
+      row[i] = rows.data + static_cast<ptrdiff_t>(HWY_MIN(i, given - 1)) * rows.stride;
+    }
+  }
+};
+
+// to[k * stride + i] = rows.row[i][k] for k < depth, and zeros up to whole vectors of k.
+template <class D>
+HWY_NOINLINE void pack_rows(D d, const WeightRows<D>& rows, size_t depth, float* HWY_RESTRICT to,
+                            size_t stride) {
+  constexpr size_t kLanes = kSide<D>;
+  for (size_t k = 0; k < depth; k += kLanes) {
+    Square<D> square;
+    for (size_t i = 0; i < kLanes; ++i) {
+      square.row[i] = load_up_to(d, rows.row[i] + k, depth - k);
+    }
+    transpose(d, square);
+    for (size_t i = 0; i < kLanes; ++i) hn::Store(square.row[i], d, to + (k + i) * stride);
+  }
+}
+
+// Computes sums.row[o], the product of x with rows.row[o], lane by lane. Rows are read one after
+// the other, without prefetches: the weights of a GPT-2-small step come from memory at 25 GB/s, the
+// speed of reading alone. Two rows at a time reached 14 GB/s, eight 20 (in WebAssembly four 13).
+template <class D>
+HWY_NOINLINE void dot_products_in_order(D d, const float* HWY_RESTRICT x, const WeightRows<D>& rows,
+                                        size_t depth, Square<D>& sums) {
+  const size_t lanes = hn::Lanes(d);
+  const size_t whole = depth / lanes * lanes;
+  const FloatReader<float, D> read(d);
+  for (size_t o = 0; o < kSide<D>; ++o) {
+    auto sum = dot(d, read, x, lanes, rows.row[o], depth);
+    if (whole < depth) {
+      sum = mul_add(load_up_to(d, x + whole, depth - whole),
+                    load_up_to(d, rows.row[o] + whole, depth - whole), sum);
+    }
+    sums.row[o] = sum;
+  }
+}
+
+// Computes sums[r].row[first + o], the product of row r of x with weights[o], lane by lane.
+template <size_t kRows, size_t kOuts, class D>
+HWY_NOINLINE void dot_products(D d, const float* HWY_RESTRICT x, ptrdiff_t x_stride,
+                               const float* const* weights, size_t depth,
+                               Square<D>* HWY_RESTRICT sums, size_t first) {
+  using V = hn::Vec<D>;
+  const size_t lanes = hn::Lanes(d);
+  const float* row[kOuts];
+  for (size_t o = 0; o < kOuts; ++o) row[o] = weights[o];
+  V sum[kRows][kOuts];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t o = 0; o < kOuts; ++o) sum[r][o] = hn::Zero(d);
+  }
+  size_t k = 0;
+  for (; k + lanes <= depth; k += lanes) {
+    V w[kOuts];
+    for (size_t o = 0; o < kOuts; ++o) w[o] = hn::LoadU(d, row[o] + k);
+    for (size_t r = 0; r < kRows; ++r) {
+      const V factor = hn::LoadU(d, x + static_cast<ptrdiff_t>(r) * x_stride + k);
+      for (size_t o = 0; o < kOuts; ++o) sum[r][o] = mul_add(factor, w[o], sum[r][o]);
+    }
+  }
+  if (k < depth) {
+    const size_t rest = depth - k;
+    V w[kOuts];
+    for (size_t o = 0; o < kOuts; ++o) w[o] = load_up_to(d, row[o] + k, rest);
+    for (size_t r = 0; r < kRows; ++r) {
+      const V factor = load_up_to(d, x + static_cast<ptrdiff_t>(r) * x_stride + k, rest);
+      for (size_t o = 0; o < kOuts; ++o) sum[r][o] = mul_add(factor, w[o], sum[r][o]);
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t o = 0; o < kOuts; ++o) sums[r].row[first + o] = sum[r][o];
+  }
+}
+
+// Returns in lane i the sum of the lanes of row i. Each round adds the halves of two rows at once.
+template <class D>
+HWY_INLINE hn::Vec<D> sum_of_lanes(D d, Square<D>& square) {
+  for (size_t half = kSide<D> / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) {
+      square.row[i] = hn::Add(hn::InterleaveWholeLower(d, square.row[i], square.row[i + half]),
+                              hn::InterleaveWholeUpper(d, square.row[i], square.row[i + half]));
+    }
+  }
+  return square.row[0];
+}
+
+constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
+
+// Most rows without packing W. GFLOP/s packed and not packed on Zen 4: with 32 registers 83 and 103
+// (16 rows), 94 and 100 (32 rows); with 16 registers 74 and 82, 83 and 83.
+constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
+
+// Number of floats of scratch for one vector of outputs' weights, if these are half precision.
+size_t widened_floats(const GemmParams& p, size_t depth) {
+  return p.b.type == DType::kF32 ? 0 : hn::Lanes(DF()) * depth;
+}
+
+GemmLayout projection_layout(const GemmParams& p, int threads) {
+  const auto depth = static_cast<size_t>(p.depth);
+  const auto job_columns = static_cast<int64_t>(panel_columns<ALayout::kRowMajor>());
+  if (p.rows <= kFewRows) {
+    return {.job_rows = p.rows,
+            .job_columns = job_columns,
+            .scratch_bytes = sizeof(float) * widened_floats(p, depth)};
+  }
+  // Packing a panel pays only from 128 rows on.
+  GemmLayout layout = divide_gemm(p, threads, job_columns, 128, 4);
+  layout.scratch_bytes =
+      sizeof(float) * (panel_floats<ALayout::kRowMajor>(depth) +
+                       widened_floats(p, part_of(depth, kPanelDepth<ALayout::kRowMajor>)));
+  return layout;
+}
+
+struct Job {
+  const float* x;
+  StoredRows weight;  // from the job's first column on
+  float* y;
+  const float* bias;  // may be null
+  size_t rows, columns, depth;
+  ptrdiff_t x_stride, y_stride;
+};
+
+// Returns elements first .. first + depth - 1 of the weights of one vector of outputs.
+WeightRows<DF> weights_of(const Job& job, size_t column, size_t first, size_t depth,
+                          float* HWY_RESTRICT scratch) {
+  const size_t given = HWY_MIN(hn::Lanes(DF()), job.columns - column);
+  StoredRows rows = job.weight;
+  const auto row = static_cast<int64_t>(column);
+  // Read dense floats without read_rows(): its call for every vector of outputs took 3 % of
+  // 1x768x2304.
+  if (HWY_LIKELY(rows.type == DType::kF32)) {
+    const float* data = static_cast<const float*>(rows.data) + row * rows.stride[2] + first;
+    return {{data, static_cast<ptrdiff_t>(rows.stride[2])}, given};
+  }
+  rows.data =
+      static_cast<const std::byte*>(rows.data) + static_cast<int64_t>(first) * bytes_of(rows.type);
+  return {read_rows(DF(), rows, 0, 0, row, given, depth, depth, scratch), given};
+}
+
+void start_rows(const Job& job, size_t first, size_t rows) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t row = first; row < first + rows; ++row) {
+    float* const y = job.y + static_cast<ptrdiff_t>(row) * job.y_stride;
+    for (size_t c = 0; c < job.columns; c += lanes) {
+      const size_t rest = job.columns - c;
+      const auto start = job.bias == nullptr ? hn::Zero(d) : load_up_to(d, job.bias + c, rest);
+      store_up_to(d, start, y + c, rest);
+    }
+  }
+}
+
+void many_rows(const Job& job, float* HWY_RESTRICT packed) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t width = strip_width();
+  float* const widened = packed + panel_floats<ALayout::kRowMajor>(job.depth);
+  const auto pack = [&](size_t first, size_t panel, size_t strip) {
+    for (size_t c = 0; c < job.columns; c += lanes) {
+      pack_rows(d, weights_of(job, c, first, panel, widened), panel,
+                packed + c / width * strip + c % width, width);
+    }
+  };
+  multiply_panels<ALayout::kRowMajor>({.a = job.x,
+                                       .a_stride = job.x_stride,
+                                       .c = job.y,
+                                       .c_stride = job.y_stride,
+                                       .rows = job.rows,
+                                       .columns = job.columns,
+                                       .depth = job.depth},
+                                      packed, pack,
+                                      [&](size_t row, size_t rows) { start_rows(job, row, rows); });
+}
+
+// Computes one vector of outputs of kRows rows.
+template <size_t kRows>
+void few_dots(const Job& job, const WeightRows<DF>& weights, size_t row, size_t column) {
+  const DF d;
+  const float* const x = job.x + static_cast<ptrdiff_t>(row) * job.x_stride;
+  Square<DF> sums[kRows];
+  if constexpr (kRows == 1) {
+    dot_products_in_order(d, x, weights, job.depth, sums[0]);
+  } else {
+    constexpr size_t kOuts = kRows == 2 || kManyRegisters ? 4 : 2;
+    for (size_t o = 0; o < kSide<DF>; o += kOuts) {
+      dot_products<kRows, kOuts>(d, x, job.x_stride, weights.row + o, job.depth, sums, o);
+    }
+  }
+  const size_t rest = job.columns - column;
+  for (size_t r = 0; r < kRows; ++r) {
+    auto sum = sum_of_lanes(d, sums[r]);
+    if (job.bias != nullptr) sum = hn::Add(sum, load_up_to(d, job.bias + column, rest));
+    store_up_to(d, sum, job.y + static_cast<ptrdiff_t>(row + r) * job.y_stride + column, rest);
+  }
+}
+
+// The inner loop is over rows: the weights of a vector of outputs stay in L1 or L2 for all rows.
+void few_rows(const Job& job, float* HWY_RESTRICT widened) {
+  for (size_t column = 0; column < job.columns; column += hn::Lanes(DF())) {
+    const WeightRows<DF> weights = weights_of(job, column, 0, job.depth, widened);
+    size_t row = 0;
+    for (; row + 4 <= job.rows; row += 4) few_dots<4>(job, weights, row, column);
+    if (row + 2 <= job.rows) {
+      few_dots<2>(job, weights, row, column);
+      row += 2;
+    }
+    if (row < job.rows) few_dots<1>(job, weights, row, column);
+  }
+}
+
+void project(const GemmParams& p, const GemmLayout& layout, int64_t first_row, int64_t first_column,
+             float* scratch) {
+  Job job{.x = p.a + first_row * p.a_stride,
+          .weight = p.b,
+          .y = p.c + first_row * p.c_stride + first_column,
+          .bias = p.bias == nullptr ? nullptr : p.bias + first_column,
+          .rows = static_cast<size_t>(std::min(layout.job_rows, p.rows - first_row)),
+          .columns = static_cast<size_t>(std::min(layout.job_columns, p.columns - first_column)),
+          .depth = static_cast<size_t>(p.depth),
+          .x_stride = static_cast<ptrdiff_t>(p.a_stride),
+          .y_stride = static_cast<ptrdiff_t>(p.c_stride)};
+  job.weight.data =
+      static_cast<const std::byte*>(p.b.data) + first_column * p.b.stride[2] * bytes_of(p.b.type);
+  if (p.rows <= kFewRows) {
+    few_rows(job, scratch);
+  } else {
+    many_rows(job, scratch);
+  }
+}
+
+template <ALayout kLayout>
+GemmLayout product_layout(const GemmParams& p, int threads) {
+  // Packing costs as much as one row of the product.
+  GemmLayout layout =
+      divide_gemm(p, threads, static_cast<int64_t>(panel_columns<kLayout>()), 32, 8);
+  // Enough for smaller depths too: a smaller depth may have longer parts.
+  const size_t depth = std::min(static_cast<size_t>(p.depth), kPanelDepth<kLayout>);
+  const size_t transposed = kLayout == ALayout::kColMajor ? kTransposedFloats : 0;
+  layout.scratch_bytes = sizeof(float) * (panel_floats<kLayout>(depth) + transposed);
+  return layout;
+}
+
+template <ALayout kLayout>
+void multiply(const GemmParams& p, const GemmLayout& layout, int64_t first_row,
+              int64_t first_column, float* packed) {
+  const float* const b = static_cast<const float*>(p.b.data) + first_column;
+  const auto b_stride = static_cast<ptrdiff_t>(p.b.stride[2]);
+  const PanelProduct part{
+      .a = p.a + first_row * (kLayout == ALayout::kColMajor ? 1 : p.a_stride),
+      .a_stride = static_cast<ptrdiff_t>(p.a_stride),
+      .c = p.c + first_row * p.c_stride + first_column,
+      .c_stride = static_cast<ptrdiff_t>(p.c_stride),
+      .rows = static_cast<size_t>(std::min(layout.job_rows, p.rows - first_row)),
+      .columns = static_cast<size_t>(std::min(layout.job_columns, p.columns - first_column)),
+      .depth = static_cast<size_t>(p.depth)};
+  const auto pack = [&](size_t first, size_t depth, size_t strip) {
+    pack_copies(b + static_cast<ptrdiff_t>(first) * b_stride, b_stride, depth, part.columns,
+                strip_width(), strip, packed);
+  };
+  const auto start = [&](size_t row, size_t rows) {
+    if (p.adds) return;
+    float* c = part.c + static_cast<ptrdiff_t>(row) * part.c_stride;
+    for (; rows > 0; --rows, c += part.c_stride) std::fill_n(c, part.columns, 0.0F);
+  };
+  multiply_panels<kLayout>(part, packed, pack, start);
+}
+
+GemmLayout float_layout(const GemmParams& p, int threads) {
+  if (p.b_transposed) return projection_layout(p, threads);
+  return p.a_transposed ? product_layout<ALayout::kColMajor>(p, threads)
+                        : product_layout<ALayout::kRowMajor>(p, threads);
+}
+
+void float_block(const GemmParams& p, const GemmLayout& layout, int64_t first_row,
+                 int64_t first_column, void* scratch) {
+  const auto run = p.b_transposed   ? project
+                   : p.a_transposed ? multiply<ALayout::kColMajor>
+                                    : multiply<ALayout::kRowMajor>;
+  run(p, layout, first_row, first_column, static_cast<float*>(scratch));
+}
+
+// Adds a vector of columns at a time. kRowsAtOnce rows are summed in a register before they are
+// added to the total: with 16k rows in one sum, rounding errors would grow with the rows.
+void add_columns(const float* x, int64_t stride, int64_t rows, int64_t width, float* sums) {
+  constexpr int64_t kRowsAtOnce = 64;
+  const DF d;
+  const auto columns = static_cast<size_t>(width);
+  for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, rows - first);
+    for (size_t c = 0; c < columns; c += hn::Lanes(d)) {
+      const size_t rest = columns - c;
+      const float* at = x + first * stride + c;
+      auto sum = load_up_to(d, at, rest);
+      for (int64_t row = 1; row < count; ++row) {
+        at += stride;
+        sum = hn::Add(sum, load_up_to(d, at, rest));
+      }
+      store_up_to(d, hn::Add(sum, load_up_to(d, sums + c, rest)), sums + c, rest);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::cpu {
+
+HWY_EXPORT(float_layout);
+HWY_EXPORT(float_block);
+HWY_EXPORT(add_columns);
+
+GemmLayout gemm_layout(const GemmParams& params, int threads, bool tiles) {
+  return tiles ? tile_gemm_layout(params, threads)
+               : HWY_DYNAMIC_DISPATCH(float_layout)(params, threads);
+}
+
+void gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
+                int64_t first_column, void* scratch) {
+  if (layout.tiles) {
+    tile_gemm_block(params, layout, first_row, first_column, scratch);
+  } else {
+    HWY_DYNAMIC_DISPATCH(float_block)(params, layout, first_row, first_column, scratch);
+  }
+}
+
+void add_column_sums(const float* x, int64_t stride, int64_t rows, int64_t width, float* sums) {
+  HWY_DYNAMIC_DISPATCH(add_columns)(x, stride, rows, width, sums);
+}
+
+}  // namespace multihead::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,66 @@
+// Interface of the kernels in gemm.cc and tile_gemm.cc: the matrix products of a linear projection
+// y = x W^T + bias and of its backward, d_x = d_y W and d_W = d_y^T x.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "rules/attention_params.h"
+
+namespace multihead::cpu {
+
+// c (rows, columns) = a b + bias, or c += a b. Strides in elements from row to row.
+struct GemmParams {
+  const float* a = nullptr;  // (rows, depth); transposed (depth, rows)
+  // (depth, columns), f32; transposed (columns, depth) of any type. No batches, no heads.
+  rules::StoredRows b = {};
+  const float* bias = nullptr;  // (columns), optional; with b_transposed only
+  float* c = nullptr;
+  int64_t a_stride = 0, c_stride = 0;
+  int64_t rows = 0, columns = 0, depth = 0;
+  bool a_transposed = false, b_transposed = false;  // one of them at most
+  bool adds = false;                                // not with b_transposed
+
+  // Number of multiplications and additions.
+  double operations() const {
+    return 2.0 * static_cast<double>(rows) * static_cast<double>(columns) *
+           static_cast<double>(depth);
+  }
+};
+
+// The division of c into blocks, one per job.
+struct GemmLayout {
+  int64_t job_rows = 0, job_columns = 0;  // size of a block
+  uint64_t scratch_bytes = 0;             // scratch memory of a job
+  bool tiles = false;                     // multiplies tiles of bf16 (AMX)
+};
+
+// `tiles`: a and b are rounded to bf16. Then tile_unit() must not be null, and b must be f32 or
+// bf16; without b_transposed the depth must be more than 0.
+GemmLayout gemm_layout(const GemmParams& params, int threads, bool tiles);
+
+// Computes the block of c at this row and column. The result's bits do not depend on the layout.
+void gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
+                int64_t first_column, void* scratch);
+
+// Adds the sum of column c of x (rows, width) to sums[c].
+void add_column_sums(const float* x, int64_t stride, int64_t rows, int64_t width, float* sums);
+
+// For the kernels: blocks of `job_columns` columns. With several threads, the rows are divided too,
+// into jobs of at least `least_rows`, because each job packs its own panel of b.
+inline GemmLayout divide_gemm(const GemmParams& params, int threads, int64_t job_columns,
+                              int64_t least_rows, int64_t jobs_per_thread) {
+  const int64_t column_jobs =
+      std::max<int64_t>(1, (params.columns + job_columns - 1) / job_columns);
+  const int64_t wanted = threads == 1 ? 1 : threads * jobs_per_thread;
+  const int64_t row_jobs = std::clamp<int64_t>((wanted + column_jobs - 1) / column_jobs, 1,
+                                               std::max<int64_t>(1, params.rows / least_rows));
+  return {.job_rows = (params.rows + row_jobs - 1) / row_jobs, .job_columns = job_columns};
+}
+
+// The parts of gemm_layout() and gemm_block() for tiles of bf16, in tile_gemm.cc.
+GemmLayout tile_gemm_layout(const GemmParams& params, int threads);
+void tile_gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
+                     int64_t first_column, void* scratch);
+
+}  // namespace multihead::cpu

@@ -1,0 +1,44 @@
+// Runs matrix products on several threads. Arguments are checked already.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/gemm/gemm.h"
+#include "engine/error/error.h"
+#include "engine/runtime/scratch.h"
+#include "engine/runtime/threads.h"
+#include "multihead/context.h"
+#include "multihead/status.h"
+
+namespace multihead::engine {
+
+// The jobs of a product, one per block of c. Successive jobs have the same columns, whose panel of
+// b stays in the cache.
+struct GemmJobs {
+  cpu::GemmLayout layout;
+  int64_t row_jobs, column_jobs;
+
+  GemmJobs(const cpu::GemmParams& p, int threads, bool tiles)
+      : layout(cpu::gemm_layout(p, threads, tiles)),
+        row_jobs((p.rows + layout.job_rows - 1) / std::max<int64_t>(1, layout.job_rows)),
+        column_jobs((p.columns + layout.job_columns - 1) / layout.job_columns) {}
+
+  int64_t count() const { return row_jobs * column_jobs; }
+  int64_t first_row(int64_t job) const { return job % row_jobs * layout.job_rows; }
+  int64_t first_column(int64_t job) const { return job / row_jobs * layout.job_columns; }
+};
+
+// Computes a product with rows and columns. `tiles`: see cpu::gemm_layout(). Errors: kMemory.
+inline Status run_gemm(const cpu::GemmParams& p, bool tiles, int threads, Context& context) {
+  const GemmJobs jobs(p, threads, tiles);
+  Scratch& scratch = scratch_of(context);
+  MULTIHEAD_TRY(scratch.reserve(threads, jobs.layout.scratch_bytes));
+  parallel_for(threads, jobs.count(), [&](int64_t job, int thread) {
+    cpu::gemm_block(p, jobs.layout, jobs.first_row(job), jobs.first_column(job),
+                    scratch.of_thread(thread));
+  });
+  return {};
+}
+
+}  // namespace multihead::engine
