@@ -49,12 +49,16 @@ function tablesOf(source) {
   const values = ['0', '1', '2', '3', 'axes', 'divisors', 'dtype0', 'dtype1', 'given', 'name0', 'real', 'shape', 'text'];
   const used = new Set(sourcesOfCore().match(/\b(?:Name|Axes|Message)::k\w+/g));
 
+  /** Returns the strings among the arguments of a macro; C++ joins adjacent ones. */
+  const textsOf = (given) =>
+    [...given.matchAll(/"[^"]*"(?:\s*"[^"]*")*/g)].map(([literals]) => literals.replace(/"\s*"|^"|"$/g, ''));
+
   /** Returns the arguments of every use of a macro for enumerators of this type: a name, and the texts after it. */
   function rowsOf(macro, type) {
     const rows = [];
     for (const [, given] of source.matchAll(new RegExp(`^${macro}\\(((?:[^"()]|"[^"]*")*)\\)`, 'gm'))) {
       const isOfCore = used.has(`${type}::${given.split(',', 1)[0].trim()}`);
-      rows.push({ isOfCore, texts: [...given.matchAll(/"([^"]*)"/g)].map(([, text]) => text) });
+      rows.push({ isOfCore, texts: textsOf(given) });
     }
     const calls = source.match(new RegExp(`^${macro}\\(`, 'gm'))?.length;
     if (rows.length !== calls) throw new Error(`messages.inc: ${calls} of ${macro}, of which ${rows.length} can be read`);
@@ -75,7 +79,7 @@ function tablesOf(source) {
   const tables = {
     names: names.map(({ isOfCore, texts: [, name] }) => [isOfCore, name]),
     axes: rowsOf('MULTIHEAD_AXES', 'Axes').map(({ isOfCore, texts: [text] }) => [isOfCore, inJavaScript(text)]),
-    messages: rowsOf('MULTIHEAD_MESSAGE', 'Message').map(({ isOfCore, texts }) => [isOfCore, texts.map(inJavaScript)]),
+    messages: rowsOf('MULTIHEAD_MESSAGE', 'Message').map(({ isOfCore, texts }) => [isOfCore, [...texts, ''].slice(0, 3).map(inJavaScript)]),
   };
   /** Writes each list as one string, which is smaller; rows of the other part are empty. */
   const written = (name, ofCore) => [
@@ -96,7 +100,7 @@ function tablesOf(source) {
     '  /** Of arguments, options and functions. */',
     '  readonly names: readonly string[];',
     '  readonly axes: readonly string[];',
-    '  /** Templates, in turns of what was expected and of what came. */',
+    '  /** Three templates for each message: what was expected, what came, and the sentence or an empty text. */',
     '  readonly messages: readonly string[];',
     '}\n',
     '/** What multihead/core can report. */',

@@ -89,6 +89,23 @@ describe.each(builds)('%s', (simd) => {
       }
     });
   });
+
+  test('a wrong seed is the error of one thread, with several sequences and in the gradients too', async () => {
+    const r = random(2);
+    const rows = () => filled(r, 1000, 2, 16);
+    const [q, k, v, dOut, out] = [rows(), rows(), rows(), rows(), rows()];
+    const cu = Int32Array.of(0, 400, 800, 1000);
+    const inputs = { q, k, v, dOut, out, lse: filled(r, 2, 1000) };
+    for (const seed of [1.5, -1, 2n ** 64n, 'abc', {}]) {
+      const call = { cuQ: cu, cuK: cu, dropout: { probability: 0.5, seed } } as never;
+      await inEach(pools, async (pool, workers) => {
+        for (const promise of [pool.attentionVarlen(q, k, v, call), pool.attentionVarlenBackward(inputs, call)]) {
+          const error = await rejectionOf(promise);
+          expect(error, workers).toMatchObject({ code: 'E_OPTION', argument: 'dropout.seed' });
+        }
+      });
+    }
+  });
 });
 
 const plain = ({ data, shape }: { data: Float32Array; shape: readonly number[] }) => ({ data: data.slice(), shape });

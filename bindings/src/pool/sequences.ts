@@ -1,5 +1,6 @@
 // Divides the packed sequences of a varlen call, and computes the options of each part.
 
+import { seedWords } from '../attention/options.js';
 import type { ReadTensor } from '../runtime/read_tensor.js';
 import { lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import type { Dropout, VarlenOptions } from '../types/index.js';
@@ -91,10 +92,11 @@ export function optionsOfGroup<O extends { readonly dropout?: Dropout | undefine
   return { ...optionsOfSequence(options, first), cuQ: shifted(cuQ), cuK: shifted(cuK) };
 }
 
-/** Options of one sequence, without cuQ and cuK. Throws RangeError, SyntaxError or TypeError if the seed is invalid. */
+/** Options of one sequence, without cuQ and cuK. Throws `E_OPTION` if the seed is invalid. */
 export function optionsOfSequence<O extends { readonly dropout?: Dropout | undefined }>(options: O, sequence: number) {
   const { cuQ: _, cuK: __, dropout, ...others } = options as O & { cuQ?: unknown; cuK?: unknown };
   if (dropout === undefined || sequence === 0) return { ...others, ...(dropout === undefined ? {} : { dropout }) };
-  const seed = BigInt.asUintN(64, BigInt(dropout.seed ?? 0) + (BigInt(sequence) << 32n));
+  const { low, high } = seedWords(dropout.seed ?? 0, 'dropout.seed');
+  const seed = BigInt.asUintN(64, BigInt(low) + ((BigInt(high) + BigInt(sequence)) << 32n));
   return { ...others, dropout: { ...dropout, seed } };
 }

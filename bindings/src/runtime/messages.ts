@@ -6,12 +6,19 @@ import { formatShape } from './shape.js';
 
 const dtypeNames = Object.keys(dtypes);
 
+/** The texts of an error; without a `message`, the others make it. */
+interface Sentences {
+  argument: string;
+  expected: string;
+  got: string;
+  message?: string;
+}
+
 /** `more`: the message texts that multihead/core does not contain. */
-export function sentencesOf(error: CoreError, more?: ErrorTables): { argument: string; expected: string; got: string } {
+export function sentencesOf(error: CoreError, more?: ErrorTables): Sentences {
   const { text, real, shape, given } = error;
   const textOf = (table: keyof ErrorTables, at: number): string => coreTables[table][at] || more?.[table][at] || '';
-  const expected = textOf('messages', 2 * error.message);
-  const got = textOf('messages', 2 * error.message + 1);
+  const [expected = '', got = '', sentence = ''] = [0, 1, 2].map((part) => textOf('messages', 3 * error.message + part));
   const argument = textOf('names', error.argument);
   const letters = textOf('axes', error.axes);
   const numbers = [error.number0, error.number1, error.number2, error.number3];
@@ -32,7 +39,8 @@ export function sentencesOf(error: CoreError, more?: ErrorTables): { argument: s
       .split(/[{}]/)
       .map((part, at) => (at % 2 === 0 ? part : (values[part]?.() ?? String(numbers[Number(part)]))))
       .join('');
-  return { argument, expected: filled(expected), got: filled(got) };
+  const sentences = { argument, expected: filled(expected), got: filled(got) };
+  return sentence === '' ? sentences : { ...sentences, message: `${argument}: ${filled(sentence)}` };
 }
 
 /** "1, 2, 4 or 8" */

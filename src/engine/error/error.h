@@ -30,7 +30,7 @@ enum class Axes : uint8_t {
 };
 
 enum class Message : uint8_t {
-#define MULTIHEAD_MESSAGE(name, expected, got) name,
+#define MULTIHEAD_MESSAGE(name, ...) name,
 #include "engine/error/messages.inc"
 #include "rules/shared.h"
 };

@@ -30,9 +30,10 @@ constexpr std::string_view kAxes[] = {
 
 struct Template {
   std::string_view expected, got;
+  std::string_view sentence = {};
 };
 constexpr Template kMessages[] = {
-#define MULTIHEAD_MESSAGE(name, expected, got) {expected, got},
+#define MULTIHEAD_MESSAGE(name, ...) {__VA_ARGS__},
 #include "engine/error/messages.inc"
 };
 
@@ -120,6 +121,8 @@ std::string Status::got() const {
 
 std::string Status::message() const {
   if (ok()) return {};
+  const std::string_view sentence = template_of(*record_).sentence;
+  if (!sentence.empty()) return argument() + ": " + filled(sentence, *record_);
   return argument() + ": expected " + expected() + ", got " + got();
 }
 

@@ -17,7 +17,7 @@ using engine::Message;
 using engine::Name;
 
 constexpr Message kMessages[] = {
-#define MULTIHEAD_MESSAGE(name, expected, got) Message::name,
+#define MULTIHEAD_MESSAGE(name, ...) Message::name,
 #include "engine/error/messages.inc"
 };
 
