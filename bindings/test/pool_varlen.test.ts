@@ -99,8 +99,8 @@ describe.each(builds)('%s', (simd) => {
     for (const seed of [1.5, -1, 2n ** 64n, 'abc', {}]) {
       const call = { cuQ: cu, cuK: cu, dropout: { probability: 0.5, seed } } as never;
       await inEach(pools, async (pool, workers) => {
-        for (const promise of [pool.attentionVarlen(q, k, v, call), pool.attentionVarlenBackward(inputs, call)]) {
-          const error = await rejectionOf(promise);
+        for (const run of [() => pool.attentionVarlen(q, k, v, call), () => pool.attentionVarlenBackward(inputs, call)]) {
+          const error = await rejectionOf(run());
           expect(error, workers).toMatchObject({ code: 'E_OPTION', argument: 'dropout.seed' });
         }
       });
