@@ -2,7 +2,7 @@
 
 import './style.css';
 import { connect } from './attention/client.js';
-import { listed } from './base/format.js';
+import { listed, messageOf } from './base/format.js';
 import { createStore } from './base/store.js';
 import { el } from './dom/dom.js';
 import { themeToggle } from './dom/theme.js';
@@ -98,5 +98,5 @@ addEventListener('pagehide', () => app.history.flush());
 try {
   start();
 } catch (error) {
-  showProblem({ kind: 'failed', reason: error instanceof Error ? error.message : String(error) });
+  showProblem({ kind: 'failed', reason: messageOf(error) });
 }

@@ -1,4 +1,4 @@
-// Formats numbers for the page.
+// Texts for the page: numbers, lists, and messages of errors.
 
 /** Formats a number with the minus sign U+2212 and ∞; never returns "−0.000". */
 export function formatNumber(value: number, digits = 3): string {
@@ -12,6 +12,11 @@ export function formatMilliseconds(value: number): string {
   if (value < 0.01) return '< 0.01 ms';
   return `${value.toFixed(value < 1 ? 2 : 1)} ms`;
 }
+
+/** A share from 0 to 1 as "25 %", with a space that does not break. */
+export const formatPercent = (share: number, digits = 0): string => `${(100 * share).toFixed(digits)}\u00a0%`;
+
+export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 const mostListed = 10;
 

@@ -45,6 +45,9 @@ export interface PaintStyle {
   readonly onPaper?: boolean;
 }
 
+/** A row of the data, not a copy. */
+export const viewRow = ({ data, cols }: MatrixView, row: number): Float32Array => data.subarray(row * cols, (row + 1) * cols);
+
 /** The largest finite absolute value: the end of a signed scale. */
 export function largestOf(view: MatrixView): number {
   let most = 0;

@@ -8,7 +8,7 @@ import {
   type TransformerCache,
   type TransformerConfig,
 } from 'multihead';
-import type { Matrix } from '../attention/messages.js';
+import type { Matrix } from '../attention/matrix.js';
 import { modelHeads } from './limits.js';
 import { bytePairs, wordNumbers, type Encoded, type Tokenizer } from './tokenizers.js';
 

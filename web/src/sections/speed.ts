@@ -1,12 +1,13 @@
 // "Speed": compares this module with plain JavaScript, and with the peers that the visitor selects, in the visitor's
 // own browser. Nothing is loaded or run before the button is pressed.
 
+import { messageOf } from '../base/format.js';
+import { choiceOf } from '../controls/choice.js';
 import { el } from '../dom/dom.js';
 import { download } from '../maps/save_map.js';
 import { peerNames, sizeIds, sizes, type PeerName, type SizeId, type SpeedCalls, type SpeedEvent } from '../speed/messages.js';
 import { comparison, csvOfSpeed, machineName, reported, significant, type Reported } from '../speed/report.js';
-import { update, type App } from '../state/app.js';
-import { messageOf } from '../workers/protocol.js';
+import type { App } from '../state/app.js';
 import { connect, type Remote } from '../workers/remote.js';
 
 const peerTitles: Readonly<Record<PeerName, string>> = {
@@ -100,18 +101,12 @@ const describe = (id: SizeId): string => {
 };
 
 function sizeChoice(app: App): HTMLElement {
-  const buttons = sizeIds.map((id) => {
-    const { queries } = sizes[id];
-    const button = el('button', { type: 'button' }, queries.toLocaleString('en'));
-    button.addEventListener('click', () => update(app, { speed: id }));
-    app.state.watch(({ speed }) => button.setAttribute('aria-pressed', String(speed === id)));
-    return button;
-  });
   const line = el('span', { class: 'hint' });
   app.state.watch(({ speed }) => {
     line.textContent = describe(speed);
   });
-  const group = el('div', { class: 'segments', role: 'group', 'aria-labelledby': 'race-tokens' }, ...buttons);
+  const options = sizeIds.map((value) => ({ value, label: sizes[value].queries.toLocaleString('en') }));
+  const group = choiceOf(app, 'speed', options, { role: 'group', 'aria-labelledby': 'race-tokens' });
   return el('div', { class: 'race-choice' }, el('span', { id: 'race-tokens' }, 'Tokens'), group, line);
 }
 

@@ -1,6 +1,7 @@
 // The training on the page: a run, a smaller model that trains for comparison, and the curve of the previous run. Its
 // two workers start on first use.
 
+import { messageOf } from '../base/format.js';
 import { createStore, type Store } from '../base/store.js';
 import type { Port } from '../workers/remote.js';
 import { connect, type Client } from './client.js';
@@ -110,8 +111,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
 
   function fail(error: unknown): void {
     if (now.status === 'lost') return;
-    const message = error instanceof Error ? error.message : String(error);
-    change({ status: now.tokens.length > 0 ? 'paused' : 'asleep', message });
+    change({ status: now.tokens.length > 0 ? 'paused' : 'asleep', message: messageOf(error) });
   }
 
   async function reset(settings: TrainingSettings): Promise<void> {

@@ -24,5 +24,3 @@ export type Message =
   | { readonly event: unknown }
   /** Name of a lock that the worker holds until it ends (w3c.github.io/web-locks): no event tells the page that it has ended. */
   | { readonly lock: string };
-
-export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));

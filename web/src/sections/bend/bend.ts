@@ -2,7 +2,7 @@
 
 import type { ForwardResult } from '../../attention/messages.js';
 import { patternOf } from '../../attention/patterns.js';
-import { formatNumber } from '../../base/format.js';
+import { formatNumber, formatPercent } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, refill, rich, word } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
@@ -178,6 +178,6 @@ export function changesOf(result: ForwardResult): Change[] {
 function lineOf({ label, share }: Change): HTMLElement {
   const fill = el('span', { class: 'effect-fill' });
   fill.style.width = `${Math.min(100, 100 * share).toFixed(1)}%`;
-  const percent = el('span', { class: 'number' }, `${formatNumber(100 * share, share < 0.1 ? 1 : 0)} %`);
+  const percent = el('span', { class: 'number' }, formatPercent(share, share < 0.1 ? 1 : 0));
   return el('li', {}, word(label), el('span', { class: 'effect-bar', 'aria-hidden': 'true' }, fill), percent);
 }

@@ -2,6 +2,7 @@
 // keeps its files in this browser or forgets them.
 
 import { quoted } from '../../../../bindings/src/printable.js';
+import { messageOf } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
 import { forget, keep, keptFiles } from '../../model/kept.js';
 import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
@@ -62,7 +63,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
       await action();
     } catch (error) {
       const full = error instanceof DOMException && error.name === 'QuotaExceededError';
-      const reason = full ? 'it has too little room.' : error instanceof Error ? error.message : String(error);
+      const reason = full ? 'it has too little room.' : messageOf(error);
       trouble = `This browser cannot keep the file: ${reason}`;
     }
     busy = false;

@@ -1,6 +1,6 @@
 // "Your own model": a GPT-2 from the visitor's disk, its heads on the sentence, and its continuation.
 
-import { formatMilliseconds, listed } from '../../base/format.js';
+import { formatMilliseconds, listed, messageOf } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, refill } from '../../dom/dom.js';
 import { createLegend } from '../../maps/legend.js';
@@ -108,7 +108,7 @@ export function ownModelSection(app: App): HTMLElement {
       body.hidden = false;
       await follow();
     } catch (error) {
-      status.textContent = `${shownName(given.model)} cannot be used: ${reason(error)}${info ? ' The model before it stays.' : ''}`;
+      status.textContent = `${shownName(given.model)} cannot be used: ${messageOf(error)}${info ? ' The model before it stays.' : ''}`;
     }
   }
 
@@ -143,7 +143,7 @@ export function ownModelSection(app: App): HTMLElement {
       show();
     } catch (error) {
       look = undefined;
-      if (info) status.textContent = `The model cannot read this sentence: ${reason(error)}`;
+      if (info) status.textContent = `The model cannot read this sentence: ${messageOf(error)}`;
     }
     picture.hidden = look === undefined;
     looking = false;
@@ -192,7 +192,7 @@ export function ownModelSection(app: App): HTMLElement {
         next = await client.call('next');
       }
     } catch (error) {
-      if (info) status.textContent = reason(error);
+      if (info) status.textContent = messageOf(error);
     }
   }
 
@@ -244,5 +244,3 @@ export function ownModelSection(app: App): HTMLElement {
 
 const inMillions = (count: number): string =>
   count < 1e5 ? count.toLocaleString('en') : `${(count / 1e6).toFixed(count < 1e7 ? 2 : 0)} million`;
-
-const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));

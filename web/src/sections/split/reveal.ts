@@ -4,6 +4,7 @@ import { embedDim } from '../../attention/embedding.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { patternIds } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
+import { choiceOf } from '../../controls/choice.js';
 import { stateSwitch } from '../../controls/switch.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, refill, word, type Child } from '../../dom/dom.js';
@@ -141,17 +142,11 @@ export function revealSection(app: App): HTMLElement {
 }
 
 function headsChoice(app: App): HTMLElement {
-  const buttons = choices.map((heads) => {
-    const button = el('button', { type: 'button', id: `split-${heads}` }, String(heads));
-    button.addEventListener('click', () => update(app, { splitHeads: heads }));
-    app.state.watch((state) => button.setAttribute('aria-pressed', String(state.splitHeads === heads)));
-    return button;
-  });
   return el(
     'div',
     { class: 'control-head', role: 'group', 'aria-labelledby': 'split-heads' },
     el('span', { id: 'split-heads', class: 'control-name reveal-name' }, 'Heads'),
-    el('span', { class: 'segments' }, ...buttons),
+    choiceOf(app, 'splitHeads', choices.map((value) => ({ value, label: String(value), id: `split-${value}` }))),
   );
 }
 

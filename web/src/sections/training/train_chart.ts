@@ -1,15 +1,17 @@
 // The loss chart of a training with its comparison lines, the scrubber below it, and the buttons that run the training.
 
-import { formatNumber } from '../../base/format.js';
+import { formatNumber, formatPercent } from '../../base/format.js';
+import { choiceOf } from '../../controls/choice.js';
 import { el, refill, setText } from '../../dom/dom.js';
-import { update, type App } from '../../state/app.js';
+import type { App } from '../../state/app.js';
 import { valueAt, type Curve } from '../../training/curve.js';
 import { mostSteps } from '../../training/session.js';
 import { describeSettings, factsOf } from '../../training/settings.js';
 import type { TrainingView } from '../../training/view.js';
 import { createLineChart, type ChartLine } from './line_chart.js';
 
-const percent = (share: number): string => `${(100 * share).toFixed(share > 0.995 || share < 0.1 ? 1 : 0)} %`;
+/** With a decimal where whole numbers would hide progress. */
+const percent = (share: number): string => formatPercent(share, share > 0.995 || share < 0.1 ? 1 : 0);
 
 export function trainChart(app: App): HTMLElement {
   const chart = createLineChart((step) => app.training.goTo(step));
@@ -27,7 +29,7 @@ export function trainChart(app: App): HTMLElement {
     chart.show({
       ...{ lines, top, mark: view.step, lastStep: lastStepOf(view), label: inWords(view) },
       title: what === 'loss' ? 'loss' : 'right',
-      format: what === 'loss' ? (value) => formatNumber(value, 1) : (value) => `${Math.round(100 * value)} %`,
+      format: what === 'loss' ? (value) => formatNumber(value, 1) : formatPercent,
     });
     showKeys(app, keys, view);
     setText(moral, moralOf(view));
@@ -129,16 +131,10 @@ function moralOf({ beside, curve }: TrainingView): string {
 
 function whatSwitch(app: App): HTMLElement {
   const options = [
-    ['loss', 'Loss'],
-    ['accuracy', 'Right answers'],
+    { value: 'loss', label: 'Loss' },
+    { value: 'accuracy', label: 'Right answers' },
   ] as const;
-  const buttons = options.map(([what, text]) => {
-    const button = el('button', { type: 'button' }, text);
-    button.addEventListener('click', () => update(app, { chart: what }));
-    app.state.watch(({ chart }) => button.setAttribute('aria-pressed', String(chart === what)));
-    return button;
-  });
-  return el('div', { class: 'segments', role: 'group', 'aria-label': 'The chart shows' }, ...buttons);
+  return choiceOf(app, 'chart', options, { role: 'group', 'aria-label': 'The chart shows' });
 }
 
 function scrubber(app: App): HTMLElement {

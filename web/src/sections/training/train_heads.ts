@@ -6,8 +6,8 @@ import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, refill, setText } from '../../dom/dom.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
+import { showMatrix } from '../../maps/map_frame.js';
 import { createMap, type Cell, type MatrixMap } from '../../maps/matrix_map.js';
-import { matrixTable } from '../../maps/matrix_table.js';
 import { saveButtons } from '../../maps/save_map.js';
 import { update, type App } from '../../state/app.js';
 import { mapOf } from '../../training/curve.js';
@@ -140,16 +140,8 @@ export function trainHeads(app: App): HTMLElement {
 
   function drawMap({ body, map, drawn }: Card, head: number, view: TrainingView): void {
     const matrix = matrixOf(view, head);
-    if (drawn?.numbers) {
-      refill(body, matrixTable(matrix, titleOf(head, view)));
-      return;
-    }
-    if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
-    map.show({
-      view: matrix,
-      label: titleOf(head, view),
-      cellLabel: (cell) => `head ${head + 1}, ${describe(cell, matrix.rowLabels)}, ${valueIn(view, head, cell)}`,
-    });
+    const cellLabel = (cell: Cell): string => `head ${head + 1}, ${describe(cell, matrix.rowLabels)}, ${valueIn(view, head, cell)}`;
+    showMatrix(body, map, { view: matrix, label: titleOf(head, view), cellLabel }, drawn?.numbers ? 'numbers' : 'colors');
   }
 
   /** The pair under the pointer, or else the chosen pair, which stays marked while the heads train. */
