@@ -41,7 +41,7 @@ serve<ModelCalls>({
         heads,
       }),
     ),
-  look: (text) => inTurn((model) => model.look(text)),
+  attend: (text) => inTurn((model) => model.attend(text)),
   start: (text) => inTurn((model) => model.start(text)),
   next: () => inTurn((model) => model.next()),
 });

@@ -45,28 +45,28 @@ export function pictureOf(view: MatrixView, title: string): HTMLCanvasElement {
     width: 2 * Math.max(360, layout.width + 2 * margin),
     height: 2 * (layout.height + titleHeight + 2 * margin),
   });
-  const pen = canvas.getContext('2d');
-  if (!pen) return canvas;
-  pen.scale(2, 2);
-  pen.font = `600 14px ${family}`;
-  pen.textBaseline = 'middle';
-  pen.fillStyle = theme === 'light' ? '#1a1d26' : '#e9ebf1';
-  pen.fillText(title, margin, margin + 8);
-  pen.translate(margin, margin + titleHeight);
-  paintMap(pen, view, layout, style);
-  pen.font = `11px ${family}`;
-  pen.textAlign = 'center';
-  pen.fillStyle = style.ink;
+  const context = canvas.getContext('2d');
+  if (!context) return canvas;
+  context.scale(2, 2);
+  context.font = `600 14px ${family}`;
+  context.textBaseline = 'middle';
+  context.fillStyle = theme === 'light' ? '#1a1d26' : '#e9ebf1';
+  context.fillText(title, margin, margin + 8);
+  context.translate(margin, margin + titleHeight);
+  paintMap(context, view, layout, style);
+  context.font = `11px ${family}`;
+  context.textAlign = 'center';
+  context.fillStyle = style.ink;
   for (const { label, start, end } of view.bands ?? []) {
     const [from, to] = [start, end].map((col) => layout.left + col * layout.cellWidth) as [number, number];
-    pen.fillText(label, (from + to) / 2, layout.top / 2 - bandHeight);
-    pen.fillRect(from, layout.top - 5, to - from - 1, 2);
+    context.fillText(label, (from + to) / 2, layout.top / 2 - bandHeight);
+    context.fillRect(from, layout.top - 5, to - from - 1, 2);
   }
   // Paint the background last and below everything, because clearing the gaps between cells would clear it as well.
-  pen.setTransform(1, 0, 0, 1, 0, 0);
-  pen.globalCompositeOperation = 'destination-over';
-  pen.fillStyle = theme === 'light' ? '#ffffff' : '#171a23';
-  pen.fillRect(0, 0, canvas.width, canvas.height);
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.globalCompositeOperation = 'destination-over';
+  context.fillStyle = theme === 'light' ? '#ffffff' : '#171a23';
+  context.fillRect(0, 0, canvas.width, canvas.height);
   return canvas;
 }
 

@@ -26,7 +26,7 @@ export interface ModelInfo {
   readonly possibleHeads: readonly number[];
 }
 
-export interface Look extends Encoded {
+export interface TextAttention extends Encoded {
   /** (H, N, N) for each layer. */
   readonly weights: readonly Matrix[];
   /** Number of tokens in the text; larger than the length of `ids` if the text is too long. */
@@ -92,7 +92,7 @@ export class ModelSession {
     return { ...infoOf(config), parameters, tokens: tokenizer.kind, possibleHeads };
   }
 
-  look(text: string): Look {
+  attend(text: string): TextAttention {
     const model = this.#opened();
     const { ids, labels, found } = this.#encode(text);
     if (ids.length === 0) return { ids, labels, weights: [], found };

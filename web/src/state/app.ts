@@ -1,7 +1,7 @@
 // The state that the sections of the page share.
 
 import type { ForwardInput, ForwardResult } from '../attention/messages.js';
-import { tellingToken, tokenize } from '../attention/tokens.js';
+import { defaultQuery, tokenize } from '../attention/tokens.js';
 import { createStore, type Store } from '../base/store.js';
 import { createTraining, type TrainingSession } from '../training/session.js';
 import { settingsOf } from '../training/settings.js';
@@ -99,7 +99,7 @@ export function chosen(app: App, result: ForwardResult): Selection {
   const { query, key, head } = app.state.get();
   const count = result.tokens.length;
   return {
-    query: query !== null && query < count ? query : tellingToken(result.tokens),
+    query: query !== null && query < count ? query : defaultQuery(result.tokens),
     key: key !== null && key < count ? key : null,
     head: Math.min(head, result.heads.length - 1),
   };

@@ -151,9 +151,9 @@ function muteButtons(app: App): HTMLElement {
 
 /** Makes buttons for undo, redo, and a reset that removes every bend. */
 export function bendHistory(app: App): HTMLElement {
-  const undo = el('button', { type: 'button', class: 'walk', id: 'bend-undo' }, 'Undo');
-  const redo = el('button', { type: 'button', class: 'walk', id: 'bend-redo' }, 'Redo');
-  const reset = el('button', { type: 'button', class: 'walk', id: 'bend-reset' }, 'Reset');
+  const undo = el('button', { type: 'button', class: 'secondary', id: 'bend-undo' }, 'Undo');
+  const redo = el('button', { type: 'button', class: 'secondary', id: 'bend-redo' }, 'Redo');
+  const reset = el('button', { type: 'button', class: 'secondary', id: 'bend-reset' }, 'Reset');
   connectUndo(app, undo, redo);
   reset.addEventListener('click', () => update(app, unbent));
   return el('div', { class: 'bend-history' }, undo, redo, reset);

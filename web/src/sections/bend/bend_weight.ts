@@ -21,8 +21,8 @@ export function weightEditor(app: App): HTMLElement {
     'aria-describedby': 'edit-line',
   });
   const line = el('p', { class: 'hint', id: 'edit-line', role: 'status' });
-  const free = el('button', { type: 'button', class: 'walk', id: 'edit-free' }, 'Unset');
-  const clear = el('button', { type: 'button', class: 'walk', id: 'edit-clear' });
+  const free = el('button', { type: 'button', class: 'secondary', id: 'edit-free' }, 'Unset');
+  const clear = el('button', { type: 'button', class: 'secondary', id: 'edit-clear' });
 
   function selected(): { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null {
     const result = app.result.get();
@@ -63,7 +63,7 @@ export function weightEditor(app: App): HTMLElement {
     for (const input of [slider, field]) input.setAttribute('aria-disabled', String(locked));
     const isSet = now !== null && without(edits, now.place).length < edits.length;
     free.setAttribute('aria-disabled', String(!isSet));
-    line.textContent = sayLine(now, isSet);
+    line.textContent = lineText(now, isSet);
     if (!now) {
       place.replaceChildren('Choose a cell of the map.');
       slider.value = '0';
@@ -110,7 +110,7 @@ function isOnly({ causal, bend, tokens }: ForwardResult, query: number): boolean
   return tokens.filter((_, key) => !hides(causal, bend.window, query, key)).length === 1;
 }
 
-function sayLine(now: { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null, isSet: boolean): string {
+function lineText(now: { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null, isSet: boolean): string {
   if (!now) return 'Click one, or press Enter on it. Then give it any weight from 0 to 1.';
   if (isHidden(now.result, now.place)) return 'The mask hides this word, so its weight stays exactly 0.';
   if (isOnly(now.result, now.place.query)) return 'This row has only one visible word, so its weight stays 1.';

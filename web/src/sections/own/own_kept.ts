@@ -20,8 +20,8 @@ const sizeOf = ({ model, vocabulary, merges }: GivenFiles): number =>
 
 export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>): KeptModel {
   const line = el('span', { role: 'status' });
-  const openIt = el('button', { type: 'button', class: 'walk', id: 'own-open' }, 'Open it');
-  const keepIt = el('button', { type: 'button', class: 'walk', id: 'own-keep' });
+  const openIt = el('button', { type: 'button', class: 'secondary', id: 'own-open' }, 'Open it');
+  const keepIt = el('button', { type: 'button', class: 'secondary', id: 'own-keep' });
   const element = el('p', { class: 'own-kept', hidden: true }, line, openIt, keepIt);
   let used: GivenFiles | undefined;
   let kept: GivenFiles | null = null;

@@ -4,7 +4,7 @@
 import { largestIndex, rowOf } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { patternOf, type PatternId } from '../../attention/patterns.js';
-import { directionOf, tellingToken, tokenize, tokenNames } from '../../attention/tokens.js';
+import { directionOf, defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { el, headBadge, refill, word } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
@@ -36,7 +36,7 @@ export function tokenStrip(app: App): HTMLElement {
     nameButtons(tokenNames(tokens));
     const result = app.result.get();
     if (!result) {
-      describe(null, tellingToken(tokens));
+      describe(null, defaultQuery(tokens));
       return;
     }
     const selection = inView(app, result);
@@ -81,7 +81,7 @@ export function tokenStrip(app: App): HTMLElement {
     if (next === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
     const target = buttons[(next + buttons.length) % buttons.length]!;
-    update(app, { query: buttons.indexOf(target), key: null }, 'walk through the words');
+    update(app, { query: buttons.indexOf(target), key: null }, 'arrow keys in the words');
     target.focus();
   });
 

@@ -16,7 +16,7 @@ import { cellText, saveButtons } from '../../maps/save_map.js';
 import { isPerHead, viewOf } from '../../maps/step_view.js';
 import { chosen, inView, update, type App } from '../../state/app.js';
 import type { PageState, StepId } from '../../state/page_state.js';
-import { createCellStory } from './cell_story.js';
+import { createCellExplanation } from './cell_explanation.js';
 import { carries, explain } from './explain.js';
 import { flowMap } from './flow_map.js';
 import { formula, type FormulaName } from './formulas.js';
@@ -75,8 +75,8 @@ function stepDetail(app: App): HTMLElement {
   const headName = el('span', { class: 'head-name', 'aria-hidden': 'true' });
   const views = createViewSwitch(app, 'stepView', 'Show the matrix as');
   const picture = el('div', { class: 'step-picture' });
-  const story = createCellStory();
-  const body = el('div', { class: 'step-body' }, picture, story.element);
+  const explanation = createCellExplanation();
+  const body = el('div', { class: 'step-body' }, picture, explanation.element);
   const legends = { weights: createLegend('weights'), signed: createLegend('signed') };
   const map = createMap({ maxCell, sizer: picture, onPoint: pointAt, onChoose: choose });
   const saves = saveButtons('this matrix', () => {
@@ -228,7 +228,7 @@ function stepDetail(app: App): HTMLElement {
       ? pairOf(from, view.colLabels[cell.col]!)
       : [word(from), `, column ${cell.col + 1}`];
     const value = formatNumber(view.data[cell.row * view.cols + cell.col]!);
-    story.show(place, value, explain(result, name, { ...cell, head }));
+    explanation.show(place, value, explain(result, name, { ...cell, head }));
   }
 
   function draw(): void {

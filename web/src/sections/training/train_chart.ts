@@ -16,7 +16,7 @@ const percent = (share: number): string => formatPercent(share, share > 0.995 ||
 export function trainChart(app: App): HTMLElement {
   const chart = createLineChart((step) => app.training.goTo(step));
   const keys = el('ul', { class: 'chart-keys' });
-  const moral = el('p', { class: 'hint' });
+  const conclusion = el('p', { class: 'hint' });
   const draw = (): void => {
     const view = app.training.view.get();
     const { train, chart: what } = app.state.get();
@@ -32,7 +32,7 @@ export function trainChart(app: App): HTMLElement {
       format: what === 'loss' ? (value) => formatNumber(value, 1) : formatPercent,
     });
     showKeys(app, keys, view);
-    setText(moral, moralOf(view));
+    setText(conclusion, conclusionOf(view));
   };
   app.training.view.watch(draw);
   app.state.watch((state, previous) => {
@@ -41,11 +41,11 @@ export function trainChart(app: App): HTMLElement {
   return el(
     'div',
     { class: 'train-run' },
-    transport(app),
+    runButtons(app),
     el('div', { class: 'chart-head' }, keys, whatSwitch(app)),
     chart.element,
     scrubber(app),
-    moral,
+    conclusion,
   );
 }
 
@@ -54,10 +54,10 @@ interface NamedCurve {
   readonly curve: Curve;
 }
 
-function linesOf({ curve, beside, earlier }: TrainingView): NamedCurve[] {
+function linesOf({ curve, smallerRun, earlier }: TrainingView): NamedCurve[] {
   const all = [
     { name: 'earlier', curve: earlier },
-    { name: 'beside', curve: beside },
+    { name: 'smaller', curve: smallerRun },
     { name: 'main', curve },
   ];
   return all.filter((line): line is NamedCurve => line.curve !== undefined);
@@ -75,7 +75,7 @@ function numbersOf(view: TrainingView, { name, curve }: NamedCurve): { loss: num
   return loss === undefined || measured === undefined ? undefined : { loss, accuracy: measured };
 }
 
-const titles = { main: '', beside: 'beside it: ', earlier: 'before: ' } as Readonly<Record<string, string>>;
+const titles = { main: '', smaller: 'beside it: ', earlier: 'before: ' } as Readonly<Record<string, string>>;
 
 function inWords(view: TrainingView): string {
   const parts = linesOf(view).map((line) => {
@@ -122,8 +122,8 @@ function keyOf(app: App, { name, curve }: NamedCurve): HTMLElement {
   );
 }
 
-function moralOf({ beside, curve }: TrainingView): string {
-  if (!beside) return '';
+function conclusionOf({ smallerRun, curve }: TrainingView): string {
+  if (!smallerRun) return '';
   return curve.settings.kind === 'fourJobs'
     ? 'Both models have the same number of weights. One head has one pattern of attention at a time, which cannot do four jobs.'
     : 'One layer cannot do this: the second layer looks for what the first has written into each position.';
@@ -168,11 +168,11 @@ function scrubber(app: App): HTMLElement {
   );
 }
 
-function transport(app: App): HTMLElement {
+function runButtons(app: App): HTMLElement {
   const { training } = app;
   const train = el('button', { type: 'button', class: 'primary', id: 'train-go' }, 'Train');
-  const one = el('button', { type: 'button', class: 'walk', id: 'train-step' }, 'One step');
-  const anew = el('button', { type: 'button', class: 'walk', id: 'train-anew' }, 'Start over');
+  const one = el('button', { type: 'button', class: 'secondary', id: 'train-step' }, 'One step');
+  const anew = el('button', { type: 'button', class: 'secondary', id: 'train-anew' }, 'Start over');
   const place = el('p', { class: 'train-place number' });
   const news = el('p', { class: 'sr-only', role: 'status' });
   const failure = el('p', { class: 'notice is-failure', id: 'train-failure', role: 'alert', hidden: true });
@@ -182,7 +182,7 @@ function transport(app: App): HTMLElement {
   });
   one.addEventListener('click', () => void training.step());
   anew.addEventListener('click', () => {
-    void training.reset(training.view.get().curve.settings).then(() => training.wake());
+    void training.reset(training.view.get().curve.settings).then(() => training.startWorkers());
   });
   training.view.watch((view, previous) => {
     const { status, step, last, message, milliseconds } = view;
@@ -201,5 +201,5 @@ function transport(app: App): HTMLElement {
       news.textContent = `Step ${step}: ${percent(view.measured.accuracy)} right.`;
     }
   });
-  return el('div', { class: 'transport-box' }, el('div', { class: 'transport' }, train, one, anew, place), news, failure);
+  return el('div', { class: 'run-box' }, el('div', { class: 'run-buttons' }, train, one, anew, place), news, failure);
 }

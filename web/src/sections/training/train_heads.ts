@@ -17,7 +17,7 @@ import type { TrainingView } from '../../training/view.js';
 import { createJobCells, type JobCells, type JobName } from './job_cells.js';
 
 /** The pattern whose color a head has. */
-export const toneOf = (head: number): string => patternIds[head % patternIds.length]!;
+export const colorNameOf = (head: number): string => patternIds[head % patternIds.length]!;
 
 /** The jobs that a head has earned: the names of the patterns whose keys get at least `earned` of its weight. */
 export function earnedBy({ shown, measured, curve }: TrainingView, head: number): string[] {
@@ -80,7 +80,7 @@ export function trainHeads(app: App): HTMLElement {
       'button',
       { type: 'button', class: 'head-button', 'aria-pressed': 'false' },
       el('span', { class: 'sr-only' }, `Mute head ${head + 1}: `),
-      headBadge(head + 1, toneOf(head)),
+      headBadge(head + 1, colorNameOf(head)),
       name,
     );
     button.addEventListener('click', () => toggle(head));
@@ -165,7 +165,7 @@ export function trainHeads(app: App): HTMLElement {
       return;
     }
     const values = cards.flatMap((_, head) => [
-      el('span', { class: 'strip-head' }, headBadge(head + 1, toneOf(head)), el('span', { class: 'number' }, all[head]!)),
+      el('span', { class: 'strip-head' }, headBadge(head + 1, colorNameOf(head)), el('span', { class: 'number' }, all[head]!)),
     ]);
     readout.replaceChildren(el('span', {}, describe(cell, names)), ...values);
   }

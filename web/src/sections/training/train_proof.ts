@@ -10,12 +10,12 @@ import { earnedBy } from './train_heads.js';
 /** Smaller changes in accuracy are not mentioned. */
 const noticeable = 0.05;
 
-export function muteProof(app: App): HTMLElement {
+export function mutedJobs(app: App): HTMLElement {
   const { training } = app;
   const text = el('p', { class: 'proof-text', role: 'status' });
   const bars = el('ul', { class: 'proof-bars' });
   const key = el('p', { class: 'legend' }, keyOf('before', 'with every head'), keyOf('after', 'without what is muted'));
-  const clear = el('button', { type: 'button', class: 'walk', id: 'train-unmute' }, 'Unmute');
+  const clear = el('button', { type: 'button', class: 'secondary', id: 'train-unmute' }, 'Unmute');
   clear.addEventListener('click', () => {
     void training.mute([]);
     document.getElementById('train-go')?.focus({ preventScroll: true });

@@ -49,7 +49,7 @@ const pause = 2000;
 
 /** A button that copies a text and says so. If the browser forbids it, the text is shown selected instead. */
 function copyButton(label: string, what: string, text: () => string | null): HTMLElement {
-  const button = el('button', { type: 'button', class: 'walk' }, label);
+  const button = el('button', { type: 'button', class: 'secondary' }, label);
   const said = el('span', { class: 'hint', role: 'status' });
   const field = el('input', { class: 'copy-field', type: 'text', readonly: true, 'aria-label': `Copy ${what}`, hidden: true });
   button.addEventListener('click', async () => {
@@ -77,7 +77,7 @@ const linkButton = (app: App): HTMLElement =>
   });
 
 function fileButton(app: App): HTMLElement {
-  const button = el('button', { type: 'button', class: 'walk' }, `Save ${fileName}`);
+  const button = el('button', { type: 'button', class: 'secondary' }, `Save ${fileName}`);
   button.addEventListener('click', async () => {
     const result = app.result.get();
     if (!result) return;
