@@ -1,4 +1,4 @@
-// Texts for the page: numbers, lists, and messages of errors.
+// Texts for the page and its files: numbers, lists, messages of errors, and fields of CSV.
 
 /** Formats a number with the minus sign U+2212 and ∞; never returns "−0.000". */
 export function formatNumber(value: number, digits = 3): string {
@@ -29,3 +29,6 @@ export function listed(names: readonly string[]): string {
 export function formatShape(shape: readonly number[]): string {
   return `(${shape.join(', ')})`;
 }
+
+/** A field of a CSV file, in quotation marks if it needs them (RFC 4180). */
+export const csvField = (text: string): string => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);

@@ -1,7 +1,6 @@
 // Saves a map as a file: CSV with every digit, or a PNG at twice the size with its labels.
 
-import { quoted } from '../base/csv.js';
-import { formatNumber } from '../base/format.js';
+import { csvField, formatNumber } from '../base/format.js';
 import { el } from '../dom/dom.js';
 import { paintMap, type MatrixView } from './heat_map.js';
 import { family, layoutOf } from './map_layout.js';
@@ -22,10 +21,10 @@ export function exactly(value: number): string {
 export function csvOf(view: MatrixView): string {
   const { rows, cols, data, rowLabels } = view;
   const colLabels = view.colLabels ?? Array.from({ length: cols }, (_, col) => String(col + 1));
-  const lines = [[view.colLabels ? 'query \\ key' : '', ...colLabels].map(quoted)];
+  const lines = [[view.colLabels ? 'query \\ key' : '', ...colLabels].map(csvField)];
   for (let row = 0; row < rows; row += 1) {
     const numbers = Array.from(data.subarray(row * cols, (row + 1) * cols), exactly);
-    lines.push([quoted(rowLabels[row]!), ...numbers]);
+    lines.push([csvField(rowLabels[row]!), ...numbers]);
   }
   return `${lines.map((line) => line.join(',')).join('\r\n')}\r\n`;
 }

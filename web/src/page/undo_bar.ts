@@ -2,8 +2,7 @@
 // change, because it may be in a section that is not on the screen.
 
 import { connectUndo } from '../controls/undo.js';
-import { el, setText } from '../dom/dom.js';
-import { svg } from '../dom/svg.js';
+import { el, setText, svg } from '../dom/dom.js';
 import type { App } from '../state/app.js';
 
 const isMac = /Mac|iPhone|iPad/.test(navigator.platform);

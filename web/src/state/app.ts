@@ -7,7 +7,7 @@ import { createTraining, type TrainingSession } from '../training/session.js';
 import { settingsOf } from '../training/settings.js';
 import { changedIn } from './changes.js';
 import { keepHistory, windowBar, type AddressBar, type StateHistory } from './history.js';
-import { fromHash, repaired, type PageState } from './page_state.js';
+import { fromHash, repaired, type FieldName, type PageState } from './page_state.js';
 
 /** The pair of tokens under the pointer or the keyboard's focus; all maps highlight it. */
 export interface Pointed {
@@ -76,6 +76,13 @@ export function createApp(startWorker: StartWorker, bar: AddressBar = windowBar(
  */
 export function update(app: App, change: Partial<PageState>, burst?: string): void {
   app.history.change(repaired({ ...app.state.get(), ...change }), burst);
+}
+
+/** Calls `listener` when at least one of these fields of the state has changed. */
+export function whenChanged(app: App, names: readonly FieldName[], listener: () => void): void {
+  app.state.watch((state, previous) => {
+    if (previous && names.some((name) => state[name] !== previous[name])) listener();
+  });
 }
 
 /** The worker's input for a state; null for a sentence without tokens. */

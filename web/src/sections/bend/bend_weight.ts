@@ -6,7 +6,7 @@ import { formatNumber } from '../../base/format.js';
 import { el, headBadge, pairOf } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { viewOf } from '../../maps/step_view.js';
-import { chosen, update, type App } from '../../state/app.js';
+import { chosen, update, whenChanged, type App } from '../../state/app.js';
 
 export function weightEditor(app: App): HTMLElement {
   const place = el('p', { class: 'edit-place', id: 'edit-place' });
@@ -93,10 +93,7 @@ export function weightEditor(app: App): HTMLElement {
   );
   show();
   app.result.watch(whenSeen(element, show));
-  app.state.watch((state, previous) => {
-    if (previous && (state.query !== previous.query || state.key !== previous.key || state.head !== previous.head))
-      show();
-  });
+  whenChanged(app, ['query', 'key', 'head'], show);
   return element;
 }
 

@@ -10,7 +10,7 @@ import { whenSeen } from '../../dom/when_seen.js';
 import { viewRow, type MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
 import { viewOf } from '../../maps/step_view.js';
-import { inView, type App } from '../../state/app.js';
+import { inView, whenChanged, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
 import { createCard, galleryFrame, pairText, type Card } from './gallery_card.js';
 
@@ -89,10 +89,7 @@ export function gallerySection(app: App): HTMLElement {
     drawSoon();
   });
   app.pointed.watch(drawSoon);
-  app.state.watch((state, previous) => {
-    const changed = (['galleryView', 'query', 'key'] as const).some((name) => state[name] !== previous?.[name]);
-    if (previous && changed) draw();
-  });
+  whenChanged(app, ['galleryView', 'query', 'key'], draw);
   return section;
 }
 

@@ -1,7 +1,7 @@
 // Draws arcs from the chosen word to the words that each head attends to: one color per head, thicker for a larger
 // weight, with the head's number at its strongest words.
 
-import { svg } from '../../dom/svg.js';
+import { svg } from '../../dom/dom.js';
 
 /** The box of a word, in pixels. */
 export interface WordBox {

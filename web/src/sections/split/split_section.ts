@@ -13,7 +13,7 @@ import type { MatrixView } from '../../maps/heat_map.js';
 import { rowHeightOf } from '../../maps/map_layout.js';
 import { saveButtons } from '../../maps/save_map.js';
 import { viewOf } from '../../maps/step_view.js';
-import { update, type App } from '../../state/app.js';
+import { update, whenChanged, type App } from '../../state/app.js';
 import { firstWrong, indexOf, sourceOf, stridesOf, type Place } from './split.js';
 import { createBlock, type Block } from './split_block.js';
 
@@ -131,13 +131,7 @@ export function splitSection(app: App): HTMLElement {
     section.hidden = result === null;
     showSoon();
   });
-  app.state.watch((state, previous) => {
-    if (!previous) return;
-    const changed = (['splitApart', 'wrongReshape', 'revealView'] as const).some(
-      (name) => state[name] !== previous[name],
-    );
-    if (changed) show();
-  });
+  whenChanged(app, ['splitApart', 'wrongReshape', 'revealView'], show);
   return section;
 }
 

@@ -2,8 +2,7 @@
 // the same stops, between the buttons for the previous and the next step.
 
 import { formatShape } from '../../base/format.js';
-import { el, rich } from '../../dom/dom.js';
-import { svg } from '../../dom/svg.js';
+import { el, rich, svg } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 import type { StepId } from '../../state/page_state.js';
 import { stepOf, steps } from './steps.js';

@@ -3,7 +3,7 @@
 import { formatNumber, formatPercent } from '../../base/format.js';
 import { choiceOf } from '../../controls/choice.js';
 import { el, refill, setText } from '../../dom/dom.js';
-import type { App } from '../../state/app.js';
+import { whenChanged, type App } from '../../state/app.js';
 import { valueAt, type Curve } from '../../training/curve.js';
 import { mostSteps } from '../../training/session.js';
 import { describeSettings, factsOf } from '../../training/settings.js';
@@ -35,9 +35,7 @@ export function trainChart(app: App): HTMLElement {
     setText(conclusion, conclusionOf(view));
   };
   app.training.view.watch(draw);
-  app.state.watch((state, previous) => {
-    if (previous && state.chart !== previous.chart) draw();
-  });
+  whenChanged(app, ['chart'], draw);
   return el(
     'div',
     { class: 'train-run' },

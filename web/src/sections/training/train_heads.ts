@@ -9,7 +9,7 @@ import { createLegend } from '../../maps/legend.js';
 import { showMatrix } from '../../maps/map_frame.js';
 import { createMap, type Cell, type MatrixMap } from '../../maps/matrix_map.js';
 import { saveButtons } from '../../maps/save_map.js';
-import { update, type App } from '../../state/app.js';
+import { update, whenChanged, type App } from '../../state/app.js';
 import { mapOf } from '../../training/curve.js';
 import { sequenceLength as length, type Frame } from '../../training/messages.js';
 import { earned, factsOf, type TrainingSettings } from '../../training/settings.js';
@@ -171,11 +171,8 @@ export function trainHeads(app: App): HTMLElement {
   }
 
   training.view.watch(show);
-  app.state.watch(({ trainView, trainQuery, trainKey }, previous) => {
-    if (!previous) return;
-    if (trainView !== previous.trainView) show(training.view.get());
-    else if (trainQuery !== previous.trainQuery || trainKey !== previous.trainKey) mark();
-  });
+  whenChanged(app, ['trainView'], () => show(training.view.get()));
+  whenChanged(app, ['trainQuery', 'trainKey'], mark);
   return el(
     'div',
     { class: 'train-heads' },
