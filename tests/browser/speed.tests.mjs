@@ -73,7 +73,7 @@ export const tests = [
     async run({ browser }) {
       const server = await startBrokenServer(async (folder, assets) => {
         const file = join(folder, 'assets', assets.find((name) => /^speed_worker.*\.js$/.test(name)));
-        const end = `addEventListener('message', ({ data }) => data.size === 'paragraph' && setTimeout(close, 300));`;
+        const end = `addEventListener('message', ({ data }) => data.values[0].size === 'paragraph' && setTimeout(close, 300));`;
         await writeFile(file, `${end}\n${await readFile(file, 'utf8')}`);
       });
       const { page, close } = await openPage(browser, server.url);

@@ -236,7 +236,7 @@ export const tests = [
       const { page, close } = await openPage(browser, server.url);
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
       await page.waitForSelector('#train-failure:not([hidden])');
-      assert.match(await textOf(page, '#train-failure'), /its script could not be loaded/);
+      assert.match(await textOf(page, '#train-failure'), /its worker script could not be loaded/);
       await close({ expected: /404|Failed to load resource|Loading Worker/ });
       await server.close();
     },

@@ -1,4 +1,4 @@
-// Buttons next to each other, of which one is pressed: the value of a field of the state.
+// A row of buttons for the values of a field of the state. The button of the current value is pressed.
 
 import { el, type Child } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';

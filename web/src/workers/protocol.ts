@@ -1,4 +1,4 @@
-// What the page and a worker send each other: calls with their answers, and events.
+// The messages between the page and a worker: calls with their answers, and events.
 
 /** The functions that a worker offers, by name. */
 export type Functions<F> = { readonly [name in keyof F]: (...values: never[]) => unknown };

@@ -1,5 +1,5 @@
-// Whether the visitor's own model is still there after a reload: what the address remembers of it, and the button that
-// keeps its files in this browser or forgets them.
+// A line that says whether the visitor's own model will be there after a reload, and a button that keeps its files in this
+// browser or forgets them.
 
 import { quoted } from '../../../../bindings/src/printable.js';
 import { messageOf } from '../../base/format.js';
@@ -27,7 +27,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
   let kept: GivenFiles | null = null;
   let trouble = '';
   let busy = false;
-  /** What the button does now. */
+  /** True if the button now forgets the files, false if it keeps them. */
   let forgets = false;
 
   function show(): void {
