@@ -44,11 +44,17 @@ export async function trainToTheEnd(page) {
   return trainingOf(page);
 }
 
-/** Trains to step `least` or a few more. */
+/** The step that the model has reached, or twice the step of the smaller one if that is less. */
+const reached = () => {
+  const { last, smallerRun } = window.multiheadPage.training();
+  return Math.min(last, smallerRun ? 2 * smallerRun.losses.length : Infinity);
+};
+
+/** Trains to step `least` or a few more, and the smaller model at least half as far. */
 export async function trainFor(page, least) {
   await page.click('#train-go');
   const patience = performance.now() + 100_000;
-  while ((await page.evaluate(() => window.multiheadPage.training().last)) < least) {
+  while ((await page.evaluate(reached)) < least) {
     if (performance.now() > patience) throw new Error(`step ${least} was not reached`);
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
