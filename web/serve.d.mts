@@ -12,7 +12,7 @@ export interface ServeOptions {
   port?: number;
   /** Default 127.0.0.1. */
   host?: string;
-  /** Compress the files of assets/ before they are asked for; default false. */
+  /** Compress the files of assets/ before the first request; default false. */
   ahead?: boolean;
 }
 

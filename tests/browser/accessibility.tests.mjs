@@ -112,7 +112,7 @@ export const tests = [
         'switch causal',
         'tab step-softmax',
         'button show-head-1',
-        'button walk',
+        'button secondary',
         'gridcell map-cell',
         'button icon-button',
       ]) {

@@ -5,7 +5,7 @@ import { until } from './harness.mjs';
 import { openTraining, textOf, trainFor, trainToTheEnd, untilTrained } from './training_steps.mjs';
 
 const lane = (page, which) =>
-  page.$eval(`.lane-${which}`, (element) => ({
+  page.$eval(`.cost-${which}`, (element) => ({
     now: element.querySelectorAll('.is-now').length,
     kept: element.querySelectorAll('.is-kept').length,
     numbers: [...element.querySelectorAll('dd')].map(({ textContent }) => textContent),
@@ -26,11 +26,11 @@ export const tests = [
             window.setTimeout = (run, delay, ...rest) => wait(run, delay === 260 ? 10 : delay, ...rest);
           }),
       });
-      const { step, measured, beside, milliseconds } = await trainToTheEnd(page);
+      const { step, measured, smallerRun, milliseconds } = await trainToTheEnd(page);
       assert.equal(step, 400);
       assert.ok(measured.accuracy >= 0.99, `two layers: ${measured.accuracy}`);
-      assert.equal(beside.settings.layers, 1);
-      assert.ok(beside.accuracy.at(-1).value < 0.3, `one layer: ${beside.accuracy.at(-1).value}`);
+      assert.equal(smallerRun.settings.layers, 1);
+      assert.ok(smallerRun.accuracy.at(-1).value < 0.3, `one layer: ${smallerRun.accuracy.at(-1).value}`);
       const badges = await page.$$eval('.head-job.is-earned', (list) => list.map(({ textContent }) => textContent));
       assert.ok(badges.includes('previous token') && badges.includes('induction'), badges.join());
 

@@ -201,7 +201,7 @@ export const tests = [
       assert.ok(chosen, 'a cell of the map');
       assert.equal(await page.$eval('.token[aria-pressed=true]', (token) => [...token.parentElement.children].indexOf(token) + 1), Number(chosen[1]));
       assert.match(await touch('.strip-head:nth-child(3)'), /&head=3$/);
-      assert.match(await touch('.walks .walk:last-child'), /&step=values$/);
+      assert.match(await touch('.step-buttons .secondary:last-child'), /&step=values$/);
       assert.match(await touch('#gallery .card:nth-child(2) canvas', 0.8, 0.8), /&head=2&/);
       const { trace } = await snapshot(page);
       const { query, key } = Object.fromEntries(new URLSearchParams(await page.evaluate(() => location.hash.slice(1))));

@@ -82,7 +82,7 @@ async function useEverything(page) {
   await until(page, () => /^no\.safetensors cannot be used: safetensors/.test(document.querySelector('.own-status').textContent));
   await page.$eval('#run-speed', (button) => button.click());
   await untilWithin(page, () => /^(Done|The measurement)/.test(document.querySelector('#speed [role=status]').textContent), 20);
-  const rows = await page.$$eval('#speed .race-row', (list) => list.map((row) => row.textContent));
+  const rows = await page.$$eval('#speed .speed-row', (list) => list.map((row) => row.textContent));
   assert.match(rows[1], /all workers ?[1-9]\d* workers?, (shared memory|messages)/, 'the pool has workers');
   await offlineCopyReady(page);
 }

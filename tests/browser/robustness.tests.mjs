@@ -164,7 +164,7 @@ export const tests = [
     async run({ browser }) {
       const server = await withWorkerPrelude(
         `addEventListener('message', (event) => {
-          if (!event.data.tokens.includes('die')) return;
+          if (!event.data.values[0]?.tokens.includes('die')) return;
           event.stopImmediatePropagation();
           setTimeout(close, 100);
         });`,

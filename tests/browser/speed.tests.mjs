@@ -9,7 +9,7 @@ import { openPage, startBrokenServer, startServer, until, untilWithin } from './
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
 const facts = (page) =>
-  page.$$eval('#speed .race-row', (rows) => rows.map((row) => row.textContent.replace(/\s+/g, ' ').trim()));
+  page.$$eval('#speed .speed-row', (rows) => rows.map((row) => row.textContent.replace(/\s+/g, ' ').trim()));
 
 async function run(page) {
   await page.$eval('#run-speed', (button) => button.click());
@@ -36,7 +36,7 @@ export const tests = [
       ].entries()) {
         assert.match(rows[at].replaceAll('\u00a0', ' '), pattern);
       }
-      const machine = await page.$eval('.race-machine', (line) => line.textContent);
+      const machine = await page.$eval('.speed-machine', (line) => line.textContent);
       assert.match(machine, /^(Chromium|Firefox) \d+ on Linux, \d+ processor threads?\. \w+.*, cross-origin isolated\.$/);
       assert.equal(await page.$eval('#speed .save', (button) => button.hidden), false);
       await page.evaluate(axe);
@@ -73,7 +73,7 @@ export const tests = [
     async run({ browser }) {
       const server = await startBrokenServer(async (folder, assets) => {
         const file = join(folder, 'assets', assets.find((name) => /^speed_worker.*\.js$/.test(name)));
-        const end = `addEventListener('message', ({ data }) => data.size === 'paragraph' && setTimeout(close, 300));`;
+        const end = `addEventListener('message', ({ data }) => data.values[0].size === 'paragraph' && setTimeout(close, 300));`;
         await writeFile(file, `${end}\n${await readFile(file, 'utf8')}`);
       });
       const { page, close } = await openPage(browser, server.url);

@@ -19,7 +19,7 @@ export const tests = [
       const measure = () =>
         page.evaluate(() => {
           const section = document.querySelector('#steps').getBoundingClientRect();
-          const next = [...document.querySelectorAll('.walk')][1].getBoundingClientRect();
+          const next = [...document.querySelectorAll('.secondary')][1].getBoundingClientRect();
           const detail = document.querySelector('#step-detail').getBoundingClientRect();
           return [section.height, next.left, next.top - section.top, detail.height].map(Math.round);
         });
@@ -42,7 +42,7 @@ export const tests = [
     name: 'Next, Back, arrow keys and the slider walk through the steps; the last Next keeps the focus',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#step=x`);
-      await page.evaluate(() => document.querySelectorAll('.walk')[1].focus());
+      await page.evaluate(() => document.querySelectorAll('.secondary')[1].focus());
       for (const id of ids) {
         assert.equal(await selected(page), `step-${id}`);
         await page.keyboard.press('Enter');
@@ -57,7 +57,7 @@ export const tests = [
       assert.match(await page.$eval('.step-slider', (slider) => slider.getAttribute('aria-valuetext')), /^9 of 10: /);
       await page.keyboard.press('Home');
       assert.equal(await selected(page), 'step-x');
-      assert.equal(await page.$$eval('.walk', ([back]) => back.ariaDisabled), 'true');
+      assert.equal(await page.$$eval('.secondary', ([back]) => back.ariaDisabled), 'true');
       await page.focus('.step[aria-selected=true]');
       await page.keyboard.press('ArrowRight');
       assert.equal(await selected(page), 'step-project');

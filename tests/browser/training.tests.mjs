@@ -29,12 +29,12 @@ export const tests = [
       const before = await places();
       assert.deepEqual(await page.$$eval('.head-job', (list) => [...new Set(list.map((name) => name.textContent))]), ['no job yet']);
       const work = await countWork(page);
-      const { step, run, measured, beside, milliseconds } = await trainToTheEnd(page);
+      const { step, run, measured, smallerRun, milliseconds } = await trainToTheEnd(page);
       const { painted, changes } = await work();
       assert.equal(step, 600);
       assert.ok(measured.accuracy >= 0.98, `4 heads: ${measured.accuracy}`);
-      assert.ok(beside.accuracy.at(-1).value <= 0.8, `1 head: ${beside.accuracy.at(-1).value}`);
-      assert.equal(beside.settings.heads, 1);
+      assert.ok(smallerRun.accuracy.at(-1).value <= 0.8, `1 head: ${smallerRun.accuracy.at(-1).value}`);
+      assert.equal(smallerRun.settings.heads, 1);
       assert.equal(run.losses.length, 600);
 
       const score = (head, job) => measured.attention[head * 4 + job];
@@ -77,8 +77,8 @@ export const tests = [
     limit: 120_000,
     async run({ browser, url }) {
       const losses = async (page) => {
-        const { run, beside } = await trainFor(page, 40);
-        return [run.losses.slice(0, 40), beside.losses.slice(0, 20)];
+        const { run, smallerRun } = await trainFor(page, 40);
+        return [run.losses.slice(0, 40), smallerRun.losses.slice(0, 20)];
       };
       const first = await openTraining(browser, url, '#seed=5');
       const five = await losses(first.page);
@@ -229,7 +229,7 @@ export const tests = [
       const { page, close } = await openPage(browser, server.url);
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
       await page.waitForSelector('#train-failure:not([hidden])');
-      assert.match(await textOf(page, '#train-failure'), /its script could not be loaded/);
+      assert.match(await textOf(page, '#train-failure'), /its worker script could not be loaded/);
       await close({ expected: /404|Failed to load resource|Loading Worker/ });
       await server.close();
     },
@@ -306,22 +306,22 @@ export const tests = [
           field.value = Array.from({ length: 2 + (number % 20) }, (_, i) => `w${i}`).join(' ');
           field.dispatchEvent(new Event('input'));
           document.querySelector('#train-step').click();
-          await holds(() => training().step === 1 && training().beside.losses.length === 1);
+          await holds(() => training().step === 1 && training().smallerRun.losses.length === 1);
           if (number % 2 === 0) document.querySelector('#train-anew').click();
           else {
             const input = document.querySelector('#train-seed');
             input.value = String(number);
             input.dispatchEvent(new Event('change'));
           }
-          await holds(() => training().step === 0 && training().beside.losses.length === 0);
+          await holds(() => training().step === 0 && training().smallerRun.losses.length === 0);
           await holds(() => window.multiheadPage.snapshot().tokens.join(' ') === field.value);
         }, index);
       await round(1000);
       await round(1001);
       const counted = async () => {
-        await until(page, () => window.multiheadPage.training().memory.beside !== undefined);
+        await until(page, () => window.multiheadPage.training().memory.smallerRun !== undefined);
         const { memory } = await trainingOf(page);
-        return [memory.main, memory.beside].map(({ live, bytes }) => ({ live, bytes }));
+        return [memory.main, memory.smallerRun].map(({ live, bytes }) => ({ live, bytes }));
       };
       const before = await counted();
       for (let index = 0; index < rounds; index += 1) await round(index);

@@ -16,9 +16,9 @@ export async function trainingOf(page) {
     const view = window.multiheadPage.training();
     const { status, step, last, measured, muting, muted, moments, milliseconds, memory, message } = view;
     const curve = (each) => each && { settings: each.settings, losses: each.losses, accuracy: each.accuracy };
-    const [run, beside, earlier] = [view.curve, view.beside, view.earlier].map(curve);
+    const [run, smallerRun, earlier] = [view.curve, view.smallerRun, view.earlier].map(curve);
     const rest = { muting, muted, moments, milliseconds, memory, message };
-    return JSON.stringify({ status, step, last, measured, run, beside, earlier, ...rest });
+    return JSON.stringify({ status, step, last, measured, run, smallerRun, earlier, ...rest });
   });
   return JSON.parse(text);
 }
@@ -30,9 +30,9 @@ const rests = () => {
   const { status, measured } = window.multiheadPage.training();
   return status === 'paused' && measured !== undefined;
 };
-const besideIsDone = () => {
-  const { beside, last } = window.multiheadPage.training();
-  return !beside || beside.losses.length >= last;
+const smallerIsDone = () => {
+  const { smallerRun, last } = window.multiheadPage.training();
+  return !smallerRun || smallerRun.losses.length >= last;
 };
 
 /** Trains both models to the end. */
@@ -40,15 +40,21 @@ export async function trainToTheEnd(page) {
   await page.click('#train-go');
   await untilTrained(page, () => window.multiheadPage.training().step > 0);
   await untilTrained(page, rests);
-  await untilTrained(page, besideIsDone);
+  await untilTrained(page, smallerIsDone);
   return trainingOf(page);
 }
 
-/** Trains to step `least` or a few more. */
+/** The step that the model has reached, or twice the step of the smaller one if that is less. */
+const reached = () => {
+  const { last, smallerRun } = window.multiheadPage.training();
+  return Math.min(last, smallerRun ? 2 * smallerRun.losses.length : Infinity);
+};
+
+/** Trains to step `least` or a few more, and the smaller model at least half as far. */
 export async function trainFor(page, least) {
   await page.click('#train-go');
   const patience = performance.now() + 100_000;
-  while ((await page.evaluate(() => window.multiheadPage.training().last)) < least) {
+  while ((await page.evaluate(reached)) < least) {
     if (performance.now() > patience) throw new Error(`step ${least} was not reached`);
     await new Promise((resolve) => setTimeout(resolve, 10));
   }

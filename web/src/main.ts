@@ -1,13 +1,26 @@
 // The page: reads its state from the address, starts the worker that computes, and adds the sections.
+//
+// The files of this folder are what the browser starts: this script, boot.ts, and the workers. They import from the folders,
+// which import only from those before them in this list:
+//
+//   base        values with listeners, texts of numbers, times
+//   workers     calls between the page and its workers
+//   attention   from a sentence to a forward pass: tokens, x, hand-built heads, the changes of "Bend it"
+//   model, training, speed   what the other three workers compute, and the page's connections to them
+//   state       the visitor's choices, their form in the address, undo
+//   dom         elements, drawing in frames, the theme
+//   controls    switches and buttons that change the state
+//   maps        matrices as heat maps and tables
+//   page        what is around the sections: status, messages, undo
+//   sections    a folder or file for each section
 
 import './style.css';
 import { connect } from './attention/client.js';
-import { listed } from './base/format.js';
+import { listed, messageOf } from './base/format.js';
 import { createStore } from './base/store.js';
 import { el } from './dom/dom.js';
 import { themeToggle } from './dom/theme.js';
-import { keepOffline } from './offline.js';
-import { startWorker } from './own_scripts.js';
+import { keepOffline, startWorker } from './own_scripts.js';
 import { failureNotice, type Problem } from './page/failure.js';
 import { exposePage } from './page/page_api.js';
 import { statusChip } from './page/status_chip.js';
@@ -98,5 +111,5 @@ addEventListener('pagehide', () => app.history.flush());
 try {
   start();
 } catch (error) {
-  showProblem({ kind: 'failed', reason: error instanceof Error ? error.message : String(error) });
+  showProblem({ kind: 'failed', reason: messageOf(error) });
 }

@@ -1,10 +1,10 @@
 // The worker of the visitor's own model. It starts when a file is opened.
 
 import { load, MultiheadError } from 'multihead';
+import { messageOf } from './base/format.js';
 import { formatBytes } from './model/limits.js';
 import type { ModelCalls } from './model/messages.js';
 import { ModelSession } from './model/session.js';
-import { messageOf } from './workers/protocol.js';
 import { serve } from './workers/serve.js';
 
 let session: Promise<ModelSession> | undefined;
@@ -41,7 +41,7 @@ serve<ModelCalls>({
         heads,
       }),
     ),
-  look: (text) => inTurn((model) => model.look(text)),
+  attend: (text) => inTurn((model) => model.attend(text)),
   start: (text) => inTurn((model) => model.start(text)),
   next: () => inTurn((model) => model.next()),
 });

@@ -2,9 +2,11 @@
 // (https://www.w3.org/TR/trusted-types/): a script starts only from an address that comes from a policy. This policy gives
 // the addresses of the page's own scripts, and no other.
 
+import type { Backend } from 'multihead';
 import attention from './attention_worker.ts?worker&url';
 import model from './model_worker.ts?worker&url';
 import speed from './speed_worker.ts?worker&url';
+import type { StartWorker } from './state/app.js';
 import training from './training_worker.ts?worker&url';
 import { createPolicy } from './workers/trusted_types.js';
 
@@ -18,7 +20,19 @@ const addresses = new Map(Object.entries({ ...workers, ...serviceWorkers }));
 
 const addressOf = createPolicy('multihead', (name) => addresses.get(name) ?? null);
 
-export const startWorker = (name: keyof typeof workers): Worker => new Worker(addressOf(name), { type: 'module', name });
+export const startWorker: StartWorker = (name) => new Worker(addressOf(name), { type: 'module', name });
 
-export const registerServiceWorker = (simd: keyof typeof serviceWorkers): Promise<unknown> =>
+const registerServiceWorker = (simd: keyof typeof serviceWorkers): Promise<unknown> =>
   navigator.serviceWorker.register(addressOf(simd), { updateViaCache: 'none' });
+
+/** Milliseconds before the service worker starts: its copy must not compete with requests that the visitor waits for. */
+const pause = 500;
+let registered = false;
+
+/** Has the service worker keep a copy of the page for use without a network. Called whenever the page shows numbers. */
+export function keepOffline({ simd }: Pick<Backend, 'simd'>): void {
+  // Service workers are absent over plain HTTP and in some private windows; the page works without them.
+  if (registered || !import.meta.env.PROD || !('serviceWorker' in navigator)) return;
+  registered = true;
+  setTimeout(() => void registerServiceWorker(simd).catch(() => undefined), pause);
+}

@@ -20,7 +20,7 @@ const home = scope.registration.scope;
 // Include the address, because several copies of the page on one origin share its caches.
 const ours = `multihead ${home} `;
 const cacheName = `${ours}${version} ${simd}`;
-const patience = 3000;
+const networkTimeout = 3000;
 
 async function keep(): Promise<void> {
   const page = await fetch(home, { cache: 'no-cache' });
@@ -50,7 +50,7 @@ async function pageFor(request: Request): Promise<Response> {
     return response;
   });
   if (!isHome) return online;
-  const late = new Promise<undefined>((done) => setTimeout(done, patience));
+  const late = new Promise<undefined>((done) => setTimeout(done, networkTimeout));
   const answer = await Promise.race([online, late]).catch(() => undefined);
   return answer ?? (await copyOf(home)) ?? online;
 }

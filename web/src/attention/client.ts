@@ -85,7 +85,7 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
     }
   }
 
-  /** Ends a request that was answered, and sends the one that waits. Returns true if no other request has replaced it. */
+  /** Called when a request was answered: sends the waiting request. Returns false if the answer is to an old request. */
   function finish({ id }: Request): boolean {
     answered = true;
     restarted = false;

@@ -3,7 +3,8 @@
 import type { ForwardOptions, Multihead, MultiHeadAttention } from 'multihead';
 import { fitting, isUnbent, unbent, editedRow, hides, type Bend } from './bend.js';
 import { embed, embedDim } from './embedding.js';
-import type { ForwardInput, ForwardResult, Matrix, Split, Trace } from './messages.js';
+import type { Matrix } from './matrix.js';
+import type { ForwardInput, ForwardResult, Split, Trace } from './messages.js';
 import { tracedSteps } from './messages.js';
 import { buildWeights, headDim, type ModuleWeights } from './patterns.js';
 import { identityOf } from './tokens.js';

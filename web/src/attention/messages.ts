@@ -2,6 +2,7 @@
 
 import type { Backend, HeadStatistics, MemoryInfo, TraceName } from 'multihead';
 import type { Bend } from './bend.js';
+import type { Matrix } from './matrix.js';
 import type { ModuleWeights, PatternId } from './patterns.js';
 
 export interface ForwardInput {
@@ -11,11 +12,6 @@ export interface ForwardInput {
   readonly bend: Bend;
   /** Number of heads among which the head-split section divides the 64 columns. */
   readonly splitHeads: number;
-}
-
-export interface Matrix {
-  readonly shape: readonly number[];
-  readonly data: Float32Array;
 }
 
 /** The steps that the page shows. */

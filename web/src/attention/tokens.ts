@@ -100,7 +100,7 @@ export function directionOf(tokens: readonly string[]): 'ltr' | 'rtl' {
  * Index of the token that the page explains first: the last token that repeats an earlier word, else the last token.
  * Most heads have an interesting row there.
  */
-export function tellingToken(tokens: readonly string[]): number {
+export function defaultQuery(tokens: readonly string[]): number {
   const identities = tokens.map(identityOf);
   const repeated = identities.findLastIndex((word, i) => identities.indexOf(word) < i);
   return repeated >= 0 ? repeated : tokens.length - 1;

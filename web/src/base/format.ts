@@ -1,4 +1,4 @@
-// Formats numbers for the page.
+// Texts for the page and its files: numbers, lists, messages of errors, and fields of CSV.
 
 /** Formats a number with the minus sign U+2212 and ∞; never returns "−0.000". */
 export function formatNumber(value: number, digits = 3): string {
@@ -13,6 +13,11 @@ export function formatMilliseconds(value: number): string {
   return `${value.toFixed(value < 1 ? 2 : 1)} ms`;
 }
 
+/** A share from 0 to 1 as "25 %", with a space that does not break. */
+export const formatPercent = (share: number, digits = 0): string => `${(100 * share).toFixed(digits)}\u00a0%`;
+
+export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
 const mostListed = 10;
 
 /** "a, b and 512 more": the first ten of a list. */
@@ -24,3 +29,6 @@ export function listed(names: readonly string[]): string {
 export function formatShape(shape: readonly number[]): string {
   return `(${shape.join(', ')})`;
 }
+
+/** A field of a CSV file, in quotation marks if it needs them (RFC 4180). */
+export const csvField = (text: string): string => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);

@@ -49,7 +49,7 @@ export function drawLater(draw: () => void): void {
 }
 
 /** Calls `draw` in one of the next frames if drawLater() has put it off. */
-export function hurry(draw: () => void): void {
+export function drawSoonIfLater(draw: () => void): void {
   if (later.has(draw)) drawSoon(draw);
 }
 

@@ -10,11 +10,11 @@ const media = matchMedia('print');
 export const printing: Store<boolean> = createStore(media.matches);
 
 /** The theme to paint in: the theme of the page, or the light theme for printing. */
-export const shade: Store<Theme> = createStore('light');
+export const paintTheme: Store<Theme> = createStore('light');
 
-const setShade = () => shade.set(printing.get() ? 'light' : theme.get());
-theme.watch(setShade);
-printing.watch(setShade);
+const setPaintTheme = () => paintTheme.set(printing.get() ? 'light' : theme.get());
+theme.watch(setPaintTheme);
+printing.watch(setPaintTheme);
 
 function set(value: boolean): void {
   if (value) drawAllNow();

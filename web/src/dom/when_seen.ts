@@ -1,6 +1,6 @@
 // Draws elements on or near the screen before the rest of the page.
 
-import { drawLater, drawSoon, hurry } from './draw_queue.js';
+import { drawLater, drawSoon, drawSoonIfLater } from './draw_queue.js';
 
 interface Place {
   /** True until the observer has reported. */
@@ -16,7 +16,7 @@ const watcher = new IntersectionObserver(
       const place = places.get(target)!;
       // Hidden elements have no width. They count as near, so that they are drawn before they are shown.
       place.near = isIntersecting || boundingClientRect.width === 0;
-      if (place.near) place.draws.forEach(hurry);
+      if (place.near) place.draws.forEach(drawSoonIfLater);
     }
   },
   // Half a screen above and below counts as near, so that scrolling seldom shows an element before it is drawn.

@@ -45,6 +45,9 @@ export interface PaintStyle {
   readonly onPaper?: boolean;
 }
 
+/** A row of the data, not a copy. */
+export const viewRow = ({ data, cols }: MatrixView, row: number): Float32Array => data.subarray(row * cols, (row + 1) * cols);
+
 /** The largest finite absolute value: the end of a signed scale. */
 export function largestOf(view: MatrixView): number {
   let most = 0;
@@ -68,26 +71,26 @@ export function paint(
   }
   canvas.style.width = `${layout.width}px`;
   canvas.style.height = `${layout.height}px`;
-  const pen = canvas.getContext('2d');
-  if (!pen) return;
-  pen.setTransform(style.ratio, 0, 0, style.ratio, 0, 0);
-  if (sameSize) pen.clearRect(0, 0, layout.width, layout.height);
-  paintMap(pen, view, layout, style);
+  const context = canvas.getContext('2d');
+  if (!context) return;
+  context.setTransform(style.ratio, 0, 0, style.ratio, 0, 0);
+  if (sameSize) context.clearRect(0, 0, layout.width, layout.height);
+  paintMap(context, view, layout, style);
 }
 
-/** Paints at the origin of the pen, which is already scaled by `style.ratio`. */
+/** Paints at the origin of the context, which is already scaled by `style.ratio`. */
 export function paintMap(
-  pen: CanvasRenderingContext2D,
+  context: CanvasRenderingContext2D,
   view: MatrixView,
   layout: Layout,
   style: PaintStyle,
 ): void {
   const colors = colorsOf(view, style.theme);
-  paintCells(pen, view, layout, style, colors);
-  paintNumbers(pen, view, layout, style, colors);
-  if (view.edited) paintEdited(pen, view, layout, colors);
-  paintLabels(pen, view, layout, style.ink);
-  paintTitles(pen, view, layout, style.ink);
+  paintCells(context, view, layout, style, colors);
+  paintNumbers(context, view, layout, style, colors);
+  if (view.edited) paintEdited(context, view, layout, colors);
+  paintLabels(context, view, layout, style.ink);
+  paintTitles(context, view, layout, style.ink);
 }
 
 function colorsOf(view: MatrixView, theme: Theme): Color[] {
@@ -104,7 +107,7 @@ const small = document.createElement('canvas');
 
 /** Draws an image with one pixel for each cell, enlarged; a rectangle for each cell would be slower. */
 function paintCells(
-  pen: CanvasRenderingContext2D,
+  context: CanvasRenderingContext2D,
   { rows, cols, hidden }: MatrixView,
   { left, top, cellWidth: w, cellHeight: h }: Layout,
   { theme, ratio, onPaper }: PaintStyle,
@@ -119,14 +122,14 @@ function paintCells(
   small.height = rows;
   const image = new ImageData(new Uint8ClampedArray(pixels.buffer), cols, rows);
   small.getContext('2d')?.putImageData(image, 0, 0);
-  pen.imageSmoothingEnabled = false;
+  context.imageSmoothingEnabled = false;
   // Cells start on whole device pixels, so that adjacent cells do not overlap or leave a gap.
   const snap = (length: number): number => Math.round(length * ratio) / ratio;
   const [x, y] = [snap(left), snap(top)];
   const [across, down] = [snap(left + cols * w) - x, snap(top + rows * h) - y];
-  pen.drawImage(small, x, y, across, down);
+  context.drawImage(small, x, y, across, down);
   if (hidden) {
-    pen.beginPath();
+    context.beginPath();
     for (let row = 0; row < rows; row += 1) {
       const [above, below] = [snap(top + row * h), snap(top + (row + 1) * h)];
       for (let col = 0; col < cols; col += 1) {
@@ -134,15 +137,15 @@ function paintCells(
         const first = col;
         while (col + 1 < cols && hidden(row, col + 1)) col += 1;
         const [from, to] = [snap(left + first * w), snap(left + (col + 1) * w)];
-        pen.rect(from, above, to - from, below - above);
+        context.rect(from, above, to - from, below - above);
       }
     }
-    pen.fillStyle = hatching(pen, theme, ratio);
-    pen.fill();
+    context.fillStyle = hatching(context, theme, ratio);
+    context.fill();
   }
   if (Math.min(w, h) < 7) return;
-  pen.fillStyle = 'white';
-  const gap = onPaper ? pen.fillRect.bind(pen) : pen.clearRect.bind(pen);
+  context.fillStyle = 'white';
+  const gap = onPaper ? context.fillRect.bind(context) : context.clearRect.bind(context);
   for (let row = 1; row <= rows; row += 1) gap(x, snap(top + row * h) - 1, across, 1);
   for (let col = 1; col <= cols; col += 1) gap(snap(left + col * w) - 1, y, 1, down);
 }
@@ -150,7 +153,7 @@ function paintCells(
 const hatches = new Map<string, CanvasPattern>();
 
 /** A pattern of diagonal lines, at device resolution. */
-function hatching(pen: CanvasRenderingContext2D, theme: Theme, ratio: number): CanvasPattern | string {
+function hatching(context: CanvasRenderingContext2D, theme: Theme, ratio: number): CanvasPattern | string {
   const key = `${theme} ${ratio}`;
   const [ground, line] = theme === 'light' ? ['#f4f4f2', '#b9bbc4'] : ['#171a23', '#596073'];
   const known = hatches.get(key);
@@ -159,19 +162,19 @@ function hatching(pen: CanvasRenderingContext2D, theme: Theme, ratio: number): C
   const tile = document.createElement('canvas');
   tile.width = size;
   tile.height = size;
-  const brush = tile.getContext('2d');
-  if (!brush) return line;
-  brush.fillStyle = ground;
-  brush.fillRect(0, 0, size, size);
-  brush.strokeStyle = line;
-  brush.lineWidth = Math.max(1, ratio);
-  brush.beginPath();
+  const tileContext = tile.getContext('2d');
+  if (!tileContext) return line;
+  tileContext.fillStyle = ground;
+  tileContext.fillRect(0, 0, size, size);
+  tileContext.strokeStyle = line;
+  tileContext.lineWidth = Math.max(1, ratio);
+  tileContext.beginPath();
   for (const shift of [-size, 0, size]) {
-    brush.moveTo(shift - 1, size + 1);
-    brush.lineTo(shift + size + 1, -1);
+    tileContext.moveTo(shift - 1, size + 1);
+    tileContext.lineTo(shift + size + 1, -1);
   }
-  brush.stroke();
-  const pattern = pen.createPattern(tile, 'repeat');
+  tileContext.stroke();
+  const pattern = context.createPattern(tile, 'repeat');
   if (!pattern) return line;
   pattern.setTransform(new DOMMatrix().scale(1 / ratio));
   hatches.set(key, pattern);
@@ -184,7 +187,7 @@ function hatching(pen: CanvasRenderingContext2D, theme: Theme, ratio: number): C
 const quietInk: Readonly<Record<Theme, string>> = { light: '#656b78', dark: '#a4abbb' };
 
 function paintNumbers(
-  pen: CanvasRenderingContext2D,
+  context: CanvasRenderingContext2D,
   view: MatrixView,
   { left, top, cellWidth: w, cellHeight: h }: Layout,
   { theme }: PaintStyle,
@@ -196,22 +199,22 @@ function paintNumbers(
   const widestNumber = `${view.scale === 'weights' ? '' : '−'}${limit.toFixed(2)}`;
   if (w < textWidth(widestNumber, size) + 4) return;
   const quiet = limit / 128;
-  pen.font = `${size}px ${family}`;
-  pen.textAlign = 'center';
-  pen.textBaseline = 'middle';
+  context.font = `${size}px ${family}`;
+  context.textAlign = 'center';
+  context.textBaseline = 'middle';
   view.data.forEach((value, i) => {
     const [row, col] = [Math.floor(i / view.cols), i % view.cols];
     if (view.hidden?.(row, col)) return;
     const text = formatNumber(value, 2);
     const isQuiet = text === '0.00' && Math.abs(value) <= quiet && !view.headOf;
-    pen.fillStyle = isQuiet ? quietInk[theme] : colors[i]!.ink;
-    pen.fillText(text, left + (col + 0.5) * w - 0.5, top + (row + 0.5) * h);
+    context.fillStyle = isQuiet ? quietInk[theme] : colors[i]!.ink;
+    context.fillText(text, left + (col + 0.5) * w - 0.5, top + (row + 0.5) * h);
   });
 }
 
 /** Draws a triangle in the upper right corner of each cell that was set by hand. */
 function paintEdited(
-  pen: CanvasRenderingContext2D,
+  context: CanvasRenderingContext2D,
   { rows, cols, edited }: MatrixView,
   { left, top, cellWidth: w, cellHeight: h }: Layout,
   colors: readonly Color[],
@@ -221,49 +224,49 @@ function paintEdited(
     for (let col = 0; col < cols; col += 1) {
       if (!edited?.(row, col)) continue;
       const [right, above] = [left + (col + 1) * w - 1, top + row * h];
-      pen.fillStyle = colors[row * cols + col]!.ink;
-      pen.beginPath();
-      pen.moveTo(right, above);
-      pen.lineTo(right - side, above);
-      pen.lineTo(right, above + side);
-      pen.fill();
+      context.fillStyle = colors[row * cols + col]!.ink;
+      context.beginPath();
+      context.moveTo(right, above);
+      context.lineTo(right - side, above);
+      context.lineTo(right, above + side);
+      context.fill();
     }
   }
 }
 
-function paintLabels(pen: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {
+function paintLabels(context: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {
   const { left, top, cellWidth: w, cellHeight: h, font, slant, labelLimit, labelEvery } = layout;
   if (!font) return;
-  pen.fillStyle = ink;
-  pen.font = `${font}px ${family}`;
-  pen.textBaseline = 'middle';
-  pen.textAlign = 'right';
+  context.fillStyle = ink;
+  context.font = `${font}px ${family}`;
+  context.textBaseline = 'middle';
+  context.textAlign = 'right';
   for (let row = 0; row < view.rows; row += labelEvery) {
-    pen.fillText(shortened(view.rowLabels[row]!, font, labelLimit), left - 6, top + (row + 0.5) * h);
+    context.fillText(shortened(view.rowLabels[row]!, font, labelLimit), left - 6, top + (row + 0.5) * h);
   }
   if (!view.colLabels) return;
-  pen.textAlign = 'left';
+  context.textAlign = 'left';
   for (let col = 0; col < view.cols; col += labelEvery) {
-    pen.save();
-    pen.translate(left + (col + 0.5) * w, top - 4);
-    pen.rotate(-slant);
-    pen.fillText(shortened(view.colLabels[col]!, font, labelLimit), 0, 0);
-    pen.restore();
+    context.save();
+    context.translate(left + (col + 0.5) * w, top - 4);
+    context.rotate(-slant);
+    context.fillText(shortened(view.colLabels[col]!, font, labelLimit), 0, 0);
+    context.restore();
   }
 }
 
 /** Draws "key" above the columns, and "query" left of the rows. */
-function paintTitles(pen: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {
+function paintTitles(context: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {
   const { left, top, cellWidth, cellHeight, title } = layout;
   if (!title) return;
-  pen.fillStyle = ink;
-  pen.font = `600 11px ${family}`;
-  pen.textBaseline = 'middle';
-  pen.textAlign = 'center';
-  pen.fillText('key →', left + Math.max(20, (view.cols * cellWidth) / 2), title / 2);
-  pen.save();
-  pen.translate(title / 2 - 1, top + Math.max(18, (view.rows * cellHeight) / 2));
-  pen.rotate(-Math.PI / 2);
-  pen.fillText('← query', 0, 0);
-  pen.restore();
+  context.fillStyle = ink;
+  context.font = `600 11px ${family}`;
+  context.textBaseline = 'middle';
+  context.textAlign = 'center';
+  context.fillText('key →', left + Math.max(20, (view.cols * cellWidth) / 2), title / 2);
+  context.save();
+  context.translate(title / 2 - 1, top + Math.max(18, (view.rows * cellHeight) / 2));
+  context.rotate(-Math.PI / 2);
+  context.fillText('← query', 0, 0);
+  context.restore();
 }

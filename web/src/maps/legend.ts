@@ -2,21 +2,21 @@
 
 import { formatNumber } from '../base/format.js';
 import { el } from '../dom/dom.js';
-import { shade } from '../dom/printing.js';
+import { paintTheme } from '../dom/printing.js';
 import { colorScale, type ScaleName } from './color_scale.js';
 
 /** A strip with the colors of the scale, drawn from the same table as the maps. */
 function strip(name: ScaleName): HTMLElement {
   const width = 128;
   const canvas = el('canvas', { width, height: 10, class: 'legend-strip', 'aria-hidden': 'true' });
-  shade.watch((now) => {
-    const pen = canvas.getContext('2d');
-    if (!pen) return;
+  paintTheme.watch((now) => {
+    const context = canvas.getContext('2d');
+    if (!context) return;
     const color = colorScale(now, name);
     for (let x = 0; x < width; x += 1) {
       const t = x / (width - 1);
-      pen.fillStyle = color(name === 'weights' ? t : 2 * t - 1).fill;
-      pen.fillRect(x, 0, 1, 10);
+      context.fillStyle = color(name === 'weights' ? t : 2 * t - 1).fill;
+      context.fillRect(x, 0, 1, 10);
     }
   });
   return canvas;

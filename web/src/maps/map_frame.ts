@@ -2,7 +2,7 @@
 
 import { el, refill } from '../dom/dom.js';
 import type { ViewName } from '../state/page_state.js';
-import { createMap, type MapOptions, type MatrixMap } from './matrix_map.js';
+import { createMap, type Cell, type MapContent, type MapOptions, type MatrixMap } from './matrix_map.js';
 import { matrixTable } from './matrix_table.js';
 import { cellText, saveButtons, type Saved } from './save_map.js';
 
@@ -17,6 +17,16 @@ export interface MapFrame {
   shown(): Saved | null;
 }
 
+/** Shows a matrix in `body` as a map or as a table of numbers. */
+export function showMatrix(body: HTMLElement, map: MatrixMap, content: MapContent, as: ViewName): void {
+  if (as === 'numbers') {
+    refill(body, matrixTable(content.view, content.label));
+    return;
+  }
+  if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
+  map.show(content);
+}
+
 /** `name` is the map's name in the labels of the buttons. */
 export function createMapFrame(options: MapOptions, name: string): MapFrame {
   const map = createMap(options);
@@ -29,12 +39,8 @@ export function createMapFrame(options: MapOptions, name: string): MapFrame {
     show(saved, spoken, as) {
       shown = saved;
       const { view, title } = saved;
-      if (as === 'numbers') {
-        refill(body, matrixTable(view, title));
-        return;
-      }
-      if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
-      map.show({ view, label: title, cellLabel: ({ row, col }) => `${spoken}, ${cellText(view, row, col)}` });
+      const cellLabel = ({ row, col }: Cell): string => `${spoken}, ${cellText(view, row, col)}`;
+      showMatrix(body, map, { view, label: title, cellLabel }, as);
     },
     shown: () => shown,
   };

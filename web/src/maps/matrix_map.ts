@@ -2,7 +2,7 @@
 // marks and repaints nothing.
 
 import { el, place } from '../dom/dom.js';
-import { printing, shade } from '../dom/printing.js';
+import { printing, paintTheme } from '../dom/printing.js';
 import { whenSeen } from '../dom/when_seen.js';
 import { paint, type PaintStyle } from './heat_map.js';
 import { createGrid, type Cell, type MapContent } from './map_grid.js';
@@ -39,7 +39,7 @@ const inks = { light: '#565b68', dark: '#a4abbb' };
 
 /** The current style of the maps: the colors of the page, or the light theme for paper. */
 export function paintStyle(): PaintStyle {
-  const current = shade.get();
+  const current = paintTheme.get();
   return {
     theme: current,
     ink: forcedColors.matches ? 'CanvasText' : inks[current],
@@ -135,7 +135,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
     width = now;
     drawSoon();
   }).observe(measured);
-  shade.watch(drawSoon);
+  paintTheme.watch(drawSoon);
   printing.watch(draw);
   forcedColors.addEventListener('change', draw);
 

@@ -1,7 +1,6 @@
 // Saves a map as a file: CSV with every digit, or a PNG at twice the size with its labels.
 
-import { quoted } from '../base/csv.js';
-import { formatNumber } from '../base/format.js';
+import { csvField, formatNumber } from '../base/format.js';
 import { el } from '../dom/dom.js';
 import { paintMap, type MatrixView } from './heat_map.js';
 import { family, layoutOf } from './map_layout.js';
@@ -22,10 +21,10 @@ export function exactly(value: number): string {
 export function csvOf(view: MatrixView): string {
   const { rows, cols, data, rowLabels } = view;
   const colLabels = view.colLabels ?? Array.from({ length: cols }, (_, col) => String(col + 1));
-  const lines = [[view.colLabels ? 'query \\ key' : '', ...colLabels].map(quoted)];
+  const lines = [[view.colLabels ? 'query \\ key' : '', ...colLabels].map(csvField)];
   for (let row = 0; row < rows; row += 1) {
     const numbers = Array.from(data.subarray(row * cols, (row + 1) * cols), exactly);
-    lines.push([quoted(rowLabels[row]!), ...numbers]);
+    lines.push([csvField(rowLabels[row]!), ...numbers]);
   }
   return `${lines.map((line) => line.join(',')).join('\r\n')}\r\n`;
 }
@@ -45,28 +44,28 @@ export function pictureOf(view: MatrixView, title: string): HTMLCanvasElement {
     width: 2 * Math.max(360, layout.width + 2 * margin),
     height: 2 * (layout.height + titleHeight + 2 * margin),
   });
-  const pen = canvas.getContext('2d');
-  if (!pen) return canvas;
-  pen.scale(2, 2);
-  pen.font = `600 14px ${family}`;
-  pen.textBaseline = 'middle';
-  pen.fillStyle = theme === 'light' ? '#1a1d26' : '#e9ebf1';
-  pen.fillText(title, margin, margin + 8);
-  pen.translate(margin, margin + titleHeight);
-  paintMap(pen, view, layout, style);
-  pen.font = `11px ${family}`;
-  pen.textAlign = 'center';
-  pen.fillStyle = style.ink;
+  const context = canvas.getContext('2d');
+  if (!context) return canvas;
+  context.scale(2, 2);
+  context.font = `600 14px ${family}`;
+  context.textBaseline = 'middle';
+  context.fillStyle = theme === 'light' ? '#1a1d26' : '#e9ebf1';
+  context.fillText(title, margin, margin + 8);
+  context.translate(margin, margin + titleHeight);
+  paintMap(context, view, layout, style);
+  context.font = `11px ${family}`;
+  context.textAlign = 'center';
+  context.fillStyle = style.ink;
   for (const { label, start, end } of view.bands ?? []) {
     const [from, to] = [start, end].map((col) => layout.left + col * layout.cellWidth) as [number, number];
-    pen.fillText(label, (from + to) / 2, layout.top / 2 - bandHeight);
-    pen.fillRect(from, layout.top - 5, to - from - 1, 2);
+    context.fillText(label, (from + to) / 2, layout.top / 2 - bandHeight);
+    context.fillRect(from, layout.top - 5, to - from - 1, 2);
   }
   // Paint the background last and below everything, because clearing the gaps between cells would clear it as well.
-  pen.setTransform(1, 0, 0, 1, 0, 0);
-  pen.globalCompositeOperation = 'destination-over';
-  pen.fillStyle = theme === 'light' ? '#ffffff' : '#171a23';
-  pen.fillRect(0, 0, canvas.width, canvas.height);
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.globalCompositeOperation = 'destination-over';
+  context.fillStyle = theme === 'light' ? '#ffffff' : '#171a23';
+  context.fillRect(0, 0, canvas.width, canvas.height);
   return canvas;
 }
 

@@ -2,7 +2,8 @@
 
 import { fitting, hides } from '../attention/bend.js';
 import { blocks, blockSize } from '../attention/embedding.js';
-import type { ForwardResult, Matrix, Trace } from '../attention/messages.js';
+import type { Matrix } from '../attention/matrix.js';
+import type { ForwardResult, Trace } from '../attention/messages.js';
 import { headDim } from '../attention/patterns.js';
 import { tokenNames } from '../attention/tokens.js';
 import type { Band, MatrixView } from './heat_map.js';

@@ -1,7 +1,7 @@
 // Vectors as strips of colored cells, one below the other, each with a label.
 
 import { el, type Child } from '../dom/dom.js';
-import { shade } from '../dom/printing.js';
+import { paintTheme } from '../dom/printing.js';
 import { colorScale } from './color_scale.js';
 
 export interface Strip {
@@ -26,7 +26,7 @@ export function createStrips(count: number): VectorStrips {
   let shown: readonly Strip[] = [];
 
   function draw(): void {
-    const color = (value: number, limit: number) => colorScale(shade.get(), 'signed', limit)(value);
+    const color = (value: number, limit: number) => colorScale(paintTheme.get(), 'signed', limit)(value);
     lines.forEach(({ label, canvas }, i) => {
       const strip = shown[i];
       label.replaceChildren(...(strip?.label ?? []));
@@ -40,7 +40,7 @@ export function createStrips(count: number): VectorStrips {
     });
   }
 
-  shade.watch(draw);
+  paintTheme.watch(draw);
   return {
     element,
     show(strips) {

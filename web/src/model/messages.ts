@@ -1,6 +1,6 @@
 // The functions of the worker of the visitor's own model.
 
-import type { Look, ModelInfo, Next } from './session.js';
+import type { TextAttention, ModelInfo, Next } from './session.js';
 
 /** The page sends `File` objects, and the worker reads them: the page holds no copy. */
 export interface GivenFiles {
@@ -12,7 +12,7 @@ export interface GivenFiles {
 
 export interface ModelCalls {
   open(files: GivenFiles): ModelInfo;
-  look(text: string): Look;
+  attend(text: string): TextAttention;
   start(text: string): Next;
   next(): Next;
 }

@@ -8,7 +8,7 @@ import {
   type TransformerCache,
   type TransformerConfig,
 } from 'multihead';
-import type { Matrix } from '../attention/messages.js';
+import type { Matrix } from '../attention/matrix.js';
 import { modelHeads } from './limits.js';
 import { bytePairs, wordNumbers, type Encoded, type Tokenizer } from './tokenizers.js';
 
@@ -26,7 +26,7 @@ export interface ModelInfo {
   readonly possibleHeads: readonly number[];
 }
 
-export interface Look extends Encoded {
+export interface TextAttention extends Encoded {
   /** (H, N, N) for each layer. */
   readonly weights: readonly Matrix[];
   /** Number of tokens in the text; larger than the length of `ids` if the text is too long. */
@@ -92,7 +92,7 @@ export class ModelSession {
     return { ...infoOf(config), parameters, tokens: tokenizer.kind, possibleHeads };
   }
 
-  look(text: string): Look {
+  attend(text: string): TextAttention {
     const model = this.#opened();
     const { ids, labels, found } = this.#encode(text);
     if (ids.length === 0) return { ids, labels, weights: [], found };

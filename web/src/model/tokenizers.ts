@@ -30,7 +30,7 @@ const byteToLetter: readonly string[] = (() => {
 })();
 const letterToByte = new Map(byteToLetter.map((letter, byte) => [letter, byte]));
 
-/** Where GPT-2 cuts a text before it merges: contractions, words, numbers and marks, each with the space before it. */
+/** GPT-2 cuts a text into these parts before it merges: contractions, words, numbers and marks, each with the space before it. */
 const pieces = /'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+/gu;
 
 /** The longest tokens of GPT-2's vocabulary have 128 letters; a token of a damaged file may have millions. */

@@ -1,8 +1,8 @@
 // Undo and redo for the whole page: two buttons in a corner of the screen, and keyboard shortcuts. They announce the
 // change, because it may be in a section that is not on the screen.
 
-import { el, setText } from '../dom/dom.js';
-import { svg } from '../dom/svg.js';
+import { connectUndo } from '../controls/undo.js';
+import { el, setText, svg } from '../dom/dom.js';
 import type { App } from '../state/app.js';
 
 const isMac = /Mac|iPhone|iPad/.test(navigator.platform);
@@ -20,13 +20,10 @@ export function undoBar(app: App): HTMLElement {
   const redo = el('button', { type: 'button', id: 'redo', title: isMac ? '⇧⌘Z' : 'Ctrl+Y' }, 'Redo', arrow('is-forth'));
   const said = el('span', { class: 'undo-said', role: 'status' });
   const element = el('div', { class: 'undo-bar', role: 'group', 'aria-label': 'Undo and redo', hidden: true }, said, undo, redo);
-  undo.addEventListener('click', () => app.undo());
-  redo.addEventListener('click', () => app.redo());
+  connectUndo(app, undo, redo);
   app.history.moves.watch((moves) => {
     // The bar stays once it is shown: a button that vanishes would take the focus with it.
     if (moves.undo || moves.redo) element.hidden = false;
-    undo.setAttribute('aria-disabled', String(!moves.undo));
-    redo.setAttribute('aria-disabled', String(!moves.redo));
   });
   app.undone.watch((text) => setText(said, text));
   document.addEventListener('keydown', (event) => byKeyboard(app, event));

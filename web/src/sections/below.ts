@@ -5,7 +5,7 @@ import { bendSection } from './bend/bend.js';
 import { gallerySection } from './gallery/gallery.js';
 import { ownModelSection } from './own/own_model.js';
 import { speedSection } from './speed.js';
-import { revealSection } from './split/reveal.js';
+import { splitSection } from './split/split_section.js';
 import { stepSection } from './steps/step_through.js';
 import { generateSection } from './training/generate.js';
 import { trainSection } from './training/train.js';
@@ -13,7 +13,7 @@ import { useItSection } from './use_it/use_it.js';
 
 export const sections: readonly ((app: App) => HTMLElement)[] = [
   stepSection,
-  revealSection,
+  splitSection,
   gallerySection,
   bendSection,
   trainSection,

@@ -1,12 +1,13 @@
 // "Speed": compares this module with plain JavaScript, and with the peers that the visitor selects, in the visitor's
 // own browser. Nothing is loaded or run before the button is pressed.
 
+import { messageOf } from '../base/format.js';
+import { choiceOf } from '../controls/choice.js';
 import { el } from '../dom/dom.js';
 import { download } from '../maps/save_map.js';
 import { peerNames, sizeIds, sizes, type PeerName, type SizeId, type SpeedCalls, type SpeedEvent } from '../speed/messages.js';
 import { comparison, csvOfSpeed, machineName, reported, significant, type Reported } from '../speed/report.js';
-import { update, type App } from '../state/app.js';
-import { messageOf } from '../workers/protocol.js';
+import type { App } from '../state/app.js';
 import { connect, type Remote } from '../workers/remote.js';
 
 const peerTitles: Readonly<Record<PeerName, string>> = {
@@ -16,15 +17,15 @@ const peerTitles: Readonly<Record<PeerName, string>> = {
 
 export function speedSection(app: App): HTMLElement {
   const status = el('p', { class: 'hint', role: 'status' }, 'Nothing runs until you press Run.');
-  const button = el('button', { type: 'button', class: 'walk race-run', id: 'run-speed' }, 'Run');
+  const button = el('button', { type: 'button', class: 'secondary speed-run', id: 'run-speed' }, 'Run');
   const save = el('button', { type: 'button', class: 'save', hidden: true }, 'CSV');
-  const list = el('ol', { class: 'race' });
+  const list = el('ol', { class: 'speed-list' });
   const about = el(
     'p',
-    { class: 'hint race-about', hidden: true },
+    { class: 'hint speed-about', hidden: true },
     'Bars: calls in a second, so longer is faster. Lines: from the slowest round to the fastest.',
   );
-  const machine = el('p', { class: 'hint race-machine', hidden: true });
+  const machine = el('p', { class: 'hint speed-machine', hidden: true });
   const boxes = peerNames.map((name) => ({ name, box: el('input', { type: 'checkbox', name: 'peer', value: name }) }));
   let worker: Remote<SpeedCalls> | undefined;
   let last: Extract<SpeedEvent, { kind: 'rows' }> | undefined;
@@ -71,7 +72,7 @@ export function speedSection(app: App): HTMLElement {
 
   function show(rows: readonly Reported[]): void {
     const fastest = Math.max(...rows.filter(({ failure }) => !failure).map(({ fastest: best }) => 1 / best));
-    list.replaceChildren(...rows.map((row) => raceRow(row, fastest)));
+    list.replaceChildren(...rows.map((row) => speedRow(row, fastest)));
   }
 
   button.addEventListener('click', () => (worker ? stop('Stopped.') : run()));
@@ -87,7 +88,7 @@ export function speedSection(app: App): HTMLElement {
     el('p', { class: 'lead' }, 'Causal attention of the same numbers, by this module and by plain JavaScript, in your browser.'),
     sizeChoice(app),
     __HAS_PEERS__ ? peerChoice(boxes) : howToHavePeers(),
-    el('div', { class: 'race-controls' }, button, status, save),
+    el('div', { class: 'speed-controls' }, button, status, save),
     list,
     about,
     machine,
@@ -100,26 +101,20 @@ const describe = (id: SizeId): string => {
 };
 
 function sizeChoice(app: App): HTMLElement {
-  const buttons = sizeIds.map((id) => {
-    const { queries } = sizes[id];
-    const button = el('button', { type: 'button' }, queries.toLocaleString('en'));
-    button.addEventListener('click', () => update(app, { speed: id }));
-    app.state.watch(({ speed }) => button.setAttribute('aria-pressed', String(speed === id)));
-    return button;
-  });
   const line = el('span', { class: 'hint' });
   app.state.watch(({ speed }) => {
     line.textContent = describe(speed);
   });
-  const group = el('div', { class: 'segments', role: 'group', 'aria-labelledby': 'race-tokens' }, ...buttons);
-  return el('div', { class: 'race-choice' }, el('span', { id: 'race-tokens' }, 'Tokens'), group, line);
+  const options = sizeIds.map((value) => ({ value, label: sizes[value].queries.toLocaleString('en') }));
+  const group = choiceOf(app, 'speed', options, { role: 'group', 'aria-labelledby': 'speed-tokens' });
+  return el('div', { class: 'speed-choice' }, el('span', { id: 'speed-tokens' }, 'Tokens'), group, line);
 }
 
 function peerChoice(boxes: readonly { name: PeerName; box: HTMLInputElement }[]): HTMLElement {
-  const labels = boxes.map(({ name, box }) => el('label', { class: 'race-peer' }, box, peerTitles[name]));
+  const labels = boxes.map(({ name, box }) => el('label', { class: 'speed-peer' }, box, peerTitles[name]));
   return el(
     'fieldset',
-    { class: 'race-choice' },
+    { class: 'speed-choice' },
     el('legend', { class: 'sr-only' }, 'Also compare with'),
     el('span', {}, 'Also:'),
     ...labels,
@@ -130,7 +125,7 @@ function peerChoice(boxes: readonly { name: PeerName; box: HTMLInputElement }[])
 function howToHavePeers(): HTMLElement {
   return el(
     'p',
-    { class: 'hint race-choice' },
+    { class: 'hint speed-choice' },
     'To compare with ONNX Runtime and TensorFlow.js too, start this page with ',
     el('code', {}, 'npm start -- --peers'),
     '.',
@@ -138,28 +133,28 @@ function howToHavePeers(): HTMLElement {
 }
 
 /** A bar whose length is the number of calls per second, with a line from the slowest to the fastest round. */
-function raceRow(row: Reported, fastest: number): HTMLElement {
+function speedRow(row: Reported, fastest: number): HTMLElement {
   const { name, note, failure, milliseconds, fastest: least, slowest } = row;
-  const title = el('span', { class: 'race-name' }, el('strong', {}, name), note ? ` ${note}` : '');
-  if (failure) return el('li', { class: 'race-row' }, title, el('span', { class: 'race-facts' }, `No result: ${failure}`));
+  const title = el('span', { class: 'speed-name' }, el('strong', {}, name), note ? ` ${note}` : '');
+  if (failure) return el('li', { class: 'speed-row' }, title, el('span', { class: 'speed-facts' }, `No result: ${failure}`));
   const share = (time: number) => 100 / time / fastest;
-  const bar = el('span', { class: 'race-bar' });
-  const spread = el('span', { class: 'race-spread' });
+  const bar = el('span', { class: 'speed-bar' });
+  const spread = el('span', { class: 'speed-spread' });
   bar.style.width = `${share(milliseconds)}%`;
   spread.style.left = `${share(slowest)}%`;
   spread.style.width = `${share(least) - share(slowest)}%`;
-  const kind = name.startsWith('multihead') ? 'race-row is-ours' : 'race-row';
+  const kind = name.startsWith('multihead') ? 'speed-row is-ours' : 'speed-row';
   return el(
     'li',
     { class: kind },
     title,
-    el('span', { class: 'race-track', 'aria-hidden': 'true' }, bar, spread),
+    el('span', { class: 'speed-track', 'aria-hidden': 'true' }, bar, spread),
     el(
       'span',
-      { class: 'race-facts' },
+      { class: 'speed-facts' },
       el('strong', { class: 'number' }, `${significant(milliseconds)} ms`),
       el('span', { class: 'number' }, ` (${significant(least)} to ${significant(slowest)})`),
-      el('span', { class: 'race-comparison' }, comparison(row)),
+      el('span', { class: 'speed-comparison' }, comparison(row)),
     ),
   );
 }

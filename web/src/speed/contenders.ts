@@ -5,6 +5,7 @@ import { load, type Multihead, type Tensor } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
 import poolWorker from 'multihead/pool_worker.js?worker&url';
 import { inputsOf } from '../../../bindings/bench/inputs.mjs';
+import { messageOf } from '../base/format.js';
 import { createPolicy } from '../workers/trusted_types.js';
 import type { Contender } from './measure.js';
 import type { PeerName, Shape } from './messages.js';
@@ -105,5 +106,4 @@ async function peerOf(name: PeerName, shape: Shape): Promise<Contender | { name:
   }
 }
 
-export const firstLine = (error: unknown): string =>
-  String(error instanceof Error ? error.message : error).split('\n', 1)[0]!;
+export const firstLine = (error: unknown): string => messageOf(error).split('\n', 1)[0]!;

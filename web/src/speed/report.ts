@@ -1,6 +1,6 @@
 // The texts of the speed section about its measurements.
 
-import { quoted } from '../base/csv.js';
+import { csvField } from '../base/format.js';
 import { median } from '../base/timing.js';
 import { sizes, type Engine, type Row, type SizeId } from './messages.js';
 
@@ -101,5 +101,5 @@ export function csvOfSpeed(rows: readonly Reported[], size: SizeId, engine: Engi
       ...[times, row.failure ? '' : String(row.difference), row.failure],
     ]);
   }
-  return `${lines.map((line) => line.map(quoted).join(',')).join('\r\n')}\r\n`;
+  return `${lines.map((line) => line.map(csvField).join(',')).join('\r\n')}\r\n`;
 }

@@ -1,13 +1,13 @@
 // The state that the sections of the page share.
 
 import type { ForwardInput, ForwardResult } from '../attention/messages.js';
-import { tellingToken, tokenize } from '../attention/tokens.js';
+import { defaultQuery, tokenize } from '../attention/tokens.js';
 import { createStore, type Store } from '../base/store.js';
 import { createTraining, type TrainingSession } from '../training/session.js';
 import { settingsOf } from '../training/settings.js';
 import { changedIn } from './changes.js';
 import { keepHistory, windowBar, type AddressBar, type StateHistory } from './history.js';
-import { fromHash, repaired, type PageState } from './page_state.js';
+import { fromHash, repaired, type FieldName, type PageState } from './page_state.js';
 
 /** The pair of tokens under the pointer or the keyboard's focus; all maps highlight it. */
 export interface Pointed {
@@ -78,6 +78,13 @@ export function update(app: App, change: Partial<PageState>, burst?: string): vo
   app.history.change(repaired({ ...app.state.get(), ...change }), burst);
 }
 
+/** Calls `listener` when at least one of these fields of the state has changed. */
+export function whenChanged(app: App, names: readonly FieldName[], listener: () => void): void {
+  app.state.watch((state, previous) => {
+    if (previous && names.some((name) => state[name] !== previous[name])) listener();
+  });
+}
+
 /** The worker's input for a state; null for a sentence without tokens. */
 export function inputOf(state: PageState): ForwardInput | null {
   const { text, heads, causal, window, temperature, divisor, muted, withoutOutput, edits, splitHeads } = state;
@@ -99,7 +106,7 @@ export function chosen(app: App, result: ForwardResult): Selection {
   const { query, key, head } = app.state.get();
   const count = result.tokens.length;
   return {
-    query: query !== null && query < count ? query : tellingToken(result.tokens),
+    query: query !== null && query < count ? query : defaultQuery(result.tokens),
     key: key !== null && key < count ? key : null,
     head: Math.min(head, result.heads.length - 1),
   };

@@ -42,7 +42,7 @@ const burstPause = 1000;
 /** Milliseconds between two rewrites of an entry during a burst, because browsers limit the number of rewrites. */
 const rewritePause = 250;
 /** Milliseconds after which the browser has refused a move by undo() or redo(), or may accept a refused rewrite. */
-const movePatience = 1000;
+const moveTimeout = 1000;
 
 /**
  * `onBroken` receives the names of the fields in a new address that could not be read; an empty list if all were read.
@@ -78,7 +78,7 @@ export function keepHistory(
   const rewrite = () => {
     clearTimeout(timer);
     timer = undefined;
-    if (!bar.replace(toHash(state.get()), index)) rewriteSoon(movePatience);
+    if (!bar.replace(toHash(state.get()), index)) rewriteSoon(moveTimeout);
   };
   const rewriteSoon = (pause = rewritePause) => {
     timer ??= setTimeout(rewrite, pause);
@@ -153,7 +153,7 @@ export function keepHistory(
       moving = undefined;
       asked = 0;
       go(waiting);
-    }, movePatience);
+    }, moveTimeout);
     bar.go(inside);
   }
 

@@ -24,7 +24,7 @@ const longestStart = 20_000;
 export function connect(port: Port, { onReport, onLost }: Listener): Client {
   const remote = connectWorker<TrainingCalls, Progress>(port, {
     onEvent(progress) {
-      hear();
+      endSilence();
       onReport(progress, () => void remote.call('seen').catch(ignore));
     },
     onLost: (reason, ended) => end(ended ? 'perhaps for lack of memory' : reason.replace(/\.$/, '')),
@@ -32,13 +32,13 @@ export function connect(port: Port, { onReport, onLost }: Listener): Client {
   let timer: ReturnType<typeof setInterval> | undefined;
   /** Milliseconds without a message from the worker, counted only while a call waits. */
   let silence = 0;
-  let heard = false;
+  let answered = false;
   /** Number of calls without an answer. */
   let waiting = 0;
 
-  function hear(): void {
+  function endSilence(): void {
     silence = 0;
-    heard = true;
+    answered = true;
   }
 
   function end(reason: string): void {
@@ -49,12 +49,12 @@ export function connect(port: Port, { onReport, onLost }: Listener): Client {
   // Silence is counted in checks instead of by a clock: a tab that was frozen then does not blame the worker for its
   // own pause.
   function check(): void {
-    if (silence >= (heard ? longestSilence : longestStart)) {
+    if (silence >= (answered ? longestSilence : longestStart)) {
       remote.close('it stopped answering');
       end('it stopped answering');
     } else if (waiting > 0) {
       silence += checkEvery;
-      remote.ping().then(hear, ignore);
+      remote.ping().then(endSilence, ignore);
     }
   }
 
@@ -66,7 +66,7 @@ export function connect(port: Port, { onReport, onLost }: Listener): Client {
         return await remote.call(name, ...values);
       } finally {
         waiting -= 1;
-        hear();
+        endSilence();
       }
     },
     close() {

@@ -1,5 +1,6 @@
 // A generation on the page: the tokens so far, and the cost of each tick with a KV cache and without one.
 
+import { messageOf } from '../base/format.js';
 import { createStore, type Store } from '../base/store.js';
 import { mostTokens, type Prompt, type Tick } from './messages.js';
 import type { TrainingSession } from './session.js';
@@ -66,7 +67,7 @@ export function createGenerating(training: TrainingSession, first: number, delay
       change({ tokens: [...now.tokens, tick.cached.token], ticks: [...now.ticks, tick] }, shown);
       return true;
     } catch (error) {
-      if (mine === round) change({ running: false, message: error instanceof Error ? error.message : String(error) });
+      if (mine === round) change({ running: false, message: messageOf(error) });
       return false;
     } finally {
       busy = false;

@@ -46,7 +46,7 @@ export class Moments {
   }
 
   /**
-   * Drops half of the moments, each time the one whose neighbours are closest to each other. The first, the last and `step`
+   * Drops half of the moments, each time the moment whose neighbors are closest to each other. The first, the last and `step`
    * stay. Returns false if there was none to drop.
    */
   #halve(step: number): boolean {

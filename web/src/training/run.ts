@@ -46,7 +46,7 @@ export class Run implements Implementation<TrainingCalls> {
     const { kind, seed, heads: numHeads, layers: numLayers, rate: learningRate } = settings;
     const experiment = this.#mh.experiment({ kind, seed, numHeads, numLayers, learningRate });
     this.end();
-    const tokens = tellingSequence(experiment);
+    const tokens = sequenceOfMaps(experiment);
     this.#current = { settings, small, experiment, tokens, moments: new Moments(frameEvery, this.#limits) };
     this.#saveMoment();
     this.#addFrame();
@@ -216,7 +216,7 @@ export class Run implements Implementation<TrainingCalls> {
  * The first of 32 held-out sequences in which every job has an answer at position 10, a third of the length; else the
  * first.
  */
-function tellingSequence(experiment: Experiment): Int32Array {
+function sequenceOfMaps(experiment: Experiment): Int32Array {
   const jobs = experiment.jobs.length;
   const { tokens, targets } = experiment.heldOut(0, 32);
   const early = Math.floor(sequenceLength / 3);

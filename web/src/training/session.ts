@@ -1,6 +1,7 @@
 // The training on the page: a run, a smaller model that trains for comparison, and the curve of the previous run. Its
 // two workers start on first use.
 
+import { messageOf } from '../base/format.js';
 import { createStore, type Store } from '../base/store.js';
 import type { Port } from '../workers/remote.js';
 import { connect, type Client } from './client.js';
@@ -19,7 +20,7 @@ export interface TrainingSession {
   /** Starts a new run at step 0. It trains at once if the previous run was training. */
   reset(settings: TrainingSettings): Promise<void>;
   /** Starts the workers if they are not running. */
-  wake(): Promise<void>;
+  startWorkers(): Promise<void>;
   train(): Promise<void>;
   pause(): void;
   step(): Promise<void>;
@@ -47,12 +48,12 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   const frames = new Map<number, Frame>();
   let now = view.get();
   let main: Client | undefined;
-  let beside: Client | undefined;
-  let unseen: (() => void)[] = [];
+  let smallerClient: Client | undefined;
+  let unconfirmed: (() => void)[] = [];
   let planned = false;
   let starting = Promise.resolve();
   /** The moment that the worker has yet to go to. */
-  let ahead: number | undefined;
+  let stepToLoad: number | undefined;
   let settling: ReturnType<typeof setTimeout> | undefined;
 
   /** Shows all changes of one animation frame together; then the workers may report again. */
@@ -63,8 +64,8 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     afterFrames(now.status === 'running' ? framesOfTraining : 1, () => {
       planned = false;
       view.set(now);
-      const confirmed = unseen;
-      unseen = [];
+      const confirmed = unconfirmed;
+      unconfirmed = [];
       for (const confirm of confirmed) confirm();
     });
   }
@@ -76,7 +77,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   function open(take: (progress: Progress) => void, onLost: (reason: string) => void): Client {
     return connect(startWorker(), {
       onReport(progress, confirm) {
-        unseen.push(confirm);
+        unconfirmed.push(confirm);
         take(progress);
       },
       onLost,
@@ -92,26 +93,25 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     const kept = new Set([...moments, shown?.step]);
     for (const each of frames.keys()) if (!kept.has(each)) frames.delete(each);
     // If the visitor has gone back in the meantime, keep the step that is shown.
-    const place = ahead === undefined ? { step, shown } : {};
+    const place = stepToLoad === undefined ? { step, shown } : {};
     change({ ...changed(now), ...place, moments, memory, last: Math.max(now.last, step) });
   }
 
-  function takeBeside(progress: Progress): void {
-    now.beside?.add(progress);
-    change({ memory: { ...now.memory, beside: progress.memory } });
+  function takeSmaller(progress: Progress): void {
+    now.smallerRun?.add(progress);
+    change({ memory: { ...now.memory, smallerRun: progress.memory } });
   }
 
   function lose(reason: string): void {
-    beside?.close();
-    main = beside = undefined;
+    smallerClient?.close();
+    main = smallerClient = undefined;
     const message = `The training worker has ended (${reason}), and the model with it. Start again to train it anew.`;
     change({ ...changed(now), status: 'lost', message, moments: [] });
   }
 
   function fail(error: unknown): void {
     if (now.status === 'lost') return;
-    const message = error instanceof Error ? error.message : String(error);
-    change({ status: now.tokens.length > 0 ? 'paused' : 'asleep', message });
+    change({ status: now.tokens.length > 0 ? 'paused' : 'notStarted', message: messageOf(error) });
   }
 
   async function reset(settings: TrainingSettings): Promise<void> {
@@ -127,35 +127,35 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   }
 
   async function startNow(settings: TrainingSettings): Promise<void> {
-    const goesOn = now.status === 'running';
+    const wasRunning = now.status === 'running';
     if (!main) return;
     try {
       const { tokens, progress } = await main.call('start', settings, false);
       clearTimeout(settling);
-      ahead = undefined;
+      stepToLoad = undefined;
       frames.clear();
       now = { ...blank(settings), status: 'paused', earlier: earlierOf(now, settings), tokens, model: now.model };
       take(progress);
-      startBeside(smaller(settings));
-      if (goesOn) void train();
+      startSmaller(smaller(settings));
+      if (wasRunning) void train();
     } catch (error) {
       fail(error);
     }
   }
 
   /** Starts a run of the smaller model. Its failure is not reported, because the main run continues. */
-  function startBeside(settings: TrainingSettings | undefined): void {
+  function startSmaller(settings: TrainingSettings | undefined): void {
     if (!settings) {
-      beside?.close();
-      beside = undefined;
+      smallerClient?.close();
+      smallerClient = undefined;
       return;
     }
-    now = { ...now, beside: new Curve(settings) };
-    beside ??= open(takeBeside, () => (beside = undefined));
-    beside.call('start', settings, true).then(({ progress }) => takeBeside(progress), ignore);
+    now = { ...now, smallerRun: new Curve(settings) };
+    smallerClient ??= open(takeSmaller, () => (smallerClient = undefined));
+    smallerClient.call('start', settings, true).then(({ progress }) => takeSmaller(progress), ignore);
   }
 
-  async function wake(): Promise<void> {
+  async function startWorkers(): Promise<void> {
     if (!main) {
       main = open(take, lose);
       change({ status: 'starting', message: '' });
@@ -166,11 +166,11 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
 
   /** Returns the worker, once it has the model of the step that is shown. */
   async function ready(): Promise<Client> {
-    await wake();
+    await startWorkers();
     if (!main) throw new Error(now.message);
     clearTimeout(settling);
-    const step = ahead;
-    ahead = undefined;
+    const step = stepToLoad;
+    stepToLoad = undefined;
     if (step !== undefined) await main.call('goTo', step);
     return main;
   }
@@ -189,7 +189,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
       const { steps } = factsOf(now.curve.settings.kind);
       const until = Math.min(mostSteps, now.step < steps ? steps : now.step + steps);
       change({ ...changed(now), status: 'running', message: '' });
-      beside?.call('run', until).then(takeBeside, ignore);
+      smallerClient?.call('run', until).then(takeSmaller, ignore);
       const begun = performance.now() - now.milliseconds;
       const progress = await client.call('run', until);
       // A result without a frame means that a new run has replaced this one.
@@ -203,13 +203,13 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   }
 
   function pause(): void {
-    for (const client of [main, beside]) client?.call('pause').catch(ignore);
+    for (const client of [main, smallerClient]) client?.call('pause').catch(ignore);
   }
 
   async function step(): Promise<void> {
     try {
       const client = await ready();
-      beside?.call('step').then(takeBeside, ignore);
+      smallerClient?.call('step').then(takeSmaller, ignore);
       take(await client.call('step'));
       change({ message: '' });
       await measure();
@@ -223,7 +223,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     const frame = step === undefined ? undefined : frames.get(step);
     if (step === undefined || !frame || step === now.step) return;
     if (now.status === 'running') pause();
-    ahead = step;
+    stepToLoad = step;
     change({ ...changed(now), step, shown: frame });
     clearTimeout(settling);
     settling = setTimeout(() => void measure().catch(fail), settleAfter);
@@ -243,7 +243,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   const call: TrainingSession['call'] = async (name, ...values) => (await ready()).call(name, ...values);
 
   return {
-    ...{ view, reset, wake, train, pause, step, goTo, mute, call },
+    ...{ view, reset, startWorkers, train, pause, step, goTo, mute, call },
     dropEarlier: () => change({ earlier: undefined }),
   };
 }

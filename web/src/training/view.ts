@@ -5,8 +5,8 @@ import { Curve } from './curve.js';
 import type { Frame, Measured, Muting } from './messages.js';
 import type { TrainingSettings } from './settings.js';
 
-/** `asleep`: the worker has not been started; `lost`: it has ended. */
-export type Status = 'asleep' | 'starting' | 'paused' | 'running' | 'lost';
+/** `notStarted`: the worker has not been started; `lost`: it has ended. */
+export type Status = 'notStarted' | 'starting' | 'paused' | 'running' | 'lost';
 
 export interface TrainingView {
   readonly status: Status;
@@ -14,7 +14,7 @@ export interface TrainingView {
   readonly message: string;
   readonly curve: Curve;
   /** The smaller model's curve. */
-  readonly beside: Curve | undefined;
+  readonly smallerRun: Curve | undefined;
   /** The curve of the previous run, if it was of the same kind. */
   readonly earlier: Curve | undefined;
   /** The sequence on which the maps are computed. Empty before the worker has started. */
@@ -33,13 +33,13 @@ export interface TrainingView {
   /** Milliseconds spent training so far. */
   readonly milliseconds: number;
   /** Memory of the run's module, and of the smaller model's module. */
-  readonly memory: { readonly main?: MemoryInfo; readonly beside?: MemoryInfo };
+  readonly memory: { readonly main?: MemoryInfo; readonly smallerRun?: MemoryInfo };
   /** Version of the model; increases with every change of the model. */
   readonly model: number;
 }
 
 export const blank = (settings: TrainingSettings): TrainingView => ({
-  ...{ status: 'asleep', message: '', curve: new Curve(settings), beside: undefined, earlier: undefined },
+  ...{ status: 'notStarted', message: '', curve: new Curve(settings), smallerRun: undefined, earlier: undefined },
   ...{ tokens: new Int32Array(), step: 0, last: 0, shown: undefined, moments: [], measured: undefined },
   ...{ muted: [], muting: undefined, milliseconds: 0, memory: {}, model: 0 },
 });

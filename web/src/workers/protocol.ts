@@ -1,4 +1,4 @@
-// What the page and a worker send each other: calls with their answers, and events.
+// The messages between the page and a worker: calls with their answers, and events.
 
 /** The functions that a worker offers, by name. */
 export type Functions<F> = { readonly [name in keyof F]: (...values: never[]) => unknown };
@@ -24,5 +24,3 @@ export type Message =
   | { readonly event: unknown }
   /** Name of a lock that the worker holds until it ends (w3c.github.io/web-locks): no event tells the page that it has ended. */
   | { readonly lock: string };
-
-export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));

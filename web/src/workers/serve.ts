@@ -1,6 +1,7 @@
 // A worker's side: answers the page's calls.
 
-import { messageOf, type Call, type Functions, type Implementation, type Message, type Result } from './protocol.js';
+import { messageOf } from '../base/format.js';
+import type { Call, Functions, Implementation, Message, Result } from './protocol.js';
 
 /** By name of a function, the buffers of its result that move to the page instead of being copied. */
 type Moved<F extends Functions<F>> = { readonly [name in keyof F]?: (value: ReturnType<F[name]>) => Transferable[] };

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { presets } from '../../src/attention/presets.js';
-import { directionOf, identityOf, maxTokens, tellingToken, tokenize, tokenNames } from '../../src/attention/tokens.js';
+import { directionOf, identityOf, maxTokens, defaultQuery, tokenize, tokenNames } from '../../src/attention/tokens.js';
 
 const tokens = (text: string) => tokenize(text).tokens;
 
@@ -79,14 +79,14 @@ describe('tokenNames', () => {
   });
 });
 
-describe('tellingToken', () => {
+describe('defaultQuery', () => {
   it('is the last repeated word, or the last word', () => {
-    expect(tellingToken(tokens('the black cat sat on the mat'))).toBe(5);
-    expect(tellingToken(tokens('He is playing football'))).toBe(3);
+    expect(defaultQuery(tokens('the black cat sat on the mat'))).toBe(5);
+    expect(defaultQuery(tokens('He is playing football'))).toBe(3);
   });
 
   it('is the word that the opening sentence explains', () => {
-    expect(tellingToken(tokens(presets[0]!.text))).toBe(presets[0]!.query);
+    expect(defaultQuery(tokens(presets[0]!.text))).toBe(presets[0]!.query);
   });
 });
 

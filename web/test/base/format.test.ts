@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { formatMilliseconds, formatNumber, formatShape, listed } from '../../src/base/format.js';
+import { formatMilliseconds, formatNumber, formatPercent, formatShape, listed } from '../../src/base/format.js';
 
 describe('listed', () => {
   it('gives ten names, and the number of the others', () => {
@@ -20,6 +20,10 @@ describe('formatNumber', () => {
     [Infinity, 3, '∞'],
     [NaN, 3, 'NaN'],
   ])('%d with %d digits is %s', (value, digits, text) => expect(formatNumber(value, digits)).toBe(text));
+
+  it('writes shares', () => {
+    expect([formatPercent(0.256), formatPercent(0.0349, 1), formatPercent(1)]).toEqual(['26\u00a0%', '3.5\u00a0%', '100\u00a0%']);
+  });
 
   it('writes times and shapes', () => {
     expect(formatMilliseconds(0.001)).toBe('< 0.01 ms');

@@ -66,14 +66,14 @@ describe('drawing', () => {
   });
 
   it('draws what was put off sooner if it comes to the screen, if somebody waits for it, and for paper', async () => {
-    const { allDrawn, drawAllNow, drawLater, hurry } = await import('../../src/dom/draw_queue.js');
+    const { allDrawn, drawAllNow, drawLater, drawSoonIfLater } = await import('../../src/dom/draw_queue.js');
     const [first, second] = [vi.fn(), vi.fn()];
-    hurry(first);
+    drawSoonIfLater(first);
     nextFrame();
     expect(first).not.toHaveBeenCalled();
     drawLater(first);
     drawLater(second);
-    hurry(first);
+    drawSoonIfLater(first);
     nextFrame();
     expect([first.mock.calls.length, second.mock.calls.length]).toEqual([1, 0]);
     const all = allDrawn();

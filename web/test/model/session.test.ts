@@ -27,7 +27,7 @@ describe('a model that the visitor brought', () => {
   it('shows the weights of every layer and head: causal rows that sum to 1', () => {
     const session = new ModelSession(mh);
     session.open({ model });
-    const { weights, labels } = session.look(text);
+    const { weights, labels } = session.attend(text);
     expect(labels).toEqual(text.split(' '));
     expect(weights.map(({ shape }) => shape)).toEqual([[3, 7, 7], [3, 7, 7]]);
     for (const { data } of weights) {
@@ -86,7 +86,7 @@ describe('a model that the visitor brought', () => {
     const other = writeSafetensors({ weight: { shape: [1], data: Float32Array.of(1) } }).slice().buffer;
     expect(() => session.open({ model: other })).toThrow(/wte\.weight/);
     expect(() => session.open({ model, vocabulary: '{"a": 50}', merges: '' })).toThrow(/only 20/);
-    expect(session.look(text).weights.length).toBe(2);
+    expect(session.attend(text).weights.length).toBe(2);
     session.close();
   });
 
@@ -95,7 +95,7 @@ describe('a model that the visitor brought', () => {
     const session = new ModelSession(mh);
     for (const heads of [2, 3]) {
       session.open({ model, heads });
-      session.look(text);
+      session.attend(text);
       session.start(text);
       session.next();
     }

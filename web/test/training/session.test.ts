@@ -60,10 +60,10 @@ describe('a training session', () => {
     await session.reset({ ...usualSettings('induction'), seed: 3 });
     await until(session, ({ curve }) => curve.settings.seed === 3);
     expect(ports.length).toBe(0);
-    await session.wake();
+    await session.startWorkers();
     expect(ports.length).toBe(2);
     await until(session, ({ shown }) => shown?.step === 0);
-    expect(session.view.get().beside?.settings.layers).toBe(1);
+    expect(session.view.get().smallerRun?.settings.layers).toBe(1);
   });
 
   it('trains, pauses, goes back and on, with the same losses', async () => {

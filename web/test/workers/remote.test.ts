@@ -13,7 +13,7 @@ interface Calls {
 
 afterEach(() => void vi.unstubAllGlobals());
 
-/** A worker in this thread, whose messages are cloned as those of a worker are. */
+/** A worker in this thread. Messages are cloned, as between threads. */
 function setUp(loading: Promise<unknown> = Promise.resolve()) {
   const log: string[] = [];
   const locks = new Map<string, () => void>();

@@ -2,14 +2,14 @@
 
 import type { ForwardResult } from '../../attention/messages.js';
 import { patternOf } from '../../attention/patterns.js';
-import { formatNumber } from '../../base/format.js';
+import { formatNumber, formatPercent } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, refill, rich, word } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { createLegend } from '../../maps/legend.js';
 import { createMapFrame } from '../../maps/map_frame.js';
 import { viewOf } from '../../maps/step_view.js';
-import { chosen, inView, update, type App } from '../../state/app.js';
+import { chosen, inView, update, whenChanged, type App } from '../../state/app.js';
 import { bendControls, bendHistory } from './bend_controls.js';
 import { weightEditor } from './bend_weight.js';
 
@@ -97,11 +97,8 @@ function weightsMap(app: App): HTMLElement {
   show();
   app.result.watch(whenSeen(body, show));
   app.pointed.watch(whenSeen(body, point));
-  app.state.watch((state, previous) => {
-    if (!previous) return;
-    if (state.head !== previous.head || state.bendView !== previous.bendView) show();
-    else if (state.query !== previous.query || state.key !== previous.key) point();
-  });
+  whenChanged(app, ['head', 'bendView'], show);
+  whenChanged(app, ['query', 'key'], point);
   return el(
     'div',
     {},
@@ -148,9 +145,7 @@ function effect(app: App): HTMLElement {
   const element = el('div', { class: 'effect', 'aria-live': 'polite' }, el('h3', {}, 'What it does'), summary, list);
   show();
   app.result.watch(whenSeen(element, show));
-  app.state.watch((state, previous) => {
-    if (previous && state.head !== previous.head) show();
-  });
+  whenChanged(app, ['head'], show);
   return element;
 }
 
@@ -178,6 +173,6 @@ export function changesOf(result: ForwardResult): Change[] {
 function lineOf({ label, share }: Change): HTMLElement {
   const fill = el('span', { class: 'effect-fill' });
   fill.style.width = `${Math.min(100, 100 * share).toFixed(1)}%`;
-  const percent = el('span', { class: 'number' }, `${formatNumber(100 * share, share < 0.1 ? 1 : 0)} %`);
+  const percent = el('span', { class: 'number' }, formatPercent(share, share < 0.1 ? 1 : 0));
   return el('li', {}, word(label), el('span', { class: 'effect-bar', 'aria-hidden': 'true' }, fill), percent);
 }

@@ -4,7 +4,9 @@ import { maxWindow, temperatureRange, unbent, type Bend, type Divisor } from '..
 import { embedDim } from '../../attention/embedding.js';
 import { headDim, patternOf } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
+import { choiceOf } from '../../controls/choice.js';
 import { stateSwitch } from '../../controls/switch.js';
+import { connectUndo } from '../../controls/undo.js';
 import { el, headBadge, refill, rich, type Child } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 
@@ -92,17 +94,12 @@ const temperatureControl = (app: App): HTMLElement => {
 };
 
 function divisorChoice(app: App): HTMLElement {
-  const choices: readonly [Divisor, string][] = [
-    ['head', `√d_head = ${Math.sqrt(headDim)}`],
-    ['model', `√d_model = ${Math.sqrt(embedDim)}`],
-    ['none', 'nothing'],
+  const option = (value: Divisor, label: string) => ({ value, label: rich(label), id: `bend-divisor-${value}` });
+  const options = [
+    option('head', `√d_head = ${Math.sqrt(headDim)}`),
+    option('model', `√d_model = ${Math.sqrt(embedDim)}`),
+    option('none', 'nothing'),
   ];
-  const buttons = choices.map(([divisor, label]) => {
-    const button = el('button', { type: 'button', id: `bend-divisor-${divisor}` }, ...rich(label));
-    button.addEventListener('click', () => update(app, { divisor }));
-    app.state.watch((state) => button.setAttribute('aria-pressed', String(state.divisor === divisor)));
-    return button;
-  });
   const line =
     'A score adds up one product for each of the d_head columns of a head. Dividing by √d_model, a common mistake, makes the weights too equal; dividing by nothing makes them too sure.';
   return el(
@@ -112,7 +109,7 @@ function divisorChoice(app: App): HTMLElement {
       'div',
       { class: 'control-head' },
       el('span', { id: 'bend-divisor', class: 'control-name' }, 'Scores ÷'),
-      el('span', { class: 'segments' }, ...buttons),
+      choiceOf(app, 'divisor', options),
     ),
     el('p', { class: 'hint' }, ...rich(line)),
   );
@@ -154,16 +151,10 @@ function muteButtons(app: App): HTMLElement {
 
 /** Makes buttons for undo, redo, and a reset that removes every bend. */
 export function bendHistory(app: App): HTMLElement {
-  const undo = el('button', { type: 'button', class: 'walk', id: 'bend-undo' }, 'Undo');
-  const redo = el('button', { type: 'button', class: 'walk', id: 'bend-redo' }, 'Redo');
-  const reset = el('button', { type: 'button', class: 'walk', id: 'bend-reset' }, 'Reset');
-  undo.addEventListener('click', () => app.undo());
-  redo.addEventListener('click', () => app.redo());
+  const undo = el('button', { type: 'button', class: 'secondary', id: 'bend-undo' }, 'Undo');
+  const redo = el('button', { type: 'button', class: 'secondary', id: 'bend-redo' }, 'Redo');
+  const reset = el('button', { type: 'button', class: 'secondary', id: 'bend-reset' }, 'Reset');
+  connectUndo(app, undo, redo);
   reset.addEventListener('click', () => update(app, unbent));
-  app.history.moves.watch((moves) => {
-    // aria-disabled keeps the focus where it is; a disabled button would lose it.
-    undo.setAttribute('aria-disabled', String(!moves.undo));
-    redo.setAttribute('aria-disabled', String(!moves.redo));
-  });
   return el('div', { class: 'bend-history' }, undo, redo, reset);
 }

@@ -6,7 +6,7 @@ import { formatNumber } from '../../base/format.js';
 import { el, headBadge, pairOf } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { viewOf } from '../../maps/step_view.js';
-import { chosen, update, type App } from '../../state/app.js';
+import { chosen, update, whenChanged, type App } from '../../state/app.js';
 
 export function weightEditor(app: App): HTMLElement {
   const place = el('p', { class: 'edit-place', id: 'edit-place' });
@@ -21,8 +21,8 @@ export function weightEditor(app: App): HTMLElement {
     'aria-describedby': 'edit-line',
   });
   const line = el('p', { class: 'hint', id: 'edit-line', role: 'status' });
-  const free = el('button', { type: 'button', class: 'walk', id: 'edit-free' }, 'Unset');
-  const clear = el('button', { type: 'button', class: 'walk', id: 'edit-clear' });
+  const free = el('button', { type: 'button', class: 'secondary', id: 'edit-free' }, 'Unset');
+  const clear = el('button', { type: 'button', class: 'secondary', id: 'edit-clear' });
 
   function selected(): { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null {
     const result = app.result.get();
@@ -63,7 +63,7 @@ export function weightEditor(app: App): HTMLElement {
     for (const input of [slider, field]) input.setAttribute('aria-disabled', String(locked));
     const isSet = now !== null && without(edits, now.place).length < edits.length;
     free.setAttribute('aria-disabled', String(!isSet));
-    line.textContent = sayLine(now, isSet);
+    line.textContent = lineText(now, isSet);
     if (!now) {
       place.replaceChildren('Choose a cell of the map.');
       slider.value = '0';
@@ -93,10 +93,7 @@ export function weightEditor(app: App): HTMLElement {
   );
   show();
   app.result.watch(whenSeen(element, show));
-  app.state.watch((state, previous) => {
-    if (previous && (state.query !== previous.query || state.key !== previous.key || state.head !== previous.head))
-      show();
-  });
+  whenChanged(app, ['query', 'key', 'head'], show);
   return element;
 }
 
@@ -110,7 +107,7 @@ function isOnly({ causal, bend, tokens }: ForwardResult, query: number): boolean
   return tokens.filter((_, key) => !hides(causal, bend.window, query, key)).length === 1;
 }
 
-function sayLine(now: { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null, isSet: boolean): string {
+function lineText(now: { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null, isSet: boolean): string {
   if (!now) return 'Click one, or press Enter on it. Then give it any weight from 0 to 1.';
   if (isHidden(now.result, now.place)) return 'The mask hides this word, so its weight stays exactly 0.';
   if (isOnly(now.result, now.place.query)) return 'This row has only one visible word, so its weight stays 1.';

@@ -1,17 +1,18 @@
 // "Head gallery": the attention weights of all heads side by side, and their mean. The selected pair is marked in each
 // map.
 
+import { largestIndex } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import type { PatternId } from '../../attention/patterns.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, refill } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
-import type { MatrixView } from '../../maps/heat_map.js';
+import { viewRow, type MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
 import { viewOf } from '../../maps/step_view.js';
-import { inView, type App } from '../../state/app.js';
+import { inView, whenChanged, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
-import { createCard, galleryFrame, pairText, strongest, type Card } from './gallery_card.js';
+import { createCard, galleryFrame, pairText, type Card } from './gallery_card.js';
 
 export function gallerySection(app: App): HTMLElement {
   const legend = createLegend('weights');
@@ -88,10 +89,7 @@ export function gallerySection(app: App): HTMLElement {
     drawSoon();
   });
   app.pointed.watch(drawSoon);
-  app.state.watch((state, previous) => {
-    const changed = (['galleryView', 'query', 'key'] as const).some((name) => state[name] !== previous?.[name]);
-    if (previous && changed) draw();
-  });
+  whenChanged(app, ['galleryView', 'query', 'key'], draw);
   return section;
 }
 
@@ -127,7 +125,7 @@ function createMean(app: App) {
     },
     point(query: number, key: number | null): void {
       frame.map.highlight({ row: query, col: key });
-      readout.replaceChildren(...pairText(view, query, key ?? strongest(view, query)));
+      readout.replaceChildren(...pairText(view, query, key ?? largestIndex(viewRow(view, query))));
     },
   };
 }

@@ -1,11 +1,12 @@
 // One head of the gallery: its map or table, the selected pair, its vectors, and what kind of head it is.
 
-import type { ForwardResult, Matrix } from '../../attention/messages.js';
+import { largestIndex, rowOf } from '../../attention/matrix.js';
+import type { ForwardResult } from '../../attention/messages.js';
 import { patternOf, type PatternId } from '../../attention/patterns.js';
 import { identityOf } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { el, headBadge, pairOf, word, type Child } from '../../dom/dom.js';
-import { largestOf, type MatrixView } from '../../maps/heat_map.js';
+import { largestOf, viewRow, type MatrixView } from '../../maps/heat_map.js';
 import { createMapFrame, type MapFrame } from '../../maps/map_frame.js';
 import { viewOf } from '../../maps/step_view.js';
 import { createStrips } from '../../maps/vector_strips.js';
@@ -77,7 +78,7 @@ export function createCard(app: App, id: PatternId): Card {
       const head = result.heads.indexOf(id);
       const view = viewOf(result, 'weights', head);
       frame.map.highlight({ row: query, col: key });
-      const at = key ?? strongest(view, query);
+      const at = key ?? largestIndex(viewRow(view, query));
       readout.replaceChildren(...pairText(view, query, at));
       const vector = (name: 'qHeads' | 'kHeads' | 'vHeads', token: number) => ({
         data: rowOf(result.trace[name], head, token),
@@ -89,20 +90,9 @@ export function createCard(app: App, id: PatternId): Card {
   };
 }
 
-function rowOf({ data, shape }: Matrix, head: number, row: number): Float32Array {
-  const [rows, cols] = shape.slice(-2) as [number, number];
-  const start = (head * rows + row) * cols;
-  return data.subarray(start, start + cols);
-}
-
-export function strongest({ data, cols }: MatrixView, row: number): number {
-  const weights = data.subarray(row * cols, (row + 1) * cols);
-  return weights.indexOf(Math.max(...weights));
-}
-
 /** The text of a pair: "on → sat 0.993, row sum 1.000". */
 export function pairText(view: MatrixView, query: number, key: number): Child[] {
-  const row = view.data.subarray(query * view.cols, (query + 1) * view.cols);
+  const row = viewRow(view, query);
   const sum = row.reduce((total, weight) => total + weight, 0);
   const masked = view.hidden?.(query, key) ?? false;
   return [

@@ -1,6 +1,6 @@
 // A head of the visitor's own model: its map or table.
 
-import type { Matrix } from '../../attention/messages.js';
+import type { Matrix } from '../../attention/matrix.js';
 import { patternIds } from '../../attention/patterns.js';
 import { el, headBadge } from '../../dom/dom.js';
 import type { MatrixView } from '../../maps/heat_map.js';

@@ -1,7 +1,8 @@
-// Whether the visitor's own model is still there after a reload: what the address remembers of it, and the button that
-// keeps its files in this browser or forgets them.
+// A line that says whether the visitor's own model will be there after a reload, and a button that keeps its files in this
+// browser or forgets them.
 
 import { quoted } from '../../../../bindings/src/runtime/text.js';
+import { messageOf } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
 import { forget, keep, keptFiles } from '../../model/kept.js';
 import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
@@ -19,14 +20,14 @@ const sizeOf = ({ model, vocabulary, merges }: GivenFiles): number =>
 
 export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>): KeptModel {
   const line = el('span', { role: 'status' });
-  const openIt = el('button', { type: 'button', class: 'walk', id: 'own-open' }, 'Open it');
-  const keepIt = el('button', { type: 'button', class: 'walk', id: 'own-keep' });
+  const openIt = el('button', { type: 'button', class: 'secondary', id: 'own-open' }, 'Open it');
+  const keepIt = el('button', { type: 'button', class: 'secondary', id: 'own-keep' });
   const element = el('p', { class: 'own-kept', hidden: true }, line, openIt, keepIt);
   let used: GivenFiles | undefined;
   let kept: GivenFiles | null = null;
   let trouble = '';
   let busy = false;
-  /** What the button does now. */
+  /** True if the button now forgets the files, false if it keeps them. */
   let forgets = false;
 
   function show(): void {
@@ -62,7 +63,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
       await action();
     } catch (error) {
       const full = error instanceof DOMException && error.name === 'QuotaExceededError';
-      const reason = full ? 'it has too little room.' : error instanceof Error ? error.message : String(error);
+      const reason = full ? 'it has too little room.' : messageOf(error);
       trouble = `This browser cannot keep the file: ${reason}`;
     }
     busy = false;

@@ -1,13 +1,13 @@
 // "Your own model": a GPT-2 from the visitor's disk, its heads on the sentence, and its continuation.
 
-import { formatMilliseconds, listed } from '../../base/format.js';
+import { formatMilliseconds, listed, messageOf } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, refill } from '../../dom/dom.js';
 import { createLegend } from '../../maps/legend.js';
 import { connect } from '../../model/client.js';
 import { formatBytes, nameInAddress, refusalOf, shownName } from '../../model/limits.js';
 import type { GivenFiles } from '../../model/messages.js';
-import type { Look, ModelInfo } from '../../model/session.js';
+import type { TextAttention, ModelInfo } from '../../model/session.js';
 import { update, type App } from '../../state/app.js';
 import { columnsFor } from '../gallery/gallery.js';
 import { createOwnHead, type OwnHead } from './own_head.js';
@@ -36,7 +36,7 @@ export function ownModelSection(app: App): HTMLElement {
   const views = createViewSwitch(app, 'ownView', 'Show the maps as');
   const legend = createLegend('weights');
   const cards = el('div', { class: 'cards own-cards' });
-  const go = el('button', { type: 'button', class: 'walk', id: 'own-continue' }, 'Continue the sentence');
+  const go = el('button', { type: 'button', class: 'secondary', id: 'own-continue' }, 'Continue the sentence');
   const written = el('p', { class: 'own-text', id: 'own-text', 'aria-live': 'polite' });
   /** The part of the section that needs a sentence which the model can read. */
   const picture = el(
@@ -68,10 +68,10 @@ export function ownModelSection(app: App): HTMLElement {
 
   let files: GivenFiles | undefined;
   let info: ModelInfo | undefined;
-  let look: Look | undefined;
+  let attention: TextAttention | undefined;
   let list: OwnHead[] = [];
   let asked = '';
-  let looking = false;
+  let busy = false;
   let run = 0;
   /** Number of heads in the address when the model was opened. */
   let askedHeads: number | null = null;
@@ -80,7 +80,7 @@ export function ownModelSection(app: App): HTMLElement {
   function forgetModel(): void {
     if (!info) return;
     const name = shownName(files!.model);
-    files = info = look = undefined;
+    files = info = attention = undefined;
     run += 1;
     body.hidden = true;
     kept.using(undefined);
@@ -108,7 +108,7 @@ export function ownModelSection(app: App): HTMLElement {
       body.hidden = false;
       await follow();
     } catch (error) {
-      status.textContent = `${shownName(given.model)} cannot be used: ${reason(error)}${info ? ' The model before it stays.' : ''}`;
+      status.textContent = `${shownName(given.model)} cannot be used: ${messageOf(error)}${info ? ' The model before it stays.' : ''}`;
     }
   }
 
@@ -131,29 +131,29 @@ export function ownModelSection(app: App): HTMLElement {
    */
   async function follow(): Promise<void> {
     const { text } = app.state.get();
-    if (!info || !inView() || looking || text === asked) return;
-    looking = true;
+    if (!info || !inView() || busy || text === asked) return;
+    busy = true;
     asked = text;
     run += 1;
     written.textContent = '';
     try {
-      look = await client.call('look', text);
+      attention = await client.call('attend', text);
       status.textContent =
-        look.found > look.ids.length ? `Cut to the first ${look.ids.length} of ${look.found} tokens.` : '';
+        attention.found > attention.ids.length ? `Cut to the first ${attention.ids.length} of ${attention.found} tokens.` : '';
       show();
     } catch (error) {
-      look = undefined;
-      if (info) status.textContent = `The model cannot read this sentence: ${reason(error)}`;
+      attention = undefined;
+      if (info) status.textContent = `The model cannot read this sentence: ${messageOf(error)}`;
     }
-    picture.hidden = look === undefined;
-    looking = false;
+    picture.hidden = attention === undefined;
+    busy = false;
     void follow();
   }
 
   function show(): void {
-    if (!look || !info) return;
+    if (!attention || !info) return;
     const index = Math.min(app.state.get().ownLayer, info.layers - 1);
-    const matrix = look.weights[index];
+    const matrix = attention.weights[index];
     layer.value = String(index + 1);
     layerValue.textContent = `${index + 1} of ${info.layers}`;
     cards.hidden = matrix === undefined;
@@ -162,8 +162,8 @@ export function ownModelSection(app: App): HTMLElement {
     while (list.length < count) list.push(createOwnHead(list.length, point));
     list = list.slice(0, count);
     refill(cards, ...list.map((head) => head.element));
-    cards.dataset['columns'] = String(columnsFor(count, look.ids.length, views.current()));
-    for (const head of list) head.show(matrix, look.labels, index + 1, views.current());
+    cards.dataset['columns'] = String(columnsFor(count, attention.ids.length, views.current()));
+    for (const head of list) head.show(matrix, attention.labels, index + 1, views.current());
     legend.show({ masked: true });
   }
 
@@ -171,7 +171,7 @@ export function ownModelSection(app: App): HTMLElement {
     for (const head of list) head.highlight(cell);
   }
 
-  async function proceed(): Promise<void> {
+  async function continueSentence(): Promise<void> {
     run += 1;
     const own = run;
     const { text } = app.state.get();
@@ -192,14 +192,14 @@ export function ownModelSection(app: App): HTMLElement {
         next = await client.call('next');
       }
     } catch (error) {
-      if (info) status.textContent = reason(error);
+      if (info) status.textContent = messageOf(error);
     }
   }
 
   const readable = (words: readonly string[]): string =>
     info?.tokens === 'byte pairs' ? words.join('').replaceAll('·', ' ') : words.join(' ');
 
-  function take(given: Iterable<File>): void {
+  function takeFiles(given: Iterable<File>): void {
     const all = [...given];
     const named = (pattern: RegExp) => all.find(({ name }) => pattern.test(name));
     const model = named(/\.safetensors$/i) ?? files?.model;
@@ -211,7 +211,7 @@ export function ownModelSection(app: App): HTMLElement {
   }
 
   input.addEventListener('change', () => {
-    take(input.files ?? []);
+    takeFiles(input.files ?? []);
     input.value = '';
   });
   document.addEventListener('dragover', (event) => {
@@ -227,11 +227,11 @@ export function ownModelSection(app: App): HTMLElement {
     if (!event.dataTransfer?.files.length) return;
     event.preventDefault();
     section.scrollIntoView({ block: 'nearest' });
-    take(event.dataTransfer.files);
+    takeFiles(event.dataTransfer.files);
   });
   layer.addEventListener('input', () => update(app, { ownLayer: Number(layer.value) - 1 }, 'own-layer'));
   heads.addEventListener('change', () => update(app, { ownHeads: Number(heads.value) }));
-  go.addEventListener('click', () => void proceed());
+  go.addEventListener('click', () => void continueSentence());
   app.state.watch((state, previous) => {
     if (!previous) return;
     body.hidden = !inView();
@@ -244,5 +244,3 @@ export function ownModelSection(app: App): HTMLElement {
 
 const inMillions = (count: number): string =>
   count < 1e5 ? count.toLocaleString('en') : `${(count / 1e6).toFixed(count < 1e7 ? 2 : 0)} million`;
-
-const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));

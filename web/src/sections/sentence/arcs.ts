@@ -1,7 +1,7 @@
 // Draws arcs from the chosen word to the words that each head attends to: one color per head, thicker for a larger
 // weight, with the head's number at its strongest words.
 
-import { svg } from '../../dom/svg.js';
+import { svg } from '../../dom/dom.js';
 
 /** The box of a word, in pixels. */
 export interface WordBox {
@@ -63,7 +63,7 @@ interface Line {
 }
 
 /** Pixels between the first or last word of a line and an arc that passes outside of the line. */
-const beside = 8;
+const lineMargin = 8;
 
 /** The lines of words, from top to bottom. */
 export function linesOf(words: readonly WordBox[]): Line[] {
@@ -74,7 +74,7 @@ export function linesOf(words: readonly WordBox[]): Line[] {
     return {
       top,
       bottom: Math.max(...line.map(({ bottom }) => bottom)),
-      gaps: [line[0]!.left - beside, ...between, line.at(-1)!.right + beside],
+      gaps: [line[0]!.left - lineMargin, ...between, line.at(-1)!.right + lineMargin],
     };
   });
 }
@@ -110,7 +110,7 @@ export function curve(source: End, target: End, lines: readonly Line[], head: nu
     if (up) onTheWay.reverse();
     let [x, y] = [x0, y0];
     let d = `M${f(x)} ${f(y)}`;
-    const swing = (nextX: number, nextY: number): void => {
+    const curveTo = (nextX: number, nextY: number): void => {
       const bend = (nextY - y) * 0.6;
       d += `C${f(x)} ${f(y + bend)} ${f(nextX)} ${f(nextY - bend)} ${f(nextX)} ${f(nextY)}`;
       [x, y] = [nextX, nextY];
@@ -119,11 +119,11 @@ export function curve(source: End, target: End, lines: readonly Line[], head: nu
       const [enter, leave] = up ? [line.bottom, line.top] : [line.top, line.bottom];
       const wanted = x0 + ((x1 - x0) * (enter - y0)) / (y1 - y0);
       // Several heads may share a gap, which is narrow: use half of the offset.
-      swing(crossing(line, wanted) + source.aside / 2, enter);
+      curveTo(crossing(line, wanted) + source.aside / 2, enter);
       d += `V${f(leave)}`;
       y = leave;
     }
-    swing(x1, y1);
+    curveTo(x1, y1);
     return { d, x: x1, y: y1 };
   }
   const above = lines.findLast(({ bottom }) => bottom <= from.top);
@@ -168,9 +168,9 @@ export function createArcs(): ArcPicture {
       );
       let mark = 0;
       drawn.forEach((arc, i) => {
-        const beside = numbered.filter(({ key }) => key === arc.key);
-        const place = beside.indexOf(arc);
-        const end = arc.numbered ? (place - (beside.length - 1) / 2) * (2 * markRadius + 1) : 0;
+        const sameKey = numbered.filter(({ key }) => key === arc.key);
+        const place = sameKey.indexOf(arc);
+        const end = arc.numbered ? (place - (sameKey.length - 1) / 2) * (2 * markRadius + 1) : 0;
         const start = (heads.indexOf(arc.head) - (heads.length - 1) / 2) * 4;
         const [source, target] = [
           { word: words[arc.query]!, aside: start },

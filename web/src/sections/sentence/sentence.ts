@@ -3,6 +3,7 @@
 import { patternIds, patterns, type PatternId } from '../../attention/patterns.js';
 import { presetOf, presets } from '../../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../../attention/tokens.js';
+import { stateSwitch } from '../../controls/switch.js';
 import { el, headBadge, rich } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 import { liveMap } from './live_map.js';
@@ -36,7 +37,11 @@ export function sentenceSection(app: App): HTMLElement {
       liveMap(app),
     ),
     headChooser(app),
-    causalSwitch(app),
+    stateSwitch(app, 'causal', {
+      id: 'causal',
+      name: ['Causal'],
+      line: 'each word sees only itself and earlier words, as in GPT',
+    }),
     aboutWeights(),
   );
 }
@@ -144,27 +149,6 @@ function headChooser(app: App): HTMLElement {
 /** The chosen heads after one was switched on or off, in the order of the list of patterns. */
 function toggled(heads: readonly PatternId[], id: PatternId, on: boolean): PatternId[] {
   return patternIds.filter((other) => (other === id ? on : heads.includes(other)));
-}
-
-function causalSwitch(app: App): HTMLElement {
-  const box = el('input', { type: 'checkbox', role: 'switch', id: 'causal' });
-  box.addEventListener('change', () => update(app, { causal: box.checked }));
-  app.state.watch(({ causal }) => {
-    box.checked = causal;
-  });
-  return el(
-    'label',
-    { class: 'switch', for: 'causal' },
-    box,
-    el('span', { class: 'switch-track', 'aria-hidden': 'true' }),
-    el(
-      'span',
-      {},
-      el('strong', {}, 'Causal'),
-      ' ',
-      el('span', { class: 'switch-line' }, 'each word sees only itself and earlier words, as in GPT'),
-    ),
-  );
 }
 
 function aboutWeights(): HTMLElement {

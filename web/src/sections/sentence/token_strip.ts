@@ -1,9 +1,10 @@
 // The sentence as tokens, with arcs from the chosen word to the words that each head attends to, and a line of buttons
 // that says the same in words and selects a head.
 
+import { largestIndex, rowOf } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { patternOf, type PatternId } from '../../attention/patterns.js';
-import { directionOf, tellingToken, tokenize, tokenNames } from '../../attention/tokens.js';
+import { directionOf, defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { el, headBadge, refill, word } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
@@ -35,7 +36,7 @@ export function tokenStrip(app: App): HTMLElement {
     nameButtons(tokenNames(tokens));
     const result = app.result.get();
     if (!result) {
-      describe(null, tellingToken(tokens));
+      describe(null, defaultQuery(tokens));
       return;
     }
     const selection = inView(app, result);
@@ -80,7 +81,7 @@ export function tokenStrip(app: App): HTMLElement {
     if (next === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
     const target = buttons[(next + buttons.length) % buttons.length]!;
-    update(app, { query: buttons.indexOf(target), key: null }, 'walk through the words');
+    update(app, { query: buttons.indexOf(target), key: null }, 'arrow keys in the words');
     target.focus();
   });
 
@@ -111,7 +112,7 @@ export function tokenStrip(app: App): HTMLElement {
     const all = result.heads.flatMap((id, head) =>
       result.bend.muted.includes(head)
         ? []
-        : arcsOf(rowOf(result, head, shown), shown, head, `head-${id}`),
+        : arcsOf(rowOf(result.trace.weights, head, shown), shown, head, `head-${id}`),
     );
     measure();
     arcs.show(all, boxes);
@@ -123,7 +124,9 @@ export function tokenStrip(app: App): HTMLElement {
     const { heads: ids } = result ?? app.state.get();
     const findings = ids.map((_, head) => {
       if (!result) return { name: '', weight: '', spread: false };
-      const [token, weight] = strongest(rowOf(result, head, shown));
+      const row = rowOf(result.trace.weights, head, shown);
+      const token = largestIndex(row);
+      const weight = row[token]!;
       return { name: weight < spreadBelow ? 'spread' : names[token]!, weight: formatNumber(weight, 2), spread: weight < 0.5 };
     });
     const inUse = Math.min(app.state.get().head, ids.length - 1);
@@ -178,13 +181,3 @@ interface Finding {
 
 const isMasked = ({ trace, tokens }: ForwardResult, query: number, key: number): boolean =>
   trace.maskedScores.data[query * tokens.length + key] === -Infinity;
-
-function rowOf({ trace, tokens }: ForwardResult, head: number, query: number): Float32Array {
-  const start = (head * tokens.length + query) * tokens.length;
-  return trace.weights.data.subarray(start, start + tokens.length);
-}
-
-function strongest(row: Float32Array): [token: number, weight: number] {
-  const most = Math.max(...row);
-  return [Math.max(0, row.indexOf(most)), most];
-}

@@ -2,10 +2,11 @@
 
 import { hides } from '../../attention/bend.js';
 import { embedDim, featureName } from '../../attention/embedding.js';
+import { rowOf } from '../../attention/matrix.js';
 import type { ForwardResult, Trace } from '../../attention/messages.js';
 import { headDim } from '../../attention/patterns.js';
 import { tokenNames } from '../../attention/tokens.js';
-import { formatNumber as f } from '../../base/format.js';
+import { formatNumber as f, formatPercent } from '../../base/format.js';
 
 export interface Place {
   readonly row: number;
@@ -79,13 +80,10 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
   const { row, col, head } = place;
   const { trace, tokens, heads, weights, bend } = result;
   const names = tokenNames(tokens);
-  const count = tokens.length;
   const wide = heads.length * headDim;
-  const headRow = (step: keyof Trace, at: number) =>
-    trace[step].data.subarray((head * count + at) * headDim, (head * count + at + 1) * headDim);
   const projected = (letter: string, w: Float32Array) =>
     dotProduct({
-      left: { label: `x of ${names[row]}`, data: trace.x.data.subarray(row * embedDim, (row + 1) * embedDim) },
+      left: { label: `x of ${names[row]}`, data: rowOf(trace.x, 0, row) },
       right: { label: `W_${letter}, row ${col + 1}`, data: w.subarray(col * embedDim, (col + 1) * embedDim) },
     });
 
@@ -106,8 +104,8 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
       };
     case 'scores':
       return dotProduct({
-        left: { label: `query of ${names[row]}`, data: headRow('qHeads', row) },
-        right: { label: `key of ${names[col]}`, data: headRow('kHeads', col) },
+        left: { label: `query of ${names[row]}`, data: rowOf(trace.qHeads, head, row) },
+        right: { label: `key of ${names[col]}`, data: rowOf(trace.kHeads, head, col) },
       });
     case 'scaledScores':
       return { why: scaling(result, place) };
@@ -128,19 +126,11 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
     case 'output':
       if (bend.withoutOutput) return { why: 'W_O is left out, so this is the number of the step before.' };
       return dotProduct({
-        left: { label: `merged ${names[row]}`, data: trace.merged.data.subarray(row * wide, (row + 1) * wide) },
+        left: { label: `merged ${names[row]}`, data: rowOf(trace.merged, 0, row) },
         right: { label: `W_O, row ${col + 1}`, data: weights.outProj.subarray(col * wide, (col + 1) * wide) },
       });
   }
 }
-
-const cellOf = ({ trace, tokens }: ForwardResult, step: keyof Trace, { row, col, head }: Place): number =>
-  trace[step].data[(head * tokens.length + row) * tokens.length + col]!;
-const rowOf = ({ trace, tokens }: ForwardResult, step: keyof Trace, { row, head }: Place): Float32Array =>
-  trace[step].data.subarray(
-    (head * tokens.length + row) * tokens.length,
-    (head * tokens.length + row + 1) * tokens.length,
-  );
 
 /** Divisor of the scores, in words and as a number. */
 export function divisorOf({ bend }: ForwardResult): { words: string; value: number } {
@@ -150,9 +140,9 @@ export function divisorOf({ bend }: ForwardResult): { words: string; value: numb
   return { words: `${words} and the temperature ${bend.temperature}`, value: base * bend.temperature };
 }
 
-function scaling(result: ForwardResult, place: Place): string {
+function scaling(result: ForwardResult, { row, col, head }: Place): string {
   const { words } = divisorOf(result);
-  return `${f(cellOf(result, 'scores', place))} divided by ${words}.`;
+  return `${f(rowOf(result.trace.scores, head, row)[col]!)} divided by ${words}.`;
 }
 
 function masking(result: ForwardResult, { row, col }: Place): string {
@@ -166,16 +156,15 @@ function masking(result: ForwardResult, { row, col }: Place): string {
   return `${reason}, so it is hidden: its score becomes −∞, and its weight exactly 0.`;
 }
 
-function softmax(result: ForwardResult, place: Place): Explanation {
-  const { causal, bend, tokens } = result;
-  const { row, col, head } = place;
+function softmax(result: ForwardResult, { row, col, head }: Place): Explanation {
+  const { causal, bend, tokens, trace } = result;
   const names = tokenNames(tokens);
-  const scores = rowOf(result, 'maskedScores', place);
-  const weights = rowOf(result, 'weights', place);
+  const scores = rowOf(trace.maskedScores, head, row);
+  const weights = rowOf(trace.weights, head, row);
   const most = scores.reduce((a, b) => Math.max(a, b), -Infinity);
   const power = (key: number) => Math.exp(scores[key]! - most);
   const total = Array.from(scores, (_, key) => power(key)).reduce((a, b) => a + b, 0);
-  const bars = strongest(weights).map((key) => ({
+  const bars = barKeys(weights).map((key) => ({
     label: names[key]!,
     weight: weights[key]!,
     note: f(weights[key]!),
@@ -194,13 +183,11 @@ function softmax(result: ForwardResult, place: Place): Explanation {
   return { why, bars, terms };
 }
 
-function mixing(result: ForwardResult, place: Place): Explanation {
-  const { trace, tokens } = result;
-  const { col, head } = place;
+function mixing({ trace, tokens }: ForwardResult, { row, col, head }: Place): Explanation {
   const names = tokenNames(tokens);
-  const weights = rowOf(result, 'weights', place);
-  const value = (key: number) => trace.vHeads.data[(head * tokens.length + key) * headDim + col]!;
-  const bars = strongest(weights).map((key) => ({
+  const weights = rowOf(trace.weights, head, row);
+  const value = (key: number) => rowOf(trace.vHeads, head, key)[col]!;
+  const bars = barKeys(weights).map((key) => ({
     label: names[key]!,
     weight: weights[key]!,
     note: `${f(weights[key]!, 2)} · ${signed(value(key))} = ${f(weights[key]! * value(key), 2)}`,
@@ -225,7 +212,7 @@ function mixing(result: ForwardResult, place: Place): Explanation {
 const mostBars = 6;
 
 /** The keys with the largest weights, in the order of the sentence. */
-function strongest(weights: Float32Array): number[] {
+function barKeys(weights: Float32Array): number[] {
   return [...weights.keys()]
     .sort((a, b) => weights[b]! - weights[a]!)
     .slice(0, mostBars)
@@ -246,10 +233,8 @@ export function carries({ trace, tokens, heads, bend }: ForwardResult, query: nu
   });
   const order = [...shares.keys()].sort((a, b) => shares[b]! - shares[a]!);
   const shown = order.filter((key) => shares[key]! >= 0.05).slice(0, 5);
-  const list = (shown.length > 0 ? shown : order.slice(0, 1)).map((key) => `${percent(shares[key]!)} ${names[key]}`);
+  const list = (shown.length > 0 ? shown : order.slice(0, 1)).map((key) => `${formatPercent(shares[key]!)} ${names[key]}`);
   const rest = shares.filter((_, key) => !shown.includes(key)).reduce((a, b) => a + b, 0);
-  const others = Math.round(rest * 100) > 0 ? `, and ${percent(rest)} of the others` : '';
+  const others = Math.round(rest * 100) > 0 ? `, and ${formatPercent(rest)} of the others` : '';
   return `${names[query]} now carries ${list.join(', ')}${others}.`;
 }
-
-const percent = (share: number): string => `${Math.round(100 * share)}\u00a0%`;

@@ -2,8 +2,7 @@
 // the same stops, between the buttons for the previous and the next step.
 
 import { formatShape } from '../../base/format.js';
-import { el, rich } from '../../dom/dom.js';
-import { svg } from '../../dom/svg.js';
+import { el, rich, svg } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 import type { StepId } from '../../state/page_state.js';
 import { stepOf, steps } from './steps.js';
@@ -16,7 +15,7 @@ function goTo(app: App, index: number, burst?: string): void {
 }
 
 /** Draws the path of the values, which bypass the scores: from the step "split" to the step "values". */
-function valuesWay(): SVGSVGElement {
+function valuesPath(): SVGSVGElement {
   const at = (id: StepId) => (steps.findIndex((step) => step.id === id) + 0.5) * 10;
   const [from, to] = [at('split'), at('values')];
   return svg(
@@ -70,12 +69,12 @@ export function flowMap(app: App): HTMLElement {
     });
   });
   const values = el('span', { class: 'flow-label', 'aria-hidden': 'true' }, 'values');
-  return el('div', { class: 'flow' }, valuesWay(), values, list, walk(app));
+  return el('div', { class: 'flow' }, valuesPath(), values, list, stepButtons(app));
 }
 
-function walk(app: App): HTMLElement {
+function stepButtons(app: App): HTMLElement {
   const button = (label: string, by: number): HTMLElement => {
-    const element = el('button', { type: 'button', class: 'walk' }, label);
+    const element = el('button', { type: 'button', class: 'secondary' }, label);
     const atEnd = () => steps[indexOf(app) + by] === undefined;
     element.addEventListener('click', () => !atEnd() && goTo(app, indexOf(app) + by));
     // Use aria-disabled, because a disabled button would lose the focus.
@@ -96,5 +95,5 @@ function walk(app: App): HTMLElement {
     slider.value = String(index + 1);
     slider.setAttribute('aria-valuetext', `${index + 1} of ${steps.length}: ${steps[index]!.title}`);
   });
-  return el('div', { class: 'walks' }, button('← Back', -1), slider, button('Next →', 1));
+  return el('div', { class: 'step-buttons' }, button('← Back', -1), slider, button('Next →', 1));
 }

@@ -9,14 +9,14 @@ import { el, headBadge, pairOf, refill, rich, word } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { largestOf, type MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
+import { showMatrix } from '../../maps/map_frame.js';
 import { layoutOf } from '../../maps/map_layout.js';
 import { createMap, type Cell } from '../../maps/matrix_map.js';
-import { matrixTable } from '../../maps/matrix_table.js';
 import { cellText, saveButtons } from '../../maps/save_map.js';
 import { isPerHead, viewOf } from '../../maps/step_view.js';
 import { chosen, inView, update, type App } from '../../state/app.js';
 import type { PageState, StepId } from '../../state/page_state.js';
-import { createCellStory } from './cell_story.js';
+import { createCellExplanation } from './cell_explanation.js';
 import { carries, explain } from './explain.js';
 import { flowMap } from './flow_map.js';
 import { formula, type FormulaName } from './formulas.js';
@@ -75,8 +75,8 @@ function stepDetail(app: App): HTMLElement {
   const headName = el('span', { class: 'head-name', 'aria-hidden': 'true' });
   const views = createViewSwitch(app, 'stepView', 'Show the matrix as');
   const picture = el('div', { class: 'step-picture' });
-  const story = createCellStory();
-  const body = el('div', { class: 'step-body' }, picture, story.element);
+  const explanation = createCellExplanation();
+  const body = el('div', { class: 'step-body' }, picture, explanation.element);
   const legends = { weights: createLegend('weights'), signed: createLegend('signed') };
   const map = createMap({ maxCell, sizer: picture, onPoint: pointAt, onChoose: choose });
   const saves = saveButtons('this matrix', () => {
@@ -121,7 +121,7 @@ function stepDetail(app: App): HTMLElement {
       ...rich(step.axes),
     );
     showControls(result, step, head);
-    showMatrix(result, name, head);
+    drawMatrix(result, name, head);
     explainCell();
   }
 
@@ -185,7 +185,7 @@ function stepDetail(app: App): HTMLElement {
     picture.style.minHeight = `${Math.max(table, ...heights)}px`;
   }
 
-  function showMatrix(result: ForwardResult, name: keyof Trace, head: number): void {
+  function drawMatrix(result: ForwardResult, name: keyof Trace, head: number): void {
     const view = viewOf(result, name, head);
     const perHead = isPerHead(result.trace[name]);
     for (const [scale, legend] of Object.entries(legends)) {
@@ -194,17 +194,9 @@ function stepDetail(app: App): HTMLElement {
     legends[view.scale].show({ masked: view.hidden !== undefined, edited: view.edited !== undefined, limit: largestOf(view) });
     fixHeight(result);
     const label = `${name}${perHead ? ` of head ${head + 1}` : ''}, ${view.rows} by ${view.cols}`;
-    if (views.current() === 'numbers') {
-      refill(picture, matrixTable(view, label));
-      return;
-    }
-    if (picture.firstElementChild !== map.element) picture.replaceChildren(map.element);
     const where = perHead ? `head ${head + 1}, ` : `${name}, `;
-    map.show({
-      view,
-      label,
-      cellLabel: ({ row, col }) => where + cellText(view, row, col),
-    });
+    const cellLabel = ({ row, col }: Cell): string => where + cellText(view, row, col);
+    showMatrix(picture, map, { view, label, cellLabel }, views.current());
   }
 
   const isSquare = (): boolean => {
@@ -236,7 +228,7 @@ function stepDetail(app: App): HTMLElement {
       ? pairOf(from, view.colLabels[cell.col]!)
       : [word(from), `, column ${cell.col + 1}`];
     const value = formatNumber(view.data[cell.row * view.cols + cell.col]!);
-    story.show(place, value, explain(result, name, { ...cell, head }));
+    explanation.show(place, value, explain(result, name, { ...cell, head }));
   }
 
   function draw(): void {

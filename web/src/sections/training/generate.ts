@@ -30,9 +30,9 @@ export function generateSection(app: App): HTMLElement {
       strip(app, generating),
       el(
         'div',
-        { class: 'lanes' },
-        lane(generating, 'With a cache', 'cached'),
-        lane(generating, 'Without a cache', 'plain'),
+        { class: 'cost-panels' },
+        costPanel(generating, 'With a cache', 'cached'),
+        costPanel(generating, 'Without a cache', 'plain'),
       ),
       answer(app, generating),
     ),
@@ -65,8 +65,8 @@ function nothingToContinue(app: App): HTMLElement {
 
 function controls(app: App, generating: Generating): HTMLElement {
   const go = el('button', { type: 'button', class: 'primary', id: 'generate-go' }, 'Generate');
-  const one = el('button', { type: 'button', class: 'walk', id: 'generate-one' }, 'One token');
-  const other = el('button', { type: 'button', class: 'walk', id: 'generate-other' }, 'Another pattern');
+  const one = el('button', { type: 'button', class: 'secondary', id: 'generate-one' }, 'One token');
+  const other = el('button', { type: 'button', class: 'secondary', id: 'generate-other' }, 'Another pattern');
   const place = el('p', { class: 'train-place number' });
   const hint = el('p', { class: 'hint generate-hint', role: 'status' });
   go.addEventListener('click', () => {
@@ -93,7 +93,7 @@ function controls(app: App, generating: Generating): HTMLElement {
   };
   generating.view.watch(show);
   app.training.view.watch(show);
-  return el('div', {}, el('div', { class: 'transport' }, go, one, other, place), hint);
+  return el('div', {}, el('div', { class: 'run-buttons' }, go, one, other, place), hint);
 }
 
 function strip(app: App, generating: Generating): HTMLElement {
@@ -128,9 +128,9 @@ function strip(app: App, generating: Generating): HTMLElement {
 }
 
 /** A cell for each token's key and value: computed in this tick, kept from an earlier tick, or not computed yet. */
-function lane(generating: Generating, title: string, which: 'cached' | 'plain'): HTMLElement {
+function costPanel(generating: Generating, title: string, which: 'cached' | 'plain'): HTMLElement {
   const cells = Array.from({ length: mostTokens }, () => el('span', { class: 'row-cell' }));
-  const said = el('p', { class: 'lane-said' });
+  const said = el('p', { class: 'cost-text' });
   const numbers = { adds: number('multiply-adds'), bytes: number('kept in memory'), time: number('time') };
   generating.view.watch(({ ticks }) => {
     const tick = ticks.at(-1);
@@ -147,11 +147,11 @@ function lane(generating: Generating, title: string, which: 'cached' | 'plain'):
   });
   return el(
     'article',
-    { class: `lane lane-${which}` },
+    { class: `cost-panel cost-${which}` },
     el('h3', {}, title),
     el('div', { class: 'row-cells', 'aria-hidden': 'true' }, ...cells),
     said,
-    el('dl', { class: 'lane-numbers' }, ...Object.values(numbers).map(({ element }) => element)),
+    el('dl', { class: 'cost-numbers' }, ...Object.values(numbers).map(({ element }) => element)),
   );
 }
 

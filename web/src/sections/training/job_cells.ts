@@ -2,7 +2,7 @@
 
 import { formatNumber } from '../../base/format.js';
 import { el, setText } from '../../dom/dom.js';
-import { shade } from '../../dom/printing.js';
+import { paintTheme } from '../../dom/printing.js';
 import { colorScale } from '../../maps/color_scale.js';
 
 export interface JobCells {
@@ -33,7 +33,7 @@ export function createJobCells(jobs: readonly JobName[]): JobCells {
 
   function draw(): void {
     if (!shown) return;
-    const color = colorScale(shade.get(), 'weights');
+    const color = colorScale(paintTheme.get(), 'weights');
     boxes.forEach((box, i) => {
       const value = shown!.values[i] ?? 0;
       const { fill, ink } = color(value);
@@ -44,7 +44,7 @@ export function createJobCells(jobs: readonly JobName[]): JobCells {
       setText(spoken[i]!, `${jobs[i]!.name}: ${shown!.muted ? 'muted' : formatNumber(value, 2)}`);
     });
   }
-  shade.watch(draw);
+  paintTheme.watch(draw);
   return {
     element: el('ul', { class: 'job-cells' }, ...cells),
     show(values, muted) {

@@ -1,7 +1,6 @@
 // A chart of a few lines over the steps of a training, with a mark at one step.
 
-import { el } from '../../dom/dom.js';
-import { setAll, svg } from '../../dom/svg.js';
+import { el, setAll, svg } from '../../dom/dom.js';
 
 export interface ChartPoint {
   readonly step: number;

@@ -5,7 +5,7 @@ import type { App } from '../../state/app.js';
 import { settingsOf } from '../../training/settings.js';
 import { trainChart } from './train_chart.js';
 import { trainHeads } from './train_heads.js';
-import { muteProof } from './train_proof.js';
+import { mutedJobs } from './train_proof.js';
 import { trainSettings } from './train_settings.js';
 
 /** Milliseconds for which a hidden page continues to train. */
@@ -24,10 +24,10 @@ export function trainSection(app: App): HTMLElement {
     trainSettings(app),
     trainChart(app),
     trainHeads(app),
-    muteProof(app),
+    mutedJobs(app),
   );
   followSettings(app);
-  wakeNear(section, app);
+  startNear(section, app);
   pauseHidden(app);
   return section;
 }
@@ -44,12 +44,12 @@ function followSettings(app: App): void {
 }
 
 /** Starts the workers when the section comes near the screen. */
-function wakeNear(section: HTMLElement, app: App): void {
+function startNear(section: HTMLElement, app: App): void {
   const watcher = new IntersectionObserver(
     ([entry]) => {
       if (!entry?.isIntersecting) return;
       watcher.disconnect();
-      void app.training.wake();
+      void app.training.startWorkers();
     },
     { rootMargin: '200px' },
   );

@@ -1,20 +1,22 @@
 // The loss chart of a training with its comparison lines, the scrubber below it, and the buttons that run the training.
 
-import { formatNumber } from '../../base/format.js';
+import { formatNumber, formatPercent } from '../../base/format.js';
+import { choiceOf } from '../../controls/choice.js';
 import { el, refill, setText } from '../../dom/dom.js';
-import { update, type App } from '../../state/app.js';
+import { whenChanged, type App } from '../../state/app.js';
 import { valueAt, type Curve } from '../../training/curve.js';
 import { mostSteps } from '../../training/session.js';
 import { describeSettings, factsOf } from '../../training/settings.js';
 import type { TrainingView } from '../../training/view.js';
 import { createLineChart, type ChartLine } from './line_chart.js';
 
-const percent = (share: number): string => `${(100 * share).toFixed(share > 0.995 || share < 0.1 ? 1 : 0)} %`;
+/** With a decimal where whole numbers would hide progress. */
+const percent = (share: number): string => formatPercent(share, share > 0.995 || share < 0.1 ? 1 : 0);
 
 export function trainChart(app: App): HTMLElement {
   const chart = createLineChart((step) => app.training.goTo(step));
   const keys = el('ul', { class: 'chart-keys' });
-  const moral = el('p', { class: 'hint' });
+  const conclusion = el('p', { class: 'hint' });
   const draw = (): void => {
     const view = app.training.view.get();
     const { train, chart: what } = app.state.get();
@@ -27,23 +29,21 @@ export function trainChart(app: App): HTMLElement {
     chart.show({
       ...{ lines, top, mark: view.step, lastStep: lastStepOf(view), label: inWords(view) },
       title: what === 'loss' ? 'loss' : 'right',
-      format: what === 'loss' ? (value) => formatNumber(value, 1) : (value) => `${Math.round(100 * value)} %`,
+      format: what === 'loss' ? (value) => formatNumber(value, 1) : formatPercent,
     });
     showKeys(app, keys, view);
-    setText(moral, moralOf(view));
+    setText(conclusion, conclusionOf(view));
   };
   app.training.view.watch(draw);
-  app.state.watch((state, previous) => {
-    if (previous && state.chart !== previous.chart) draw();
-  });
+  whenChanged(app, ['chart'], draw);
   return el(
     'div',
     { class: 'train-run' },
-    transport(app),
+    runButtons(app),
     el('div', { class: 'chart-head' }, keys, whatSwitch(app)),
     chart.element,
     scrubber(app),
-    moral,
+    conclusion,
   );
 }
 
@@ -52,10 +52,10 @@ interface NamedCurve {
   readonly curve: Curve;
 }
 
-function linesOf({ curve, beside, earlier }: TrainingView): NamedCurve[] {
+function linesOf({ curve, smallerRun, earlier }: TrainingView): NamedCurve[] {
   const all = [
     { name: 'earlier', curve: earlier },
-    { name: 'beside', curve: beside },
+    { name: 'smaller', curve: smallerRun },
     { name: 'main', curve },
   ];
   return all.filter((line): line is NamedCurve => line.curve !== undefined);
@@ -73,7 +73,7 @@ function numbersOf(view: TrainingView, { name, curve }: NamedCurve): { loss: num
   return loss === undefined || measured === undefined ? undefined : { loss, accuracy: measured };
 }
 
-const titles = { main: '', beside: 'beside it: ', earlier: 'before: ' } as Readonly<Record<string, string>>;
+const titles = { main: '', smaller: 'beside it: ', earlier: 'before: ' } as Readonly<Record<string, string>>;
 
 function inWords(view: TrainingView): string {
   const parts = linesOf(view).map((line) => {
@@ -120,8 +120,8 @@ function keyOf(app: App, { name, curve }: NamedCurve): HTMLElement {
   );
 }
 
-function moralOf({ beside, curve }: TrainingView): string {
-  if (!beside) return '';
+function conclusionOf({ smallerRun, curve }: TrainingView): string {
+  if (!smallerRun) return '';
   return curve.settings.kind === 'fourJobs'
     ? 'Both models have the same number of weights. One head has one pattern of attention at a time, which cannot do four jobs.'
     : 'One layer cannot do this: the second layer looks for what the first has written into each position.';
@@ -129,16 +129,10 @@ function moralOf({ beside, curve }: TrainingView): string {
 
 function whatSwitch(app: App): HTMLElement {
   const options = [
-    ['loss', 'Loss'],
-    ['accuracy', 'Right answers'],
+    { value: 'loss', label: 'Loss' },
+    { value: 'accuracy', label: 'Right answers' },
   ] as const;
-  const buttons = options.map(([what, text]) => {
-    const button = el('button', { type: 'button' }, text);
-    button.addEventListener('click', () => update(app, { chart: what }));
-    app.state.watch(({ chart }) => button.setAttribute('aria-pressed', String(chart === what)));
-    return button;
-  });
-  return el('div', { class: 'segments', role: 'group', 'aria-label': 'The chart shows' }, ...buttons);
+  return choiceOf(app, 'chart', options, { role: 'group', 'aria-label': 'The chart shows' });
 }
 
 function scrubber(app: App): HTMLElement {
@@ -172,11 +166,11 @@ function scrubber(app: App): HTMLElement {
   );
 }
 
-function transport(app: App): HTMLElement {
+function runButtons(app: App): HTMLElement {
   const { training } = app;
   const train = el('button', { type: 'button', class: 'primary', id: 'train-go' }, 'Train');
-  const one = el('button', { type: 'button', class: 'walk', id: 'train-step' }, 'One step');
-  const anew = el('button', { type: 'button', class: 'walk', id: 'train-anew' }, 'Start over');
+  const one = el('button', { type: 'button', class: 'secondary', id: 'train-step' }, 'One step');
+  const anew = el('button', { type: 'button', class: 'secondary', id: 'train-anew' }, 'Start over');
   const place = el('p', { class: 'train-place number' });
   const news = el('p', { class: 'sr-only', role: 'status' });
   const failure = el('p', { class: 'notice is-failure', id: 'train-failure', role: 'alert', hidden: true });
@@ -186,7 +180,7 @@ function transport(app: App): HTMLElement {
   });
   one.addEventListener('click', () => void training.step());
   anew.addEventListener('click', () => {
-    void training.reset(training.view.get().curve.settings).then(() => training.wake());
+    void training.reset(training.view.get().curve.settings).then(() => training.startWorkers());
   });
   training.view.watch((view, previous) => {
     const { status, step, last, message, milliseconds } = view;
@@ -205,5 +199,5 @@ function transport(app: App): HTMLElement {
       news.textContent = `Step ${step}: ${percent(view.measured.accuracy)} right.`;
     }
   });
-  return el('div', { class: 'transport-box' }, el('div', { class: 'transport' }, train, one, anew, place), news, failure);
+  return el('div', { class: 'run-box' }, el('div', { class: 'run-buttons' }, train, one, anew, place), news, failure);
 }

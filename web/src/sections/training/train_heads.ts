@@ -6,10 +6,10 @@ import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, refill, setText } from '../../dom/dom.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
+import { showMatrix } from '../../maps/map_frame.js';
 import { createMap, type Cell, type MatrixMap } from '../../maps/matrix_map.js';
-import { matrixTable } from '../../maps/matrix_table.js';
 import { saveButtons } from '../../maps/save_map.js';
-import { update, type App } from '../../state/app.js';
+import { update, whenChanged, type App } from '../../state/app.js';
 import { mapOf } from '../../training/curve.js';
 import { sequenceLength as length, type Frame } from '../../training/messages.js';
 import { earned, factsOf, type TrainingSettings } from '../../training/settings.js';
@@ -17,7 +17,7 @@ import type { TrainingView } from '../../training/view.js';
 import { createJobCells, type JobCells, type JobName } from './job_cells.js';
 
 /** The pattern whose color a head has. */
-export const toneOf = (head: number): string => patternIds[head % patternIds.length]!;
+export const colorNameOf = (head: number): string => patternIds[head % patternIds.length]!;
 
 /** The jobs that a head has earned: the names of the patterns whose keys get at least `earned` of its weight. */
 export function earnedBy({ shown, measured, curve }: TrainingView, head: number): string[] {
@@ -80,7 +80,7 @@ export function trainHeads(app: App): HTMLElement {
       'button',
       { type: 'button', class: 'head-button', 'aria-pressed': 'false' },
       el('span', { class: 'sr-only' }, `Mute head ${head + 1}: `),
-      headBadge(head + 1, toneOf(head)),
+      headBadge(head + 1, colorNameOf(head)),
       name,
     );
     button.addEventListener('click', () => toggle(head));
@@ -140,16 +140,8 @@ export function trainHeads(app: App): HTMLElement {
 
   function drawMap({ body, map, drawn }: Card, head: number, view: TrainingView): void {
     const matrix = matrixOf(view, head);
-    if (drawn?.numbers) {
-      refill(body, matrixTable(matrix, titleOf(head, view)));
-      return;
-    }
-    if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
-    map.show({
-      view: matrix,
-      label: titleOf(head, view),
-      cellLabel: (cell) => `head ${head + 1}, ${describe(cell, matrix.rowLabels)}, ${valueIn(view, head, cell)}`,
-    });
+    const cellLabel = (cell: Cell): string => `head ${head + 1}, ${describe(cell, matrix.rowLabels)}, ${valueIn(view, head, cell)}`;
+    showMatrix(body, map, { view: matrix, label: titleOf(head, view), cellLabel }, drawn?.numbers ? 'numbers' : 'colors');
   }
 
   /** The pair under the pointer, or else the chosen pair, which stays marked while the heads train. */
@@ -173,17 +165,14 @@ export function trainHeads(app: App): HTMLElement {
       return;
     }
     const values = cards.flatMap((_, head) => [
-      el('span', { class: 'strip-head' }, headBadge(head + 1, toneOf(head)), el('span', { class: 'number' }, all[head]!)),
+      el('span', { class: 'strip-head' }, headBadge(head + 1, colorNameOf(head)), el('span', { class: 'number' }, all[head]!)),
     ]);
     readout.replaceChildren(el('span', {}, describe(cell, names)), ...values);
   }
 
   training.view.watch(show);
-  app.state.watch(({ trainView, trainQuery, trainKey }, previous) => {
-    if (!previous) return;
-    if (trainView !== previous.trainView) show(training.view.get());
-    else if (trainQuery !== previous.trainQuery || trainKey !== previous.trainKey) mark();
-  });
+  whenChanged(app, ['trainView'], () => show(training.view.get()));
+  whenChanged(app, ['trainQuery', 'trainKey'], mark);
   return el(
     'div',
     { class: 'train-heads' },

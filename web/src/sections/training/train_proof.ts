@@ -1,21 +1,21 @@
 // "Mute as proof": the model's accuracy without the muted heads, job by job.
 
+import { formatPercent } from '../../base/format.js';
 import { el, setText } from '../../dom/dom.js';
 import type { App } from '../../state/app.js';
 import { factsOf } from '../../training/settings.js';
 import type { TrainingView } from '../../training/view.js';
 import { earnedBy } from './train_heads.js';
 
-const percent = (share: number): string => `${Math.round(100 * share)} %`;
 /** Smaller changes in accuracy are not mentioned. */
 const noticeable = 0.05;
 
-export function muteProof(app: App): HTMLElement {
+export function mutedJobs(app: App): HTMLElement {
   const { training } = app;
   const text = el('p', { class: 'proof-text', role: 'status' });
   const bars = el('ul', { class: 'proof-bars' });
   const key = el('p', { class: 'legend' }, keyOf('before', 'with every head'), keyOf('after', 'without what is muted'));
-  const clear = el('button', { type: 'button', class: 'walk', id: 'train-unmute' }, 'Unmute');
+  const clear = el('button', { type: 'button', class: 'secondary', id: 'train-unmute' }, 'Unmute');
   clear.addEventListener('click', () => {
     void training.mute([]);
     document.getElementById('train-go')?.focus({ preventScroll: true });
@@ -47,7 +47,7 @@ function sentence(view: TrainingView): string {
   const { jobs } = factsOf(view.curve.settings.kind);
   const fallen = jobs.flatMap((job, i) => {
     const [before, after] = [muting.before.jobAccuracy[i]!, muting.after[i]!];
-    return before - after > noticeable ? [`${job} falls from ${percent(before)} to ${percent(after)}`] : [];
+    return before - after > noticeable ? [`${job} falls from ${formatPercent(before)} to ${formatPercent(after)}`] : [];
   });
   const others = jobs.length - fallen.length;
   if (fallen.length === 0) return `Without ${who}, nothing is lost: other heads do the work.`;
@@ -70,7 +70,7 @@ function rows({ muting, curve }: TrainingView): HTMLElement[] {
       { class: before - after > noticeable ? 'proof-row is-fallen' : 'proof-row' },
       el('span', { class: 'proof-job' }, job),
       el('span', { class: 'proof-pair', 'aria-hidden': 'true' }, bar(before, 'before'), bar(after, 'after')),
-      el('span', { class: 'proof-value number' }, `${percent(before)} → ${percent(after)}`),
+      el('span', { class: 'proof-value number' }, `${formatPercent(before)} → ${formatPercent(after)}`),
     );
   });
 }

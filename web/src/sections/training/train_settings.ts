@@ -1,5 +1,6 @@
 // The settings of a training: experiment, heads, layers, seed and learning rate.
 
+import { choiceOf } from '../../controls/choice.js';
 import { el, setText } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 import { fields, type PageState } from '../../state/page_state.js';
@@ -30,13 +31,11 @@ export function trainSettings(app: App): HTMLElement {
 }
 
 function kindButtons(app: App): HTMLElement {
-  const buttons = kinds.map(({ kind, title }) => {
-    const button = el('button', { type: 'button', id: `train-${kind}` }, title);
-    button.addEventListener('click', () => update(app, { train: kind, trainHeads: null, layers: null }));
-    app.state.watch(({ train }) => button.setAttribute('aria-pressed', String(train === kind)));
-    return button;
-  });
-  return el('div', { class: 'segments', role: 'group', 'aria-label': 'Experiment' }, ...buttons);
+  const options = kinds.map(({ kind, title }) => ({
+    ...{ value: kind, label: title, id: `train-${kind}` },
+    change: { trainHeads: null, layers: null },
+  }));
+  return choiceOf(app, 'train', options, { role: 'group', 'aria-label': 'Experiment' });
 }
 
 /** Describes the model's task, with an example from the sequence of the maps. */
@@ -124,7 +123,7 @@ function numberField<N extends 'seed' | 'rate'>(app: App, name: N, problem: stri
 
 function seedField(app: App, say: Say): HTMLElement {
   const input = numberField(app, 'seed', `The seed is a whole number from 0 to ${mostSeed}.`, say);
-  const another = el('button', { type: 'button', class: 'walk', id: 'train-another-seed' }, 'Another seed');
+  const another = el('button', { type: 'button', class: 'secondary', id: 'train-another-seed' }, 'Another seed');
   another.addEventListener('click', () => update(app, { seed: (app.state.get().seed + 1) % (mostSeed + 1) }));
   return field('Seed', input, another);
 }

@@ -1,9 +1,10 @@
 // "Use it": a JavaScript or C++ program that computes the numbers on the screen, the file that it reads, and a link to
 // the page in its current state.
 
+import { choiceOf } from '../../controls/choice.js';
 import { el } from '../../dom/dom.js';
 import { download } from '../../maps/save_map.js';
-import { chosen, update, type App } from '../../state/app.js';
+import { chosen, type App } from '../../state/app.js';
 import { programLanguages, type ProgramLanguage } from '../../state/page_state.js';
 import { cPlusPlus, fileName, javaScript, type Shown } from './code.js';
 
@@ -40,20 +41,15 @@ export function useItSection(app: App): HTMLElement {
 }
 
 function languageChoice(app: App): HTMLElement {
-  const buttons = programLanguages.map((id) => {
-    const button = el('button', { type: 'button' }, languages[id].title);
-    button.addEventListener('click', () => update(app, { language: id }));
-    app.state.watch(({ language }) => button.setAttribute('aria-pressed', String(language === id)));
-    return button;
-  });
-  return el('div', { class: 'segments', role: 'group', 'aria-label': 'Language' }, ...buttons);
+  const options = programLanguages.map((value) => ({ value, label: languages[value].title }));
+  return choiceOf(app, 'language', options, { role: 'group', 'aria-label': 'Language' });
 }
 
 const pause = 2000;
 
 /** A button that copies a text and says so. If the browser forbids it, the text is shown selected instead. */
 function copyButton(label: string, what: string, text: () => string | null): HTMLElement {
-  const button = el('button', { type: 'button', class: 'walk' }, label);
+  const button = el('button', { type: 'button', class: 'secondary' }, label);
   const said = el('span', { class: 'hint', role: 'status' });
   const field = el('input', { class: 'copy-field', type: 'text', readonly: true, 'aria-label': `Copy ${what}`, hidden: true });
   button.addEventListener('click', async () => {
@@ -81,7 +77,7 @@ const linkButton = (app: App): HTMLElement =>
   });
 
 function fileButton(app: App): HTMLElement {
-  const button = el('button', { type: 'button', class: 'walk' }, `Save ${fileName}`);
+  const button = el('button', { type: 'button', class: 'secondary' }, `Save ${fileName}`);
   button.addEventListener('click', async () => {
     const result = app.result.get();
     if (!result) return;

@@ -2,10 +2,10 @@
 
 import { patternIds } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
-import { el, headBadge, refill } from '../../dom/dom.js';
+import { el, headBadge } from '../../dom/dom.js';
 import type { MatrixView } from '../../maps/heat_map.js';
-import { createMap } from '../../maps/matrix_map.js';
-import { matrixTable } from '../../maps/matrix_table.js';
+import { showMatrix } from '../../maps/map_frame.js';
+import { createMap, type Cell } from '../../maps/matrix_map.js';
 import type { ViewName } from '../../state/page_state.js';
 import type { Place } from './split.js';
 
@@ -36,17 +36,9 @@ export function createBlock(head: number, onPoint: (place: Place | null) => void
       );
       const where = left ? 'left over' : `head ${head + 1}`;
       const label = `x, ${where}: ${view.rows} by ${view.cols}`;
-      if (as === 'numbers') {
-        refill(body, matrixTable(view, label));
-        return;
-      }
-      if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
-      map.show({
-        view,
-        label,
-        cellLabel: ({ row, col }) =>
-          `${where}, token ${view.rowLabels[row]}, column ${col + 1}, ${formatNumber(view.data[row * view.cols + col]!, 2)}`,
-      });
+      const cellLabel = ({ row, col }: Cell): string =>
+        `${where}, token ${view.rowLabels[row]}, column ${col + 1}, ${formatNumber(view.data[row * view.cols + col]!, 2)}`;
+      showMatrix(body, map, { view, label, cellLabel }, as);
     },
     highlight(place) {
       map.highlight(place && { row: place.token, col: place.col });

@@ -4,6 +4,7 @@ import { embedDim } from '../../attention/embedding.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { patternIds } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
+import { choiceOf } from '../../controls/choice.js';
 import { stateSwitch } from '../../controls/switch.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, refill, word, type Child } from '../../dom/dom.js';
@@ -12,13 +13,13 @@ import type { MatrixView } from '../../maps/heat_map.js';
 import { rowHeightOf } from '../../maps/map_layout.js';
 import { saveButtons } from '../../maps/save_map.js';
 import { viewOf } from '../../maps/step_view.js';
-import { update, type App } from '../../state/app.js';
-import { createBlock, type Block } from './reveal_block.js';
+import { update, whenChanged, type App } from '../../state/app.js';
 import { firstWrong, indexOf, sourceOf, stridesOf, type Place } from './split.js';
+import { createBlock, type Block } from './split_block.js';
 
 const choices = [2, 4, 7, 8] as const;
 
-export function revealSection(app: App): HTMLElement {
+export function splitSection(app: App): HTMLElement {
   const views = createViewSwitch(app, 'revealView', 'Show the parts as');
   const lead = el('p', { class: 'lead' });
   const labels = el('div', { class: 'reveal-labels', 'aria-hidden': 'true' });
@@ -73,8 +74,8 @@ export function revealSection(app: App): HTMLElement {
       list[i]!.show(view, { of: parts.length, as: revealView, left });
     });
     showLabels(result);
-    lead.textContent = sayLead(result);
-    verdict.replaceChildren(...sayVerdict(app, result));
+    lead.textContent = leadText(result);
+    verdict.replaceChildren(...verdictText(app, result));
     point(pointed);
     showStrides(result);
   }
@@ -97,7 +98,7 @@ export function revealSection(app: App): HTMLElement {
     const first = wrongReshape ? firstWrong(splitHeads, count) : null;
     const fallback = first ?? { head: 1 % splitHeads, token: Math.min(1, count - 1), col: 0 };
     const fits = place && place.head < splitHeads && place.token < count && place.col < embedDim / splitHeads;
-    address.replaceChildren(...sayAddress(result, fits ? place : fallback, wrongReshape));
+    address.replaceChildren(...addressText(result, fits ? place : fallback, wrongReshape));
     list.forEach((block, head) => {
       const at = fits ? place : fallback;
       block.highlight(at.head === head ? at : null);
@@ -130,33 +131,21 @@ export function revealSection(app: App): HTMLElement {
     section.hidden = result === null;
     showSoon();
   });
-  app.state.watch((state, previous) => {
-    if (!previous) return;
-    const changed = (['splitApart', 'wrongReshape', 'revealView'] as const).some(
-      (name) => state[name] !== previous[name],
-    );
-    if (changed) show();
-  });
+  whenChanged(app, ['splitApart', 'wrongReshape', 'revealView'], show);
   return section;
 }
 
 function headsChoice(app: App): HTMLElement {
-  const buttons = choices.map((heads) => {
-    const button = el('button', { type: 'button', id: `split-${heads}` }, String(heads));
-    button.addEventListener('click', () => update(app, { splitHeads: heads }));
-    app.state.watch((state) => button.setAttribute('aria-pressed', String(state.splitHeads === heads)));
-    return button;
-  });
   return el(
     'div',
     { class: 'control-head', role: 'group', 'aria-labelledby': 'split-heads' },
     el('span', { id: 'split-heads', class: 'control-name reveal-name' }, 'Heads'),
-    el('span', { class: 'segments' }, ...buttons),
+    choiceOf(app, 'splitHeads', choices.map((value) => ({ value, label: String(value), id: `split-${value}` }))),
   );
 }
 
 function splitButton(app: App): HTMLElement {
-  const button = el('button', { type: 'button', class: 'walk', id: 'split-apart' });
+  const button = el('button', { type: 'button', class: 'secondary', id: 'split-apart' });
   button.addEventListener('click', () => update(app, { splitApart: !app.state.get().splitApart }));
   app.state.watch(({ splitApart }) => {
     button.textContent = splitApart ? 'Push together' : 'Slide apart';
@@ -233,7 +222,7 @@ function saved(app: App): { view: MatrixView; title: string } | null {
   return { view, title: `x split among ${splitHeads} heads${wrongReshape ? ', wrong reshape' : ''}` };
 }
 
-function sayLead({ split, splitHeads }: ForwardResult): string {
+function leadText({ split, splitHeads }: ForwardResult): string {
   const width = Math.floor(embedDim / splitHeads);
   return split.heads
     ? `Each of ${splitHeads} heads takes ${width} of the 64 columns of x. Nothing is computed: the numbers keep their place in memory.`
@@ -243,7 +232,7 @@ function sayLead({ split, splitHeads }: ForwardResult): string {
 /** A word, followed by a comma on the same line. */
 const withComma = (name: string): HTMLElement => el('span', { class: 'unbroken' }, word(name), ',');
 
-function sayVerdict(app: App, result: ForwardResult): Child[] {
+function verdictText(app: App, result: ForwardResult): Child[] {
   const { splitHeads, wrongReshape } = app.state.get();
   if (result.splitHeads !== splitHeads) return [];
   if (!result.split.heads) {
@@ -275,7 +264,7 @@ function sayVerdict(app: App, result: ForwardResult): Child[] {
 }
 
 /** Describes the place of a number: "head 3, cat, column 2 is number 146 in memory: cat, column 18 of x, 0.500". */
-function sayAddress(result: ForwardResult, place: Place, wrong: boolean): Child[] {
+function addressText(result: ForwardResult, place: Place, wrong: boolean): Child[] {
   const { split, tokens } = result;
   const heads = split.heads!.shape[0]!;
   const index = indexOf(place, stridesOf(heads, tokens.length, wrong));

@@ -5,12 +5,12 @@ import { el, rich, word, type Child } from '../../dom/dom.js';
 import { createStrips, type Strip } from '../../maps/vector_strips.js';
 import type { Bar, Explanation, Terms } from './explain.js';
 
-export interface CellStory {
+export interface CellExplanation {
   readonly element: HTMLElement;
   show(place: readonly Child[], value: string, explanation: Explanation): void;
 }
 
-export function createCellStory(): CellStory {
+export function createCellExplanation(): CellExplanation {
   const place = el('p', { class: 'origin-pair' });
   const value = el('p', { class: 'origin-value number' });
   const why = el('p', { class: 'origin-why', 'aria-live': 'polite' });
