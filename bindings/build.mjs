@@ -12,7 +12,6 @@ import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { rolldown } from 'rolldown';
 
-import { orderFunctions } from './order_functions.mjs';
 import { billOfMaterials } from './sbom.mjs';
 import './tables.mjs';
 
@@ -70,7 +69,7 @@ for (const part of parts) {
   // Lets bundlers leave the glue out if load() is not used.
   generated[`built:${part}glue`] = used.replace(/^(\s*var \w+ = )(?=\(\(\) => \{)/, '$1/* @__PURE__ */ ');
   for (const simd of simds) {
-    const wasm = orderFunctions(readFileSync(built(part + simd, 'wasm')));
+    const wasm = readFileSync(built(part + simd, 'wasm'));
     writeFileSync(join(made, `multihead-${part}${simd}.wasm`), wasm);
     if (simd !== 'simd128') continue;
     const packed = gzipSync(wasm, { level: 9 }).toString('base64');

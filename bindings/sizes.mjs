@@ -1,15 +1,18 @@
-// Size of each entry point in bytes after gzip -9: minified JavaScript and WebAssembly. For the table in README.md.
+// Size of each entry point as servers send it, in Brotli and in gzip: minified JavaScript and WebAssembly. For the table in
+// README.md.
 //
 //     node sizes.mjs
 
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { gzipSync } from 'node:zlib';
+import { brotliCompressSync, gzipSync } from 'node:zlib';
 import { rolldown } from 'rolldown';
 
 const at = (name) => fileURLToPath(new URL(`dist/${name}`, import.meta.url));
-const gzipped = (bytes) => gzipSync(bytes, { level: 9 }).length;
-const file = (name) => gzipped(readFileSync(at(name)));
+/** Sizes in bytes with the best quality of both encodings; 11 is the default of Brotli. */
+const encoded = (bytes) => ({ brotli: brotliCompressSync(bytes).length, gzip: gzipSync(bytes, { level: 9 }).length });
+const minus = (a, b) => ({ brotli: a.brotli - b.brotli, gzip: a.gzip - b.gzip });
+const file = (name) => encoded(readFileSync(at(name)));
 
 /** Bundles these modules together, as a page would load them. */
 async function script(...modules) {
@@ -18,7 +21,7 @@ async function script(...modules) {
   const bundle = await rolldown({ input: 'entry', plugins: [source], logLevel: 'silent' });
   const { output } = await bundle.generate({ format: 'esm', minify: true });
   await bundle.close();
-  return gzipped(output[0].code);
+  return encoded(Buffer.from(output[0].code));
 }
 
 /**
@@ -34,8 +37,8 @@ export async function sizes() {
   ]);
   return {
     multihead: { script: all, wasm: file('multihead-simd128.wasm') },
-    'multihead/training': { script: training - all },
-    'multihead/pool': { script: pool - all, worker: file('standalone/pool_worker.js') },
+    'multihead/training': { script: minus(training, all) },
+    'multihead/pool': { script: minus(pool, all), worker: file('standalone/pool_worker.js') },
     'multihead/core': { script: core, wasm: file('multihead-core-simd128.wasm') },
     'multihead/inline': { script: file('inline.js') },
     'multihead/relaxed.wasm': { wasm: file('multihead-relaxed.wasm') },
@@ -45,8 +48,11 @@ export async function sizes() {
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   for (const [name, parts] of Object.entries(await sizes())) {
-    const total = Object.values(parts).reduce((sum, bytes) => sum + bytes, 0);
-    const each = Object.entries(parts).map(([part, bytes]) => `${part} ${(bytes / 1000).toFixed(1)}`);
-    console.log(`${name}: ${(total / 1000).toFixed(1)} kB (${each.join(', ')})`);
+    const written = ['brotli', 'gzip'].map((encoding) => {
+      const total = Object.values(parts).reduce((sum, size) => sum + size[encoding], 0);
+      const each = Object.entries(parts).map(([part, size]) => `${part} ${(size[encoding] / 1000).toFixed(1)}`);
+      return `${encoding} ${(total / 1000).toFixed(1)} kB (${each.join(', ')})`;
+    });
+    console.log(`${name}: ${written.join(', ')}`);
   }
 }

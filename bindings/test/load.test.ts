@@ -317,8 +317,8 @@ describe('load', () => {
       const module = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false, outProj: false });
       module.loadStateDict(readSafetensors(writeSafetensors({ in_proj_weight: { shape: [6, 2], data: new Float32Array(12) } })).stateDict);
       const pool = await createPool({ workers: 2, leastWork: 1 });
-      const { out, lent } = await pool.attention(x, x, x, { causal: 'topLeft', transfer: true });
-      console.log(out.data[0], lent.q.data[3], Object.keys(module.stateDict())[0]);
+      const { out, operands } = await pool.attention(x, x, x, { causal: 'topLeft', transfer: true });
+      console.log(out.data[0], operands.q.data[3], Object.keys(module.stateDict())[0]);
       try { mh.attention(x, x, x, { scale: NaN }); } catch (error) { console.log(error.code); }
       pool.dispose();`;
     const cwd = fileURLToPath(new URL('..', import.meta.url));

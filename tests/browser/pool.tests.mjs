@@ -41,7 +41,7 @@ async function compare(withPolicy) {
   const parts = [];
   const actual = await pool.attention(q, k, v, { causal: 'topLeft', progress: (_, total) => parts.push(total) });
   const copies = [q, k, v].map(({ shape, data }) => ({ shape, data: data.slice() }));
-  const { out, lse, lent } = await pool.attention(...copies, { causal: 'topLeft', return: ['lse'], transfer: true });
+  const { out, lse, operands } = await pool.attention(...copies, { causal: 'topLeft', return: ['lse'], transfer: true });
   const taken = copies.filter(({ data }) => data.length === 0).length;
   // Float16Array exists in browsers since 2025, in Node only since version 24.
   const halves = [q, k, v].map(({ shape, data }) => ({ shape, data: new Float16Array(data) }));
@@ -67,7 +67,7 @@ async function compare(withPolicy) {
     ...{ workers, exchange, why, refused, taken, parts: parts.length },
     attention: same(actual.out.data, expected) && same(out.data, expected),
     float16: isHalf && float16.every(({ out: { data } }) => same(data, ofBits)),
-    lent: [q, k, v].every(({ data }, at) => same(lent['qkv'[at]].data, data)),
+    operands: [q, k, v].every(({ data }, at) => same(operands['qkv'[at]].data, data)),
     gradients: ['dQ', 'dK', 'dV'].every((name) => same(gradients[name].data, wantedGradients[name].data)),
     transformer: same(logits.data, wanted),
   };
@@ -87,7 +87,7 @@ async function onPage(browser, headers, withPolicy = false) {
   }
 }
 
-const exact = { refused: 'E_SHAPE', attention: true, float16: true, lent: true, gradients: true, transformer: true };
+const exact = { refused: 'E_SHAPE', attention: true, float16: true, operands: true, gradients: true, transformer: true };
 
 export const tests = [
   {

@@ -58,14 +58,14 @@ export function readInputs(
   q: FloatTensorLike,
   k: FloatTensorLike,
   v: FloatTensorLike,
-  { q: ofQuery, k: ofKey, v: ofValue }: Axes,
+  axes: Axes,
 ) {
   const query = operands.input(q, floatDTypes, 'q');
   const key = operands.input(k, floatDTypes, 'k');
   const value = operands.input(v, [key.dtype], 'v');
-  checkRank(query, ofQuery, 'q');
-  checkRank(key, ofKey, 'k');
-  checkRank(value, ofValue, 'v');
+  checkRank(query, axes.q, 'q');
+  checkRank(key, axes.k, 'k');
+  checkRank(value, axes.v, 'v');
   return { query, key, value };
 }
 

@@ -60,7 +60,7 @@ export function checkStorage(config: Storage): CheckedStorage {
 type HeadExtents = Pick<wire.KVCacheConfig, 'numKvHeads' | 'headDim' | 'valueDim'>;
 
 /** Functions of the core for caches of one kind. */
-export interface CacheDoor {
+export interface CacheCalls {
   /** Reads the configuration from the block. Returns a handle above 0, or a negated CallStatus. */
   create(): Int32;
   bytes(handle: Int32): number;
@@ -76,7 +76,7 @@ export abstract class CoreCache extends CoreObject {
   readonly dtype: CacheDType;
   readonly bytes: number;
 
-  constructor(runtime: Runtime, storage: CheckedStorage, heads: HeadExtents, door: CacheDoor) {
+  constructor(runtime: Runtime, storage: CheckedStorage, heads: HeadExtents, calls: CacheCalls) {
     const { args, heap } = runtime;
     const handle = call(runtime, (operands) => {
       wire.cacheConfig(args, {
@@ -90,15 +90,15 @@ export abstract class CoreCache extends CoreObject {
         pageSize: storage.pageSize,
         pages: storage.pages,
       });
-      return operands.make(() => door.create());
+      return operands.make(() => calls.create());
     });
-    const bytes = door.bytes(handle);
+    const bytes = calls.bytes(handle);
     heap.count(bytes);
     const name = { argument: 'cache', noun: 'a cache' };
     super(runtime, handle, name, {
-      what: () => door.what(bytes),
+      what: () => calls.what(bytes),
       free() {
-        door.release(handle);
+        calls.release(handle);
         heap.count(-bytes);
       },
     });

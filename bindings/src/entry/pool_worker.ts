@@ -50,7 +50,7 @@ function receive(request: Request): void {
 /** Answers a request that the engine could not deserialize, so that its call does not wait forever. */
 function refuse(): void {
   const error = sentError(new Error('the message with the call could not be read'));
-  const back = { slot: undefined, lent: [] };
+  const back = { taskBuffer: undefined, transferred: [] };
   port.postMessage(runner === undefined ? { kind: 'broken', error } : { kind: 'failed', error, dead: false, back }, []);
 }
 

@@ -4,11 +4,11 @@ import { MultiheadError } from '../runtime/errors.js';
 import type { WasmFiles } from './source.js';
 
 /**
- * The simd128 build inside JavaScript: 198 kB of base64, 150 kB when it is served gzipped. Base64 of the plain file would
- * be 513 kB, 198 kB gzipped.
+ * The simd128 build inside JavaScript: 220 kB of base64, 166 kB when it is served in gzip or Brotli. Base64 of the plain
+ * file would be 530 kB, 217 kB in gzip and 176 kB in Brotli.
  *
  * Contains only simd128, which runs in every engine with SIMD at four fifths of the speed of relaxed (gpt2-1k in Node
- * 26: 39 and 49 GFLOP/s). Including the relaxed build would add 150 kB gzipped, and Safari and Node 20 could not run
+ * 26: 39 and 49 GFLOP/s). Including the relaxed build would add 166 kB, and Safari and Node 20 could not run
  * it.
  */
 export const inlineFiles = (base64: string): WasmFiles => ({ simd128: () => unpack(base64) });

@@ -74,8 +74,8 @@ export function checkConfig(given: MultiHeadAttentionConfig): CheckedConfig {
   const { qkNormEps, latentNormEps = 1e-6, softcap = 0, window, rope } = config;
   const { dropout = 0, outDropout = 0 } = config;
   if (!qkNorm && qkNormEps !== undefined) throw without('qkNormEps', 'qkNorm: false');
-  if (window !== undefined) checkOptions(window, ['left', 'right'], 'window', { align: ofCalls });
-  const positions = { qPositions: ofCalls, kPositions: ofCalls };
+  if (window !== undefined) checkOptions(window, ['left', 'right'], 'window', { align: positionsOfCalls });
+  const positions = { qPositions: positionsOfCalls, kPositions: positionsOfCalls };
   if (rope !== undefined) checkOptions(rope, rotationNames, 'rope', positions);
   return {
     ...{ embedDim, numHeads, headDim, valueDim, outProj, qkNorm, window, rope },
@@ -119,7 +119,7 @@ type FlagName = {
   [N in keyof Config]: Config[N] extends boolean ? N : never;
 }[keyof Config];
 
-const ofCalls = 'positions are those of each call';
+const positionsOfCalls = 'positions are those of each call';
 
 const without = (argument: string, other: string): MultiheadError =>
   new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });

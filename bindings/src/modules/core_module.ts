@@ -12,7 +12,7 @@ import type { ModuleCacheConfig, PlainTensor } from '../types/index.js';
 import { loadStateDict, takeStateDict } from './state_dict.js';
 
 /** Functions of the core for modules of one kind. */
-export interface ModuleDoor extends ObjectName {
+export interface ModuleCalls extends ObjectName {
   /** Reads the configuration from the block. Returns a handle above 0, or a negated CallStatus. */
   create(): Int32;
   release(handle: Int32): void;
@@ -32,7 +32,7 @@ export interface ModuleDoor extends ObjectName {
 }
 
 export abstract class CoreModule extends CoreObject {
-  readonly #door: ModuleDoor;
+  readonly #calls: ModuleCalls;
   /**
    * Shared with the cleanup record that the finalizer gets. That record must not reference the module, or the module
    * would never be collected.
@@ -42,20 +42,20 @@ export abstract class CoreModule extends CoreObject {
   #names: ParameterNames = 0;
 
   /** Calls `write` to write the configuration into the block, and creates the module. */
-  constructor(runtime: Runtime, write: (operands: Operands) => void, door: ModuleDoor) {
+  constructor(runtime: Runtime, write: (operands: Operands) => void, calls: ModuleCalls) {
     const handle = call(runtime, (operands) => {
       write(operands);
-      return operands.make(() => door.create());
+      return operands.make(() => calls.create());
     });
     const memory: { parameters?: SharedParameters } = {};
-    super(runtime, handle, door, {
-      what: () => `${door.noun} of ${memory.parameters?.bytes ?? 0} bytes`,
+    super(runtime, handle, calls, {
+      what: () => `${calls.noun} of ${memory.parameters?.bytes ?? 0} bytes`,
       free() {
-        door.release(handle);
+        calls.release(handle);
         memory.parameters?.leave();
       },
     });
-    this.#door = door;
+    this.#calls = calls;
     this.#memory = memory;
   }
 
@@ -76,7 +76,7 @@ export abstract class CoreModule extends CoreObject {
 
   #state(sharesAlone: 0 | 1): Record<string, PlainTensor> {
     return call(this.runtime, (operands) => {
-      operands.run(() => this.#door.state(this.handle, sharesAlone));
+      operands.run(() => this.#calls.state(this.handle, sharesAlone));
       return takeStateDict(this.runtime);
     });
   }
@@ -84,7 +84,7 @@ export abstract class CoreModule extends CoreObject {
   createCache(config: ModuleCacheConfig): WasmModuleCache {
     const { runtime } = this;
     this.assertLive();
-    const make = (): Int32 => this.#door.createCache(this.handle);
+    const make = (): Int32 => this.#calls.createCache(this.handle);
     return runtime.scopes.track(new WasmModuleCache(runtime, make, config));
   }
 
@@ -93,7 +93,7 @@ export abstract class CoreModule extends CoreObject {
     this.assertLive();
     const { parameters } = this.#memory;
     if (parameters !== undefined) return parameters;
-    const { argument, noun, filling = 'loadStateDict()' } = this.#door;
+    const { argument, noun, filling = 'loadStateDict()' } = this.#calls;
     throw new MultiheadError('E_OPTION', {
       argument,
       expected: `${noun} with parameters: call ${filling} first`,
@@ -111,7 +111,7 @@ export abstract class CoreModule extends CoreObject {
     const { runtime } = this;
     this.assertLive();
     call(runtime, (operands) => {
-      loadStateDict(runtime, dict, operands, () => this.#door.load(this.handle, names, whole));
+      loadStateDict(runtime, dict, operands, () => this.#calls.load(this.handle, names, whole));
       this.replaced(names);
     });
   }
@@ -121,7 +121,7 @@ export abstract class CoreModule extends CoreObject {
     const { heap } = this.runtime;
     this.#names = names;
     this.#memory.parameters?.leave();
-    const bytes = this.#door.parameters(this.handle) * bytesPerElement('f32');
+    const bytes = this.#calls.parameters(this.handle) * bytesPerElement('f32');
     this.#memory.parameters = new SharedParameters(heap, bytes).join();
   }
 

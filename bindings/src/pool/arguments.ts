@@ -7,23 +7,23 @@ import { checkFlag, CopyBudget } from '../runtime/options.js';
 import { coreOf, describe, keepClass, unreadable } from '../runtime/tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import { disposedObject, objectsApart } from './shared/errors.js';
-import type { Argument, SentValue, StandIn } from './shared/protocol.js';
-import type { Crew, Seat } from './workers.js';
+import type { Argument, SentValue, Placeholder } from './shared/protocol.js';
+import type { Workers, PoolWorker } from './workers.js';
 
 /** An object in one worker, or in each worker of a team. Its proxy and its running calls reference the handle. */
 export class Handle {
-  readonly crew: Crew;
-  readonly seats: readonly Seat[];
+  readonly all: Workers;
+  readonly workers: readonly PoolWorker[];
   readonly id: number;
   /** Shared memory through which the workers of a team exchange data; undefined for a single worker. */
-  readonly board: SharedArrayBuffer | undefined;
+  readonly sharedBlock: SharedArrayBuffer | undefined;
   disposed = false;
 
-  constructor(crew: Crew, seats: readonly Seat[], id: number, board: SharedArrayBuffer | undefined) {
-    this.crew = crew;
-    this.seats = seats;
+  constructor(all: Workers, workers: readonly PoolWorker[], id: number, sharedBlock: SharedArrayBuffer | undefined) {
+    this.all = all;
+    this.workers = workers;
     this.id = id;
-    this.board = board;
+    this.sharedBlock = sharedBlock;
   }
 }
 
@@ -47,17 +47,17 @@ export interface SentArguments {
  * `E_DISPOSED`
  * @param options.several true if several workers get the arguments, even when no argument is an object of several
  * workers: large buffers are then copied to shared memory
- * @param options.lent buffers that are not copied, because the task transfers them
+ * @param options.transferred buffers that are not copied, because the task transfers them
  */
 export function packArguments(
   given: readonly unknown[],
-  { several = false, lent = [] }: { several?: boolean; lent?: readonly ArrayBufferLike[] | undefined } = {},
+  { several = false, transferred = [] }: { several?: boolean; transferred?: readonly ArrayBufferLike[] | undefined } = {},
 ): SentArguments {
   const transfer: ArrayBuffer[] = [];
   const handles = given.map((each) => (typeof each === 'object' && each !== null ? handleOf.get(each) : undefined));
-  const toSeveral = several || handles.some((handle) => handle !== undefined && handle.seats.length > 1);
+  const toSeveral = several || handles.some((handle) => handle !== undefined && handle.workers.length > 1);
   const copying: Copying = {
-    copied: toSeveral ? copiedForSeveral : (own) => copiedForOne(own, transfer, lent),
+    copied: toSeveral ? copiedForSeveral : (own) => copiedForOne(own, transfer, transferred),
     copies: new Map(),
     budget: new CopyBudget('arguments'),
   };
@@ -66,15 +66,15 @@ export function packArguments(
     const handle = handles[index];
     if (handle === undefined) return readable(each, copying);
     if (handle.disposed) throw disposedObject();
-    if (beside !== undefined && !sameSeats(beside, handle)) throw objectsApart();
+    if (beside !== undefined && !sameWorkers(beside, handle)) throw objectsApart();
     beside = handle;
     return { object: handle.id };
   });
   return { args, transfer, beside };
 }
 
-const sameSeats = (a: Handle, b: Handle): boolean =>
-  a.seats.length === b.seats.length && a.seats.every((seat, rank) => seat === b.seats[rank]);
+const sameWorkers = (a: Handle, b: Handle): boolean =>
+  a.workers.length === b.workers.length && a.workers.every((worker, rank) => worker === b.workers[rank]);
 
 /** The state that the arguments of one call share while they are copied. */
 interface Copying {
@@ -101,16 +101,16 @@ function readable(value: unknown, copying: Copying): SentValue {
 
 function packed(argument: unknown, copying: Copying): SentValue {
   const { copied, budget } = copying;
-  const standIns: StandIn[] = [];
+  const placeholders: Placeholder[] = [];
   const numbers = (own: Numbers, key: object) => once(key, own.byteLength, copying, () => copied(own));
   const pack = (value: unknown, levels: number, path: readonly string[]): unknown => {
-    if (typeof value === 'function') return void standIns.push({ path, kind: 'function' });
-    if (typeof value === 'symbol') return void standIns.push({ path, kind: 'symbol', text: value.description });
+    if (typeof value === 'function') return void placeholders.push({ path, kind: 'function' });
+    if (typeof value === 'symbol') return void placeholders.push({ path, kind: 'symbol', text: value.description });
     if (typeof value !== 'object' || value === null || levels === 0) return value;
     const core = coreOf(value);
     if (core !== undefined) {
       const { dtype, shape } = core;
-      if (core.disposed) return void standIns.push({ path, kind: 'disposed tensor', dtype, shape });
+      if (core.disposed) return void placeholders.push({ path, kind: 'disposed tensor', dtype, shape });
       return { data: numbers(core.view(), core), shape: [...shape], dtype };
     }
     if (ArrayBuffer.isView(value)) {
@@ -126,11 +126,11 @@ function packed(argument: unknown, copying: Copying): SentValue {
     }
     const copy = propertiesOf(value, budget);
     const name = keepClass(copy, value);
-    if (name !== 'Object') standIns.push({ path, kind: 'class', name });
+    if (name !== 'Object') placeholders.push({ path, kind: 'class', name });
     for (const [name, each] of Object.entries(copy)) copy[name] = pack(each, levels - 1, [...path, name]);
     return copy;
   };
-  return { value: pack(argument, mostLevels, []), standIns };
+  return { value: pack(argument, mostLevels, []), placeholders };
 }
 
 /**
@@ -160,8 +160,8 @@ type Numbers = Float32Array | Uint16Array | Uint8Array | Int32Array;
 const isShared = (numbers: Numbers): boolean =>
   typeof SharedArrayBuffer === 'function' && bufferOf(numbers) instanceof SharedArrayBuffer;
 
-function copiedForOne(own: Numbers, transfer: ArrayBuffer[], lent: readonly ArrayBufferLike[]): Numbers {
-  if (lengthOf(own) === 0 || isShared(own) || lent.includes(own.buffer)) return own;
+function copiedForOne(own: Numbers, transfer: ArrayBuffer[], transferred: readonly ArrayBufferLike[]): Numbers {
+  if (lengthOf(own) === 0 || isShared(own) || transferred.includes(own.buffer)) return own;
   const copy = own.slice();
   transfer.push(copy.buffer as ArrayBuffer);
   return copy;
@@ -187,22 +187,22 @@ export interface CallOptions {
   readonly transfer: boolean;
 }
 
-/** Takes `signal` and `progress` out of the last argument, and `transfer` if `lends` is true. Throws `E_OPTION`. */
-export function splitOptions(args: readonly unknown[], lends = false): { args: unknown[]; options: CallOptions } {
+/** Takes `signal` and `progress` out of the last argument, and `transfer` if `transfers` is true. Throws `E_OPTION`. */
+export function splitOptions(args: readonly unknown[], transfers = false): { args: unknown[]; options: CallOptions } {
   const last = args.at(-1);
   const none = { args: [...args], options: { signal: undefined, progress: undefined, transfer: false } };
   if (typeof last !== 'object' || last === null || Array.isArray(last)) return none;
   if (coreOf(last) !== undefined || ArrayBuffer.isView(last) || handleOf.has(last)) return none;
   let copy: Record<string, unknown>;
   try {
-    if (!('signal' in last) && !('progress' in last) && !(lends && 'transfer' in last)) return none;
+    if (!('signal' in last) && !('progress' in last) && !(transfers && 'transfer' in last)) return none;
     copy = propertiesOf(last, new CopyBudget('options'));
   } catch (cause) {
     throw unreadable(cause, 'options');
   }
   const { signal, progress, ...rest } = copy;
-  const transfer = lends ? rest['transfer'] : undefined;
-  if (lends) delete rest['transfer'];
+  const transfer = transfers ? rest['transfer'] : undefined;
+  if (transfers) delete rest['transfer'];
   checkSignal(signal);
   if (progress !== undefined && typeof progress !== 'function') {
     throw new MultiheadError('E_OPTION', { argument: 'progress', expected: 'a function', got: describe(progress) });

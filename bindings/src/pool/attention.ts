@@ -12,9 +12,9 @@ import { isArrayBuffer, overlap } from '../runtime/typed_arrays.js';
 import type { AttentionOptions, DType, FloatTensorLike, Shape } from '../types/index.js';
 import { packArguments, splitOptions } from './arguments.js';
 import type { PoolCore } from './core.js';
-import { type Lending, lending } from './lending.js';
+import { type TransferredOperands, withTransfer } from './transfer.js';
 import { cutIntoPieces, flatRows, rowsOfOutput, workOfBlocks } from './shared/parts.js';
-import type { Box, PartCall, Place, SentTensor } from './shared/protocol.js';
+import type { WorkRange, PartCall, Place, SentTensor } from './shared/protocol.js';
 import { divideAttention, type DividedCall, isElsewhere, resultBytes } from './worker/part.js';
 
 const optionNames = [...maskNames, 'return', 'out', 'outDtype', 'capture'] as const;
@@ -37,10 +37,10 @@ export async function poolAttention(core: PoolCore, ...[q, k, v, given]: [...Ten
     const chosen = outDtype === undefined ? options : { ...options, outDtype };
     const call = divideAttention(runtime, q, k, v, chosen);
     const joined = new JoinedResults(call, out);
-    const pieces = piecesOf(core, call, options, core.crew.workers);
+    const pieces = piecesOf(core, call, options, core.workers.count);
     const tensors = [call.q, call.k, call.v, call.mask, call.bias];
-    return lending(core.settings.exchange, own, tensors, async (lent) => {
-      const tasks = partTasks(core, call, chosen, pieces, joined, lent);
+    return withTransfer(core.settings.exchange, own, tensors, async (transferred) => {
+      const tasks = partTasks(core, call, chosen, pieces, joined, transferred);
       let done = 0;
       await Promise.all(
         tasks.map(async (run) => {
@@ -54,16 +54,16 @@ export async function poolAttention(core: PoolCore, ...[q, k, v, given]: [...Ten
 }
 
 /**
- * Copies the operands of all pieces. A single piece gets the lent buffers instead. Each returned function sends one
+ * Copies the operands of all pieces. A single piece gets the transferred buffers instead. Each returned function sends one
  * piece and receives its results.
  */
 export function partTasks(
   core: PoolCore,
   call: DividedCall,
   options: AttentionOptions,
-  pieces: readonly Box[][],
+  pieces: readonly WorkRange[][],
   joined: JoinedResults,
-  lending?: Lending,
+  taken?: TransferredOperands,
 ): ((signal: AbortSignal | undefined) => Promise<void>)[] {
   const operands = {
     ...{ q: call.q.numbers(), k: call.k.numbers(), v: call.v.numbers() },
@@ -72,16 +72,16 @@ export function partTasks(
   const { mask: _, bias: __, ...others } = options;
   // Copy the options now: the caller may change them later, and a view into a large buffer would send the whole buffer.
   const [{ value }] = packArguments([others]).args as unknown as [{ value: AttentionOptions }];
-  const lent = pieces.length === 1 ? lending : undefined;
-  const inPlace = lent?.buffers ?? [];
-  return pieces.map((boxes) => {
+  const transferred = pieces.length === 1 ? taken : undefined;
+  const inPlace = transferred?.buffers ?? [];
+  return pieces.map((ranges) => {
     const read = { ...operands, inPlace };
-    const { part, slot, transfer } = makePart(core, call, read, value, boxes, joined.sharedOut(core));
-    const task = { kind: 'part', part, slot, lent: inPlace } as const;
+    const { part, taskBuffer, transfer } = makePart(core, call, read, value, ranges, joined.sharedOut(core));
+    const task = { kind: 'part', part, taskBuffer, transferred: inPlace } as const;
     return async (signal) => {
-      const answer = await core.send('attention', { task, transfer, lent }, signal);
-      joined.receive(part, answer.slot as ArrayBufferLike);
-      core.slots.give(answer.slot);
+      const answer = await core.send('attention', { task, transfer, transferred }, signal);
+      joined.receive(part, answer.taskBuffer as ArrayBufferLike);
+      core.buffers.give(answer.taskBuffer);
     };
   });
 }
@@ -97,7 +97,7 @@ export function piecesOf(
   { parts, q, k }: DividedCall,
   options: AttentionOptions,
   workers: number,
-): Box[][] {
+): WorkRange[][] {
   const [, heads = 0, queries = 0] = q.shape;
   const [, numKvHeads = 0, keys = 0] = k.shape;
   if (parts.heads === 0 || queries === 0) return [];
@@ -118,19 +118,19 @@ interface Operands {
 }
 
 const aligned = (bytes: number): number => Math.ceil(bytes / 64) * 64;
-/** Copies the operands of a piece into a slot. */
+/** Copies the operands of a piece into the buffer of its task. */
 function makePart(
   core: PoolCore,
   call: DividedCall,
   operands: Operands,
   options: PartCall['options'],
-  boxes: Box[],
+  ranges: WorkRange[],
   sharedOut: Place | undefined,
-): { part: PartCall; slot: ArrayBufferLike; transfer: ArrayBuffer[] } {
+): { part: PartCall; taskBuffer: ArrayBufferLike; transfer: ArrayBuffer[] } {
   const [, heads = 0, queries = 0] = call.q.shape;
   const group = heads / (call.k.shape[1] as number);
-  const firstHead = (boxes[0] as Box).firstHead;
-  const endHead = (boxes.at(-1) as Box).endHead;
+  const firstHead = (ranges[0] as WorkRange).firstHead;
+  const endHead = (ranges.at(-1) as WorkRange).endHead;
   const mayShare = core.settings.exchange === 'shared memory';
 
   let bytes = 0;
@@ -160,13 +160,13 @@ function makePart(
     v: headsOf(operands.v, firstHead, endHead),
     ...{ qDType: call.q.dtype, kDType: call.k.dtype, packed: call.packed },
     ...{ mask: whole(operands.mask), bias: whole(operands.bias) },
-    ...{ options, firstHead, endHead, boxes, blockRows: call.parts.blockRows },
+    ...{ options, firstHead, endHead, ranges, blockRows: call.parts.blockRows },
     outputs: call.outputs,
     sharedOut,
   };
-  const slot = core.slots.take(Math.max(bytes, resultBytes(part, { heads, queries, group })));
-  for (const { from, offset } of copies) new Uint8Array(slot, offset, from.length).set(from);
-  return { part, slot, transfer: isArrayBuffer(slot) ? [slot] : [] };
+  const taskBuffer = core.buffers.take(Math.max(bytes, resultBytes(part, { heads, queries, group })));
+  for (const { from, offset } of copies) new Uint8Array(taskBuffer, offset, from.length).set(from);
+  return { part, taskBuffer, transfer: isArrayBuffer(taskBuffer) ? [taskBuffer] : [] };
 }
 
 /** Collects the results of a whole call from its parts. */
@@ -206,16 +206,16 @@ export class JoinedResults {
     return { buffer, offset: byteOffset, bytes: byteLength };
   }
 
-  receive({ boxes, blockRows, sharedOut }: PartCall, slot: ArrayBufferLike): void {
+  receive({ ranges, blockRows, sharedOut }: PartCall, taskBuffer: ArrayBufferLike): void {
     const [, heads = 0, queries = 0] = this.#call.q.shape;
-    const runs = flatRows(boxes, { group: heads / (this.#call.k.shape[1] as number), queries, blockRows });
+    const runs = flatRows(ranges, { group: heads / (this.#call.k.shape[1] as number), queries, blockRows });
     let at = 0;
     this.#call.outputs.forEach((output, index) => {
       if (isElsewhere(output, sharedOut)) return;
       const rowBytes = output.width * bytesPerElement(output.dtype);
       const to = asBytes((this.#places[index] as () => Numbers)());
       for (const [row, rows] of rowsOfOutput(output, runs, { heads, queries })) {
-        to.set(new Uint8Array(slot, at, rows * rowBytes), row * rowBytes);
+        to.set(new Uint8Array(taskBuffer, at, rows * rowBytes), row * rowBytes);
         at += rows * rowBytes;
       }
     });

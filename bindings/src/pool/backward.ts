@@ -19,7 +19,7 @@ import type {
 } from '../types/index.js';
 import { splitOptions } from './arguments.js';
 import type { PoolCore } from './core.js';
-import { lending } from './lending.js';
+import { withTransfer } from './transfer.js';
 import { cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
 import { type Range, sliceOf, writeSlice } from './slices.js';
 
@@ -48,22 +48,22 @@ export async function poolAttentionBackward(core: PoolCore, ...given: readonly u
     const options = readOptions(args[0] as AttentionBackwardOptions | undefined, ...names);
     const verb = 'attentionBackward';
     const read = readTensors(inputs, options);
-    if (read === undefined) return runWhole(core, { verb, args: [inputs, options], lent: undefined }, own);
+    if (read === undefined) return runWhole(core, { verb, args: [inputs, options], transferred: undefined }, own);
     const { wanted, tensors } = read;
     const planner = core.planner();
     const runtime = planner instanceof Promise ? await planner : planner;
     const withSlopes = withAllSlopes(runtime, options, tensors.q.shape[1]);
-    return lending(core.settings.exchange, own, Object.values(tensors), async (lent): Promise<unknown> => {
+    return withTransfer(core.settings.exchange, own, Object.values(tensors), async (transferred): Promise<unknown> => {
       const numbers = {
         ...{ q: tensors.q.numbers(), k: tensors.k.numbers(), v: tensors.v.numbers() },
         ...{ out: tensors.out.numbers(), lse: tensors.lse.numbers(), dOut: tensors.dOut.numbers() },
       };
       const [mask, bias] = [tensors.mask?.numbers(), tensors.bias?.numbers()];
-      const whole = () => runWhole(core, { verb, args: [numbers, { ...options, mask, bias }], lent }, own);
+      const whole = () => runWhole(core, { verb, args: [numbers, { ...options, mask, bias }], transferred }, own);
       const call: BackwardCall = { ...numbers, mask, bias, options: withSlopes, wanted };
       if (!canBeDivided(call)) return whole();
       const results = gradientsOf(call);
-      const pieces = backwardPieces(core, call, results, core.crew.workers);
+      const pieces = backwardPieces(core, call, results, core.workers.count);
       if (pieces.length <= 1) return whole();
       await runPieces(pieces, own, whole);
       return results;
@@ -155,14 +155,14 @@ export function gradientsOf({ q, k, v, bias, options, wanted }: BackwardCall): G
   return results;
 }
 
-interface Rectangle {
+interface HeadTile {
   readonly batches: Range;
   readonly kvHeads: Range;
 }
 
 /**
  * Divides the call into at most `count` runs of heads with about equal work. A run that starts or ends inside a batch
- * entry becomes two or three rectangles, and each rectangle is one piece.
+ * entry becomes two or three tiles, and each tile is one piece.
  */
 export function backwardPieces(core: PoolCore, call: BackwardCall, results: Gradients, count: number): Piece[] {
   const { q, k, v, bias, wanted } = call;
@@ -176,15 +176,15 @@ export function backwardPieces(core: PoolCore, call: BackwardCall, results: Grad
   const operations = 2 * batch * heads * queries * keys * (3 * width + 2 * (v.shape[3] as number));
   const parts = Math.min(count, most, Math.floor(operations / core.settings.leastWork));
   if (parts <= 1) return [];
-  const rectangles = rectanglesOf([batch, kvHeads], together, parts);
-  return rectangles.map((rectangle) => pieceOfRectangle(core, call, results, rectangle, jobs));
+  const tiles = tilesOf([batch, kvHeads], together, parts);
+  return tiles.map((tile) => pieceOfTile(core, call, results, tile, jobs));
 }
 
-function rectanglesOf(
+function tilesOf(
   [batch, kvHeads]: readonly [number, number],
   together: { batches: boolean; heads: boolean },
   parts: number,
-): Rectangle[] {
+): HeadTile[] {
   const runs = (items: number): Range[] => {
     const ends = cutEvenly(Array.from({ length: items }, () => 1), parts);
     return ends.map((end, index) => [ends[index - 1] ?? 0, end]);
@@ -193,43 +193,43 @@ function rectanglesOf(
   if (together.heads) return runs(batch).map((batches) => ({ ...all, batches }));
   if (together.batches) return runs(kvHeads).map((of) => ({ ...all, kvHeads: of }));
   return runs(batch * kvHeads).flatMap(([first, end]) => {
-    const rectangles: Rectangle[] = [];
+    const tiles: HeadTile[] = [];
     for (let at = first; at < end; ) {
       const [entry, head] = [Math.floor(at / kvHeads), at % kvHeads];
       const whole = head === 0 ? Math.floor((end - at) / kvHeads) : 0;
       const endHead = whole > 0 ? kvHeads : Math.min(kvHeads, head + end - at);
-      rectangles.push({ batches: [entry, entry + Math.max(1, whole)], kvHeads: [head, endHead] });
+      tiles.push({ batches: [entry, entry + Math.max(1, whole)], kvHeads: [head, endHead] });
       at += Math.max(1, whole) * (endHead - head);
     }
-    return rectangles;
+    return tiles;
   });
 }
 
-function pieceOfRectangle(
+function pieceOfTile(
   core: PoolCore,
   call: BackwardCall,
   results: Gradients,
-  { batches, kvHeads }: Rectangle,
+  { batches, kvHeads }: HeadTile,
   jobs: number,
 ): Piece {
   const group = (call.q.shape[1] as number) / (call.k.shape[1] as number);
   const heads: Range = [kvHeads[0] * group, kvHeads[1] * group];
-  const ofHeads = (tensor: Numbers) => sliceOf(tensor, batches, heads);
+  const headsOf = (tensor: Numbers) => sliceOf(tensor, batches, heads);
   const inputs = {
-    ...{ q: ofHeads(call.q), k: sliceOf(call.k, batches, kvHeads), v: sliceOf(call.v, batches, kvHeads) },
-    ...{ out: ofHeads(call.out), lse: ofHeads(call.lse), dOut: ofHeads(call.dOut) },
+    ...{ q: headsOf(call.q), k: sliceOf(call.k, batches, kvHeads), v: sliceOf(call.v, batches, kvHeads) },
+    ...{ out: headsOf(call.out), lse: headsOf(call.lse), dOut: headsOf(call.dOut) },
   };
   /** Ranges of the piece in a tensor that broadcasts over all scores (mask or bias). */
   const rangesOf = ({ shape }: Numbers): Range[] =>
     shape.length === 2 ? [] : [shape[0] === 1 ? [0, 1] : batches, shape[1] === 1 ? [0, 1] : heads];
-  const ofScores = (tensor: Numbers | undefined) => tensor && sliceOf(tensor, ...rangesOf(tensor));
+  const scoresOf = (tensor: Numbers | undefined) => tensor && sliceOf(tensor, ...rangesOf(tensor));
   const options = optionsOf(call, { batches, heads });
   return pieceOf(
     core,
     {
       name: 'attentionBackward',
       work: (batches[1] - batches[0]) * (kvHeads[1] - kvHeads[0]),
-      args: [inputs, { ...options, mask: ofScores(call.mask), bias: ofScores(call.bias) }],
+      args: [inputs, { ...options, mask: scoresOf(call.mask), bias: scoresOf(call.bias) }],
     },
     (args) => ({ kind: 'backwardPart', args, part: { firstBatch: batches[0], firstHead: heads[0], jobs } }),
     (value) => {

@@ -1,4 +1,4 @@
-// State that all calls of one pool share: workers, slots and the queue bound. The pool, its calls and its proxies
+// State that all calls of one pool share: workers, buffers and the queue bound. The pool, its calls and its proxies
 // reference the state; when all of these are garbage, the workers end.
 
 import { runtimeOf } from '../api/multihead.js';
@@ -8,34 +8,34 @@ import { MultiheadError } from '../runtime/errors.js';
 import type { Runtime } from '../runtime/operands.js';
 import type { Load, Multihead } from '../types/index.js';
 import { type CallOptions, Handle, handleOf, packArguments, splitOptions } from './arguments.js';
-import type { Lending } from './lending.js';
+import { BufferPool, type Exchange } from './buffers.js';
 import type { Starting } from './port.js';
 import { disposedObject, disposedPool, lostObject, objectsApart } from './shared/errors.js';
 import type { Maker, ObjectTask, Task, Verb } from './shared/protocol.js';
-import { boardBytes, type TeamCall } from './shared/team.js';
-import { type Exchange, Slots } from './slots.js';
-import { Crew, type Grace, type Seat, type Work } from './workers.js';
+import { sharedBlockBytes, type TeamCall } from './shared/team.js';
+import type { TransferredOperands } from './transfer.js';
+import { type Grace, type PoolWorker, type Work, Workers } from './workers.js';
 
 /** A worker's result of one task. */
 export interface Done {
   readonly value: unknown;
-  readonly slot: ArrayBufferLike | undefined;
+  readonly taskBuffer: ArrayBufferLike | undefined;
 }
 
 /** A task and its destination. */
 interface Sent {
   readonly task: Task;
   readonly transfer: ArrayBuffer[];
-  /** The lending whose buffers the task transfers. */
-  readonly lent?: Lending | undefined;
-  readonly seat?: Seat | undefined;
+  /** The operands whose buffers the task transfers. */
+  readonly transferred?: TransferredOperands | undefined;
+  readonly worker?: PoolWorker | undefined;
   readonly team?: TeamCall | undefined;
 }
 
 /** A new object, and its constant properties. */
 export interface Made {
   readonly handle: Handle;
-  readonly facts: unknown;
+  readonly properties: unknown;
 }
 
 export interface PoolSettings {
@@ -50,12 +50,12 @@ export interface PoolSettings {
 
 const abandonedPools =
   typeof FinalizationRegistry === 'function'
-    ? new FinalizationRegistry<Crew>((crew) => crew.dispose())
+    ? new FinalizationRegistry<Workers>((workers) => workers.dispose())
     : undefined;
 const abandonedObjects =
   typeof FinalizationRegistry === 'function'
-    ? new FinalizationRegistry<{ crew: Crew; seats: readonly Seat[]; id: number }>(({ crew, seats, id }) =>
-        seats.forEach((seat) => crew.release(seat, id)),
+    ? new FinalizationRegistry<{ all: Workers; workers: readonly PoolWorker[]; id: number }>(({ all, workers, id }) =>
+        workers.forEach((worker) => all.release(worker, id)),
       )
     : undefined;
 
@@ -77,8 +77,8 @@ function whenAborted(signal: AbortSignal | undefined, react: () => void): () => 
 
 export class PoolCore {
   readonly settings: PoolSettings;
-  readonly crew: Crew;
-  readonly slots: Slots;
+  readonly workers: Workers;
+  readonly buffers: BufferPool;
   readonly #load: Load;
   #mh: Multihead;
   #calls = 0;
@@ -92,9 +92,9 @@ export class PoolCore {
     this.#mh = mh;
     const { workers, exchange, grace } = settings;
     const instance = { module: moduleOf.get(mh) as WebAssembly.Module, simd: mh.backend.simd, ...start };
-    this.crew = new Crew(instance, workers, grace);
-    this.slots = new Slots(exchange, 4 * workers);
-    abandonedPools?.register(this, this.crew, this);
+    this.workers = new Workers(instance, workers, grace);
+    this.buffers = new BufferPool(exchange, 4 * workers);
+    abandonedPools?.register(this, this.workers, this);
   }
 
   get mh(): Multihead {
@@ -109,7 +109,7 @@ export class PoolCore {
     if (this.#disposed) return;
     this.#disposed = true;
     abandonedPools?.unregister(this);
-    this.crew.dispose();
+    this.workers.dispose();
   }
 
   /** Runs a call if fewer than `queue` calls are pending. Throws `E_DISPOSED`, `E_BUSY`, `E_ABORTED`. */
@@ -149,29 +149,29 @@ export class PoolCore {
   }
 
   /** Sends a task. The promise settles even if its worker dies or the pool is disposed. */
-  send(name: string, { task, transfer, lent, seat, team }: Sent, signal: AbortSignal | undefined): Promise<Done> {
+  send(name: string, { task, transfer, transferred, worker, team }: Sent, signal: AbortSignal | undefined): Promise<Done> {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(abortedError(signal, name));
       const settled = whenAborted(signal, () => {
-        this.crew.cancel(work);
+        this.workers.cancel(work);
         reject(abortedError(signal as AbortSignal, name));
       });
       const work: Work = {
-        ...{ task, transfer: [...transfer, ...(lent?.buffers ?? [])], seat, team, aborted: false },
+        ...{ task, transfer: [...transfer, ...(transferred?.buffers ?? [])], worker, team, aborted: false },
         done: (value, back) => {
           settled();
-          lent?.returned(back.lent);
-          if (signal?.aborted) this.slots.give(back.slot);
-          resolve({ value, slot: back.slot });
+          transferred?.returned(back.transferred);
+          if (signal?.aborted) this.buffers.give(back.taskBuffer);
+          resolve({ value, taskBuffer: back.taskBuffer });
         },
         failed: (error, back) => {
           settled();
-          if (back !== undefined) lent?.returned(back.lent);
-          this.slots.give(back?.slot);
+          if (back !== undefined) transferred?.returned(back.transferred);
+          this.buffers.give(back?.taskBuffer);
           reject(error);
         },
       };
-      this.crew.submit(work);
+      this.workers.submit(work);
     });
   }
 
@@ -181,19 +181,19 @@ export class PoolCore {
    */
   async #sendToAll(
     name: string,
-    { seats, board }: Handle,
+    { workers, sharedBlock }: Handle,
     task: ObjectTask,
     transfer: ArrayBuffer[],
     signal: AbortSignal | undefined,
   ): Promise<unknown> {
-    const members = seats.length;
-    if (board === undefined) return (await this.send(name, { task, transfer, seat: seats[0] }, signal)).value;
-    const gone = seats.find(({ state }) => state === 'gone');
+    const members = workers.length;
+    if (sharedBlock === undefined) return (await this.send(name, { task, transfer, worker: workers[0] }, signal)).value;
+    const gone = workers.find(({ state }) => state === 'gone');
     if (gone !== undefined) throw lostObject(gone.end);
     const control = new SharedArrayBuffer(4 * (members + 1));
     const results = await Promise.allSettled(
-      seats.map((seat, rank) =>
-        this.send(name, { task, transfer, seat, team: { rank, members, control, board } }, signal),
+      workers.map((worker, rank) =>
+        this.send(name, { task, transfer, worker, team: { rank, members, control, sharedBlock } }, signal),
       ),
     );
     const errors = results.flatMap((each) => (each.status === 'rejected' ? [each.reason as MultiheadError] : []));
@@ -222,11 +222,11 @@ export class PoolCore {
     return this.#rejecting(() => {
       const { args, options } = splitOptions(given);
       return this.call(maker, options, () => {
-        const seats = this.crew.pick(this.settings.exchange === 'shared memory' ? count : 1);
-        const { args: sent, transfer, beside } = packArguments(args, { several: seats.length > 1 });
-        if (beside !== undefined && beside.crew !== this.crew) throw objectsApart();
-        const board = seats.length > 1 ? new SharedArrayBuffer(boardBytes) : undefined;
-        const handle = this.#handle(beside?.seats ?? seats, beside === undefined ? board : beside.board);
+        const workers = this.workers.pick(this.settings.exchange === 'shared memory' ? count : 1);
+        const { args: sent, transfer, beside } = packArguments(args, { several: workers.length > 1 });
+        if (beside !== undefined && beside.all !== this.workers) throw objectsApart();
+        const sharedBlock = workers.length > 1 ? new SharedArrayBuffer(sharedBlockBytes) : undefined;
+        const handle = this.#handle(beside?.workers ?? workers, beside === undefined ? sharedBlock : beside.sharedBlock);
         const task = { kind: 'make', id: handle.id, maker, args: sent } as const;
         return this.#made(maker, handle, task, transfer, options);
       });
@@ -239,19 +239,19 @@ export class PoolCore {
       const { args, options } = splitOptions(given);
       return this.call('createCache', options, () => {
         if (of.disposed) throw disposedObject();
-        const { args: sent, transfer } = packArguments(args, { several: of.seats.length > 1 });
-        const handle = this.#handle(of.seats, of.board);
+        const { args: sent, transfer } = packArguments(args, { several: of.workers.length > 1 });
+        const handle = this.#handle(of.workers, of.sharedBlock);
         const task = { kind: 'makeCache', id: handle.id, object: of.id, args: sent } as const;
         return this.#made('createCache', handle, task, transfer, options);
       });
     });
   }
 
-  #handle(seats: readonly Seat[], board: SharedArrayBuffer | undefined): Handle {
-    const handle = new Handle(this.crew, seats, (this.#objects += 1), board);
-    for (const seat of seats) seat.objects += 1;
+  #handle(workers: readonly PoolWorker[], sharedBlock: SharedArrayBuffer | undefined): Handle {
+    const handle = new Handle(this.workers, workers, (this.#objects += 1), sharedBlock);
+    for (const worker of workers) worker.objects += 1;
     // Registered before the object exists, so that it is freed even if the call that makes it is aborted.
-    abandonedObjects?.register(handle, { crew: this.crew, seats, id: handle.id }, handle);
+    abandonedObjects?.register(handle, { all: this.workers, workers, id: handle.id }, handle);
     return handle;
   }
 
@@ -263,7 +263,7 @@ export class PoolCore {
     { signal }: CallOptions,
   ): Promise<Made> {
     try {
-      return { handle, facts: await this.#sendToAll(name, handle, task, transfer, signal) };
+      return { handle, properties: await this.#sendToAll(name, handle, task, transfer, signal) };
     } catch (error) {
       this.release(handle);
       throw error;
@@ -274,7 +274,7 @@ export class PoolCore {
     if (handle.disposed) return;
     handle.disposed = true;
     abandonedObjects?.unregister(handle);
-    for (const seat of handle.seats) this.crew.release(seat, handle.id);
+    for (const worker of handle.workers) this.workers.release(worker, handle.id);
   }
 
   /** Calls a method of an object, or reads a property. Errors name the call. */

@@ -12,7 +12,7 @@ import { PoolCore } from './core.js';
 import { cores, madeBy, type PoolPlatform } from './port.js';
 import { poolScores } from './scores.js';
 import type { Maker } from './shared/protocol.js';
-import { exchangeOf } from './slots.js';
+import { exchangeOf } from './buffers.js';
 import { poolAttentionVarlen } from './varlen.js';
 import { poolAttentionVarlenBackward } from './varlen_backward.js';
 import type { Grace } from './workers.js';
@@ -42,7 +42,7 @@ async function createPool(platform: PoolPlatform, given: PoolOptions = {}): Prom
   const settings = { workers, queue, exchange, exchangeReason, leastWork, grace };
   const core = new PoolCore(mh, settings, { load: platform.load, startWorker });
   try {
-    await abortable(core.crew.settled(), signal, 'createPool');
+    await abortable(core.workers.settled(), signal, 'createPool');
   } catch (error) {
     core.dispose();
     throw error;
@@ -80,32 +80,30 @@ function checkMaker(worker: unknown): () => unknown {
   throw new MultiheadError('E_OPTION', { argument: 'worker', expected, got: describe(worker) });
 }
 
-function backendOf({ crew, settings: { exchange, exchangeReason }, mh: { backend } }: PoolCore): PoolBackend {
+function backendOf({ workers: { count, localReason }, settings: { exchange, exchangeReason }, mh: { backend } }: PoolCore): PoolBackend {
   const { simd, version } = backend;
-  const { localReason } = crew;
   if (localReason !== undefined) {
     const why = `no worker could be started, so calls run on the calling thread: ${localReason}`;
     return Object.freeze({ workers: 0, exchange: 'messages', simd, version, why } as const);
   }
-  const { workers } = crew;
-  const why = `${workers} ${workers === 1 ? 'worker' : 'workers'}, ${exchange}: ${exchangeReason}`;
-  return Object.freeze({ workers, exchange, simd, version, why });
+  const why = `${count} ${count === 1 ? 'worker' : 'workers'}, ${exchange}: ${exchangeReason}`;
+  return Object.freeze({ workers: count, exchange, simd, version, why });
 }
 
 function poolOf(core: PoolCore): Pool {
   const make =
     (maker: Maker) =>
     async (...args: unknown[]): Promise<unknown> => {
-      const { handle, facts } = await core.make(maker, args);
-      return proxyOf(core, handle, facts as object, methods[maker]);
+      const { handle, properties } = await core.make(maker, args);
+      return proxyOf(core, handle, properties as object, methods[maker]);
     };
   const makeShared =
     (maker: Maker) =>
     async (config: unknown, given: PoolObjectOptions = {}): Promise<unknown> => {
       const { workers, ...call } = readFlat(given, ['workers', 'signal'], maker);
       const count = workers === undefined ? 1 : workers === 'all' ? core.settings.workers : countOf(workers);
-      const { handle, facts } = await core.make(maker, [config, call], count);
-      return proxyOf(core, handle, facts as object, methods[maker]);
+      const { handle, properties } = await core.make(maker, [config, call], count);
+      return proxyOf(core, handle, properties as object, methods[maker]);
     };
   const pool = {
     get backend() {
@@ -152,10 +150,10 @@ const methods: Readonly<Record<Maker | 'moduleCache', readonly string[]>> = {
   scores: [],
 };
 
-function proxyOf(core: PoolCore, handle: Handle, facts: object, names: readonly string[]): object {
+function proxyOf(core: PoolCore, handle: Handle, properties: object, names: readonly string[]): object {
   const dispose = (): void => core.release(handle);
   const proxy: Record<PropertyKey, unknown> = {
-    ...facts,
+    ...properties,
     get disposed() {
       return handle.disposed;
     },
@@ -167,8 +165,8 @@ function proxyOf(core: PoolCore, handle: Handle, facts: object, names: readonly 
   }
   if (names.includes('createCache')) {
     proxy['createCache'] = async (...args: unknown[]): Promise<unknown> => {
-      const { handle: cache, facts: ofCache } = await core.makeCache(handle, args);
-      return proxyOf(core, cache, ofCache as object, methods.moduleCache);
+      const { handle: cache, properties: cacheProperties } = await core.makeCache(handle, args);
+      return proxyOf(core, cache, cacheProperties as object, methods.moduleCache);
     };
   }
   handleOf.set(proxy, handle);

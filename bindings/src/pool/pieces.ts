@@ -7,7 +7,7 @@ import { elements } from '../runtime/shape.js';
 import type { DType, Shape } from '../types/index.js';
 import { type CallOptions, packArguments } from './arguments.js';
 import type { PoolCore } from './core.js';
-import type { Lending } from './lending.js';
+import type { TransferredOperands } from './transfer.js';
 import type { Task, Verb } from './shared/protocol.js';
 
 /** A part of a call whose operands have been copied. */
@@ -32,15 +32,15 @@ export function pieceOf(
   };
 }
 
-/** Runs an undivided call in one worker, with the lent buffers if there are any. */
+/** Runs an undivided call in one worker, with the transferred buffers if there are any. */
 export async function runWhole(
   core: PoolCore,
-  { verb, args, lent }: { verb: Verb; args: readonly unknown[]; lent: Lending | undefined },
+  { verb, args, transferred }: { verb: Verb; args: readonly unknown[]; transferred: TransferredOperands | undefined },
   { signal, progress }: CallOptions,
 ): Promise<unknown> {
-  const packed = packArguments(args, { lent: lent?.buffers });
-  const task = { kind: 'run', verb, args: packed.args, lent: lent?.buffers ?? [] } as const;
-  const { value } = await core.send(verb, { task, transfer: packed.transfer, lent }, signal);
+  const packed = packArguments(args, { transferred: transferred?.buffers });
+  const task = { kind: 'run', verb, args: packed.args, transferred: transferred?.buffers ?? [] } as const;
+  const { value } = await core.send(verb, { task, transfer: packed.transfer, transferred }, signal);
   progress?.(1, 1);
   return value;
 }

@@ -49,7 +49,7 @@ async function* stream(core: PoolCore, call: Promise<ReadCall>): AsyncGenerator<
     const [q, , { rows: range, chunk = 64 }] = inputs;
     const [begin, count] = range ?? [0, q.shape[2] as number];
     const chunks = Math.ceil(count / chunk);
-    const others = Math.min(core.crew.workers - 1, chunks - 2);
+    const others = Math.min(core.workers.count - 1, chunks - 2);
     // Wait for all workers, so that the finally block releases the successful ones if another fails.
     const holding = await Promise.allSettled(Array.from({ length: Math.max(0, others) }, hold));
     const failed = holding.find(({ status }) => status === 'rejected');
@@ -64,7 +64,7 @@ async function* stream(core: PoolCore, call: Promise<ReadCall>): AsyncGenerator<
       try {
         return await compute();
       } catch (error) {
-        if (workers[place]?.seats[0]?.state !== 'gone') throw error;
+        if (workers[place]?.workers[0]?.state !== 'gone') throw error;
         // Retry only once, because the chunk itself may have ended the worker.
         workers[place] = await hold();
         return compute();

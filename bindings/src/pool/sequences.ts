@@ -53,7 +53,7 @@ export interface SequencePlan {
  * @param perScore multiplications and additions per score, over all heads
  */
 export function planSequences(
-  { settings: { leastWork }, crew: { workers } }: PoolCore,
+  { settings: { leastWork }, workers: { count: workers } }: PoolCore,
   { cuQ, cuK, count }: Sequences,
   perScore: number,
 ): SequencePlan {

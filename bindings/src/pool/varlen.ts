@@ -11,7 +11,7 @@ import type { AttentionOptions, FloatDType, FloatTensorLike, VarlenOptions } fro
 import { splitOptions } from './arguments.js';
 import { JoinedResults, partTasks, piecesOf } from './attention.js';
 import type { PoolCore } from './core.js';
-import { lending } from './lending.js';
+import { withTransfer } from './transfer.js';
 import { type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, type Sequences, sequencesOf } from './sequences.js';
 import { type Range, reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
@@ -51,12 +51,12 @@ export async function poolAttentionVarlen(
     const results = resultsOf(q, v, options);
     const planner = core.planner();
     const runtime = planner instanceof Promise ? await planner : planner;
-    return lending(core.settings.exchange, own, [q, k, v], async (lent): Promise<PackedResult> => {
+    return withTransfer(core.settings.exchange, own, [q, k, v], async (transferred): Promise<PackedResult> => {
       const whole = () => {
         const args = [q.numbers(), k.numbers(), v.numbers(), options];
-        return runWhole(core, { verb: 'attentionVarlen', args, lent }, own) as Promise<PackedResult>;
+        return runWhole(core, { verb: 'attentionVarlen', args, transferred }, own) as Promise<PackedResult>;
       };
-      if (sequences === undefined || results === undefined || core.crew.workers <= 1) return whole();
+      if (sequences === undefined || results === undefined || core.workers.count <= 1) return whole();
       let pieces: Piece[];
       try {
         pieces = piecesOfCall(core, runtime, { q, k, v, options, sequences, results });
@@ -125,9 +125,9 @@ function piecesOfSequence(
   const own = optionsOfSequence(options, sequence) as AttentionOptions;
   const call = divideAttention(runtime, byHeads(q, queries), byHeads(k, keys), byHeads(v, keys), own, true);
   const joined = new JoinedResults(call);
-  const boxes = piecesOf(core, call, own, workers);
-  let left = boxes.length;
-  return partTasks(core, call, own, boxes, joined).map((send) => ({
+  const ranges = piecesOf(core, call, own, workers);
+  let left = ranges.length;
+  return partTasks(core, call, own, ranges, joined).map((send) => ({
     work,
     run: async (signal) => {
       await send(signal);

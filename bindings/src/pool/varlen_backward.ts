@@ -25,7 +25,7 @@ import {
   withAllSlopes,
 } from './backward.js';
 import type { PoolCore } from './core.js';
-import { lending } from './lending.js';
+import { withTransfer } from './transfer.js';
 import { cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, type Sequences, sequencesOf } from './sequences.js';
 import { type Range, reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
@@ -52,18 +52,18 @@ export async function poolAttentionVarlenBackward(core: PoolCore, ...given: read
     checkRope(options);
     const verb = 'attentionVarlenBackward';
     const read = readTensors(inputs, options);
-    if (read === undefined) return runWhole(core, { verb, args: [inputs, options], lent: undefined }, own);
+    if (read === undefined) return runWhole(core, { verb, args: [inputs, options], transferred: undefined }, own);
     const { tensors, wanted } = read;
     const planner = core.planner();
     const runtime = planner instanceof Promise ? await planner : planner;
     const withSlopes = withAllSlopes(runtime, options, tensors.q.shape[1]);
-    return lending(core.settings.exchange, own, Object.values(tensors), async (lent): Promise<unknown> => {
+    return withTransfer(core.settings.exchange, own, Object.values(tensors), async (transferred): Promise<unknown> => {
       const whole = () => {
         const numbers = Object.fromEntries(Object.entries(tensors).map(([name, tensor]) => [name, tensor.numbers()]));
-        return runWhole(core, { verb, args: [numbers, options], lent }, own);
+        return runWhole(core, { verb, args: [numbers, options], transferred }, own);
       };
       const sequences = sequencesOf([tensors.q, tensors.k, tensors.v], options);
-      if (sequences === undefined || core.crew.workers <= 1) return whole();
+      if (sequences === undefined || core.workers.count <= 1) return whole();
       const call: PackedCall = { ...tensors, options: withSlopes, wanted, sequences };
       if (!canBeDivided(call)) return whole();
       const results: Gradients = {};
@@ -114,12 +114,12 @@ function piecesOfSequences(core: PoolCore, call: PackedCall, results: Gradients)
   const { q, v, sequences } = call;
   const [, heads = 0, width = 0] = q.shape;
   const { long, groups } = planSequences(core, sequences, 2 * heads * (3 * width + 2 * (v.shape[2] as number)));
-  const ofLong = long.flatMap(({ sequence, workers, work }) => {
+  const longPieces = long.flatMap(({ sequence, workers, work }) => {
     const pieces = piecesOfSequence(core, call, results, { sequence, workers, work });
     // A sequence that cannot be divided is one piece.
     return pieces.length > 0 ? pieces : [pieceOfGroup(core, call, results, [sequence, sequence + 1], work * workers)];
   });
-  return [...groups.map(({ range, work }) => pieceOfGroup(core, call, results, range, work)), ...ofLong];
+  return [...groups.map(({ range, work }) => pieceOfGroup(core, call, results, range, work)), ...longPieces];
 }
 
 function pieceOfGroup(core: PoolCore, call: PackedCall, results: Gradients, range: Range, work: number): Piece {
@@ -193,20 +193,20 @@ function piecesOfHeads(core: PoolCore, call: PackedCall, results: Gradients): Pi
     scores += ((cuQ[s + 1] as number) - (cuQ[s] as number)) * ((cuK[s + 1] as number) - (cuK[s] as number));
   }
   const operations = 2 * scores * heads * (3 * width + 2 * (v.shape[2] as number));
-  const parts = Math.min(core.crew.workers, numKvHeads, Math.floor(operations / core.settings.leastWork));
+  const parts = Math.min(core.workers.count, numKvHeads, Math.floor(operations / core.settings.leastWork));
   if (parts <= 1) return [];
   const ends = cutEvenly(Array.from({ length: numKvHeads }, () => 1), parts);
   return ends.map((end, index) => {
     const own: Range = [ends[index - 1] ?? 0, end];
     const group = heads / numKvHeads;
-    const ofQueries: Range = [own[0] * group, own[1] * group];
+    const queryHeads: Range = [own[0] * group, own[1] * group];
     const cut = (tensor: ReadTensor, rows: number, range: Range) => sliceOf(tensor.numbers(), [0, rows], range);
     const inputs = {
-      ...{ q: cut(q, tokens, ofQueries), k: cut(k, keys, own), v: cut(v, keys, own) },
-      ...{ out: cut(call.out, tokens, ofQueries), dOut: cut(call.dOut, tokens, ofQueries) },
-      lse: sliceOf(call.lse.numbers(), ofQueries),
+      ...{ q: cut(q, tokens, queryHeads), k: cut(k, keys, own), v: cut(v, keys, own) },
+      ...{ out: cut(call.out, tokens, queryHeads), dOut: cut(call.dOut, tokens, queryHeads) },
+      lse: sliceOf(call.lse.numbers(), queryHeads),
     };
-    const perHead = (given: unknown) => given && pristine(given as Float32Array).slice(...ofQueries);
+    const perHead = (given: unknown) => given && pristine(given as Float32Array).slice(...queryHeads);
     const { sinks, alibi, ...others } = options;
     const args = [inputs, { ...others, sinks: perHead(sinks), ...(alibi && { alibi: perHead(alibi) }) }];
     return pieceOf(
@@ -216,8 +216,8 @@ function piecesOfHeads(core: PoolCore, call: PackedCall, results: Gradients): Pi
       (value) => {
         for (const [name, part] of Object.entries(value as Gradients) as [GradientName, Numbers | Float32Array][]) {
           const whole = results[name] as Numbers;
-          if (ArrayBuffer.isView(part)) (results[name] as Float32Array).set(part, ofQueries[0]);
-          else writeSlice(whole, part, [0, whole.shape[0] as number], name === 'dQ' ? ofQueries : own);
+          if (ArrayBuffer.isView(part)) (results[name] as Float32Array).set(part, queryHeads[0]);
+          else writeSlice(whole, part, [0, whole.shape[0] as number], name === 'dQ' ? queryHeads : own);
         }
       },
     );

@@ -14,7 +14,7 @@ export interface Work {
   readonly transfer: ArrayBuffer[];
   readonly team: TeamCall | undefined;
   /** Worker that holds the task's object; undefined if any worker may run the task. */
-  readonly seat: Seat | undefined;
+  readonly worker: PoolWorker | undefined;
   /** Set by cancel(): the caller no longer waits for the result. */
   aborted: boolean;
   done(value: unknown, back: Returned): void;
@@ -23,7 +23,7 @@ export interface Work {
 }
 
 /** One worker and its queue, until that worker ends. */
-export class Seat {
+export class PoolWorker {
   port: Port | undefined;
   state: 'starting' | 'idle' | 'busy' | 'gone' = 'starting';
   /** Task that the worker runs now. */
@@ -36,11 +36,11 @@ export class Seat {
 }
 
 /**
- * After `mostFailures` workers in a row ended before they had started, the pool waits `patience` ms before each
+ * After `mostFailures` workers in a row ended before they had started, the pool waits `retryDelay` ms before each
  * attempt.
  */
 const mostFailures = 8;
-const patience = 1000;
+const retryDelay = 1000;
 
 /** Milliseconds that a worker gets to finish an aborted call before it is ended. */
 export interface Grace {
@@ -60,7 +60,7 @@ function later(delay: number, run: () => void): void {
 }
 
 /** True if both are the same task, or tasks of two team members in one call. */
-const ofOneCall = (a: Work | undefined, b: Work): boolean =>
+const isSameCall = (a: Work | undefined, b: Work): boolean =>
   a === b || (b.team !== undefined && a?.team?.control === b.team.control);
 
 /** The module that every worker instantiates, and how a worker starts. */
@@ -69,10 +69,10 @@ export interface Instance extends Starting {
   readonly simd: Simd;
 }
 
-export class Crew {
+export class Workers {
   readonly #instance: Instance;
   readonly #grace: Grace;
-  #seats: Seat[] = [];
+  #workers: PoolWorker[] = [];
   #queue: Work[] = [];
   #disposed = false;
   #everReady = false;
@@ -93,13 +93,13 @@ export class Crew {
     return this.#localReason;
   }
 
-  get workers(): number {
-    return this.#seats.length;
+  get count(): number {
+    return this.#workers.length;
   }
 
   /** Resolves when no worker is starting any more. */
   async settled(): Promise<void> {
-    while (!this.#disposed && this.#seats.some(({ state }) => state === 'starting')) {
+    while (!this.#disposed && this.#workers.some(({ state }) => state === 'starting')) {
       await new Promise<void>((resolve) => this.#starting.push(resolve));
     }
     if (this.#broken !== undefined) throw this.#broken;
@@ -109,18 +109,18 @@ export class Crew {
    * Picks up to `count` workers for a new object, fewest objects first. Workers that still run an aborted call come
    * last.
    */
-  pick(count: number): Seat[] {
-    if (this.#seats.length === 0) throw this.#broken ?? disposedPool();
-    const inDoubt = ({ work }: Seat): number => Number(work?.aborted === true);
-    return [...this.#seats].sort((a, b) => inDoubt(a) - inDoubt(b) || a.objects - b.objects).slice(0, count);
+  pick(count: number): PoolWorker[] {
+    if (this.#workers.length === 0) throw this.#broken ?? disposedPool();
+    const inDoubt = ({ work }: PoolWorker): number => Number(work?.aborted === true);
+    return [...this.#workers].sort((a, b) => inDoubt(a) - inDoubt(b) || a.objects - b.objects).slice(0, count);
   }
 
   submit(work: Work): void {
     if (this.#disposed) return fail(work, disposedPool());
     if (this.#broken !== undefined) return fail(work, this.#broken);
-    if (work.seat?.state === 'gone') return fail(work, lostObject(work.seat.end));
-    (work.seat?.waiting ?? this.#queue).push(work);
-    this.#pump();
+    if (work.worker?.state === 'gone') return fail(work, lostObject(work.worker.end));
+    (work.worker?.waiting ?? this.#queue).push(work);
+    this.#dispatch();
   }
 
   /**
@@ -130,31 +130,31 @@ export class Crew {
   cancel(work: Work): void {
     // This is called once for each member of a team; the first call does all.
     if (work.aborted) return;
-    const isOther = (each: Work): boolean => !ofOneCall(each, work);
-    const waiting = [...this.#queue, ...this.#seats.flatMap((seat) => seat.waiting)].filter((each) => ofOneCall(each, work));
-    for (const each of [work, ...waiting, ...this.#begun(work).map((seat) => seat.work as Work)]) each.aborted = true;
+    const isOther = (each: Work): boolean => !isSameCall(each, work);
+    const waiting = [...this.#queue, ...this.#workers.flatMap((worker) => worker.waiting)].filter((each) => isSameCall(each, work));
+    for (const each of [work, ...waiting, ...this.#begun(work).map((worker) => worker.work as Work)]) each.aborted = true;
     if (waiting.length === (work.team?.members ?? 1)) {
       this.#queue = this.#queue.filter(isOther);
-      for (const seat of this.#seats) seat.waiting = seat.waiting.filter(isOther);
+      for (const worker of this.#workers) worker.waiting = worker.waiting.filter(isOther);
     }
     this.#limit(work);
   }
 
   /** The workers that compute a call at the moment. */
-  #begun(call: Work): Seat[] {
-    return this.#seats.filter(({ work }) => ofOneCall(work, call));
+  #begun(call: Work): PoolWorker[] {
+    return this.#workers.filter(({ work }) => isSameCall(work, call));
   }
 
   /**
    * Ends the workers that still run an aborted call after its grace period, which starts when all members have begun.
    */
   #limit(call: Work): void {
-    const waits = (seat: Seat): boolean => seat.waiting.some((each) => ofOneCall(each, call));
+    const waits = (worker: PoolWorker): boolean => worker.waiting.some((each) => isSameCall(each, call));
     // A call on the calling thread cannot be ended.
-    if (this.#localReason !== undefined || this.#begun(call).length === 0 || this.#seats.some(waits)) return;
+    if (this.#localReason !== undefined || this.#begun(call).length === 0 || this.#workers.some(waits)) return;
     const { usual, withObjects } = this.#grace;
     const end = (delay: number): void => {
-      for (const seat of this.#begun(call)) this.#ended(seat, `an aborted call still ran in it after ${delay} ms`);
+      for (const worker of this.#begun(call)) this.#ended(worker, `an aborted call still ran in it after ${delay} ms`);
     };
     later(usual, () => {
       if (withObjects === usual || this.#begun(call).every(({ objects }) => objects === 0)) end(usual);
@@ -163,9 +163,9 @@ export class Crew {
   }
 
   /** Frees an object in its worker. */
-  release(seat: Seat, object: number): void {
-    seat.objects -= 1;
-    if (seat.state !== 'gone') seat.port?.send({ kind: 'release', object }, []);
+  release(worker: PoolWorker, object: number): void {
+    worker.objects -= 1;
+    if (worker.state !== 'gone') worker.port?.send({ kind: 'release', object }, []);
   }
 
   dispose(): void {
@@ -173,93 +173,93 @@ export class Crew {
     this.#disposed = true;
     const works = this.#queue;
     this.#queue = [];
-    for (const seat of this.#seats) works.push(...this.#vacate(seat));
-    this.#seats = [];
+    for (const worker of this.#workers) works.push(...this.#close(worker));
+    this.#workers = [];
     for (const resolve of this.#starting.splice(0)) resolve();
     for (const work of works) fail(work, disposedPool());
   }
 
   /** Ends a worker, and returns its unfinished tasks. */
-  #vacate(seat: Seat, why = ''): Work[] {
-    seat.end = why;
-    const works = seat.work === undefined ? seat.waiting : [seat.work, ...seat.waiting];
-    seat.state = 'gone';
-    seat.work = undefined;
-    seat.waiting = [];
-    seat.port?.end();
+  #close(worker: PoolWorker, why = ''): Work[] {
+    worker.end = why;
+    const works = worker.work === undefined ? worker.waiting : [worker.work, ...worker.waiting];
+    worker.state = 'gone';
+    worker.work = undefined;
+    worker.waiting = [];
+    worker.port?.end();
     return works;
   }
 
   #start(): void {
-    const seat = new Seat();
-    this.#seats.push(seat);
+    const worker = new PoolWorker();
+    this.#workers.push(worker);
     const events = {
-      reply: (reply: Reply) => this.#receive(seat, reply),
-      death: (why: string) => this.#ended(seat, why),
+      reply: (reply: Reply) => this.#receive(worker, reply),
+      death: (why: string) => this.#ended(worker, why),
     };
     const { module, simd, load, startWorker } = this.#instance;
     let why = 'there are no workers here';
     if (this.#localReason !== undefined) {
-      seat.port = localPort(load, events);
+      worker.port = localPort(load, events);
     } else {
       try {
-        seat.port = startWorker(events);
+        worker.port = startWorker(events);
       } catch (error) {
         if (error instanceof MultiheadError) this.#broken = error;
         why = error instanceof Error ? error.message : String(error);
       }
-      if (seat.port === undefined) return this.#ended(seat, why);
+      if (worker.port === undefined) return this.#ended(worker, why);
     }
     try {
-      seat.port.send({ kind: 'start', module, simd }, []);
+      worker.port.send({ kind: 'start', module, simd }, []);
     } catch (error) {
-      this.#ended(seat, String(error));
+      this.#ended(worker, String(error));
     }
   }
 
-  #receive(seat: Seat, reply: Reply): void {
-    if (seat.state === 'gone') return;
+  #receive(worker: PoolWorker, reply: Reply): void {
+    if (worker.state === 'gone') return;
     if (reply.kind === 'broken') {
       if (this.#localReason !== undefined) this.#broken = receivedError(reply.error);
-      return this.#ended(seat, reply.error.message);
+      return this.#ended(worker, reply.error.message);
     }
     if (reply.kind === 'ready') {
       this.#everReady = true;
       this.#failures = 0;
-      seat.state = 'idle';
-      seat.port?.hold(false);
+      worker.state = 'idle';
+      worker.port?.hold(false);
       for (const resolve of this.#starting.splice(0)) resolve();
     } else {
-      this.#answered(seat, reply);
+      this.#answered(worker, reply);
     }
-    this.#pump();
+    this.#dispatch();
   }
 
-  #answered(seat: Seat, answer: Answer): void {
-    const work = seat.work;
-    seat.work = undefined;
-    seat.state = 'idle';
-    seat.port?.hold(false);
+  #answered(worker: PoolWorker, answer: Answer): void {
+    const work = worker.work;
+    worker.work = undefined;
+    worker.state = 'idle';
+    worker.port?.hold(false);
     if (answer.kind === 'done') {
       work?.done(answer.value, answer.back);
     } else {
-      if (answer.dead) this.#ended(seat, answer.error.message);
+      if (answer.dead) this.#ended(worker, answer.error.message);
       if (work !== undefined) fail(work, receivedError(answer.error), answer.back);
     }
   }
 
   /** Called when a worker has ended: rejects its tasks, and starts another worker. */
-  #ended(seat: Seat, why: string): void {
-    if (seat.state === 'gone') return;
-    const started = seat.state !== 'starting';
-    const works = this.#vacate(seat, why);
-    this.#seats = this.#seats.filter((each) => each !== seat);
+  #ended(worker: PoolWorker, why: string): void {
+    if (worker.state === 'gone') return;
+    const started = worker.state !== 'starting';
+    const works = this.#close(worker, why);
+    this.#workers = this.#workers.filter((each) => each !== worker);
     if (!started) this.#failures += 1;
     if (this.#broken !== undefined) {
       works.push(...this.#queue.splice(0));
     } else if (started || (this.#everReady && this.#failures < mostFailures)) {
       this.#start();
-    } else if (this.#seats.length === 0) {
+    } else if (this.#workers.length === 0) {
       this.#localReason = why;
       this.#start();
     } else if (this.#everReady) {
@@ -267,38 +267,38 @@ export class Crew {
     }
     for (const resolve of this.#starting.splice(0)) resolve();
     for (const work of works) {
-      fail(work, this.#broken ?? (work.seat === undefined ? endedWorker(why) : lostObject(why)));
+      fail(work, this.#broken ?? (work.worker === undefined ? endedWorker(why) : lostObject(why)));
     }
-    this.#pump();
+    this.#dispatch();
   }
 
   #startLater(): void {
-    later(patience, () => {
+    later(retryDelay, () => {
       if (!this.#disposed && this.#localReason === undefined) this.#start();
     });
   }
 
-  #pump(): void {
-    for (const seat of this.#seats) {
-      while (seat.state === 'idle') {
-        const work = seat.waiting.shift() ?? this.#queue.shift();
+  #dispatch(): void {
+    for (const worker of this.#workers) {
+      while (worker.state === 'idle') {
+        const work = worker.waiting.shift() ?? this.#queue.shift();
         if (work === undefined) break;
-        this.#give(seat, work);
+        this.#give(worker, work);
       }
     }
   }
 
-  #give(seat: Seat, work: Work): void {
+  #give(worker: PoolWorker, work: Work): void {
     try {
-      seat.port?.hold(true);
-      seat.port?.send({ kind: 'task', task: work.task, team: work.team }, work.transfer);
+      worker.port?.hold(true);
+      worker.port?.send({ kind: 'task', task: work.task, team: work.team }, work.transfer);
     } catch (error) {
-      seat.port?.hold(false);
+      worker.port?.hold(false);
       fail(work, unsendable(error));
       return;
     }
-    seat.work = work;
-    seat.state = 'busy';
+    worker.work = work;
+    worker.state = 'busy';
     if (work.aborted) this.#limit(work);
   }
 }

@@ -2,7 +2,7 @@
 
 import type { Int32 } from '../types/wire.js';
 import { MultiheadError } from './errors.js';
-import type { Heap, Holding } from './memory.js';
+import type { Heap, CleanupRecord } from './memory.js';
 import type { Runtime } from './operands.js';
 
 /** Name of a disposed object in error messages. */
@@ -37,15 +37,15 @@ export abstract class CoreObject {
   readonly #runtime: Runtime;
   readonly #handle: Int32;
   readonly #name: ObjectName;
-  readonly #holding: Holding;
+  readonly #cleanup: CleanupRecord;
   #disposed = false;
 
-  constructor(runtime: Runtime, handle: Int32, name: ObjectName, holding: Holding) {
+  constructor(runtime: Runtime, handle: Int32, name: ObjectName, cleanup: CleanupRecord) {
     this.#runtime = runtime;
     this.#handle = handle;
     this.#name = name;
-    this.#holding = holding;
-    runtime.heap.adopt(this, holding);
+    this.#cleanup = cleanup;
+    runtime.heap.adopt(this, cleanup);
   }
 
   get disposed(): boolean {
@@ -57,7 +57,7 @@ export abstract class CoreObject {
     checkNoProxy(this);
     if (this.#disposed) return;
     this.#disposed = true;
-    this.#runtime.heap.retire(this, this.#holding);
+    this.#runtime.heap.retire(this, this.#cleanup);
   }
 
   protected get runtime(): Runtime {

@@ -67,7 +67,7 @@ export class MultiheadError extends Error {
    * Operands of a pool call with `transfer: true`, in new arrays. Missing if the call took none, or if they are in a
    * worker that still runs an aborted call or has ended.
    */
-  declare readonly lent?: Readonly<
+  declare readonly operands?: Readonly<
     Record<
       string,
       {

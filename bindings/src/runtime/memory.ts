@@ -58,7 +58,7 @@ export function outOfMemory(
  * Cleanup record: memory that an object owns, and how to free it. Must not reference its owner, or the owner would
  * never be collected.
  */
-export interface Holding {
+export interface CleanupRecord {
   /** For a warning: "a tensor of shape (2, 3)". */
   what(): string;
   free(): void;
@@ -83,7 +83,7 @@ export class Heap {
   /** The scopes that own tensors made from another tensor. */
   readonly scopes: ScopeStack;
   readonly #raw: GuardedModule;
-  readonly #abandoned: FinalizationRegistry<Holding> | undefined;
+  readonly #abandoned: FinalizationRegistry<CleanupRecord> | undefined;
   #live = 0;
   #bytes = 0;
   #peak = 0;
@@ -138,9 +138,9 @@ export class Heap {
   }
 
   /** Frees the memory. Does nothing in a dead instance, and does not report its error again. */
-  #free(holding: Holding): void {
+  #free(cleanup: CleanupRecord): void {
     try {
-      holding.free();
+      cleanup.free();
     } catch (error) {
       if (!this.#raw.dead) throw error;
     }
@@ -170,16 +170,16 @@ export class Heap {
   }
 
   /** Counts an object. If it is garbage-collected without dispose(), its memory is freed. */
-  adopt(owner: object, holding: Holding): void {
+  adopt(owner: object, cleanup: CleanupRecord): void {
     this.#live += 1;
-    this.#abandoned?.register(owner, holding, owner);
+    this.#abandoned?.register(owner, cleanup, owner);
   }
 
   /** Undoes adopt() and frees the memory; called when the owner is disposed. */
-  retire(owner: object, holding: Holding): void {
+  retire(owner: object, cleanup: CleanupRecord): void {
     this.#abandoned?.unregister(owner);
     this.#live -= 1;
-    this.#free(holding);
+    this.#free(cleanup);
   }
 
   #warnOnce(what: string): void {

@@ -4,7 +4,7 @@ import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from '../typ
 import type { Extents, Operand, Uint32 } from '../types/wire.js';
 import { MultiheadError } from './errors.js';
 import { halfToFloats, roundToHalf } from './half.js';
-import { type Block, bytesPerElement, type Heap, type Holding, onJavaScriptHeap } from './memory.js';
+import { type Block, bytesPerElement, type Heap, type CleanupRecord, onJavaScriptHeap } from './memory.js';
 import { checkExtents, elements, formatShape, type Ranks } from './shape.js';
 import { quoted } from './text.js';
 import { bitsOf, bufferOf, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
@@ -213,7 +213,7 @@ interface Storage {
  * The private state of a {@link WasmTensor}. Calls read this instead of the WasmTensor's properties, which user code
  * can replace. It must not reference its WasmTensor: the finalizer holds it after the WasmTensor was collected.
  */
-export class TensorCore<D extends DType = DType> implements Operand<D>, Holding {
+export class TensorCore<D extends DType = DType> implements Operand<D>, CleanupRecord {
   readonly heap: Heap;
   readonly dtype: D;
   readonly shape: Extents;

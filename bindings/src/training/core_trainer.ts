@@ -6,7 +6,7 @@ import type { Int32, Operand } from '../types/wire.js';
 import { CoreObject, type ObjectName } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { halfToFloats } from '../runtime/half.js';
-import type { Holding } from '../runtime/memory.js';
+import type { CleanupRecord } from '../runtime/memory.js';
 import { call, type Runtime } from '../runtime/operands.js';
 import { elements } from '../runtime/shape.js';
 import { isHalf } from '../runtime/tensor.js';
@@ -15,7 +15,7 @@ import { writeSafetensors } from '../safetensors/write.js';
 import type { PlainTensor, StateDict } from '../types/index.js';
 
 /** Cleanup record of a trainer in the core. It must not reference its owner, or the owner would never be collected. */
-export class TrainerMemory implements Holding {
+export class TrainerMemory implements CleanupRecord {
   readonly parameters: SharedParameters;
   protected readonly runtime: Runtime;
   readonly #trainer: Int32;

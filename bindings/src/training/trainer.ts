@@ -37,9 +37,9 @@ const optionNames = [
 
 const ownName = { argument: 'trainer', noun: 'a trainer' };
 
-const ofTrainer = ['causal', 'return', 'trace', 'out', 'training', 'dropoutSeed'] as const;
+const setByTrainer = ['causal', 'return', 'trace', 'out', 'training', 'dropoutSeed'] as const;
 const stepNames = [
-  ...forwardNames.filter((name) => !ofTrainer.some((each) => each === name)),
+  ...forwardNames.filter((name) => !setByTrainer.some((each) => each === name)),
   'batch',
 ];
 const inForward = 'call forward() of the model for results';

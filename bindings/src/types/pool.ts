@@ -38,13 +38,13 @@ import type {
   VarlenResult,
 } from './index.js';
 import type {
-  Lent,
+  TransferResult,
   Plain,
   PoolCallOptions,
   Pooled,
   PoolExperiment,
   PoolKVCache,
-  PoolLendingOptions,
+  PoolTransferOptions,
   PoolMultiHeadAttention,
   PoolObjectOptions,
   PoolTrainer,
@@ -53,13 +53,13 @@ import type {
 } from './pool_objects.js';
 
 export type {
-  Lent,
+  TransferResult,
   Plain,
   PoolCallOptions,
   PoolExperiment,
   PoolKVCache,
   PoolModuleCache,
-  PoolLendingOptions,
+  PoolTransferOptions,
   PoolMultiHeadAttention,
   PoolObject,
   PoolObjectOptions,
@@ -162,8 +162,8 @@ export interface Pool {
     q: FloatTensorLike,
     k: FloatTensorLike,
     v: FloatTensorLike,
-    options?: Pooled<AttentionOptions<R, O, C>> & PoolLendingOptions<T> & { readonly out?: PlainTensor<O> | undefined },
-  ): Promise<Plain<AttentionResult<R, O, C>> & Lent<T, 'q' | 'k' | 'v'>>;
+    options?: Pooled<AttentionOptions<R, O, C>> & PoolTransferOptions<T> & { readonly out?: PlainTensor<O> | undefined },
+  ): Promise<Plain<AttentionResult<R, O, C>> & TransferResult<T, 'q' | 'k' | 'v'>>;
 
   /**
    * {@link Multihead.attentionVarlen}, divided by sequences; long sequences are also divided by heads and query rows.
@@ -176,8 +176,8 @@ export interface Pool {
     q: FloatTensorLike,
     k: FloatTensorLike,
     v: FloatTensorLike,
-    options: Pooled<VarlenOptions<R, O>> & PoolLendingOptions<T>,
-  ): Promise<Plain<VarlenResult<R, O>> & Lent<T, 'q' | 'k' | 'v'>>;
+    options: Pooled<VarlenOptions<R, O>> & PoolTransferOptions<T>,
+  ): Promise<Plain<VarlenResult<R, O>> & TransferResult<T, 'q' | 'k' | 'v'>>;
 
   /**
    * {@link Multihead.scores}: workers compute some chunks of rows ahead. Leaving the loop early frees their memory. The
@@ -200,8 +200,8 @@ export interface Pool {
     const T extends boolean = false,
   >(
     inputs: AttentionBackwardInputs,
-    options?: Pooled<AttentionBackwardOptions<R>> & PoolLendingOptions<T>,
-  ): Promise<Plain<AttentionBackwardResult<R>> & Lent<T, keyof AttentionBackwardInputs>>;
+    options?: Pooled<AttentionBackwardOptions<R>> & PoolTransferOptions<T>,
+  ): Promise<Plain<AttentionBackwardResult<R>> & TransferResult<T, keyof AttentionBackwardInputs>>;
 
   /**
    * {@link Multihead.attentionVarlenBackward}, divided by sequences; long sequences are also divided by key/value
@@ -213,8 +213,8 @@ export interface Pool {
     const T extends boolean = false,
   >(
     inputs: AttentionBackwardInputs,
-    options: Pooled<VarlenBackwardOptions<R>> & PoolLendingOptions<T>,
-  ): Promise<Plain<VarlenBackwardResult<R>> & Lent<T, keyof AttentionBackwardInputs>>;
+    options: Pooled<VarlenBackwardOptions<R>> & PoolTransferOptions<T>,
+  ): Promise<Plain<VarlenBackwardResult<R>> & TransferResult<T, keyof AttentionBackwardInputs>>;
 
   /** {@link Multihead.latentAttention} in one worker. */
   latentAttention<const R extends readonly ('lse' | 'weights')[] = []>(

@@ -59,26 +59,26 @@ export interface PoolCallOptions {
 }
 
 /** Options of calls that can transfer their operands instead of copying them. */
-export interface PoolLendingOptions<T extends boolean = boolean> {
+export interface PoolTransferOptions<T extends boolean = boolean> {
   /**
    * `true` transfers the arrays of all operands instead of copying them. Operands must be `{ data, shape }`: their
    * whole buffers are transferred, and the arrays are detached when the call returns its promise. If one worker runs
-   * the call, this thread copies nothing; a divided call copies its parts. The result's `lent` holds the operands in
-   * new arrays over the same memory. If the pool has shared memory, nothing is transferred, and `lent` holds the given
+   * the call, this thread copies nothing; a divided call copies its parts. The result's `operands` holds the operands in
+   * new arrays over the same memory. If the pool has shared memory, nothing is transferred, and `operands` holds the given
    * arrays, so that the same code works.
    *
-   * If the arguments are invalid, either nothing is transferred or `error.lent` holds the operands. If the call is
-   * aborted or disposed while it waits, `error.lent` holds them. If a worker has begun the call, the operands are lost,
-   * and `error.lent` is missing. Default `false`.
+   * If the arguments are invalid, either nothing is transferred or `error.operands` holds the operands. If the call is
+   * aborted or disposed while it waits, `error.operands` holds them. If a worker has begun the call, the operands are lost,
+   * and `error.operands` is missing. Default `false`.
    */
   readonly transfer?: T | undefined;
 }
 
 /** The operands of a call with `transfer: true`. */
-export type Lent<T extends boolean, N extends string> = T extends true
+export type TransferResult<T extends boolean, N extends string> = T extends true
   ? {
       /** The operands, by the names of their arguments. */
-      readonly lent: { readonly [K in N]: PlainTensor<FloatDType> } & {
+      readonly operands: { readonly [K in N]: PlainTensor<FloatDType> } & {
         /** If the call had one. */
         readonly mask?: PlainTensor<'bool'>;
         /** If the call had one. */

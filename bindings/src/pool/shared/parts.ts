@@ -2,7 +2,7 @@
 
 import type { AttentionParts } from '../../generated/wire.js';
 import type { AttentionOptions } from '../../types/index.js';
-import type { Box, OutputSpec } from './protocol.js';
+import type { WorkRange, OutputSpec } from './protocol.js';
 
 /** Consecutive rows of a result. */
 export type RowRun = readonly [first: number, count: number];
@@ -19,33 +19,33 @@ interface RowExtents {
 }
 
 /**
- * Divides a call into at most `count` pieces of about equal work. Each piece is a few boxes of adjacent heads.
+ * Divides a call into at most `count` pieces of about equal work. Each piece is a few ranges of adjacent heads.
  *
  * @param work estimated work of each block of a head
  */
-export function cutIntoPieces({ heads, blocks }: AttentionParts, work: readonly number[], count: number): Box[][] {
+export function cutIntoPieces({ heads, blocks }: AttentionParts, work: readonly number[], count: number): WorkRange[][] {
   const perHead = work.reduce((sum, each) => sum + each, 0);
   const total = perHead * heads;
-  const pieces: Box[][] = [];
+  const pieces: WorkRange[][] = [];
   let [start, done] = [0, 0];
   for (let job = 0; job < heads * blocks; job += 1) {
     done += work[job % blocks] as number;
     const last = job + 1 === heads * blocks;
     if (!last && done < ((pieces.length + 1) * total) / count - perHead * 1e-9) continue;
-    pieces.push(boxesOf(start, job + 1, blocks));
+    pieces.push(workRangesOf(start, job + 1, blocks));
     start = job + 1;
   }
   return pieces;
 }
 
-/** Covers the jobs first … end − 1 by boxes. Job j is block j mod `blocks` of head ⌊j / blocks⌋. */
-function boxesOf(first: number, end: number, blocks: number): Box[] {
-  const boxes: Box[] = [];
+/** Covers the jobs first … end − 1 by ranges. Job j is block j mod `blocks` of head ⌊j / blocks⌋. */
+function workRangesOf(first: number, end: number, blocks: number): WorkRange[] {
+  const ranges: WorkRange[] = [];
   while (first < end) {
     const [head, block] = [Math.floor(first / blocks), first % blocks];
     const whole = block === 0 ? Math.floor((end - first) / blocks) : 0;
     const count = whole > 0 ? whole * blocks : Math.min(blocks - block, end - first);
-    boxes.push({
+    ranges.push({
       firstHead: head,
       endHead: head + Math.max(whole, 1),
       firstBlock: block,
@@ -53,7 +53,7 @@ function boxesOf(first: number, end: number, blocks: number): Box[] {
     });
     first += count;
   }
-  return boxes;
+  return ranges;
 }
 
 /**
@@ -83,10 +83,10 @@ function offsetOf(causal: AttentionOptions['causal'], queries: number, keys: num
   return causal === 'topLeft' ? 0 : keys - queries;
 }
 
-/** Row ranges of the boxes among all rows (B · H_q · N_q), in result order. */
-export function flatRows(boxes: readonly Box[], { group, queries, blockRows }: RowExtents): RowRun[] {
+/** Row ranges of the ranges among all rows (B · H_q · N_q), in result order. */
+export function flatRows(ranges: readonly WorkRange[], { group, queries, blockRows }: RowExtents): RowRun[] {
   const runs: RowRun[] = [];
-  for (const { firstHead, endHead, firstBlock, endBlock } of boxes) {
+  for (const { firstHead, endHead, firstBlock, endBlock } of ranges) {
     const [first, end] = [firstBlock * blockRows, Math.min(endBlock * blockRows, group * queries)];
     if (first === 0 && end === group * queries) {
       runs.push([firstHead * group * queries, (endHead - firstHead) * group * queries]);

@@ -1,5 +1,5 @@
-// Messages between a pool and its workers. A slot is a buffer that carries the operands of a task to the worker and the
-// results back. It is transferred with the message, or is shared memory.
+// Messages between a pool and its workers. `taskBuffer` carries the operands of a task to the worker and the results
+// back. It is transferred with the message, or is shared memory.
 
 import type { BackwardPart } from '../../generated/wire.js';
 import type { Extents } from '../../types/wire.js';
@@ -7,7 +7,7 @@ import type { MultiheadErrorCode } from '../../runtime/errors.js';
 import type { AttentionOptions, DType, FloatDType, Shape, Simd } from '../../types/index.js';
 import type { TeamCall } from './team.js';
 
-/** A byte range. `buffer` is undefined for the message's slot; else shared memory or a buffer lent by the caller. */
+/** A byte range. `buffer` is undefined for the task's own buffer; else shared memory or a buffer transferred by the caller. */
 export interface Place {
   readonly buffer: ArrayBufferLike | undefined;
   readonly offset: number;
@@ -18,7 +18,7 @@ export interface Place {
  * A range of work: key/value heads firstHead … endHead − 1 (index batch · H_kv + head), and for each of them the row
  * blocks firstBlock … endBlock − 1.
  */
-export interface Box {
+export interface WorkRange {
   readonly firstHead: number;
   readonly endHead: number;
   readonly firstBlock: number;
@@ -65,7 +65,7 @@ export interface PartCall {
   readonly endHead: number;
   /** True if q, k and v are one sequence of an attentionVarlen() call. */
   readonly packed: boolean;
-  readonly boxes: readonly Box[];
+  readonly ranges: readonly WorkRange[];
   readonly blockRows: number;
   readonly outputs: readonly OutputSpec[];
   /** The caller's `out` if it is shared memory: the worker writes its rows there. */
@@ -76,7 +76,7 @@ export interface PartCall {
  * A value that a message cannot carry: its path in the argument, and a description. The worker puts a placeholder
  * there, so that the call fails with the same error as on one thread.
  */
-export type StandIn = { readonly path: readonly string[] } & (
+export type Placeholder = { readonly path: readonly string[] } & (
   | { readonly kind: 'function' }
   | { readonly kind: 'symbol'; readonly text: string | undefined }
   | { readonly kind: 'disposed tensor'; readonly dtype: DType; readonly shape: Extents }
@@ -86,7 +86,7 @@ export type StandIn = { readonly path: readonly string[] } & (
 
 export interface SentValue {
   readonly value: unknown;
-  readonly standIns: readonly StandIn[];
+  readonly placeholders: readonly Placeholder[];
 }
 
 /** An argument of a call: a value, or an object that lives in the worker. */
@@ -119,19 +119,19 @@ export type ObjectTask =
   | { readonly kind: 'makeCache'; readonly id: number; readonly object: number; readonly args: readonly Argument[] }
   | { readonly kind: 'call'; readonly object: number; readonly method: string; readonly args: readonly Argument[] };
 
-/** Tasks of a worker. The worker sends one {@link Answer} to each, which returns the `lent` buffers. */
+/** Tasks of a worker. The worker sends one {@link Answer} to each, which returns the `transferred` buffers. */
 export type Task =
   | {
       readonly kind: 'part';
       readonly part: PartCall;
-      readonly slot: ArrayBufferLike;
-      readonly lent?: readonly ArrayBuffer[];
+      readonly taskBuffer: ArrayBufferLike;
+      readonly transferred?: readonly ArrayBuffer[];
     }
   | {
       readonly kind: 'run';
       readonly verb: Verb;
       readonly args: readonly Argument[];
-      readonly lent?: readonly ArrayBuffer[];
+      readonly transferred?: readonly ArrayBuffer[];
     }
   /** attentionBackward() of some batch entries and heads; inputs and options are already cut to the part. */
   | { readonly kind: 'backwardPart'; readonly args: readonly Argument[]; readonly part: Readonly<Record<keyof BackwardPart, number>> }
@@ -139,8 +139,8 @@ export type Task =
 
 /** Buffers that come back with an answer. */
 export interface Returned {
-  readonly slot: ArrayBufferLike | undefined;
-  readonly lent: readonly ArrayBuffer[];
+  readonly taskBuffer: ArrayBufferLike | undefined;
+  readonly transferred: readonly ArrayBuffer[];
 }
 
 export type Request =

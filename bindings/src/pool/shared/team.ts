@@ -14,10 +14,10 @@ export interface TeamCall {
    * Two halves that exchanges use alternately. A member may overwrite a half once all others have reached the next
    * exchange.
    */
-  readonly board: SharedArrayBuffer;
+  readonly sharedBlock: SharedArrayBuffer;
 }
 
-export const boardBytes = 2 ** 22;
+export const sharedBlockBytes = 2 ** 22;
 const left = 2 ** 31 - 1;
 /** Polls, of some nanoseconds each, before a member sleeps. */
 const spins = 20_000;
@@ -42,7 +42,7 @@ export class TeamLink {
     const { members } = this.#call;
     const bounds = [...new Uint32Array(this.#memory() as ArrayBuffer, boundsAddress, members + 1)];
     const rowBytes = bounds[members] as number;
-    const half = this.#call.board.byteLength / 2;
+    const half = this.#call.sharedBlock.byteLength / 2;
     for (let begin = 0; begin < rowBytes; begin += half) {
       const end = Math.min(rowBytes, begin + half);
       const clipped = bounds.map((bound) => Math.min(Math.max(bound, begin), end) - begin);
@@ -55,18 +55,18 @@ export class TeamLink {
     return 1;
   }
 
-  /** Exchanges rows that together fit in one half of the board. */
+  /** Exchanges rows that together fit in one half of the sharedBlock. */
   #exchangeBlock(address: number, rows: number, stride: number, bounds: readonly number[]): boolean {
-    const { rank, members, board } = this.#call;
+    const { rank, members, sharedBlock } = this.#call;
     const rowBytes = bounds[members] as number;
-    const half = board.byteLength / 2;
-    const shown = new Uint8Array(board, (this.#phase % 2) * half, half);
+    const half = sharedBlock.byteLength / 2;
+    const shown = new Uint8Array(sharedBlock, (this.#phase % 2) * half, half);
     const memory = new Uint8Array(this.#memory() as ArrayBuffer);
     const copy = (from: Uint8Array, to: Uint8Array, member: number, out: boolean): void => {
       const [first, end] = [bounds[member] as number, bounds[member + 1] as number];
       for (let row = 0; row < rows && end > first; row += 1) {
-        const [inMemory, onBoard] = [address + row * stride, row * rowBytes];
-        const [source, target] = out ? [inMemory, onBoard] : [onBoard, inMemory];
+        const [inMemory, inBlock] = [address + row * stride, row * rowBytes];
+        const [source, target] = out ? [inMemory, inBlock] : [inBlock, inMemory];
         to.set(from.subarray(source + first, source + end), target + first);
       }
     };
@@ -96,7 +96,7 @@ export class TeamLink {
     return true;
   }
 
-  /** Ends a call; the next call may then use the board. */
+  /** Ends a call; the next call may then use the sharedBlock. */
   finish(): void {
     this.#arrive();
   }

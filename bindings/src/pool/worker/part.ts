@@ -146,10 +146,10 @@ function capturesOf(captures: AttentionOptions['capture'], scores: Shape, operan
 const bytesAt = (buffer: ArrayBufferLike, offset: number, length: number): Uint8Array =>
   new Uint8Array(buffer as ArrayBuffer, offset, length);
 
-/** Computes one part in this worker's instance. The results replace the operands in `slot`. */
-export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike): void {
+/** Computes one part in this worker's instance. The results replace the operands in `taskBuffer`. */
+export function runPart(runtime: Runtime, part: PartCall, taskBuffer: ArrayBufferLike): void {
   const { heap, args, raw } = runtime;
-  const sent = ({ buffer, offset, bytes }: Place): Uint8Array => bytesAt(buffer ?? slot, offset, bytes);
+  const sent = ({ buffer, offset, bytes }: Place): Uint8Array => bytesAt(buffer ?? taskBuffer, offset, bytes);
   call(runtime, (operands) => {
     const copied = <D extends DType>(name: 'q' | 'k' | 'v', dtype: D): Operand<D> => {
       const { shape, place } = part[name];
@@ -189,7 +189,7 @@ export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike)
     };
     const captures = outputs.filter(({ capture }) => capture !== undefined);
     const read = capturesOf(part.options.capture, [batch, heads, queries, keys], operands);
-    for (const box of part.boxes) {
+    for (const range of part.ranges) {
       read.forEach(({ record: capture, shape }, index) => {
         const { address } = captures[index] as (typeof outputs)[number];
         wire.pushCapture(args, { ...capture, out: operandAt(address, 'f32', shape) });
@@ -197,15 +197,15 @@ export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike)
       });
       wire.attentionPart(args, query, key, value, masking, record, {
         firstInMemory: checkCount(part.firstHead, 'firstInMemory', 0),
-        firstHead: checkCount(box.firstHead, 'firstHead', 0),
-        endHead: checkCount(box.endHead, 'endHead', 0),
-        firstBlock: checkCount(box.firstBlock, 'firstBlock', 0),
-        endBlock: checkCount(box.endBlock, 'endBlock', 0),
+        firstHead: checkCount(range.firstHead, 'firstHead', 0),
+        endHead: checkCount(range.endHead, 'endHead', 0),
+        firstBlock: checkCount(range.firstBlock, 'firstBlock', 0),
+        endBlock: checkCount(range.endBlock, 'endBlock', 0),
         packed: part.packed,
       });
       operands.run(() => raw.attentionPart());
     }
-    sendResults(heap.buffer, outputs, part, slot, { heads, queries, group, firstRow });
+    sendResults(heap.buffer, outputs, part, taskBuffer, { heads, queries, group, firstRow });
   });
 }
 
@@ -213,20 +213,20 @@ function floatsOf(bytes: Uint8Array): Float32Array {
   return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
 }
 
-/** True for an `out` in the caller's shared memory: its rows do not go through the slot. */
+/** True for an `out` in the caller's shared memory: its rows do not go through the task's buffer. */
 export const isElsewhere = ({ name }: OutputSpec, sharedOut: Place | undefined): boolean =>
   name === 'out' && sharedOut !== undefined;
 
-/** Writes the computed rows into the slot without gaps, or to their place in shared memory. */
+/** Writes the computed rows into the task's buffer without gaps, or to their place in shared memory. */
 function sendResults(
   memory: ArrayBufferLike,
   outputs: readonly (OutputSpec & { readonly address: number })[],
-  { boxes, blockRows, sharedOut }: PartCall,
-  slot: ArrayBufferLike,
+  { ranges, blockRows, sharedOut }: PartCall,
+  taskBuffer: ArrayBufferLike,
   extents: { heads: number; queries: number; group: number; firstRow: number },
 ): void {
   const { heads, queries, group, firstRow } = extents;
-  const runs = flatRows(boxes, { group, queries, blockRows });
+  const runs = flatRows(ranges, { group, queries, blockRows });
   let at = 0;
   for (const output of outputs) {
     const rowBytes = output.width * bytesPerElement(output.dtype);
@@ -237,7 +237,7 @@ function sendResults(
       if (bytes === 0) continue;
       const from = bytesAt(memory, output.address + (row - base) * rowBytes, bytes);
       if (shared === undefined) {
-        bytesAt(slot, at, bytes).set(from);
+        bytesAt(taskBuffer, at, bytes).set(from);
         at += bytes;
       } else {
         bytesAt(shared.buffer as SharedArrayBuffer, shared.offset + row * rowBytes, bytes).set(from);
@@ -246,12 +246,12 @@ function sendResults(
   }
 }
 
-/** Counts the bytes that the results of a part need in its slot. */
+/** Counts the bytes that the results of a part need in the task's buffer. */
 export function resultBytes(
-  { outputs, boxes, blockRows, sharedOut }: PartCall,
+  { outputs, ranges, blockRows, sharedOut }: PartCall,
   extents: { heads: number; queries: number; group: number },
 ): number {
-  const runs = flatRows(boxes, { ...extents, blockRows });
+  const runs = flatRows(ranges, { ...extents, blockRows });
   let bytes = 0;
   for (const output of outputs) {
     if (isElsewhere(output, sharedOut)) continue;

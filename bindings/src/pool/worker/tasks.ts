@@ -46,10 +46,10 @@ export class TaskRunner {
   }
 
   run(task: Task, team: TeamCall | undefined): Sending<Answer> {
-    const slot = task.kind === 'part' ? task.slot : undefined;
-    const lent = 'lent' in task ? (task.lent ?? []) : [];
-    const back = { slot, lent };
-    const buffers = [...(isArrayBuffer(slot) ? [slot] : []), ...lent];
+    const taskBuffer = task.kind === 'part' ? task.taskBuffer : undefined;
+    const transferred = 'transferred' in task ? (task.transferred ?? []) : [];
+    const back = { taskBuffer, transferred };
+    const buffers = [...(isArrayBuffer(taskBuffer) ? [taskBuffer] : []), ...transferred];
     try {
       const result = team === undefined ? this.#perform(task) : this.#performInTeam(task, team);
       const { value, transfer } = packed(result);
@@ -95,7 +95,7 @@ export class TaskRunner {
   #perform(task: Task): unknown {
     switch (task.kind) {
       case 'part':
-        return runPart(this.#runtime, task.part, task.slot);
+        return runPart(this.#runtime, task.part, task.taskBuffer);
       case 'run': {
         const method = this.#mh[task.verb] as Method;
         return method(...this.#read(task.args));
@@ -126,11 +126,11 @@ export class TaskRunner {
   /** Stores the object, and returns its constant properties. */
   #keep(id: number, object: Disposable): Record<string, unknown> {
     this.#objects.set(id, object);
-    const facts: Record<string, unknown> = {};
+    const properties: Record<string, unknown> = {};
     for (const name of factNames) {
-      if (name in object) facts[name] = (object as unknown as Record<string, unknown>)[name];
+      if (name in object) properties[name] = (object as unknown as Record<string, unknown>)[name];
     }
-    return facts;
+    return properties;
   }
 
   #read(args: readonly Argument[]): unknown[] {
@@ -239,16 +239,16 @@ function discard(value: unknown): void {
  * Returns the argument with placeholders for the values that a message cannot carry, so that invalid arguments cause the
  * same errors as on one thread.
  */
-export function restored(heap: Heap, { value, standIns }: SentValue): unknown {
+export function restored(heap: Heap, { value, placeholders }: SentValue): unknown {
   const root: Record<string, unknown> = { value };
-  for (const standIn of standIns) {
-    const path = ['value', ...standIn.path];
+  for (const placeholder of placeholders) {
+    const path = ['value', ...placeholder.path];
     const last = path.pop() as string;
     const holder = path.reduce((of, name) => of[name] as Record<string, unknown>, root);
-    if (standIn.kind === 'class') copiedClasses.set(holder[last] as object, standIn.name);
-    else if (standIn.kind === 'function') holder[last] = () => {};
-    else if (standIn.kind === 'symbol') holder[last] = Symbol(standIn.text);
-    else holder[last] = WasmTensor.disposed(heap, standIn.dtype, standIn.shape);
+    if (placeholder.kind === 'class') copiedClasses.set(holder[last] as object, placeholder.name);
+    else if (placeholder.kind === 'function') holder[last] = () => {};
+    else if (placeholder.kind === 'symbol') holder[last] = Symbol(placeholder.text);
+    else holder[last] = WasmTensor.disposed(heap, placeholder.dtype, placeholder.shape);
   }
   return root['value'];
 }

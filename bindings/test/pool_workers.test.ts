@@ -241,8 +241,8 @@ const kindsOf = (pool: Pool) => mh.scope((): [run: () => Promise<object>, expect
 
   const calls = {
     attention: () => pool.attention(q, k, v, lse),
-    async lending() {
-      const { lent: _, ...results } = await pool.attention(plain(q), plain(k), plain(v), { ...lse, transfer: true });
+    async transfer() {
+      const { operands: _, ...results } = await pool.attention(plain(q), plain(k), plain(v), { ...lse, transfer: true });
       return results;
     },
     varlen: () => pool.attentionVarlen(tokens, tokens, tokens, { ...cu, ...lse }),
@@ -281,7 +281,7 @@ const kindsOf = (pool: Pool) => mh.scope((): [run: () => Promise<object>, expect
   const logits = [ids, ids.subarray(3, 4)].map((each) => model.step(each, kept).logits);
   const trainer = mh.trainer(model);
   const expected: Record<keyof typeof calls, object> = {
-    ...{ attention: whole, lending: whole, varlen: packed },
+    ...{ attention: whole, transfer: whole, varlen: packed },
     ...{ backward: mh.attentionBackward(inputs), varlenBackward: mh.attentionVarlenBackward(ofTokens, cu) },
     ...{ scores: [...mh.scores(q, k, stage)], cache: cache.attend(q, lse), transformer: logits },
     trainer: [trainer.step(ids, ids), trainer.step(ids, ids)],

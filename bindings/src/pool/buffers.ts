@@ -8,7 +8,7 @@ const least = 2 ** 16;
 /** Most bytes of free buffers that are kept for later calls. */
 const mostKept = 2 ** 28;
 
-export class Slots {
+export class BufferPool {
   readonly #shared: boolean;
   readonly #most: number;
   #free: ArrayBufferLike[] = [];
@@ -22,19 +22,19 @@ export class Slots {
 
   /** Throws `E_MEMORY`. */
   take(bytes: number): ArrayBufferLike {
-    const fits = (slot: ArrayBufferLike): boolean => slot.byteLength >= bytes && slot.byteLength <= 4 * bytes + least;
+    const fits = (buffer: ArrayBufferLike): boolean => buffer.byteLength >= bytes && buffer.byteLength <= 4 * bytes + least;
     const at = this.#free.findIndex(fits);
     if (at >= 0) {
-      const [slot] = this.#free.splice(at, 1) as [ArrayBufferLike];
-      this.#kept -= slot.byteLength;
-      return slot;
+      const [buffer] = this.#free.splice(at, 1) as [ArrayBufferLike];
+      this.#kept -= buffer.byteLength;
+      return buffer;
     }
     const size = Math.ceil(Math.max(bytes, 1) / least) * least;
     try {
       return this.#shared ? new SharedArrayBuffer(size) : new ArrayBuffer(size);
     } catch (cause) {
       throw new MultiheadError('E_MEMORY', {
-        argument: 'slot',
+        argument: 'buffer',
         expected: `${size} bytes of JavaScript's memory`,
         got: String(cause),
         cause,
@@ -43,10 +43,10 @@ export class Slots {
   }
 
   /** Returns a buffer after its task. */
-  give(slot: ArrayBufferLike | undefined): void {
-    if (slot === undefined || slot.byteLength === 0) return;
-    this.#free.push(slot);
-    this.#kept += slot.byteLength;
+  give(buffer: ArrayBufferLike | undefined): void {
+    if (buffer === undefined || buffer.byteLength === 0) return;
+    this.#free.push(buffer);
+    this.#kept += buffer.byteLength;
     // Drop the oldest buffer first, because recent sizes are likely to be needed again.
     while (this.#free.length > this.#most || this.#kept > mostKept) {
       this.#kept -= (this.#free.shift() as ArrayBufferLike).byteLength;

@@ -1,16 +1,17 @@
-// Calls with { transfer: true } take the buffers of their operands from the caller, and return them in `lent`. If one
-// worker runs the call, the buffers themselves are sent; a divided call copies parts of them as usual.
+// Calls with { transfer: true } take the buffers of their operands from the caller, and return them in the
+// result's `operands`. If one worker runs the call, the buffers themselves are sent; a divided call copies parts of them
+// as usual.
 
 import { MultiheadError } from '../runtime/errors.js';
 import type { ReadTensor } from '../runtime/read_tensor.js';
 import type { PlainTensor } from '../types/index.js';
 import type { CallOptions } from './arguments.js';
-import type { Exchange } from './slots.js';
+import type { Exchange } from './buffers.js';
 
 // TypeScript declares this function only in its DOM library.
 declare const structuredClone: <T>(value: T, options: { transfer: ArrayBuffer[] }) => T;
 
-export class Lending {
+export class TransferredOperands {
   readonly #tensors: readonly ReadTensor[];
   #buffers: ArrayBuffer[];
   readonly #sizes: readonly number[];
@@ -66,21 +67,21 @@ const notTransferable = (argument: string, got: string): MultiheadError =>
     got,
   });
 
-/** Runs a call whose arguments are valid; adds the lent operands to its result or error. */
-export async function lending<R>(
+/** Runs a call whose arguments are valid; adds the transferred operands to its result or error. */
+export async function withTransfer<R>(
   exchange: Exchange,
   { transfer }: CallOptions,
   tensors: readonly (ReadTensor | undefined)[],
-  body: (lent: Lending | undefined) => Promise<R>,
+  body: (transferred: TransferredOperands | undefined) => Promise<R>,
 ): Promise<R> {
   if (!transfer) return body(undefined);
-  const lent = new Lending(exchange, tensors);
+  const transferred = new TransferredOperands(exchange, tensors);
   try {
-    const result = await body(lent);
-    return { ...result, lent: lent.tensors() };
+    const result = await body(transferred);
+    return { ...result, operands: transferred.tensors() };
   } catch (error) {
-    const back = lent.tensors();
-    if (error instanceof MultiheadError && back !== undefined) Object.assign(error, { lent: back });
+    const back = transferred.tensors();
+    if (error instanceof MultiheadError && back !== undefined) Object.assign(error, { operands: back });
     throw error;
   }
 }
