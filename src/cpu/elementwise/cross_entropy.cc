@@ -22,6 +22,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using V = hn::Vec<DF>;
 
+// loss = log(sum over j of exp(x_j)) - x_target, computed relative to the largest logit, and
+// d_x_j = d_scale (exp(x_j) / sum of exp - (j == target)).
 CrossEntropyResult cross_entropy(const CrossEntropy& p, int64_t first, int64_t end) {
   const DF d;
   CrossEntropyResult result{};

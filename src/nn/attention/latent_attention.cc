@@ -7,7 +7,7 @@
 #include "engine/error/enumerators.h"
 #include "engine/error/guard.h"
 #include "engine/layers/elementwise.h"
-#include "nn/attention/latent_forms.h"
+#include "nn/attention/latent.h"
 #include "nn/attention/sequence.h"
 #include "nn/call_memory.h"
 #include "rules/arena.h"

@@ -12,7 +12,6 @@
 #include "multihead/experiments.h"
 #include "nn/attention/attention_patterns.h"
 #include "nn/training/experiment.h"
-#include "nn/training/experiment_data.h"
 
 namespace multihead {
 namespace {
