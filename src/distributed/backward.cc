@@ -20,23 +20,6 @@
 namespace multihead::distributed {
 namespace {
 
-// to += from, row by row, for any strides.
-void add(const Tensor& from, const Tensor& to) {
-  if (!from.given() || from.shape.elements() == 0) return;
-  const int rank = from.shape.rank();
-  const int64_t width = from.shape[rank - 1];
-  for (int64_t row = 0; row < from.shape.elements() / width; ++row) {
-    int64_t rest = row, at = 0, put = 0;
-    for (int axis = rank - 2; axis >= 0; --axis) {
-      at += rest % from.shape[axis] * from.strides[axis];
-      put += rest % from.shape[axis] * to.strides[axis];
-      rest /= from.shape[axis];
-    }
-    const int64_t step_from = from.strides[rank - 1], step_to = to.strides[rank - 1];
-    for (int64_t c = 0; c < width; ++c) to.data[put + c * step_to] += from.data[at + c * step_from];
-  }
-}
-
 // Sends the gradients of keys and values to the next rank.
 void send(Transport& transport, int to, const GradientSums& sums) {
   transport.send(to, sums.d_k.data, Layouts::bytes(sums.d_k.shape, DType::kF32));
@@ -67,11 +50,11 @@ void take_queries(rules::Arena& arena, GradientSums& sums, const Call& call,
 
 // Adds gradients of some rows of this rank's keys to the gradients of all its keys.
 void add_rows(std::span<const Chunk> rows, const GradientSums& from, const GradientSums& to,
-              std::span<const Chunk> own) {
+              std::span<const Chunk> own, Context& context) {
   for (const Chunk& chunk : rows) {
     const int64_t at = local_row(own, chunk);
-    add(rows_of(from.d_k, chunk.local, chunk.count), rows_of(to.d_k, at, chunk.count));
-    add(rows_of(from.d_v, chunk.local, chunk.count), rows_of(to.d_v, at, chunk.count));
+    add(rows_of(from.d_k, chunk.local, chunk.count), rows_of(to.d_k, at, chunk.count), context);
+    add(rows_of(from.d_v, chunk.local, chunk.count), rows_of(to.d_v, at, chunk.count), context);
   }
 }
 
@@ -115,10 +98,10 @@ Status add_gradients(const Task& task, const Heads& heads, const BackwardInputs&
       if (thread == 0) task.transport().poll();
     });
     engine::end_backward(plan, from);
-    add(from.d_q, to.d_q);
-    add(from.d_k, to.d_k);
-    add(from.d_v, to.d_v);
-    add(from.d_bias, to.d_bias);
+    add(from.d_q, to.d_q, context);
+    add(from.d_k, to.d_k, context);
+    add(from.d_v, to.d_v, context);
+    if (from.d_bias.given()) add(as_scores(from.d_bias), as_scores(to.d_bias), context);
     task.transport().poll();
   }
   return {};
@@ -208,10 +191,10 @@ Status ring_backward(const Task& task, const BackwardInputs& inputs, GradientSum
     }
     MULTIHEAD_TRY(task.finish());
     if (step >= 2 && rows > 0) {
-      add(arrived.d_k, outgoing.d_k);
-      add(arrived.d_v, outgoing.d_v);
+      add(arrived.d_k, outgoing.d_k, task.context);
+      add(arrived.d_v, outgoing.d_v, task.context);
     }
-    if (step == last + 1 && last > 0) add_rows(returning, returned, total, own);
+    if (step == last + 1 && last > 0) add_rows(returning, returned, total, own, task.context);
   }
   return {};
 }
@@ -272,7 +255,7 @@ Status gathered_backward(const Task& task, const BackwardInputs& inputs, Gradien
   total.d_bias = sums.d_bias;
   for (int other = 0; other < size; ++other) {
     add_rows(gathered.sent(other), incoming[static_cast<size_t>(other)], total,
-             gathered.received(rank));
+             gathered.received(rank), task.context);
   }
   return {};
 }

@@ -85,6 +85,12 @@ void convert(const ConstTensor& from, const AnyTensor& to, Context& context) {
   });
 }
 
+void add(const Tensor& from, const Tensor& to, Context& context) {
+  for_rows(from, to, context, [&](int64_t at, int64_t put) {
+    for (int64_t c = 0; c < from.shape[3]; ++c) to.data[put + c] += from.data[at + c];
+  });
+}
+
 Status transform(const Call& call, Operand operand, std::span<const Segment> segments,
                  const Tensor& to, Context& context) {
   const ConstAnyTensor& x = operand == Operand::kQueries ? call.q : call.k;

@@ -90,14 +90,6 @@ Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
     if (to.given()) convert(from, to, context);
   }
   if (gradients.d_bias.given()) {
-    // (N_q, N_k) as (1, 1, N_q, N_k).
-    const auto as_scores = [](Tensor view) {
-      if (view.shape.rank() == 2) {
-        view.shape = {1, 1, view.shape[0], view.shape[1]};
-        view.strides = {0, 0, view.strides[0], view.strides[1]};
-      }
-      return view;
-    };
     convert(as_scores(total.d_bias), as_scores(gradients.d_bias), context);
   }
   std::copy(d_q_gain.begin(), d_q_gain.end(), gradients.d_q_gain.begin());
