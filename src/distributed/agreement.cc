@@ -175,9 +175,9 @@ Status compare(const Call& call, const Status& own, const Fields& fields,
       if (all[rank].digests[i] != all[0].digests[i]) return differs(fields[i].name, rank);
     }
   }
-  for (const Header& of : all) {
-    shards.queries.push_back(of.queries);
-    shards.keys.push_back(of.keys);
+  for (const Header& header : all) {
+    shards.queries.push_back(header.queries);
+    shards.keys.push_back(header.keys);
   }
   const Sharding& sharding = call.sharding;
   const bool decodes = sharding.method == Method::kDecode;

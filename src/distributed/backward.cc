@@ -1,4 +1,4 @@
-#include "distributed/backward.h"
+#include "distributed/methods.h"
 
 #include <algorithm>
 #include <array>
@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "distributed/gathered_keys.h"
-#include "distributed/rectangles.h"
-#include "distributed/reserve.h"
 #include "distributed/seen_keys.h"
 #include "distributed/shard_memory.h"
+#include "distributed/tiles.h"
 #include "engine/attention/backward.h"
 #include "engine/attention/plan.h"
 #include "engine/runtime/scratch.h"
@@ -20,23 +19,6 @@
 
 namespace multihead::distributed {
 namespace {
-
-// to += from, row by row, for any strides.
-void add(const Tensor& from, const Tensor& to) {
-  if (!from.given() || from.shape.elements() == 0) return;
-  const int rank = from.shape.rank();
-  const int64_t width = from.shape[rank - 1];
-  for (int64_t row = 0; row < from.shape.elements() / width; ++row) {
-    int64_t rest = row, at = 0, put = 0;
-    for (int axis = rank - 2; axis >= 0; --axis) {
-      at += rest % from.shape[axis] * from.strides[axis];
-      put += rest % from.shape[axis] * to.strides[axis];
-      rest /= from.shape[axis];
-    }
-    const int64_t step_from = from.strides[rank - 1], step_to = to.strides[rank - 1];
-    for (int64_t c = 0; c < width; ++c) to.data[put + c * step_to] += from.data[at + c * step_from];
-  }
-}
 
 // Sends the gradients of keys and values to the next rank.
 void send(Transport& transport, int to, const GradientSums& sums) {
@@ -49,7 +31,7 @@ void receive(Transport& transport, int from, const GradientSums& sums) {
 }
 
 // Returns the first `rows` rows of memory that was reserved for at least that many rows.
-GradientSums of_keys(const GradientSums& memory, const Layouts& layouts, int64_t rows) {
+GradientSums key_sums(const GradientSums& memory, const Layouts& layouts, int64_t rows) {
   GradientSums sums;
   sums.d_k = Tensor(memory.d_k.data, layouts.k_shape(rows));
   sums.d_v = Tensor(memory.d_v.data, layouts.v_shape(rows));
@@ -68,62 +50,59 @@ void take_queries(rules::Arena& arena, GradientSums& sums, const Call& call,
 
 // Adds gradients of some rows of this rank's keys to the gradients of all its keys.
 void add_rows(std::span<const Chunk> rows, const GradientSums& from, const GradientSums& to,
-              std::span<const Chunk> own) {
+              std::span<const Chunk> own, Context& context) {
   for (const Chunk& chunk : rows) {
     const int64_t at = local_row(own, chunk);
-    add(rows_of(from.d_k, chunk.local, chunk.count), rows_of(to.d_k, at, chunk.count));
-    add(rows_of(from.d_v, chunk.local, chunk.count), rows_of(to.d_v, at, chunk.count));
+    add(rows_of(from.d_k, chunk.local, chunk.count), rows_of(to.d_k, at, chunk.count), context);
+    add(rows_of(from.d_v, chunk.local, chunk.count), rows_of(to.d_v, at, chunk.count), context);
   }
 }
 
 }  // namespace
 
-Status add_gradients(const Call& call, const Heads& heads, const AttentionOptions& of_heads,
-                     const BackwardInputs& inputs, const BackwardOperands& operands,
-                     const GradientSums& part, const GradientSums& total, Transport& transport,
-                     Context& context) {
-  for (const Rectangle& rectangle : rectangles_of(operands.queries, operands.keys, call.cu_k)) {
-    const auto& [queries, keys] = rectangle;
-    const auto of_queries = [&, rows = queries](const auto& view) {
-      return rows_of(view, rows.local, rows.count);
+Status add_gradients(const Task& task, const Heads& heads, const BackwardInputs& inputs,
+                     const TileOperands& operands, const GradientSums& part,
+                     const GradientSums& total) {
+  const Call& call = task.call;
+  Context& context = task.context;
+  const AttentionOptions options = head_options(call, heads);
+  for (const Tile& tile : tiles_of(operands.queries, operands.keys, call.cu_k)) {
+    const auto query_rows = [&](const auto& view) {
+      return rows_of(view, tile.queries.local, tile.queries.count);
     };
-    const auto of_key_rows = [&, rows = keys](const auto& view) {
-      return rows_of(view, rows.local, rows.count);
+    const auto key_rows = [&](const auto& view) {
+      return rows_of(view, tile.keys.local, tile.keys.count);
     };
-    const auto sums_of = [&](const GradientSums& sums) {
+    const auto tile_gradients = [&](const GradientSums& sums) {
       return AttentionGradients{
-          .d_q = of_queries(sums.d_q),
-          .d_k = of_key_rows(sums.d_k),
-          .d_v = of_key_rows(sums.d_v),
-          .d_bias = sums.d_bias.given() ? scores_of(sums.d_bias, heads, rectangle) : Tensor()};
+          .d_q = query_rows(sums.d_q),
+          .d_k = key_rows(sums.d_k),
+          .d_v = key_rows(sums.d_v),
+          .d_bias = sums.d_bias.given() ? tile_scores(sums.d_bias, heads, tile) : Tensor()};
     };
-    const AttentionGradients from = sums_of(part), to = sums_of(total);
-    const engine::Shard shard = shard_of(call, heads, rectangle);
-    engine::BackwardPlan plan = engine::plan_backward(
-        of_queries(operands.q), of_key_rows(operands.k), of_key_rows(operands.v),
-        shape_of(call, heads, rectangle), options_of(call, of_heads, rectangle),
-        {.out = of_queries(inputs.out), .lse = of_queries(inputs.lse)}, of_queries(inputs.d_out),
-        from, {}, &shard);
+    const AttentionGradients from = tile_gradients(part), to = tile_gradients(total);
+    const engine::Shard shard = tile_shard(call, heads, tile);
+    engine::BackwardPlan plan =
+        engine::plan_backward(query_rows(operands.q), key_rows(operands.k), key_rows(operands.v),
+                              tile_shape(call, heads, tile), tile_options(call, options, tile),
+                              {.out = query_rows(inputs.out), .lse = query_rows(inputs.lse)},
+                              query_rows(inputs.d_out), from, {}, &shard);
     const rules::AttentionParams& params = plan.params.forward;
-    bool sees_anything = false;
-    for (int64_t batch = 0; batch < params.batch; ++batch) {
-      sees_anything = sees_anything || !params.seen_keys(batch).empty();
-    }
-    if (!sees_anything || params.rows() == 0) continue;
+    if (!sees_anything(params) || params.rows() == 0) continue;
     MULTIHEAD_TRY(engine::reserve_backward(plan, from, context));
     engine::begin_backward(plan, from, context);
     const engine::Scratch& scratch = engine::scratch_of(context);
     const int threads = engine::threads_for(plan.operations, context.threads());
     engine::parallel_for(threads, plan.geometry.jobs, [&](int64_t index, int thread) {
       engine::run_backward_job(plan, index, scratch.of_thread(thread));
-      if (thread == 0) transport.poll();
+      if (thread == 0) task.transport().poll();
     });
     engine::end_backward(plan, from);
-    add(from.d_q, to.d_q);
-    add(from.d_k, to.d_k);
-    add(from.d_v, to.d_v);
-    add(from.d_bias, to.d_bias);
-    transport.poll();
+    add(from.d_q, to.d_q, context);
+    add(from.d_k, to.d_k, context);
+    add(from.d_v, to.d_v, context);
+    if (from.d_bias.given()) add(as_scores(from.d_bias), as_scores(to.d_bias), context);
+    task.transport().poll();
   }
   return {};
 }
@@ -132,156 +111,151 @@ Status add_gradients(const Call& call, const Heads& heads, const AttentionOption
 // last rank that sees any of these keys sends the sums to their owner, which adds them to its own
 // part. Every rank adds its part to the sums that arrive, so the order of the additions depends
 // only on the number of ranks.
-Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
-                     Communicator::Internals& ranks, Context& context, GradientSums& total) {
-  Transport& transport = *ranks.transport;
+Status ring_backward(const Task& task, const BackwardInputs& inputs, GradientSums& total) {
+  const Call& call = task.call;
+  Transport& transport = task.transport();
   const int size = transport.size(), rank = transport.rank();
   const int next = (rank + 1) % size, previous = (rank - 1 + size) % size;
-  const Layouts layouts(call, shards);
-  const RingJourney journey(call, shards, size);
+  const Layouts layouts = task.layouts();
+  const RingSchedule schedule(task);
   // Gradients stay with the rows that left their owner, so these rows are not narrowed further.
   const auto held = [&](int owner, int step) {
-    if (step > journey.last_step(owner)) return Chunks();
-    return journey.keys(owner, std::min(step, 1));
+    if (step > schedule.last_step(owner)) return Chunks();
+    return schedule.keys(owner, std::min(step, 1));
   };
   int64_t most_rows = 0;
   for (int step = 0; step < size; ++step) {
-    most_rows = std::max(most_rows, count_of(held(journey.owner(rank, step), step)));
+    most_rows = std::max(most_rows, count_of(held(schedule.owner(rank, step), step)));
   }
   const Chunks own = held(rank, 0), returning = held(rank, 1);
   std::array<KeyMemory, 2> keys;
   KeyMemory narrowed;
   std::array<GradientSums, 2> parts;  // this step and the previous one
-  GradientSums arriving, home, part;
-  float* moved_q = nullptr;
-  MULTIHEAD_TRY(reserve(call, ranks, [&](rules::Arena& arena) {
+  GradientSums incoming, returned_sums, part;
+  float* transformed_q = nullptr;
+  MULTIHEAD_TRY(reserve(task, [&](rules::Arena& arena) {
     for (KeyMemory& memory : keys) layouts.take(arena, memory, most_rows);
     layouts.take(arena, narrowed, count_of(returning));
-    for (GradientSums* sums : {&parts[0], &parts[1], &arriving, &part}) {
+    for (GradientSums* sums : {&parts[0], &parts[1], &incoming, &part}) {
       take_keys(arena, *sums, layouts, most_rows);
     }
-    take_keys(arena, home, layouts, count_of(returning));
+    take_keys(arena, returned_sums, layouts, count_of(returning));
     take_keys(arena, total, layouts, call.shape.keys);
     take_queries(arena, total, call, layouts);
     take_queries(arena, part, call, layouts);
-    arena(moved_q, transformed_queries(call, layouts));
+    arena(transformed_q, transformed_queries(task));
   }));
 
-  const std::vector<Segment> segments = segments_of(shards.query_chunks(call, rank), call.cu_q);
+  const std::vector<Segment> segments = task.query_segments();
   const Heads heads = all_heads(call);
-  const AttentionOptions options = options_of_heads(call, heads);
   ConstAnyTensor q;
-  MULTIHEAD_TRY(pack(call, shards, rank, layouts, keys[0], context));
-  MULTIHEAD_TRY(pack_queries(call, segments, layouts, moved_q, q, context));
-  for (const Tensor& tensor : {total.d_q, total.d_k, total.d_v, total.d_bias}) set_zero(tensor);
-  GradientSums leaving;
+  MULTIHEAD_TRY(pack(task, keys[0]));
+  MULTIHEAD_TRY(pack_queries(task, segments, transformed_q, q));
+  set_zero(total);
+  GradientSums outgoing;
   for (int step = 0; step <= size; ++step) {
-    const int owner = journey.owner(rank, step), before = journey.owner(rank, step - 1);
+    const int owner = schedule.owner(rank, step), before = schedule.owner(rank, step - 1);
     const Chunks chunks = step < size ? held(owner, step) : Chunks();
     const int64_t rows = count_of(chunks);
     const KeyMemory& now = keys[static_cast<size_t>(step % 2)];
     if (step + 1 < size) {
       distributed::receive(transport, previous, layouts, keys[static_cast<size_t>((step + 1) % 2)],
-                           count_of(held(journey.owner(rank, step + 1), step + 1)));
-      send_keys(transport, next, layouts, chunks, now, held(owner, step + 1), narrowed, context);
+                           count_of(held(schedule.owner(rank, step + 1), step + 1)));
+      send_keys(task, next, chunks, now, held(owner, step + 1), narrowed);
     }
-    const GradientSums arrived = of_keys(arriving, layouts, rows);
-    const GradientSums returned = of_keys(home, layouts, count_of(returning));
-    const int last = journey.last_step(rank);
+    const GradientSums arrived = key_sums(incoming, layouts, rows);
+    const GradientSums returned = key_sums(returned_sums, layouts, count_of(returning));
+    const int last = schedule.last_step(rank);
     if (step >= 2) {
       receive(transport, previous, arrived);
-      const bool goes_on = step <= journey.last_step(before);
-      if (leaving.d_k.given()) send(transport, goes_on ? next : before, leaving);
+      const bool goes_on = step <= schedule.last_step(before);
+      if (outgoing.d_k.given()) send(transport, goes_on ? next : before, outgoing);
     }
     if (step == last + 1 && last > 0) receive(transport, (rank + last) % size, returned);
-    leaving = {};
+    outgoing = {};
     if (rows > 0) {
       GradientSums sums =
-          step == 0 ? total : of_keys(parts[static_cast<size_t>(step % 2)], layouts, rows);
-      set_zero(sums.d_k);
-      set_zero(sums.d_v);
+          step == 0 ? total : key_sums(parts[static_cast<size_t>(step % 2)], layouts, rows);
+      set_zero(sums);
       sums.d_q = total.d_q;
       sums.d_bias = total.d_bias;
-      GradientSums of_rectangle = of_keys(part, layouts, rows);
-      of_rectangle.d_q = part.d_q;
-      of_rectangle.d_bias = part.d_bias;
+      GradientSums tile_part = key_sums(part, layouts, rows);
+      tile_part.d_q = part.d_q;
+      tile_part.d_bias = part.d_bias;
       for (const Chunk& chunk : chunks) {
-        MULTIHEAD_TRY(
-            add_gradients(call, heads, options, inputs,
-                          {q, layouts.k(now, rows), layouts.v(now, rows), segments, chunk},
-                          of_rectangle, sums, transport, context));
+        MULTIHEAD_TRY(add_gradients(
+            task, heads, inputs, {q, layouts.k(now, rows), layouts.v(now, rows), segments, chunk},
+            tile_part, sums));
       }
-      if (step > 0) leaving = of_keys(sums, layouts, rows);
+      if (step > 0) outgoing = key_sums(sums, layouts, rows);
     }
-    MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
+    MULTIHEAD_TRY(task.finish());
     if (step >= 2 && rows > 0) {
-      add(arrived.d_k, leaving.d_k);
-      add(arrived.d_v, leaving.d_v);
+      add(arrived.d_k, outgoing.d_k, task.context);
+      add(arrived.d_v, outgoing.d_v, task.context);
     }
-    if (step == last + 1 && last > 0) add_rows(returning, returned, total, own);
+    if (step == last + 1 && last > 0) add_rows(returning, returned, total, own, task.context);
   }
   return {};
 }
 
 // Every rank computes its queries' part of the gradients of all visible keys and values, and sends
 // each rank the part for its rows. The receiver adds the parts in rank order.
-Status gathered_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
-                         Communicator::Internals& ranks, Context& context, GradientSums& total) {
-  Transport& transport = *ranks.transport;
+Status gathered_backward(const Task& task, const BackwardInputs& inputs, GradientSums& total) {
+  const Call& call = task.call;
+  Transport& transport = task.transport();
   const int size = transport.size(), rank = transport.rank();
-  const Layouts layouts(call, shards);
+  const Layouts layouts = task.layouts();
   const int64_t all_keys = call.sharding.keys;
-  GatheredKeys gathered(call, shards, rank);
-  std::vector<GradientSums> leaving(static_cast<size_t>(size)), arriving(static_cast<size_t>(size));
+  GatheredKeys gathered(task);
+  std::vector<GradientSums> outgoing(static_cast<size_t>(size)),
+      incoming(static_cast<size_t>(size));
   GradientSums part, sums;
-  float* moved_q = nullptr;
-  MULTIHEAD_TRY(reserve(call, ranks, [&](rules::Arena& arena) {
+  float* transformed_q = nullptr;
+  MULTIHEAD_TRY(reserve(task, [&](rules::Arena& arena) {
     for (int r = 0; r < size; ++r) {
       const auto at = static_cast<size_t>(r);
-      take_keys(arena, leaving[at], layouts, count_of(gathered.of(r)));
-      take_keys(arena, arriving[at], layouts, count_of(gathered.to(r)));
+      take_keys(arena, outgoing[at], layouts, count_of(gathered.received(r)));
+      take_keys(arena, incoming[at], layouts, count_of(gathered.sent(r)));
     }
-    gathered.take(arena, layouts);
+    gathered.take(arena);
     for (GradientSums* memory : {&part, &sums}) {
       take_keys(arena, *memory, layouts, all_keys);
       take_queries(arena, *memory, call, layouts);
     }
     take_keys(arena, total, layouts, layouts.rows(rank));
-    arena(moved_q, transformed_queries(call, layouts));
+    arena(transformed_q, transformed_queries(task));
   }));
 
-  MULTIHEAD_TRY(gathered.start(transport, layouts, context));
-  const std::vector<Segment> segments = segments_of(shards.query_chunks(call, rank), call.cu_q);
+  MULTIHEAD_TRY(gathered.start());
+  const std::vector<Segment> segments = task.query_segments();
   ConstAnyTensor q;
-  MULTIHEAD_TRY(pack_queries(call, segments, layouts, moved_q, q, context));
-  MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
-  gathered.join(layouts, context);
-  for (const Tensor& tensor : {sums.d_q, sums.d_k, sums.d_v, sums.d_bias}) set_zero(tensor);
+  MULTIHEAD_TRY(pack_queries(task, segments, transformed_q, q));
+  MULTIHEAD_TRY(task.finish());
+  gathered.join();
+  set_zero(sums);
   const Heads heads = all_heads(call);
-  MULTIHEAD_TRY(add_gradients(call, heads, options_of_heads(call, heads), inputs,
-                              {q,
-                               gathered.k(layouts),
-                               gathered.v(layouts),
-                               segments,
-                               {.first = 0, .count = all_keys, .local = 0}},
-                              part, sums, transport, context));
+  MULTIHEAD_TRY(add_gradients(
+      task, heads, inputs,
+      {q, gathered.k(), gathered.v(), segments, {.first = 0, .count = all_keys, .local = 0}}, part,
+      sums));
 
   for (int other = 0; other < size; ++other) {
     const auto at = static_cast<size_t>(other);
-    const GradientSums& to = other == rank ? arriving[at] : leaving[at];
-    gather(gathered.of(other), ConstAnyTensor(sums.d_k), to.d_k, context);
-    gather(gathered.of(other), ConstAnyTensor(sums.d_v), to.d_v, context);
+    const GradientSums& to = other == rank ? incoming[at] : outgoing[at];
+    gather(gathered.received(other), ConstAnyTensor(sums.d_k), to.d_k, task.context);
+    gather(gathered.received(other), ConstAnyTensor(sums.d_v), to.d_v, task.context);
     if (other == rank) continue;
-    receive(transport, other, arriving[at]);
-    send(transport, other, leaving[at]);
+    receive(transport, other, incoming[at]);
+    send(transport, other, outgoing[at]);
   }
-  MULTIHEAD_TRY(ranks.finish(call.sharding.time_limit));
+  MULTIHEAD_TRY(task.finish());
+  set_zero(total);  // d_k and d_v
   total.d_q = sums.d_q;
   total.d_bias = sums.d_bias;
-  set_zero(total.d_k);
-  set_zero(total.d_v);
   for (int other = 0; other < size; ++other) {
-    add_rows(gathered.to(other), arriving[static_cast<size_t>(other)], total, gathered.of(rank));
+    add_rows(gathered.sent(other), incoming[static_cast<size_t>(other)], total,
+             gathered.received(rank), task.context);
   }
   return {};
 }

@@ -85,18 +85,24 @@ void convert(const ConstTensor& from, const AnyTensor& to, Context& context) {
   });
 }
 
+void add(const Tensor& from, const Tensor& to, Context& context) {
+  for_rows(from, to, context, [&](int64_t at, int64_t put) {
+    for (int64_t c = 0; c < from.shape[3]; ++c) to.data[put + c] += from.data[at + c];
+  });
+}
+
 Status transform(const Call& call, Operand operand, std::span<const Segment> segments,
                  const Tensor& to, Context& context) {
   const ConstAnyTensor& x = operand == Operand::kQueries ? call.q : call.k;
   for (const Segment& segment : segments) {
     for (int64_t batch = 0; batch < call.shape.batch; ++batch) {
-      rules::Visibility rule;
+      rules::Visibility positions;
       int32_t length = 0;
-      const engine::Transform of = transform_of(call, operand, segment, batch, rule, length);
+      const engine::Transform rule = transform_of(call, operand, segment, batch, positions, length);
       const auto part = [&](const auto& view) {
         return rows_of(part_of(view, 0, batch, 1), segment.local, segment.count);
       };
-      MULTIHEAD_TRY(engine::transform_rows(part(x), of, part(to), context));
+      MULTIHEAD_TRY(engine::transform_rows(part(x), rule, part(to), context));
     }
   }
   return {};
@@ -109,14 +115,14 @@ Status transform_back(const Call& call, Operand operand, std::span<const Segment
   const ConstAnyTensor& x = operand == Operand::kQueries ? call.q : call.k;
   for (const Segment& segment : segments) {
     for (int64_t batch = 0; batch < call.shape.batch; ++batch) {
-      rules::Visibility rule;
+      rules::Visibility positions;
       int32_t length = 0;
-      const engine::Transform of = transform_of(call, operand, segment, batch, rule, length);
+      const engine::Transform rule = transform_of(call, operand, segment, batch, positions, length);
       const auto part_of_rows = [&](const auto& view) {
         return rows_of(part_of(view, 0, batch, 1), segment.local, segment.count);
       };
       MULTIHEAD_TRY(
-          engine::transform_back(part_of_rows(x), of, part_of_rows(gradient), part, context));
+          engine::transform_back(part_of_rows(x), rule, part_of_rows(gradient), part, context));
       for (size_t i = 0; i < part.size(); ++i) d_gain[i] += part[i];
     }
   }

@@ -90,10 +90,22 @@ TensorView<T> as_columns(const TensorView<T>& rows) {
           {rows.strides[0], rows.strides[1], rows.strides[2], 1}};
 }
 
+// Returns scores (N_q, N_k) as (1, 1, N_q, N_k), other shapes unchanged.
+inline Tensor as_scores(Tensor view) {
+  if (view.shape.rank() == 2) {
+    view.shape = {1, 1, view.shape[0], view.shape[1]};
+    view.strides = {0, 0, view.strides[0], view.strides[1]};
+  }
+  return view;
+}
+
 // Copies (B, H, n, d) of one type.
 void copy(const ConstAnyTensor& from, const AnyTensor& to, Context& context);
 // Copies (B, H, n, d) and converts floats to the type of `to`.
 void convert(const ConstTensor& from, const AnyTensor& to, Context& context);
+
+// to += from, both (B, H, n, d).
+void add(const Tensor& from, const Tensor& to, Context& context);
 
 // Applies QK-norm and RoPE to the rank's rows of q or k, which `segments` assigns to sequences;
 // `to` is f32 and contiguous.

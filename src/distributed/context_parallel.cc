@@ -8,8 +8,8 @@
 #include "distributed/call.h"
 #include "distributed/checks.h"
 #include "distributed/communicator.h"
-#include "distributed/forward.h"
-#include "distributed/rectangles.h"
+#include "distributed/methods.h"
+#include "distributed/tiles.h"
 #include "engine/attention/validate.h"
 #include "engine/varlen/varlen.h"
 #include "multihead/distributed.h"
@@ -30,18 +30,6 @@ Status validate_results(const AttentionOutputs& outputs) {
   return {};
 }
 
-Status validate_packed_results(const ConstAnyTensor& q, const ConstAnyTensor& v,
-                               const AttentionOutputs& outputs) {
-  using engine::Axes;
-  using engine::Name;
-  MULTIHEAD_TRY(validate_results(outputs));
-  MULTIHEAD_TRY(engine::validate_exact(Name::kOut, Axes::kPackedOut, outputs.out,
-                                       {q.shape[0], q.shape[1], v.shape[2]}));
-  if (!outputs.lse.given()) return {};
-  return engine::validate_exact(Name::kLse, Axes::kPackedLse, outputs.lse,
-                                {q.shape[1], q.shape[0]});
-}
-
 // Adds the sink of each row, a score without a value.
 void add_sinks(const Call& call, const PartialResult& total, Context& context) {
   if (call.options.sinks.empty()) return;
@@ -57,20 +45,21 @@ Status run(const Call& call, const Status& own, const AnyTensor& out, const Tens
   Shards shards;
   MULTIHEAD_TRY(agree(call, own, ranks, shards));
   if (ranks.transport->size() == 1) return alone();
+  const Task task{call, shards, ranks, context};
   PartialResult total;
   Status status;
   switch (call.sharding.method) {
     case Method::kRing:
-      status = ring_attention(call, shards, ranks, context, total);
+      status = ring_attention(task, total);
       break;
     case Method::kAllGather:
-      status = gathered_attention(call, shards, ranks, context, total);
+      status = gathered_attention(task, total);
       break;
     case Method::kHeads:
-      status = heads_attention(call, shards, ranks, context, total);
+      status = heads_attention(task, total);
       break;
     case Method::kDecode:
-      status = decode_attention(call, shards, ranks, context, total);
+      status = decode_attention(task, total);
       break;
   }
   if (status.ok()) add_sinks(call, total, context);
@@ -113,7 +102,8 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
     Tensor lse;
     const auto check = [&]() -> Status {
       MULTIHEAD_TRY(validate_packed_inputs(q, k, v, call));
-      MULTIHEAD_TRY(validate_packed_results(q, v, outputs));
+      MULTIHEAD_TRY(validate_results(outputs));
+      MULTIHEAD_TRY(engine::validate_packed_outputs(q, v, outputs));
       out = engine::sequence_of(outputs.out, 0, q.shape[0]);
       if (outputs.lse.given()) lse = engine::lse_of(outputs.lse, 0, q.shape[0]);
       return {};

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "distributed/agreement.h"
-#include "distributed/backward.h"
 #include "distributed/call.h"
 #include "distributed/checks.h"
 #include "distributed/communicator.h"
+#include "distributed/methods.h"
 #include "engine/attention/validate.h"
 #include "engine/varlen/varlen.h"
 #include "multihead/attention_backward.h"
@@ -46,9 +46,9 @@ void differentiate_sinks(const Call& call, const BackwardInputs& inputs, std::sp
           delta += static_cast<double>(out[c]) * static_cast<double>(d_out[c]);
         }
         const ConstTensor& lse = inputs.lse;
-        const float of_row =
+        const float row_lse =
             lse.data[batch * lse.strides[0] + head * lse.strides[1] + row * lse.strides[2]];
-        sum += std::exp(sink - static_cast<double>(of_row)) * delta;
+        sum += std::exp(sink - static_cast<double>(row_lse)) * delta;
       }
     }
     d_sinks[static_cast<size_t>(head)] = static_cast<float>(-sum);
@@ -67,7 +67,8 @@ Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
   const auto method = call.sharding.method == Method::kRing        ? ring_backward
                       : call.sharding.method == Method::kAllGather ? gathered_backward
                                                                    : heads_backward;
-  Status status = method(call, inputs, shards, ranks, context, total);
+  const Task task{call, shards, ranks, context};
+  Status status = method(task, inputs, total);
   std::vector<float> d_q_gain(gradients.d_q_gain.size()), d_k_gain(gradients.d_k_gain.size());
   if (status.ok() && call.transforms()) {
     const int rank = ranks.transport->rank();
@@ -89,14 +90,6 @@ Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
     if (to.given()) convert(from, to, context);
   }
   if (gradients.d_bias.given()) {
-    // (N_q, N_k) as (1, 1, N_q, N_k).
-    const auto as_scores = [](Tensor view) {
-      if (view.shape.rank() == 2) {
-        view.shape = {1, 1, view.shape[0], view.shape[1]};
-        view.strides = {0, 0, view.strides[0], view.strides[1]};
-      }
-      return view;
-    };
     convert(as_scores(total.d_bias), as_scores(gradients.d_bias), context);
   }
   std::copy(d_q_gain.begin(), d_q_gain.end(), gradients.d_q_gain.begin());
@@ -139,47 +132,30 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
                                  const AttentionResults& results, const ConstAnyTensor& d_out,
                                  const AttentionGradients& gradients, const Sharding& sharding,
                                  Communicator& communicator, Context& context) {
-  using engine::Axes;
-  using engine::Name;
   return run_call(communicator, [&]() -> Status {
     MULTIHEAD_TRY(validate_communicator(communicator));
     Call call = call_of(CallKind::kBackwardPacked, options, sharding, cu_q, cu_k);
-    AttentionGradients of_rows = gradients;
+    AttentionGradients row_gradients = gradients;
     BackwardInputs inputs;
     const auto check = [&]() -> Status {
       MULTIHEAD_TRY(validate_packed_inputs(q, k, v, call));
       MULTIHEAD_TRY(validate_method(call));
-      const Dims out_shape{q.shape[0], q.shape[1], v.shape[2]};
-      MULTIHEAD_TRY(engine::validate_exact(Name::kOut, Axes::kPackedOut, results.out, out_shape));
-      MULTIHEAD_TRY(engine::validate_exact(Name::kLse, Axes::kPackedLse, results.lse,
-                                           {q.shape[1], q.shape[0]}));
-      MULTIHEAD_TRY(engine::validate_exact(Name::kDOut, Axes::kPackedOut, d_out, out_shape));
-      const struct {
-        Name name;
-        Axes axes;
-        Tensor& tensor;
-        const Dims& shape;
-      } rows[] = {{Name::kDQ, Axes::kPackedQ, of_rows.d_q, q.shape},
-                  {Name::kDK, Axes::kPackedK, of_rows.d_k, k.shape},
-                  {Name::kDV, Axes::kPackedV, of_rows.d_v, v.shape}};
-      for (const auto& [name, axes, tensor, shape] : rows) {
-        if (!tensor.given()) continue;
-        MULTIHEAD_TRY(engine::validate_exact(name, axes, tensor, shape));
-        const AnyTensor view = engine::sequence_of(AnyTensor(tensor), 0, shape[0]);
-        tensor = {static_cast<float*>(view.data), view.shape, view.strides};
-      }
+      MULTIHEAD_TRY(engine::validate_packed_tensors(q, k, v, results, d_out, gradients));
+      row_gradients.d_q = engine::rows_of(gradients.d_q, 0, q.shape[0]);
+      row_gradients.d_k = engine::rows_of(gradients.d_k, 0, k.shape[0]);
+      row_gradients.d_v = engine::rows_of(gradients.d_v, 0, v.shape[0]);
       inputs = {.out = engine::sequence_of(results.out, 0, q.shape[0]),
                 .d_out = engine::sequence_of(d_out, 0, q.shape[0]),
                 .lse = engine::lse_of(results.lse, 0, q.shape[0])};
       return engine::validate_backward(options, {.out = inputs.out, .lse = inputs.lse},
-                                       inputs.d_out, of_rows, call.shape);
+                                       inputs.d_out, row_gradients, call.shape);
     };
     const Status own = check();
     const auto alone = [&] {
       return multihead::attention_varlen_backward(q, k, v, cu_q, cu_k, options, results, d_out,
                                                   gradients, context);
     };
-    return run(call, own, inputs, of_rows, alone, *communicator.internals(), context);
+    return run(call, own, inputs, row_gradients, alone, *communicator.internals(), context);
   });
 }
 

@@ -4,38 +4,35 @@
 #include <cstddef>
 #include <vector>
 
-#include "distributed/call.h"
 #include "distributed/seen_keys.h"
 #include "distributed/shard_memory.h"
-#include "distributed/transport.h"
 #include "rules/arena.h"
 
 namespace multihead::distributed {
 
 class GatheredKeys {
  public:
-  GatheredKeys(const Call& call, const Shards& shards, int rank);
+  explicit GatheredKeys(const Task& task);
 
   // Keys of `owner` that this rank sees; all its keys if `owner` is this rank.
-  const Chunks& of(int owner) const { return arriving_[static_cast<size_t>(owner)]; }
-  const Chunks& to(int viewer) const { return leaving_[static_cast<size_t>(viewer)]; }
+  const Chunks& received(int owner) const { return incoming_[static_cast<size_t>(owner)]; }
+  // Keys of this rank that `viewer` sees.
+  const Chunks& sent(int viewer) const { return outgoing_[static_cast<size_t>(viewer)]; }
 
-  void take(rules::Arena& arena, const Layouts& layouts);
+  void take(rules::Arena& arena);
 
   // Sends this rank's keys to the other ranks and receives theirs.
-  Status start(Transport& transport, const Layouts& layouts, Context& context) const;
+  Status start() const;
   // Call this after the transfers: joins all keys in their order. Keys that no query sees are 0.
-  void join(const Layouts& layouts, Context& context) const;
+  void join() const;
 
-  AnyTensor k(const Layouts& layouts) const { return layouts.k(whole_, call_.sharding.keys); }
-  AnyTensor v(const Layouts& layouts) const { return layouts.v(whole_, call_.sharding.keys); }
+  AnyTensor k() const { return task_.layouts().k(whole_, task_.call.sharding.keys); }
+  AnyTensor v() const { return task_.layouts().v(whole_, task_.call.sharding.keys); }
 
  private:
-  const Call& call_;
-  const Shards& shards_;
-  int rank_;
-  std::vector<Chunks> arriving_, leaving_;      // received from and sent to each rank
-  std::vector<KeyMemory> received_, narrowed_;  // received from and sent to each rank
+  const Task& task_;
+  std::vector<Chunks> incoming_, outgoing_;     // received from and sent to each rank
+  std::vector<KeyMemory> received_, narrowed_;  // their memory
   KeyMemory whole_;
 };
 

@@ -5,9 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "distributed/call.h"
-#include "distributed/rectangles.h"
-#include "distributed/transport.h"
+#include "distributed/shard_memory.h"
+#include "distributed/tiles.h"
 #include "rules/arena.h"
 
 namespace multihead::distributed {
@@ -15,51 +14,47 @@ namespace multihead::distributed {
 // A tensor to exchange: (B, H, n, width), with query heads or key/value heads.
 struct Exchanged {
   DType type = DType::kF32;
-  bool of_queries = true;
+  bool query_heads = true;
   int64_t width = 0;
   // A pair of blocks for each rank: its heads of this rank's rows, and this rank's heads of its
   // rows.
-  std::vector<char*> there = {}, here = {};
+  std::vector<char*> row_blocks = {}, head_blocks = {};
   char* whole = nullptr;  // this rank's heads of all rows
 };
 
 class HeadExchange {
  public:
-  HeadExchange(const Call& call, const Shards& shards, Transport& transport, Context& context)
-      : call_(call), shards_(shards), transport_(transport), context_(context) {}
+  explicit HeadExchange(const Task& task) : task_(task) {}
 
   Heads heads_of(int rank) const;
-  Heads heads() const { return heads_of(transport_.rank()); }
+  Heads heads() const { return heads_of(task_.rank()); }
 
-  void take(rules::Arena& arena, Exchanged& of) const;
+  void take(rules::Arena& arena, Exchanged& tensor) const;
 
   // Sends `rows` to the ranks that compute their heads. After the transfers, to_heads() copies the
   // received blocks to whole().
-  void send_heads(const Exchanged& of, const ConstAnyTensor& rows) const;
-  void to_heads(const Exchanged& of) const;
+  void send_heads(const Exchanged& tensor, const ConstAnyTensor& rows) const;
+  void to_heads(const Exchanged& tensor) const;
 
   // Sends whole() to the ranks that hold its rows. After the transfers, to_rows() copies the
   // received blocks to `rows`.
-  void send_rows(const Exchanged& of) const;
-  void to_rows(const Exchanged& of, const AnyTensor& rows) const;
+  void send_rows(const Exchanged& tensor) const;
+  void to_rows(const Exchanged& tensor, const AnyTensor& rows) const;
 
-  AnyTensor whole(const Exchanged& of) const;
-  Tensor whole_floats(const Exchanged& of) const;
+  AnyTensor whole(const Exchanged& tensor) const;
+  Tensor whole_floats(const Exchanged& tensor) const;
 
  private:
-  int64_t rows_of_rank(const Exchanged& of, int rank) const;
-  std::vector<Chunk> chunks_of_rank(const Exchanged& of, int rank) const;
-  AnyTensor block(const Exchanged& of, void* data, const Heads& heads, int64_t rows) const;
-  AnyTensor there(const Exchanged& of, int rank) const;
-  AnyTensor here(const Exchanged& of, int rank) const;
-  void exchange(const Exchanged& of, bool forth) const;
+  int64_t rows_of_rank(const Exchanged& tensor, int rank) const;
+  std::vector<Chunk> chunks_of_rank(const Exchanged& tensor, int rank) const;
+  AnyTensor block(const Exchanged& tensor, void* data, const Heads& heads, int64_t rows) const;
+  AnyTensor row_block(const Exchanged& tensor, int rank) const;
+  AnyTensor head_block(const Exchanged& tensor, int rank) const;
+  void exchange(const Exchanged& tensor, bool to_heads) const;
   template <class View>
-  View heads_of_view(const Exchanged& of, const View& rows, int rank) const;
+  View heads_of_view(const Exchanged& tensor, const View& rows, int rank) const;
 
-  const Call& call_;
-  const Shards& shards_;
-  Transport& transport_;
-  Context& context_;
+  const Task& task_;
 };
 
 }  // namespace multihead::distributed

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "distributed/rectangles.h"
+#include "distributed/tiles.h"
 #include "rules/visibility.h"
 
 namespace multihead::distributed {
@@ -17,10 +17,10 @@ struct Range {
   int64_t first, end;
 };
 
-// Range of a rectangle's keys that any of its queries sees. Both ends of a query's visible range
+// Range of a tile's keys that any of its queries sees. Both ends of a query's visible range
 // rise with the query, so the first and the last query bound it.
-Range seen_in(const Call& call, const Rectangle& rectangle) {
-  const auto& [queries, keys] = rectangle;
+Range seen_in(const Call& call, const Tile& tile) {
+  const auto& [queries, keys] = tile;
   const auto s = static_cast<size_t>(queries.sequence);
   rules::Visibility rule = rules::make_visibility(call.options, call.cu_q[s + 1] - call.cu_q[s],
                                                   call.cu_k[s + 1] - call.cu_k[s]);
@@ -56,23 +56,23 @@ Chunks seen_keys(const Call& call, const Shards& shards, std::span<const Chunk> 
     for (int rank = first_rank; rank < end_rank; ++rank) {
       const std::vector<Segment> queries =
           segments_of(shards.query_chunks(call, rank % ranks), call.cu_q);
-      for (const Rectangle& rectangle : rectangles_of(queries, chunk, call.cu_k)) {
-        const Range range = seen_in(call, rectangle);
+      for (const Tile& tile : tiles_of(queries, chunk, call.cu_k)) {
+        const Range range = seen_in(call, tile);
         if (range.first < range.end) ranges.push_back(range);
       }
     }
     std::sort(ranges.begin(), ranges.end(),
               [](const Range& a, const Range& b) { return a.first < b.first; });
-    const size_t of_chunk = seen.size();
+    const size_t first_of_chunk = seen.size();
     for (const Range& range : ranges) {
-      Chunk* const last = seen.size() > of_chunk ? &seen.back() : nullptr;
+      Chunk* const last = seen.size() > first_of_chunk ? &seen.back() : nullptr;
       if (last != nullptr && range.first <= last->first + last->count) {
         last->count = std::max(last->count, range.end - last->first);
       } else {
         seen.push_back({range.first, range.end - range.first, 0});
       }
     }
-    for (size_t i = of_chunk; i < seen.size(); ++i) {
+    for (size_t i = first_of_chunk; i < seen.size(); ++i) {
       seen[i].local = local;
       local += seen[i].count;
     }
@@ -81,39 +81,37 @@ Chunks seen_keys(const Call& call, const Shards& shards, std::span<const Chunk> 
 }
 
 int64_t local_row(std::span<const Chunk> held, const Chunk& chunk) {
-  const auto holds = [&](const Chunk& of) {
-    return of.first <= chunk.first && chunk.first + chunk.count <= of.first + of.count;
+  const Chunk& whole = *std::find_if(held.begin(), held.end(), [&](const Chunk& candidate) {
+    return candidate.first <= chunk.first &&
+           chunk.first + chunk.count <= candidate.first + candidate.count;
+  });
+  return whole.local + chunk.first - whole.first;
+}
+
+void send_keys(const Task& task, int to, std::span<const Chunk> held, const KeyMemory& memory,
+               std::span<const Chunk> outgoing, const KeyMemory& narrowed) {
+  const Layouts layouts = task.layouts();
+  const int64_t rows = count_of(held), wanted = count_of(outgoing);
+  if (rows == wanted) return send(task.transport(), to, layouts, memory, rows);
+  const auto narrow = [&](const AnyTensor& from, const AnyTensor& copies) {
+    for (const Chunk& chunk : outgoing) {
+      copy(rows_of(ConstAnyTensor(from), local_row(held, chunk), chunk.count),
+           rows_of(copies, chunk.local, chunk.count), task.context);
+    }
   };
-  const Chunk& of = *std::find_if(held.begin(), held.end(), holds);
-  return of.local + chunk.first - of.first;
+  narrow(layouts.k(memory, rows), layouts.k(narrowed, wanted));
+  narrow(layouts.v(memory, rows), layouts.v(narrowed, wanted));
+  send(task.transport(), to, layouts, narrowed, wanted);
 }
 
-void narrow(std::span<const Chunk> held, const ConstAnyTensor& from, std::span<const Chunk> wanted,
-            const AnyTensor& to, Context& context) {
-  for (const Chunk& chunk : wanted) {
-    copy(rows_of(from, local_row(held, chunk), chunk.count), rows_of(to, chunk.local, chunk.count),
-         context);
-  }
-}
-
-void send_keys(Transport& transport, int to, const Layouts& layouts, std::span<const Chunk> held,
-               const KeyMemory& memory, std::span<const Chunk> leaving, const KeyMemory& narrowed,
-               Context& context) {
-  const int64_t rows = count_of(held), wanted = count_of(leaving);
-  if (rows == wanted) return send(transport, to, layouts, memory, rows);
-  narrow(held, layouts.k(memory, rows), leaving, layouts.k(narrowed, wanted), context);
-  narrow(held, layouts.v(memory, rows), leaving, layouts.v(narrowed, wanted), context);
-  send(transport, to, layouts, narrowed, wanted);
-}
-
-Chunks RingJourney::keys(int owner, int step) const {
-  Chunks all = shards_.key_chunks(call_, owner);
+Chunks RingSchedule::keys(int owner, int step) const {
+  Chunks all = task_.shards.key_chunks(task_.call, owner);
   if (step == 0) return all;
-  return seen_keys(call_, shards_, all, owner + step, owner + ranks_);
+  return seen_keys(task_.call, task_.shards, all, owner + step, owner + task_.size());
 }
 
-int RingJourney::last_step(int owner) const {
-  int step = ranks_ - 1;
+int RingSchedule::last_step(int owner) const {
+  int step = task_.size() - 1;
   while (step > 0 && keys(owner, step).empty()) --step;
   return step;
 }

@@ -25,33 +25,28 @@ Chunks seen_keys(const Call& call, const Shards& shards, std::span<const Chunk> 
 // contains `chunk`.
 int64_t local_row(std::span<const Chunk> held, const Chunk& chunk);
 
-// Copies the rows of the chunks `wanted` from memory that holds the chunks `held`.
-void narrow(std::span<const Chunk> held, const ConstAnyTensor& from, std::span<const Chunk> wanted,
-            const AnyTensor& to, Context& context);
-
-// Sends the rows `leaving` of the keys that a rank holds, if there are any. `narrowed` is scratch
+// Sends the rows `outgoing` of the keys `held` in `memory`, if there are any. `narrowed` is scratch
 // for a copy of these rows, which is not needed if all rows are sent.
-void send_keys(Transport& transport, int to, const Layouts& layouts, std::span<const Chunk> held,
-               const KeyMemory& memory, std::span<const Chunk> leaving, const KeyMemory& narrowed,
-               Context& context);
+void send_keys(const Task& task, int to, std::span<const Chunk> held, const KeyMemory& memory,
+               std::span<const Chunk> outgoing, const KeyMemory& narrowed);
 
 // The keys of every rank on their way around the ring. In step t, rank r holds keys of rank r - t.
 // A rank passes on only the rows that a rank ahead still sees.
-class RingJourney {
+class RingSchedule {
  public:
-  RingJourney(const Call& call, const Shards& shards, int ranks)
-      : call_(call), shards_(shards), ranks_(ranks) {}
+  explicit RingSchedule(const Task& task) : task_(task) {}
 
-  int owner(int rank, int step) const { return (rank - step % ranks_ + ranks_) % ranks_; }
+  int owner(int rank, int step) const {
+    const int ranks = task_.size();
+    return (rank - step % ranks + ranks) % ranks;
+  }
   // The owner's keys that are still held in a step; all its keys in step 0.
   Chunks keys(int owner, int step) const;
   // Last step in which any of the owner's keys are held.
   int last_step(int owner) const;
 
  private:
-  const Call& call_;
-  const Shards& shards_;
-  int ranks_;
+  const Task& task_;
 };
 
 }  // namespace multihead::distributed

@@ -2,30 +2,32 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace multihead::distributed {
 
-Status pack(const Call& call, const Shards& shards, int rank, const Layouts& layouts,
-            const KeyMemory& memory, Context& context) {
+Status pack(const Task& task, const KeyMemory& memory) {
+  const Call& call = task.call;
+  const Layouts layouts = task.layouts();
   const int64_t rows = call.shape.keys;
   const AnyTensor k = layouts.k(memory, rows);
-  copy(call.v, layouts.v(memory, rows), context);
+  copy(call.v, layouts.v(memory, rows), task.context);
   if (!call.transforms()) {
-    copy(call.k, k, context);
+    copy(call.k, k, task.context);
     return {};
   }
-  const std::vector<Segment> segments = segments_of(shards.key_chunks(call, rank), call.cu_k);
-  return transform(call, Operand::kKeys, segments, {static_cast<float*>(k.data), k.shape}, context);
+  return transform(call, Operand::kKeys,
+                   segments_of(task.shards.key_chunks(call, task.rank()), call.cu_k),
+                   {static_cast<float*>(k.data), k.shape}, task.context);
 }
 
-Status pack_queries(const Call& call, std::span<const Segment> segments, const Layouts& layouts,
-                    float* memory, ConstAnyTensor& q, Context& context) {
+Status pack_queries(const Task& task, std::span<const Segment> segments, float* memory,
+                    ConstAnyTensor& q) {
+  const Call& call = task.call;
   q = call.q;
   if (!call.transforms()) return {};
-  const Tensor to(memory, layouts.q_shape(call.shape.queries));
+  const Tensor to(memory, task.layouts().q_shape(call.shape.queries));
   q = to;
-  return transform(call, Operand::kQueries, segments, to, context);
+  return transform(call, Operand::kQueries, segments, to, task.context);
 }
 
 void scatter(std::span<const Chunk> chunks, const ConstAnyTensor& shard, const AnyTensor& whole,

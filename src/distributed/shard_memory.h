@@ -1,13 +1,18 @@
-// Keys and values of one rank as they are sent: contiguous, and f32 if they are transformed.
+// A rank's part of an agreed call: its memory, and its keys and values as they are sent, contiguous
+// and f32 if they are transformed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "distributed/agreement.h"
 #include "distributed/call.h"
-#include "distributed/rectangles.h"
+#include "distributed/communicator.h"
 #include "distributed/transport.h"
+#include "engine/error/error.h"
+#include "multihead/context.h"
 #include "rules/arena.h"
 
 namespace multihead::distributed {
@@ -15,6 +20,12 @@ namespace multihead::distributed {
 // Memory of keys and values for up to `rows` rows.
 struct KeyMemory {
   char *k = nullptr, *v = nullptr;
+};
+
+// Outputs of rows over the keys so far, normalized by their log-sum-exp.
+struct PartialResult {
+  Tensor out;  // (B, H, n, d_v)
+  Tensor lse;  // (B, H, n)
 };
 
 // Shapes and sizes of the data that a rank sends; all ranks can compute them.
@@ -87,14 +98,59 @@ inline void receive(Transport& transport, int from, const Layouts& layouts, cons
   transport.receive(from, memory.v, layouts.v_bytes(rows));
 }
 
+// The call that the ranks agreed on, as one rank computes it.
+struct Task {
+  const Call& call;
+  const Shards& shards;
+  Communicator::Internals& ranks;
+  Context& context;
+
+  Transport& transport() const { return *ranks.transport; }
+  int rank() const { return ranks.transport->rank(); }
+  int size() const { return ranks.transport->size(); }
+  Layouts layouts() const { return {call, shards}; }
+  // Parts of the sequences that this rank's queries belong to.
+  std::vector<Segment> query_segments() const {
+    return segments_of(shards.query_chunks(call, rank()), call.cu_q);
+  }
+  // Waits for all transfers. Errors: kExchange.
+  Status finish() const { return ranks.finish(call.sharding.time_limit); }
+};
+
+// Reserves the memory that `lay_out` takes from an arena; an error if any rank has not enough
+// memory.
+template <class LayOut>
+Status reserve(const Task& task, const LayOut& lay_out) {
+  rules::Arena needs(nullptr);
+  lay_out(needs);
+  const bool reserved = task.ranks.memory.reserve(needs.bytes());
+  MULTIHEAD_TRY(agree(reserved ? Status() : Status::out_of_memory(needs.bytes()),
+                      task.call.sharding.time_limit, task.ranks));
+  rules::Arena takes(task.ranks.memory.data());
+  lay_out(takes);
+  return {};
+}
+
+// Takes a contiguous tensor from the arena.
+inline void take(rules::Arena& arena, Tensor& tensor, const Dims& shape) {
+  tensor.shape = shape;
+  tensor.strides = contiguous_strides(shape);
+  arena(tensor.data, static_cast<uint64_t>(shape.elements()));
+}
+
+// Number of floats for the rank's transformed queries; 0 if they are not transformed.
+inline uint64_t transformed_queries(const Task& task) {
+  if (!task.call.transforms()) return 0;
+  return static_cast<uint64_t>(task.layouts().q_shape(task.call.shape.queries).elements());
+}
+
 // Writes this rank's keys and values to `memory`, transformed if the call requests it.
-Status pack(const Call& call, const Shards& shards, int rank, const Layouts& layouts,
-            const KeyMemory& memory, Context& context);
+Status pack(const Task& task, const KeyMemory& memory);
 
 // Returns the rank's queries, transformed into `memory`. `memory` may be null if the call has no
 // transformation.
-Status pack_queries(const Call& call, std::span<const Segment> segments, const Layouts& layouts,
-                    float* memory, ConstAnyTensor& q, Context& context);
+Status pack_queries(const Task& task, std::span<const Segment> segments, float* memory,
+                    ConstAnyTensor& q);
 
 // Copies a rank's rows, in the order of its chunks, to their places in the whole sequence; gather()
 // copies them back.

@@ -27,10 +27,10 @@ std::vector<Chunk> chunks_of(const Sharding& sharding, std::span<const int64_t> 
                              int64_t total, int rank) {
   std::vector<Chunk> chunks;
   if (sharding.layout == Layout::kContiguous) {
-    const auto of_rank = static_cast<size_t>(rank);
+    const auto index = static_cast<size_t>(rank);
     int64_t first = 0;
-    for (const int64_t count : counts.first(of_rank)) first += count;
-    if (counts[of_rank] > 0) chunks.push_back({first, counts[of_rank], 0});
+    for (const int64_t count : counts.first(index)) first += count;
+    if (counts[index] > 0) chunks.push_back({first, counts[index], 0});
     return chunks;
   }
   int64_t local = 0;
@@ -61,8 +61,8 @@ std::vector<Segment> segments_of(const Chunk& chunk, std::span<const int32_t> cu
 std::vector<Segment> segments_of(std::span<const Chunk> chunks, std::span<const int32_t> cu) {
   std::vector<Segment> segments;
   for (const Chunk& chunk : chunks) {
-    const std::vector<Segment> of_chunk = segments_of(chunk, cu);
-    segments.insert(segments.end(), of_chunk.begin(), of_chunk.end());
+    const std::vector<Segment> more = segments_of(chunk, cu);
+    segments.insert(segments.end(), more.begin(), more.end());
   }
   return segments;
 }

@@ -157,9 +157,9 @@ void ParameterList::add(std::string name, const Dims& shape, ParameterRole role,
     rows.first = before + team_->first_output(shape[0]);
     rows.end = before + team_->end_output(shape[0]);
   }
-  Dims of_view = shape;
-  of_view[0] = rows.end - rows.first;
-  targets_.push_back({&view, of_view, held_});
+  Dims held_shape = shape;
+  held_shape[0] = rows.end - rows.first;
+  targets_.push_back({&view, held_shape, held_});
   held_ += rows.elements();
   // Merge with the previous rows of the parameter, which end where these rows begin.
   if (before > 0 && !divides && rows_.back().is_whole()) {

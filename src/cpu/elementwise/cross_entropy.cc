@@ -22,6 +22,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using V = hn::Vec<DF>;
 
+// loss = log(sum over j of exp(x_j)) - x_target, computed relative to the largest logit, and
+// d_x_j = d_scale (exp(x_j) / sum of exp - (j == target)).
 CrossEntropyResult cross_entropy(const CrossEntropy& p, int64_t first, int64_t end) {
   const DF d;
   CrossEntropyResult result{};
@@ -40,9 +42,9 @@ CrossEntropyResult cross_entropy(const CrossEntropy& p, int64_t first, int64_t e
       zeros = hn::Add(zeros, hn::Sub(logits, logits));  // NaN if any logit is infinite or NaN
     });
     const float top = hn::ReduceMax(d, largest);
-    const float of_target = x[target];
+    const float target_logit = x[target];
     ++result.counted;
-    if (of_target == top && std::find(x, x + target, top) == x + target) ++result.correct;
+    if (target_logit == top && std::find(x, x + target, top) == x + target) ++result.correct;
 
     const V reference = hn::Set(d, top);
     V sum = hn::Zero(d);
@@ -54,7 +56,7 @@ CrossEntropyResult cross_entropy(const CrossEntropy& p, int64_t first, int64_t e
     });
     const float total = hn::ReduceSum(d, sum);
     result.loss_sum += std::log(static_cast<double>(total)) + static_cast<double>(top) -
-                       static_cast<double>(of_target) +
+                       static_cast<double>(target_logit) +
                        static_cast<double>(hn::ReduceSum(d, zeros));
     if (d_x == nullptr) continue;
     const V factor = hn::Set(d, p.d_scale / total);

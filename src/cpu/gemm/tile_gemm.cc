@@ -96,9 +96,9 @@ HWY_INLINE void multiply_tile_panel(const TilePanel& s, size_t rows, size_t colu
                              .depth_tiles = s.depth / kTileDepth});
       const size_t stop = std::min(column + kBlockSide, columns);
       for (size_t r = 0; r < count; ++r) {
-        const float* const of_row = s.sums + r * kBlockSide;
+        const float* const sums = s.sums + r * kBlockSide;
         for (size_t c = column; c < stop; c += hn::Lanes(d)) {
-          take(hn::Load(d, of_row + (c - column)), row + r, c, stop - c);
+          take(hn::Load(d, sums + (c - column)), row + r, c, stop - c);
         }
       }
     }

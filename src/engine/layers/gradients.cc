@@ -38,14 +38,14 @@ Status norm_backward(const cpu::NormBackward& call, Context& context) {
   }
   const int threads = threads_for_floats(call.rows * call.width, context);
   parallel_for(threads, chunks, [&](int64_t chunk, int) {
-    cpu::NormBackward of_chunk = call;
+    cpu::NormBackward chunk_call = call;
     if (sums != nullptr) {
       float* const d_weight = sums + chunk * 2 * call.width;
       std::fill_n(d_weight, 2 * call.width, 0.0F);
-      if (call.d_weight != nullptr) of_chunk.d_weight = d_weight;
-      if (call.d_bias != nullptr) of_chunk.d_bias = d_weight + call.width;
+      if (call.d_weight != nullptr) chunk_call.d_weight = d_weight;
+      if (call.d_bias != nullptr) chunk_call.d_bias = d_weight + call.width;
     }
-    cpu::norm_backward_rows(of_chunk, chunk * part, std::min(call.rows, (chunk + 1) * part));
+    cpu::norm_backward_rows(chunk_call, chunk * part, std::min(call.rows, (chunk + 1) * part));
   });
   if (sums == nullptr) return {};
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {

@@ -24,6 +24,13 @@ MULTIHEAD_SHARED Status validate_packed(const ConstAnyTensor& q, const ConstAnyT
 MULTIHEAD_SHARED Status validate_packed_outputs(const ConstAnyTensor& q, const ConstAnyTensor& v,
                                                 const AttentionOutputs& outputs);
 
+// Checks the results, d_out and the gradients of q, k and v of attention_varlen_backward().
+MULTIHEAD_SHARED Status validate_packed_tensors(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                                const ConstAnyTensor& v,
+                                                const AttentionResults& results,
+                                                const ConstAnyTensor& d_out,
+                                                const AttentionGradients& gradients);
+
 // Makes all checks of attention_varlen_backward() except the check of the LSE. Sets `shape` to the
 // shape of an empty sequence.
 MULTIHEAD_SHARED Status validate_packed_backward(

@@ -23,7 +23,6 @@
 #include "rules/arena.h"
 
 namespace multihead::engine {
-namespace {
 
 Status validate_packed_tensors(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                const ConstAnyTensor& v, const AttentionResults& results,
@@ -49,8 +48,6 @@ Status validate_packed_tensors(const ConstAnyTensor& q, const ConstAnyTensor& k,
   }
   return {};
 }
-
-}  // namespace
 
 Tensor rows_of(const Tensor& packed, int64_t first, int64_t last) {
   if (!packed.given()) return {};

@@ -11,7 +11,7 @@
 #include "engine/attention/validate.h"
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
-#include "nn/attention/latent_module.h"
+#include "nn/attention/latent.h"
 
 namespace multihead {
 

@@ -35,11 +35,11 @@ Status validate_gradients(const MultiHeadAttentionConfig& config,
     const Tensor& gradient;
     bool given;
     const ConstTensor& input;
-  } of_inputs[] = {
+  } input_gradients[] = {
       {Name::kDQuery, Axes::kAsQuery, gradients.d_query, true, call.query_tensor},
       {Name::kDKey, Axes::kAsKey, gradients.d_key, inputs.key.given(), call.key_tensor},
       {Name::kDValue, Axes::kAsValue, gradients.d_value, inputs.value.given(), call.value_tensor}};
-  for (const auto& [name, axes, gradient, given, input] : of_inputs) {
+  for (const auto& [name, axes, gradient, given, input] : input_gradients) {
     if (!gradient.given()) continue;
     if (!given) return option_error(name, Message::kGradientOfDefault);
     MULTIHEAD_TRY(validate_exact(name, axes, gradient, input.shape));

@@ -60,18 +60,19 @@ Status MultiHeadAttention::Internals::create_cache(const MultiHeadAttention& mod
   MULTIHEAD_TRY(
       engine::validate_enumerator(Name::kLayout, config.layout, KVCacheConfig::Layout::kPaged));
   MULTIHEAD_TRY(engine::validate_enumerator(Name::kType, config.type, KVCacheConfig::Type::kInt8));
-  KVCacheConfig of_layer = config;
+  KVCacheConfig layer_config = config;
   const bool latent = c.kv_latent_dim > 0;
-  of_layer.num_kv_heads = latent ? 1 : c.num_kv_heads;
-  of_layer.head_dim = latent ? c.kv_latent_dim + c.rope_head_dim : c.head_dim;
-  of_layer.value_dim = latent ? c.kv_latent_dim : c.value_dim;
-  of_layer.values_in_keys = latent;
-  if (of_layer.layout == KVCacheConfig::Layout::kRing &&
-      (c.window.left < 0 || of_layer.capacity <= c.window.left)) {
-    return option_error(Name::kCapacity, Message::kRingCapacity, of_layer.capacity, c.window.left);
+  layer_config.num_kv_heads = latent ? 1 : c.num_kv_heads;
+  layer_config.head_dim = latent ? c.kv_latent_dim + c.rope_head_dim : c.head_dim;
+  layer_config.value_dim = latent ? c.kv_latent_dim : c.value_dim;
+  layer_config.values_in_keys = latent;
+  if (layer_config.layout == KVCacheConfig::Layout::kRing &&
+      (c.window.left < 0 || layer_config.capacity <= c.window.left)) {
+    return option_error(Name::kCapacity, Message::kRingCapacity, layer_config.capacity,
+                        c.window.left);
   }
   MultiHeadAttentionCache made;
-  MULTIHEAD_TRY(KVCache::Internals::create(of_layer, team, made.kv_));
+  MULTIHEAD_TRY(KVCache::Internals::create(layer_config, team, made.kv_));
   made.layer_ = module.id_;
   cache = std::move(made);
   return {};

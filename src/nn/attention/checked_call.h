@@ -42,6 +42,15 @@ struct CheckedCall {
                          Context& context) const;
 };
 
+// Returns the call's options; options that the call does not set come from the config, and the
+// scale is set.
+AttentionOptions resolved_options(const MultiHeadAttentionConfig& config,
+                                  const MultiHeadAttentionWeights& weights,
+                                  const MultiHeadAttentionOptions& options);
+
+Status validate_head_interventions(const HeadInterventions& interventions,
+                                   const MultiHeadAttentionConfig& config);
+
 // Checks everything except masks and outputs. Errors: kShape, kOption.
 Status check_call(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,
                   const MultiHeadAttentionInputs& inputs, const MultiHeadAttentionOptions& options,

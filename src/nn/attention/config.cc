@@ -7,7 +7,7 @@
 #include "engine/error/guard.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/attention/attention_parameters.h"
-#include "nn/attention/latent_module.h"
+#include "nn/attention/latent.h"
 
 namespace multihead {
 namespace {

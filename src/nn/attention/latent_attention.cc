@@ -7,7 +7,7 @@
 #include "engine/error/enumerators.h"
 #include "engine/error/guard.h"
 #include "engine/layers/elementwise.h"
-#include "nn/attention/latent_forms.h"
+#include "nn/attention/latent.h"
 #include "nn/attention/sequence.h"
 #include "nn/call_memory.h"
 #include "rules/arena.h"
@@ -115,9 +115,9 @@ Status absorbed(const LatentAttentionInputs& in, const Sizes& s, const Attention
                     context);
   // The values are the latents: the first columns of the keys.
   const Tensor v(k.data, {s.batch, 1, s.keys, s.rank}, k.strides);
-  AttentionOutputs of_latent = outputs;
-  of_latent.out = attended;
-  MULTIHEAD_TRY(attention(q, k, v, options, of_latent, context));
+  AttentionOutputs latent_outputs = outputs;
+  latent_outputs.out = attended;
+  MULTIHEAD_TRY(attention(q, k, v, options, latent_outputs, context));
   const Tensor out(static_cast<float*>(outputs.out.data), outputs.out.shape, outputs.out.strides);
   return nn::expand_outputs(in.w_uv, attended, out, context);
 }

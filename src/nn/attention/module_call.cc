@@ -8,7 +8,7 @@
 #include "cpu/elementwise/gradients.h"
 #include "engine/attention/transform.h"
 #include "engine/layers/elementwise.h"
-#include "nn/attention/latent_module.h"
+#include "nn/attention/latent.h"
 #include "nn/call_memory.h"
 #include "rules/visibility.h"
 

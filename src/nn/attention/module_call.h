@@ -47,7 +47,7 @@ struct ModuleCall {
   Sequence<float> attended = {};   // output of attention, heads side by side
   Sequence<float> merged = {};     // `attended` times head_scales
   Sequence<float> undropped = {};  // output before dropout, (B, N_q, out_width())
-  // Latent attention only; see latent_forms.h. compressed_kv holds [c | r] of every key token.
+  // Latent attention only; see latent.h. compressed_kv holds [c | r] of every key token.
   Sequence<float> q_latent = {}, compressed_kv = {};
   // Not null if `keeps`: the log-sum-exp (B, H, N_q), q and k before QK-norm, the latents before
   // their norms.

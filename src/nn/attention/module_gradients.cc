@@ -107,7 +107,7 @@ Status ModuleGradients::attention_back(const AttentionOptions& effective) const 
   const MultiHeadAttentionConfig& c = call_.config;
   // If the call's own sinks replace the module's, the module's sinks have no gradient.
   const Tensor& d_sinks = gradients_.weights.sinks;
-  const bool of_sinks = d_sinks.given() && effective.sinks.data() == call_.weights.sinks.data;
+  const bool own_sinks = d_sinks.given() && effective.sinks.data() == call_.weights.sinks.data;
   MULTIHEAD_TRY(engine::attention_backward_of_own(
       call_.q_heads(), call_.k_heads(), call_.v_heads(), effective,
       {.out = call_.attended_heads(), .lse = call_.lse_tensor()}, d_heads_.heads(c.num_heads),
@@ -115,33 +115,34 @@ Status ModuleGradients::attention_back(const AttentionOptions& effective) const 
        .d_k = d_k_.heads(c.num_kv_heads),
        .d_v = d_v_.heads(c.num_kv_heads),
        .d_sinks =
-           of_sinks ? std::span(d_vector_, static_cast<size_t>(c.num_heads)) : std::span<float>()},
+           own_sinks ? std::span(d_vector_, static_cast<size_t>(c.num_heads)) : std::span<float>()},
       call_.context));
-  if (of_sinks) add_to(d_vector_, d_sinks);
+  if (own_sinks) add_to(d_vector_, d_sinks);
   return {};
 }
 
 Status ModuleGradients::transform_back() const {
   const MultiHeadAttentionConfig& c = call_.config;
   const engine::InputTransforms inputs = call_.transforms(options_);
-  const engine::Transform of_queries = inputs.of_queries();
-  if (of_queries.does_nothing()) return {};
+  const engine::Transform query_transform = inputs.of_queries();
+  if (query_transform.does_nothing()) return {};
   // Without QK-norm, RoPE's backward reads only the shape of its input, not the values.
-  const bool norms = of_queries.normalize;
+  const bool norms = query_transform.normalize;
   const struct {
     const engine::Transform transform;
     const ConstAnyTensor x;
     Tensor gradient;
     const ConstTensor& gain;
     const Tensor& d_gain;
-  } of[] = {{of_queries, norms ? call_.transformed_columns(call_.plain_q, c.num_heads) : inputs.q,
-             call_.transformed_columns(d_q_, c.num_heads), call_.weights.q_norm,
-             gradients_.weights.q_norm},
-            {inputs.of_keys(),
-             norms ? call_.transformed_columns(call_.plain_k, c.num_kv_heads) : inputs.k,
-             call_.transformed_columns(call_.given(d_k_), c.num_kv_heads), call_.weights.k_norm,
-             gradients_.weights.k_norm}};
-  for (const auto& [transform, x, gradient, gain, d_gain] : of) {
+  } sides[] = {
+      {query_transform, norms ? call_.transformed_columns(call_.plain_q, c.num_heads) : inputs.q,
+       call_.transformed_columns(d_q_, c.num_heads), call_.weights.q_norm,
+       gradients_.weights.q_norm},
+      {inputs.of_keys(),
+       norms ? call_.transformed_columns(call_.plain_k, c.num_kv_heads) : inputs.k,
+       call_.transformed_columns(call_.given(d_k_), c.num_kv_heads), call_.weights.k_norm,
+       gradients_.weights.k_norm}};
+  for (const auto& [transform, x, gradient, gain, d_gain] : sides) {
     // The module's gain has no gradient if the call's own gain replaces it.
     const bool own = d_gain.given() && transform.gain.data() == gain.data;
     const auto part =

@@ -1,4 +1,25 @@
-// The steps of MultiHeadAttention::backward(): the steps of ModuleCall in reverse order.
+// The steps of MultiHeadAttention::backward(): the steps of ModuleCall in reverse order. "d" before
+// a name is the gradient of the loss, `^T` a transpose, and sums over rows are over all tokens. The
+// forward (Vaswani et al., arXiv:1706.03762, section 3.2) is
+//
+//   q = x W_q^T + b_q, likewise k and v    q', k' = RoPE(RMSNorm(q)), RoPE(RMSNorm(k))
+//   a_h = softmax(scale q'_h k'_h^T) v_h   m = [s_1 a_1 | s_2 a_2 | ...]   y = dropout(m W_o^T +
+//   b_o)
+//
+// where s_h is head_scales. Its backward:
+//
+//   finish_back      dy is masked and scaled as y was; dm = dy W_o, dW_o += dy^T m, db_o += the sum
+//                    of the rows of dy; da_h = s_h dm_h
+//   attention_back   dq', dk', dv and the gradient of the sinks: attention_backward()
+//   transform_back   dq and dk: the inverse rotation, then the backward of the RMS norm
+//   append_back      dbias_k, dbias_v += the sum over the batch of the appended rows
+//   project_back     dx = dq W_q, plus dk W_k and dv W_v if x is also the key and value;
+//                    dW_q += dq^T x, db_q += the sum of the rows of dq, likewise for k and v
+//
+// Latent attention (latent.h) computes [k_h | v_h] = W_b,h c from the normalized latent c, and
+// shares r among the heads: dc = sum over h of [dk_h | dv_h] W_b,h and dr = sum over h of the last
+// rope_head_dim columns of dk_h. The RMS norm's backward turns dc into the gradient of the first
+// columns of W_a x.
 #pragma once
 
 #include "multihead/multi_head_attention.h"

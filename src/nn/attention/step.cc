@@ -10,9 +10,9 @@
 #include "engine/layers/elementwise.h"
 #include "engine/runtime/team.h"
 #include "nn/attention/attention_parameters.h"
-#include "nn/attention/latent_module.h"
+#include "nn/attention/checked_call.h"
+#include "nn/attention/latent.h"
 #include "nn/attention/module_call.h"
-#include "nn/attention/options.h"
 #include "nn/call_memory.h"
 
 namespace multihead {

@@ -11,7 +11,6 @@
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
 #include "multihead/experiments.h"
-#include "nn/training/experiment_data.h"
 
 namespace multihead {
 namespace {

@@ -1,4 +1,4 @@
-#include "nn/training/experiment_data.h"
+#include "nn/training/experiment.h"
 
 #include <array>
 #include <cstddef>

@@ -12,7 +12,6 @@
 #include "multihead/experiments.h"
 #include "nn/attention/attention_patterns.h"
 #include "nn/training/experiment.h"
-#include "nn/training/experiment_data.h"
 
 namespace multihead {
 namespace {
@@ -31,7 +30,7 @@ std::vector<double> values_of(const std::vector<Mean>& means) {
 // Loss and accuracy of the model's answers over any number of chunks of sequences.
 struct Answers {
   Mean loss = {}, accuracy = {};
-  std::vector<Mean> of_job;
+  std::vector<Mean> job_accuracy;
 
   // Adds logits (targets, classes). Target i belongs to job i % jobs.
   void add(std::span<const float> logits, std::span<const int32_t> targets) {
@@ -46,7 +45,7 @@ struct Answers {
       const double right = largest - row.begin() == targets[i] ? 1.0 : 0.0;
       loss.add(std::log(sum) - static_cast<double>(row[target] - *largest));
       accuracy.add(right);
-      of_job[i % of_job.size()].add(right);
+      job_accuracy[i % job_accuracy.size()].add(right);
     }
   }
 };
@@ -147,7 +146,7 @@ Status Experiment::evaluate(const EvaluationOptions& options, Evaluation& result
     const size_t pattern_count = patterns(own.kind).size();
     const MultiHeadAttentionOptions call = attention_options();
     Chunk chunk(internals_->model, call, context);
-    Answers answers{.of_job = std::vector<Mean>(jobs(own.kind).size())};
+    Answers answers{.job_accuracy = std::vector<Mean>(jobs(own.kind).size())};
     std::vector<Answers> muted(options.ablation ? heads : 0, answers);
     std::vector<Mean> attention(options.attention ? heads * pattern_count : 0);
     std::vector<Trace> traces(options.attention ? static_cast<size_t>(own.num_layers) : 0,
@@ -171,11 +170,11 @@ Status Experiment::evaluate(const EvaluationOptions& options, Evaluation& result
     Evaluation made;
     made.loss = answers.loss.value();
     made.accuracy = answers.accuracy.value();
-    made.job_accuracy = values_of(answers.of_job);
+    made.job_accuracy = values_of(answers.job_accuracy);
     made.attention = values_of(attention);
     if (options.attention) made.head_of_pattern = find_heads(own, made.attention);
     for (const Answers& without : muted) {
-      for (const Mean& job : without.of_job) made.muted_accuracy.push_back(job.value());
+      for (const Mean& job : without.job_accuracy) made.muted_accuracy.push_back(job.value());
     }
     result = std::move(made);
     return {};

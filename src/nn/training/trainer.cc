@@ -214,6 +214,7 @@ Status Trainer::update(TrainingStep& result, Context& context) {
       t.forget_gradients();
       return status;
     }
+    // Clipping by the norm over all parameters (Pascanu et al., arXiv:1211.5063, algorithm 1).
     const auto most = static_cast<double>(t.options.clip_norm);
     const double clip = most > 0 && norm > most ? most / norm : 1.0;
     const float learning_rate = nn::learning_rate_of(t.options, t.steps + 1);

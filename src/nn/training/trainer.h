@@ -11,8 +11,8 @@
 namespace multihead {
 
 struct Trainer::Internals {
-  Internals(const TrainerOptions& given, nn::Parameters& of_model)
-      : options(given), parameters(of_model), activations(given.recompute) {}
+  Internals(const TrainerOptions& given, nn::Parameters& model_parameters)
+      : options(given), parameters(model_parameters), activations(given.recompute) {}
 
   TrainerOptions options;
   Transformer model = {};

@@ -1,4 +1,16 @@
-// TransformerBlock::backward(): backpropagates from the block's output to its input.
+// TransformerBlock::backward(): backpropagates from the block's output to its input. `d` holds the
+// gradient of the residual stream. With D for dropout, and f'(z) g for the backward of f at z,
+// which turns the gradient g of f(z) into the gradient of z:
+//
+//   pre-norm    a = x + D(attention(n1(x)))    y = a + D(mlp(n2(a)))
+//               da = dy + n2'(a) mlp'(n2(a)) D dy
+//               dx = da + n1'(x) attention'(n1(x)) D da
+//   post-norm   a = n1(u), u = x + D(attention(x))    y = n2(w), w = a + D(mlp(a))
+//               dw = n2'(w) dy, da = dw + mlp'(a) D dw
+//               du = n1'(u) da, dx = du + attention'(x) D du
+//
+// mlp(z) = f(z W_1^T + b_1) W_2^T + b_2. A gated MLP has f(z W_g^T + b_g) * (z W_1^T + b_1) instead
+// of f(z W_1^T + b_1) (arXiv:2002.05202).
 #include <cstdint>
 #include <span>
 

@@ -52,7 +52,7 @@ Status validate_initialization(const Initialization& initialization) {
 void initialize(const Initialization& initialization, Parameters& parameters) {
   const auto list = parameters.list();
   std::optional<rules::NormalStream> numbers;
-  size_t of_parameter = list.size();
+  size_t stream_parameter = list.size();
   int64_t before = 0;  // numbers already taken from the stream
   for (const ParameterRows& rows : parameters.rows()) {
     const Parameter& parameter = list[rows.parameter];
@@ -62,9 +62,9 @@ void initialize(const Initialization& initialization, Parameters& parameters) {
       std::fill_n(values, rows.elements(), parameter.role == ParameterRole::kGain ? 1.0F : 0.0F);
       continue;
     }
-    if (rows.parameter != of_parameter) {
+    if (rows.parameter != stream_parameter) {
       numbers.emplace(initialization.seed, rows.parameter);
-      of_parameter = rows.parameter;
+      stream_parameter = rows.parameter;
       before = 0;
     }
     const int64_t first = rows.first * rows.columns;

@@ -32,7 +32,7 @@ using engine::validate_exact;
 // Name prefixes for the parts of a block.
 struct BlockNames {
   const char *norm1, *norm2, *attention, *linear1, *linear2, *gate;
-  nn::AttentionNames of_attention;
+  nn::AttentionNames attention_names;
 };
 
 constexpr BlockNames kTorchNames{"norm1",       "norm2", "self_attn.", "linear1", "linear2",
@@ -145,12 +145,12 @@ void TransformerBlock::Internals::list(TransformerBlock& block, const std::strin
   const int64_t width = c.attention.embed_dim;
   Weights& w = block.weights_;
   nn::list_norm(prefix + n.norm1, c, w.norm1_weight, w.norm1_bias, list);
-  nn::list_attention(c.attention, prefix + n.attention, n.of_attention, attention, list);
+  nn::list_attention(c.attention, prefix + n.attention, n.attention_names, attention, list);
   if (c.mlp_dim == 0) return;
   nn::list_norm(prefix + n.norm2, c, w.norm2_weight, w.norm2_bias, list);
   const auto list_linear = [&](const char* name, int64_t out, int64_t in, ConstTensor& weight,
                                ConstTensor& bias, nn::ParameterRole role) {
-    list.add_linear(prefix + name, out, in, role, n.of_attention.matrices, weight,
+    list.add_linear(prefix + name, out, in, role, n.attention_names.matrices, weight,
                     c.mlp_bias ? &bias : nullptr);
   };
   using enum nn::ParameterRole;

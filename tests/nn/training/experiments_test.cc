@@ -12,7 +12,7 @@
 #include <set>
 #include <vector>
 
-#include "nn/training/experiment_data.h"
+#include "nn/training/experiment.h"
 
 namespace multihead {
 namespace {

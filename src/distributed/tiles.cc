@@ -1,4 +1,4 @@
-#include "distributed/rectangles.h"
+#include "distributed/tiles.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -27,14 +27,6 @@ View part_of_scores(View view, int64_t axis_from_end, int64_t first, int64_t cou
   return part_of(view, axis, first, count);
 }
 
-// True if any query sees a key.
-bool sees_anything(const AttentionPlan& plan) {
-  for (int64_t batch = 0; batch < plan.params.batch; ++batch) {
-    if (!plan.params.seen_keys(batch).empty()) return true;
-  }
-  return false;
-}
-
 rules::Rows<float> rows_of_heads(const Tensor& tensor) {
   return {tensor.data, {tensor.strides[0], tensor.strides[1], tensor.strides[2]}};
 }
@@ -47,18 +39,18 @@ PartialResult rows_of_result(const PartialResult& result, const Segment& segment
           rows_of(result.lse, segment.local, segment.count)};
 }
 
-struct Planned {
-  Rectangle rectangle;
+struct PlannedTile {
+  Tile tile;
   AttentionPlan plan;
   int64_t first_job = 0;
 };
 
-// Runs all jobs of all rectangles from one queue, so that many short sequences use all threads.
-Status run(std::span<Planned> rectangles, Transport& transport, Context& context) {
+// Runs all jobs of all tiles from one queue, so that many short sequences use all threads.
+Status run(std::span<PlannedTile> tiles, Transport& transport, Context& context) {
   int64_t jobs = 0;
   uint64_t scratch_bytes = 0;
   double operations = 0;
-  for (Planned& planned : rectangles) {
+  for (PlannedTile& planned : tiles) {
     planned.first_job = jobs;
     // Decoding has its own division of the keys among threads, so it runs separately.
     if (planned.plan.path == engine::Path::kDecode) {
@@ -76,9 +68,9 @@ Status run(std::span<Planned> rectangles, Transport& transport, Context& context
   const int threads = engine::threads_for(operations, context.threads());
   engine::parallel_for(threads, jobs, [&](int64_t index, int thread) {
     const auto after = std::upper_bound(
-        rectangles.begin(), rectangles.end(), index,
-        [](int64_t job, const Planned& planned) { return job < planned.first_job; });
-    const Planned& planned = *(after - 1);
+        tiles.begin(), tiles.end(), index,
+        [](int64_t job, const PlannedTile& planned) { return job < planned.first_job; });
+    const PlannedTile& planned = *(after - 1);
     engine::run_block(planned.plan, index - planned.first_job, planned.plan.jobs(),
                       scratch.of_thread(thread));
     // Thread 0 is the caller's thread. Only this thread may use the transport.
@@ -89,21 +81,21 @@ Status run(std::span<Planned> rectangles, Transport& transport, Context& context
 
 }  // namespace
 
-std::vector<Rectangle> rectangles_of(std::span<const Segment> queries, const Chunk& keys,
-                                     std::span<const int32_t> cu_k) {
-  const std::vector<Segment> of_keys = segments_of(keys, cu_k);
-  std::vector<Rectangle> rectangles;
+std::vector<Tile> tiles_of(std::span<const Segment> queries, const Chunk& keys,
+                           std::span<const int32_t> cu_k) {
+  const std::vector<Segment> key_segments = segments_of(keys, cu_k);
+  std::vector<Tile> tiles;
   for (const Segment& query : queries) {
     const auto key = std::lower_bound(
-        of_keys.begin(), of_keys.end(), query.sequence,
+        key_segments.begin(), key_segments.end(), query.sequence,
         [](const Segment& segment, int64_t sequence) { return segment.sequence < sequence; });
-    if (key == of_keys.end() || key->sequence != query.sequence) continue;
-    rectangles.push_back({query, *key});
+    if (key == key_segments.end() || key->sequence != query.sequence) continue;
+    tiles.push_back({query, *key});
   }
-  return rectangles;
+  return tiles;
 }
 
-AttentionOptions options_of_heads(const Call& call, const Heads& heads) {
+AttentionOptions head_options(const Call& call, const Heads& heads) {
   AttentionOptions options = call.options;
   options.sinks = {};
   options.qk_norm = {};
@@ -117,12 +109,13 @@ AttentionOptions options_of_heads(const Call& call, const Heads& heads) {
   return options;
 }
 
-AttentionOptions options_of(const Call& call, const AttentionOptions& of_heads,
-                            const Rectangle& rectangle) {
-  const auto& [queries, keys] = rectangle;
+AttentionOptions tile_options(const Call& call, const AttentionOptions& head_options,
+                              const Tile& tile) {
+  const auto& [queries, keys] = tile;
   AttentionOptions options =
-      call.packed() ? engine::options_of_sequence(of_heads, static_cast<size_t>(queries.sequence))
-                    : of_heads;
+      call.packed()
+          ? engine::options_of_sequence(head_options, static_cast<size_t>(queries.sequence))
+          : head_options;
   options.mask = part_of_scores(options.mask, 2, queries.local, queries.count);
   options.bias = part_of_scores(options.bias, 2, queries.local, queries.count);
   options.mask = part_of_scores(options.mask, 1, keys.first, keys.count);
@@ -130,31 +123,38 @@ AttentionOptions options_of(const Call& call, const AttentionOptions& of_heads,
   return options;
 }
 
-Tensor scores_of(const Tensor& scores, const Heads& heads, const Rectangle& rectangle) {
-  const auto& [queries, keys] = rectangle;
-  const Tensor of_heads = part_of_scores(scores, 3, heads.first, heads.count);
-  const Tensor of_queries = part_of_scores(of_heads, 2, queries.local, queries.count);
-  return part_of_scores(of_queries, 1, keys.first, keys.count);
+Tensor tile_scores(const Tensor& scores, const Heads& heads, const Tile& tile) {
+  const auto& [queries, keys] = tile;
+  Tensor part = part_of_scores(scores, 3, heads.first, heads.count);
+  part = part_of_scores(part, 2, queries.local, queries.count);
+  return part_of_scores(part, 1, keys.first, keys.count);
 }
 
-engine::Shard shard_of(const Call& call, const Heads& heads, const Rectangle& rectangle) {
-  const auto s = static_cast<size_t>(rectangle.queries.sequence);
+engine::Shard tile_shard(const Call& call, const Heads& heads, const Tile& tile) {
+  const auto s = static_cast<size_t>(tile.queries.sequence);
   return {.first = {.batch = 0,
                     .head = heads.first,
-                    .query = rectangle.queries.first,
-                    .key = rectangle.keys.first},
+                    .query = tile.queries.first,
+                    .key = tile.keys.first},
           .queries = call.cu_q[s + 1] - call.cu_q[s],
           .keys = call.cu_k[s + 1] - call.cu_k[s]};
 }
 
-engine::AttentionShape shape_of(const Call& call, const Heads& heads, const Rectangle& rectangle) {
+engine::AttentionShape tile_shape(const Call& call, const Heads& heads, const Tile& tile) {
   return {.batch = call.shape.batch,
           .heads = heads.count,
           .kv_heads = heads.kv_count,
-          .queries = rectangle.queries.count,
-          .keys = rectangle.keys.count,
+          .queries = tile.queries.count,
+          .keys = tile.keys.count,
           .head_dim = call.shape.head_dim,
           .value_dim = call.shape.value_dim};
+}
+
+bool sees_anything(const rules::AttentionParams& params) {
+  for (int64_t batch = 0; batch < params.batch; ++batch) {
+    if (!params.seen_keys(batch).empty()) return true;
+  }
+  return false;
 }
 
 void clear(const PartialResult& result) {
@@ -178,36 +178,36 @@ void merge(const PartialResult& a, const ConstTensor& b_out, const ConstTensor& 
   });
 }
 
-Status add_attention(const Call& call, const Heads& heads, const AttentionOptions& of_heads,
-                     const ForwardOperands& operands, const PartialResult& part,
-                     const PartialResult& total, Transport& transport, Context& context) {
-  std::vector<Planned> planned;
-  for (const Rectangle& rectangle : rectangles_of(operands.queries, operands.keys, call.cu_k)) {
-    const auto& [queries, keys] = rectangle;
+Status add_attention(const Task& task, const Heads& heads, const TileOperands& operands,
+                     const PartialResult& part, const PartialResult& total) {
+  const Call& call = task.call;
+  const AttentionOptions options = head_options(call, heads);
+  std::vector<PlannedTile> planned;
+  for (const Tile& tile : tiles_of(operands.queries, operands.keys, call.cu_k)) {
+    const auto& [queries, keys] = tile;
     const PartialResult to = rows_of_result(part, queries);
-    const engine::Shard shard = shard_of(call, heads, rectangle);
+    const engine::Shard shard = tile_shard(call, heads, tile);
     const AttentionPlan plan = engine::plan_attention(
         {.q = engine::stored_rows(rows_of(operands.q, queries.local, queries.count)),
          .k = engine::stored_rows(rows_of(operands.k, keys.local, keys.count)),
          .v = engine::stored_rows(rows_of(operands.v, keys.local, keys.count)),
          .packed = call.packed()},
-        shape_of(call, heads, rectangle), options_of(call, of_heads, rectangle),
+        tile_shape(call, heads, tile), tile_options(call, options, tile),
         {.out = to.out, .lse = to.lse}, &shard);
-    if (plan.jobs() == 0 || !sees_anything(plan)) continue;
-    planned.push_back({rectangle, plan});
+    if (plan.jobs() == 0 || !sees_anything(plan.params)) continue;
+    planned.push_back({tile, plan});
   }
-  // Run the longest rectangles first: a long one that starts late would leave the other threads
-  // idle.
-  std::sort(planned.begin(), planned.end(), [](const Planned& a, const Planned& b) {
+  // Run the longest tiles first: a long one that starts late would leave the other threads idle.
+  std::sort(planned.begin(), planned.end(), [](const PlannedTile& a, const PlannedTile& b) {
     if (a.plan.operations != b.plan.operations) return a.plan.operations > b.plan.operations;
-    return a.rectangle.queries.local < b.rectangle.queries.local;
+    return a.tile.queries.local < b.tile.queries.local;
   });
-  MULTIHEAD_TRY(run(planned, transport, context));
-  for (const Planned& of : planned) {
-    const Segment& rows = of.rectangle.queries;
+  MULTIHEAD_TRY(run(planned, task.transport(), task.context));
+  for (const PlannedTile& done : planned) {
+    const Segment& rows = done.tile.queries;
     const PartialResult from = rows_of_result(part, rows);
-    merge(rows_of_result(total, rows), from.out, from.lse, context);
-    transport.poll();
+    merge(rows_of_result(total, rows), from.out, from.lse, task.context);
+    task.transport().poll();
   }
   return {};
 }
