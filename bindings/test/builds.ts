@@ -1,5 +1,5 @@
-// Runs every suite with both WebAssembly builds. vitest.config.ts sets the flag that Node 20 needs for the relaxed
-// build.
+// Runs every suite with both WebAssembly builds, or with those that MULTIHEAD_TEST_BUILDS lists. vitest.config.ts sets the
+// flag that Node 20 needs for the relaxed build.
 
 import { readFile } from 'node:fs/promises';
 import { load, MultiheadError, type Multihead, type Simd } from 'multihead';
@@ -12,7 +12,8 @@ import { makeDisposable } from '../src/runtime/symbol_dispose.ts';
 import { WasmTensor } from '../src/runtime/tensor.ts';
 import type { Uint32 } from '../src/types/wire.ts';
 
-export const builds: readonly Simd[] = ['simd128', 'relaxed'];
+const listed = process.env['MULTIHEAD_TEST_BUILDS']?.split(',');
+export const builds = (['simd128', 'relaxed'] satisfies readonly Simd[]).filter((simd) => listed?.includes(simd) ?? true);
 
 /** Loads a new instance with its own memory. */
 export const loadBuild = (simd: Simd): Promise<Multihead> => load({ simd });

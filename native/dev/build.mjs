@@ -87,10 +87,15 @@ function buildOnce(name, inputs, output, workspace, settings = '') {
   });
 }
 
-/** Returns a hash over the contents of files and, recursively, folders of the checkout, without node_modules. */
+/**
+ * Returns a hash over the contents of files and, recursively, folders of the checkout, without node_modules and without
+ * the paths that are listed with a `!` before them.
+ */
 export function fingerprint(paths) {
   const hash = createHash('sha256');
+  const left = new Set(paths.filter((path) => path.startsWith('!')).map((path) => join(ROOT, path.slice(1))));
   const add = (path) => {
+    if (left.has(path)) return;
     const entry = statSync(path, { throwIfNoEntry: false });
     if (!entry) return;
     if (!entry.isDirectory()) return hash.update(`${relative(ROOT, path)}\0`).update(readFileSync(path));
@@ -99,7 +104,7 @@ export function fingerprint(paths) {
       if (!['CMakeFiles', 'cmake_install.cmake', 'node_modules', 'generated'].includes(name)) add(join(path, name));
     }
   };
-  for (const path of paths) add(join(ROOT, path));
+  for (const path of paths) if (!path.startsWith('!')) add(join(ROOT, path));
   return hash.digest('hex');
 }
 

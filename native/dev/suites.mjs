@@ -2,7 +2,7 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { emulatesArm64, onArm64 } from './arm64.mjs';
-import { ROOT, npmProgram } from './build.mjs';
+import { ROOT } from './build.mjs';
 import { FUZZ_ENVIRONMENT, FUZZ_TARGETS, shortRun } from './fuzz.mjs';
 import { conformanceCounts, fuzzCounts, googleTest, nodeTests, notBuilt, outcomeOf, resultsFile, vitestCounts } from './outcomes.mjs';
 
@@ -38,13 +38,17 @@ const programTests = () =>
     .filter((name) => name.endsWith('.test.mjs'))
     .map((name) => join('tests', 'native', name));
 
-function workspaceTests(workspace, name) {
-  return outcomeOf([...npmProgram(), 'test', '-w', workspace], resultsFile(name), vitestCounts);
+/** Runs a workspace's tests with Vitest: all files, or those that `chosen` gives as Vitest's arguments. */
+function vitest(workspace, name, { chosen = [], env = {} } = {}) {
+  const file = resultsFile(name);
+  const reports = ['--reporter=default', '--reporter=json', `--outputFile.json=${file}`];
+  const command = [process.execPath, join(ROOT, 'node_modules', 'vitest', 'vitest.mjs'), 'run', ...reports, ...chosen];
+  return outcomeOf(command, file, vitestCounts, { cwd: join(ROOT, workspace), env: { ...process.env, ...env } });
 }
 
-/** Runs the page's tests in every browser, or only in the given ones. */
-const browserTests = (...only) =>
-  outcomeOf([process.execPath, 'tests/browser/run.mjs', ...only.map((name) => `${name}: `)], resultsFile('browser'), (counts) => counts);
+/** Runs the page's tests with these arguments of tests/browser/run.mjs. */
+const browserTests = (...chosen) =>
+  outcomeOf([process.execPath, 'tests/browser/run.mjs', ...chosen], resultsFile('browser'), (counts) => counts);
 
 const CASES = 'tests/conformance';
 const LIBRARY = ['CMakeLists.txt', 'CMakePresets.json', 'src', 'native', 'tests', 'README.md'];
@@ -52,11 +56,23 @@ const PACKAGE = ['bindings', 'native/dev/packages', 'package.json', 'package-loc
 const core = (preset, program = 'multihead_tests') => [`build/${preset}/tests/${program}`, CASES];
 const wasmCore = (program) => [`build/wasm/tests/${program}.cjs`, `build/wasm/tests/${program}.wasm`, CASES];
 
-const PAGE = {
-  uses: ['build/web', 'web', 'bindings/dist', 'tests/browser', 'native/dev', 'package-lock.json'],
-  after: ['page'],
-  wide: true,
-};
+const nativeConformance = (preset) => ({
+  uses: [`build/${preset}/native/multihead-conformance`, CASES],
+  run: () => outcomeOf([at(preset, 'native', 'multihead-conformance'), CASES], null, conformanceCounts),
+});
+
+const PAGE = ['build/web', 'web', 'bindings/dist', 'tests/browser', 'native/dev', 'package-lock.json'];
+const inBrowser = { after: ['page'], waits: true };
+
+// `npm test` distinguishes the tests of the package and of the page that compare numbers from all others. A change of
+// kernels alone runs the first, which use the built WebAssembly modules; the others use what the modules are made of,
+// without the kernels. `npm test -- --all`, --again, a filter and CI make no such difference.
+const WITHOUT_KERNELS = [...PACKAGE, 'web', 'tests/browser', 'CMakeLists.txt', 'CMakePresets.json', 'src', '!src/cpu', '!bindings/dist'];
+const NUMBERS = ['attention', 'attention_backward', 'kv_cache', 'linear', 'merge', 'varlen'].map((name) => `test/${name}.test.ts`);
+// The build that load() chooses in Node and in Chromium. `core, wasm` tests the kernels of the other one.
+const ONE_BUILD = { MULTIHEAD_TEST_BUILDS: 'relaxed' };
+// What does not depend on the processor, or compares only the oracle with itself.
+const NATIVE_ALONE = ['ReferenceAttention.*', 'ReferenceBackward.*', 'Conformance.Any*', 'Conformance.EveryField*', 'Experiments.*'].join(':');
 
 // Run one random call of each kind: kernels on an emulated processor, or without SIMD, take 20 times as long, and one
 // call finds any difference from x86.
@@ -71,10 +87,10 @@ const NOT_EMULATED = [
 
 /**
  * The suites, the longest first. `uses`: the files and folders, relative to the checkout, that decide the outcome
- * besides the machine. `after`: the builds of test.mjs that it needs. `wide`: it keeps every core busy; other suites
- * use one core.
+ * besides the machine; with a ! before it, one inside of them that does not. `after`: the builds of test.mjs that it
+ * needs. `waits`: it waits most of its time; other suites keep a core busy.
  * `in`: 'quick' if only `npm test` runs it, 'all' if only `npm test -- --all` runs it; missing if both do.
- * @type {{ name: string, uses: string[], after?: string[], wide?: boolean, in?: 'quick' | 'all',
+ * @type {{ name: string, uses: string[], after?: string[], waits?: boolean, in?: 'quick' | 'all',
  *   run: () => Promise<import('./outcomes.mjs').Outcome> }[]}
  */
 export const SUITES = [
@@ -107,13 +123,47 @@ export const SUITES = [
     run: () => emulatedTests(),
   },
   {
+    name: 'npm package',
+    in: 'all',
+    uses: [...PACKAGE, 'bindings/dist'],
+    after: ['package'],
+    run: () => vitest('bindings', 'vitest'),
+  },
+  {
+    name: 'npm package, one build',
+    in: 'quick',
+    uses: WITHOUT_KERNELS,
+    after: ['package'],
+    run: () => vitest('bindings', 'vitest', { chosen: NUMBERS.map((file) => `--exclude=${file}`), env: ONE_BUILD }),
+  },
+  {
+    name: 'npm package, one build, numbers',
+    in: 'quick',
+    uses: [...PACKAGE, 'bindings/dist'],
+    after: ['package'],
+    run: () => vitest('bindings', 'vitest-numbers', { chosen: NUMBERS, env: ONE_BUILD }),
+  },
+  {
     name: 'core, EMU128',
     in: 'all',
     uses: core('native', 'multihead_tests_emu128'),
     after: ['emu128'],
     run: () => googleTest('emu128', [tests('native').concat('_emu128')], emulated),
   },
-  { name: 'core, native', uses: core('native'), after: ['core'], run: () => googleTest('native', [tests('native')]) },
+  {
+    name: 'core, native',
+    in: 'all',
+    uses: core('native'),
+    after: ['core'],
+    run: () => googleTest('native', [tests('native')]),
+  },
+  {
+    name: 'core, native, two SIMD targets',
+    in: 'quick',
+    uses: core('quick'),
+    after: ['quick'],
+    run: () => googleTest('native', [tests('quick')]),
+  },
   {
     name: 'CUDA kernels, emulated',
     in: 'all',
@@ -130,9 +180,17 @@ export const SUITES = [
   })),
   {
     name: 'core, wasm simd128',
+    in: 'all',
     uses: wasmCore('multihead_tests'),
     after: ['wasm'],
     run: () => googleTest('wasm-simd128', [process.execPath, `${tests('wasm')}.cjs`]),
+  },
+  {
+    name: 'core, wasm simd128, what depends on the processor',
+    in: 'quick',
+    uses: wasmCore('multihead_tests'),
+    after: ['wasm'],
+    run: () => googleTest('wasm-simd128', [process.execPath, `${tests('wasm')}.cjs`, `--gtest_filter=-${NATIVE_ALONE}`]),
   },
   {
     name: 'core, wasm relaxed',
@@ -141,12 +199,8 @@ export const SUITES = [
     after: ['relaxed'],
     run: () => googleTest('wasm-relaxed', [process.execPath, ...relaxedFlag, `${tests('wasm')}_relaxed.cjs`]),
   },
-  {
-    name: 'conformance, native',
-    uses: ['build/native/native/multihead-conformance', CASES],
-    after: ['core'],
-    run: () => outcomeOf([at('native', 'native', 'multihead-conformance'), CASES], null, conformanceCounts),
-  },
+  { name: 'conformance, native', in: 'all', after: ['core'], ...nativeConformance('native') },
+  { name: 'conformance, two SIMD targets', in: 'quick', after: ['quick'], ...nativeConformance('quick') },
   {
     name: 'conformance, npm',
     uses: PACKAGE,
@@ -161,18 +215,24 @@ export const SUITES = [
     run: () => nodeTests(programTests()),
   },
   {
-    name: 'npm package',
-    uses: PACKAGE,
-    after: ['package'],
-    wide: true,
-    run: () => workspaceTests('multihead', 'vitest'),
-  },
-  {
     name: 'page, modules',
     uses: ['web', 'bindings', 'package-lock.json'],
     after: ['page'],
-    run: () => workspaceTests('@multihead/web', 'web'),
+    run: () => vitest('web', 'web'),
   },
-  { name: 'page, Chromium', in: 'quick', ...PAGE, run: () => browserTests('chromium') },
-  { name: 'page, browsers', in: 'all', ...PAGE, run: () => browserTests() },
+  {
+    name: 'page, Chromium',
+    in: 'quick',
+    uses: WITHOUT_KERNELS,
+    ...inBrowser,
+    run: () => browserTests('--without-numbers', 'chromium: '),
+  },
+  {
+    name: 'page, Chromium, numbers',
+    in: 'quick',
+    uses: PAGE,
+    ...inBrowser,
+    run: () => browserTests('--only-numbers', 'chromium: '),
+  },
+  { name: 'page, browsers', in: 'all', uses: PAGE, ...inBrowser, run: () => browserTests() },
 ];

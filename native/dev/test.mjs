@@ -19,15 +19,20 @@ const RESULTS = join(ROOT, 'build', 'test-results');
 /** The toolchain file that the set-up writes if there is a cross compiler. */
 const ARM64 = join(ROOT, 'build', 'toolchain', 'arm64.cmake');
 
-/** Each build gets half of the cores, because two builds or suites run at a time. */
+/**
+ * Each build gets half of the cores, because two builds or suites run at a time. WebAssembly gets all of them: most
+ * suites wait for it.
+ */
 const jobs = Math.max(1, Math.floor(availableParallelism() / 2));
+const cores = availableParallelism();
 const BUILDS = [
+  { name: 'wasm', run: () => buildWasm({ tests: ['multihead_tests'], jobs: cores }) },
+  { name: 'quick', run: () => buildPreset('quick', { jobs }) },
   { name: 'core', run: () => buildPreset('native', { jobs, target: ['multihead_tests', 'multihead-conformance'] }) },
   { name: 'native', after: ['core'], run: () => buildPreset('native', { jobs }) },
-  { name: 'wasm', run: () => buildWasm({ tests: ['multihead_tests'], jobs }) },
-  { name: 'relaxed', after: ['wasm'], run: () => buildWasm({ tests: ['all'], jobs }) },
   { name: 'package', after: ['wasm'], run: buildPackage },
   { name: 'page', after: ['package'], run: buildPage },
+  { name: 'relaxed', after: ['wasm'], run: () => buildWasm({ tests: ['all'], jobs }) },
   { name: 'asan', run: () => buildPreset('asan', { jobs }) },
   { name: 'tsan', run: () => buildPreset('tsan', { jobs }) },
   { name: 'emu128', after: ['native'], run: () => buildPreset('native', { jobs, target: 'multihead_tests_emu128' }) },

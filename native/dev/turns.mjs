@@ -5,35 +5,38 @@
  * @property {string} name
  * @property {() => Promise<void>} run
  * @property {string[]} [after] names of works that must have ended before
- * @property {boolean} [wide] true: it keeps every core busy; other works use half of the cores
+ * @property {boolean} [waits] true: it waits most of its time, as tests in browsers do, and runs beside two others
  */
 
 /**
- * Runs two works at a time: while one configures or links, the other compiles. A work starts when the works in its
- * `after` have ended; among several, the first in the list starts. Wide works run at the end, one at a time. If a work
- * throws, no further work starts.
+ * Runs two works at a time: while one configures or links, the other compiles. A third runs beside them if it waits
+ * most of its time. A work starts when the works in its `after` have ended; among several, the first in the list
+ * starts. If a work throws, no further work starts.
  * @param {Work[]} works
  */
 export async function inTurns(works) {
-  const waiting = works.filter(({ wide }) => !wide);
+  let waiting = [...works];
   const ended = new Set();
   let running = 0;
   let change = signal();
-  const lane = async () => {
-    while (waiting.length) {
-      const ready = waiting.findIndex(({ after = [] }) => after.every((name) => ended.has(name)));
-      if (ready < 0) {
-        if (!running) throw new Error(`${waiting[0].name} waits for works that never run: ${waiting[0].after.join(', ')}`);
+  const lane = async (isMine) => {
+    while (waiting.some(isMine)) {
+      const next = waiting.find((work) => isMine(work) && (work.after ?? []).every((name) => ended.has(name)));
+      if (!next) {
+        if (!running) {
+          const { name, after } = waiting.find(isMine);
+          throw new Error(`${name} waits for works that never run: ${after.join(', ')}`);
+        }
         await change.promise;
         continue;
       }
-      const [{ name, run }] = waiting.splice(ready, 1);
+      waiting = waiting.filter((work) => work !== next);
       running += 1;
       try {
-        await run();
-        ended.add(name);
+        await next.run();
+        ended.add(next.name);
       } catch (error) {
-        waiting.length = 0;
+        waiting = [];
         throw error;
       } finally {
         running -= 1;
@@ -42,8 +45,8 @@ export async function inTurns(works) {
       }
     }
   };
-  await Promise.all([lane(), lane()]);
-  for (const { run } of works.filter(({ wide }) => wide)) await run();
+  const busy = ({ waits }) => !waits;
+  await Promise.all([lane(busy), lane(busy), lane(({ waits }) => waits)]);
 }
 
 function signal() {

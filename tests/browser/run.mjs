@@ -1,6 +1,8 @@
-// Runs the browser tests in every browser found, in parallel, and writes build/test-results/browser.json:
+// Runs the browser tests in every browser found, each started twice, and writes build/test-results/browser.json:
 //
-//   node tests/browser/run.mjs [part of a test's name]...
+//   node tests/browser/run.mjs [--only-numbers | --without-numbers] [part of a test's name]...
+//
+// The options choose the tests that compare numbers on the page with a reference, or all others.
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -51,7 +53,12 @@ const tests = [
   ...packaged,
   ...pool,
 ];
-const wanted = process.argv.length > 2 ? process.argv.slice(2) : [''];
+const [option, ...names] = process.argv.slice(2);
+const groups = { '--only-numbers': numbers, '--without-numbers': tests.filter((test) => !numbers.includes(test)) };
+const group = groups[option] ?? tests;
+const wanted = groups[option] ? names : process.argv.slice(2);
+if (!wanted.length) wanted.push('');
+
 /** Milliseconds for a test that states no limit. */
 const usualLimit = 30_000;
 
@@ -67,52 +74,63 @@ async function withinLimit(promise, limit) {
   }
 }
 
-async function runIn(found, outcome) {
-  const say = (sign, name, note = '') => console.log(`${sign} ${name}${note && ` — ${note}`}`);
-  const chosen = tests.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
-  if (chosen.length === 0) return;
-  const skipAll = (reason) => {
-    for (const test of chosen) {
-      const name = `${found.name}: ${test.name}`;
-      outcome.skipped.push({ name, reason });
-      say('–', name, reason);
-    }
-  };
-  if (!found.launch) return skipAll(found.reason);
+const say = (sign, name, note = '') => console.log(`${sign} ${name}${note && ` — ${note}`}`);
+
+/** Runs tests in a browser of its own until none is left. */
+async function runLane(found, left, outcome) {
   const [browser, server] = await Promise.all([found.launch(), startServer()]);
+  const skip = (test, reason) => {
+    const name = `${found.name}: ${test.name}`;
+    outcome.skipped.push({ name, reason });
+    say('–', name, reason);
+  };
   try {
     const tooOld = whyTooOld(found.name, await browser.version());
-    if (tooOld) return skipAll(tooOld);
-    for (const test of chosen) {
-      const name = `${found.name}: ${test.name}`;
-      const reason = test.skip?.(found.name);
+    for (let test = left.shift(); test; test = left.shift()) {
+      const reason = tooOld || test.skip?.(found.name);
       if (reason) {
-        outcome.skipped.push({ name, reason });
-        say('–', name, reason);
+        skip(test, reason);
         continue;
       }
-      const attempt = () =>
-        withinLimit(test.run({ browser, kind: found.name, server, url: server.url }), test.limit ?? usualLimit);
-      const start = performance.now();
-      try {
-        // A browser on a busy machine sometimes misses a moment, so try twice. A test that fails twice has found a
-        // fault.
-        const note = await attempt().catch(async (error) => {
-          const second = await attempt();
-          outcome.again.push(`${name}: ${error.message}`);
-          return second;
-        });
-        outcome.passed += 1;
-        say('✓', name, `${Math.round(performance.now() - start)} ms${note ? `, ${note}` : ''}`);
-      } catch (error) {
-        outcome.failed += 1;
-        outcome.failures.push({ name, message: error.message });
-        say('✗', name, error.stack);
-      }
+      await runTest(test, { browser, kind: found.name, server, url: server.url }, outcome);
     }
   } finally {
     await browser.close();
     await server.close();
+  }
+}
+
+async function runTest(test, on, outcome) {
+  const name = `${on.kind}: ${test.name}`;
+  const attempt = () => withinLimit(test.run(on), test.limit ?? usualLimit);
+  const start = performance.now();
+  try {
+    // A browser on a busy machine sometimes misses a moment, so try twice. A test that fails twice has found a fault.
+    const note = await attempt().catch(async (error) => {
+      const second = await attempt();
+      outcome.again.push(`${name}: ${error.message}`);
+      return second;
+    });
+    outcome.passed += 1;
+    say('✓', name, `${Math.round(performance.now() - start)} ms${note ? `, ${note}` : ''}`);
+  } catch (error) {
+    outcome.failed += 1;
+    outcome.failures.push({ name, message: error.message });
+    say('✗', name, error.stack);
+  }
+}
+
+/** Two browsers share the tests: a test waits most of its time. */
+async function runIn(found, outcome) {
+  const left = group.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
+  if (left.length === 0) return;
+  if (found.launch) {
+    await Promise.all([0, 1].map(() => runLane(found, left, outcome)));
+    return;
+  }
+  for (const { name } of left) {
+    outcome.skipped.push({ name: `${found.name}: ${name}`, reason: found.reason });
+    say('–', `${found.name}: ${name}`, found.reason);
   }
 }
 

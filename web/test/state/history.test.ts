@@ -1,4 +1,4 @@
-import { beforeEach, describe, expect, it, vi } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { createStore } from '../../src/base/store.js';
 import { keepHistory, type AddressBar } from '../../src/state/history.js';
 import { defaults, fromHash, toHash, type PageState } from '../../src/state/page_state.js';
@@ -70,6 +70,7 @@ function make(start = '') {
 
 describe('the history', () => {
   beforeEach(() => void vi.useFakeTimers());
+  afterEach(() => void vi.useRealTimers());
 
   it('has one entry for each change, and undo and redo walk through them', () => {
     const { change, history, state, entries } = make();

@@ -53,7 +53,7 @@ describe('generating', () => {
   it('pauses between two tokens', async () => {
     const { generating } = setUp(1);
     const done = generating.run();
-    await new Promise((resolve) => setTimeout(resolve, 10));
+    while (generating.view.get().tokens.length <= 8) await new Promise((resolve) => setTimeout(resolve));
     generating.pause();
     await done;
     const { tokens, running } = generating.view.get();
