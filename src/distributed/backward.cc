@@ -111,11 +111,11 @@ Status add_gradients(const Call& call, const Heads& heads, const AttentionOption
     }
     if (!sees_anything || params.rows() == 0) continue;
     if (Status status = engine::reserve_backward(plan, from, context); !status.ok()) return status;
+    engine::finish_plan(plan, context.threads());
     engine::begin_backward(plan, from, context);
     const engine::Scratch& scratch = engine::scratch_of(context);
-    const int threads = engine::threads_for(plan.operations, context.threads());
-    engine::parallel_for(threads, plan.geometry.jobs, [&](int64_t index, int thread) {
-      engine::run_backward_job(plan, index, scratch.of_thread(thread));
+    engine::parallel_for(plan.threads, plan.jobs(), [&](int64_t index, int thread) {
+      engine::run_backward_job(plan, index, scratch.thread_memory(thread));
       if (thread == 0) transport.poll();
     });
     engine::end_backward(plan, from);

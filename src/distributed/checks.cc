@@ -9,7 +9,6 @@
 #include <system_error>
 
 #include "distributed/communicator.h"
-#include "engine/attention/placeholder.h"
 #include "engine/attention/validate.h"
 #include "engine/varlen/varlen.h"
 
@@ -94,7 +93,7 @@ Status validate_packed_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
   if (all_k.shape.rank() == 3) all_k.shape[0] = sharding.keys;
   if (all_v.shape.rank() == 3 && v.shape[0] == k.shape[0]) all_v.shape[0] = sharding.keys;
   if (Status status =
-          engine::validate_packed(engine::with_address(all_q), engine::with_address(all_k),
+          engine::validate_varlen(engine::with_address(all_q), engine::with_address(all_k),
                                   engine::with_address(all_v), call.cu_q, call.cu_k, call.options);
       !status.ok()) {
     return status;

@@ -35,12 +35,12 @@ Status validate_packed_results(const ConstAnyTensor& q, const ConstAnyTensor& v,
   using engine::Axes;
   using engine::Name;
   if (Status status = validate_results(outputs); !status.ok()) return status;
-  if (Status status = engine::validate_exact(Name::kOut, Axes::kPackedOut, outputs.out,
+  if (Status status = engine::validate_exact(Name::kOut, Axes::kVarlenOut, outputs.out,
                                              {q.shape[0], q.shape[1], v.shape[2]});
       !status.ok() || !outputs.lse.given()) {
     return status;
   }
-  return engine::validate_exact(Name::kLse, Axes::kPackedLse, outputs.lse,
+  return engine::validate_exact(Name::kLse, Axes::kVarlenLse, outputs.lse,
                                 {q.shape[1], q.shape[0]});
 }
 

@@ -152,10 +152,10 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
       if (Status status = validate_method(call); !status.ok()) return status;
       const Dims out_shape{q.shape[0], q.shape[1], v.shape[2]};
       for (const Status& status :
-           {engine::validate_exact(Name::kOut, Axes::kPackedOut, results.out, out_shape),
-            engine::validate_exact(Name::kLse, Axes::kPackedLse, results.lse,
+           {engine::validate_exact(Name::kOut, Axes::kVarlenOut, results.out, out_shape),
+            engine::validate_exact(Name::kLse, Axes::kVarlenLse, results.lse,
                                    {q.shape[1], q.shape[0]}),
-            engine::validate_exact(Name::kDOut, Axes::kPackedOut, d_out, out_shape)}) {
+            engine::validate_exact(Name::kDOut, Axes::kVarlenOut, d_out, out_shape)}) {
         if (!status.ok()) return status;
       }
       const struct {
@@ -163,9 +163,9 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
         Axes axes;
         Tensor& tensor;
         const Dims& shape;
-      } rows[] = {{Name::kDQ, Axes::kPackedQ, of_rows.d_q, q.shape},
-                  {Name::kDK, Axes::kPackedK, of_rows.d_k, k.shape},
-                  {Name::kDV, Axes::kPackedV, of_rows.d_v, v.shape}};
+      } rows[] = {{Name::kDQ, Axes::kVarlenQ, of_rows.d_q, q.shape},
+                  {Name::kDK, Axes::kVarlenK, of_rows.d_k, k.shape},
+                  {Name::kDV, Axes::kVarlenV, of_rows.d_v, v.shape}};
       for (const auto& [name, axes, tensor, shape] : rows) {
         if (!tensor.given()) continue;
         if (Status status = engine::validate_exact(name, axes, tensor, shape); !status.ok()) {

@@ -17,7 +17,7 @@
 namespace multihead::distributed {
 namespace {
 
-using engine::AttentionPlan;
+using engine::ForwardPlan;
 
 // Restricts a mask or bias to some heads, rows and keys; axes of extent 1 are shared.
 template <class View>
@@ -28,7 +28,7 @@ View part_of_scores(View view, int64_t axis_from_end, int64_t first, int64_t cou
 }
 
 // True if any query sees a key.
-bool sees_anything(const AttentionPlan& plan) {
+bool sees_anything(const ForwardPlan& plan) {
   for (int64_t batch = 0; batch < plan.params.batch; ++batch) {
     if (!plan.params.seen_keys(batch).empty()) return true;
   }
@@ -49,7 +49,7 @@ PartialResult rows_of_result(const PartialResult& result, const Segment& segment
 
 struct Planned {
   Rectangle rectangle;
-  AttentionPlan plan;
+  ForwardPlan plan;
   int64_t first_job = 0;
 };
 
@@ -61,7 +61,7 @@ Status run(std::span<Planned> rectangles, Transport& transport, Context& context
   for (Planned& planned : rectangles) {
     planned.first_job = jobs;
     // Decoding has its own division of the keys among threads, so it runs separately.
-    if (planned.plan.path == engine::Path::kDecode) {
+    if (planned.plan.choice.kernel == engine::Kernel::kDecode) {
       if (Status status = engine::run(planned.plan, context); !status.ok()) return status;
       transport.poll();
       continue;
@@ -82,7 +82,7 @@ Status run(std::span<Planned> rectangles, Transport& transport, Context& context
         [](int64_t job, const Planned& planned) { return job < planned.first_job; });
     const Planned& planned = *(after - 1);
     engine::run_block(planned.plan, index - planned.first_job, planned.plan.jobs(),
-                      scratch.of_thread(thread));
+                      scratch.thread_memory(thread));
     // Thread 0 is the caller's thread. Only this thread may use the transport.
     if (thread == 0) transport.poll();
   });
@@ -188,14 +188,15 @@ Status add_attention(const Call& call, const Heads& heads, const AttentionOption
     const auto& [queries, keys] = rectangle;
     const PartialResult to = rows_of_result(part, queries);
     const engine::Shard shard = shard_of(call, heads, rectangle);
-    const AttentionPlan plan = engine::plan_attention(
+    ForwardPlan plan = engine::plan_forward(
         {.q = engine::stored_rows(rows_of(operands.q, queries.local, queries.count)),
          .k = engine::stored_rows(rows_of(operands.k, keys.local, keys.count)),
          .v = engine::stored_rows(rows_of(operands.v, keys.local, keys.count)),
-         .packed = call.packed()},
+         .varlen = call.packed()},
         shape_of(call, heads, rectangle), options_of(call, of_heads, rectangle),
         {.out = to.out, .lse = to.lse}, &shard);
-    if (plan.jobs() == 0 || !sees_anything(plan)) continue;
+    if (!plan.choice.has_work() || !sees_anything(plan)) continue;
+    engine::finish_plan(plan, 1);
     planned.push_back({rectangle, plan});
   }
   // Run the longest rectangles first: a long one that starts late would leave the other threads

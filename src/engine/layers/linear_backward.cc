@@ -5,7 +5,7 @@
 #include "cpu/gemm/products.h"
 #include "cpu/kernels.h"
 #include "engine/layers/gradients.h"
-#include "engine/runtime/linear_choice.h"
+#include "engine/runtime/kernel_choice.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
 #include "rules/arena.h"
@@ -66,7 +66,7 @@ Status gradient_of_input(const LinearBackward& call, bool on_amx, Context& conte
   }
   parallel_for(threads, jobs.by_row * jobs.by_column, [&](int64_t job, int thread) {
     jobs.run(product, job % jobs.by_row * jobs.layout.job_rows,
-             job / jobs.by_row * jobs.layout.job_columns, scratch.of_thread(thread));
+             job / jobs.by_row * jobs.layout.job_columns, scratch.thread_memory(thread));
   });
   return {};
 }
@@ -123,7 +123,7 @@ Status gradients_of_parameters(const LinearBackward& call, bool on_amx, Context&
     const int64_t row = block % jobs.by_row * jobs.layout.job_rows;
     const int64_t column = block / jobs.by_row * jobs.layout.job_columns;
     const cpu::ProductParams product = product_of(chunk);
-    if (in > 0) jobs.run(product, row, column, scratch.of_thread(thread));
+    if (in > 0) jobs.run(product, row, column, scratch.thread_memory(thread));
     // Jobs of the first columns also sum d_bias: they have just read these columns of d_y.
     if (column > 0 || call.d_bias == nullptr) return;
     const int64_t count = std::min(jobs.layout.job_rows, out - row);
