@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/runtime/team.h"
+#include "engine/team/worker_team.h"
 #include "functions.h"
 #include "memory.h"
 #include "multihead/multihead.h"
@@ -17,7 +17,7 @@ EM_JS(int32_t, multihead_exchange, (uint32_t data, int32_t rows, int32_t stride,
 namespace multihead::bindings {
 
 void set_team(int32_t rank, int32_t members) {
-  static std::optional<engine::Team> team;
+  static std::optional<engine::WorkerTeam> team;
   team.reset();
   if (members > 0) {
     team.emplace(

@@ -57,8 +57,9 @@ class AttentionWork : public Work {
     engine::AttentionShape shape;
     const Status status = engine::validate_call(q(), k(), v(), options_, outputs(), shape);
     if (!status.ok()) return status.message();
-    const std::string on_cpu =
-        engine::explain(engine::plan_call(q(), k(), v(), shape, options_, outputs()).plan);
+    engine::ForwardPlan plan = engine::plan_forward(q(), k(), v(), shape, options_, outputs());
+    engine::finish_plan(plan, 1);
+    const std::string on_cpu = engine::explain(plan.choice);
     const std::string on_gpu = cuda::explain(q(), k(), v(), options_, outputs());
     return on_gpu.empty() ? on_cpu : on_cpu + "; on a GPU: " + on_gpu;
   }

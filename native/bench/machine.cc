@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/processor.h"
+#include "cpu/target.h"
 #include "hwy/highway.h"
 #include "hwy/targets.h"
 #include "machine_peak.h"

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/attention/backward/turns.h"
+#include "cpu/attention/backward/semaphores.h"
 #include "engine/runtime/threads.h"
 #include "multihead/context.h"
 #include "timing.h"
@@ -42,8 +42,8 @@ constexpr double kEnoughSeconds = 0.5;
 // A part of a job: its seconds, and what the job does then. The last part of a job ends it.
 struct JobPart {
   double seconds;
-  const void* turn;  // that it waits for or passes on; null at the end of the job
-  cpu::TurnStep step;
+  const void* semaphore;  // that it waits for or signals; null at the end of the job
+  cpu::SemaphoreStep step;
 };
 using Job = std::vector<JobPart>;
 
@@ -72,8 +72,8 @@ std::vector<Region>* recorded = nullptr;
 Job* recorded_job = nullptr;
 double part_began = 0;
 
-void end_part(const void* turn, cpu::TurnStep step) {
-  recorded_job->push_back({thread_seconds() - part_began, turn, step});
+void end_part(const void* semaphore, cpu::SemaphoreStep step) {
+  recorded_job->push_back({thread_seconds() - part_began, semaphore, step});
   part_began = thread_seconds();
 }
 
@@ -86,32 +86,32 @@ void record(int threads, int64_t jobs, void (*run)(void* state, int64_t job, int
     recorded_job = &region.jobs[static_cast<size_t>(job)];
     part_began = thread_seconds();
     run(state, job, 0);
-    end_part(nullptr, cpu::TurnStep::kPass);
+    end_part(nullptr, cpu::SemaphoreStep::kSignal);
   }
   region.here = seconds_since(begin);
   recorded->push_back(std::move(region));
 }
 
 // Simulated end of the last job, if each job starts on the core that is free first, and waits for
-// its turns. A job waits only for jobs of smaller numbers, whose times are known by then.
+// its semaphores. A job waits only for jobs of smaller numbers, whose times are known by then.
 double end_of(const Region& region) {
   const size_t cores = std::min(static_cast<size_t>(region.threads), region.jobs.size());
   if (cores == 0) return 0;
   std::priority_queue<double, std::vector<double>, std::greater<>> free_at(
       std::greater<>(), std::vector<double>(cores, 0.0));
-  std::map<const void*, double> passed_at;
+  std::map<const void*, double> signaled_at;
   double end = 0;
   for (const Job& job : region.jobs) {
     double at = free_at.top();
     free_at.pop();
     for (const JobPart& part : job) {
       at += part.seconds;
-      if (part.turn == nullptr) continue;
-      double& passed = passed_at[part.turn];
-      if (part.step == cpu::TurnStep::kWait) {
-        at = std::max(at, passed);
+      if (part.semaphore == nullptr) continue;
+      double& signaled = signaled_at[part.semaphore];
+      if (part.step == cpu::SemaphoreStep::kWait) {
+        at = std::max(at, signaled);
       } else {
-        passed = at;
+        signaled = at;
       }
     }
     free_at.push(at);
@@ -158,14 +158,14 @@ bool record(Work& work, int threads, Recording& least) {
     Recording now;
     recorded = &now.regions;
     engine::run_jobs_instead = record;
-    cpu::observe_turn = [](const std::atomic<int32_t>& turn, cpu::TurnStep step) {
-      end_part(&turn, step);
+    cpu::observe_semaphore = [](const std::atomic<int32_t>& semaphore, cpu::SemaphoreStep step) {
+      end_part(&semaphore, step);
     };
     const auto start = Clock::now();
     const bool ok = run(work, context);
     now.between = seconds_since(start);
     engine::run_jobs_instead = nullptr;
-    cpu::observe_turn = nullptr;
+    cpu::observe_semaphore = nullptr;
     if (!ok) return false;
     for (const Region& region : now.regions) now.between -= region.here;
     if (turn == 0) continue;  // the first run also reserves memory

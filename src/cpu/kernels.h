@@ -8,16 +8,16 @@
 #include "rules/arena.h"
 #include "rules/attention_params.h"
 #include "rules/backward_params.h"
-#include "rules/geometry.h"
+#include "rules/tiling.h"
 
 namespace multihead::cpu {
 
 using rules::AttentionParams;
-using rules::BackwardGeometry;
 using rules::BackwardParams;
-using rules::BlockGeometry;
+using rules::BackwardTiling;
+using rules::BlockTiling;
 using rules::row_offset;
-using rules::SplitGeometry;
+using rules::SplitTiling;
 using rules::StoredRows;
 
 // Alignment of all scratch memory of kernels.
@@ -28,47 +28,33 @@ inline constexpr size_t kScratchAlignment = rules::Arena::kAlignment;
 // 256 keys do not.
 inline constexpr int64_t kTileKeyBlock = 128;
 
-// Properties of the current SIMD target, from which the engine divides a call into jobs. Widths in
-// floats.
-struct TargetTraits {
-  int64_t lanes;         // floats per vector
-  int64_t strip_lanes;   // width of a tile of weights times V
-  int64_t panel_lanes;   // queries per panel: their scores against a key block are made and used at
-                         // a time
-  int64_t block_panels;  // most panels per block of queries
-  int64_t key_block;     // most keys per step of the online softmax
-  int64_t short_keys;    // most keys of forward_short_heads()
-  int64_t decode_few_rows;  // largest number of rows that has its own decode tile
-  int64_t least_jobs;       // fewest jobs per call, if it has enough rows
-  bool bf16_pairs;          // multiplies pairs of bf16
-  bool bf16_tiles;          // has the kernels for AMX
-  bool prefetches;
-};
-TargetTraits target_traits();
+// Scratch bytes that one job of each kernel needs, see attention/scratch.cc.
+uint64_t block_scratch_bytes(const AttentionParams& params, const BlockTiling& tiling);
+uint64_t short_heads_scratch_bytes(const AttentionParams& params, const BlockTiling& tiling);
+uint64_t decode_scratch_bytes(const AttentionParams& params, const SplitTiling& tiling);
+uint64_t backward_scratch_bytes(const BackwardParams& params, const BackwardTiling& tiling);
+// Bytes of the result of one head and split of decoding.
+uint64_t decode_partial_bytes(const AttentionParams& params, const SplitTiling& tiling);
 
-// Rows first_row .. first_row + geometry.rows - 1 of one batch entry and of its key/value heads
+// Rows first_row .. first_row + tiling.rows - 1 of one batch entry and of its key/value heads
 // kv_head .. end_head - 1.
 struct BlockJob {
   int64_t batch, kv_head, end_head, first_row;
 };
 
-// Scratch bytes that one job needs.
-uint64_t block_scratch_bytes(const AttentionParams& params, const BlockGeometry& geometry);
-uint64_t short_heads_scratch_bytes(const AttentionParams& params, const BlockGeometry& geometry);
-
 // Computes one job. `next` is the job that the same thread probably computes afterwards; used only
 // for prefetching, may be null.
-void forward_block(const AttentionParams& params, const BlockGeometry& geometry,
-                   const BlockJob& job, const BlockJob* next, void* scratch);
+void forward_block(const AttentionParams& params, const BlockTiling& tiling, const BlockJob& job,
+                   const BlockJob* next, void* scratch);
 // forward_block() with products of bf16 pairs. Call it only if the plan chose it.
-void forward_bf16_block(const AttentionParams& params, const BlockGeometry& geometry,
+void forward_bf16_block(const AttentionParams& params, const BlockTiling& tiling,
                         const BlockJob& job, const BlockJob* next, void* scratch);
-// forward_block() with products of bf16 tiles (AMX). Needs geometry.tiles, and tile_unit() not
+// forward_block() with products of bf16 tiles (AMX). Needs tiling.tiles, and tile_unit() not
 // null.
-void forward_tile_block(const AttentionParams& params, const BlockGeometry& geometry,
+void forward_tile_block(const AttentionParams& params, const BlockTiling& tiling,
                         const BlockJob& job, const BlockJob* next, void* scratch);
 // forward_block() for up to TargetTraits::short_keys keys and few options; the same bits.
-void forward_short_heads(const AttentionParams& params, const BlockGeometry& geometry,
+void forward_short_heads(const AttentionParams& params, const BlockTiling& tiling,
                          const BlockJob& job, void* scratch);
 
 // Decoding: few query rows against many keys, see attention/decode/decode.cc. The visible keys are
@@ -78,30 +64,24 @@ inline constexpr int64_t kDecodeTileRows = 4;   // query rows that share each re
 inline constexpr int64_t kDecodeKeyStep = 8;    // prefetch distances are multiples of it, in keys
 
 struct DecodeJob {
-  int64_t batch, kv_head, split;  // kv_head: the first of geometry.heads heads
+  int64_t batch, kv_head, split;  // kv_head: the first of tiling.heads heads
 };
 
-uint64_t decode_scratch_bytes(const AttentionParams& params, const SplitGeometry& geometry);
-// Bytes of the result of one head and split.
-uint64_t decode_partial_bytes(const AttentionParams& params, const SplitGeometry& geometry);
-
 // Writes the result of the job's first head to `partials`. Results of successive heads are
-// geometry.splits * decode_partial_bytes() bytes apart.
-void decode_split(const AttentionParams& params, const SplitGeometry& geometry,
-                  const DecodeJob& job, void* partials, void* scratch);
+// tiling.splits * decode_partial_bytes() bytes apart.
+void decode_split(const AttentionParams& params, const SplitTiling& tiling, const DecodeJob& job,
+                  void* partials, void* scratch);
 
-// Merges the geometry.splits results of one batch entry and key/value head, and writes the outputs.
+// Merges the tiling.splits results of one batch entry and key/value head, and writes the outputs.
 // The first result is overwritten.
-void decode_merge(const AttentionParams& params, const SplitGeometry& geometry, int64_t batch,
+void decode_merge(const AttentionParams& params, const SplitTiling& tiling, int64_t batch,
                   int64_t kv_head, void* partials);
 
 // Job of attention_backward(), see attention/backward/backward.cc.
 struct BackwardJob {
   int64_t batch, kv_head, chunk;
-  int64_t rows;  // index below geometry.row_jobs; the last rows are job 0
+  int64_t rows;  // index below tiling.row_jobs; the last rows are job 0
 };
-
-uint64_t backward_scratch_bytes(const BackwardParams& params, const BackwardGeometry& geometry);
 
 // Sets params.delta and params.reference of one batch entry and query head. Call it before any job
 // runs.
@@ -110,7 +90,7 @@ void backward_rows(const BackwardParams& params, int64_t batch, int64_t head, vo
 // Writes d_k and d_v of the job's keys, or adds the part of its rows; writes d_q of its rows, or
 // adds the part of its keys; adds to d_bias. Waits for earlier jobs with the same rows or the same
 // keys, which must have begun.
-void backward_chunk(const BackwardParams& params, const BackwardGeometry& geometry,
+void backward_chunk(const BackwardParams& params, const BackwardTiling& tiling,
                     const BackwardJob& job, void* scratch);
 
 // Attention results over disjoint keys, merged into `a`: rows of out (B, H, N, width), lse (B, H,
@@ -123,6 +103,5 @@ struct MergeParams {
 // Merges the rows of one batch entry and head.
 void merge_rows(const MergeParams& params, int64_t batch, int64_t head);
 
-const char* target_name();
 
 }  // namespace multihead::cpu

@@ -23,7 +23,7 @@ namespace multihead::cuda {
 struct BackwardParams : rules::GradientParams {
   ForwardParams forward;  // without outputs; q and k after QK-norm and RoPE
   // Both are (B, H_q, N_q), or (1, H_q, packed_queries) for packed sequences, in the workspace.
-  // delta: sum of out * d_out over a row. reference: the row's LSE / scale.of_softmax.
+  // delta: sum of out * d_out over a row. reference: the row's LSE / scale.softmax.
   rules::Rows<float> delta, reference;
   float* d_sinks = nullptr;  // (H_q), may be null
 };

@@ -1,5 +1,5 @@
 // Device code: the weight of one query-key pair, and the gradient of its score. With s: score, r:
-// reference, f: scale.of_softmax, m: dropout factor (0 for a dropped pair), delta: sum of out *
+// reference, f: scale.softmax, m: dropout factor (0 for a dropped pair), delta: sum of out *
 // d_out over the row:
 //
 //   weight   w    = exp(f (s - r))
@@ -42,7 +42,7 @@ struct PairGradient {
   float d_product = 0.0F;  // gradient before the softcap; d_q and d_k sum it * scale
 };
 
-// `product`: key . (query * of_queries). `d_weight`: value . d_out.
+// `product`: key . (query * scale.queries). `d_weight`: value . d_out.
 __device__ __forceinline__ PairGradient pair_gradient(const rules::AttentionParams& call,
                                                       const Entry& entry, const BackwardRow& row,
                                                       int64_t key, float product, float d_weight) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ PairGradient pair_gradient(const rules::AttentionPara
   pair.kept = !call.dropout.given() || keeps(call, entry, row.head, row.query, key);
   const float capped = capped_score(call, product);
   const float score = biased_score(call, row.row, key, capped);
-  const float weight = expf((score - row.reference) * call.scale.of_softmax);
+  const float weight = expf((score - row.reference) * call.scale.softmax);
   pair.weight = weight * call.dropout.scale;
   pair.d_score = weight * ((pair.kept ? d_weight * call.dropout.scale : 0.0F) - row.delta);
   pair.d_product = pair.d_score;

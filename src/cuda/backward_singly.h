@@ -73,7 +73,7 @@ __device__ __forceinline__ PairGradient pair_gradient_singly(const BackwardParam
         start(p.d_out, row.head, entry.first_query + row.query)};
   const float product = product_of_rows(call.q, at.q, call.k, at.k, call.head_dim);
   const float d_weight = product_of_rows(p.d_out, at.d_out, call.v, at.v, call.value_dim);
-  return pair_gradient(call, entry, row, key, product * call.scale.of_queries, d_weight);
+  return pair_gradient(call, entry, row, key, product * call.scale.queries, d_weight);
 }
 
 // Computes d_k and d_v of a key. `rows`: the query rows of its head that may see it.

@@ -27,7 +27,7 @@ struct KeyTile {
   // The rows that see at least one key of the tile, from a multiple of `step` on. The first and the
   // last visible key never decrease as the query rises, so these rows are contiguous.
   __device__ __forceinline__ RowRange rows(int64_t group, int64_t step) const {
-    const rules::QueryRange queries = entry.visibility.of_keys({first_key, last_key + 1});
+    const rules::QueryRange queries = entry.visibility.queries_seeing({first_key, last_key + 1});
     const int64_t first = rules::most_of(queries.first, 0);
     const int64_t last = rules::least_of(queries.last, entry.queries);
     if (first >= last) return {};

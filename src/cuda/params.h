@@ -55,7 +55,7 @@ constexpr Entry entry_of(const ForwardParams& params, int64_t index) {
             .first_key = 0,
             .queries = call.queries,
             .keys = call.keys,
-            .visibility = call.visibility.of_entry(index),
+            .visibility = call.visibility.entry(index),
             .alibi_shift = call.visibility.alibi_shift(index),
             .dropout_seed = call.dropout.seed};
   }
@@ -75,7 +75,7 @@ constexpr Entry entry_of(const ForwardParams& params, int64_t index) {
           .first_key = first_key,
           .queries = visibility.queries,
           .keys = visibility.keys,
-          .visibility = visibility.of_entry(0),
+          .visibility = visibility.entry(0),
           .alibi_shift = visibility.alibi_shift(0),
           .dropout_seed = call.dropout.seed + (static_cast<uint64_t>(index) << 32U)};
 }

@@ -23,8 +23,8 @@ struct RowTile {
   // Union of the keys that the rows see, from a multiple of `step` on. The first and the last
   // visible key never decrease as the query rises.
   __device__ __forceinline__ rules::KeyRange keys(int64_t group, int64_t step) const {
-    return {entry.visibility.of_query(first_row / group).first / step * step,
-            entry.visibility.of_query(last_row / group).last};
+    return {entry.visibility.seen_by(first_row / group).first / step * step,
+            entry.visibility.seen_by(last_row / group).last};
   }
 };
 

@@ -80,7 +80,7 @@ struct QueryRow {
 __device__ __forceinline__ QueryRow query_row(const rules::AttentionParams& call,
                                               const Entry& entry, int64_t head, int64_t query) {
   QueryRow row;
-  row.seen = entry.visibility.of_query(query);
+  row.seen = entry.visibility.seen_by(query);
   if (call.mask.given()) row.mask = call.mask.row(entry.batch, head, query);
   if (call.bias.given()) row.bias = call.bias.row(entry.batch, head, query);
   if (call.alibi_slopes != nullptr) row.slope = call.alibi_slopes[head];
@@ -95,10 +95,10 @@ __device__ __forceinline__ bool sees(const rules::AttentionParams& call, const Q
   return row.bias == nullptr || row.bias[key * call.bias.stride[3]] != -INFINITY;
 }
 
-// Steps 2 and 3 at the head of multihead/attention.h, without of_softmax. `product`: key . (query *
-// of_queries).
+// Steps 2 and 3 at the head of multihead/attention.h, without scale.softmax. `product`: key .
+// (query * scale.queries).
 __device__ __forceinline__ float capped_score(const rules::AttentionParams& call, float product) {
-  const float score = product * call.scale.of_scores;
+  const float score = product * call.scale.scores;
   return call.softcap > 0.0F ? call.softcap * tanhf(score / call.softcap) : score;
 }
 

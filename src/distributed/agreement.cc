@@ -21,9 +21,7 @@ namespace {
 class Digest {
  public:
   template <class T>
-  Digest& add(const T& value)
-    requires(std::is_arithmetic_v<T> || std::is_enum_v<T>)
-  {
+  Digest& add(const T& value) requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) {
     std::array<unsigned char, sizeof(T)> bytes{};
     std::memcpy(bytes.data(), &value, sizeof(T));
     for (const unsigned char byte : bytes) hash_ = (hash_ ^ byte) * 0x100000001b3U;

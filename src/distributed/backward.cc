@@ -90,11 +90,11 @@ Status add_gradients(const Task& task, const Heads& heads, const BackwardInputs&
     const rules::AttentionParams& params = plan.params.forward;
     if (!sees_anything(params) || params.rows() == 0) continue;
     MULTIHEAD_TRY(engine::reserve_backward(plan, from, context));
+    engine::finish_plan(plan, context.threads());
     engine::begin_backward(plan, from, context);
     const engine::Scratch& scratch = engine::scratch_of(context);
-    const int threads = engine::threads_for(plan.operations, context.threads());
-    engine::parallel_for(threads, plan.geometry.jobs, [&](int64_t index, int thread) {
-      engine::run_backward_job(plan, index, scratch.of_thread(thread));
+    engine::parallel_for(plan.threads, plan.jobs(), [&](int64_t index, int thread) {
+      engine::run_backward_job(plan, index, scratch.thread_memory(thread));
       if (thread == 0) task.transport().poll();
     });
     engine::end_backward(plan, from);

@@ -9,7 +9,6 @@
 #include <system_error>
 
 #include "distributed/communicator.h"
-#include "engine/attention/placeholder.h"
 #include "engine/attention/validate.h"
 #include "engine/varlen/varlen.h"
 
@@ -86,7 +85,7 @@ Status validate_packed_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
   if (all_q.shape.rank() == 3) all_q.shape[0] = sharding.queries;
   if (all_k.shape.rank() == 3) all_k.shape[0] = sharding.keys;
   if (all_v.shape.rank() == 3 && v.shape[0] == k.shape[0]) all_v.shape[0] = sharding.keys;
-  MULTIHEAD_TRY(engine::validate_packed(engine::with_address(all_q), engine::with_address(all_k),
+  MULTIHEAD_TRY(engine::validate_varlen(engine::with_address(all_q), engine::with_address(all_k),
                                         engine::with_address(all_v), call.cu_q, call.cu_k,
                                         call.options));
   call.q = engine::sequence_of(q, 0, q.shape[0]);

@@ -103,7 +103,7 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
     const auto check = [&]() -> Status {
       MULTIHEAD_TRY(validate_packed_inputs(q, k, v, call));
       MULTIHEAD_TRY(validate_results(outputs));
-      MULTIHEAD_TRY(engine::validate_packed_outputs(q, v, outputs));
+      MULTIHEAD_TRY(engine::validate_varlen_outputs(q, v, outputs));
       out = engine::sequence_of(outputs.out, 0, q.shape[0]);
       if (outputs.lse.given()) lse = engine::lse_of(outputs.lse, 0, q.shape[0]);
       return {};

@@ -140,7 +140,7 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
     const auto check = [&]() -> Status {
       MULTIHEAD_TRY(validate_packed_inputs(q, k, v, call));
       MULTIHEAD_TRY(validate_method(call));
-      MULTIHEAD_TRY(engine::validate_packed_tensors(q, k, v, results, d_out, gradients));
+      MULTIHEAD_TRY(engine::validate_varlen_tensors(q, k, v, results, d_out, gradients));
       row_gradients.d_q = engine::rows_of(gradients.d_q, 0, q.shape[0]);
       row_gradients.d_k = engine::rows_of(gradients.d_k, 0, k.shape[0]);
       row_gradients.d_v = engine::rows_of(gradients.d_v, 0, v.shape[0]);

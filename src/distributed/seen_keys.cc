@@ -29,8 +29,8 @@ Range seen_in(const Call& call, const Tile& tile) {
   rule.shard_keys = keys.count;
   Range seen{keys.count, 0};
   for (int64_t batch = 0; batch < call.shape.batch; ++batch) {
-    const rules::EntryVisibility entry = rule.of_entry(batch);
-    const int64_t first = entry.of_query(0).first, end = entry.of_query(queries.count - 1).last;
+    const rules::EntryVisibility entry = rule.entry(batch);
+    const int64_t first = entry.seen_by(0).first, end = entry.seen_by(queries.count - 1).last;
     if (first >= end) continue;
     seen = {std::min(seen.first, first), std::max(seen.end, end)};
   }

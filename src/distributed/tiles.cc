@@ -17,7 +17,7 @@
 namespace multihead::distributed {
 namespace {
 
-using engine::AttentionPlan;
+using engine::ForwardPlan;
 
 // Restricts a mask or bias to some heads, rows and keys; axes of extent 1 are shared.
 template <class View>
@@ -41,7 +41,7 @@ PartialResult rows_of_result(const PartialResult& result, const Segment& segment
 
 struct PlannedTile {
   Tile tile;
-  AttentionPlan plan;
+  ForwardPlan plan;
   int64_t first_job = 0;
 };
 
@@ -53,7 +53,7 @@ Status run(std::span<PlannedTile> tiles, Transport& transport, Context& context)
   for (PlannedTile& planned : tiles) {
     planned.first_job = jobs;
     // Decoding has its own division of the keys among threads, so it runs separately.
-    if (planned.plan.path == engine::Path::kDecode) {
+    if (planned.plan.choice.kernel == engine::Kernel::kDecode) {
       MULTIHEAD_TRY(engine::run(planned.plan, context));
       transport.poll();
       continue;
@@ -72,7 +72,7 @@ Status run(std::span<PlannedTile> tiles, Transport& transport, Context& context)
         [](int64_t job, const PlannedTile& planned) { return job < planned.first_job; });
     const PlannedTile& planned = *(after - 1);
     engine::run_block(planned.plan, index - planned.first_job, planned.plan.jobs(),
-                      scratch.of_thread(thread));
+                      scratch.thread_memory(thread));
     // Thread 0 is the caller's thread. Only this thread may use the transport.
     if (thread == 0) transport.poll();
   });
@@ -187,14 +187,15 @@ Status add_attention(const Task& task, const Heads& heads, const TileOperands& o
     const auto& [queries, keys] = tile;
     const PartialResult to = rows_of_result(part, queries);
     const engine::Shard shard = tile_shard(call, heads, tile);
-    const AttentionPlan plan = engine::plan_attention(
+    ForwardPlan plan = engine::plan_forward(
         {.q = engine::stored_rows(rows_of(operands.q, queries.local, queries.count)),
          .k = engine::stored_rows(rows_of(operands.k, keys.local, keys.count)),
          .v = engine::stored_rows(rows_of(operands.v, keys.local, keys.count)),
-         .packed = call.packed()},
+         .varlen = call.packed()},
         tile_shape(call, heads, tile), tile_options(call, options, tile),
         {.out = to.out, .lse = to.lse}, &shard);
-    if (plan.jobs() == 0 || !sees_anything(plan.params)) continue;
+    if (!plan.choice.has_work() || !sees_anything(plan.params)) continue;
+    engine::finish_plan(plan, 1);
     planned.push_back({tile, plan});
   }
   // Run the longest tiles first: a long one that starts late would leave the other threads idle.

@@ -60,13 +60,13 @@ struct WritableRows {
   RowStrides stride{};
 };
 
-// The scale is the product of_queries * of_scores * of_softmax. The three factors are applied in
-// different places, so that no intermediate result overflows unless the scaled score does.
-// of_scores and of_softmax are positive.
+// The scale is the product queries * scores * softmax. The three factors are applied in different
+// places, so that no intermediate result overflows unless the scaled score does. `scores` and
+// `softmax` are positive.
 struct ScaleFactors {
-  float of_queries = 1.0F;  // applied to q before the products
-  float of_scores = 1.0F;   // applied in a separate pass after the products; 1: no pass
-  float of_softmax = 1.0F;  // applied inside the exponentials
+  float queries = 1.0F;  // applied to q before the products
+  float scores = 1.0F;   // applied in a separate pass after the products; 1: no pass
+  float softmax = 1.0F;  // applied inside the exponentials
 };
 
 // Dropout of weights, see rules/dropout_mask.h.
@@ -113,11 +113,11 @@ struct AttentionParams {
   constexpr int64_t rows() const { return kv_heads == 0 ? 0 : end_row() - first_row(); }
 
   // Returns the union of the key ranges that the queries of a batch entry see.
-  KeyRange seen_keys(int64_t of_batch) const {
+  KeyRange seen_keys(int64_t batch_entry) const {
     KeyRange seen{keys, 0};
-    const EntryVisibility entry = visibility.of_entry(of_batch);
+    const EntryVisibility entry = visibility.entry(batch_entry);
     for (int64_t query = first_query; query < end_query; ++query) {
-      const KeyRange range = entry.of_query(query);
+      const KeyRange range = entry.seen_by(query);
       if (range.empty()) continue;
       seen.first = std::min(seen.first, range.first);
       seen.last = std::max(seen.last, range.last);

@@ -33,16 +33,16 @@ struct BackwardParams : GradientParams {
   AttentionParams forward;  // without outputs; d_bias is zeros before the first job
 
   // (B, H_q, N_q) contiguous, written by backward_rows(). `delta`: sum over d_v of out * d_out (D
-  // in FlashAttention-2, arXiv:2307.08691). `reference`: the row's LSE / scale.of_softmax.
+  // in FlashAttention-2, arXiv:2307.08691). `reference`: the row's LSE / scale.softmax.
   float* delta;
   float* reference;
   // Semaphores [B][H_kv][block of rows] for d_q, zeros before the first job: number of chunks of
   // keys that have added their part of d_q. Used with more than one chunk.
-  std::atomic<int32_t>* query_turns;
+  std::atomic<int32_t>* query_semaphores;
   // Semaphores [B][H_kv][chunk] for d_k and d_v, zeros before the first job. Low bits: number of
   // finished row jobs. Bit kPartStored: set once d_k and d_v hold data, so that later jobs add
   // instead of store. Used with more than one row job.
-  std::atomic<int32_t>* key_turns;
+  std::atomic<int32_t>* key_semaphores;
   static constexpr int32_t kPartStored = 1 << 30;
 
   constexpr int64_t row_index(int64_t batch, int64_t head, int64_t query) const {

@@ -45,13 +45,13 @@ struct EntryVisibility {
   KeyRange present;
   int64_t first_shift = 0, last_shift = 0;
 
-  constexpr KeyRange of_query(int64_t query) const {
+  constexpr KeyRange seen_by(int64_t query) const {
     return {most_of(present.first, query + first_shift),
             most_of(least_of(present.last, query + last_shift), 0)};
   }
 
   // Returns the queries that see some of the keys; the range may exceed the existing queries.
-  constexpr QueryRange of_keys(const KeyRange& keys) const {
+  constexpr QueryRange queries_seeing(const KeyRange& keys) const {
     const int64_t first = most_of(keys.first, present.first);
     const int64_t last = least_of(keys.last, present.last);
     if (first >= last) return {};
@@ -88,7 +88,7 @@ struct Visibility {
     return saturating_add(saturating_add(query, first_query), shift(batch));
   }
 
-  constexpr EntryVisibility of_entry(int64_t batch) const {
+  constexpr EntryVisibility entry(int64_t batch) const {
     // Unlimited: beyond all keys, but small enough to add a query index.
     constexpr int64_t kOpen = int64_t{1} << 62;
     const int64_t at = saturating_add(shift(batch), first_query - first_key);
@@ -99,8 +99,8 @@ struct Visibility {
     return {present(batch), limited(first, -kOpen, kOpen), limited(end, -kOpen, kOpen)};
   }
 
-  constexpr KeyRange of_query(int64_t batch, int64_t query) const {
-    return of_entry(batch).of_query(query);
+  constexpr KeyRange seen_by(int64_t batch, int64_t query) const {
+    return entry(batch).seen_by(query);
   }
 
   // ALiBi's distance between query i and key j of the shard is |i + alibi_shift() - j|. The last

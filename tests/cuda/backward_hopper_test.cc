@@ -233,8 +233,7 @@ void check_call(uint64_t seed, bool packed) {
                                      .keys = call.keys,
                                      .head_dim = call.width,
                                      .value_dim = call.width};
-  forward.call =
-      engine::plan_call(q.view(), k.view(), v.view(), sizes, call.options, {}).plan.params;
+  forward.call = engine::plan_forward(q.view(), k.view(), v.view(), sizes, call.options, {}).params;
   if (packed) {
     forward.cu_q = call.cu_q.data();
     forward.cu_k = call.cu_k.data();
@@ -252,8 +251,8 @@ void check_call(uint64_t seed, bool packed) {
       const auto n = static_cast<int64_t>(i);
       const auto row = static_cast<size_t>(n / count * q_rows + first + n % count);
       delta[row] = static_cast<float>(expected[s].delta[i]);
-      reference[row] = static_cast<float>(expected[s].lse[i] /
-                                          static_cast<double>(forward.call.scale.of_softmax));
+      reference[row] =
+          static_cast<float>(expected[s].lse[i] / static_cast<double>(forward.call.scale.softmax));
     }
   }
   const rules::RowStrides of_rows{call.heads * q_rows, q_rows, 1};

@@ -100,11 +100,11 @@ inline Gradients run_backward(const BackwardCall& call, const ConstAnyTensor& d_
   EXPECT_EQ(device().take_findings(), std::vector<std::string>());
   if (plan.transforms) {
     const engine::InputTransforms& transforms = *plan.transforms;
-    status = engine::transform_back(transforms.q, transforms.of_queries(), views.d_q,
+    status = engine::transform_back(transforms.q, transforms.query_transform(), views.d_q,
                                     views.d_q_gain, context);
     EXPECT_TRUE(status.ok()) << status.message();
-    status = engine::transform_back(transforms.k, transforms.of_keys(), views.d_k, views.d_k_gain,
-                                    context);
+    status = engine::transform_back(transforms.k, transforms.key_transform(), views.d_k,
+                                    views.d_k_gain, context);
     EXPECT_TRUE(status.ok()) << status.message();
   }
   return g;

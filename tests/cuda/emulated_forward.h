@@ -90,9 +90,9 @@ inline ForwardResult run_forward(const RandomCase& c, Launch launch) {
   engine::AttentionShape shape;
   const Status status = engine::validate_call(c.q, c.k, c.v, c.options, outputs, shape);
   EXPECT_TRUE(status.ok()) << status.message();
-  engine::PlannedCall planned = engine::plan_call(c.q, c.k, c.v, shape, c.options, outputs);
+  engine::ForwardPlan planned = engine::plan_forward(c.q, c.k, c.v, shape, c.options, outputs);
   Context context(1);
-  rules::AttentionParams& call = planned.plan.params;
+  rules::AttentionParams& call = planned.params;
   if (planned.transforms) {
     const Status transformed = engine::transform_inputs(*planned.transforms, call, context);
     EXPECT_TRUE(transformed.ok()) << transformed.message();

@@ -90,14 +90,14 @@ inline HalfGradients run_backward_half(const RandomCase& c, const ConstAnyTensor
   EXPECT_TRUE(status.ok()) << status.message();
   BackwardParams params{};
   rules::AttentionParams& call = params.forward.call;
-  call = engine::plan_call(c.q, c.k, c.v, shape, c.options, outputs).plan.params;
+  call = engine::plan_forward(c.q, c.k, c.v, shape, c.options, outputs).params;
   call.out = {};
   params.d_out = engine::stored_rows(d_out);
   params.scale = static_cast<float>(scale_of(c));
 
   std::vector<float> delta = deltas(c, d_out, exact), reference;
   for (const double lse : exact.lse) {
-    reference.push_back(static_cast<float>(lse / static_cast<double>(call.scale.of_softmax)));
+    reference.push_back(static_cast<float>(lse / static_cast<double>(call.scale.softmax)));
   }
   const rules::RowStrides of_rows{call.heads * call.queries, call.queries, 1};
   params.delta = {delta.data(), of_rows};

@@ -39,7 +39,7 @@ ForwardParams fitting_params() {
   call.queries = call.end_query = 100;
   call.keys = 200;
   call.head_dim = call.value_dim = 64;
-  call.scale.of_queries = 0.125F;
+  call.scale.queries = 0.125F;
   return params;
 }
 
@@ -73,8 +73,8 @@ TEST(HopperFits, SaysWhyItDoesNotTakeACall) {
       [&](auto& call) { call.mask.data = mask.data(); },
       [&](auto& call) { call.bias.data = &slope; },
       [](auto& call) { call.dropout.threshold = 1; },
-      [](auto& call) { call.scale.of_queries = -0.125F; },
-      [](auto& call) { call.scale.of_queries = 0.0F; },
+      [](auto& call) { call.scale.queries = -0.125F; },
+      [](auto& call) { call.scale.queries = 0.0F; },
       [](auto& call) { call.k.stride[1] = 0; },
       [](auto& call) { call.v.stride[2] = 65; },
       [](auto& call) { call.q.data = static_cast<const char*>(call.q.data) + 2; },

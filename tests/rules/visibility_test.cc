@@ -19,7 +19,7 @@ std::string pattern(const AttentionOptions& options, int64_t queries, int64_t ke
   std::string text;
   for (int64_t i = 0; i < queries; ++i) {
     if (i > 0) text += " / ";
-    for (int64_t j = 0; j < keys; ++j) text += rule.of_query(batch, i).contains(j) ? '1' : '0';
+    for (int64_t j = 0; j < keys; ++j) text += rule.seen_by(batch, i).contains(j) ? '1' : '0';
   }
   return text;
 }

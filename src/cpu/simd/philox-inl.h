@@ -72,7 +72,7 @@ class DropoutWords {
   }
 
   // Computes the words of keys 4 * group .. 4 * group + 3.
-  HWY_INLINE void of_group(uint32_t group, V (&words)[4]) const {
+  HWY_INLINE void set_words(uint32_t group, V (&words)[4]) const {
     const uint64_t product0 = uint64_t{keys_.multiply0} * group;
     const uint32_t first2 = static_cast<uint32_t>(product0 >> 32U) ^ batch_ ^ keys_.key1[0];
     const uint64_t product1 = uint64_t{keys_.multiply1} * first2;

@@ -12,8 +12,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cpu/kernels.h"
 #include "hwy/highway.h"
+#include "rules/attention_params.h"
 #include "rules/element.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -102,7 +102,8 @@ HWY_INLINE V dot(D d, const Read& read, const float* HWY_RESTRICT q, size_t step
 }
 
 template <class D>
-requires(!kConvertsF16) class FloatReader<hwy::float16_t, D> {
+  requires(!kConvertsF16)
+class FloatReader<hwy::float16_t, D> {
  public:
   using V = hn::Vec<D>;
   explicit HWY_INLINE FloatReader(D d) : FloatReader(d, *kHiddenF16Constants) {}
@@ -156,7 +157,7 @@ HWY_INLINE void widen(D d, const T* HWY_RESTRICT from, size_t width, size_t padd
 }
 
 // Slot of `position`, without its batch and head.
-HWY_INLINE int64_t slot_of(const StoredRows& rows, int64_t batch, int64_t position) {
+HWY_INLINE int64_t slot_of(const rules::StoredRows& rows, int64_t batch, int64_t position) {
   if (rows.ring != 0) return position % rows.ring;
   if (rows.pages == nullptr) return position;
   const int32_t page = rows.pages[batch * rows.pages_per_entry + position / rows.page_size];
@@ -164,7 +165,7 @@ HWY_INLINE int64_t slot_of(const StoredRows& rows, int64_t batch, int64_t positi
 }
 
 // slot_of() for positions first .. first + count - 1, in contiguous runs.
-inline void fill_slots(const StoredRows& rows, int64_t batch, int64_t first, int64_t count,
+inline void fill_slots(const rules::StoredRows& rows, int64_t batch, int64_t first, int64_t count,
                        int64_t* to) {
   for (int64_t j = 0; j < count;) {
     int64_t slot = slot_of(rows, batch, first + j);
@@ -176,8 +177,8 @@ inline void fill_slots(const StoredRows& rows, int64_t batch, int64_t first, int
 }
 
 template <class D>
-HWY_INLINE void read_row(D d, const StoredRows& rows, int64_t batch, int64_t head, int64_t position,
-                         size_t width, size_t padded, float* HWY_RESTRICT to) {
+HWY_INLINE void read_row(D d, const rules::StoredRows& rows, int64_t batch, int64_t head,
+                         int64_t position, size_t width, size_t padded, float* HWY_RESTRICT to) {
   if (width == 0) {
     std::fill_n(to, padded, 0.0F);
     return;
@@ -185,16 +186,17 @@ HWY_INLINE void read_row(D d, const StoredRows& rows, int64_t batch, int64_t hea
   // Pages are shared by the batch.
   const int64_t entry = rows.pages == nullptr ? batch : 0;
   const int64_t slot = slot_of(rows, batch, position);
-  const int64_t at = row_offset(rows.stride, entry, head, slot);
+  const int64_t at = rules::row_offset(rows.stride, entry, head, slot);
   rules::visit_element(rows.type, [&]<class T>(std::type_identity<T>) HWY_ATTR {
     const T* const from = static_cast<const T*>(rows.data) + at;
     if constexpr (std::is_same_v<T, float>) {
       std::memcpy(to, from, width * sizeof(float));
       std::fill(to + width, to + padded, 0.0F);
     } else {
-      const float factor = std::is_same_v<T, int8_t>
-                               ? rows.scales[row_offset(rows.scale_stride, entry, head, slot)]
-                               : 1.0F;
+      const float factor =
+          std::is_same_v<T, int8_t>
+              ? rows.scales[rules::row_offset(rows.scale_stride, entry, head, slot)]
+              : 1.0F;
       widen(d, reinterpret_cast<const typename SimdElement<T>::type*>(from), width, padded, factor,
             to);
     }
@@ -209,12 +211,13 @@ struct FloatRows {
 // Returns positions first .. first + count - 1 as rows of at least `padded` floats: in place if
 // possible, otherwise copied to `scratch`, which has room for count * padded floats.
 template <class D>
-HWY_NOINLINE FloatRows read_rows(D d, const StoredRows& rows, int64_t batch, int64_t head,
+HWY_NOINLINE FloatRows read_rows(D d, const rules::StoredRows& rows, int64_t batch, int64_t head,
                                  int64_t first, size_t count, size_t width, size_t padded,
                                  float* HWY_RESTRICT scratch) {
   if (rows.dense_floats() && width == padded) {
-    return {static_cast<const float*>(rows.data) + row_offset(rows.stride, batch, head, first),
-            static_cast<ptrdiff_t>(rows.stride[2])};
+    return {
+        static_cast<const float*>(rows.data) + rules::row_offset(rows.stride, batch, head, first),
+        static_cast<ptrdiff_t>(rows.stride[2])};
   }
   for (size_t row = 0; row < count; ++row) {
     read_row(d, rows, batch, head, first + static_cast<int64_t>(row), width, padded,
@@ -296,7 +299,7 @@ HWY_INLINE void narrow(D d, const float* HWY_RESTRICT from, size_t width, T* HWY
 // Reads the row of `position`, f32 or bf16, as bf16: rounded to nearest even, then zeros up to
 // `padded`.
 template <class D>
-HWY_INLINE void read_bf16_row(D d, const StoredRows& rows, int64_t batch, int64_t head,
+HWY_INLINE void read_bf16_row(D d, const rules::StoredRows& rows, int64_t batch, int64_t head,
                               int64_t position, size_t width, size_t padded,
                               uint16_t* HWY_RESTRICT to) {
   if (width == 0) {
@@ -305,7 +308,7 @@ HWY_INLINE void read_bf16_row(D d, const StoredRows& rows, int64_t batch, int64_
   }
   // Pages are shared by the batch.
   const int64_t entry = rows.pages == nullptr ? batch : 0;
-  const int64_t at = row_offset(rows.stride, entry, head, slot_of(rows, batch, position));
+  const int64_t at = rules::row_offset(rows.stride, entry, head, slot_of(rows, batch, position));
   if (rows.type == DType::kF32) {
     narrow(d, static_cast<const float*>(rows.data) + at, width,
            reinterpret_cast<hwy::bfloat16_t*>(to));

@@ -17,6 +17,12 @@
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 
+// WebAssembly has no prefetch.
+inline constexpr bool kPrefetches = !HWY_ARCH_WASM;
+
+// Every processor with AMX has AVX-512. A 512-bit vector is one row of a tile.
+inline constexpr bool kHasTileProducts = HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86;
+
 struct TileSize {
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64  // 32 registers
   // Zen 4, share of the FMA peak in cache: 4x4 98.9 %, 8x3 97.3, 6x4 97.4, 12x2 96.5. Intel's
@@ -66,6 +72,9 @@ struct TileSize {
   // Most keys of short_heads-inl.h, which form one step of the softmax. With 256, bert and vit in
   // cache gain 3 to 4 % on AVX-512 and lose 8 to 13 % on AVX2.
   static constexpr int64_t kShortKeys = 64;
+  // Largest number of query rows that has a decode tile of its own. WebAssembly has no tiles of two
+  // rows: for all storage types they would take a twelfth of the module.
+  static constexpr size_t kDecodeFewRows = HWY_ARCH_WASM ? 1 : 2;
 
   // kMaxVecs, rows(vecs): size of a tile of every product. kScoreVecs: width of a tile of scores.
 

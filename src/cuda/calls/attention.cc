@@ -29,9 +29,9 @@ struct Call {
       Status status = engine::validate_call(q, k, v, options, outputs, shape, Values::kOnDevice);
       return status.ok() ? validate_widths(shape) : status;
     }
-    for (const Status& status : {engine::validate_packed(q, k, v, sequences->cu_q, sequences->cu_k,
+    for (const Status& status : {engine::validate_varlen(q, k, v, sequences->cu_q, sequences->cu_k,
                                                          options, Values::kOnDevice),
-                                 engine::validate_packed_outputs(q, v, outputs)}) {
+                                 engine::validate_varlen_outputs(q, v, outputs)}) {
       if (!status.ok()) return status;
     }
     if (Status status = validate_longest(*sequences); !status.ok()) return status;

@@ -34,7 +34,7 @@ struct Call {
       }
     } else {
       status =
-          engine::validate_packed_backward(q, k, v, sequences->cu_q, sequences->cu_k, options,
+          engine::validate_varlen_backward(q, k, v, sequences->cu_q, sequences->cu_k, options,
                                            results, d_out, gradients, shape, Values::kOnDevice);
       if (status.ok()) status = validate_longest(*sequences);
     }

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   copy_keys<kHeld>(p, tiles, entry, kv_head, first_key, last_key + 1, tiles.held_keys,
                    tiles.head_dim, tiles.held_values, tiles.value_dim);
   sync_threads();
-  scale_held(tiles, call.scale.of_queries);
+  scale_held(tiles, call.scale.queries);
 
   float d_keys[kHeldOfWarp][kColumns], d_values[kHeldOfWarp][kColumns];
   clear(d_keys);
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads)
   copy_queries<kHeld>(p, tiles, entry, tiles.held_keys, tiles.head_dim, tiles.held_values,
                       tiles.value_dim, place_of);
   sync_threads();
-  scale_held(tiles, call.scale.of_queries);
+  scale_held(tiles, call.scale.queries);
 
   BackwardRow rows[kHeldOfWarp];
 #pragma unroll

@@ -90,7 +90,7 @@ __device__ __forceinline__ void copy_keys(const BackwardParams& p, const Tiles& 
   copy(p.forward.call.v, tiles.value_dim, values, value_stride);
 }
 
-// Multiplies the held rows of Q or K by scale.of_queries.
+// Multiplies the held rows of Q or K by scale.queries.
 __device__ __forceinline__ void scale_held(const Tiles& tiles, float factor) {
   for (int i = thread_index(); i < kHeld * tiles.head_dim; i += kThreads) {
     tiles.held_keys[i] *= factor;

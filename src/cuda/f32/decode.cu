@@ -89,14 +89,14 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
     queries[at] =
         r < rows ? element(call.q.data, call.q.type,
                            rules::row_offset(call.q.stride, batch, head_of(r), query_of(r)) + c) *
-                       call.scale.of_queries
+                       call.scale.queries
                  : 0.0F;
   }
 
   // Union of the keys that the block's rows see.
   rules::KeyRange seen{call.keys, 0};
   for (int r = 0; r < rows; ++r) {
-    const rules::KeyRange of_row = entry.visibility.of_query(query_of(r));
+    const rules::KeyRange of_row = entry.visibility.seen_by(query_of(r));
     if (of_row.empty()) continue;
     seen.first = rules::least_of(seen.first, of_row.first);
     seen.last = rules::most_of(seen.last, of_row.last);
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
     largest[i] = -INFINITY;
     sum[i] = 0.0F;
   }
-  const float factor = call.scale.of_softmax * kLog2E;
+  const float factor = call.scale.softmax * kLog2E;
   float values[kRows][kColumns] = {};
 
   for (; first < end; first += kKeys) {
@@ -223,8 +223,8 @@ __global__ void __launch_bounds__(kWarpRowThreads) decode_merge(const SplitParam
 
   // Subtract scores before multiplying by `factor`: scaled scores near the largest float would
   // overflow.
-  const float factor = call.scale.of_softmax * kLog2E;
-  const float sink = call.sinks == nullptr ? -INFINITY : call.sinks[head] / call.scale.of_softmax;
+  const float factor = call.scale.softmax * kLog2E;
+  const float sink = call.sinks == nullptr ? -INFINITY : call.sinks[head] / call.scale.softmax;
   float largest = sink;
   for (int64_t split = 0; split < p.splits; ++split) {
     const float of_split = largest_of(split);
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(kWarpRowThreads) decode_merge(const SplitParam
   }
   if (call.lse.data != nullptr && lane() == 0) {
     *call.lse.row(batch, head, query) =
-        rules::lse_of(largest, call.scale.of_softmax, static_cast<double>(sum));
+        rules::lse_of(largest, call.scale.softmax, static_cast<double>(sum));
   }
 }
 

@@ -19,11 +19,12 @@ inline constexpr int64_t kDecodeHalfKeyStep = 64;
 struct SplitParams {
   ForwardParams forward;
   int64_t pool_pages = 0;  // pages of a paged cache; tokens with other page numbers are hidden
-  bool half = false;       // products through mma.sync; requires objection_to_half() == null
+  bool half = false;       // products through mma.sync; requires why_not_half() == null
   int64_t splits = 0;      // number of KV splits
   int64_t split_keys = 0;  // keys per split, a multiple of key_step()
   // (B, H_kv, rows of a key/value head, splits, d_v + 2), with scores s, their maximum m and the
-  // factor f = of_softmax. Per row and split: sum of exp(f (s - m)) v, then m, then sum of exp(f (s
+  // factor f = scale.softmax. Per row and split: sum of exp(f (s - m)) v, then m, then sum of exp(f
+  // (s
   // - m)).
   float* partials = nullptr;
 

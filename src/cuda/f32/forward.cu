@@ -78,14 +78,14 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
     }
     rows[r] = query_row(call, entry, head_of(r), query_of(r));
     if (call.sinks != nullptr && call.sinks[head_of(r)] != -INFINITY) {
-      largest[r] = call.sinks[head_of(r)] / call.scale.of_softmax;
+      largest[r] = call.sinks[head_of(r)] / call.scale.softmax;
       sum[r] = 1.0F;
     }
     const int64_t row =
         rules::row_offset(call.q.stride, entry.batch, head_of(r), entry.first_query + query_of(r));
     for (int c = lane(); c < head_dim; c += kWarpSize) {
       queries[r * head_dim + c] =
-          element(call.q.data, call.q.type, row + c) * call.scale.of_queries;
+          element(call.q.data, call.q.type, row + c) * call.scale.queries;
     }
   }
 
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
           visible ? biased_score(call, rows[r], key, capped_score(call, product[r])) : -INFINITY;
       const float most = warp_max(score);
       const float reference = most > largest[r] || most != most ? most : largest[r];
-      const auto weight_of = [&](float s) { return expf((s - reference) * call.scale.of_softmax); };
+      const auto weight_of = [&](float s) { return expf((s - reference) * call.scale.softmax); };
       shrink[r] = largest[r] == reference ? 1.0F : weight_of(largest[r]);
       const float weight = visible ? weight_of(score) : 0.0F;
       largest[r] = reference;
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
     const int64_t query = entry.first_query + query_of(r);
     if (call.lse.data != nullptr && lane() == 0) {
       *call.lse.row(entry.batch, head_of(r), query) =
-          rules::lse_of(largest[r], call.scale.of_softmax, static_cast<double>(sum[r]));
+          rules::lse_of(largest[r], call.scale.softmax, static_cast<double>(sum[r]));
     }
     if (call.out.data == nullptr) continue;
     const float factor = sum[r] == 0.0F ? 0.0F : call.dropout.scale / sum[r];

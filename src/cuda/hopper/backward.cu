@@ -36,8 +36,8 @@ int launch_tile(const BackwardParams& params, StreamHandle stream) {
     }
   }
   const rules::ScaleFactors& scale = attention.scale;
-  call.scale_log2 = scale.of_queries * scale.of_scores * scale.of_softmax * kLog2E;
-  call.reference_log2 = scale.of_softmax * kLog2E;
+  call.scale_log2 = scale.queries * scale.scores * scale.softmax * kLog2E;
+  call.reference_log2 = scale.softmax * kLog2E;
   call.tiles = (kept + Tile::kKept - 1) / Tile::kKept;
   // Heads that share passing rows have adjacent indices.
   const int64_t sharing = Tile::kOfKeys ? 1 : attention.group();

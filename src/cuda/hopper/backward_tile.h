@@ -131,7 +131,7 @@ struct HopperBackwardBlock {
   __device__ __forceinline__ ColumnRange visible(int row) const {
     const int64_t kept = rules::least_of(row, end_kept - 1);
     if constexpr (Tile::kOfKeys) return seeing({kept, kept + 1});
-    const rules::KeyRange keys = entry.visibility.of_query(kept);
+    const rules::KeyRange keys = entry.visibility.seen_by(kept);
     return {static_cast<int>(keys.first), static_cast<int>(keys.last)};
   }
 
@@ -141,7 +141,7 @@ struct HopperBackwardBlock {
 
  private:
   __device__ __forceinline__ ColumnRange seeing(const rules::KeyRange& keys) const {
-    const rules::QueryRange queries = entry.visibility.of_keys(keys);
+    const rules::QueryRange queries = entry.visibility.queries_seeing(keys);
     return {static_cast<int>(rules::limited(queries.first, 0, entry.queries)),
             static_cast<int>(rules::limited(queries.last, 0, entry.queries))};
   }

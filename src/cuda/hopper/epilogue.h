@@ -136,10 +136,10 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
       const T* const k = row_of<T>(attention.k, entry.batch, block.kv_head, entry.first_key + key);
       float product = 0.0F;
       for (int column = 0; column < Tile::kWidth; ++column) {
-        product = fmaf(to_float(query[column]) * attention.scale.of_queries, to_float(k[column]),
-                       product);
+        product =
+            fmaf(to_float(query[column]) * attention.scale.queries, to_float(k[column]), product);
       }
-      score = product * attention.scale.of_scores * attention.scale.of_softmax * kLog2E;
+      score = product * attention.scale.scores * attention.scale.softmax * kLog2E;
     }
     const float maximum = warp_max(fmaxf(reference, score));
     const float shift = maximum == kNone ? 0.0F : maximum;

@@ -26,7 +26,7 @@ int launch_tile(const ForwardParams& params, StreamHandle stream) {
     }
   }
   call.scale_log2 =
-      attention.scale.of_queries * attention.scale.of_scores * attention.scale.of_softmax * kLog2E;
+      attention.scale.queries * attention.scale.scores * attention.scale.softmax * kLog2E;
   const int64_t rows = attention.end_query - attention.first_query;
   call.row_tiles = (rows + Tile::kRows - 1) / Tile::kRows;
   const int64_t heads = attention.batch * attention.heads;

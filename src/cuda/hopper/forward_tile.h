@@ -70,7 +70,7 @@ struct HopperBlock {
   // Keys that row `row` sees. Rows beyond the block's last row get the keys of the last row; they
   // are computed but not stored.
   __device__ __forceinline__ rules::KeyRange visible(int row) const {
-    return entry.visibility.of_query(rules::least_of(row, end_row - 1));
+    return entry.visibility.seen_by(rules::least_of(row, end_row - 1));
   }
 };
 

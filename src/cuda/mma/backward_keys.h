@@ -75,7 +75,7 @@ struct KeysBlock {
       const int64_t query = row / call.group();
       passing.head = static_cast<int>(tile.kv_head * call.group() + row - query * call.group());
       passing.query = static_cast<uint32_t>(query);
-      const rules::KeyRange seen = tile.entry.visibility.of_query(query);
+      const rules::KeyRange seen = tile.entry.visibility.seen_by(query);
       passing.first = static_cast<int>(rules::limited(seen.first - tile.first_key, 0, kRows));
       passing.last = static_cast<int>(rules::limited(seen.last - tile.first_key, 0, kRows));
     }
@@ -133,7 +133,7 @@ struct KeysBlock {
         if constexpr (kOptions) {
           const PairGradient pair = pair_gradient(
               call, state.tile.entry, state.described[slot][r], state.tile.first_key + key,
-              weights[n][i] * call.scale.of_queries, gradients[n][i]);
+              weights[n][i] * call.scale.queries, gradients[n][i]);
           weights[n][i] = pair.kept ? pair.weight : 0.0F;
           gradients[n][i] = pair.d_product;
         } else {

@@ -87,7 +87,7 @@ struct QueriesBlock {
           const int at = n * 8 + 2 * (lane() % 4) + i % 2;
           if constexpr (kOptions) {
             gradients[n][i] = pair_gradient(call, state.entry, row, first + at,
-                                            products[n][i] * call.scale.of_queries, gradients[n][i])
+                                            products[n][i] * call.scale.queries, gradients[n][i])
                                   .d_product;
           } else {
             const float weight =

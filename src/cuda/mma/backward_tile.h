@@ -53,7 +53,7 @@ struct WeightFactors {
   float to_score, to_power;
 };
 __device__ __forceinline__ WeightFactors weight_factors(const rules::ScaleFactors& scale) {
-  return {scale.of_queries * scale.of_scores, scale.of_softmax * kLog2E};
+  return {scale.queries * scale.scores, scale.softmax * kLog2E};
 }
 
 template <int kCount>

@@ -108,7 +108,7 @@ __device__ __forceinline__ uint32_t start_step(const DecodeBlock& b, int64_t fir
   return ballot(start >= 0) & ((1U << kStepKeys) - 1);
 }
 
-// Applies every option except of_softmax to the scores of a step; -inf for hidden keys. most[half]:
+// Applies every option except scale.softmax to the scores of a step; -inf for hidden keys. most[half]:
 // this thread's largest score of each row.
 __device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t first, uint32_t exists,
                                               float (&scores)[kStepKeys / 8][4], float (&most)[2]) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t firs
       const bool visible =
           (exists >> static_cast<uint32_t>(at) & 1U) != 0 && sees(call, row, first + at);
       score = visible ? biased_score(call, row, first + at,
-                                     capped_score(call, score * call.scale.of_queries))
+                                     capped_score(call, score * call.scale.queries))
                       : -INFINITY;
       // A NaN stays the maximum.
       if (!(score <= most[half])) most[half] = score;
@@ -140,7 +140,7 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
   using Shape = DecodeTile<kWidth>;
   constexpr int kStages = kSingly ? 1 : Shape::kStages;
   const rules::AttentionParams& call = b.call();
-  const float to_power = call.scale.of_softmax * kLog2E;
+  const float to_power = call.scale.softmax * kLog2E;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     sums.largest[half] = -INFINITY;
@@ -240,7 +240,7 @@ __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
                                            const float* warps) {
   const SplitParams& p = b.params;
   const rules::AttentionParams& call = b.call();
-  const float factor = call.scale.of_softmax * kLog2E;
+  const float factor = call.scale.softmax * kLog2E;
   const int width = static_cast<int>(call.value_dim);
   float* const partials =
       p.partials +
@@ -304,8 +304,8 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 128 ? 2 : 1)
     if (r < rows) state.rows[r] = query_row(call, entry, b.head_of(r), b.query_of(r));
   }
   // The first and the last visible key never decrease as the query rises.
-  const rules::KeyRange seen{entry.visibility.of_query(b.query_of(0)).first,
-                             entry.visibility.of_query(b.query_of(rows - 1)).last};
+  const rules::KeyRange seen{entry.visibility.seen_by(b.query_of(0)).first,
+                             entry.visibility.seen_by(b.query_of(rows - 1)).last};
   b.first_key = split * p.split_keys;
   b.end_key = rules::least_of(b.first_key + p.split_keys, seen.last);
   if (seen.first > b.first_key) {

@@ -96,8 +96,8 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
   constexpr int kKeys = Shape::kKeys;
   const rules::AttentionParams& call = b.call;
   T* const stages = shared + Shape::kQueryElements;
-  const float to_score = call.scale.of_queries * call.scale.of_scores;
-  const float to_power = call.scale.of_softmax * kLog2E;
+  const float to_score = call.scale.queries * call.scale.scores;
+  const float to_power = call.scale.softmax * kLog2E;
 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -158,7 +158,7 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
           visible = visible && sees(call, row, first + at);
           if (visible) {
             score = biased_score(call, row, first + at,
-                                 capped_score(call, scores[n][i] * call.scale.of_queries));
+                                 capped_score(call, scores[n][i] * call.scale.queries));
           }
         }
         if (!visible) score = -INFINITY;
@@ -201,7 +201,7 @@ __device__ __forceinline__ void write_rows(const BlockOfRows<kOptions>& b,
     const int64_t query = b.state.entry.first_query + b.query_of(row);
     if (call.lse.data != nullptr && lane() % 4 == 0) {
       *call.lse.row(b.state.entry.batch, b.head_of(row), query) =
-          rules::lse_of(sums.largest[half], call.scale.of_softmax, static_cast<double>(sum));
+          rules::lse_of(sums.largest[half], call.scale.softmax, static_cast<double>(sum));
     }
     if (to.data == nullptr) continue;
     const float factor = sum == 0.0F ? 0.0F : call.dropout.scale / sum;
@@ -251,11 +251,11 @@ __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__
       if constexpr (kOptions) {
         described = query_row(call, entry, head, b.query_of(row));
       } else {
-        const rules::KeyRange keys = entry.visibility.of_query(b.query_of(row));
+        const rules::KeyRange keys = entry.visibility.seen_by(b.query_of(row));
         described = {static_cast<uint32_t>(rules::limited(keys.first, 0, UINT32_MAX)),
                      static_cast<uint32_t>(rules::limited(keys.last, 0, UINT32_MAX))};
       }
-      if (call.sinks != nullptr) sink = call.sinks[head] / call.scale.of_softmax;
+      if (call.sinks != nullptr) sink = call.sinks[head] / call.scale.softmax;
     }
     state->sinks[thread_index()] = sink;
   }

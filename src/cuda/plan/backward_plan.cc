@@ -17,8 +17,8 @@ namespace {
 
 using rules::AttentionParams;
 
-const char* objection_to_half(const BackwardParams& params) {
-  if (const char* const objection = objection_to_half(params.forward); objection != nullptr) {
+const char* why_not_half(const BackwardParams& params) {
+  if (const char* const objection = why_not_half(params.forward); objection != nullptr) {
     return objection;
   }
   if (params.d_out.type != params.forward.call.q.type) return "d_out is not of q's type";
@@ -40,7 +40,7 @@ void choose_kernel(BackwardPlan& plan, const Device& device) {
     plan.kernel = BackwardKernel::kHopper;
     return;
   }
-  plan.not_half = objection_to_half(params);
+  plan.not_half = why_not_half(params);
   plan.kernel = plan.not_half == nullptr ? BackwardKernel::kHalf : BackwardKernel::kF32;
 }
 

@@ -42,7 +42,7 @@ bool stores_pieces(const rules::WritableRows& rows, const std::array<int64_t, 3>
 }
 
 // Checks the inputs and options that forward and backward share. Null if they are supported.
-const char* objection_to_inputs(const ForwardParams& params) {
+const char* why_not_inputs(const ForwardParams& params) {
   const rules::AttentionParams& call = params.call;
   const DType type = call.q.type;
   if ((type != DType::kBF16 && type != DType::kF16) || call.k.type != type || call.v.type != type) {
@@ -58,7 +58,7 @@ const char* objection_to_inputs(const ForwardParams& params) {
   if (call.mask.given() || call.bias.given()) return "there is a mask or a bias";
   if (call.alibi_slopes != nullptr || call.softcap > 0.0F) return "ALiBi or softcap changes scores";
   if (call.dropout.given()) return "there is dropout";
-  const float scale = call.scale.of_queries * call.scale.of_scores * call.scale.of_softmax;
+  const float scale = call.scale.queries * call.scale.scores * call.scale.softmax;
   // The running max is taken over unscaled products, so the scale must be positive.
   if (!(scale >= 0x1p-40F && scale <= 0x1p40F)) return "the scale is not within 2^-40 and 2^40";
 
@@ -83,7 +83,7 @@ const char* objection_to_inputs(const ForwardParams& params) {
 }  // namespace
 
 const char* hopper_objection(const ForwardParams& params) {
-  if (const char* const objection = objection_to_inputs(params); objection != nullptr) {
+  if (const char* const objection = why_not_inputs(params); objection != nullptr) {
     return objection;
   }
   const rules::AttentionParams& call = params.call;
@@ -99,7 +99,7 @@ const char* hopper_objection(const ForwardParams& params) {
 }
 
 const char* hopper_backward_objection(const BackwardParams& params) {
-  if (const char* const objection = objection_to_inputs(params.forward); objection != nullptr) {
+  if (const char* const objection = why_not_inputs(params.forward); objection != nullptr) {
     return objection;
   }
   const rules::AttentionParams& call = params.forward.call;

@@ -21,7 +21,7 @@ constexpr int64_t kMostDecodeRows = 16;
 // Fewer keys are not worth splitting.
 constexpr int64_t kLeastDecodeKeys = 256;
 
-const char* objection_to_decode(const ForwardParams& params) {
+const char* why_not_decode(const ForwardParams& params) {
   const AttentionParams& call = params.call;
   if (params.cu_q != nullptr) return "its sequences are packed";
   if (call.queries * call.group() > kMostDecodeRows) {
@@ -33,7 +33,7 @@ const char* objection_to_decode(const ForwardParams& params) {
 
 void choose_decode(CallPlan& plan, const Device& device) {
   plan.kernel = Kernel::kDecode;
-  plan.not_half = objection_to_half(plan.params);
+  plan.not_half = why_not_half(plan.params);
   plan.splits.forward = plan.params;
   plan.splits.half = plan.not_half == nullptr;
   cut_keys(plan.splits, device);
@@ -44,7 +44,7 @@ void choose_kernel(CallPlan& plan, const Device& device) {
   const AttentionParams& call = plan.params.call;
   if (call.out.data == nullptr && call.lse.data == nullptr) return;
   if (call.batch * call.heads * call.queries == 0) return;
-  plan.not_decode = objection_to_decode(plan.params);
+  plan.not_decode = why_not_decode(plan.params);
   if (plan.not_decode == nullptr) {
     choose_decode(plan, device);
     return;
@@ -56,7 +56,7 @@ void choose_kernel(CallPlan& plan, const Device& device) {
     plan.kernel = Kernel::kHopper;
     return;
   }
-  plan.not_half = objection_to_half(plan.params);
+  plan.not_half = why_not_half(plan.params);
   plan.kernel = plan.not_half == nullptr ? Kernel::kHalf : Kernel::kF32;
 }
 
@@ -145,7 +145,7 @@ bool is_aligned(const StoredRows& rows) {
   return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
 }
 
-const char* objection_to_half(const ForwardParams& params) {
+const char* why_not_half(const ForwardParams& params) {
   const AttentionParams& call = params.call;
   const auto is_half = [](const StoredRows& rows) {
     return rows.type == DType::kBF16 || rows.type == DType::kF16;

@@ -40,7 +40,7 @@ struct CallPlan {
 };
 
 // Returns the reason why mma.sync does not support q, k and v; null if it does.
-const char* objection_to_half(const ForwardParams& params);
+const char* why_not_half(const ForwardParams& params);
 // True if each row begins at a multiple of 16 bytes, for elements of 2 bytes.
 bool is_aligned(const rules::StoredRows& rows);
 

@@ -59,8 +59,8 @@ __device__ __forceinline__ void add_tile(const BackwardParams& p, const Tiles& t
   const int64_t end_key = rules::least_of(tile.first_key + kStreamed, call.keys);
   // The first and the last visible key never decrease as the query rises, so a tile whose last
   // query sees only earlier keys, or whose first query sees only later keys, is hidden.
-  if (entry.visibility.of_query(end_query - 1).last <= tile.first_key ||
-      entry.visibility.of_query(tile.first_query).first >= end_key) {
+  if (entry.visibility.seen_by(end_query - 1).last <= tile.first_key ||
+      entry.visibility.seen_by(tile.first_query).first >= end_key) {
     return;
   }
   const auto place_of = [&](int i) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ void add_tile(const BackwardParams& p, const Tiles& t
   copy_keys<kStreamed>(p, tiles, entry, tile.head / call.group(), tile.first_key, end_key,
                        tiles.keys, tiles.key_stride, tiles.values, tiles.value_stride);
   sync_threads();
-  scale_held(tiles, call.scale.of_queries);
+  scale_held(tiles, call.scale.queries);
   sync_threads();
   float product[kHeldOfWarp], d_weight[kHeldOfWarp];
   multiply(tiles.held_keys, tiles.keys, tiles.head_dim, tiles.key_stride, product);

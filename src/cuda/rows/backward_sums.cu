@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1)
   sum = warp_sum(sum);
   if (lane() != 0) return;
   *p.delta.row(batch, head, row) = sum;
-  *p.reference.row(batch, head, row) = *p.lse.row(batch, head, row) / call.scale.of_softmax;
+  *p.reference.row(batch, head, row) = *p.lse.row(batch, head, row) / call.scale.softmax;
 }
 
 constexpr int kSinkThreads = 256;

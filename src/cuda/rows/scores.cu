@@ -21,29 +21,29 @@ struct ScoredRow {
     const int64_t k_row = rules::row_offset(call.k.stride, entry.batch, kv_head, slot);
     float sum = 0.0F;
     for (int64_t c = 0; c < call.head_dim; ++c) {
-      sum += element(call.q.data, call.q.type, q_row + c) * call.scale.of_queries *
+      sum += element(call.q.data, call.q.type, q_row + c) * call.scale.queries *
              element(call.k.data, call.k.type, k_row + c);
     }
     if (call.k.scales == nullptr) return sum;
     return sum * call.k.scales[rules::row_offset(call.k.scale_stride, entry.batch, kv_head, slot)];
   }
 
-  // The score after step 4 at the head of multihead/attention.h, without the factor of_softmax.
+  // The score after step 4 at the head of multihead/attention.h, without the factor scale.softmax.
   __device__ float score(int64_t key) const {
     const rules::AttentionParams& call = p.forward.call;
     return biased_score(call, row, key, capped_score(call, product(key)));
   }
 };
 
-// The largest score of a row, and the sum of exp(of_softmax * (score - largest)).
+// The largest score of a row, and the sum of exp(scale.softmax * (score - largest)).
 struct RowSum {
   float largest, sum;
 };
 
 __device__ RowSum sum_of(const ScoredRow& row) {
   const rules::AttentionParams& call = row.p.forward.call;
-  const float factor = call.scale.of_softmax * kLog2E;
-  float largest = call.sinks == nullptr ? -INFINITY : call.sinks[row.head] / call.scale.of_softmax;
+  const float factor = call.scale.softmax * kLog2E;
+  float largest = call.sinks == nullptr ? -INFINITY : call.sinks[row.head] / call.scale.softmax;
   float sum = call.sinks != nullptr && lane() == 0 ? 1.0F : 0.0F;
   for (int64_t first = 0; first < row.entry.keys; first += kWarpSize) {
     const int64_t key = first + lane();
@@ -82,17 +82,17 @@ __global__ void __launch_bounds__(kWarpRowThreads) capture_rows(const ScoresPara
         by_position ? entry.visibility.present.contains(key) : sees(call, scored.row, key);
     float value = -INFINITY;
     if (visible && p.stage == ScoreStage::kRaw) {
-      value = scored.product(key) * call.scale.of_scores * call.scale.of_softmax;
+      value = scored.product(key) * call.scale.scores * call.scale.softmax;
     } else if (visible && p.stage == ScoreStage::kCapped) {
-      value = capped_score(call, scored.product(key)) * call.scale.of_softmax;
+      value = capped_score(call, scored.product(key)) * call.scale.softmax;
     } else if (visible) {
       value = scored.score(key);
-      if (p.stage == ScoreStage::kMasked) value *= call.scale.of_softmax;
+      if (p.stage == ScoreStage::kMasked) value *= call.scale.softmax;
     }
     if (p.stage == ScoreStage::kWeights) {
       value = value == -INFINITY
                   ? 0.0F
-                  : exp2f((value - total.largest) * call.scale.of_softmax * kLog2E) / total.sum;
+                  : exp2f((value - total.largest) * call.scale.softmax * kLog2E) / total.sum;
     }
     out[key] = value;
   }

@@ -25,8 +25,8 @@ Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAn
     if (Status status = engine::validate_apart(q, k, v, options, outputs); !status.ok()) {
       return status;
     }
-    engine::PlannedCall call = engine::plan_call(q, k, v, shape, options, outputs);
-    return engine::run(call, context);
+    engine::ForwardPlan plan = engine::plan_forward(q, k, v, shape, options, outputs);
+    return engine::run(plan, context);
   });
 }
 
@@ -48,8 +48,8 @@ Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
         !status.ok()) {
       return status;
     }
-    engine::PlannedCall call = engine::plan_scores_call(q, k, shape, options, capture);
-    return engine::run(call, context);
+    engine::ForwardPlan plan = engine::plan_scores(q, k, shape, options, capture);
+    return engine::run(plan, context);
   });
 }
 

@@ -44,11 +44,12 @@ Status divide_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
     if (Status status = validate_call(q, k, v, options, outputs, shape); !status.ok()) {
       return status;
     }
-    const AttentionPlan plan = plan_call(q, k, v, shape, options, outputs, packed).plan;
+    const ForwardPlan plan = plan_forward(q, k, v, shape, options, outputs, packed);
+    const rules::BlockTiling& blocks = plan.choice.blocks;
     parts.heads = shape.batch * shape.kv_heads;
-    const bool divides_rows = plan.path != Path::kDecode && plan.jobs() != 0;
-    parts.blocks = divides_rows ? plan.blocks.row_parts : 1;
-    parts.block_rows = divides_rows ? plan.blocks.rows : plan.params.rows();
+    const bool divides_rows = plan.choice.kernel != Kernel::kDecode && plan.choice.has_work();
+    parts.blocks = divides_rows ? blocks.row_parts : 1;
+    parts.block_rows = divides_rows ? blocks.rows : plan.params.rows();
     parts.operations = plan.operations;
     return {};
   });
@@ -70,9 +71,9 @@ Status attention_part(const ConstAnyTensor& q, const ConstAnyTensor& k, const Co
     own.lse = rebased_view(outputs.lse, query_head);
     own.weights = rebased_view(outputs.weights, query_head);
     own.dropout_mask = rebased_view(outputs.dropout_mask, query_head);
-    PlannedCall call = plan_call(rebased_any(q, query_head), rebased_any(k, head),
-                                 rebased_any(v, head), shape, options, own, part.packed);
-    return run_part(call, part, context);
+    ForwardPlan plan = plan_forward(rebased_any(q, query_head), rebased_any(k, head),
+                                    rebased_any(v, head), shape, options, own, part.packed);
+    return run_part(plan, part, context);
   });
 }
 

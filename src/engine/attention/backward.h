@@ -1,8 +1,7 @@
-// Runs a planned call of attention_backward().
+// Executes the plans of attention_backward().
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "engine/attention/plan.h"
@@ -18,39 +17,22 @@ namespace multihead::engine {
 MULTIHEAD_SHARED Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients,
                                          Context& context);
 
-// `gradients` must be the ones passed to plan_backward(). Errors: kMemory.
-Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context);
+enum class Lse : uint8_t { kTrusted, kToCheck };
 
-// Compares one row's LSE with the row's scores, to refuse an LSE of other inputs or options. Checks
-// the last query of the first head of the first batch entry. The tolerance, 0.05 + 1 % of the LSE,
-// covers bf16 products and the rounding of large scores.
-struct CheckedRow {
-  CheckedRow(const ConstAnyTensor& q, const ConstAnyTensor& k, const AttentionOptions& options,
-             const AttentionShape& shape);
-
-  // Number of the row's scores that check() reads: N_k, or 0 if the LSE has a closed form.
-  int64_t scores() const { return closed_form.has_value() ? 0 : k.shape[2]; }
-  // Captures the row's scores, N_k floats.
-  ScoreCapture capture(float* scores) const {
-    return {.stage = ScoreStage::kMasked, .out = {scores, {1, 1, 1, k.shape[2]}}, .first_row = row};
-  }
-  Status check(std::span<const float> scores, float lse) const;
-
-  ConstAnyTensor q, k;       // of that head
-  AttentionOptions options;  // of that head
-  int64_t row;
-  bool exists;
-  std::optional<float> closed_form;  // the LSE, if it has one
-};
+// Finishes the plan for this run, transforms q and k if the plan says so, checks the LSE if asked
+// for, runs every job on the context's threads, and transforms the gradients back. `gradients` must
+// be the ones passed to plan_backward(). Errors: kMemory, and kOption of an LSE of another call.
+Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Lse lse,
+                    Context& context);
 
 // Lays out the memory that the jobs of a plan share, see BackwardParams.
 void lay_out_backward(BackwardPlan& plan, rules::Arena& take);
 
-// The steps of run_backward(), for a plan without transforms whose memory is reserved. Jobs 0 to
-// plan.geometry.jobs - 1 must begin in that order, on any threads.
+// The steps of run_backward(), for a finished plan without transforms whose memory is reserved.
+// Jobs 0 to plan.jobs() - 1 must begin in that order, on any threads.
 MULTIHEAD_SHARED void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
                                      Context& context);
-void begin_turns(const BackwardPlan& plan);  // a part of begin_backward()
+void reset_semaphores(const BackwardPlan& plan);  // a part of begin_backward()
 MULTIHEAD_SHARED void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch);
 MULTIHEAD_SHARED void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients);
 // d_sink = -(sum over rows of the sink's weight * delta).

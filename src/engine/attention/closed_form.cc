@@ -53,7 +53,7 @@ double shared_score(const AttentionParams& p, int64_t batch, int64_t head, int64
 void capture_row(const AttentionParams& p, ScoreStage stage, int64_t batch, int64_t head,
                  int64_t query, float* to) {
   const bool masked = stage >= ScoreStage::kMasked;
-  const KeyRange seen = masked ? p.visibility.of_query(batch, query) : p.visibility.present(batch);
+  const KeyRange seen = masked ? p.visibility.seen_by(batch, query) : p.visibility.present(batch);
   const double slope = slope_of(p, head);
   const int64_t position = query + p.visibility.alibi_shift(batch);
   const auto score = [&](int64_t key) {
@@ -110,7 +110,7 @@ bool has_closed_form(const AttentionParams& p) {
 
 float closed_form_lse(const AttentionParams& p, int64_t batch, int64_t head, int64_t query) {
   double lse = -kInf;
-  const KeyRange seen = p.visibility.of_query(batch, query);
+  const KeyRange seen = p.visibility.seen_by(batch, query);
   if (!seen.empty()) {
     // Keys before the query's own position, and from there on, where distances rise.
     const double slope = slope_of(p, head);
@@ -127,9 +127,9 @@ float closed_form_lse(const AttentionParams& p, int64_t batch, int64_t head, int
   return static_cast<float>(lse);
 }
 
-void closed_form_block(const AttentionParams& p, const rules::BlockGeometry& geometry,
+void closed_form_block(const AttentionParams& p, const rules::BlockTiling& tiling,
                        const cpu::BlockJob& job) {
-  const int64_t end_row = std::min(job.first_row + geometry.rows, p.end_row());
+  const int64_t end_row = std::min(job.first_row + tiling.rows, p.end_row());
   if (p.lse.data != nullptr) {
     for (int64_t kv_head = job.kv_head; kv_head < job.end_head; ++kv_head) {
       for (int64_t row = job.first_row; row < end_row; ++row) {

@@ -21,7 +21,7 @@ bool has_closed_form(const rules::AttentionParams& p);
 float closed_form_lse(const rules::AttentionParams& p, int64_t batch, int64_t head, int64_t query);
 
 // Writes the LSE or the captures of the job's rows and heads.
-void closed_form_block(const rules::AttentionParams& p, const rules::BlockGeometry& geometry,
+void closed_form_block(const rules::AttentionParams& p, const rules::BlockTiling& tiling,
                        const cpu::BlockJob& job);
 
 }  // namespace multihead::engine

@@ -141,10 +141,10 @@ bool share(const Runs& a, int a_axis, const Runs& b, int b_axis, int64_t offset,
   return false;
 }
 
-bool share(const Operand& a, const Range& of_a, const Operand& b, const Range& of_b) {
-  if (!of_a.meets(of_b)) return false;
+bool share(const Operand& a, const Range& range_a, const Operand& b, const Range& range_b) {
+  if (!range_a.meets(range_b)) return false;
   int steps = 4096;
-  return share(Runs(a), 0, Runs(b), 0, static_cast<int64_t>(of_b.first - of_a.first), steps);
+  return share(Runs(a), 0, Runs(b), 0, static_cast<int64_t>(range_b.first - range_a.first), steps);
 }
 
 }  // namespace

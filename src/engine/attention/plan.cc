@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 
 #include "cpu/kernels.h"
-#include "cpu/processor.h"
+#include "cpu/target.h"
 #include "engine/attention/closed_form.h"
-#include "engine/attention/cut.h"
-#include "engine/runtime/linear_choice.h"
+#include "engine/attention/tile_scheduler.h"
+#include "engine/runtime/kernel_choice.h"
+#include "engine/runtime/team.h"
+#include "engine/runtime/threads.h"
 #include "rules/dropout_mask.h"
 
 namespace multihead::engine {
@@ -106,41 +109,40 @@ void set_outputs(AttentionParams& params, const AttentionOutputs& outputs) {
   params.captures = outputs.captures;
 }
 
-Objection objection_to_decode(const AttentionParams& p, bool packed) {
-  if (packed) return Objection::kPacked;
-  if (p.out.data == nullptr) return Objection::kNoWork;
-  if (p.rows() > cpu::kMostDecodeRows) return Objection::kManyRows;
-  if (p.dropout.given() || p.dropout_mask.data != nullptr) return Objection::kDropout;
-  return Objection::kNone;
+Unsupported why_not_decode(const AttentionParams& p, bool varlen) {
+  if (varlen) return Unsupported::kVarlen;
+  if (p.out.data == nullptr) return Unsupported::kNoWork;
+  if (p.rows() > cpu::kMostDecodeRows) return Unsupported::kManyRows;
+  if (p.dropout.given() || p.dropout_mask.data != nullptr) return Unsupported::kDropout;
+  return Unsupported::kNone;
 }
 
-Objection objection_to_amx(const AttentionParams& p, Precision precision,
-                           const TargetTraits& target) {
-  if (precision == Precision::kF32) return Objection::kNotAsked;
-  if (!target.bf16_tiles) return Objection::kNoInstruction;
+Unsupported why_not_amx(const AttentionParams& p, Precision precision, const TargetTraits& target) {
+  if (precision == Precision::kF32) return Unsupported::kNotAsked;
+  if (!target.bf16_tiles) return Unsupported::kNoInstruction;
   for (const StoredRows& rows : {p.q, p.k, p.v}) {
-    if (rows.type != DType::kF32 && rows.type != DType::kBF16) return Objection::kNotFloats;
+    if (rows.type != DType::kF32 && rows.type != DType::kBF16) return Unsupported::kNotFloats;
   }
-  if (p.captures_anything()) return Objection::kCapture;
-  return objection_to_amx_here();
+  if (p.captures_anything()) return Unsupported::kCapture;
+  return why_not_amx_here();
 }
 
-Objection objection_to_bf16(const AttentionParams& p, float scale, Precision precision,
-                            const TargetTraits& target) {
-  if (precision == Precision::kF32) return Objection::kNotAsked;
-  if (!target.bf16_pairs) return Objection::kNoInstruction;
-  if (!cpu::bf16_pairs_are_fast()) return Objection::kSlower;
+Unsupported why_not_bf16(const AttentionParams& p, float scale, Precision precision,
+                         const TargetTraits& target) {
+  if (precision == Precision::kF32) return Unsupported::kNotAsked;
+  if (!target.bf16_pairs) return Unsupported::kNoInstruction;
+  if (!cpu::bf16_pairs_are_fast()) return Unsupported::kSlower;
   const auto fits = [](const StoredRows& rows) {
     return rows.type == DType::kBF16 && rows.in_order();
   };
-  if (!fits(p.q) || !fits(p.k) || !fits(p.v) || p.head_dim % 2 != 0) return Objection::kNotBf16;
-  if (p.captures_anything()) return Objection::kCapture;
+  if (!fits(p.q) || !fits(p.k) || !fits(p.v) || p.head_dim % 2 != 0) return Unsupported::kNotBf16;
+  if (p.captures_anything()) return Unsupported::kCapture;
   // Pairs of keys start at even keys, and queries that are pairs cannot be scaled.
   if (p.changes_scores() || p.visibility.left >= 0 || p.visibility.firsts != nullptr ||
       p.visibility.first_key % 2 != 0 || scale < 1.0F / 1024.0F || scale > 1024.0F) {
-    return Objection::kOption;
+    return Unsupported::kOption;
   }
-  return Objection::kNone;
+  return Unsupported::kNone;
 }
 
 // Largest size in bytes of inputs and outputs that caches hold. Beyond it blocks are faster,
@@ -149,104 +151,128 @@ Objection objection_to_bf16(const AttentionParams& p, float scale, Precision pre
 // WebAssembly they gain 8 % for 24 and would lose 6 % for 384.
 constexpr double kMaxCacheResidentBytes = 4 << 20;
 
-Objection objection_to_short_heads(const AttentionParams& p, const TargetTraits& target,
-                                   bool stores_normalized) {
-  if (p.keys > target.short_keys) return Objection::kManyKeys;
+Unsupported why_not_short_heads(const AttentionParams& p, const TargetTraits& target,
+                                bool stores_normalized) {
+  if (p.keys > target.short_keys) return Unsupported::kManyKeys;
   if (!p.q.dense_floats() || !p.k.dense_floats() || !p.v.dense_floats()) {
-    return Objection::kNotDenseFloats;
+    return Unsupported::kNotDenseFloats;
   }
   const double bytes = sizeof(float) * static_cast<double>(p.batch) * static_cast<double>(p.heads) *
                        static_cast<double>(p.queries + p.keys) *
                        static_cast<double>(p.head_dim + p.value_dim);
-  if (bytes > kMaxCacheResidentBytes) return Objection::kBeyondCache;
-  if (p.captures_anything() || p.dropout_mask.data != nullptr) return Objection::kCapture;
+  if (bytes > kMaxCacheResidentBytes) return Unsupported::kBeyondCache;
+  if (p.captures_anything() || p.dropout_mask.data != nullptr) return Unsupported::kCapture;
   if (p.changes_scores() || p.visibility.left >= 0 || p.visibility.firsts != nullptr ||
       p.mask.given() || p.sinks != nullptr || p.dropout.given() || p.group() != 1) {
-    return Objection::kOption;
+    return Unsupported::kOption;
   }
-  return stores_normalized ? Objection::kNone : Objection::kNotDenseFloats;
+  return stores_normalized ? Unsupported::kNone : Unsupported::kNotDenseFloats;
 }
 
-// Cuts the call into blocks. Their scratch memory has room for a copy of V wherever V may lie.
-void plan_blocks(AttentionPlan& plan, const AttentionParams& p, const TargetTraits& target,
+// Tiles the call by blocks. Their scratch memory has room for a copy of V wherever V may lie.
+void plan_blocks(ForwardPlan& plan, const AttentionParams& p, const TargetTraits& target,
                  bool tiles = false) {
-  plan.blocks = cut_into_blocks(p, target);
-  plan.blocks.tiles = tiles;
-  plan.blocks.stores_normalized &= !tiles;
-  plan.copies_split_lines = may_copy_split_lines(p, plan.blocks.rows, target);
-  rules::BlockGeometry with_copy = plan.blocks;
+  rules::BlockTiling& blocks = plan.choice.blocks;
+  blocks = tile_blocks(p, target);
+  blocks.tiles = tiles;
+  blocks.stores_normalized &= !tiles;
+  plan.copies_split_lines = may_copy_split_lines(p, blocks.rows, target);
+  rules::BlockTiling with_copy = blocks;
   with_copy.copies_values |= plan.copies_split_lines;
   plan.scratch_bytes = std::max(plan.scratch_bytes, cpu::block_scratch_bytes(p, with_copy));
-  plan.blocks.copies_values |= plan.copies_split_lines && splits_cache_lines(p.v);
 }
 
 // An LSE is divided into jobs of rows. Captures are divided by batch entry alone: a call may have
 // any number of heads and rows of which they want only a few.
-void cut_closed_form(AttentionPlan& plan, const TargetTraits& target) {
+void tile_closed_form(ForwardPlan& plan, const TargetTraits& target) {
   const AttentionParams& p = plan.params;
+  rules::BlockTiling& blocks = plan.choice.blocks;
   constexpr double kOfRow = 200, kOfScore = 30;  // about, of multiplications and additions
   if (p.lse.data != nullptr) {
-    plan.blocks = cut_into_blocks(p, target);
+    blocks = tile_blocks(p, target);
     plan.operations = kOfRow * static_cast<double>(p.batch * p.kv_heads * p.rows());
     return;
   }
-  plan.blocks = {.rows = p.rows(),
-                 .row_parts = 1,
-                 .heads = p.kv_heads,
-                 .head_parts = 1,
-                 .jobs = p.batch,
-                 .key_block = p.keys,
-                 .key_blocks = 1};
+  blocks = {.rows = p.rows(),
+            .row_parts = 1,
+            .heads = p.kv_heads,
+            .head_parts = 1,
+            .jobs = p.batch,
+            .key_block = p.keys,
+            .key_blocks = 1};
   for (const ScoreCapture& capture : p.captures) {
     plan.operations += kOfScore * static_cast<double>(capture.out.shape.elements());
   }
 }
 
-// The one place where a path is chosen.
-void choose_path(AttentionPlan& plan, float scale, Precision precision, bool packed) {
-  AttentionParams& p = plan.params;
+// The one place where a kernel is selected.
+void select_kernel(ForwardPlan& plan, float scale, Precision precision, bool varlen) {
+  const AttentionParams& p = plan.params;
+  KernelChoice& choice = plan.choice;
   // Decided before anything is multiplied: tensors without elements may have any extents.
   if (!p.writes_anything()) {
-    plan.not_decode = plan.not_amx = plan.not_bf16 = plan.not_short = Objection::kNoWork;
+    choice.not_decode = choice.not_amx = choice.not_bf16 = choice.not_short = Unsupported::kNoWork;
     return;
   }
   const TargetTraits target = cpu::target_traits();
   if (has_closed_form(p)) {
-    plan.path = Path::kClosedForm;
-    plan.not_decode = Objection::kNoWork;
-    cut_closed_form(plan, target);
+    choice.kernel = Kernel::kClosedForm;
+    choice.not_decode = Unsupported::kNoWork;
+    tile_closed_form(plan, target);
     return;
   }
   plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
                     static_cast<double>(p.keys) * static_cast<double>(p.head_dim + p.value_dim);
-  plan.not_decode = objection_to_decode(p, packed);
-  if (plan.not_decode == Objection::kNone) {
-    plan.path = Path::kDecode;
-    plan.splits = cut_into_splits(p, target);
-    plan.scratch_bytes = cpu::decode_scratch_bytes(p, plan.splits);
-    plan.partial_bytes = cpu::decode_partial_bytes(p, plan.splits);
-    if (!plan.captures_beside_decode()) return;
-    plan_blocks(plan, p.without_results(), target);
+  choice.not_decode = why_not_decode(p, varlen);
+  if (choice.not_decode == Unsupported::kNone) {
+    choice.kernel = Kernel::kDecode;
+    choice.splits = tile_splits(p, target);
+    plan.scratch_bytes = cpu::decode_scratch_bytes(p, choice.splits);
+    plan.partial_bytes = cpu::decode_partial_bytes(p, choice.splits);
+    if (plan.captures_beside_decode()) plan_blocks(plan, p.without_results(), target);
     return;
   }
-  plan.not_amx = objection_to_amx(p, precision, target);
-  if (plan.not_amx == Objection::kNone) {
-    plan.path = Path::kAmxBlocks;
+  choice.not_amx = why_not_amx(p, precision, target);
+  if (choice.not_amx == Unsupported::kNone) {
+    choice.kernel = Kernel::kAmxBlocks;
     TargetTraits tiles = target;
     tiles.key_block = cpu::kTileKeyBlock;
     plan_blocks(plan, p, tiles, /*tiles=*/true);
     return;
   }
   plan_blocks(plan, p, target);
-  plan.not_bf16 = objection_to_bf16(p, scale, precision, target);
-  plan.not_short = objection_to_short_heads(p, target, plan.blocks.stores_normalized);
-  if (plan.not_bf16 == Objection::kNone) {
-    plan.path = Path::kBf16Blocks;
-  } else if (plan.not_short == Objection::kNone) {
-    plan.path = Path::kShortHeads;
+  choice.not_bf16 = why_not_bf16(p, scale, precision, target);
+  choice.not_short = why_not_short_heads(p, target, choice.blocks.stores_normalized);
+  if (choice.not_bf16 == Unsupported::kNone) {
+    choice.kernel = Kernel::kBf16Blocks;
+  } else if (choice.not_short == Unsupported::kNone) {
+    choice.kernel = Kernel::kShortHeads;
     plan.scratch_bytes =
-        std::max(plan.scratch_bytes, cpu::short_heads_scratch_bytes(p, plan.blocks));
+        std::max(plan.scratch_bytes, cpu::short_heads_scratch_bytes(p, choice.blocks));
   }
+}
+
+// True if a division into smaller blocks changes no bit: see divide_for_threads().
+bool may_divide_blocks(const ForwardPlan& plan) {
+  const AttentionParams& p = plan.params;
+  return plan.choice.kernel == Kernel::kBlocks && p.visibility.left < 0 &&
+         p.visibility.firsts == nullptr && !p.captures_anything();
+}
+
+// True if the members of a team divide the heads. Calls with captures, weights or a dropout mask,
+// and calls of some rows alone, are not divided.
+bool divides_heads(const ForwardPlan& plan, const Team& team) {
+  const AttentionParams& p = plan.params;
+  return team.is_worth(plan.operations) && p.kv_heads > 1 && !p.captures_anything() &&
+         p.dropout_mask.data == nullptr && p.out.data != nullptr && p.first_query == 0 &&
+         p.end_query == p.queries;
+}
+
+// One head per job, which changes no bit: the heads of a job are computed one after the other.
+template <class Tiling>
+void make_heads_single(Tiling& tiling, int64_t kv_heads) {
+  tiling.heads = 1;
+  tiling.head_parts = kv_heads;
 }
 
 std::optional<InputTransforms> transforms_of(const ConstAnyTensor& q, const ConstAnyTensor& k,
@@ -287,56 +313,76 @@ AttentionParams attention_params(const AttentionInputs& inputs, const AttentionS
   return params;
 }
 
-AttentionPlan plan_attention(const AttentionInputs& inputs, const AttentionShape& shape,
-                             const AttentionOptions& options, const AttentionOutputs& outputs,
-                             const Shard* shard) {
-  AttentionPlan plan{};
+ForwardPlan plan_forward(const AttentionInputs& inputs, const AttentionShape& shape,
+                         const AttentionOptions& options, const AttentionOutputs& outputs,
+                         const Shard* shard) {
+  ForwardPlan plan{};
   plan.params = attention_params(inputs, shape, options, outputs, shard);
-  choose_path(plan, scale_of(shape, options), options.precision, inputs.packed);
+  select_kernel(plan, scale_of(shape, options), options.precision, inputs.varlen);
   return plan;
 }
 
-void follow_lengths(AttentionPlan& plan) {
-  if (plan.path != Path::kDecode || plan.params.visibility.lengths == nullptr) return;
-  plan.splits = cut_into_splits(plan.params, cpu::target_traits());
-}
-
-void PlannedCall::set_values(const void* data) {
-  plan.params.v.data = data;
-  if (plan.copies_split_lines) plan.blocks.copies_values = splits_cache_lines(plan.params.v);
-}
-
-rules::BlockGeometry blocks_for_threads(const AttentionPlan& plan, int threads) {
-  const AttentionParams& p = plan.params;
-  const bool may_divide = plan.path == Path::kBlocks && p.visibility.left < 0 &&
-                          p.visibility.firsts == nullptr && !p.captures_anything();
-  if (threads == 1 || !may_divide) return plan.blocks;
-  return cut_for_threads(p, plan.blocks, cpu::target_traits(), threads);
-}
-
-PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                      const AttentionShape& shape, const AttentionOptions& options,
-                      const AttentionOutputs& outputs, bool packed) {
-  PlannedCall call{.plan = {}, .transforms = transforms_of(q, k, shape, options)};
-  AttentionInputs inputs = inputs_of(q, k, call.transforms.has_value());
+ForwardPlan plan_forward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                         const AttentionShape& shape, const AttentionOptions& options,
+                         const AttentionOutputs& outputs, bool varlen) {
+  ForwardPlan plan{};
+  plan.transforms = transforms_of(q, k, shape, options);
+  AttentionInputs inputs = inputs_of(q, k, plan.transforms.has_value());
   inputs.v = stored_rows(v);
-  inputs.packed = packed;
-  call.plan = plan_attention(inputs, shape, options, outputs);
-  return call;
+  plan.params = attention_params(inputs, shape, options, outputs);
+  select_kernel(plan, scale_of(shape, options), options.precision, varlen);
+  return plan;
 }
 
-PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                             const AttentionShape& shape, const AttentionOptions& options,
-                             const ScoreCapture& capture) {
-  PlannedCall call{.plan = {}, .transforms = transforms_of(q, k, shape, options)};
-  call.plan.scores_alone = true;
-  AttentionParams& params = call.plan.params;
-  params = params_of(inputs_of(q, k, call.transforms.has_value()), shape, options, nullptr);
+ForwardPlan plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                        const AttentionShape& shape, const AttentionOptions& options,
+                        const ScoreCapture& capture) {
+  ForwardPlan plan{};
+  plan.transforms = transforms_of(q, k, shape, options);
+  plan.scores_alone = true;
+  AttentionParams& params = plan.params;
+  params = params_of(inputs_of(q, k, plan.transforms.has_value()), shape, options, nullptr);
   params.captures = {&capture, 1};
   params.first_query = capture.first_row;
   params.end_query = capture.first_row + capture.out.shape[2];
-  choose_path(call.plan, scale_of(shape, options), options.precision, /*packed=*/false);
-  return call;
+  select_kernel(plan, scale_of(shape, options), options.precision, /*varlen=*/false);
+  return plan;
+}
+
+void finish_plan(ForwardPlan& plan, int threads, const Team* team, const WorkRange* part) {
+  const AttentionParams& p = plan.params;
+  plan.blocks = plan.choice.blocks;
+  plan.threads = plan.merge_threads = 1;
+  plan.divides_heads = plan.stored_heads || (team != nullptr && divides_heads(plan, *team));
+  if (!plan.choice.has_work()) return;
+  plan.threads = threads_for(plan.operations, threads);
+  plan.blocks.copies_values |= plan.copies_split_lines && splits_cache_lines(p.v);
+  if (plan.choice.kernel == Kernel::kDecode) {
+    split_keys(p, plan.choice.splits);
+    plan.splits = plan.choice.splits;
+  }
+  if (part == nullptr) {
+    if (plan.threads > 1 && may_divide_blocks(plan)) {
+      plan.blocks = divide_for_threads(p, plan.blocks, plan.threads);
+    }
+    plan.work = {0, p.batch * p.kv_heads, 0, plan.blocks.row_parts};
+  } else {
+    plan.work = *part;
+    if (plan.choice.kernel == Kernel::kDecode) {
+      plan.work.first_block = 0;
+      plan.work.end_block = plan.blocks.row_parts;
+    }
+    const int64_t heads = part->end_head - part->first_head;
+    make_heads_single(plan.blocks, p.kv_heads);
+    plan.blocks.jobs = heads * (plan.work.end_block - plan.work.first_block);
+    make_heads_single(plan.splits, p.kv_heads);
+    plan.splits.jobs = heads * plan.splits.splits;
+  }
+  if (plan.choice.kernel == Kernel::kDecode) {
+    const int64_t results = (plan.work.end_head - plan.work.first_head) * plan.splits.splits;
+    const double bytes = static_cast<double>(results) * static_cast<double>(plan.partial_bytes);
+    plan.merge_threads = threads_for(bytes, threads);
+  }
 }
 
 rules::BackwardParams backward_params(const AttentionInputs& inputs, const AttentionShape& shape,
@@ -361,9 +407,6 @@ namespace {
 // Whether some gradient depends on the products of a row and a key. Without columns of q, k and v
 // the gradients of all scores are zero, so a bias that all keys share keeps its zeros.
 bool needs_products(const rules::BackwardParams& params, const AttentionGradients& gradients) {
-  const auto has_elements = [](const Tensor& tensor) {
-    return tensor.given() && tensor.shape.elements() != 0;
-  };
   const AttentionParams& p = params.forward;
   if (has_elements(gradients.d_q) || has_elements(gradients.d_k) || has_elements(gradients.d_v)) {
     return true;
@@ -379,11 +422,8 @@ BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            const AttentionOptions& options, const AttentionResults& results,
                            const ConstAnyTensor& d_out, const AttentionGradients& gradients,
                            const BackwardPart& part, const Shard* shard) {
-  BackwardPlan plan{.params = {},
-                    .geometry = {},
-                    .transforms = transforms_of(q, k, shape, options),
-                    .scratch_bytes = 0,
-                    .operations = 0};
+  BackwardPlan plan{};
+  plan.transforms = transforms_of(q, k, shape, options);
   AttentionInputs inputs = inputs_of(q, k, plan.transforms.has_value());
   inputs.v = stored_rows(v);
   rules::BackwardParams& params = plan.params;
@@ -400,10 +440,14 @@ BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
   plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
                     static_cast<double>(p.keys) *
                     static_cast<double>(3 * p.head_dim + 2 * p.value_dim);
-  plan.geometry = cut_into_backward(params, cpu::target_traits(), part.jobs);
-  plan.scratch_bytes = cpu::backward_scratch_bytes(params, plan.geometry);
-  if (!multiplies) plan.geometry.jobs = 0;  // the sinks need delta alone
+  plan.tiling = tile_backward(params, cpu::target_traits(), part.jobs);
+  plan.scratch_bytes = cpu::backward_scratch_bytes(params, plan.tiling);
+  if (!multiplies) plan.tiling.jobs = 0;  // the sinks need delta alone
   return plan;
+}
+
+void finish_plan(BackwardPlan& plan, int threads) {
+  plan.threads = threads_for(plan.operations, threads);
 }
 
 }  // namespace multihead::engine

@@ -1,10 +1,10 @@
-// Turns a checked call into parameters and jobs: selects the path, divides the call into jobs and
-// resolves every default.
+// Plans a checked call: resolves every default, selects the kernel and divides the call into jobs.
 //
-// run() makes three further choices that do not change a bit of the results: it divides the blocks
-// for the context's threads (blocks_for_threads()), limits the threads to the number that the
-// operations are worth, and gives each member of a team its heads. Before a plan runs again on
-// other data, call set_queries(), set_keys(), set_values() and follow_lengths().
+// plan_forward() and plan_backward() decide what is the same for every run of a call. finish_plan()
+// decides the rest: what depends on the threads, the lengths, the addresses and the team of a run.
+// It changes no bit of the results. After it nothing is decided: run.h and backward.h only execute.
+// A plan may run again on other data: call set_queries(), set_keys() and set_values(), then
+// finish_plan() again (run() does).
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,59 @@
 
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
-#include "engine/runtime/path_choice.h"
+#include "engine/runtime/kernel_choice.h"
+#include "engine/runtime/team.h"
 #include "multihead/attention_backward.h"
 #include "rules/attention_params.h"
 #include "rules/backward_params.h"
-#include "rules/geometry.h"
 #include "rules/shared.h"
+#include "rules/tiling.h"
 
 namespace multihead::engine {
 
-struct AttentionPlan : PathChoice {
+// Some heads of a call, times some blocks of rows of each. Heads are pairs of a batch entry and a
+// key/value head, with number batch * H_kv + head.
+struct WorkRange {
+  int64_t first_head = 0, end_head = 0;
+  int64_t first_block = 0, end_block = 0;  // decoding computes all rows of a head
+};
+
+// Key/value heads first to end - 1 of every batch entry.
+struct HeadRange {
+  int64_t first = 0, end = 0;
+};
+
+// A call of attention().
+struct ForwardPlan {
   rules::AttentionParams params;
+  std::optional<InputTransforms> transforms;  // of q and k, before the products
+  KernelChoice choice;
   uint64_t scratch_bytes;  // per thread
   uint64_t partial_bytes;  // with kDecode: size of one head's result in one split
   double operations;       // upper bound of multiplications and additions
   // True for attention_scores(), which does not change Context::last_kernel().
   bool scores_alone = false;
-  // True if blocks copy V only when its rows do not start at cache lines; see set_values().
+  // True if blocks copy V only when its rows do not start at cache lines.
   bool copies_split_lines = false;
+  // The heads that a cache stores, if not all: those of this member of the context's team.
+  std::optional<HeadRange> stored_heads;
 
+  // Decided by finish_plan().
+  rules::BlockTiling blocks;  // of a call that does not decode, or of the captures beside decoding
+  rules::SplitTiling splits;  // with kDecode
+  WorkRange work;             // what execute() computes: the call, or a part of it
+  int threads = 1, merge_threads = 1;
+  bool divides_heads = false;  // true if the members of the context's team divide the heads
+
+  void set_queries(const void* data) { (transforms ? transforms->q.data : params.q.data) = data; }
+  void set_keys(const void* data) { (transforms ? transforms->k.data : params.k.data) = data; }
+  void set_values(const void* data) { params.v.data = data; }
+
+  int64_t jobs() const { return choice.kernel == Kernel::kDecode ? splits.jobs : blocks.jobs; }
   // With kDecode, decoding computes out and lse, and a second pass in blocks computes the captures.
   // So a capture does not change a bit of the output.
   bool captures_beside_decode() const {
-    return path == Path::kDecode && params.captures_anything();
+    return choice.kernel == Kernel::kDecode && params.captures_anything();
   }
 };
 
@@ -43,7 +73,7 @@ struct AttentionInputs {
   rules::StoredRows q, k, v;
   const int32_t* firsts = nullptr;   // (B): first key that exists; null for 0
   const int32_t* lengths = nullptr;  // (B): replaces options.kv_lengths unless null
-  bool packed = false;               // one sequence of a varlen call: never kDecode
+  bool varlen = false;               // one sequence of a varlen call: never kDecode
 };
 
 // Describes the whole problem if a call computes only a shard.
@@ -61,40 +91,24 @@ MULTIHEAD_SHARED rules::AttentionParams attention_params(const AttentionInputs& 
                                                          const AttentionOutputs& outputs,
                                                          const Shard* shard = nullptr);
 
-MULTIHEAD_SHARED AttentionPlan plan_attention(const AttentionInputs& inputs,
-                                              const AttentionShape& shape,
-                                              const AttentionOptions& options,
-                                              const AttentionOutputs& outputs,
-                                              const Shard* shard = nullptr);
-
-// Splits the keys again: the lengths that the plan points to may have changed.
-void follow_lengths(AttentionPlan& plan);
-
-// Returns the plan's blocks, divided further for `threads` threads if that changes no bit, see
-// cut_for_threads().
-rules::BlockGeometry blocks_for_threads(const AttentionPlan& plan, int threads);
-
-// A call of attention(): its plan, and the QK-norm and RoPE of q and k that come first.
-struct PlannedCall {
-  AttentionPlan plan;
-  std::optional<InputTransforms> transforms;
-
-  void set_queries(const void* data) {
-    (transforms ? transforms->q.data : plan.params.q.data) = data;
-  }
-  void set_keys(const void* data) { (transforms ? transforms->k.data : plan.params.k.data) = data; }
-  // Decides again if blocks copy V, because that depends on V's address. The results do not change.
-  void set_values(const void* data);
-};
-
-PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                      const AttentionShape& shape, const AttentionOptions& options,
-                      const AttentionOutputs& outputs, bool packed = false);
+MULTIHEAD_SHARED ForwardPlan plan_forward(const AttentionInputs& inputs,
+                                          const AttentionShape& shape,
+                                          const AttentionOptions& options,
+                                          const AttentionOutputs& outputs,
+                                          const Shard* shard = nullptr);
+ForwardPlan plan_forward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                         const AttentionShape& shape, const AttentionOptions& options,
+                         const AttentionOutputs& outputs, bool varlen = false);
 
 // Plans attention_scores(): one capture; only the scores of its rows are computed.
-PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                             const AttentionShape& shape, const AttentionOptions& options,
-                             const ScoreCapture& capture);
+ForwardPlan plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                        const AttentionShape& shape, const AttentionOptions& options,
+                        const ScoreCapture& capture);
+
+// Makes the choices of one run. Blocks are divided for `threads` threads, and heads among the
+// members of `team`, if there is one. With `part`, the run computes only this part of the call.
+MULTIHEAD_SHARED void finish_plan(ForwardPlan& plan, int threads, const Team* team = nullptr,
+                                  const WorkRange* part = nullptr);
 
 // Position of one part of attention_backward() in the whole call: its first batch entry and query
 // head. The part has its own shapes and options.
@@ -108,27 +122,38 @@ struct BackwardPart {
 // A call of attention_backward().
 struct BackwardPlan {
   rules::BackwardParams params;
-  rules::BackwardGeometry geometry;
-  std::optional<InputTransforms> transforms;
+  std::optional<InputTransforms> transforms;  // of q and k, before the products
+  rules::BackwardTiling tiling;
   uint64_t scratch_bytes;  // per thread
   double operations;       // upper bound of multiplications and additions
 
-  int64_t jobs() const { return geometry.jobs; }
+  int threads = 1;  // decided by finish_plan()
 
-  // Elements of params.query_turns; 0 if no two jobs add to the same d_q.
-  uint64_t query_turns() const {
-    if (jobs() == 0 || geometry.chunks <= 1 || params.d_q.data == nullptr) return 0;
-    const rules::AttentionParams& p = params.forward;
-    return static_cast<uint64_t>(p.batch * p.kv_heads * geometry.blocks.row_parts);
+  void set_queries(const void* data) {
+    (transforms ? transforms->q.data : params.forward.q.data) = data;
   }
-  // Elements of params.key_turns; 0 if no two jobs add to the same d_k and d_v.
-  uint64_t key_turns() const {
-    if (jobs() == 0 || geometry.row_jobs <= 1) return 0;
+  void set_keys(const void* data) {
+    (transforms ? transforms->k.data : params.forward.k.data) = data;
+  }
+  void set_values(const void* data) { params.forward.v.data = data; }
+
+  int64_t jobs() const { return tiling.jobs; }
+
+  // Elements of params.query_semaphores; 0 if no two jobs add to the same d_q.
+  uint64_t query_semaphores() const {
+    if (jobs() == 0 || tiling.chunks <= 1 || params.d_q.data == nullptr) return 0;
+    const rules::AttentionParams& p = params.forward;
+    return static_cast<uint64_t>(p.batch * p.kv_heads * tiling.blocks.row_parts);
+  }
+  // Elements of params.key_semaphores; 0 if no two jobs add to the same d_k and d_v.
+  uint64_t key_semaphores() const {
+    if (jobs() == 0 || tiling.row_jobs <= 1) return 0;
     if (params.d_k.data == nullptr && params.d_v.data == nullptr) return 0;
     const rules::AttentionParams& p = params.forward;
-    return static_cast<uint64_t>(p.batch * p.kv_heads * geometry.chunks);
+    return static_cast<uint64_t>(p.batch * p.kv_heads * tiling.chunks);
   }
 };
+
 // Returns the parameters of a backward call, without the arrays that jobs share.
 MULTIHEAD_SHARED rules::BackwardParams backward_params(
     const AttentionInputs& inputs, const AttentionShape& shape, const AttentionOptions& options,
@@ -140,5 +165,8 @@ MULTIHEAD_SHARED BackwardPlan plan_backward(
     const AttentionShape& shape, const AttentionOptions& options, const AttentionResults& results,
     const ConstAnyTensor& d_out, const AttentionGradients& gradients, const BackwardPart& part = {},
     const Shard* shard = nullptr);
+
+// Makes the choices of one run on `threads` threads.
+MULTIHEAD_SHARED void finish_plan(BackwardPlan& plan, int threads);
 
 }  // namespace multihead::engine

@@ -6,7 +6,6 @@
 #include <span>
 #include <utility>
 
-#include "engine/attention/placeholder.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/run.h"
 #include "engine/error/guard.h"
@@ -14,7 +13,7 @@
 
 namespace multihead {
 struct PreparedAttention::Call {
-  engine::PlannedCall forward;
+  engine::ForwardPlan plan;
   Context* context;
   std::span<const int32_t> lengths;
   engine::AttentionShape shape;
@@ -46,7 +45,7 @@ Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& 
       return status;
     }
     std::unique_ptr<Call> call(new (std::nothrow) Call{
-        .forward = plan_call(some_q, some_k, some_v, shape, options, to_come),
+        .plan = plan_forward(some_q, some_k, some_v, shape, options, to_come),
         .context = &context,
         .lengths = options.kv_lengths,
         .shape = shape,
@@ -58,7 +57,7 @@ Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& 
         .needs_out = has_elements(outputs.out),
         .needs_lse = has_elements(outputs.lse)});
     if (call == nullptr) return Status::out_of_memory(sizeof(Call));
-    if (Status status = reserve_scratch(call->forward, context); !status.ok()) return status;
+    if (Status status = reserve_scratch(call->plan, context); !status.ok()) return status;
     prepared.call_ = std::move(call);
     return {};
   });
@@ -84,14 +83,13 @@ Status PreparedAttention::run(const void* q, const void* k, const void* v, void*
         return status;
       }
     }
-    engine::PlannedCall& forward = call.forward;
-    engine::follow_lengths(forward.plan);
-    forward.set_queries(q);
-    forward.set_keys(k);
-    forward.set_values(v);
-    forward.plan.params.out.data = call.needs_out ? out : nullptr;
-    forward.plan.params.lse.data = call.needs_lse ? lse : nullptr;
-    return engine::run(forward, *call.context);
+    engine::ForwardPlan& plan = call.plan;
+    plan.set_queries(q);
+    plan.set_keys(k);
+    plan.set_values(v);
+    plan.params.out.data = call.needs_out ? out : nullptr;
+    plan.params.lse.data = call.needs_lse ? lse : nullptr;
+    return engine::run(plan, *call.context);
   });
 }
 

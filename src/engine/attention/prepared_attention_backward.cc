@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "engine/attention/backward.h"
-#include "engine/attention/placeholder.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/validate.h"
 #include "engine/error/guard.h"
@@ -110,16 +109,16 @@ Status PreparedAttentionBackward::run(const Data& data) {
     }
     engine::BackwardPlan& plan = call.plan;
     rules::BackwardParams& params = plan.params;
-    (plan.transforms ? plan.transforms->q.data : params.forward.q.data) = data.q;
-    (plan.transforms ? plan.transforms->k.data : params.forward.k.data) = data.k;
-    params.forward.v.data = data.v;
+    plan.set_queries(data.q);
+    plan.set_keys(data.k);
+    plan.set_values(data.v);
     params.out.data = data.out;
     params.lse.data = data.lse;
     params.d_out.data = data.d_out;
     params.d_q.data = gradients.d_q.data = data.d_q;
     params.d_k.data = gradients.d_k.data = data.d_k;
     params.d_v.data = gradients.d_v.data = data.d_v;
-    return engine::run_backward(plan, gradients, *call.context);
+    return engine::run_backward(plan, gradients, engine::Lse::kTrusted, *call.context);
   });
 }
 

@@ -1,4 +1,4 @@
-// Runs the plans of plan.h.
+// Executes the plans of plan.h.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,22 @@
 namespace multihead::engine {
 
 // Reserves the memory that run() needs for any lengths.
-Status reserve_scratch(const PlannedCall& call, Context& context);
-Status reserve_scratch(const AttentionPlan& plan, Context& context);
+Status reserve_scratch(const ForwardPlan& plan, Context& context);
 
-// Transforms q and k if the plan says so, then runs every job of the plan on the context's threads.
-Status run(PlannedCall& call, Context& context);
-MULTIHEAD_SHARED Status run(const AttentionPlan& plan, Context& context);
+// Finishes the plan for this run, transforms q and k if the plan says so, then runs every job on
+// the context's threads. With a team, its members may divide the heads.
+MULTIHEAD_SHARED Status run(ForwardPlan& plan, Context& context);
 
-// Runs a plan on a cache that stores only the key/value heads first_head to end_head - 1, which
-// this member of the context's team computes. The members exchange their heads, so all get all
-// results.
-Status run_stored_heads(const AttentionPlan& plan, int64_t first_head, int64_t end_head,
-                        Context& context);
+// Runs the jobs of one part.
+Status run_part(ForwardPlan& plan, const AttentionPart& part, Context& context);
 
-// Runs the jobs of one part, each for one key/value head.
-Status run_part(PlannedCall& call, const AttentionPart& part, Context& context);
+// Runs the jobs of a finished plan. q and k are transformed, and scratch memory is reserved.
+void execute(const ForwardPlan& plan, Context& context);
 
-// Runs one job of a plan that does not decode, in one thread's scratch memory. `next` is the
-// thread's probable next job, used for prefetch only; at least the number of jobs if there is none.
-MULTIHEAD_SHARED void run_block(const AttentionPlan& plan, int64_t index, int64_t next,
+// Runs one job of a finished plan that does not decode, in one thread's scratch memory. `next` is
+// the thread's probable next job, used for prefetch only; at least the number of jobs if there is
+// none.
+MULTIHEAD_SHARED void run_block(const ForwardPlan& plan, int64_t index, int64_t next,
                                 void* scratch);
 
 // Merges the rows of one batch entry and head, see merge_attention().

@@ -107,11 +107,11 @@ int64_t position_of(const Transform& transform, int64_t batch, int64_t row, int6
     const auto s = static_cast<size_t>(after - starts.begin() - 1);
     const int64_t position = row - starts[s];
     if (rule == nullptr) return position;
-    rules::Visibility of_sequence = *rule;
-    of_sequence.queries = starts[s + 1] - starts[s];
-    of_sequence.keys = of_sequence.shard_keys =
+    rules::Visibility sequence_rule = *rule;
+    sequence_rule.queries = starts[s + 1] - starts[s];
+    sequence_rule.keys = sequence_rule.shard_keys =
         transform.key_sequences[s + 1] - transform.key_sequences[s];
-    return of_sequence.position(0, position);
+    return sequence_rule.position(0, position);
   }
   const auto given = static_cast<int64_t>(transform.positions.size());
   if (given == 0) return rule == nullptr ? row : rule->position(batch, row);
@@ -167,7 +167,7 @@ Status for_tokens(const ConstAnyTensor& x, const Transform& transform, double di
   const double operations = 8.0 * static_cast<double>(x.shape.elements());
   const int threads = threads_for(operations, context.threads());
   parallel_for(threads, token_jobs(x), [&](int64_t job, int thread) {
-    auto* const frequency = static_cast<double*>(scratch.of_thread(thread));
+    auto* const frequency = static_cast<double*>(scratch.thread_memory(thread));
     auto* const cos = reinterpret_cast<float*>(frequency + pairs);
     float* const sin = cos + pairs;
     for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -209,7 +209,15 @@ Status reserve_for_transform(const InputTransforms& transforms, Context& context
   return reserve_for_transform(transforms.rope, transforms.q.shape[3], context);
 }
 
-Transform InputTransforms::of_queries() const {
+Status reserve_for_transform(const InputTransforms& transforms, const AttentionGradients& gradients,
+                             Context& context) {
+  Status status = reserve_for_transform(transforms, context);
+  if (status.ok()) status = reserve_for_transform_back(transforms.q, gradients.d_q_gain, context);
+  if (status.ok()) status = reserve_for_transform_back(transforms.k, gradients.d_k_gain, context);
+  return status;
+}
+
+Transform InputTransforms::query_transform() const {
   return {.normalize = norm.enabled,
           .gain = norm.q_gain,
           .eps = norm.eps,
@@ -218,7 +226,7 @@ Transform InputTransforms::of_queries() const {
           .query_positions = &positions};
 }
 
-Transform InputTransforms::of_keys() const {
+Transform InputTransforms::key_transform() const {
   return {.normalize = norm.enabled,
           .gain = norm.k_gain,
           .eps = norm.eps,
@@ -233,9 +241,9 @@ Status transform_inputs(const InputTransforms& transforms, rules::AttentionParam
   if (Status status = reserve_copies(transforms, context); !status.ok()) return status;
   const Tensor new_q(static_cast<float*>(scratch_of(context).transformed().data()), q.shape);
   const Tensor new_k(new_q.data + q.shape.elements(), k.shape);
-  if (Status status = transform_rows(q, transforms.of_queries(), new_q, context); !status.ok())
+  if (Status status = transform_rows(q, transforms.query_transform(), new_q, context); !status.ok())
     return status;
-  if (Status status = transform_rows(k, transforms.of_keys(), new_k, context); !status.ok())
+  if (Status status = transform_rows(k, transforms.key_transform(), new_k, context); !status.ok())
     return status;
   params.q.data = new_q.data;
   params.k.data = new_k.data;
@@ -266,12 +274,12 @@ Status transform_part(const InputTransforms& transforms, int64_t first_head, int
     return Status::out_of_memory(floats * sizeof(float));
   }
   auto* const start = static_cast<float*>(memory.data());
-  const auto [of_q, new_q] =
-      transform(q, transforms.of_queries(), first_head * group, end_head * group, start);
-  if (!of_q.ok()) return of_q;
-  const auto [of_k, new_k] =
-      transform(k, transforms.of_keys(), first_head, end_head, start + queries);
-  if (!of_k.ok()) return of_k;
+  const auto [q_status, new_q] =
+      transform(q, transforms.query_transform(), first_head * group, end_head * group, start);
+  if (!q_status.ok()) return q_status;
+  const auto [k_status, new_k] =
+      transform(k, transforms.key_transform(), first_head, end_head, start + queries);
+  if (!k_status.ok()) return k_status;
   params.q.data = new_q;
   params.k.data = new_k;
   return {};
@@ -336,6 +344,20 @@ Status transform_back(const ConstAnyTensor& x, const Transform& transform, const
     d_gain[static_cast<size_t>(c)] = static_cast<float>(sum);
   }
   return {};
+}
+
+Status transform_gradients(const InputTransforms& transforms, const AttentionGradients& gradients,
+                           Context& context) {
+  Status status;
+  if (gradients.d_q.given()) {
+    status = transform_back(transforms.q, transforms.query_transform(), gradients.d_q,
+                            gradients.d_q_gain, context);
+  }
+  if (status.ok() && gradients.d_k.given()) {
+    status = transform_back(transforms.k, transforms.key_transform(), gradients.d_k,
+                            gradients.d_k_gain, context);
+  }
+  return status;
 }
 
 }  // namespace multihead::engine

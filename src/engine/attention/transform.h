@@ -6,6 +6,7 @@
 #include <span>
 
 #include "multihead/attention.h"
+#include "multihead/attention_backward.h"
 #include "rules/attention_params.h"
 #include "rules/shared.h"
 #include "rules/visibility.h"
@@ -41,16 +42,24 @@ struct InputTransforms {
   rules::Visibility positions;  // positions of queries, if rope has none
   std::span<const int32_t> lengths;
 
-  Transform of_queries() const;
-  Transform of_keys() const;
+  Transform query_transform() const;
+  Transform key_transform() const;
 };
 
 // Reserves the memory that transform_inputs() needs.
 Status reserve_for_transform(const InputTransforms& transforms, Context& context);
+// Reserves the memory that transform_inputs() and transform_gradients() need.
+Status reserve_for_transform(const InputTransforms& transforms, const AttentionGradients& gradients,
+                             Context& context);
 
 // Transforms q and k into the context's memory, and makes params point there.
 Status transform_inputs(const InputTransforms& transforms, rules::AttentionParams& params,
                         Context& context);
+
+// Turns the gradients of the transformed q and k into gradients of q and k, and computes those of
+// the gains.
+Status transform_gradients(const InputTransforms& transforms, const AttentionGradients& gradients,
+                           Context& context);
 
 // Transforms only the key/value heads first_head .. end_head - 1, counted as batch * H_kv + head,
 // and their query heads. Other heads are not read and get no memory.

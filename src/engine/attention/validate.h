@@ -85,4 +85,22 @@ MULTIHEAD_SHARED Status validate_exact(Name argument, Axes axes, const TensorLik
 template <class TensorLike>
 Status validate_rank(Name argument, Axes axes, const TensorLike& tensor, int rank);
 
+// The address of all data that a prepared operation gets only when it runs, because the checks
+// refuse a null address of a tensor with elements. plan_forward() and plan_backward() decide
+// nothing by addresses.
+inline char data_to_come;
+
+template <class TensorLike>
+TensorLike with_address(TensorLike tensor) {
+  if (tensor.given()) tensor.data = reinterpret_cast<decltype(tensor.data)>(&data_to_come);
+  return tensor;
+}
+
+template <class TensorLike>
+bool has_elements(const TensorLike& tensor) {
+  return tensor.given() && tensor.shape.elements() != 0;
+}
+
+inline Status no_address(Name argument) { return shape_error(argument, Message::kAddress); }
+
 }  // namespace multihead::engine

@@ -283,8 +283,7 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
                                 keys, q, options, outputs, engine::Values::kReadable, call);
     if (status.ok()) status = engine::validate_apart(q, {}, {}, options, outputs);
     if (!status.ok()) return status;
-    engine::AttentionPlan plan =
-        engine::plan_attention(call.inputs, call.shape, call.options, outputs);
+    engine::ForwardPlan plan = engine::plan_forward(call.inputs, call.shape, call.options, outputs);
     if (stored_heads() == config_.num_kv_heads) return engine::run(plan, context);
     // The plan covers all heads, not just the stored ones, so that each head gets the same bits as
     // on a single instance.
@@ -295,7 +294,8 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
     };
     plan.params.k = stored(parts_.keys, config_.head_dim);
     plan.params.v = stored(values(), config_.values_in_keys ? config_.head_dim : config_.value_dim);
-    return engine::run_stored_heads(plan, first_head_, end_head_, context);
+    plan.stored_heads = {first_head_, end_head_};
+    return engine::run(plan, context);
   });
 }
 

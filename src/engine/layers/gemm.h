@@ -36,7 +36,7 @@ inline Status run_gemm(const cpu::GemmParams& p, bool tiles, int threads, Contex
   MULTIHEAD_TRY(scratch.reserve(threads, jobs.layout.scratch_bytes));
   parallel_for(threads, jobs.count(), [&](int64_t job, int thread) {
     cpu::gemm_block(p, jobs.layout, jobs.first_row(job), jobs.first_column(job),
-                    scratch.of_thread(thread));
+                    scratch.thread_memory(thread));
   });
   return {};
 }

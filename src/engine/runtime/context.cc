@@ -14,7 +14,8 @@
 #include <string>
 
 #include "cpu/kernels.h"
-#include "engine/runtime/path_choice.h"
+#include "cpu/target.h"
+#include "engine/runtime/kernel_choice.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
 
@@ -73,7 +74,7 @@ bool Buffer::reserve(uint64_t bytes) {
 
 Status Scratch::reserve(int threads, uint64_t bytes) {
   for (int thread = 0; thread < threads; ++thread) {
-    if (!of_thread_[static_cast<size_t>(thread)].reserve(bytes))
+    if (!thread_memory_[static_cast<size_t>(thread)].reserve(bytes))
       return Status::out_of_memory(bytes);
   }
   return {};
@@ -82,7 +83,7 @@ Status Scratch::reserve(int threads, uint64_t bytes) {
 size_t Scratch::bytes() const {
   size_t sum = workspace_.bytes() + transformed_.bytes() + plans_.bytes() + partials_.bytes() +
                gradients_.bytes() + module_.bytes() + transformer_.bytes();
-  for (const Buffer& buffer : of_thread_) sum += buffer.bytes();
+  for (const Buffer& buffer : thread_memory_) sum += buffer.bytes();
   return sum;
 }
 

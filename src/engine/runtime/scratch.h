@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/runtime/path_choice.h"
+#include "engine/runtime/kernel_choice.h"
 #include "multihead/context.h"
 #include "multihead/status.h"
 #include "rules/shared.h"
@@ -40,11 +40,13 @@ class Team;
 
 class Scratch {
  public:
-  explicit Scratch(int threads) : of_thread_(static_cast<size_t>(threads)) {}
+  explicit Scratch(int threads) : thread_memory_(static_cast<size_t>(threads)) {}
 
   // Reserves at least `bytes` for each of the first `threads` threads.
   MULTIHEAD_SHARED Status reserve(int threads, uint64_t bytes);
-  void* of_thread(int thread) const { return of_thread_[static_cast<size_t>(thread)].data(); }
+  void* thread_memory(int thread) const {
+    return thread_memory_[static_cast<size_t>(thread)].data();
+  }
   size_t bytes() const;
 
   // Each buffer belongs to one level of nested calls: a transformer calls modules, which call
@@ -59,7 +61,7 @@ class Scratch {
   Buffer& transformer() { return transformer_; }
 
  private:
-  std::vector<Buffer> of_thread_;
+  std::vector<Buffer> thread_memory_;
   Buffer workspace_;
   Buffer transformed_;
   Buffer plans_;
@@ -75,14 +77,14 @@ class Scratch {
 struct multihead::Context::Internals {
   engine::Scratch scratch;
   engine::Team* team = nullptr;
-  std::optional<engine::PathChoice> last_call;
+  std::optional<engine::KernelChoice> last_call;
   std::optional<engine::LinearChoice> last_linear;
 
   explicit Internals(int threads) : scratch(threads) {}
   // Returns the internals; allocates new ones if `context` was moved from.
   static Internals& of(Context& context);
   static engine::Scratch& scratch_of(Context& context) { return of(context).scratch; }
-  static std::optional<engine::PathChoice>& last_call_of(Context& context) {
+  static std::optional<engine::KernelChoice>& last_call_of(Context& context) {
     return of(context).last_call;
   }
   static std::optional<engine::LinearChoice>& last_linear_of(Context& context) {
@@ -94,7 +96,7 @@ struct multihead::Context::Internals {
 namespace multihead::engine {
 
 // Plan of the last call of attention().
-inline std::optional<PathChoice>& last_call_of(Context& context) {
+inline std::optional<KernelChoice>& last_call_of(Context& context) {
   return Context::Internals::last_call_of(context);
 }
 

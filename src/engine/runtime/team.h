@@ -15,6 +15,11 @@
 
 namespace multihead::engine {
 
+struct ForwardPlan;
+struct LinearCall;
+
+// What calls need to know of their context's team. engine/team/worker_team.h implements the
+// exchange of results, in WebAssembly and in tests; a native program never has a team.
 class Team {
  public:
   // Exchanges `rows` rows, `stride` bytes apart. In each row, member m has set the bytes bounds[m]
@@ -23,6 +28,14 @@ class Team {
   using Exchange = bool (*)(void* data, int64_t rows, int64_t stride, const uint32_t* bounds);
 
   Team(int rank, int members, Exchange how) : rank_(rank), members_(members), exchange_(how) {}
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  // Runs a finished plan whose heads the members divide: computes this member's heads and receives
+  // those of the others. q and k are transformed, and scratch memory is reserved.
+  virtual Status run_attention(ForwardPlan& plan, Context& context) = 0;
+  // Runs linear(), in a call that is not checked yet.
+  virtual Status run_linear(const LinearCall& call, Context& context) = 0;
 
   int rank() const { return rank_; }
   int members() const { return members_; }
@@ -71,6 +84,9 @@ class Team {
 
   // Returns the error of a call after another member has left.
   static Status member_left();
+
+ protected:
+  ~Team() = default;
 
  private:
   friend class KeepOwnOutputs;

@@ -171,7 +171,7 @@ void CallMasks::join(float* joined_bias, uint8_t* joined_mask, AttentionOptions&
     const bool visible = (!mask.given() || mask.at(b, h, i, j) != 0) &&
                          (!blocked.given() || blocked.at(b, h, i, j) == 0) &&
                          (!padding.given() || padding.at(b, h, i, j) == 0) &&
-                         (appended_ == 0 || visibility.of_query(b, i).contains(j));
+                         (appended_ == 0 || visibility.seen_by(b, i).contains(j));
     return static_cast<uint8_t>(visible ? 1 : 0);
   });
   options.mask = {joined_mask, shape};

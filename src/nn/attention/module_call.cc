@@ -192,15 +192,15 @@ Status ModuleCall::transform(AttentionOptions& options) const {
   const engine::InputTransforms inputs = transforms(options);
   options.qk_norm = {};
   options.rope = {};
-  if (inputs.of_queries().does_nothing()) return {};
+  if (inputs.query_transform().does_nothing()) return {};
   if (plain_q.data != nullptr) {
     engine::copy_rows(q.heads(1), plain_q.heads(1), context);
     engine::copy_rows(given(k).heads(1), plain_k.heads(1), context);
   }
   const Tensor queries = transformed_columns(q, config.num_heads);
-  MULTIHEAD_TRY(engine::transform_rows(queries, inputs.of_queries(), queries, context));
+  MULTIHEAD_TRY(engine::transform_rows(queries, inputs.query_transform(), queries, context));
   const Tensor keys = transformed_keys();
-  return engine::transform_rows(keys, inputs.of_keys(), keys, context);
+  return engine::transform_rows(keys, inputs.key_transform(), keys, context);
 }
 
 void ModuleCall::append() const {

@@ -124,7 +124,7 @@ Status ModuleGradients::attention_back(const AttentionOptions& effective) const 
 Status ModuleGradients::transform_back() const {
   const MultiHeadAttentionConfig& c = call_.config;
   const engine::InputTransforms inputs = call_.transforms(options_);
-  const engine::Transform query_transform = inputs.of_queries();
+  const engine::Transform query_transform = inputs.query_transform();
   if (query_transform.does_nothing()) return {};
   // Without QK-norm, RoPE's backward reads only the shape of its input, not the values.
   const bool norms = query_transform.normalize;
@@ -138,7 +138,7 @@ Status ModuleGradients::transform_back() const {
       {query_transform, norms ? call_.transformed_columns(call_.plain_q, c.num_heads) : inputs.q,
        call_.transformed_columns(d_q_, c.num_heads), call_.weights.q_norm,
        gradients_.weights.q_norm},
-      {inputs.of_keys(),
+      {inputs.key_transform(),
        norms ? call_.transformed_columns(call_.plain_k, c.num_kv_heads) : inputs.k,
        call_.transformed_columns(call_.given(d_k_), c.num_kv_heads), call_.weights.k_norm,
        gradients_.weights.k_norm}};

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/target.h"
 #include "engine/attention/backward.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/validate.h"
@@ -91,7 +91,7 @@ int64_t row_jobs(const Call& call) {
   EXPECT_TRUE(status.ok()) << status.message();
   return engine::plan_backward(call.c.q, call.c.k, call.c.v, shape, call.c.options, call.results(),
                                ConstTensor(call.d_out.data(), call.c.out_shape), call.views(g))
-      .geometry.row_jobs;
+      .tiling.row_jobs;
 }
 
 // The rows are divided among several jobs, whose parts of d_k and d_v are added.
@@ -128,22 +128,22 @@ TEST_F(Backward, JobsWaitForJobsOfSmallerNumbers) {
     Gradients g = call.empty();
     engine::AttentionShape shape;
     ASSERT_TRUE(engine::validate_inputs(call.c.q, call.c.k, call.c.v, shape).ok());
-    const rules::BackwardGeometry geometry =
+    const rules::BackwardTiling tiling =
         engine::plan_backward(call.c.q, call.c.k, call.c.v, shape, call.c.options, call.results(),
                               ConstTensor(call.d_out.data(), call.c.out_shape), call.views(g))
-            .geometry;
-    const int64_t parts = geometry.batch_parts * geometry.head_parts;
+            .tiling;
+    const int64_t parts = tiling.batch_parts * tiling.head_parts;
     int64_t number = 0;
-    for (int64_t rows = 0; rows < geometry.row_jobs; ++rows) {
-      for (int64_t chunk = 0; chunk < geometry.chunks; ++chunk) {
+    for (int64_t rows = 0; rows < tiling.row_jobs; ++rows) {
+      for (int64_t chunk = 0; chunk < tiling.chunks; ++chunk) {
         for (int64_t part = 0; part < parts; ++part) {
-          ASSERT_EQ(geometry.number_of(rows, chunk, part), number++);
-          if (chunk > 0) ASSERT_LT(geometry.number_of(rows, chunk - 1, part), number - 1);
-          if (rows > 0) ASSERT_LT(geometry.number_of(rows - 1, chunk, part), number - 1);
+          ASSERT_EQ(tiling.number_of(rows, chunk, part), number++);
+          if (chunk > 0) ASSERT_LT(tiling.number_of(rows, chunk - 1, part), number - 1);
+          if (rows > 0) ASSERT_LT(tiling.number_of(rows - 1, chunk, part), number - 1);
         }
       }
     }
-    ASSERT_EQ(number, geometry.jobs);
+    ASSERT_EQ(number, tiling.jobs);
   }
 }
 

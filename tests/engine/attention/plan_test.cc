@@ -11,10 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "cpu/kernels.h"
-#include "cpu/processor.h"
-#include "engine/attention/cut.h"
+#include "cpu/target.h"
 #include "engine/attention/run.h"
+#include "engine/attention/tile_scheduler.h"
 #include "multihead/attention.h"
 #include "support/random_case.h"
 #include "support/tile_model.h"
@@ -33,7 +32,7 @@ struct Call {
       std::vector<float>(static_cast<size_t>(heads * width * std::max(queries, keys)));
   AttentionOutputs outputs = {};
 
-  AttentionPlan plan() {
+  ForwardPlan plan() {
     const Dims q_shape{1, heads, queries, width}, k_shape{1, kv_heads, keys, width};
     const ConstAnyTensor q(memory.data(), type, q_shape, contiguous_strides(q_shape));
     const ConstAnyTensor k(memory.data(), type, k_shape, contiguous_strides(k_shape));
@@ -41,22 +40,25 @@ struct Call {
     AttentionShape shape;
     const Status status = validate_call(q, k, k, options, outputs, shape);
     EXPECT_TRUE(status.ok()) << status.message();
-    return plan_call(q, k, k, shape, options, outputs).plan;
+    ForwardPlan plan = plan_forward(q, k, k, shape, options, outputs);
+    finish_plan(plan, 1);
+    return plan;
   }
 };
 
 TEST(Plan, TakesTheFirstPathThatServesTheCall) {
-  EXPECT_EQ((Call{4, 4, 32, 32, 64}.plan().path), Path::kShortHeads);
-  EXPECT_EQ((Call{4, 4, 128, 128, 64}.plan().path), Path::kBlocks);
-  EXPECT_EQ((Call{4, 1, 3, 4096, 64}.plan().path), Path::kDecode);  // 12 rows per key/value head
-  EXPECT_EQ((Call{4, 1, 4, 4096, 64}.plan().path), Path::kBlocks);
+  EXPECT_EQ((Call{4, 4, 32, 32, 64}.plan().choice.kernel), Kernel::kShortHeads);
+  EXPECT_EQ((Call{4, 4, 128, 128, 64}.plan().choice.kernel), Kernel::kBlocks);
+  EXPECT_EQ((Call{4, 1, 3, 4096, 64}.plan().choice.kernel),
+            Kernel::kDecode);  // 12 rows per key/value head
+  EXPECT_EQ((Call{4, 1, 4, 4096, 64}.plan().choice.kernel), Kernel::kBlocks);
   Call bf16{4, 4, 128, 128, 64, DType::kBF16};
-  EXPECT_EQ(bf16.plan().path, Path::kBlocks);
+  EXPECT_EQ(bf16.plan().choice.kernel, Kernel::kBlocks);
   bf16.options.precision = Precision::kBf16;
-  const AttentionPlan plan = bf16.plan();
-  EXPECT_EQ(plan.path, plan.not_amx == Objection::kNone    ? Path::kAmxBlocks
-                       : plan.not_bf16 != Objection::kNone ? Path::kBlocks
-                                                           : Path::kBf16Blocks);
+  const ForwardPlan plan = bf16.plan();
+  EXPECT_EQ(plan.choice.kernel, plan.choice.not_amx == Unsupported::kNone    ? Kernel::kAmxBlocks
+                                : plan.choice.not_bf16 != Unsupported::kNone ? Kernel::kBlocks
+                                                                             : Kernel::kBf16Blocks);
 }
 
 // With the model of the tile instructions, plans count AMX as present.
@@ -65,18 +67,19 @@ TEST(Plan, TakesAmxForFloatsAndBf16) {
   const bool tiles = cpu::target_traits().bf16_tiles;
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     Call call{4, 2, 128, 300, 63, type};
-    EXPECT_EQ(call.plan().not_amx, Objection::kNotAsked);
+    EXPECT_EQ(call.plan().choice.not_amx, Unsupported::kNotAsked);
     call.options.precision = Precision::kBf16;
-    const AttentionPlan plan = call.plan();
-    EXPECT_EQ(plan.path, tiles && type != DType::kF16 ? Path::kAmxBlocks : Path::kBlocks);
-    EXPECT_EQ(plan.not_amx, !tiles                ? Objection::kNoInstruction
-                            : type == DType::kF16 ? Objection::kNotFloats
-                                                  : Objection::kNone);
-    EXPECT_NE(explain(plan).find("AMX"), std::string::npos) << explain(plan);
+    const ForwardPlan plan = call.plan();
+    EXPECT_EQ(plan.choice.kernel,
+              tiles && type != DType::kF16 ? Kernel::kAmxBlocks : Kernel::kBlocks);
+    EXPECT_EQ(plan.choice.not_amx, !tiles                ? Unsupported::kNoInstruction
+                                   : type == DType::kF16 ? Unsupported::kNotFloats
+                                                         : Unsupported::kNone);
+    EXPECT_NE(explain(plan.choice).find("AMX"), std::string::npos) << explain(plan.choice);
   }
   Call decode{4, 4, 1, 300, 64, DType::kBF16};
   decode.options.precision = Precision::kBf16;
-  EXPECT_EQ(decode.plan().path, Path::kDecode);
+  EXPECT_EQ(decode.plan().choice.kernel, Kernel::kDecode);
 }
 
 TEST(Context, SaysWhichKernelComputedTheLastCall) {
@@ -100,20 +103,20 @@ TEST(Context, SaysWhichKernelComputedTheLastCall) {
 }
 
 TEST(Plan, SaysWhy) {
-  EXPECT_EQ(explain(Call{4, 4, 1, 4096, 64}.plan()).substr(0, 7), "decode:");
-  EXPECT_EQ(explain(Call{4, 4, 0, 4096, 64}.plan()), "nothing to compute");
+  EXPECT_EQ(explain(Call{4, 4, 1, 4096, 64}.plan().choice).substr(0, 7), "decode:");
+  EXPECT_EQ(explain(Call{4, 4, 0, 4096, 64}.plan().choice), "nothing to compute");
 
   Call call{4, 4, 128, 64, 64};
-  EXPECT_EQ(explain(call.plan()).substr(0, 12), "short heads:");
+  EXPECT_EQ(explain(call.plan().choice).substr(0, 12), "short heads:");
   const std::vector<float> slopes(4, 0.5F);
   call.options.alibi_slopes = slopes;
-  const AttentionPlan plan = call.plan();
-  EXPECT_EQ(plan.path, Path::kBlocks);
-  EXPECT_EQ(plan.not_decode, Objection::kManyRows);
-  EXPECT_EQ(plan.not_bf16, Objection::kNotAsked);
-  EXPECT_EQ(plan.not_short, Objection::kOption);
-  EXPECT_NE(explain(plan).find("not short heads, since it has an option"), std::string::npos)
-      << explain(plan);
+  const ForwardPlan plan = call.plan();
+  EXPECT_EQ(plan.choice.kernel, Kernel::kBlocks);
+  EXPECT_EQ(plan.choice.not_decode, Unsupported::kManyRows);
+  EXPECT_EQ(plan.choice.not_bf16, Unsupported::kNotAsked);
+  EXPECT_EQ(plan.choice.not_short, Unsupported::kOption);
+  EXPECT_NE(explain(plan.choice).find("not short heads, since it has an option"), std::string::npos)
+      << explain(plan.choice);
 }
 
 // While this object exists, plans are made for processors of the given family.
@@ -134,11 +137,14 @@ TEST(Plan, WidensBf16WhereItsPairsAreSlow) {
   Call call{4, 4, 128, 128, 64, DType::kBF16};
   call.options.precision = Precision::kBf16;
   const UseFamily intel(cpu::ProcessorFamily::kIntel);
-  const AttentionPlan plan = call.plan();
-  if (plan.not_amx == Objection::kNone || plan.not_bf16 == Objection::kNoInstruction) return;
-  EXPECT_EQ(plan.path, Path::kBlocks);
-  EXPECT_EQ(plan.not_bf16, Objection::kSlower);
-  EXPECT_NE(explain(plan).find("slower than f32's"), std::string::npos) << explain(plan);
+  const ForwardPlan plan = call.plan();
+  if (plan.choice.not_amx == Unsupported::kNone ||
+      plan.choice.not_bf16 == Unsupported::kNoInstruction)
+    return;
+  EXPECT_EQ(plan.choice.kernel, Kernel::kBlocks);
+  EXPECT_EQ(plan.choice.not_bf16, Unsupported::kSlower);
+  EXPECT_NE(explain(plan.choice).find("slower than f32's"), std::string::npos)
+      << explain(plan.choice);
 }
 
 // On processors with slow loads across cache lines, V is copied if its rows do not start at cache
@@ -162,7 +168,8 @@ TEST(Plan, CopiesValuesThatCrossCacheLines) {
       const AttentionOutputs outputs{.out = Tensor(out.data(), shape)};
       AttentionShape validated;
       ASSERT_TRUE(validate_call(x, x, x, {}, outputs, validated).ok());
-      const AttentionPlan plan = plan_call(x, x, x, validated, {}, outputs).plan;
+      ForwardPlan plan = plan_forward(x, x, x, validated, {}, outputs);
+      finish_plan(plan, 1);
       if (slow_lines) EXPECT_EQ(plan.blocks.copies_values, intel && first != at_line);
       Context context(1);
       ASSERT_TRUE(attention(x, x, x, {}, outputs, context).ok());
@@ -186,20 +193,22 @@ TEST(Plan, CopiesValuesByTheAddressOfARun) {
     const AttentionOutputs outputs{.out = Tensor(out.data(), shape)};
     AttentionShape validated;
     ASSERT_TRUE(validate_call(x, x, x, {}, outputs, validated).ok());
-    PlannedCall call = plan_call(x, x, x, validated, {}, outputs);
-    const uint64_t bytes = call.plan.scratch_bytes;
+    ForwardPlan plan = plan_forward(x, x, x, validated, {}, outputs);
+    const uint64_t bytes = plan.scratch_bytes;
     for (const int64_t moved : {4, 0, 4}) {
       const ConstTensor y(at_line + moved, shape);
-      call.set_queries(y.data);
-      call.set_keys(y.data);
-      call.set_values(y.data);
-      if (slow_lines) EXPECT_EQ(call.plan.blocks.copies_values, moved != 0);
-      const PlannedCall fresh = plan_call(y, y, y, validated, {}, outputs);
-      EXPECT_EQ(call.plan.blocks.copies_values, fresh.plan.blocks.copies_values);
-      EXPECT_EQ(fresh.plan.scratch_bytes, bytes);
+      plan.set_queries(y.data);
+      plan.set_keys(y.data);
+      plan.set_values(y.data);
+      finish_plan(plan, 1);
+      if (slow_lines) EXPECT_EQ(plan.blocks.copies_values, moved != 0);
+      ForwardPlan fresh = plan_forward(y, y, y, validated, {}, outputs);
+      finish_plan(fresh, 1);
+      EXPECT_EQ(plan.blocks.copies_values, fresh.blocks.copies_values);
+      EXPECT_EQ(fresh.scratch_bytes, bytes);
       Context context(1);
-      ASSERT_TRUE(reserve_scratch(call, context).ok());
-      ASSERT_TRUE(run(call, context).ok());
+      ASSERT_TRUE(reserve_scratch(plan, context).ok());
+      ASSERT_TRUE(run(plan, context).ok());
       ASSERT_TRUE(attention(y, y, y, {}, {.out = Tensor(expected.data(), shape)}, context).ok());
       EXPECT_EQ(out, expected);
     }
@@ -210,9 +219,9 @@ TEST(Plan, CopiesValuesByTheAddressOfARun) {
 TEST(Plan, ManyThreadsGetSmallerBlocks) {
   const cpu::TargetTraits target = cpu::target_traits();
   for (const int64_t heads : {1, 4, 12}) {
-    const AttentionPlan plan = Call{heads, heads, 8192, 8192, 16}.plan();
+    const ForwardPlan plan = Call{heads, heads, 8192, 8192, 16}.plan();
     for (const int threads : {1, 2, 32, 96}) {
-      const rules::BlockGeometry g = cut_for_threads(plan.params, plan.blocks, target, threads);
+      const rules::BlockTiling g = divide_for_threads(plan.params, plan.blocks, threads);
       EXPECT_EQ(g.jobs, heads * g.row_parts);
       EXPECT_EQ(g.row_parts, (8192 + g.rows - 1) / g.rows);
       EXPECT_TRUE(g.rows == plan.blocks.rows || g.rows % target.panel_lanes == 0);
@@ -238,11 +247,13 @@ TEST(Plan, RaggedLengthsAreSplitBySum) {
     const AttentionOptions options{.kv_lengths = lengths};
     const AttentionOutputs outputs{.out = Tensor(&out, q_shape)};
     EXPECT_TRUE(validate_call(q, k, k, options, outputs, shape).ok());
-    return plan_call(q, k, k, shape, options, outputs).plan.splits;
+    ForwardPlan plan = plan_forward(q, k, k, shape, options, outputs);
+    finish_plan(plan, 1);
+    return plan.splits;
   };
   EXPECT_EQ(splits().splits, 1);
   lengths[7] = kKeys;
-  const rules::SplitGeometry ragged = splits();
+  const rules::SplitTiling ragged = splits();
   EXPECT_GE(ragged.splits, 8);
   EXPECT_LE(ragged.splits, ragged.most_splits);
   lengths.assign(kBatch, kKeys);
@@ -336,9 +347,8 @@ void run_shard(const Problem& p, const Part& batch, const Part& heads, const Par
                               .key = keys.first},
                     .queries = p.queries,
                     .keys = p.keys};
-  const AttentionPlan plan =
-      plan_attention({.q = stored_rows(q), .k = stored_rows(k), .v = stored_rows(v)}, shape,
-                     options, {.out = out, .lse = lse}, &shard);
+  ForwardPlan plan = plan_forward({.q = stored_rows(q), .k = stored_rows(k), .v = stored_rows(v)},
+                                  shape, options, {.out = out, .lse = lse}, &shard);
   ASSERT_TRUE(run(plan, context).ok());
 }
 

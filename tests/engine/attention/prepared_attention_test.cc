@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/processor.h"
+#include "cpu/target.h"
 #include "support/allocations.h"
 #include "support/call_outputs.h"
 #include "support/random_case.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/target.h"
 #include "engine/layers/gradients.h"
 #include "rules/half.h"
 #include "support/random_case.h"

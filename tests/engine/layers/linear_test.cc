@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/target.h"
 #include "rules/half.h"
 #include "support/allocations.h"
 #include "support/random_case.h"

@@ -1,5 +1,5 @@
 // Compares a team, whose members are threads here, with a single instance, bit for bit.
-#include "engine/runtime/team.h"
+#include "engine/team/worker_team.h"
 
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ std::vector<std::vector<float>> in_team(const Call& call) {
     threads.emplace_back([&, member] {
       rank = member;
       Context context(1);
-      engine::Team team(member, kMembers, exchange);
+      engine::WorkerTeam team(member, kMembers, exchange);
       engine::set_team(context, &team);
       results[static_cast<size_t>(member)] = call(context);
       engine::set_team(context, nullptr);
@@ -378,7 +378,7 @@ TEST(Team, ReportsAMemberThatHasLeft) {
     threads.emplace_back([member] {
       rank = member;
       Context context(1);
-      engine::Team team(member, kMembers, exchange);
+      engine::WorkerTeam team(member, kMembers, exchange);
       engine::set_team(context, &team);
       const std::vector<float> x(2000, 1.0F), weight(2000 * 1000, 1.0F);
       std::vector<float> y(1000);

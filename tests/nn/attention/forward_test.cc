@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/target.h"
 #include "support/closeness.h"
 #include "support/random_module.h"
 #include "support/simd_targets.h"

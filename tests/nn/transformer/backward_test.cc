@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/target.h"
 #include "multihead/transformer.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"

@@ -13,13 +13,13 @@
 // Two jobs may add to the same d_q (chunks of keys) or to the same d_k and d_v (parts of the rows).
 // Each adds its part after the job before it has added its own, so the result has the same bits for
 // any number of threads. Jobs that run side by side go through the rows in the same order, the last
-// ones first: with causal order all chunks see those, so a job rarely waits for its turn.
+// ones first: with causal order all chunks see those, so a job rarely waits.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/attention/backward/turns.h"
+#include "cpu/attention/backward/semaphores.h"
 #include "cpu/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -64,42 +64,42 @@ void store_rows(const float* from, size_t lanes, size_t count, float factor, flo
   }
 }
 
-// Stores d_q of the block's rows, or adds the chunk's part of it. The chunks that the rows see take
-// turns; `turn` counts those that have stored theirs.
-void store_queries(const BackwardBlock& block, const BackwardGeometry& geometry, int64_t chunk,
-                   std::atomic<int32_t>* turn) {
+// Stores d_q of the block's rows, or adds the chunk's part of it. The semaphore counts the
+// chunks seen by the rows that have stored theirs: chunks store one after the other.
+void store_queries(const BackwardBlock& block, const BackwardTiling& tiling, int64_t chunk,
+                   std::atomic<int32_t>* semaphore) {
   const BackwardParams& params = block.p;
   const QueryBlock<F32Products>& b = block.b;
   const bool sees_nothing = b.seen.empty();
-  const int64_t first = sees_nothing ? 0 : b.seen.first / geometry.chunk_keys;
-  const int64_t last = sees_nothing ? 0 : (b.seen.last - 1) / geometry.chunk_keys;
+  const int64_t first = sees_nothing ? 0 : b.seen.first / tiling.chunk_keys;
+  const int64_t last = sees_nothing ? 0 : (b.seen.last - 1) / tiling.chunk_keys;
   if (chunk < first || chunk > last) return;
   const auto before = static_cast<int32_t>(chunk - first);
-  if (turn != nullptr) wait_for_turn(*turn, before);
+  if (semaphore != nullptr) wait_for_semaphore(*semaphore, before);
   const auto store = before == 0 ? store_rows<Store::kSet> : store_rows<Store::kAdd>;
   for (size_t row = 0; row < b.rows; ++row) {
     store(block.s.d_queries + row * block.s.key_lanes, block.s.key_lanes, 1, params.scale,
           params.d_q.row(b.batch, b.head_of(row), b.s.place[row].query), 0,
           static_cast<size_t>(b.p.head_dim));
   }
-  if (turn != nullptr) pass_turn(*turn, before + 1);
+  if (semaphore != nullptr) signal_semaphore(*semaphore, before + 1);
 }
 
 // Stores d_k and d_v of the chunk's keys, or adds the job's part of them. `sees_keys`: whether one
 // of the job's rows sees one of the keys; else its part is zero, and was not computed.
-void store_keys(const BackwardParams& params, const BackwardGeometry& geometry,
-                const BackwardJob& job, const BackwardScratch& s, bool sees_keys) {
+void store_keys(const BackwardParams& params, const BackwardTiling& tiling, const BackwardJob& job,
+                const BackwardScratch& s, bool sees_keys) {
   const AttentionParams& p = params.forward;
-  const int64_t begin = job.chunk * geometry.chunk_keys;
-  const auto keys = static_cast<size_t>(std::min(p.keys, begin + geometry.chunk_keys) - begin);
-  const bool divides = geometry.row_jobs > 1;
-  std::atomic<int32_t>* const turn =
-      divides
-          ? params.key_turns + (job.batch * p.kv_heads + job.kv_head) * geometry.chunks + job.chunk
-          : nullptr;
-  int32_t before = divides ? wait_for_turn(*turn, static_cast<int32_t>(job.rows)) : 0;
+  const int64_t begin = job.chunk * tiling.chunk_keys;
+  const auto keys = static_cast<size_t>(std::min(p.keys, begin + tiling.chunk_keys) - begin);
+  const bool divides = tiling.row_jobs > 1;
+  std::atomic<int32_t>* const semaphore =
+      divides ? params.key_semaphores + (job.batch * p.kv_heads + job.kv_head) * tiling.chunks +
+                    job.chunk
+              : nullptr;
+  int32_t before = divides ? wait_for_semaphore(*semaphore, static_cast<int32_t>(job.rows)) : 0;
   const bool adds = (before & BackwardParams::kPartStored) != 0;
-  const bool is_last = job.rows == geometry.row_jobs - 1;
+  const bool is_last = job.rows == tiling.row_jobs - 1;
   if (sees_keys || (is_last && !adds)) {
     const auto store = adds ? store_rows<Store::kAdd> : store_rows<Store::kSet>;
     const struct {
@@ -118,23 +118,23 @@ void store_keys(const BackwardParams& params, const BackwardGeometry& geometry,
     }
     before |= BackwardParams::kPartStored;
   }
-  if (divides) pass_turn(*turn, before + 1);
+  if (divides) signal_semaphore(*semaphore, before + 1);
 }
 
-void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const BackwardJob& job,
+void chunk(const BackwardParams& params, const BackwardTiling& tiling, const BackwardJob& job,
            void* scratch) {
   const AttentionParams& p = params.forward;
-  const BackwardScratch s = lay_out_backward(params, geometry, scratch);
-  const int64_t begin = job.chunk * geometry.chunk_keys;
-  const int64_t end = std::min(p.keys, begin + geometry.chunk_keys);
+  const BackwardScratch s = lay_out_backward(params, tiling, scratch);
+  const int64_t begin = job.chunk * tiling.chunk_keys;
+  const int64_t end = std::min(p.keys, begin + tiling.chunk_keys);
   const int64_t head = job.batch * p.kv_heads + job.kv_head;
-  std::atomic<int32_t>* const turns =
-      geometry.chunks > 1 ? params.query_turns + head * geometry.blocks.row_parts : nullptr;
-  const int64_t end_part = geometry.blocks.row_parts - job.rows * geometry.job_blocks;
-  const int64_t first_part = std::max<int64_t>(0, end_part - geometry.job_blocks);
+  std::atomic<int32_t>* const semaphores =
+      tiling.chunks > 1 ? params.query_semaphores + head * tiling.blocks.row_parts : nullptr;
+  const int64_t end_part = tiling.blocks.row_parts - job.rows * tiling.job_blocks;
+  const int64_t first_part = std::max<int64_t>(0, end_part - tiling.job_blocks);
   bool sees_keys = false;
   for (int64_t part = end_part - 1; part >= first_part; --part) {
-    BackwardBlock block(params, geometry, job, p.first_row() + part * geometry.blocks.rows, s);
+    BackwardBlock block(params, tiling, job, p.first_row() + part * tiling.blocks.rows, s);
     load_rows(block.b);
     start_head(block.b);
     if (params.d_q.data != nullptr) {
@@ -149,16 +149,16 @@ void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const
         sees_keys = true;
       }
       load_backward_rows(block);
-      for (int64_t key = seen.first; key < seen.last; key += geometry.blocks.key_block) {
-        backward_tile(block, {key, std::min(key + geometry.blocks.key_block, seen.last)}, begin);
+      for (int64_t key = seen.first; key < seen.last; key += tiling.blocks.key_block) {
+        backward_tile(block, {key, std::min(key + tiling.blocks.key_block, seen.last)}, begin);
       }
     }
     if (params.d_q.data != nullptr) {
-      store_queries(block, geometry, job.chunk, turns == nullptr ? nullptr : turns + part);
+      store_queries(block, tiling, job.chunk, semaphores == nullptr ? nullptr : semaphores + part);
     }
   }
   if (params.d_k.data != nullptr || params.d_v.data != nullptr) {
-    store_keys(params, geometry, job, s, sees_keys);
+    store_keys(params, tiling, job, s, sees_keys);
   }
 }
 
@@ -167,23 +167,19 @@ void rows(const BackwardParams& params, int64_t batch, int64_t head, void* scrat
   const AttentionParams& p = params.forward;
   const auto width = static_cast<size_t>(p.value_dim);
   const size_t lanes = round_up(width, hn::Lanes(d));
-  auto* const of_out = static_cast<float*>(scratch);
+  auto* const row_memory = static_cast<float*>(scratch);
   for (int64_t query = 0; query < p.queries; ++query) {
-    const FloatRows out = read_rows(d, params.out, batch, head, query, 1, width, lanes, of_out);
+    const FloatRows out = read_rows(d, params.out, batch, head, query, 1, width, lanes, row_memory);
     const FloatRows d_out =
-        read_rows(d, params.d_out, batch, head, query, 1, width, lanes, of_out + lanes);
+        read_rows(d, params.d_out, batch, head, query, 1, width, lanes, row_memory + lanes);
     auto sum = hn::Zero(d);
     for (size_t c = 0; c < lanes; c += hn::Lanes(d)) {
       sum = hn::MulAdd(hn::LoadU(d, out.data + c), hn::LoadU(d, d_out.data + c), sum);
     }
     const int64_t index = params.row_index(batch, head, query);
     params.delta[index] = hn::ReduceSum(d, sum);
-    params.reference[index] = *params.lse.row(batch, head, query) / p.scale.of_softmax;
+    params.reference[index] = *params.lse.row(batch, head, query) / p.scale.softmax;
   }
-}
-
-uint64_t scratch_bytes(const BackwardParams& params, const BackwardGeometry& geometry) {
-  return lay_out_backward(params, geometry, nullptr).bytes;
 }
 
 }  // namespace
@@ -194,24 +190,19 @@ HWY_AFTER_NAMESPACE();
 namespace multihead::cpu {
 
 #if !defined(__EMSCRIPTEN__)
-ObserveTurn observe_turn = nullptr;
+ObserveSemaphore observe_semaphore = nullptr;
 #endif
 
 HWY_EXPORT(chunk);
 HWY_EXPORT(rows);
-HWY_EXPORT(scratch_bytes);
-
-uint64_t backward_scratch_bytes(const BackwardParams& params, const BackwardGeometry& geometry) {
-  return HWY_DYNAMIC_DISPATCH(scratch_bytes)(params, geometry);
-}
 
 void backward_rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch) {
   HWY_DYNAMIC_DISPATCH(rows)(params, batch, head, scratch);
 }
 
-void backward_chunk(const BackwardParams& params, const BackwardGeometry& geometry,
+void backward_chunk(const BackwardParams& params, const BackwardTiling& tiling,
                     const BackwardJob& job, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(chunk)(params, geometry, job, scratch);
+  HWY_DYNAMIC_DISPATCH(chunk)(params, tiling, job, scratch);
 }
 
 }  // namespace multihead::cpu

@@ -51,7 +51,7 @@ struct BackwardScratch {
   size_t row_lanes;  // floats from one key of a tile to the next
 };
 
-inline BackwardScratch lay_out_backward(const BackwardParams& params, const BackwardGeometry& g,
+inline BackwardScratch lay_out_backward(const BackwardParams& params, const BackwardTiling& g,
                                         void* memory) {
   const AttentionParams& p = params.forward;
   const auto chunk = static_cast<uint64_t>(g.chunk_keys);
@@ -78,9 +78,9 @@ inline BackwardScratch lay_out_backward(const BackwardParams& params, const Back
   take(s.delta, s.row_lanes);
   take(s.reference, s.row_lanes);
   const uint64_t block_bytes = lay_out_block(p, g.blocks, nullptr).bytes;
-  char* of_block = nullptr;
-  take(of_block, block_bytes);
-  s.block = of_block;
+  char* block_memory = nullptr;
+  take(block_memory, block_bytes);
+  s.block = block_memory;
   s.bytes = take.bytes();
   return s;
 }
@@ -106,11 +106,11 @@ bool all_finite(D d, const float* row, size_t width) {
 }
 
 struct BackwardBlock {
-  BackwardBlock(const BackwardParams& params, const BackwardGeometry& geometry,
-                const BackwardJob& job, int64_t first_row, const BackwardScratch& scratch)
+  BackwardBlock(const BackwardParams& params, const BackwardTiling& tiling, const BackwardJob& job,
+                int64_t first_row, const BackwardScratch& scratch)
       : p(params),
         s(scratch),
-        b(params.forward, geometry.blocks,
+        b(params.forward, tiling.blocks,
           {.batch = job.batch,
            .kv_head = job.kv_head,
            .end_head = job.kv_head + 1,
@@ -132,12 +132,13 @@ inline void load_backward_rows(BackwardBlock& block) {
   const auto value_dim = static_cast<size_t>(p.value_dim);
   for (size_t row = 0; row < b.rows; ++row) {
     const int64_t head = b.head_of(row), query = b.s.place[row].query;
-    float* const of_query = s.queries + row * block.s.key_lanes;
-    float* const of_out = s.d_out + row * block.s.value_lanes;
-    read_row(b.d, p.q, b.batch, head, query, head_dim, block.s.key_lanes, of_query);
-    read_row(b.d, block.p.d_out, b.batch, head, query, value_dim, block.s.value_lanes, of_out);
-    block.rows_are_finite = block.rows_are_finite && all_finite(b.d, of_query, block.s.key_lanes) &&
-                            all_finite(b.d, of_out, block.s.value_lanes);
+    float* const query_row = s.queries + row * block.s.key_lanes;
+    float* const d_out_row = s.d_out + row * block.s.value_lanes;
+    read_row(b.d, p.q, b.batch, head, query, head_dim, block.s.key_lanes, query_row);
+    read_row(b.d, block.p.d_out, b.batch, head, query, value_dim, block.s.value_lanes, d_out_row);
+    block.rows_are_finite = block.rows_are_finite &&
+                            all_finite(b.d, query_row, block.s.key_lanes) &&
+                            all_finite(b.d, d_out_row, block.s.value_lanes);
   }
   for (size_t row = 0; row < b.lanes; ++row) {
     const int64_t index = block.p.row_index(b.batch, b.head_of(row), b.s.place[row].query);

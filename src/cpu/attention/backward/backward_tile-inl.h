@@ -62,7 +62,7 @@ HWY_NOINLINE void differentiate_softmax(D d, const ScoreTile& scores, float* HWY
   const Exp2Table HWY_RESTRICT table = exp2_table();
   constexpr size_t kCount = TileSize::kExpsAtOnce;
   for (size_t lane = 0; lane < scores.lanes; lane += hn::Lanes(d)) {
-    const V of_lane = hn::LoadU(d, reference + lane), mean = hn::LoadU(d, delta + lane);
+    const V row_reference = hn::LoadU(d, reference + lane), mean = hn::LoadU(d, delta + lane);
     const auto take = [&](size_t key, auto count) HWY_ATTR {
       constexpr size_t kKeys = decltype(count)::value;
       float* const weight = scores.scores + key * scores.stride + lane;
@@ -71,7 +71,7 @@ HWY_NOINLINE void differentiate_softmax(D d, const ScoreTile& scores, float* HWY
       for (size_t i = 0; i < kKeys; ++i) {
         x[i] = score[i] = hn::LoadU(d, weight + i * scores.stride);
       }
-      exp_of_differences(d, table, x, of_lane, to_log2);
+      exp_of_differences(d, table, x, row_reference, to_log2);
       for (size_t i = 0; i < kKeys; ++i) {
         const auto hidden = hn::Eq(score[i], hn::Set(d, kNegInf));
         const V g = hn::Sub(hn::LoadU(d, gradient + i * scores.stride), mean);
@@ -134,11 +134,11 @@ inline void weigh_panel(BackwardBlock& block, const Panel& panel, const Backward
   QueryBlock<F32Products>& b = block.b;
   const BackwardScratch& s = block.s;
   const ScoreTile tile = panel_tile(block, panel, s.weights, keys.range);
-  const KeyBlock<F32Products> of_keys{keys.range, keys.k, keys.k_stride, {}};
+  const KeyBlock<F32Products> key_block{keys.range, keys.k, keys.k_stride, {}};
   const size_t vectors = panel.lanes / b.vector;
   const VisibleEnds visible_end = visible_ends(b, panel, tile);
   for_visible_parts(vectors, visible_end, [&](size_t v, size_t vecs, size_t from, size_t to) {
-    score_keys(b, panel, tile, of_keys, v, vecs, from, to);
+    score_keys(b, panel, tile, key_block, v, vecs, from, to);
   });
   scale_and_cap(b, tile);
   if (b.p.softcap > 0.0F) derive_cap(b.d, tile, b.p.softcap, s.d_cap + panel.lane);

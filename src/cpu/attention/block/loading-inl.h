@@ -51,7 +51,7 @@ void transpose_queries(QueryBlock<Products>& b, Panel& panel) {
       }
     }
     float* const strip = b.s.queries + lane / score_lanes() * score_lanes() * b.depth();
-    Products::transpose_queries(b.d, rows.data(), b.depth(), b.scale.of_queries,
+    Products::transpose_queries(b.d, rows.data(), b.depth(), b.scale.queries,
                                 strip + lane % score_lanes(), score_lanes());
   }
 }

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "cpu/kernels.h"
+#include "cpu/simd/tile_size.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,9 +20,6 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kCacheLine = 64;
-
-// WebAssembly has no prefetch.
-inline constexpr bool kPrefetches = !HWY_ARCH_WASM;
 
 // Prefetches into the second-level cache. The number of outstanding prefetches is then limited by
 // memory, not by the few misses that the first-level cache can have in flight.

@@ -102,9 +102,7 @@ struct Bf16PairProducts {
   };
 
   static rules::ScaleFactors scale_factors(const AttentionParams& p) {
-    return {.of_queries = 1.0F,
-            .of_scores = 1.0F,
-            .of_softmax = p.scale.of_queries * p.scale.of_softmax};
+    return {.queries = 1.0F, .scores = 1.0F, .softmax = p.scale.queries * p.scale.softmax};
   }
   static const uint16_t* row(const StoredRows& rows, int64_t batch, int64_t head, int64_t row) {
     return static_cast<const uint16_t*>(rows.data) + row_offset(rows.stride, batch, head, row);

@@ -5,7 +5,7 @@
 //   products-inl.h, tile_products-inl.h   how Q, K and V are multiplied
 //   loading-inl.h   Q transposed, K and V in the form that the products read
 //   scores-inl.h    scores of a panel of rows against a block of keys, and the passes over them
-//   weights-inl.h   online softmax and product with V
+//   mainloop-inl.h  online softmax and product with V
 //   epilogue-inl.h  normalized rows, LSE and dropout mask to memory
 //   captures-inl.h  captured scores and weights, and rows that are recomputed with masks
 //
@@ -74,7 +74,7 @@ struct BlockScratch {
 // begins at the last key reads zeros after it.
 inline size_t tile_value_stride(size_t keys) { return round_up(keys, kTileDepth) + kTileDepth; }
 
-inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry& g, void* memory) {
+inline BlockScratch lay_out_block(const AttentionParams& p, const BlockTiling& g, void* memory) {
   const auto rows = static_cast<uint64_t>(g.rows);
   // Room for the longest block. Sequences longer than kKeyBlock all need the same size.
   const auto keys = std::min<uint64_t>(static_cast<uint64_t>(TileSize::kKeyBlock),
@@ -160,18 +160,18 @@ inline rules::KeyRange intersection(const rules::KeyRange& a, const rules::KeyRa
 
 template <class Products>
 struct QueryBlock {
-  QueryBlock(const AttentionParams& params, const BlockGeometry& geometry, const BlockJob& job,
+  QueryBlock(const AttentionParams& params, const BlockTiling& tiling, const BlockJob& job,
              void* scratch)
       : p(params),
-        g(geometry),
+        g(tiling),
         batch(job.batch),
         kv_head(job.kv_head),
         first_row(job.first_row),
-        s(lay_out_block(params, geometry, scratch)),
+        s(lay_out_block(params, tiling, scratch)),
         scale(Products::scale_factors(params)),
-        softmax(scale.of_softmax),
+        softmax(scale.softmax),
         vector(hn::Lanes(d)),
-        rows(std::min(static_cast<size_t>(geometry.rows),
+        rows(std::min(static_cast<size_t>(tiling.rows),
                       static_cast<size_t>(params.end_row() - job.first_row))),
         lanes(round_up(rows, vector)),
         // V is not read if no output is requested.
@@ -185,13 +185,13 @@ struct QueryBlock {
   // Length of a row of Q or K, in elements of the products.
   size_t depth() const { return Products::depth(static_cast<size_t>(p.head_dim)); }
   // True if no pass changes or hides individual scores.
-  bool plain() const { return !p.changes_scores() && !p.mask.given() && scale.of_scores == 1.0F; }
+  bool plain() const { return !p.changes_scores() && !p.mask.given() && scale.scores == 1.0F; }
 
   std::span<Panel> panels() { return {all_panels.data(), panel_count}; }
   std::span<const Panel> panels() const { return {all_panels.data(), panel_count}; }
 
   const AttentionParams& p;
-  const BlockGeometry& g;
+  const BlockTiling& g;
   const int64_t batch;
   int64_t kv_head;
   const int64_t first_row;

@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Sets the values that all heads of a job share.
 template <class Products>
 void load_rows(QueryBlock<Products>& b) {
-  const rules::EntryVisibility visibility = b.p.visibility.of_entry(b.batch);
+  const rules::EntryVisibility visibility = b.p.visibility.entry(b.batch);
   const int64_t group = b.p.group();
   int64_t query = b.first_row / group;
   int64_t head_in_group = b.first_row % group;
@@ -36,7 +36,7 @@ void load_rows(QueryBlock<Products>& b) {
   int32_t* const first_key = b.s.first_key;
   int32_t* const last_key = b.s.last_key;
   const auto set_range = [&](size_t row) {
-    const rules::KeyRange range = visibility.of_query(b.s.place[row].query);
+    const rules::KeyRange range = visibility.seen_by(b.s.place[row].query);
     first_key[row] = static_cast<int32_t>(std::min(range.first, b.p.keys));
     last_key[row] = static_cast<int32_t>(range.last);
   };

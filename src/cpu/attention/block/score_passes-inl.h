@@ -64,11 +64,11 @@ HWY_NOINLINE void scale_scores(D d, const ScoreTile& tile, float factor) {
 // s = cap * tanh(s / cap)
 template <class D>
 HWY_NOINLINE void cap_scores(D d, const ScoreTile& tile, float cap) {
-  const ScoreCap of_cap(cap);
+  const ScoreCap score_cap(cap);
   for (size_t j = 0; j < tile.keys; ++j) {
     float* row = tile.scores + j * tile.stride;
     for (size_t lane = 0; lane < tile.lanes; lane += hn::Lanes(d)) {
-      hn::StoreU(cap_score(d, of_cap, hn::LoadU(d, row + lane)), d, row + lane);
+      hn::StoreU(cap_score(d, score_cap, hn::LoadU(d, row + lane)), d, row + lane);
     }
   }
 }
@@ -231,9 +231,9 @@ HWY_NOINLINE void add_bias(D d, const ScoreTile& tile, const float* const* bias,
     const float* added = bias[0] + tile.first_key * key_stride;
     for (size_t j = 0; j < tile.keys; ++j, added += key_stride) {
       float* at = tile.scores + j * tile.stride;
-      const auto of_key = hn::Set(d, *added);
+      const auto key_bias = hn::Set(d, *added);
       for (size_t lane = 0; lane < tile.lanes; lane += kVector) {
-        hn::StoreU(biased(d, hn::LoadU(d, at + lane), of_key), d, at + lane);
+        hn::StoreU(biased(d, hn::LoadU(d, at + lane), key_bias), d, at + lane);
       }
     }
     return;
@@ -281,12 +281,12 @@ HWY_NOINLINE void drop_weights(D d, const ScoreTile& tile, const RowPlace* place
     hn::Vec<decltype(di)> head_in_group, query;
     static_assert(sizeof(RowPlace) == 2 * sizeof(int32_t));
     hn::LoadInterleaved2(di, &place[lane].head_in_group, head_in_group, query);
-    const DropoutWords<decltype(du)> of_lanes(du, keys, batch_entry,
-                                              hn::BitCast(du, hn::Add(head_in_group, first_head)),
-                                              hn::BitCast(du, hn::Add(query, first_query)));
+    const DropoutWords<decltype(du)> dropout_words(
+        du, keys, batch_entry, hn::BitCast(du, hn::Add(head_in_group, first_head)),
+        hn::BitCast(du, hn::Add(query, first_query)));
     for (int64_t group = begin / 4; group * 4 < end; ++group) {
       hn::Vec<decltype(du)> words[4];
-      of_lanes.of_group(static_cast<uint32_t>(group), words);
+      dropout_words.set_words(static_cast<uint32_t>(group), words);
       for (int64_t word = 0; word < 4; ++word) {
         const int64_t key = group * 4 + word;
         if (key < begin || key >= end) continue;

@@ -152,7 +152,7 @@ bool score_fused(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& t
 // Turns products into capped scores: scale, then soft cap.
 template <class Products>
 void scale_and_cap(const QueryBlock<Products>& b, const ScoreTile& tile) {
-  if (b.scale.of_scores != 1.0F) scale_scores(b.d, tile, b.scale.of_scores);
+  if (b.scale.scores != 1.0F) scale_scores(b.d, tile, b.scale.scores);
   if (b.p.softcap > 0.0F) cap_scores(b.d, tile, b.p.softcap);
 }
 

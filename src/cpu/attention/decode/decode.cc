@@ -5,15 +5,12 @@
 // first-level cache; while some rows are used, the rows a few kilobytes ahead are prefetched. Long
 // caches are split among the threads, and the results merged by their maxima and sums (Dao et al.,
 // flash-decoding, 2023), see merge.cc.
-#include <cstdint>
-
 #include "cpu/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/attention/decode/decode.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/attention/decode/decode_layout-inl.h"
 #include "cpu/attention/decode/decode_split-inl.h"
 #include "hwy/highway.h"
 
@@ -21,17 +18,9 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 
-void compute_split(const AttentionParams& params, const SplitGeometry& geometry,
-                   const DecodeJob& job, void* partials, void* scratch) {
-  KvSplit(params, geometry, job, partials, scratch).compute();
-}
-
-uint64_t scratch_bytes(const AttentionParams& params, const SplitGeometry& geometry) {
-  return lay_out_split(DecodeSizes(params, geometry), nullptr).bytes;
-}
-
-uint64_t partial_bytes(const AttentionParams& params, const SplitGeometry& geometry) {
-  return lay_out_partial(DecodeSizes(params, geometry), nullptr).bytes;
+void compute_split(const AttentionParams& params, const SplitTiling& tiling, const DecodeJob& job,
+                   void* partials, void* scratch) {
+  KvSplit(params, tiling, job, partials, scratch).compute();
 }
 
 }  // namespace
@@ -42,20 +31,10 @@ HWY_AFTER_NAMESPACE();
 namespace multihead::cpu {
 
 HWY_EXPORT(compute_split);
-HWY_EXPORT(scratch_bytes);
-HWY_EXPORT(partial_bytes);
 
-uint64_t decode_scratch_bytes(const AttentionParams& params, const SplitGeometry& geometry) {
-  return HWY_DYNAMIC_DISPATCH(scratch_bytes)(params, geometry);
-}
-
-uint64_t decode_partial_bytes(const AttentionParams& params, const SplitGeometry& geometry) {
-  return HWY_DYNAMIC_DISPATCH(partial_bytes)(params, geometry);
-}
-
-void decode_split(const AttentionParams& params, const SplitGeometry& geometry,
-                  const DecodeJob& job, void* partials, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(compute_split)(params, geometry, job, partials, scratch);
+void decode_split(const AttentionParams& params, const SplitTiling& tiling, const DecodeJob& job,
+                  void* partials, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(compute_split)(params, tiling, job, partials, scratch);
 }
 
 }  // namespace multihead::cpu

@@ -25,6 +25,7 @@
 #include "cpu/attention/decode/decode_rows-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
+#include "cpu/simd/tile_size.h"
 #include "hwy/highway.h"
 #include "rules/element.h"
 
@@ -55,9 +56,6 @@ struct DecodeTile {
 #else
   static constexpr size_t kAccumulators = 8;
 #endif
-  // WebAssembly has no tiles of two rows: for all storage types they would take a twelfth of the
-  // module.
-  static constexpr size_t kFewRows = HWY_ARCH_WASM ? 1 : 2;
   // The fewest keys at a time that hide the latency of a multiply-add, so that memory is read
   // nearly in order.
   static constexpr size_t keys(size_t rows) { return std::min<size_t>(4, 8 / rows); }
@@ -66,8 +64,8 @@ struct DecodeTile {
   // AVX-512, 4 rows 21 and 37, 8 rows 19.5 and 39; AVX2, 4 rows 20.5 and 31, 8 rows 22.5 and 34.
   static constexpr size_t value_rows(size_t rows, size_t element_bytes) {
     if (HWY_ARCH_WASM) return rows == 4 ? 16 : 32;
-    const size_t of_floats = rows == 1 ? 16 : kAccumulators == 16 ? 4 : 8;
-    return of_floats * sizeof(float) / element_bytes;
+    const size_t float_rows = rows == 1 ? 16 : kAccumulators == 16 ? 4 : 8;
+    return float_rows * sizeof(float) / element_bytes;
   }
   // Vectors per strip of columns; at most 64 floats, the usual head width.
   static constexpr size_t vecs(size_t rows) {
@@ -283,10 +281,10 @@ HWY_NOINLINE void scale_keys(D d, float* HWY_RESTRICT tile, const float* HWY_RES
       hn::StoreU(hn::Mul(hn::LoadU(d, tile + j), hn::LoadU(d, factor + j)), d, tile + j);
     }
   } else {
-    const hn::CappedTag<float, kRows> of_key;
+    const hn::CappedTag<float, kRows> row_tag;
     for (size_t j = 0; j < keys; ++j) {
       float* at = tile + j * kRows;
-      hn::StoreU(hn::Mul(hn::LoadU(of_key, at), hn::Set(of_key, factor[j])), of_key, at);
+      hn::StoreU(hn::Mul(hn::LoadU(row_tag, at), hn::Set(row_tag, factor[j])), row_tag, at);
     }
   }
 }
@@ -306,12 +304,12 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
   }
   const bool rose = !hn::AllTrue(d, hn::Ge(hn::LoadU(d, reference), largest));
   if (rose) {
-    HWY_ALIGN float of_lane[hn::MaxLanes(D())];
-    hn::StoreU(largest, d, of_lane);
+    HWY_ALIGN float lane_largest[hn::MaxLanes(D())];
+    hn::StoreU(largest, d, lane_largest);
     for (size_t r = 0; r < kRows; ++r) {
       const float old = reference[r];
       float maximum = old;
-      for (size_t i = r; i < lanes; i += kRows) maximum = std::max(maximum, of_lane[i]);
+      for (size_t i = r; i < lanes; i += kRows) maximum = std::max(maximum, lane_largest[i]);
       correction[r] = maximum == old ? 1.0F : std::exp((old - maximum) * factor);
       for (size_t i = r; i < lanes; i += kRows) {
         reference[i] = maximum;
@@ -369,7 +367,7 @@ constexpr DecodeKernels<D> decode_kernels() {
 template <class T, class D>
 DecodeKernels<D> decode_kernels(size_t tile_rows, [[maybe_unused]] bool leads) {
   if (tile_rows == 1) return decode_kernels<T, 1, D>();
-  if constexpr (DecodeTile::kFewRows == 2) {
+  if constexpr (TileSize::kDecodeFewRows == 2) {
     if (tile_rows == 2) return decode_kernels<T, 2, D>();
   }
   if constexpr (!kPrefetches && std::is_same_v<T, float>) {
@@ -379,7 +377,7 @@ DecodeKernels<D> decode_kernels(size_t tile_rows, [[maybe_unused]] bool leads) {
 }
 
 template <class D>
-DecodeKernels<D> decode_kernels_for(DType type, const SplitGeometry& g) {
+DecodeKernels<D> decode_kernels_for(DType type, const SplitTiling& g) {
   return rules::visit_element(type, [&]<class T>(std::type_identity<T>) HWY_ATTR {
     return decode_kernels<typename SimdElement<T>::type, D>(static_cast<size_t>(g.tile_rows),
                                                             g.first_row_leads);

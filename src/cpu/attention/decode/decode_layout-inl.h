@@ -19,13 +19,13 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// SplitGeometry as size_t, with widths in whole vectors.
+// SplitTiling as size_t, with widths in whole vectors.
 struct DecodeSizes {
   size_t rows, tile_rows, tiles, heads, block, prefetch_rows;
   size_t key_lanes, value_lanes;
   size_t row_bytes;  // bytes of the wider row of K and V
 
-  DecodeSizes(const AttentionParams& p, const SplitGeometry& g)
+  DecodeSizes(const AttentionParams& p, const SplitTiling& g)
       : rows(static_cast<size_t>(g.rows)),
         tile_rows(static_cast<size_t>(g.tile_rows)),
         tiles(static_cast<size_t>(g.tiles)),

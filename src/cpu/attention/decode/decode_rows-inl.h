@@ -35,7 +35,7 @@ struct DecodeRow {
   DecodeRow(const AttentionParams& p, int64_t batch, int64_t kv_head, size_t row)
       : head(kv_head * p.group() + (p.first_row() + static_cast<int64_t>(row)) % p.group()),
         query((p.first_row() + static_cast<int64_t>(row)) / p.group()),
-        keys(p.visibility.of_query(batch, query)),
+        keys(p.visibility.seen_by(batch, query)),
         mask(p.mask.given() ? p.mask.row(batch, head, query) : nullptr),
         bias(p.bias.given() ? p.bias.row(batch, head, query) : nullptr) {}
 

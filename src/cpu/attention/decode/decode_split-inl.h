@@ -35,23 +35,23 @@ constexpr size_t kRecentKeys = 256;
 // One KV split, for all heads of a job.
 class KvSplit {
  public:
-  KvSplit(const AttentionParams& params, const SplitGeometry& geometry, const DecodeJob& job,
+  KvSplit(const AttentionParams& params, const SplitTiling& tiling, const DecodeJob& job,
           void* partials, void* scratch)
       : p_(params),
-        g_(geometry),
-        sizes_(params, geometry),
+        g_(tiling),
+        sizes_(params, tiling),
         s_(lay_out_split(sizes_, scratch)),
-        score_kernels_(decode_kernels_for<DF>(params.k.type, geometry)),
-        value_kernels_(decode_kernels_for<DF>(params.v.type, geometry)),
+        score_kernels_(decode_kernels_for<DF>(params.k.type, tiling)),
+        value_kernels_(decode_kernels_for<DF>(params.v.type, tiling)),
         batch_(job.batch),
         first_head_(job.kv_head),
-        heads_(std::min(geometry.heads, params.kv_heads - job.kv_head)),
+        heads_(std::min(tiling.heads, params.kv_heads - job.kv_head)),
         vector_(hn::Lanes(d_)),
         seen_(params.seen_keys(job.batch)),
-        keys_{seen_.first + job.split * geometry.split_keys,
-              std::min(seen_.first + (job.split + 1) * geometry.split_keys, seen_.last)},
+        keys_{seen_.first + job.split * tiling.split_keys,
+              std::min(seen_.first + (job.split + 1) * tiling.split_keys, seen_.last)},
         partials_(static_cast<char*>(partials)),
-        partial_step_(static_cast<uint64_t>(geometry.splits) *
+        partial_step_(static_cast<uint64_t>(tiling.splits) *
                       lay_out_partial(sizes_, nullptr).bytes) {}
 
   void compute() {
@@ -72,7 +72,7 @@ class KvSplit {
       std::copy_n(s_.next_keys, sizes_.heads * sizes_.block, s_.keys);
       if (p_.value_dim > 0) find_rows(p_.v, s_.slots, s_.values);
       if (find_slots(key + block(), s_.next_slots)) find_rows(p_.k, s_.next_slots, s_.next_keys);
-      attend(key);
+      mainloop_step(key);
     }
     add_recent();
     for (int64_t head = 0; head < heads_; ++head) store_sums_of(head);
@@ -105,7 +105,7 @@ class KvSplit {
   }
 
   void load_queries() {
-    const auto factor = hn::Set(d_, p_.scale.of_queries);
+    const auto factor = hn::Set(d_, p_.scale.queries);
     const auto width = static_cast<size_t>(p_.head_dim);
     std::fill_n(s_.queries, static_cast<size_t>(heads_) * sizes_.padded_rows() * sizes_.key_lanes,
                 0.0F);
@@ -159,7 +159,7 @@ class KvSplit {
   }
 
   // Processes a block of keys and values.
-  void attend(int64_t first) {
+  void mainloop_step(int64_t first) {
     const auto count = static_cast<size_t>(std::min(block(), keys_.last - first));
     // With several heads, the inner loop is over heads: a token's heads lie side by side, so memory
     // is read in order.
@@ -260,7 +260,7 @@ class KvSplit {
                              .keys = round_up(count * sizes_.tile_rows, vector_) / vector_,
                              .lanes = vector_,
                              .rows = vector_};
-      if (p_.scale.of_scores != 1.0F) scale_scores(d_, scores, p_.scale.of_scores);
+      if (p_.scale.scores != 1.0F) scale_scores(d_, scores, p_.scale.scores);
       if (p_.softcap > 0.0F) cap_scores(d_, scores, p_.softcap);
     }
     const bool hides = clipped || p_.mask.given() || p_.bias.given();
@@ -291,11 +291,11 @@ class KvSplit {
     const size_t padded = round_up(scores, vector_);
     std::array<float, kMostTileRows> correction;
     for (size_t tile = 0; tile < sizes_.tiles; ++tile) {
-      float* of_tile = tile_scores(head, tile);
-      std::fill(of_tile + scores, of_tile + padded, kNegInf);
+      float* tile_start = tile_scores(head, tile);
+      std::fill(tile_start + scores, tile_start + padded, kNegInf);
       const size_t lane = tile_lane(head, tile);
       const bool rose =
-          score_kernels_.softmax(d_, of_tile, padded, p_.scale.of_softmax, s_.reference + lane,
+          score_kernels_.softmax(d_, tile_start, padded, p_.scale.softmax, s_.reference + lane,
                                  s_.row_sum + lane, correction.data());
       for (size_t r = 0; r < sizes_.tile_rows && rose; ++r) {
         const size_t row = tile * sizes_.tile_rows + r;
@@ -371,7 +371,7 @@ class KvSplit {
   }
 
   const AttentionParams& p_;
-  const SplitGeometry& g_;
+  const SplitTiling& g_;
   const DF d_;
   const DecodeSizes sizes_;
   DecodeScratch s_;

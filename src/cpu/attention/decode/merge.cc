@@ -78,7 +78,7 @@ void normalize(float* out, size_t width, double sum) {
   for (size_t c = 0; c < width; ++c) out[c] = sum == 0.0 ? 0.0F : out[c] / static_cast<float>(sum);
 }
 
-void merge_splits(const AttentionParams& p, const SplitGeometry& g, int64_t batch, int64_t kv_head,
+void merge_splits(const AttentionParams& p, const SplitTiling& g, int64_t batch, int64_t kv_head,
                   void* partials) {
   const DecodeSizes sizes(p, g);
   const uint64_t step = lay_out_partial(sizes, nullptr).bytes;
@@ -86,7 +86,7 @@ void merge_splits(const AttentionParams& p, const SplitGeometry& g, int64_t batc
     return lay_out_partial(sizes,
                            static_cast<char*>(partials) + static_cast<uint64_t>(split) * step);
   };
-  const auto factor = static_cast<double>(p.scale.of_softmax);
+  const auto factor = static_cast<double>(p.scale.softmax);
   for (size_t r = 0; r < sizes.rows; ++r) {
     const DecodeRow row(p, batch, kv_head, r);
     float* const out = partial_at(0).row(r, sizes.value_lanes);
@@ -106,7 +106,7 @@ void merge_splits(const AttentionParams& p, const SplitGeometry& g, int64_t batc
                           row_offset(p.out.stride, batch, row.head, row.query));
     }
     if (p.lse.data != nullptr) {
-      *p.lse.row(batch, row.head, row.query) = rules::lse_of(reference, p.scale.of_softmax, sum);
+      *p.lse.row(batch, row.head, row.query) = rules::lse_of(reference, p.scale.softmax, sum);
     }
   }
 }
@@ -142,9 +142,9 @@ namespace multihead::cpu {
 HWY_EXPORT(merge_splits);
 HWY_EXPORT(merge_pair);
 
-void decode_merge(const AttentionParams& params, const SplitGeometry& geometry, int64_t batch,
+void decode_merge(const AttentionParams& params, const SplitTiling& tiling, int64_t batch,
                   int64_t kv_head, void* partials) {
-  HWY_DYNAMIC_DISPATCH(merge_splits)(params, geometry, batch, kv_head, partials);
+  HWY_DYNAMIC_DISPATCH(merge_splits)(params, tiling, batch, kv_head, partials);
 }
 
 void merge_rows(const MergeParams& params, int64_t batch, int64_t head) {

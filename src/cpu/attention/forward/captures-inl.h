@@ -202,7 +202,7 @@ void store_capture(QueryBlock<Products>& b, const ScoreCapture& capture) {
   const bool weights = capture.stage == ScoreStage::kWeights;
   const bool masked = capture.stage >= ScoreStage::kMasked;
   const bool raw = capture.stage == ScoreStage::kRaw;
-  const auto unit = hn::Set(b.d, b.scale.of_softmax * (raw ? b.scale.of_scores : 1.0F));
+  const auto unit = hn::Set(b.d, b.scale.softmax * (raw ? b.scale.scores : 1.0F));
   const auto hidden_weight = hn::Set(b.d, kHiddenWeight);
   const auto as_asked = [&](auto value) HWY_ATTR {
     return weights ? hn::IfThenZeroElse(hn::Eq(value, hidden_weight), value) : hn::Mul(value, unit);

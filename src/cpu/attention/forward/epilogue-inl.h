@@ -69,7 +69,7 @@ void store_out_row(const QueryBlock<Products>& b, size_t row) {
 // Adds the sink, a score without a value, to the sum.
 template <class Products>
 void join_sink(const QueryBlock<Products>& b, size_t row) {
-  const auto factor = static_cast<double>(b.scale.of_softmax);
+  const auto factor = static_cast<double>(b.scale.softmax);
   const auto reference = static_cast<double>(b.s.reference[row]);
   const auto sink = static_cast<double>(b.p.sinks[b.head_of(row)]);
   // Round to float first, because weights are computed from the stored float reference.
@@ -168,7 +168,7 @@ template <class Products>
 void store_lse(const QueryBlock<Products>& b) {
   for (size_t row = 0; row < b.rows; ++row) {
     *b.p.lse.row(b.batch, b.head_of(row), b.s.place[row].query) =
-        rules::lse_of(b.s.reference[row], b.scale.of_softmax, b.s.row_sum[row]);
+        rules::lse_of(b.s.reference[row], b.scale.softmax, b.s.row_sum[row]);
   }
 }
 

@@ -26,12 +26,11 @@
 #include "cpu/attention/block/products-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
 #include "cpu/attention/block/rows-inl.h"
-#include "cpu/attention/decode/decode_kernels-inl.h"
 #include "cpu/attention/forward/captures-inl.h"
 #include "cpu/attention/forward/epilogue-inl.h"
+#include "cpu/attention/forward/mainloop-inl.h"
 #include "cpu/attention/forward/short_heads-inl.h"
 #include "cpu/attention/forward/tile_products-inl.h"
-#include "cpu/attention/forward/weights-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/tile_size.h"
 #include "hwy/highway.h"
@@ -57,7 +56,7 @@ void compute(QueryBlock<Products>& b, const BlockJob* next) {
   for_key_blocks(b, b.seen, [&](const KeyBlock<Products>& block) HWY_ATTR {
     for (Panel& panel : b.panels()) {
       const rules::KeyRange keys = intersection(block.keys, panel.keys);
-      if (!keys.empty() && !mask_hides_tile(b, panel, keys)) attend(b, panel, keys, block);
+      if (!keys.empty() && !mask_hides_tile(b, panel, keys)) mainloop_step(b, panel, keys, block);
     }
     if (b.captures_weights) block_reference = std::copy_n(b.s.reference, b.lanes, block_reference);
   });
@@ -87,9 +86,9 @@ void forward_head(QueryBlock<F32Products>& b, const BlockJob* next) {
   if (b.captures_weights) finish_weights(b);
 }
 
-void forward(const AttentionParams& params, const BlockGeometry& geometry, const BlockJob& job,
+void forward(const AttentionParams& params, const BlockTiling& tiling, const BlockJob& job,
              const BlockJob* next, void* scratch) {
-  QueryBlock<F32Products> b(params, geometry, job, scratch);
+  QueryBlock<F32Products> b(params, tiling, job, scratch);
   load_rows(b);
   for (; b.kv_head < job.end_head; ++b.kv_head) forward_head(b, next);
 }
@@ -102,9 +101,9 @@ BlockJob job_of_head(const BlockJob& job, int64_t kv_head) {
 
 // Runs a head with products of bf16. Returns false if the head needs f32 products.
 template <class Products>
-bool forward_bf16_head(const AttentionParams& params, const BlockGeometry& geometry,
+bool forward_bf16_head(const AttentionParams& params, const BlockTiling& tiling,
                        const BlockJob& head, const BlockJob* next, void* scratch) {
-  QueryBlock<Products> b(params, geometry, head, scratch);
+  QueryBlock<Products> b(params, tiling, head, scratch);
   load_rows(b);
   compute(b, next);
   if constexpr (Products::kTiles) {
@@ -117,67 +116,41 @@ bool forward_bf16_head(const AttentionParams& params, const BlockGeometry& geome
 }
 
 template <class Products>
-void forward_bf16_heads(const AttentionParams& params, const BlockGeometry& geometry,
+void forward_bf16_heads(const AttentionParams& params, const BlockTiling& tiling,
                         const BlockJob& job, const BlockJob* next, void* scratch) {
   for (int64_t kv_head = job.kv_head; kv_head < job.end_head; ++kv_head) {
     const BlockJob head = job_of_head(job, kv_head);
-    if (forward_bf16_head<Products>(params, geometry, head, next, scratch)) continue;
-    forward(params, geometry, head, next, scratch);
+    if (forward_bf16_head<Products>(params, tiling, head, next, scratch)) continue;
+    forward(params, tiling, head, next, scratch);
   }
 }
 
 void forward_bf16([[maybe_unused]] const AttentionParams& params,
-                  [[maybe_unused]] const BlockGeometry& geometry,
-                  [[maybe_unused]] const BlockJob& job, [[maybe_unused]] const BlockJob* next,
-                  [[maybe_unused]] void* scratch) {
+                  [[maybe_unused]] const BlockTiling& tiling, [[maybe_unused]] const BlockJob& job,
+                  [[maybe_unused]] const BlockJob* next, [[maybe_unused]] void* scratch) {
 #if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
-  forward_bf16_heads<Bf16PairProducts>(params, geometry, job, next, scratch);
+  forward_bf16_heads<Bf16PairProducts>(params, tiling, job, next, scratch);
 #endif
 }
 
 void forward_tiles([[maybe_unused]] const AttentionParams& params,
-                   [[maybe_unused]] const BlockGeometry& geometry,
-                   [[maybe_unused]] const BlockJob& job, [[maybe_unused]] const BlockJob* next,
-                   [[maybe_unused]] void* scratch) {
+                   [[maybe_unused]] const BlockTiling& tiling, [[maybe_unused]] const BlockJob& job,
+                   [[maybe_unused]] const BlockJob* next, [[maybe_unused]] void* scratch) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   const TileSession session(*tile_unit());
-  forward_bf16_heads<TileProducts>(params, geometry, job, next, scratch);
+  forward_bf16_heads<TileProducts>(params, tiling, job, next, scratch);
 #endif
 }
 
-void forward_short(const AttentionParams& params, const BlockGeometry& geometry,
-                   const BlockJob& job, void* scratch) {
-  ShortHeads heads(params, geometry, job, scratch);
+void forward_short(const AttentionParams& params, const BlockTiling& tiling, const BlockJob& job,
+                   void* scratch) {
+  ShortHeads heads(params, tiling, job, scratch);
   for (int64_t kv_head = job.kv_head; kv_head < job.end_head; ++kv_head) {
     if (heads.compute(kv_head)) continue;
-    forward(params, geometry, job_of_head(job, kv_head), nullptr, scratch);
+    forward(params, tiling, job_of_head(job, kv_head), nullptr, scratch);
     heads.load_rows();
   }
 }
-
-uint64_t block_bytes(const AttentionParams& params, const BlockGeometry& geometry) {
-  return lay_out_block(params, geometry, nullptr).bytes;
-}
-
-uint64_t short_bytes(const AttentionParams& params, const BlockGeometry& geometry) {
-  return lay_out_short(params, geometry, nullptr).bytes;
-}
-
-TargetTraits traits() {
-  return {.lanes = static_cast<int64_t>(hn::Lanes(DF())),
-          .strip_lanes = static_cast<int64_t>(strip_lanes()),
-          .panel_lanes = static_cast<int64_t>(panel_lanes()),
-          .block_panels = static_cast<int64_t>(TileSize::kBlockPanels),
-          .key_block = TileSize::kKeyBlock,
-          .short_keys = TileSize::kShortKeys,
-          .decode_few_rows = static_cast<int64_t>(DecodeTile::kFewRows),
-          .least_jobs = HWY_ARCH_WASM ? 1 : 16,
-          .bf16_pairs = kHasBf16Pairs,
-          .bf16_tiles = kHasTileProducts,
-          .prefetches = kPrefetches};
-}
-
-const char* name() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
@@ -190,42 +163,26 @@ HWY_EXPORT(forward);
 HWY_EXPORT(forward_bf16);
 HWY_EXPORT(forward_tiles);
 HWY_EXPORT(forward_short);
-HWY_EXPORT(block_bytes);
-HWY_EXPORT(short_bytes);
-HWY_EXPORT(traits);
-HWY_EXPORT(name);
 
-TargetTraits target_traits() { return HWY_DYNAMIC_DISPATCH(traits)(); }
-
-uint64_t block_scratch_bytes(const AttentionParams& params, const BlockGeometry& geometry) {
-  return HWY_DYNAMIC_DISPATCH(block_bytes)(params, geometry);
+void forward_block(const AttentionParams& params, const BlockTiling& tiling, const BlockJob& job,
+                   const BlockJob* next, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(forward)(params, tiling, job, next, scratch);
 }
 
-uint64_t short_heads_scratch_bytes(const AttentionParams& params, const BlockGeometry& geometry) {
-  return HWY_DYNAMIC_DISPATCH(short_bytes)(params, geometry);
-}
-
-void forward_block(const AttentionParams& params, const BlockGeometry& geometry,
-                   const BlockJob& job, const BlockJob* next, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(forward)(params, geometry, job, next, scratch);
-}
-
-void forward_bf16_block(const AttentionParams& params, const BlockGeometry& geometry,
+void forward_bf16_block(const AttentionParams& params, const BlockTiling& tiling,
                         const BlockJob& job, const BlockJob* next, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(forward_bf16)(params, geometry, job, next, scratch);
+  HWY_DYNAMIC_DISPATCH(forward_bf16)(params, tiling, job, next, scratch);
 }
 
-void forward_tile_block(const AttentionParams& params, const BlockGeometry& geometry,
+void forward_tile_block(const AttentionParams& params, const BlockTiling& tiling,
                         const BlockJob& job, const BlockJob* next, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(forward_tiles)(params, geometry, job, next, scratch);
+  HWY_DYNAMIC_DISPATCH(forward_tiles)(params, tiling, job, next, scratch);
 }
 
-void forward_short_heads(const AttentionParams& params, const BlockGeometry& geometry,
+void forward_short_heads(const AttentionParams& params, const BlockTiling& tiling,
                          const BlockJob& job, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(forward_short)(params, geometry, job, scratch);
+  HWY_DYNAMIC_DISPATCH(forward_short)(params, tiling, job, scratch);
 }
-
-const char* target_name() { return HWY_DYNAMIC_DISPATCH(name)(); }
 
 }  // namespace multihead::cpu
 #endif  // HWY_ONCE

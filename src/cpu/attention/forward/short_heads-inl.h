@@ -39,7 +39,7 @@ struct ShortScratch {
   uint64_t bytes;
 };
 
-inline ShortScratch lay_out_short(const AttentionParams& p, const BlockGeometry& g, void* memory) {
+inline ShortScratch lay_out_short(const AttentionParams& p, const BlockTiling& g, void* memory) {
   ShortScratch s{};
   rules::Arena take(memory);
   take(s.queries, score_lanes() * static_cast<uint64_t>(p.head_dim));
@@ -148,14 +148,14 @@ HWY_NOINLINE bool store_output(D d, const ShortOutput& s, size_t rows, size_t co
 // Rows of a job, computed one head after the other.
 class ShortHeads {
  public:
-  ShortHeads(const AttentionParams& params, const BlockGeometry& geometry, const BlockJob& job,
+  ShortHeads(const AttentionParams& params, const BlockTiling& tiling, const BlockJob& job,
              void* scratch)
       : p_(params),
         batch_(job.batch),
         first_row_(job.first_row),
-        s_(lay_out_short(params, geometry, scratch)),
+        s_(lay_out_short(params, tiling, scratch)),
         vector_(hn::Lanes(d_)),
-        rows_(std::min(static_cast<size_t>(geometry.rows),
+        rows_(std::min(static_cast<size_t>(tiling.rows),
                        static_cast<size_t>(params.end_row() - job.first_row))),
         lanes_(round_up(rows_, vector_)) {
     load_rows();
@@ -163,11 +163,11 @@ class ShortHeads {
 
   // Call this again after other code has used the scratch memory.
   void load_rows() {
-    const rules::EntryVisibility visibility = p_.visibility.of_entry(batch_);
+    const rules::EntryVisibility visibility = p_.visibility.entry(batch_);
     for (size_t row = 0; row < lanes_; ++row) {
       // Padding lanes repeat the last row.
       const auto query = first_row_ + static_cast<int64_t>(std::min(row, rows_ - 1));
-      s_.last_key[row] = static_cast<int32_t>(visibility.of_query(query).last);
+      s_.last_key[row] = static_cast<int32_t>(visibility.seen_by(query).last);
     }
   }
 
@@ -219,7 +219,7 @@ class ShortHeads {
                              .row_max = s_.row_max};
     score<kVecs, kVecs>(scores, 0);
 
-    const ToLog2<DF> to_log2(d_, SoftmaxFactor(p_.scale.of_softmax));
+    const ToLog2<DF> to_log2(d_, SoftmaxFactor(p_.scale.softmax));
     bool sound = true;
     const size_t rows = std::min(stride, rows_ - lane);
     for (size_t v = 0; v < kVecs; ++v) {
@@ -257,7 +257,7 @@ class ShortHeads {
         rows[i] = row;
         if (row != last) row += p_.q.stride[2];
       }
-      transpose_rows(d_, rows.data(), static_cast<size_t>(p_.head_dim), p_.scale.of_queries,
+      transpose_rows(d_, rows.data(), static_cast<size_t>(p_.head_dim), p_.scale.queries,
                      s_.queries + v * vector_, kVecs * vector_);
       hn::StoreU(hn::Set(d_, kNegInf), d_, s_.row_max + v * vector_);
     }
@@ -267,7 +267,7 @@ class ShortHeads {
   HWY_NOINLINE void store_lse(size_t lane, size_t rows) const {
     for (size_t i = 0; i < rows; ++i) {
       *p_.lse.row(batch_, head_, first_row_ + static_cast<int64_t>(lane + i)) =
-          rules::lse_of(s_.row_max[i], p_.scale.of_softmax, s_.row_sum[i]);
+          rules::lse_of(s_.row_max[i], p_.scale.softmax, s_.row_sum[i]);
     }
   }
 

@@ -36,8 +36,6 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr bool kHasTileProducts = true;
-
 struct TileProducts {
   using Key = uint16_t;
   static constexpr size_t kUnit = 2;
@@ -54,7 +52,7 @@ struct TileProducts {
   // scales the scores if another pass changes them or the scale is outside [2^-10, 2^10].
   static rules::ScaleFactors scale_factors(const AttentionParams& p) {
     constexpr float kLeast = 0x1p-10F, kMost = 0x1p10F;
-    const float scale = p.scale.of_queries * p.scale.of_scores * p.scale.of_softmax;
+    const float scale = p.scale.queries * p.scale.scores * p.scale.softmax;
     if (p.changes_scores() || scale < kLeast || scale > kMost) return {1.0F, scale, 1.0F};
     return {1.0F, 1.0F, scale};
   }
@@ -211,12 +209,6 @@ inline bool has_undefined_row(const QueryBlock<TileProducts>& b) {
 }  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-#else
-namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
-inline constexpr bool kHasTileProducts = false;
-}  // namespace
-}  // namespace multihead::cpu::HWY_NAMESPACE
 #endif
 
 #endif  // MULTIHEAD_CPU_ATTENTION_FORWARD_TILE_PRODUCTS_INL_H_

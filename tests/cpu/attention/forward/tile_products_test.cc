@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/target.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/validate.h"
 #include "multihead/attention.h"
@@ -105,8 +105,8 @@ bool takes_tiles(const RandomCase& c) {
   const AttentionOutputs outputs{.out = Tensor(out.data(), c.out_shape)};
   const Status status = engine::validate_call(c.q, c.k, c.v, c.options, outputs, shape);
   EXPECT_TRUE(status.ok()) << status.message();
-  return engine::plan_call(c.q, c.k, c.v, shape, c.options, outputs).plan.path ==
-         engine::Path::kAmxBlocks;
+  return engine::plan_forward(c.q, c.k, c.v, shape, c.options, outputs).choice.kernel ==
+         engine::Kernel::kAmxBlocks;
 }
 
 // Each weight and each output is rounded to bf16 once: 1.5 units in the last place (bf16) of the

@@ -1,18 +1,18 @@
-#include "engine/attention/cut.h"
+#include "engine/attention/tile_scheduler.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-#include "cpu/processor.h"
+#include "cpu/target.h"
 
 namespace multihead::engine {
 namespace {
 
 using cpu::TargetTraits;
 using rules::AttentionParams;
-using rules::BlockGeometry;
-using rules::SplitGeometry;
+using rules::BlockTiling;
+using rules::SplitTiling;
 using rules::StoredRows;
 
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
@@ -82,6 +82,13 @@ constexpr int64_t kLeastBlock = 16, kMostBlock = 512;
 // With ragged lengths, shorter entries have fewer splits.
 constexpr int64_t kSplitJobs = 64, kLeastSplit = 512;
 
+// Number of splits of `keys` keys, if `entries` batch entries have as many.
+int64_t splits_of(const AttentionParams& p, int64_t entries, int64_t keys) {
+  const int64_t heads = std::max<int64_t>(1, entries * p.kv_heads);
+  return std::clamp(blocks_of(kSplitJobs, heads), int64_t{1},
+                    std::max<int64_t>(1, keys / kLeastSplit));
+}
+
 }  // namespace
 
 bool may_copy_split_lines(const AttentionParams& params, int64_t rows, const TargetTraits& target) {
@@ -96,8 +103,9 @@ bool splits_cache_lines(const StoredRows& v) {
                      [](int64_t stride) { return stride % kLineFloats != 0; });
 }
 
-BlockGeometry cut_into_blocks(const AttentionParams& params, const TargetTraits& target) {
-  BlockGeometry g;
+BlockTiling tile_blocks(const AttentionParams& params, const TargetTraits& target) {
+  BlockTiling g;
+  g.panel_rows = target.panel_lanes;
   g.rows = block_rows(params, target);
   g.row_parts = blocks_of(params.rows(), g.rows);
   // Small heads share a job.
@@ -116,21 +124,20 @@ BlockGeometry cut_into_blocks(const AttentionParams& params, const TargetTraits&
   return g;
 }
 
-BlockGeometry cut_for_threads(const AttentionParams& params, BlockGeometry g,
-                              const TargetTraits& target, int threads) {
+BlockTiling divide_for_threads(const AttentionParams& params, BlockTiling g, int threads) {
   constexpr int64_t kJobsOfThread = 8;
   const int64_t wanted = kJobsOfThread * threads;
   if (threads == 1 || g.jobs == 0 || g.jobs >= wanted) return g;
   const int64_t parts = blocks_of(wanted, params.batch * g.head_parts);
-  const int64_t panels = std::max<int64_t>(1, params.rows() / parts / target.panel_lanes);
-  g.rows = std::min(g.rows, panels * target.panel_lanes);
+  const int64_t panels = std::max<int64_t>(1, params.rows() / parts / g.panel_rows);
+  g.rows = std::min(g.rows, panels * g.panel_rows);
   g.row_parts = blocks_of(params.rows(), g.rows);
   g.jobs = params.batch * g.head_parts * g.row_parts;
   return g;
 }
 
-SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits& target) {
-  SplitGeometry g;
+SplitTiling tile_splits(const AttentionParams& params, const TargetTraits& target) {
+  SplitTiling g;
   g.rows = params.rows();
   g.tile_rows = g.rows <= target.decode_few_rows ? g.rows : g.rows <= 2 ? 1 : cpu::kDecodeTileRows;
   g.tiles = blocks_of(g.rows, g.tile_rows);
@@ -156,6 +163,13 @@ SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits&
     g.prefetch_rows = std::clamp(kPrefetchBytes / g.row_bytes / kStep * kStep, kStep, g.key_block);
   }
 
+  g.head_parts = blocks_of(params.kv_heads, g.heads);
+  const bool is_ragged = params.visibility.lengths != nullptr;
+  g.most_splits = splits_of(params, is_ragged ? 1 : params.batch, params.keys);
+  return g;
+}
+
+void split_keys(const AttentionParams& params, SplitTiling& g) {
   int64_t longest = 0;
   double sum = 0;
   for (int64_t batch = 0; batch < params.batch; ++batch) {
@@ -167,22 +181,13 @@ SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits&
   // Number of entries of the longest length that together have as many keys as all entries.
   const int64_t entries =
       longest == 0 ? 0 : std::llround(std::ceil(sum / static_cast<double>(longest)));
-  const auto splits_of = [&](int64_t whole_entries, int64_t keys) {
-    const int64_t heads = std::max<int64_t>(1, whole_entries * params.kv_heads);
-    return std::clamp(blocks_of(kSplitJobs, heads), int64_t{1},
-                      std::max<int64_t>(1, keys / kLeastSplit));
-  };
-  const bool is_ragged = params.visibility.lengths != nullptr;
-  g.most_splits = splits_of(is_ragged ? 1 : params.batch, params.keys);
-  g.split_keys = round_up(blocks_of(longest, splits_of(entries, longest)), g.key_block);
+  g.split_keys = round_up(blocks_of(longest, splits_of(params, entries, longest)), g.key_block);
   g.splits = longest == 0 ? 1 : blocks_of(longest, g.split_keys);
-  g.head_parts = blocks_of(params.kv_heads, g.heads);
   g.jobs = params.batch * g.head_parts * g.splits;
-  return g;
 }
 
-rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
-                                          const TargetTraits& target, int64_t jobs_of_whole) {
+rules::BackwardTiling tile_backward(const rules::BackwardParams& params, const TargetTraits& target,
+                                    int64_t jobs_of_whole) {
   // Each chunk loads all rows of Q and d_out again: compared with chunks of 512 keys, 256 keys are
   // 2 % slower and 128 keys 6 %.
   constexpr int64_t kPanels = 4, kKeyBlock = 64, kLeastChunk = 512, kJobs = 64;
@@ -191,7 +196,7 @@ rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
   // 512 rows per job and up to 5 % with 256.
   constexpr int64_t kLeastJobRows = 512, kMostJobs = 256;
   const AttentionParams& p = params.forward;
-  rules::BackwardGeometry g;
+  rules::BackwardTiling g;
   g.blocks.rows =
       std::clamp(round_up(p.rows(), target.lanes), target.lanes, target.panel_lanes * kPanels);
   g.blocks.row_parts = blocks_of(p.rows(), g.blocks.rows);

@@ -1,9 +1,9 @@
-// Turns the scores of a tile into weights and multiplies them by V.
-#if defined(MULTIHEAD_CPU_ATTENTION_FORWARD_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MULTIHEAD_CPU_ATTENTION_FORWARD_WEIGHTS_INL_H_
-#undef MULTIHEAD_CPU_ATTENTION_FORWARD_WEIGHTS_INL_H_
+// The main loop of the forward kernel: scores of a tile, online softmax, weights times V.
+#if defined(MULTIHEAD_CPU_ATTENTION_FORWARD_MAINLOOP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_ATTENTION_FORWARD_MAINLOOP_INL_H_
+#undef MULTIHEAD_CPU_ATTENTION_FORWARD_MAINLOOP_INL_H_
 #else
-#define MULTIHEAD_CPU_ATTENTION_FORWARD_WEIGHTS_INL_H_
+#define MULTIHEAD_CPU_ATTENTION_FORWARD_MAINLOOP_INL_H_
 #endif
 
 #include <algorithm>
@@ -49,7 +49,7 @@ void clear_beyond_visible(const QueryBlock<Products>& b, const Panel& panel, con
   }
 }
 
-// out (+)= weights * V. If geometry.stores_normalized, the panel's last key block also normalizes
+// out (+)= weights * V. If tiling.stores_normalized, the panel's last key block also normalizes
 // the rows and stores them.
 template <class Products>
 void accumulate_pv(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
@@ -81,10 +81,10 @@ void accumulate_pv(QueryBlock<Products>& b, const Panel& panel, const ScoreTile&
       });
 }
 
-// Attention of a panel over the visible keys of a key block.
+// One step of the main loop: attention of a panel over the visible keys of a key block.
 template <class Products>
-void attend(QueryBlock<Products>& b, Panel& panel, const rules::KeyRange& keys,
-            const KeyBlock<Products>& block) {
+void mainloop_step(QueryBlock<Products>& b, Panel& panel, const rules::KeyRange& keys,
+                   const KeyBlock<Products>& block) {
   transpose_queries(b, panel);
   const ScoreTile tile = tile_of(b, panel, keys);
   const VisibleEnds visible_end = visible_ends(b, panel, tile);
@@ -126,4 +126,4 @@ void attend(QueryBlock<Products>& b, Panel& panel, const rules::KeyRange& keys,
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // MULTIHEAD_CPU_ATTENTION_FORWARD_WEIGHTS_INL_H_
+#endif  // MULTIHEAD_CPU_ATTENTION_FORWARD_MAINLOOP_INL_H_

@@ -1,7 +1,7 @@
-// The tiling of a call: its division into jobs. engine/attention/cut.cc decides it from the call,
-// the processor and the SIMD target; the kernels read it. The number of threads changes only the
-// number of query blocks (cut_for_threads()), if that changes no bit of the results. It never
-// changes the division of keys or the sums in one job.
+// The tiling of a call: its division into jobs. engine/attention/tile_scheduler.cc decides it from
+// the call, the processor and the SIMD target; the kernels read it. The number of threads changes
+// only the number of query blocks (divide_for_threads()), if that changes no bit of the results. It
+// never changes the division of keys or the sums in one job.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 namespace multihead::rules {
 
 // Tiling by blocks of query rows.
-struct BlockGeometry {
+struct BlockTiling {
   int64_t rows = 0;        // query rows per job
+  int64_t panel_rows = 0;  // query rows of a panel, which a division for threads keeps whole
   int64_t row_parts = 0;   // blocks of rows per head
   int64_t heads = 0;       // key/value heads per job, one after the other
   int64_t head_parts = 0;  // groups of `heads` heads per batch entry
@@ -36,8 +37,8 @@ struct BlockGeometry {
 // until they have added their parts of d_q; and the jobs with the same chunk and earlier numbers of
 // rows, until they have added their parts of d_k and d_v. All these jobs have smaller numbers, so
 // they have begun, and the job with the smallest number waits for none.
-struct BackwardGeometry {
-  BlockGeometry blocks;    // of query rows, and of keys within a chunk
+struct BackwardTiling {
+  BlockTiling blocks;      // of query rows, and of keys within a chunk
   int64_t chunk_keys = 0;  // keys per chunk; the last may have fewer
   int64_t chunks = 0;      // chunks of keys per head
   int64_t job_blocks = 0;  // blocks of rows per job
@@ -57,7 +58,7 @@ struct BackwardGeometry {
 
 // Tiling of decoding: jobs compute KV splits, and the results are merged (flash-decoding, Dao et
 // al., 2023).
-struct SplitGeometry {
+struct SplitTiling {
   int64_t heads = 0;        // key/value heads per job, processed together
   int64_t head_parts = 0;   // jobs per batch entry and split, for all heads
   int64_t jobs = 0;         // total number of jobs

@@ -1,9 +1,30 @@
-// Properties of a processor beyond its instruction sets.
+// What plans need to know of the current SIMD target and of the processor.
 #pragma once
 
 #include <cstdint>
 
 namespace multihead::cpu {
+
+// Properties of the current SIMD target, from which the engine divides a call into jobs. Widths in
+// floats.
+struct TargetTraits {
+  int64_t lanes;         // floats per vector
+  int64_t strip_lanes;   // width of a tile of weights times V
+  int64_t panel_lanes;   // queries per panel: their scores against a key block are made and used at
+                         // a time
+  int64_t block_panels;  // most panels per block of queries
+  int64_t key_block;     // most keys per step of the online softmax
+  int64_t short_keys;    // most keys of forward_short_heads()
+  int64_t decode_few_rows;  // largest number of rows that has its own decode tile
+  int64_t least_jobs;       // fewest jobs per call, if it has enough rows
+  bool bf16_pairs;          // multiplies pairs of bf16
+  bool bf16_tiles;          // has the kernels for AMX
+  bool prefetches;
+};
+TargetTraits target_traits();
+
+// Name of the target, for example "AVX3_ZEN4".
+const char* target_name();
 
 enum class ProcessorFamily : uint8_t { kIntel, kOther };
 

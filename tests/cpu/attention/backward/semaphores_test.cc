@@ -1,5 +1,5 @@
-// Jobs that wait for their turn, and the jobs of the backward that do.
-#include "cpu/attention/backward/turns.h"
+// Jobs that wait for a semaphore, and the jobs of the backward that do.
+#include "cpu/attention/backward/semaphores.h"
 
 #if defined(__linux__)
 #include <sys/syscall.h>
@@ -32,8 +32,8 @@
 namespace multihead {
 namespace {
 
-using cpu::pass_turn;
-using cpu::wait_for_turn;
+using cpu::signal_semaphore;
+using cpu::wait_for_semaphore;
 using rules::BackwardParams;
 
 // A thread of which another one can ask whether it sleeps. Only Linux says so; elsewhere it counts
@@ -83,60 +83,60 @@ class Observed {
   std::thread thread_;
 };
 
-TEST(Turns, AThreadWhoseTurnDoesNotComeSleepsUntilItDoes) {
-  for (const int polls : {0, 1, cpu::kTurnPolls}) {
-    std::atomic<int32_t> turn = 0;
+TEST(Semaphores, AThreadThatWaitsLongSleepsUntilItIsSignaled) {
+  for (const int polls : {0, 1, cpu::kSemaphorePolls}) {
+    std::atomic<int32_t> semaphore = 0;
     std::atomic<int32_t> got = 0;
     {
-      const Observed waiter([&] { got = wait_for_turn(turn, 1, polls); });
+      const Observed waiter([&] { got = wait_for_semaphore(semaphore, 1, polls); });
       EXPECT_TRUE(waiter.falls_asleep()) << polls << " polls";
-      pass_turn(turn, 1 | BackwardParams::kPartStored);
+      signal_semaphore(semaphore, 1 | BackwardParams::kPartStored);
     }
     EXPECT_EQ(got, 1 | BackwardParams::kPartStored);
   }
 }
 
-TEST(Turns, OneThatHasComeIsNotWaitedFor) {
-  std::atomic<int32_t> turn = 3;
-  EXPECT_EQ(wait_for_turn(turn, 3, 0), 3);
-  turn = 3 | BackwardParams::kPartStored;
-  EXPECT_EQ(wait_for_turn(turn, 3, 0), 3 | BackwardParams::kPartStored);
+TEST(Semaphores, OneThatWasSignaledIsNotWaitedFor) {
+  std::atomic<int32_t> semaphore = 3;
+  EXPECT_EQ(wait_for_semaphore(semaphore, 3, 0), 3);
+  semaphore = 3 | BackwardParams::kPartStored;
+  EXPECT_EQ(wait_for_semaphore(semaphore, 3, 0), 3 | BackwardParams::kPartStored);
 }
 
-// Each is woken for all turns before its own, and goes on to sleep.
-TEST(Turns, SeveralThreadsSleepForTheSameCounter) {
-  std::atomic<int32_t> turn = 0;
+// Each is woken by all signals before its own, and goes on to sleep.
+TEST(Semaphores, SeveralThreadsSleepForTheSameCounter) {
+  std::atomic<int32_t> semaphore = 0;
   std::vector<int32_t> order;
   {
     const auto wait_for = [&](int32_t number) {
-      return [&turn, &order, number] {
-        wait_for_turn(turn, number, 0);
+      return [&semaphore, &order, number] {
+        wait_for_semaphore(semaphore, number, 0);
         order.push_back(number);
-        pass_turn(turn, number + 1);
+        signal_semaphore(semaphore, number + 1);
       };
     };
     const std::array<Observed, 4> waiters{Observed(wait_for(4)), Observed(wait_for(2)),
                                           Observed(wait_for(3)), Observed(wait_for(1))};
     for (const Observed& waiter : waiters) EXPECT_TRUE(waiter.falls_asleep());
-    pass_turn(turn, 1);
+    signal_semaphore(semaphore, 1);
   }
   EXPECT_EQ(order, (std::vector<int32_t>{1, 2, 3, 4}));
 }
 
 // Turns that come while a thread is about to sleep.
-TEST(Turns, NoneIsMissed) {
+TEST(Semaphores, NoneIsMissed) {
   constexpr int32_t kThreads = 3, kTurns = 3000;
   for (const int polls : {0, 2}) {
-    std::atomic<int32_t> turn = 0;
+    std::atomic<int32_t> semaphore = 0;
     int64_t sum = 0;
     std::vector<std::thread> threads;
     threads.reserve(kThreads);
     for (int32_t first = 0; first < kThreads; ++first) {
-      threads.emplace_back([&turn, &sum, first, polls] {
+      threads.emplace_back([&semaphore, &sum, first, polls] {
         for (int32_t number = first; number < kTurns; number += kThreads) {
-          wait_for_turn(turn, number, polls);
+          wait_for_semaphore(semaphore, number, polls);
           sum += number;
-          pass_turn(turn, number + 1);
+          signal_semaphore(semaphore, number + 1);
         }
       });
     }
@@ -147,7 +147,7 @@ TEST(Turns, NoneIsMissed) {
 
 // On one core, with real-time priorities, a job that polled without end would keep the core from
 // the job that it waits for.
-TEST(Turns, JobsSleepUntilTheJobBeforeHasAddedItsPart) {
+TEST(Semaphores, JobsSleepUntilTheJobBeforeHasAddedItsPart) {
   constexpr int64_t kLength = 1024, kWidth = 8;
   const Dims shape{1, 1, kLength, kWidth};
   testing::Random random(7);
@@ -185,14 +185,14 @@ TEST(Turns, JobsSleepUntilTheJobBeforeHasAddedItsPart) {
   const AttentionGradients to = views(got);
   engine::BackwardPlan plan =
       engine::plan_backward(view(q), view(k), view(v), checked, {}, results, view(d_out), to);
-  const rules::BackwardGeometry& g = plan.geometry;
+  const rules::BackwardTiling& g = plan.tiling;
   ASSERT_EQ(g.chunks, 2);
   ASSERT_EQ(g.row_jobs, 2);
   ASSERT_TRUE(engine::reserve_backward(plan, to, context).ok());
   engine::begin_backward(plan, to, context);
   const auto run = [&](int64_t rows, int64_t chunk, int thread) {
     engine::run_backward_job(plan, g.number_of(rows, chunk, 0),
-                             engine::scratch_of(context).of_thread(thread));
+                             engine::scratch_of(context).thread_memory(thread));
   };
   {
     const Observed adds_to_queries([&] { run(0, 1, 1); });

@@ -1,0 +1,144 @@
+#include "engine/team/worker_team.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/attention/plan.h"
+#include "engine/attention/run.h"
+#include "engine/error/error.h"
+#include "engine/layers/linear.h"
+
+namespace multihead::engine {
+namespace {
+
+using rules::AttentionParams;
+
+// Exchanges `rows` rows of each head of one batch entry. Before, each member has the rows of its
+// query heads.
+Status exchange_heads(Team& team, const AttentionParams& p, void* data,
+                      const rules::RowStrides& stride, int64_t rows, int64_t width,
+                      int64_t element_bytes) {
+  if (data == nullptr) return {};
+  const bool side_by_side = stride[1] < stride[2];
+  const int64_t last = side_by_side ? width : (rows - 1) * stride[2] + width;
+  std::vector<uint32_t> bounds;
+  for (int member = 0; member <= team.members(); ++member) {
+    const int64_t head = team.first_of(p.kv_heads, member) * p.group();
+    const int64_t at = head < p.heads ? head * stride[1] : (p.heads - 1) * stride[1] + last;
+    bounds.push_back(static_cast<uint32_t>(at * element_bytes));
+  }
+  return team.exchange(data, side_by_side ? rows : 1, side_by_side ? stride[2] * element_bytes : 0,
+                       bounds);
+}
+
+// Exchanges what was captured of one batch entry.
+Status exchange_capture(Team& team, const AttentionParams& p, const ScoreCapture& capture,
+                        int64_t batch) {
+  const Tensor& out = capture.out;
+  if (out.data == nullptr || out.shape.elements() == 0) return {};
+  float* const data = out.data + batch * out.strides[0];
+  const rules::RowStrides stride{out.strides[0], out.strides[1], out.strides[2]};
+  const int64_t rows = out.shape[2], width = out.shape[3];
+  if (capture.heads.empty()) {
+    return exchange_heads(team, p, data, stride, rows, width, sizeof(float));
+  }
+  // One by one, because they may have any order.
+  int64_t place = 0;
+  for (const int32_t head : capture.heads) {
+    Status status = team.exchange_rows(
+        data + place++ * stride[1],
+        ((rows - 1) * stride[2] + width) * static_cast<int64_t>(sizeof(float)),
+        [&](int member) { return team.first_of(p.kv_heads, member) > head / p.group() ? 1 : 0; });
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status exchange_captures(Team& team, const AttentionParams& p, int64_t batch) {
+  const rules::RowStrides& stride = p.dropout_mask.stride;
+  uint8_t* const mask = p.dropout_mask.data == nullptr ? nullptr : p.dropout_mask.row(batch, 0, 0);
+  Status status = exchange_heads(team, p, mask, stride, p.queries, p.keys, 1);
+  if (status.ok()) status = exchange_capture(team, p, p.weights, batch);
+  for (const ScoreCapture& capture : p.captures) {
+    if (status.ok()) status = exchange_capture(team, p, capture, batch);
+  }
+  return status;
+}
+
+// True if `weight` has only the rows for the outputs of this member.
+bool is_share(const Team& team, const ConstAnyTensor& weight, const Tensor& y) {
+  if (weight.shape.rank() != 2 || y.shape.rank() != 2) return false;
+  const int64_t outputs = y.shape[1];
+  return weight.shape[0] != outputs &&
+         weight.shape[0] == team.end_output(outputs) - team.first_output(outputs);
+}
+
+}  // namespace
+
+Status WorkerTeam::run_attention(ForwardPlan& plan, Context& context) {
+  const AttentionParams& p = plan.params;
+  const int64_t first = first_of(p.kv_heads), end = end_of(p.kv_heads);
+  if (plan.stored_heads && (plan.stored_heads->first != first || plan.stored_heads->end != end)) {
+    return member_left();
+  }
+  const int64_t bytes = bytes_of(p.out.type);
+  for (int64_t batch = 0; batch < p.batch; ++batch) {
+    const WorkRange own{.first_head = batch * p.kv_heads + first,
+                        .end_head = batch * p.kv_heads + end,
+                        .first_block = 0,
+                        .end_block = plan.choice.blocks.row_parts};
+    finish_plan(plan, context.threads(), nullptr, &own);
+    execute(plan, context);
+    void* const out = p.out.data == nullptr
+                          ? nullptr
+                          : static_cast<char*>(p.out.data) + batch * p.out.stride[0] * bytes;
+    Status status = exchange_heads(*this, p, out, p.out.stride, p.queries, p.value_dim, bytes);
+    if (status.ok() && p.lse.data != nullptr) {
+      status = exchange_heads(*this, p, p.lse.row(batch, 0, 0), p.lse.stride, p.queries, 1,
+                              sizeof(float));
+    }
+    if (status.ok()) status = exchange_captures(*this, p, batch);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status WorkerTeam::run_linear(const LinearCall& call, Context& context) {
+  const auto& [x, weight, bias, y, precision] = call;
+  const bool shares = is_share(*this, weight, y);
+  Dims weight_shape = weight.shape;
+  if (shares) weight_shape[0] = y.shape[1];
+  MULTIHEAD_TRY(check_linear(call, weight_shape));
+  const int64_t rows = y.shape[0], outputs = y.shape[1], in = x.shape[1];
+  const double operations =
+      2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(outputs);
+  if (rows == 0 || outputs == 0 || !(shares || is_worth(operations))) {
+    return compute_linear(call, context);
+  }
+  const int64_t first = first_output(outputs), own = end_output(outputs) - first;
+  Tensor own_y = y;
+  own_y.data += first;
+  own_y.shape[1] = own;
+  ConstTensor own_bias = bias;
+  if (bias.given()) {
+    own_bias.data += first;
+    own_bias.shape[0] = own;
+  }
+  ConstAnyTensor own_weight = weight;
+  own_weight.shape[0] = own;
+  // Weights without columns may have a null address.
+  if (!shares && in > 0) {
+    own_weight.data = static_cast<const std::byte*>(weight.data) +
+                      first * weight.strides[0] * bytes_of(weight.dtype);
+  }
+  MULTIHEAD_TRY(compute_linear({x, own_weight, own_bias, own_y, precision}, context));
+  if (!exchanges_outputs()) return {};
+  std::vector<uint32_t> bounds;
+  for (int member = 0; member <= members(); ++member) {
+    bounds.push_back(static_cast<uint32_t>(first_output(outputs, member)) * sizeof(float));
+  }
+  return exchange(y.data, rows, y.strides[0] * static_cast<int64_t>(sizeof(float)), bounds);
+}
+
+}  // namespace multihead::engine
