@@ -1,4 +1,4 @@
-// Sets a machine up for the project: `node native/dev/setup.mjs [start|test|mpi|all|docs]`. With `cuda`, gets a CUDA
+// Sets a machine up for the project: `node native/dev/setup.mjs [start|quick|test|mpi|all|docs]`. With `cuda`, gets a CUDA
 // compiler if none is installed; nothing else needs it.
 //
 // Uses installed programs that are new enough. On Debian and Ubuntu, apt installs the rest, except Emscripten and
@@ -45,8 +45,9 @@ const DOCS_TOOLS = join(ROOT, 'native', 'dev', 'docs');
 const PURPOSES = Object.keys(INCLUDED);
 
 /**
- * @param {{ purpose?: 'start' | 'test' | 'all' | 'mpi' | 'docs' }} [options] `start`: everything to build the
- *   WebAssembly package and serve the page. `test`: also the native compiler, the test libraries and the browsers.
+ * @param {{ purpose?: 'start' | 'quick' | 'test' | 'all' | 'mpi' | 'docs' }} [options] `start`: everything to build
+ *   the WebAssembly package and serve the page. `quick`: also what `npm test` needs: the native compiler, the test
+ *   libraries and Chromium. `test`: also the libraries of the native programs, and Firefox.
  *   `mpi`: also MPI, for attention over several processes. `all`: everything that `npm test -- --all` uses, including
  *   MPI and an emulated ARM64 processor. `docs`: only the tools of `npm run docs`.
  * @returns {Promise<object>} the contents of build/toolchain/manifest.json; for `docs`, the programs found
