@@ -9,7 +9,7 @@ import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { UsageError, run, say, step } from './console.mjs';
 import { writeIfChanged } from './files.mjs';
-import { runAsProgram } from './program.mjs';
+import { npmProgram, runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
@@ -46,7 +46,7 @@ export async function buildForWasmBenchmarks() {
 
 /** Builds bindings/dist: the contents of the npm package. */
 export function buildPackage() {
-  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'bindings/package.json', 'bindings/tsconfig.json'];
+  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/sbom.template.json', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'bindings/package.json', 'bindings/tsconfig.json'];
   return buildOnce('Build package', inputs, 'bindings/dist/index.js', 'multihead');
 }
 
@@ -106,11 +106,6 @@ export function fingerprint(paths) {
   };
   for (const path of paths) if (!path.startsWith('!')) add(join(ROOT, path));
   return hash.digest('hex');
-}
-
-/** The npm that started us, or the one on the PATH. */
-export function npmProgram() {
-  return process.env.npm_execpath?.endsWith('.js') ? [process.execPath, process.env.npm_execpath] : ['npm'];
 }
 
 runAsProgram(import.meta.url, async (what = 'all') => {

@@ -58,7 +58,7 @@ export const NEEDS = {
   cxx: {
     title: 'C++20: clang++ >= 16, or g++', // the minimum for g++ is given below
     minimum: '12',
-    purpose: 'test',
+    purpose: 'quick',
     find: findCompiler,
     apt: compilerPackages,
     elsewhere: { brew: 'llvm libomp', dnf: 'gcc-c++', pacman: 'gcc' },
@@ -67,7 +67,7 @@ export const NEEDS = {
   openmp: {
     title: 'OpenMP for clang++',
     minimum: '0',
-    purpose: 'test',
+    purpose: 'quick',
     optional: 'g++ is used, whose kernels are slower',
     find: findOpenMpOfClang,
     apt: compilerPackages,
@@ -76,7 +76,7 @@ export const NEEDS = {
   eigen: {
     title: 'Eigen',
     minimum: '3.4',
-    purpose: 'test',
+    purpose: 'quick',
     find: () =>
       findLibrary('Eigen/Core', null, [
         ['Eigen/Version', ['EIGEN_MAJOR_VERSION', 'EIGEN_MINOR_VERSION']],
@@ -88,7 +88,7 @@ export const NEEDS = {
   googletest: {
     title: 'GoogleTest',
     minimum: '1.12',
-    purpose: 'test',
+    purpose: 'quick',
     find: () => findLibrary('gtest/gtest.h', 'GTest', [['cmake/GTest/GTestConfigVersion.cmake', cmakePackageVersion]]),
     apt: [['libgtest-dev'], ['libgmock-dev'], ['googletest']],
     elsewhere: { brew: 'googletest', dnf: 'gtest-devel gmock-devel', pacman: 'gtest' },
@@ -107,7 +107,7 @@ export const NEEDS = {
   json: {
     title: 'nlohmann_json',
     minimum: '3.9',
-    purpose: 'test',
+    purpose: 'quick',
     find: () => {
       const version = ['MAJOR', 'MINOR', 'PATCH'].map((part) => `NLOHMANN_JSON_VERSION_${part}`);
       const versionAt = ['nlohmann/json.hpp', 'nlohmann/detail/abi_macros.hpp'].map((file) => [file, version]);
@@ -146,7 +146,7 @@ export const NEEDS = {
   chromium: {
     title: 'Chromium or Chrome',
     minimum: '114',
-    purpose: 'test',
+    purpose: 'quick',
     optional: 'the tests in it will be left out',
     find: () => {
       const names = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable'];
@@ -215,9 +215,10 @@ export async function surveyMachine() {
 /** The values of NEEDS' `purpose` that each purpose of the set-up includes. */
 export const INCLUDED = {
   start: ['start'],
-  test: ['start', 'test'],
-  mpi: ['start', 'test', 'mpi'],
-  all: ['start', 'test', 'mpi', 'all'],
+  quick: ['start', 'quick'],
+  test: ['start', 'quick', 'test'],
+  mpi: ['start', 'quick', 'test', 'mpi'],
+  all: ['start', 'quick', 'test', 'mpi', 'all'],
   docs: ['docs'],
 };
 

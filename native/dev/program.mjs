@@ -14,3 +14,8 @@ export function runAsProgram(url, main) {
     process.exitCode = error.exitCode ?? 1;
   });
 }
+
+/** The npm that started us, or the one on the PATH. */
+export function npmProgram() {
+  return process.env.npm_execpath?.endsWith('.js') ? [process.execPath, process.env.npm_execpath] : ['npm'];
+}

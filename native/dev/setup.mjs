@@ -1,4 +1,4 @@
-// Sets a machine up for the project: `node native/dev/setup.mjs [start|test|mpi|all|docs]`. With `cuda`, gets a CUDA
+// Sets a machine up for the project: `node native/dev/setup.mjs [start|quick|test|mpi|all|docs]`. With `cuda`, gets a CUDA
 // compiler if none is installed; nothing else needs it.
 //
 // Uses installed programs that are new enough. On Debian and Ubuntu, apt installs the rest, except Emscripten and
@@ -7,12 +7,12 @@
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { readFile, rm, stat, writeFile } from 'node:fs/promises';
-import { basename, join, resolve } from 'node:path';
-import { fileURLToPath, pathToFileURL } from 'node:url';
+import { basename, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { arm64Toolchain } from './arm64.mjs';
 import { nativeToolchain } from './compiler.mjs';
 import { CUDA_COMPONENTS, CUDA_PACKAGES, findCuda, unpackCuda } from './cuda.mjs';
-import { SetupError, reportFailure, run, say, step, stopCommands } from './console.mjs';
+import { SetupError, run, say, step, stopCommands } from './console.mjs';
 import {
   KEYRING_PACKAGE,
   administrator,
@@ -34,6 +34,7 @@ import { withLock, writeIfChanged } from './files.mjs';
 import { atLeast } from './find.mjs';
 import { HIGHWAY_PACKAGES, linkHeaders, unpackHighway, unpackedHighway } from './highway.mjs';
 import { INCLUDED, NEEDS, explainMissing, missingFor, surveyMachine } from './needs.mjs';
+import { npmProgram, runAsProgram } from './program.mjs';
 
 const NODE_MINIMUM = '20.19';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
@@ -45,8 +46,9 @@ const DOCS_TOOLS = join(ROOT, 'native', 'dev', 'docs');
 const PURPOSES = Object.keys(INCLUDED);
 
 /**
- * @param {{ purpose?: 'start' | 'test' | 'all' | 'mpi' | 'docs' }} [options] `start`: everything to build the
- *   WebAssembly package and serve the page. `test`: also the native compiler, the test libraries and the browsers.
+ * @param {{ purpose?: 'start' | 'quick' | 'test' | 'all' | 'mpi' | 'docs' }} [options] `start`: everything to build
+ *   the WebAssembly package and serve the page. `quick`: also what `npm test` needs: the native compiler, the test
+ *   libraries and Chromium. `test`: also the libraries of the native programs, and Firefox.
  *   `mpi`: also MPI, for attention over several processes. `all`: everything that `npm test -- --all` uses, including
  *   MPI and an emulated ARM64 processor. `docs`: only the tools of `npm run docs`.
  * @returns {Promise<object>} the contents of build/toolchain/manifest.json; for `docs`, the programs found
@@ -182,11 +184,10 @@ async function installNodeModules(tell, folder) {
     return tell(THERE);
   }
   await rm(stamp, { force: true });
-  const npm = process.env.npm_execpath?.endsWith('.js') ? [process.execPath, process.env.npm_execpath] : ['npm'];
   const verb = hasLock ? 'ci' : 'install';
   const shell = process.platform === 'win32'; // on Windows npm is a .cmd file
   const advice = 'Is there a network connection to the npm registry? Run this again: it continues where it stopped.';
-  await run([...npm, verb, '--no-audit', '--no-fund', '--loglevel=error'], {
+  await run([...npmProgram(), verb, '--no-audit', '--no-fund', '--loglevel=error'], {
     cwd: folder,
     shell,
     advice,
@@ -249,16 +250,8 @@ async function setUpCuda() {
   );
 }
 
-async function main() {
-  const given = process.argv.slice(2);
+runAsProgram(import.meta.url, async (...given) => {
   if (given.length === 1 && given[0] === 'cuda') return setUpCuda();
   if (given.length > 1) throw new SetupError(`Usage: node native/dev/setup.mjs [${PURPOSES.join('|')}|cuda]`);
   await setup({ purpose: given[0] });
-}
-
-if (process.argv[1] && import.meta.url === pathToFileURL(resolve(process.argv[1])).href) {
-  main().catch((error) => {
-    reportFailure(error);
-    process.exitCode = 1;
-  });
-}
+});

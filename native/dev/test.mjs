@@ -62,7 +62,7 @@ function readArguments(given) {
   const left = filter === undefined && !all ? 'all' : 'quick'; // the `in` of suites that are left out
   const chosen = SUITES.filter((suite) => suite.in !== left && suite.name.includes(filter ?? ''));
   if (!chosen.length) throw new UsageError(`No suite has "${filter}" in its name: ${SUITES.map(({ name }) => name).join('; ')}`);
-  return { chosen, purpose: left === 'all' ? 'test' : 'all', everything: Boolean(process.env.CI) || filter !== undefined || again };
+  return { chosen, purpose: left === 'all' ? 'quick' : 'all', everything: Boolean(process.env.CI) || filter !== undefined || again };
 }
 
 /**

@@ -8,11 +8,11 @@ import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { findBrowsers } from '../../tests/browser/browsers.mjs';
-import { ROOT, buildPackage, buildWasm, npmProgram } from './build.mjs';
+import { ROOT, buildPackage, buildWasm } from './build.mjs';
 import { SetupError, UsageError, run, say, step } from './console.mjs';
 import { Project } from './packages/project.mjs';
 import { ROWS } from './packages/rows.mjs';
-import { runAsProgram } from './program.mjs';
+import { npmProgram, runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
 const FOLDER = join(ROOT, 'build', 'try-packages');

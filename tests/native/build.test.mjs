@@ -116,14 +116,16 @@ test('warnings are errors in CI only', () => {
 const nothing = Object.fromEntries(Object.keys(NEEDS).map((key) => [key, null]));
 
 test('each purpose of the set-up includes those before it', () => {
-  const [start, quick, mpi, all] = ['start', 'test', 'mpi', 'all'].map((purpose) => missingFor(purpose, nothing));
+  const [start, quick, test, mpi, all] = ['start', 'quick', 'test', 'mpi', 'all'].map((purpose) => missingFor(purpose, nothing));
   assert.ok(start.includes('emscripten') && !start.includes('cxx'));
-  assert.ok(quick.includes('cxx') && !quick.includes('mpi') && !quick.includes('arm64'));
-  assert.deepEqual(mpi.filter((key) => !quick.includes(key)), ['mpi']);
+  assert.ok(quick.includes('cxx') && quick.includes('chromium') && !quick.includes('firefox'));
+  assert.ok(start.every((key) => quick.includes(key)) && quick.every((key) => test.includes(key)));
+  assert.ok(test.includes('firefox') && !test.includes('mpi') && !test.includes('arm64'));
+  assert.deepEqual(mpi.filter((key) => !test.includes(key)), ['mpi']);
   assert.deepEqual(all.filter((key) => !mpi.includes(key)), ['arm64']);
 });
 
 test('what npm run docs needs is no part of other set-ups', () => {
   assert.deepEqual(missingFor('docs', nothing), ['doxygen']);
-  for (const purpose of ['start', 'test', 'all']) assert.ok(!missingFor(purpose, nothing).includes('doxygen'), purpose);
+  for (const purpose of ['start', 'quick', 'test', 'all']) assert.ok(!missingFor(purpose, nothing).includes('doxygen'), purpose);
 });
