@@ -168,6 +168,20 @@ describe('the packed package', { timeout: 120_000 }, () => {
     }
   });
 
+  it('lets bundlers leave out what is not imported', async () => {
+    const bundled = async (name: string) => {
+      const entry = join(folder, `${name}.mjs`);
+      await writeFile(entry, `import { ${name} } from 'multihead';\nconsole.log(${name});\n`);
+      const bundle = await rolldown({ input: entry, platform: 'browser', logLevel: 'silent' });
+      const { output } = await bundle.generate({ format: 'esm', minify: true });
+      await bundle.close();
+      return output[0].code.length;
+    };
+    // The script that chooses the build before the page has loaded needs nothing else of the package.
+    expect(await bundled('preferredBuild')).toBeLessThan(4_000);
+    expect(await bundled('readSafetensors')).toBeLessThan(16_000);
+  });
+
   it('passes publint and attw', async () => {
     await run(bin('publint'), [root, '--strict'], { env: quietly });
     // Excludes the .wasm files, because each bundler decides how they are imported and typed.
