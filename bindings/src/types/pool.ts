@@ -55,9 +55,6 @@ import type {
 export type {
   Plain,
   PoolCallOptions,
-  Pooled,
-  PooledMethods,
-  PooledOptions,
   PoolExperiment,
   PoolKVCache,
   PoolModuleCache,

@@ -99,15 +99,24 @@ export type Pooled<O> = Omit<O, 'out'> & PoolCallOptions;
  */
 export type PooledMethods<T, N extends keyof T> = {
   [K in N]: T[K] extends (...args: infer A) => infer R
-    ? (...args: [...A, options?: PoolCallOptions]) => Promise<Plain<R>>
-    : (options?: PoolCallOptions) => Promise<T[K]>;
+    ? {
+        /** Runs the object's method of this name in its worker. */
+        (...args: [...A, options?: PoolCallOptions]): Promise<Plain<R>>;
+      }
+    : {
+        /** Reads the object's property of this name in its worker. */
+        (options?: PoolCallOptions): Promise<T[K]>;
+      };
 };
 
 /** Like {@link PooledMethods}, of methods whose last argument is an object of options: it also takes the pool's. */
 export type PooledOptions<T, N extends keyof T> = {
   [K in N]: T[K] extends (...args: infer A) => infer R
     ? Required<A> extends [...infer Others, infer Options]
-      ? (...args: [...Others, options?: Options & PoolCallOptions]) => Promise<Plain<R>>
+      ? {
+          /** Runs the object's method of this name in its worker. */
+          (...args: [...Others, options?: Options & PoolCallOptions]): Promise<Plain<R>>;
+        }
       : never
     : never;
 };
