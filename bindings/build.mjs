@@ -22,10 +22,10 @@ const simds = ['simd128', 'relaxed'];
 /** Name prefixes of the WebAssembly modules: all functions, or only multihead/core. */
 const parts = ['', 'core-'];
 /**
- * The entry points that share chunks. pool_worker.js is the script of workers; standalone/pool_worker.js is the same in one
- * file, for pages that copy it or make their workers themselves.
+ * The entry points that share chunks. The workers' script contains everything: pages copy it, and Parcel does not load the
+ * chunks that a page and its worker share.
  */
-const entries = ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'pool_worker', 'training'];
+const entries = ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'training'];
 /** Names of the chunks, which also contain all that their modules import and that no group above contains. */
 const groups = [
   { name: 'features', test: /src.load.features\.ts$/, priority: 4 },
@@ -33,7 +33,6 @@ const groups = [
   { name: 'safetensors', test: /src.safetensors.\w+\.ts$/, priority: 2 },
   { name: 'multihead', test: /src.(api.multihead|modules.gpt2_config)\.ts$/, priority: 1 },
   { name: 'core_glue', test: /src.api.core\.ts$/ },
-  { name: 'pool_shared', test: /src.pool.worker.tasks\.ts$/ },
   { name: 'pool_creator', test: /src.pool.creator\.ts$/ },
 ];
 const built = (build, extension) =>
@@ -53,7 +52,7 @@ if (missing.length > 0) {
 }
 
 rmSync(made, { recursive: true, force: true });
-mkdirSync(join(made, 'standalone'), { recursive: true });
+mkdirSync(made, { recursive: true });
 
 /** The modules of load/built.d.ts, as JavaScript. */
 const generated = {};
@@ -78,7 +77,7 @@ for (const part of parts) {
 }
 
 writeDeclarations();
-const worker = await bundle(['pool_worker'], { format: 'iife', folder: 'standalone' });
+const worker = await bundle(['pool_worker'], { format: 'iife' });
 generated['built:pool-worker-text'] = `export default ${JSON.stringify(withoutMap(worker))};\n`;
 await bundle(['inline'], { format: 'esm' });
 await bundle(entries, { format: 'esm', groups });
@@ -88,7 +87,7 @@ rmSync(dist, { recursive: true, force: true });
 renameSync(made, dist);
 
 /** Writes one file for each entry point, and the chunks that they share; returns the text of the first file. */
-async function bundle(names, { format, folder = '.', groups }) {
+async function bundle(names, { format, groups }) {
   const supplied = {
     name: 'built',
     resolveId: (id) => (Object.hasOwn(generated, id) ? { id, moduleSideEffects: false } : null),
@@ -104,14 +103,14 @@ async function bundle(names, { format, folder = '.', groups }) {
     transform: { target: 'es2022' },
   });
   const { output } = await bundle.generate({
-    dir: join(made, folder),
+    dir: made,
     format,
     minify: true,
     sourcemap: true,
     // As if the folder were dist/, so that another one gets the same bytes.
     sourcemapPathTransform: (source, map) => {
       if (source.includes('built:')) return source.slice(source.indexOf('built:'));
-      return relative(join(here, 'dist', folder), resolve(dirname(map), source)).replaceAll('\\', '/');
+      return relative(join(here, 'dist'), resolve(dirname(map), source)).replaceAll('\\', '/');
     },
     chunkFileNames: ({ name }) => `${name.replace('built_', '').replaceAll('-', '_')}.js`,
     codeSplitting: groups === undefined ? true : { groups },
@@ -119,7 +118,7 @@ async function bundle(names, { format, folder = '.', groups }) {
   await bundle.close();
   const chunks = output.filter(({ type }) => type === 'chunk');
   for (const { fileName, code, map, moduleIds } of chunks) {
-    const file = join(made, folder, fileName);
+    const file = join(made, fileName);
     // The minifier writes all texts as templates, but not every bundler looks for the address of a file in one.
     const text = code.replaceAll(/new URL\(`([^`$]*)`/g, 'new URL("$1"');
     // A chunk with nothing but a generated text has no sources.
@@ -134,7 +133,7 @@ async function bundle(names, { format, folder = '.', groups }) {
   }
   const files = chunks.filter(({ isEntry }) => isEntry).map(({ fileName }) => fileName);
   if (groups === undefined && chunks.length > 1) fail(`${files[0]} must be one file; it has also`, ...chunks.map(({ fileName }) => fileName));
-  return readFileSync(join(made, folder, files[0]), 'utf8');
+  return readFileSync(join(made, files[0]), 'utf8');
 }
 
 function withoutMap(script) {

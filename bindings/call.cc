@@ -10,7 +10,7 @@
 #include "memory.h"
 #include "multihead/multihead.h"
 
-// Calls the function that load.ts gave to the glue.
+// Calls the function that loader.ts gave to the glue.
 EM_JS(int32_t, multihead_exchange, (uint32_t data, int32_t rows, int32_t stride, uint32_t bounds),
       { return Module['exchange'](data >>> 0, rows, stride, bounds >>> 0); });
 

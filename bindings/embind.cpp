@@ -61,7 +61,7 @@ void simd_target() {
 
 }  // namespace multihead::bindings
 
-// A section of the module says what it is. load.ts reads it before the module runs.
+// A section of the module says what it is. loader.ts reads it before the module runs.
 __asm__(
     ".section .custom_section.multihead,\"\",@\n"
     ".ascii \"" MULTIHEAD_VERSION " wire " MULTIHEAD_WIRE_VERSION " " MULTIHEAD_WASM_BUILD "\"");

@@ -25,7 +25,7 @@
 #include "results.h"
 
 // Copies elements of a parameter to an address during a load; `key` identifies the parameter. Calls
-// the function that load.ts gave to the glue; returns 0 if it fails.
+// the function that loader.ts gave to the glue; returns 0 if it fails.
 EM_JS(int32_t, multihead_read_parameter,
       (uint32_t key, double first, int32_t count, uint32_t address),
       { return Module['readParameter'](key >>> 0, first, count, address >>> 0); });

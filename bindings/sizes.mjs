@@ -38,7 +38,7 @@ export async function sizes() {
   return {
     multihead: { script: all, wasm: file('multihead-simd128.wasm') },
     'multihead/training': { script: minus(training, all) },
-    'multihead/pool': { script: minus(pool, all), worker: file('standalone/pool_worker.js') },
+    'multihead/pool': { script: minus(pool, all), worker: file('pool_worker.js') },
     'multihead/core': { script: core, wasm: file('multihead-core-simd128.wasm') },
     'multihead/inline': { script: file('inline.js') },
     'multihead/relaxed.wasm': { wasm: file('multihead-relaxed.wasm') },

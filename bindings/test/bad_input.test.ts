@@ -150,7 +150,7 @@ describe.each(builds)('options that attention refuses, %s', async (simd) => {
       'dropout.probability',
       '0 <= p < 1',
     ],
-    ['an unknown precision', { precision: 'f16' }, 'E_OPTION', 'precision', '"f32" or "bf16"'],
+    ['an option of the C++ library alone', { precision: 'bf16' }, 'E_OPTION', 'precision', 'there is no'],
     ['dropout below 0', { dropout: { probability: -0.1 } }, 'E_OPTION', 'dropout.probability'],
     ['dropout of NaN', { dropout: { probability: NaN } }, 'E_OPTION', 'dropout.probability'],
     ['dropout without a probability', { dropout: { seed: 1 } }, 'E_OPTION', 'dropout.probability'],

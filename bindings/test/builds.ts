@@ -36,7 +36,7 @@ export async function openBuild(
       return {};
     },
   });
-  const backend = { simd, threads: 1, version: '', wasmBytes: 0, why: 'a test' } as const;
+  const backend = { simd, version: '', wasmBytes: 0, why: 'a test' } as const;
   return { mh: createApi(guardModule(change(raw), () => {}), backend), raw };
 }
 

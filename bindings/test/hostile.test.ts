@@ -87,7 +87,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   const masking = () => ({
     ...{ scale: 0.5, softcap: 3, window: { left: 3, right: 1, align: { offset: 1 } } },
     ...{ bias: plainBias, alibi: new Float32Array([0.5, 0.25]), sinks: new Float32Array(2) },
-    ...{ kvLengths: new Int32Array([4]), dropout: { probability: 0.25, seed: 7 }, precision: 'bf16' },
+    ...{ kvLengths: new Int32Array([4]), dropout: { probability: 0.25, seed: 7 } },
     ...{ qkNorm: { qGain: new Float32Array(4).fill(1), eps: 1e-3 } },
     ...{ rope: { style: 'half', base: 100, kPositions: new Int32Array([0, 1, 2, 3, 4]) } },
     mask: { shape: [3, 5], data: new Uint8Array(15).fill(1) },

@@ -128,7 +128,6 @@ describe('load', () => {
     expect(backend).toEqual({
       simd,
       target: expect.stringMatching(/WASM/) as string,
-      threads: 1,
       version: expect.stringMatching(/^\d+\.\d+\.\d+/) as string,
       wasmBytes: size,
       why: expect.any(String) as string,

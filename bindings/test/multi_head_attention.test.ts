@@ -328,7 +328,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       [{ qkNormEps: 1e-6 }, 'qkNormEps', 'qkNorm: false'],
       [{ qkNorm: true, qkNormEps: -1 }, 'qkNormEps', '≥ 0', '-1'],
       [{ dropout: 1 }, 'dropout', '0 ≤ p < 1', '1'],
-      [{ outDropout: NaN }, 'outDropout', '0 ≤ p < 1', 'NaN'],
+      [{ outDropout: NaN }, 'outDropout', '0 <= p < 1', 'NaN'],
       [{ softcap: -1 }, 'softcap', '0 or more, got -1'],
       [{ window: { left: -2 } }, 'window.left', '-2'],
       [{ window: { left: 2, align: 'topLeft' } }, 'align', 'each call'],

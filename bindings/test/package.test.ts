@@ -91,7 +91,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     expect(declarations.length).toBeLessThan(40);
     const scripts = [
       ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training'],
-      ...['core_glue', 'features', 'multihead', 'pool_creator', 'pool_shared', 'safetensors', 'shared', 'standalone/pool_worker'],
+      ...['core_glue', 'features', 'multihead', 'pool_creator', 'safetensors', 'shared'],
     ];
     const expected = [
       ...['CHANGELOG.md', 'LICENSE', 'README.md', 'package.json', 'dist/sbom.cdx.json'],
@@ -166,6 +166,20 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // Bundlers for browsers would react to these words in the glue with a polyfill or an extra file.
       if (/^(multihead|core_glue)\.js$/.test(name)) expect(text, name).not.toMatch(/\bprocess\b|import\.meta/);
     }
+  });
+
+  it('lets bundlers leave out what is not imported', async () => {
+    const bundled = async (name: string) => {
+      const entry = join(folder, `${name}.mjs`);
+      await writeFile(entry, `import { ${name} } from 'multihead';\nconsole.log(${name});\n`);
+      const bundle = await rolldown({ input: entry, platform: 'browser', logLevel: 'silent' });
+      const { output } = await bundle.generate({ format: 'esm', minify: true });
+      await bundle.close();
+      return output[0].code.length;
+    };
+    // The script that chooses the build before the page has loaded needs nothing else of the package.
+    expect(await bundled('preferredBuild')).toBeLessThan(4_000);
+    expect(await bundled('readSafetensors')).toBeLessThan(16_000);
   });
 
   it('passes publint and attw', async () => {

@@ -295,7 +295,7 @@ describe('workers that the caller makes', () => {
 
   test('are those of a browser too, where a policy of Trusted Types refuses the address of the package', async () => {
     vi.stubGlobal('Worker', BrowserWorker);
-    const { createPool: inBrowser } = (await import(new URL('../pool.js', script).href)) as { createPool: typeof createPool };
+    const { createPool: inBrowser } = (await import(new URL('./pool.js', script).href)) as { createPool: typeof createPool };
     try {
       const without = await inBrowser({ workers: 2 });
       pools.push(without);

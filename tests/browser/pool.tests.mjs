@@ -35,7 +35,7 @@ async function compare(withPolicy) {
   const tensor = (seed) => ({ shape: [1, 3, 200, 32], data: numbers(3 * 200 * 32, seed) });
   const [q, k, v] = [tensor(1), tensor(2), tensor(3)];
   const policy = withPolicy ? globalThis.trustedTypes?.createPolicy('pool', { createScriptURL: (address) => address }) : undefined;
-  const worker = policy && (() => new Worker(policy.createScriptURL('/standalone/pool_worker.js')));
+  const worker = policy && (() => new Worker(policy.createScriptURL('/pool_worker.js')));
   const pool = await createPool({ workers: 2, leastWork: 1, worker });
   const expected = mh.attention(q, k, v, { causal: 'topLeft' }).out.data;
   const parts = [];

@@ -2,7 +2,7 @@
 
 import * as wire from '../generated/wire.js';
 import { call, type Runtime } from '../runtime/operands.js';
-import { checkWhole, readOptions } from '../runtime/options.js';
+import { checkWhole, type Covers, readOptions } from '../runtime/options.js';
 import type {
   AttentionBackwardInputs,
   AttentionBackwardOptions,
@@ -17,6 +17,7 @@ export const backwardNames = [
   ...maskNames,
   ...(['return', 'out', 'checkLse'] as const),
 ] as const satisfies readonly (keyof AttentionBackwardOptions)[];
+true satisfies Covers<AttentionBackwardOptions, typeof backwardNames>;
 export const elsewhereThanBackward = {
   outDtype: 'gradients are f32',
   capture: 'attention() captures scores',

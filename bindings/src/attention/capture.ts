@@ -2,12 +2,12 @@
 
 import { scoreStages } from '../generated/tables.js';
 import type * as wire from '../generated/wire.js';
-import type { Count, Span } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
 import { checkChoice, checkCount, checkOptions, namesOf } from '../runtime/options.js';
 import { coreOf, describe, type WasmTensor } from '../runtime/tensor.js';
 import type { Capture, ScoreStage, Shape } from '../types/index.js';
+import type { Count, Span } from '../types/wire.js';
 
 const stages = namesOf(scoreStages) satisfies readonly ScoreStage[];
 

@@ -1,7 +1,6 @@
 // Code shared by attentionBackward(), attentionVarlenBackward() and prepareBackward().
 
 import type * as wire from '../generated/wire.js';
-import type { Operand } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { bytesPerElement, type Heap } from '../runtime/memory.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
@@ -14,6 +13,7 @@ import type {
   GradientName,
   Shape,
 } from '../types/index.js';
+import type { Operand } from '../types/wire.js';
 import type { CallExtents } from './options.js';
 
 /** Names of the inputs, plus the other results of attention(), which are ignored. */

@@ -2,11 +2,11 @@
 
 import { latentForms } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
-import type { Operand } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { call, checkRank, type Runtime } from '../runtime/operands.js';
-import { checkChoice, namesOf, readOptions } from '../runtime/options.js';
+import { checkChoice, type Covers, namesOf, readOptions } from '../runtime/options.js';
 import type { AttentionResult, LatentAttentionInputs, LatentAttentionOptions } from '../types/index.js';
+import type { Operand } from '../types/wire.js';
 import { attentionOptions, maskNames } from './options.js';
 import { outputShapes, prepareOutputs } from './outputs.js';
 
@@ -29,6 +29,7 @@ const optionNames = [
   ...maskNames.filter((name) => name !== 'rope' && name !== 'qkNorm'),
   ...(['return', 'out'] as const),
 ] as const satisfies readonly (keyof LatentAttentionOptions)[];
+true satisfies Covers<LatentAttentionOptions, typeof optionNames>;
 const elsewhere = {
   rope: 'qRope and kRope come rotated: use rotate()',
   qkNorm: 'normalize before the call',

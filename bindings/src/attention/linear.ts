@@ -1,12 +1,12 @@
 // mh.linear: y = x·Wᵀ + bias. For the core, all axes of x but the last are one axis of rows.
 
 import * as wire from '../generated/wire.js';
-import type { Operand } from '../types/wire.js';
 import { call, checkRank, reshaped, type Runtime } from '../runtime/operands.js';
 import { readOptions } from '../runtime/options.js';
 import { elements } from '../runtime/shape.js';
 import { coreOf, type WasmTensor } from '../runtime/tensor.js';
 import type { LinearOptions, TensorLike } from '../types/index.js';
+import type { Operand } from '../types/wire.js';
 
 export function linear(
   runtime: Runtime,

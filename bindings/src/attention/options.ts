@@ -2,12 +2,12 @@
 
 import { type Alignment, alignments, precisions, ropeStyles } from '../generated/tables.js';
 import type * as wire from '../generated/wire.js';
-import type { Count, Int64, Uint32, Whole64 } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
-import { checkChoice, checkCount, checkNumber, checkOptions, checkWhole } from '../runtime/options.js';
+import { checkChoice, checkCount, checkNumber, checkOptions, checkWhole, type Covers } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { MaskOptions } from '../types/index.js';
+import type { Count, Int64, Uint32, Whole64 } from '../types/wire.js';
 
 /** Options that every kind of attention has. */
 export const sharedNames = [
@@ -18,7 +18,6 @@ export const sharedNames = [
   'softcap',
   'sinks',
   'dropout',
-  'precision',
 ] as const;
 
 /** The names in {@link MaskOptions}. */
@@ -30,6 +29,7 @@ export const maskNames = [
   'qkNorm',
   'rope',
 ] as const satisfies readonly (keyof MaskOptions)[];
+true satisfies Covers<MaskOptions, typeof maskNames>;
 
 /** Extents of a call, which determine the lengths of its options. */
 export interface CallExtents {
@@ -66,6 +66,7 @@ export const noOptions: Readonly<wire.AttentionOptions> = {
   kPositions: noSpan,
   dropoutProbability: 0,
   dropoutSeed: noSeed,
+  // WebAssembly has no instructions for products of bf16.
   precision: precisions.f32,
 };
 
@@ -89,9 +90,6 @@ export function attentionOptions(
   setQkNorm(record, options.qkNorm, operands, extents.width);
   setRope(record, options.rope, operands, extents);
   setDropout(record, options.dropout);
-  if (options.precision !== undefined) {
-    record.precision = precisions[checkChoice(options.precision, ['f32', 'bf16'], 'precision')];
-  }
   return record;
 }
 

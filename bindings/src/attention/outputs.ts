@@ -2,7 +2,7 @@
 
 import * as wire from '../generated/wire.js';
 import type { Operands, Runtime } from '../runtime/operands.js';
-import { checkChoice, checkNames } from '../runtime/options.js';
+import { checkChoice, checkNames, type Covers } from '../runtime/options.js';
 import { coreOf, floatDTypes, isHalf } from '../runtime/tensor.js';
 import type { AttentionReturn, FloatDType, OutputOptions, Shape, Tensor } from '../types/index.js';
 import { captureRecords } from './capture.js';
@@ -15,6 +15,7 @@ export const outputNames = [
   'outDtype',
   'capture',
 ] as const satisfies readonly (keyof OutputOptions)[];
+true satisfies Covers<OutputOptions, typeof outputNames>;
 
 export interface OutputShapes {
   readonly out: Shape;

@@ -3,7 +3,7 @@
 import * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { call, checkStatus, type KeptInputs, type Runtime, sharesMemory } from '../runtime/operands.js';
-import { checkNames, readOptions } from '../runtime/options.js';
+import { checkNames, type Covers, readOptions } from '../runtime/options.js';
 import { describe, type TensorCore } from '../runtime/tensor.js';
 import type { FloatDType, PreparedAttention, PrepareOptions, Tensor } from '../types/index.js';
 import { attentionOptions } from './options.js';
@@ -21,6 +21,7 @@ const optionNames = [
   ...preparedNames,
   'return',
 ] as const satisfies readonly (keyof PrepareOptions)[];
+true satisfies Covers<PrepareOptions, typeof optionNames>;
 const elsewhere = {
   out: 'it is given to run()',
   capture: 'call attention() for captures',

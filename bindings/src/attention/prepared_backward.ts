@@ -11,7 +11,7 @@ import {
   ownTensor,
   type Runtime,
 } from '../runtime/operands.js';
-import { checkChoice, checkOptions, readOptions } from '../runtime/options.js';
+import { checkChoice, checkOptions, type Covers, readOptions } from '../runtime/options.js';
 import { describe, floatDTypes } from '../runtime/tensor.js';
 import type {
   AttentionGradients,
@@ -38,6 +38,7 @@ const optionNames = [
   ...preparedNames,
   ...(['dOutDtype', 'return', 'out'] as const),
 ] as const satisfies readonly (keyof PrepareBackwardOptions)[];
+true satisfies Covers<PrepareBackwardOptions, typeof optionNames>;
 const elsewhere = { capture: 'attention() captures scores' };
 const outputNames = ['dQ', 'dK', 'dV'] as const satisfies readonly (keyof PreparedBackwardGradients)[];
 type OutputName = (typeof outputNames)[number];

@@ -1,6 +1,5 @@
 // Code shared by mh.prepare and mh.prepareBackward: the shapes of the runs, the tensors that are kept, and kvLengths.
 
-import type { Count, Extents, Int32, Operand, Span } from '../types/wire.js';
 import { CoreObject } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
@@ -12,11 +11,12 @@ import {
   ownTensor,
   type Runtime,
 } from '../runtime/operands.js';
-import { checkChoice, checkCount } from '../runtime/options.js';
+import { checkChoice, checkCount, type Covers } from '../runtime/options.js';
 import { formatShape, sameShape } from '../runtime/shape.js';
 import { checkShape, describe, floatDTypes, type TensorCore } from '../runtime/tensor.js';
 import { firstOf, lengthOf, typedArrayName } from '../runtime/typed_arrays.js';
 import type { FloatDType, PreparedCallOptions, PreparedShapes } from '../types/index.js';
+import type { Count, Extents, Int32, Operand, Span } from '../types/wire.js';
 import { maskNames } from './options.js';
 
 /** The names in {@link PreparedCallOptions}. */
@@ -24,6 +24,7 @@ export const preparedNames = [
   ...(['q', 'numKvHeads', 'keys', 'valueDim', 'dtype', 'kvDtype', 'outDtype'] as const),
   ...maskNames,
 ] as const satisfies readonly (keyof PreparedCallOptions)[];
+true satisfies Covers<PreparedCallOptions, typeof preparedNames>;
 
 /** Required dtype and shape of a tensor of a run. */
 export interface Wanted<D extends FloatDType = FloatDType> {

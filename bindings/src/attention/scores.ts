@@ -1,14 +1,14 @@
 // mh.scores: computes the scores a few rows at a time, so that no N_q × N_k matrix is stored.
 
 import * as wire from '../generated/wire.js';
-import type { Count, Span } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
 import { call, checkRank, checkTensorLike, noSpan, type Operands, type Runtime } from '../runtime/operands.js';
-import { checkCount, readOptions } from '../runtime/options.js';
+import { checkCount, type Covers, readOptions } from '../runtime/options.js';
 import { checkExtents, elements } from '../runtime/shape.js';
 import { coreOf, floatDTypes, WasmTensor } from '../runtime/tensor.js';
 import type { DType, FloatTensorLike, ScoreRows, ScoresOptions, Tensor } from '../types/index.js';
+import type { Count, Span } from '../types/wire.js';
 import { checkRows, headsSpan, stageCode } from './capture.js';
 import { attentionOptions, maskNames } from './options.js';
 
@@ -16,6 +16,7 @@ const optionNames = [
   ...maskNames.filter((name) => name !== 'dropout'),
   ...(['stage', 'head', 'heads', 'rows', 'chunk'] as const),
 ] as const satisfies readonly (keyof ScoresOptions)[];
+true satisfies Covers<ScoresOptions, typeof optionNames>;
 const elsewhere = { dropout: 'scores are those before dropout' };
 
 export function scores(

@@ -2,7 +2,7 @@
 
 import * as wire from '../generated/wire.js';
 import { call, type Operands, type Runtime } from '../runtime/operands.js';
-import { checkOptions, readOptions } from '../runtime/options.js';
+import { checkOptions, type Covers, readOptions } from '../runtime/options.js';
 import type {
   AttentionBackwardInputs,
   FloatDType,
@@ -23,10 +23,12 @@ export const varlenNames = [
   ...packedNames,
   ...(['return', 'out', 'outDtype'] as const),
 ] as const satisfies readonly (keyof VarlenOptions)[];
+true satisfies Covers<VarlenOptions, typeof varlenNames>;
 export const varlenBackwardNames = [
   ...packedNames,
   ...(['return', 'out', 'checkLse'] as const),
 ] as const satisfies readonly (keyof VarlenBackwardOptions)[];
+true satisfies Covers<VarlenBackwardOptions, typeof varlenBackwardNames>;
 
 const axes = { q: '(T_q, H_q, d_k)', k: '(T_k, H_kv, d_k)', v: '(T_k, H_kv, d_v)' };
 const perSequence = 'packed sequences have no batch axis: call attention() for each sequence';

@@ -2,13 +2,13 @@
 
 import { cacheLayouts, dtypes } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
-import type { Count, Int32 } from '../types/wire.js';
 import { CoreObject } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { call, type Runtime } from '../runtime/operands.js';
 import { checkChoice, checkCount, namesOf } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { CacheDType, CacheLayout, KVCacheConfig } from '../types/index.js';
+import type { Count, Int32 } from '../types/wire.js';
 
 /** The options that every kind of cache has. */
 export const storageNames = [

@@ -4,10 +4,9 @@ import { attentionReturns } from '../attention/attention.js';
 import { attentionOptions, sharedNames } from '../attention/options.js';
 import { outputNames, outputShapes, prepareOutputs, pushCaptures } from '../attention/outputs.js';
 import * as wire from '../generated/wire.js';
-import type { Count } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { call, checkRank, type Runtime } from '../runtime/operands.js';
-import { checkCount, readOptions } from '../runtime/options.js';
+import { checkCount, type Covers, readOptions } from '../runtime/options.js';
 import { floatDTypes } from '../runtime/tensor.js';
 import type {
   AttentionResult,
@@ -19,12 +18,14 @@ import type {
   KVCache,
   KVCacheConfig,
 } from '../types/index.js';
+import type { Count } from '../types/wire.js';
 import { checkStorage, CoreCache, storageNames } from './core_cache.js';
 
 const configNames = [
   ...(['numKvHeads', 'headDim', 'valueDim'] as const),
   ...storageNames,
 ] as const satisfies readonly (keyof KVCacheConfig)[];
+true satisfies Covers<KVCacheConfig, typeof configNames>;
 
 const attendNames = [
   ...sharedNames,
@@ -32,6 +33,7 @@ const attendNames = [
   'bias',
   ...outputNames,
 ] as const satisfies readonly (keyof CacheAttendOptions)[];
+true satisfies Covers<CacheAttendOptions, typeof attendNames>;
 const before = 'do it to keys before append(), and to queries before attend()';
 const elsewhere = {
   kvLengths: 'the cache knows its lengths',

@@ -1,6 +1,5 @@
 // The KV cache of a module, a transformer block or a transformer: a handle to a cache in the core.
 
-import type { Int32 } from '../types/wire.js';
 import { isCoreObject } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
@@ -8,6 +7,7 @@ import { call, type Runtime } from '../runtime/operands.js';
 import { checkCount, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { ModuleCacheConfig, MultiHeadAttentionCache } from '../types/index.js';
+import type { Int32 } from '../types/wire.js';
 import { checkStorage, CoreCache, storageNames } from './core_cache.js';
 
 const elsewhere = {

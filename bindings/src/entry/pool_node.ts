@@ -17,8 +17,8 @@ const here: string | undefined = import.meta.url;
 export const createPool: CreatePool = /* @__PURE__ */ poolCreator({
   load,
   async findWorkers() {
-    // Node 20 keeps the messages to a thread that ends while it loads several files, with 4 MiB for each shared object.
-    const file = await fileBeside(here, 'standalone/pool_worker.js');
+    // One file: Node 20 keeps the messages to a thread that ends while it loads several, with 4 MiB for each shared object.
+    const file = await fileBeside(here, 'pool_worker.js');
     return workersOf(file === undefined ? { text: (await import('built:pool-worker-text')).default } : { file });
   },
 });

@@ -1,6 +1,5 @@
-// The script of a pool's workers, in browsers and Node; only a pool starts it. The module of this
-// name shares its code with the other entry points; standalone/pool_worker.js contains everything, and works as a module
-// and as a classic script.
+// The script of a pool's workers, in browsers and Node; only a pool starts it. build.mjs bundles it with all its
+// imports into one file, which works as a module and as a classic script.
 
 import { everything } from '../api/multihead.js';
 import { createLoader } from '../load/loader.js';

@@ -22,7 +22,7 @@ declare module 'built:core-inline-wasm' {
   export { default } from 'built:inline-wasm';
 }
 
-/** The text of standalone/pool_worker.js. */
+/** The text of pool_worker.js. */
 declare module 'built:pool-worker-text' {
   const text: string;
   export default text;

@@ -100,7 +100,6 @@ async function instantiate<Api extends object>(
   makeDisposable(WasmTensor, CoreObject);
   const multihead = createApi(guardModule(raw, onDeath), {
     simd,
-    threads: 1,
     version,
     wasmBytes: wasm.bytes,
     why,

@@ -2,12 +2,12 @@
 
 import { attentionOptions, rotationNames } from '../attention/options.js';
 import type * as wire from '../generated/wire.js';
-import type { Count } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import type { Operands } from '../runtime/operands.js';
-import { checkCount, checkFlag, checkNumber, checkOptions, readOptions } from '../runtime/options.js';
+import { checkCount, checkFlag, checkNumber, checkOptions, type Covers, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from '../types/index.js';
+import type { Count } from '../types/wire.js';
 
 type Config = MultiHeadAttention['config'];
 /** A configuration whose widths and head counts have been checked. */
@@ -19,6 +19,7 @@ export const configNames = [
   ...(['batchFirst', 'sinks', 'qkNorm', 'qkNormEps', 'softcap', 'window', 'rope'] as const),
   ...(['dropout', 'outDropout', 'kvLatentDim', 'qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const),
 ] as const satisfies readonly (keyof MultiHeadAttentionConfig)[];
+true satisfies Covers<MultiHeadAttentionConfig, typeof configNames>;
 
 /** An error message lists at most this many divisors, nearest to the given number. */
 const maxDivisors = 16;
@@ -80,7 +81,7 @@ export function checkConfig(given: MultiHeadAttentionConfig): CheckedConfig {
   return {
     ...{ embedDim, numHeads, headDim, valueDim, outProj, qkNorm, window, rope },
     ...{ kvLatentDim, ropeHeadDim, qLatentDim: count('qLatentDim', 0) },
-    latentNormEps: checkBelow(Infinity, latentNormEps, 'latentNormEps', 'a finite number ≥ 0'),
+    latentNormEps: checkNumber(latentNormEps, 'latentNormEps'),
     numKvHeads: count('numKvHeads', numHeads),
     kdim: count('kdim', embedDim),
     vdim: count('vdim', embedDim),
@@ -92,8 +93,8 @@ export function checkConfig(given: MultiHeadAttentionConfig): CheckedConfig {
     sinks: flag('sinks', false),
     qkNormEps: checkBelow(Infinity, qkNormEps ?? 1e-6, 'qkNormEps', 'a finite number ≥ 0'),
     softcap: checkNumber(softcap, 'softcap'),
-    dropout: checkProbability(dropout, 'dropout'),
-    outDropout: checkProbability(outDropout, 'outDropout'),
+    dropout: checkBelow(1, dropout, 'dropout', '0 ≤ p < 1'),
+    outDropout: checkNumber(outDropout, 'outDropout'),
   };
 }
 
@@ -105,10 +106,6 @@ function checkBelow(limit: number, value: unknown, argument: string, expected: s
   if (number >= 0 && number < limit) return number;
   throw new MultiheadError('E_OPTION', { argument, expected, got: describe(number) });
 }
-
-/** Throws `E_OPTION`. */
-export const checkProbability = (value: unknown, argument: string): number =>
-  checkBelow(1, value, argument, '0 ≤ p < 1');
 
 type CountName =
   'numKvHeads' | 'valueDim' | 'kdim' | 'vdim' | 'kvLatentDim' | 'qLatentDim' | 'ropeHeadDim';

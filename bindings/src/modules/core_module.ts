@@ -2,13 +2,13 @@
 
 import { WasmModuleCache } from '../cache/module_cache.js';
 import type { ParameterNames } from '../generated/tables.js';
-import type { Int32 } from '../types/wire.js';
 import { CoreObject, type ObjectName } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
 import { bytesPerElement } from '../runtime/memory.js';
 import { call, type Operands, type Runtime } from '../runtime/operands.js';
 import type { ModuleCacheConfig, PlainTensor } from '../types/index.js';
+import type { Int32 } from '../types/wire.js';
 import { loadStateDict, takeStateDict } from './state_dict.js';
 
 /** Functions of the core for modules of one kind. */

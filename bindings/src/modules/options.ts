@@ -2,9 +2,8 @@
 
 import { attentionOptions, type CallExtents, maskNames, noOptions, noSeed, seedWords } from '../attention/options.js';
 import type * as wire from '../generated/wire.js';
-import type { Int32, Uint32 } from '../types/wire.js';
 import { noSpan, type Operands, type Runtime } from '../runtime/operands.js';
-import { checkFlag, checkNames, checkNumber, checkOptions } from '../runtime/options.js';
+import { checkFlag, checkNames, checkNumber, checkOptions, type Covers } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
 import type {
   ForwardOptions,
@@ -15,6 +14,7 @@ import type {
   StepOptions,
   Tensor,
 } from '../types/index.js';
+import type { Int32, Uint32 } from '../types/wire.js';
 import { takeTrace, traceBits } from './trace.js';
 
 const moduleNames = [
@@ -25,12 +25,14 @@ const moduleNames = [
   'dropoutSeed',
   'heads',
 ] as const satisfies readonly (keyof ModuleOptions)[];
+true satisfies Covers<ModuleOptions, typeof moduleNames>;
 
 export const forwardNames = [
   ...maskNames,
   ...(['attnMaskBlocked', 'keyPaddingBlocked', 'keyPaddingBias'] as const),
   ...moduleNames,
 ] as const satisfies readonly (keyof ForwardOptions)[];
+true satisfies Covers<ForwardOptions, typeof forwardNames>;
 
 /** The names in {@link ModuleBackwardOptions}. */
 export const backwardNames = forwardNames.filter(
@@ -65,6 +67,7 @@ const toolNames = [
   'temperature',
   'scaleByEmbedDim',
 ] as const satisfies readonly (keyof HeadTools)[];
+true satisfies Covers<HeadTools, typeof toolNames>;
 
 /** The record of no options. */
 export const noModuleOptions: Readonly<wire.MultiHeadAttentionOptions> = {

@@ -1,7 +1,6 @@
 // State dicts: passes parameters to the core by name, and copies parameters from the core.
 
 import * as wire from '../generated/wire.js';
-import type { Int32, Operand } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
 import type { Operands, Runtime } from '../runtime/operands.js';
@@ -11,6 +10,7 @@ import { parameterRanks } from '../runtime/shape.js';
 import { describe, floatDTypes } from '../runtime/tensor.js';
 import { quoted, toUtf8 } from '../runtime/text.js';
 import type { FloatDType, PlainTensor } from '../types/index.js';
+import type { Int32, Operand } from '../types/wire.js';
 import { takeListed } from './trace.js';
 
 /** Throws `E_OPTION`. */

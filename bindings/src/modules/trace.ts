@@ -1,12 +1,12 @@
 // Traces: reads which steps a call requests, and copies the steps that the core lists, under JavaScript names.
 
 import { readListedTensor } from '../generated/wire.js';
-import type { Int32, Uint32 } from '../types/wire.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
 import type { Runtime } from '../runtime/operands.js';
 import { checkNames } from '../runtime/options.js';
 import { elements } from '../runtime/shape.js';
 import type { TraceName, TraceStep } from '../types/index.js';
+import type { Int32, Uint32 } from '../types/wire.js';
 
 /** Names in the order of multihead::trace_names(). */
 export const traceNames: readonly TraceName[] = [

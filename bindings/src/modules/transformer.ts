@@ -3,10 +3,9 @@
 import { seedWords } from '../attention/options.js';
 import { ownCache } from '../cache/module_cache.js';
 import * as wire from '../generated/wire.js';
-import type { Count, Int32 } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { call, type Runtime } from '../runtime/operands.js';
-import { checkCount, checkNames, checkNumber, readOptions } from '../runtime/options.js';
+import { checkCount, checkNames, checkNumber, type Covers, readOptions } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
 import type {
   ForwardOptions,
@@ -22,6 +21,7 @@ import type {
   TransformerReturn,
   TransformerStepOptions,
 } from '../types/index.js';
+import type { Count, Int32 } from '../types/wire.js';
 import type { SharedParameters } from './core_module.js';
 import { CoreModule } from './core_module.js';
 import { forwardNames, moduleOptions, notInStep, stepNames } from './options.js';
@@ -32,6 +32,7 @@ const returns: readonly TransformerReturn[] = ['logits', 'hidden'];
 const initializeNames = [
   ...(['seed', 'embedding', 'weight', 'residual', 'output', 'names'] as const),
 ] as const satisfies readonly (keyof InitializeOptions)[];
+true satisfies Covers<InitializeOptions, typeof initializeNames>;
 const modelNames = [...forwardNames.filter((name) => name !== 'causal'), 'batch'];
 const notInForward = { causal: "it is the model's" };
 const notInModelStep = { ...notInStep, batch: 'it is that of the cache' };

@@ -2,7 +2,6 @@
 
 import { ownCache } from '../cache/module_cache.js';
 import * as wire from '../generated/wire.js';
-import type { Int32 } from '../types/wire.js';
 import { call, checkRank, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkNames, readOptions } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
@@ -23,6 +22,7 @@ import type {
   TransformerBlock,
   TransformerBlockConfig,
 } from '../types/index.js';
+import type { Int32 } from '../types/wire.js';
 import { CoreModule } from './core_module.js';
 import { backwardNames, forwardNames, moduleOptions, notInBackward, notInStep, stepNames } from './options.js';
 import { takeStateDict } from './state_dict.js';

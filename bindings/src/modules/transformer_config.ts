@@ -2,10 +2,18 @@
 
 import { activations, norms, parameterNames, type ParameterNames as ParameterNamesCode } from '../generated/tables.js';
 import type * as wire from '../generated/wire.js';
-import type { Count } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import type { Operands } from '../runtime/operands.js';
-import { checkChoice, checkCount, checkFlag, checkNumber, copyOf, namesOf, readOptions } from '../runtime/options.js';
+import {
+  checkChoice,
+  checkCount,
+  checkFlag,
+  checkNumber,
+  copyOf,
+  type Covers,
+  namesOf,
+  readOptions,
+} from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type {
   Activation,
@@ -18,7 +26,8 @@ import type {
   TransformerBlockConfig,
   TransformerConfig,
 } from '../types/index.js';
-import { checkConfig, type CheckedConfig, checkProbability, configNames, moduleRecord } from './config.js';
+import type { Count } from '../types/wire.js';
+import { checkConfig, type CheckedConfig, configNames, moduleRecord } from './config.js';
 
 /** A configuration whose widths and counts have been checked. */
 export type CheckedBlockConfig = TransformerBlock['config'] &
@@ -48,10 +57,13 @@ const blockNames = [
   ...configNames.filter((name) => !outside.some((not) => not === name)),
   ...aroundAttention,
 ];
+true satisfies Covers<TransformerBlockConfig, typeof blockNames>;
 const aroundBlocks = [
   ...(['numLayers', 'vocabSize', 'maxPositions', 'finalNorm', 'tiedOutput', 'causal'] as const),
   ...(['numReadouts', 'embeddingDropout'] as const),
 ] as const satisfies readonly (keyof TransformerConfig)[];
+const modelNames = [...aroundBlocks, ...blockNames];
+true satisfies Covers<TransformerConfig, typeof modelNames>;
 
 const without = <C extends object, N extends keyof C>(config: C, names: readonly N[]) =>
   Object.fromEntries(
@@ -68,11 +80,6 @@ function blockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
   const { mlpDim, activation = 'gelu', gated = false, mlpBias = true } = config;
   const { norm = 'layerNorm', normFirst = true, normEps = 1e-5 } = config;
   const { normAffine = true, residualDropout = 0 } = config;
-  const eps = checkNumber(normEps, 'normEps');
-  if (!(eps >= 0 && eps < Infinity)) {
-    const expected = 'a finite number ≥ 0';
-    throw new MultiheadError('E_OPTION', { argument: 'normEps', expected, got: describe(eps) });
-  }
   if (mlpDim === undefined) refuseWithoutMlp(config);
   return {
     ...attention,
@@ -82,9 +89,9 @@ function blockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
     mlpBias: checkFlag(mlpBias, 'mlpBias'),
     norm: checkChoice(norm, normNames, 'norm'),
     normFirst: checkFlag(normFirst, 'normFirst'),
-    normEps: eps,
+    normEps: checkNumber(normEps, 'normEps'),
     normAffine: checkFlag(normAffine, 'normAffine'),
-    residualDropout: checkProbability(residualDropout, 'residualDropout'),
+    residualDropout: checkNumber(residualDropout, 'residualDropout'),
   };
 }
 
@@ -101,8 +108,7 @@ function refuseWithoutMlp(config: TransformerBlockConfig): void {
 
 /** Throws `E_OPTION`. */
 export function checkModelConfig(given: TransformerConfig): CheckedModelConfig {
-  const names = [...aroundBlocks, ...blockNames];
-  const config = readOptions(given, names, 'transformer', elsewhere);
+  const config = readOptions(given, modelNames, 'transformer', elsewhere);
   const { maxPositions, finalNorm = true, tiedOutput = false, causal = true } = config;
   const { numReadouts = 1, embeddingDropout = 0 } = config;
   return {
@@ -114,7 +120,7 @@ export function checkModelConfig(given: TransformerConfig): CheckedModelConfig {
     tiedOutput: checkFlag(tiedOutput, 'tiedOutput'),
     causal: checkFlag(causal, 'causal'),
     numReadouts: checkCount(numReadouts, 'numReadouts'),
-    embeddingDropout: checkProbability(embeddingDropout, 'embeddingDropout'),
+    embeddingDropout: checkNumber(embeddingDropout, 'embeddingDropout'),
   };
 }
 

@@ -12,9 +12,9 @@ import { isArrayBuffer, overlap } from '../runtime/typed_arrays.js';
 import type { AttentionOptions, DType, FloatTensorLike, Shape } from '../types/index.js';
 import { packArguments, splitOptions } from './arguments.js';
 import type { PoolCore } from './core.js';
-import { type TransferredOperands, withTransfer } from './transfer.js';
 import { cutIntoPieces, flatRows, rowsOfOutput, workOfBlocks } from './shared/parts.js';
 import type { WorkRange, PartCall, Place, SentTensor } from './shared/protocol.js';
+import { type TransferredOperands, withTransfer } from './transfer.js';
 import { divideAttention, type DividedCall, isElsewhere, resultBytes } from './worker/part.js';
 
 const optionNames = [...maskNames, 'return', 'out', 'outDtype', 'capture'] as const;

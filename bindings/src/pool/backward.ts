@@ -19,9 +19,9 @@ import type {
 } from '../types/index.js';
 import { splitOptions } from './arguments.js';
 import type { PoolCore } from './core.js';
-import { withTransfer } from './transfer.js';
 import { cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
 import { type Range, sliceOf, writeSlice } from './slices.js';
+import { withTransfer } from './transfer.js';
 
 /** A call that can be divided. */
 export interface BackwardCall {

@@ -8,11 +8,11 @@ import type { CreatePool, Pool, PoolBackend, PoolObjectOptions, PoolOptions } fr
 import { Handle, handleOf } from './arguments.js';
 import { poolAttention } from './attention.js';
 import { poolAttentionBackward } from './backward.js';
+import { exchangeOf } from './buffers.js';
 import { PoolCore } from './core.js';
 import { cores, madeBy, type PoolPlatform } from './port.js';
 import { poolScores } from './scores.js';
 import type { Maker } from './shared/protocol.js';
-import { exchangeOf } from './buffers.js';
 import { poolAttentionVarlen } from './varlen.js';
 import { poolAttentionVarlenBackward } from './varlen_backward.js';
 import type { Grace } from './workers.js';

@@ -7,8 +7,8 @@ import { elements } from '../runtime/shape.js';
 import type { DType, Shape } from '../types/index.js';
 import { type CallOptions, packArguments } from './arguments.js';
 import type { PoolCore } from './core.js';
-import type { TransferredOperands } from './transfer.js';
 import type { Task, Verb } from './shared/protocol.js';
+import type { TransferredOperands } from './transfer.js';
 
 /** A part of a call whose operands have been copied. */
 export interface Piece {

@@ -11,10 +11,10 @@ import type { AttentionOptions, FloatDType, FloatTensorLike, VarlenOptions } fro
 import { splitOptions } from './arguments.js';
 import { JoinedResults, partTasks, piecesOf } from './attention.js';
 import type { PoolCore } from './core.js';
-import { withTransfer } from './transfer.js';
 import { type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, type Sequences, sequencesOf } from './sequences.js';
 import { type Range, reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
+import { withTransfer } from './transfer.js';
 import { divideAttention } from './worker/part.js';
 
 interface PackedResult {

@@ -25,10 +25,10 @@ import {
   withAllSlopes,
 } from './backward.js';
 import type { PoolCore } from './core.js';
-import { withTransfer } from './transfer.js';
 import { cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, type Sequences, sequencesOf } from './sequences.js';
 import { type Range, reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
+import { withTransfer } from './transfer.js';
 
 interface PackedCall {
   readonly q: ReadTensor<FloatDType>;

@@ -3,8 +3,8 @@
 import { callStatus, type ErrorTables } from '../generated/tables.js';
 import { readCoreError } from '../generated/wire.js';
 import type { DataOf, DType, Shape } from '../types/index.js';
-import { type Arguments, otherArguments } from './arguments.js';
 import type { Count, Extents, Int32, Operand, Span } from '../types/wire.js';
+import { type Arguments, otherArguments } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { GuardedModule } from './guard.js';
 import { type Block, bytesPerElement, type Heap, outOfMemory, spanOf } from './memory.js';

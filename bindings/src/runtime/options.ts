@@ -1,5 +1,16 @@
 // Checks of options objects. An unknown name is an error, and no value is converted.
 
+import type {
+  Alignment,
+  Capture,
+  Dropout,
+  HeadTools,
+  PreparedBackwardGradients,
+  QkNorm,
+  Rope,
+  TensorLike,
+  Window,
+} from '../types/index.js';
 import type { Count, Int64 } from '../types/wire.js';
 import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
@@ -9,13 +20,23 @@ import { quoted } from './text.js';
 
 const list = (names: readonly string[]): string => names.join(', ');
 
+/**
+ * True if the list has every option's name. `true satisfies Covers<Options, typeof list>` makes a missing name a type
+ * error; `satisfies readonly (keyof Options)[]` finds only wrong ones.
+ */
+export type Covers<Options, List extends readonly unknown[]> =
+  Exclude<keyof Options, List[number]> extends never ? true : { readonly missing: Exclude<keyof Options, List[number]> };
+
 /** Names of properties in objects that are themselves options, such as `window.left`. */
 const innerNames = [
-  ...['data', 'shape', 'dtype', 'left', 'right', 'align', 'offset', 'probability', 'seed'],
-  ...['qGain', 'kGain', 'eps', 'style', 'base', 'rotaryDim', 'qPositions', 'kPositions'],
-  ...['stage', 'heads', 'rows', 'scales', 'skipOutProj', 'temperature', 'scaleByEmbedDim'],
-  ...['dQ', 'dK', 'dV', 'dBias'],
-];
+  ...(['data', 'shape', 'dtype', 'left', 'right', 'align', 'offset', 'probability', 'seed'] as const),
+  ...(['qGain', 'kGain', 'eps', 'style', 'base', 'rotaryDim', 'qPositions', 'kPositions'] as const),
+  ...(['stage', 'heads', 'rows', 'scales', 'skipOutProj', 'temperature', 'scaleByEmbedDim'] as const),
+  ...(['dQ', 'dK', 'dV', 'dBias'] as const),
+] as const;
+type InnerNames = typeof innerNames;
+true satisfies Covers<TensorLike & Window & Extract<Alignment, object>, InnerNames>;
+true satisfies Covers<Dropout & QkNorm & Rope & Capture & HeadTools & PreparedBackwardGradients, InnerNames>;
 
 /** Options without own properties. Inherits anything added to Object.prototype, unlike the copies. */
 const noOptions: Readonly<Record<PropertyKey, unknown>> = Object.freeze({});

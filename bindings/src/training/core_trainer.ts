@@ -2,7 +2,6 @@
 
 import type { SharedParameters } from '../modules/core_module.js';
 import { pushStateDict, takeStateDict } from '../modules/state_dict.js';
-import type { Int32, Operand } from '../types/wire.js';
 import { CoreObject, type ObjectName } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { halfToFloats } from '../runtime/half.js';
@@ -13,6 +12,7 @@ import { isHalf } from '../runtime/tensor.js';
 import { readSafetensors } from '../safetensors/read.js';
 import { writeSafetensors } from '../safetensors/write.js';
 import type { PlainTensor, StateDict } from '../types/index.js';
+import type { Int32, Operand } from '../types/wire.js';
 
 /** Cleanup record of a trainer in the core. It must not reference its owner, or the owner would never be collected. */
 export class TrainerMemory implements CleanupRecord {

@@ -6,11 +6,18 @@ import * as wire from '../generated/wire.js';
 import { SharedParameters } from '../modules/core_module.js';
 import { WasmTransformer } from '../modules/transformer.js';
 import type { Results } from '../runtime/arguments.js';
-import type { Count, Int32, Span } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
 import { call, checkStatus, noSpan, type Operands, type Runtime } from '../runtime/operands.js';
-import { checkChoice, checkCount, checkFlag, checkNumber, namesOf, readOptions } from '../runtime/options.js';
+import {
+  checkChoice,
+  checkCount,
+  checkFlag,
+  checkNumber,
+  type Covers,
+  namesOf,
+  readOptions,
+} from '../runtime/options.js';
 import type {
   Evaluation,
   EvaluationOptions,
@@ -23,6 +30,7 @@ import type {
   Transformer,
   TransformerConfig,
 } from '../types/index.js';
+import type { Count, Int32, Span } from '../types/wire.js';
 import { CoreTrainer, type KeptOption, TrainerMemory } from './core_trainer.js';
 
 const ownName = { argument: 'experiment', noun: 'an experiment' };
@@ -33,9 +41,11 @@ const optionNames = [
   ...(['kind', 'numHeads', 'numLayers', 'seed', 'positions', 'steps', 'batch'] as const),
   ...(['learningRate', 'recompute'] as const),
 ] as const satisfies readonly (keyof ExperimentOptions)[];
+true satisfies Covers<ExperimentOptions, typeof optionNames>;
 const evaluationNames = [
   ...(['sequences', 'attention', 'ablation', 'headScales'] as const),
 ] as const satisfies readonly (keyof EvaluationOptions)[];
+true satisfies Covers<EvaluationOptions, typeof evaluationNames>;
 
 /** Tokens per sequence. */
 const length = 32;
@@ -46,7 +56,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
   readonly patterns: readonly string[];
   readonly attentionOptions: Experiment['attentionOptions'];
   readonly #memory: TrainerMemory;
-  readonly #facts: wire.ExperimentFacts;
+  readonly #info: wire.ExperimentFacts;
   /** Created at the first read. */
   #model: WasmTransformer | undefined;
 
@@ -54,15 +64,15 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
     const options = checkedOptions(readOptions(given, optionNames, 'experiment'));
     const handle = create(runtime, options);
     runtime.raw.experimentFacts(handle);
-    const facts = wire.readExperimentFacts(runtime.args.results());
-    const memory = memoryOf(runtime, handle, facts);
-    super(runtime, handle, trainerOf(facts), ownName, memory, keptOptions(options, facts));
+    const info = wire.readExperimentFacts(runtime.args.results());
+    const memory = memoryOf(runtime, handle, info);
+    super(runtime, handle, trainerOf(info), ownName, memory, keptOptions(options, info));
     this.#memory = memory;
-    this.#facts = facts;
-    const { numHeads, numLayers, steps, batch } = facts;
+    this.#info = info;
+    const { numHeads, numLayers, steps, batch } = info;
     this.options = Object.freeze({ ...options, numHeads, numLayers, steps, batch });
-    this.jobs = Object.freeze(facts.jobs);
-    this.patterns = Object.freeze(facts.patterns);
+    this.jobs = Object.freeze(info.jobs);
+    this.patterns = Object.freeze(info.patterns);
     this.attentionOptions = Object.freeze(options.positions === 'alibi' ? { alibi: true } : {});
     Object.freeze(this);
   }
@@ -70,9 +80,9 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
   get model(): Transformer {
     this.assertLive();
     if (this.#model === undefined || this.#model.disposed) {
-      const handle = checkCount(this.#facts.model, 'model');
+      const handle = checkCount(this.#info.model, 'model');
       const { parameters } = this.#memory;
-      const config = configOf(this.options, this.#facts);
+      const config = configOf(this.options, this.#info);
       const model = new WasmTransformer(this.runtime, config, { handle, parameters });
       this.#model = model.belongTo(this);
     }
@@ -210,16 +220,16 @@ const sequenceBytes = (count: number, jobs: number): number =>
 const trainerOf = ({ trainer }: wire.ExperimentFacts): Int32 => checkCount(trainer, 'trainer');
 
 /** A function outside the constructor, so that the cleanup function cannot reference the experiment. */
-function memoryOf(runtime: Runtime, handle: Int32, facts: wire.ExperimentFacts): TrainerMemory {
+function memoryOf(runtime: Runtime, handle: Int32, info: wire.ExperimentFacts): TrainerMemory {
   const { raw, heap } = runtime;
-  const parameters = new SharedParameters(heap, facts.parameters * bytesPerElement('f32'));
-  const batchBytes = sequenceBytes(facts.batch, facts.jobs.length);
+  const parameters = new SharedParameters(heap, info.parameters * bytesPerElement('f32'));
+  const batchBytes = sequenceBytes(info.batch, info.jobs.length);
   const release = (): void => raw.experimentRelease(handle);
-  return new TrainerMemory(runtime, trainerOf(facts), parameters, ownName, release, batchBytes);
+  return new TrainerMemory(runtime, trainerOf(info), parameters, ownName, release, batchBytes);
 }
 
-function configOf({ positions }: Experiment['options'], facts: wire.ExperimentFacts): TransformerConfig {
-  const { numLayers, vocabSize, embedDim, numHeads, maxPositions, jobs } = facts;
+function configOf({ positions }: Experiment['options'], info: wire.ExperimentFacts): TransformerConfig {
+  const { numLayers, vocabSize, embedDim, numHeads, maxPositions, jobs } = info;
   return {
     ...{ numLayers, vocabSize, embedDim, numHeads, numReadouts: jobs.length },
     ...{ bias: false, norm: 'rmsNorm', normAffine: false },

@@ -1,11 +1,11 @@
 // mh.headStatistics: statistics of the attention weights of each head.
 
 import * as wire from '../generated/wire.js';
-import type { Span, Uint32 } from '../types/wire.js';
 import { bytesPerElement } from '../runtime/memory.js';
 import { call, noSpan, reshaped, type Runtime } from '../runtime/operands.js';
 import { readOptions } from '../runtime/options.js';
 import type { HeadStatistics, HeadStatisticsOptions, TensorLike } from '../types/index.js';
+import type { Span, Uint32 } from '../types/wire.js';
 
 export function headStatistics(
   runtime: Runtime,

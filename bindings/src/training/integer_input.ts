@@ -1,10 +1,10 @@
 // Integers that every call of a loop passes: copied into memory that is kept between calls.
 
-import type { Span, Uint32 } from '../types/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { type Block, bytesPerElement, type Heap } from '../runtime/memory.js';
 import { describe } from '../runtime/tensor.js';
 import { bufferOf, firstOf, lengthOf, typedArrayName } from '../runtime/typed_arrays.js';
+import type { Span, Uint32 } from '../types/wire.js';
 
 export class IntegerInput implements Span<'i32'> {
   address: Uint32 = 0;

@@ -7,12 +7,19 @@ import type { SharedParameters } from '../modules/core_module.js';
 import { forwardNames, moduleOptions, noModuleOptions } from '../modules/options.js';
 import { takeStateDict } from '../modules/state_dict.js';
 import { WasmTransformer } from '../modules/transformer.js';
-import type { Count, Int32 } from '../types/wire.js';
 import { isCoreObject } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
 import { call, checkStatus, type Runtime } from '../runtime/operands.js';
-import { checkChoice, checkCount, checkFlag, checkNumber, namesOf, readOptions } from '../runtime/options.js';
+import {
+  checkChoice,
+  checkCount,
+  checkFlag,
+  checkNumber,
+  type Covers,
+  namesOf,
+  readOptions,
+} from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type {
   LearningRateDecay,
@@ -24,6 +31,7 @@ import type {
   TrainingStep,
   Transformer,
 } from '../types/index.js';
+import type { Count, Int32 } from '../types/wire.js';
 import { CoreTrainer, TrainerMemory } from './core_trainer.js';
 import { IntegerInput } from './integer_input.js';
 
@@ -34,6 +42,7 @@ const optionNames = [
   ...(['weightDecay', 'warmupSteps', 'decay', 'decaySteps', 'finalLearningRate'] as const),
   ...(['clipNorm', 'recompute', 'seed'] as const),
 ] as const satisfies readonly (keyof TrainerOptions)[];
+true satisfies Covers<TrainerOptions, typeof optionNames>;
 
 const ownName = { argument: 'trainer', noun: 'a trainer' };
 

@@ -156,12 +156,6 @@ export interface MaskOptions {
   readonly rope?: Rope | undefined;
   /** Dropout on the weights, for training. Default none. */
   readonly dropout?: Dropout | undefined;
-  /**
-   * The type in which numbers are multiplied; sums are in 32 bits in both cases. `'bf16'` allows bf16
-   * where the processor's instructions for it are faster. WebAssembly has none, so here both give the
-   * same bits; the option exists for calls that are also made with the C++ library. Default `'f32'`.
-   */
-  readonly precision?: 'f32' | 'bf16' | undefined;
 }
 
 /**

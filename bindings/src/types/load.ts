@@ -50,8 +50,6 @@ export interface Backend {
   readonly simd: Simd;
   /** Highway's name of the SIMD target, for example `"WASM"`. */
   readonly target: string;
-  /** Always 1 for now. */
-  readonly threads: 1;
   /** Version of the package. */
   readonly version: string;
   /** Size of the `.wasm` in bytes, uncompressed; 0 when a `WebAssembly.Module` was given. */

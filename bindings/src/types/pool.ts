@@ -38,34 +38,34 @@ import type {
   VarlenResult,
 } from './index.js';
 import type {
-  TransferResult,
   Plain,
   PoolCallOptions,
   Pooled,
   PoolExperiment,
   PoolKVCache,
-  PoolTransferOptions,
   PoolMultiHeadAttention,
   PoolObjectOptions,
   PoolTrainer,
+  PoolTransferOptions,
   PoolTransformer,
   PoolTransformerBlock,
+  TransferResult,
 } from './pool_objects.js';
 
 export type {
-  TransferResult,
   Plain,
   PoolCallOptions,
   PoolExperiment,
   PoolKVCache,
   PoolModuleCache,
-  PoolTransferOptions,
   PoolMultiHeadAttention,
   PoolObject,
   PoolObjectOptions,
   PoolTrainer,
+  PoolTransferOptions,
   PoolTransformer,
   PoolTransformerBlock,
+  TransferResult,
 } from './pool_objects.js';
 
 /** Options of {@link createPool}. */

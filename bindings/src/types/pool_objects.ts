@@ -9,15 +9,11 @@ import type {
   BlockStepOptions,
   CacheAttendOptions,
   Capture,
-  Evaluation,
-  EvaluationOptions,
   Experiment,
   FloatDType,
   FloatTensorLike,
   ForwardOptions,
-  InitializeOptions,
   KVCache,
-  LoadStateDictOptions,
   ModuleBackwardOptions,
   ModuleCacheConfig,
   ModuleInputs,
@@ -26,14 +22,11 @@ import type {
   MultiHeadAttention,
   MultiHeadAttentionCache,
   PlainTensor,
-  StateDict,
   StepOptions,
   Tensor,
   TensorLike,
   TraceOption,
   Trainer,
-  TrainerStepOptions,
-  TrainingStep,
   Transformer,
   TransformerBlock,
   TransformerOptions,
@@ -100,6 +93,34 @@ export type Plain<T> =
 /** Options of a call of `mh` without `out`, plus the pool's options. */
 export type Pooled<O> = Omit<O, 'out'> & PoolCallOptions;
 
+/**
+ * Methods of an object that run in its worker: they take the pool's options as one more argument, and return promises of
+ * plain results. A property becomes a method without arguments.
+ */
+export type PooledMethods<T, N extends keyof T> = {
+  [K in N]: T[K] extends (...args: infer A) => infer R
+    ? {
+        /** Runs the object's method of this name in its worker. */
+        (...args: [...A, options?: PoolCallOptions]): Promise<Plain<R>>;
+      }
+    : {
+        /** Reads the object's property of this name in its worker. */
+        (options?: PoolCallOptions): Promise<T[K]>;
+      };
+};
+
+/** Like {@link PooledMethods}, of methods whose last argument is an object of options: it also takes the pool's. */
+export type PooledOptions<T, N extends keyof T> = {
+  [K in N]: T[K] extends (...args: infer A) => infer R
+    ? Required<A> extends [...infer Others, infer Options]
+      ? {
+          /** Runs the object's method of this name in its worker. */
+          (...args: [...Others, options?: Options & PoolCallOptions]): Promise<Plain<R>>;
+        }
+      : never
+    : never;
+};
+
 /** Options of modules, transformers and caches of a pool. */
 export interface PoolObjectOptions {
   /**
@@ -128,9 +149,8 @@ export interface PoolObject {
 export interface PoolKVCache
   extends
     PoolObject,
-    Pick<KVCache, 'batch' | 'numKvHeads' | 'headDim' | 'valueDim' | 'capacity' | 'layout' | 'dtype'> {
-  /** Runs {@link KVCache.append} in the worker. */
-  append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array, options?: PoolCallOptions): Promise<void>;
+    Pick<KVCache, 'batch' | 'numKvHeads' | 'headDim' | 'valueDim' | 'capacity' | 'layout' | 'dtype'>,
+    PooledMethods<KVCache, 'append' | 'truncate' | 'clear' | 'length' | 'firstKept'> {
   /** Runs {@link KVCache.attend} in the worker. */
   attend<
     const R extends readonly AttentionReturn[] = [],
@@ -140,33 +160,21 @@ export interface PoolKVCache
     q: FloatTensorLike,
     options?: Pooled<CacheAttendOptions<R, O, C>>,
   ): Promise<Plain<AttentionResult<R, O, C>>>;
-  /** Runs {@link KVCache.truncate} in the worker. */
-  truncate(batch: number, length: number, options?: PoolCallOptions): Promise<void>;
-  /** Runs {@link KVCache.clear} in the worker. */
-  clear(options?: PoolCallOptions): Promise<void>;
-  /** Runs {@link KVCache.length} in the worker. */
-  length(batch?: number, options?: PoolCallOptions): Promise<number>;
-  /** Runs {@link KVCache.firstKept} in the worker. */
-  firstKept(batch?: number, options?: PoolCallOptions): Promise<number>;
 }
 
 /** A {@link MultiHeadAttentionCache} in the workers of its layer. */
 export interface PoolModuleCache
-  extends PoolObject, Pick<MultiHeadAttentionCache, 'batch' | 'capacity' | 'layout' | 'dtype'> {
-  /** Runs {@link MultiHeadAttentionCache.length} in the worker. */
-  length(options?: PoolCallOptions): Promise<number>;
+  extends
+    PoolObject,
+    Pick<MultiHeadAttentionCache, 'batch' | 'capacity' | 'layout' | 'dtype'>,
+    PooledMethods<MultiHeadAttentionCache, 'length' | 'truncate'> {
   /** Returns {@link MultiHeadAttentionCache.bytes} of the part that the first worker holds. */
   bytes(options?: PoolCallOptions): Promise<number>;
-  /** Runs {@link MultiHeadAttentionCache.truncate} in the worker. */
-  truncate(length: number, options?: PoolCallOptions): Promise<void>;
 }
 
 /** A {@link MultiHeadAttention} in a worker. */
-export interface PoolMultiHeadAttention extends PoolObject, Pick<MultiHeadAttention, 'config'> {
-  /** Runs {@link MultiHeadAttention.loadStateDict} in the worker. */
-  loadStateDict(dict: StateDict, options?: PoolCallOptions): Promise<void>;
-  /** Runs {@link MultiHeadAttention.stateDict} in the worker. */
-  stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
+export interface PoolMultiHeadAttention
+  extends PoolObject, Pick<MultiHeadAttention, 'config'>, PooledMethods<MultiHeadAttention, 'loadStateDict' | 'stateDict'> {
   /** Runs {@link MultiHeadAttention.forward} in the worker. */
   forward<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     query: TensorLike | ModuleInputs,
@@ -189,11 +197,12 @@ export interface PoolMultiHeadAttention extends PoolObject, Pick<MultiHeadAttent
 }
 
 /** A {@link TransformerBlock} in a worker. */
-export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock, 'config'> {
-  /** Runs {@link TransformerBlock.loadStateDict} in the worker. */
-  loadStateDict(dict: StateDict, options?: LoadStateDictOptions & PoolCallOptions): Promise<void>;
-  /** Runs {@link TransformerBlock.stateDict} in the worker. */
-  stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
+export interface PoolTransformerBlock
+  extends
+    PoolObject,
+    Pick<TransformerBlock, 'config'>,
+    PooledMethods<TransformerBlock, 'stateDict'>,
+    PooledOptions<TransformerBlock, 'loadStateDict'> {
   /** Runs {@link TransformerBlock.forward} in the worker. */
   forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -216,13 +225,12 @@ export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock,
 }
 
 /** A {@link Transformer} in a worker. */
-export interface PoolTransformer extends PoolObject, Pick<Transformer, 'config'> {
-  /** Runs {@link Transformer.loadStateDict} in the worker. */
-  loadStateDict(dict: StateDict, options?: LoadStateDictOptions & PoolCallOptions): Promise<void>;
-  /** Runs {@link Transformer.initialize} in the worker. */
-  initialize(options?: InitializeOptions & PoolCallOptions): Promise<void>;
-  /** Runs {@link Transformer.stateDict} in the worker. */
-  stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
+export interface PoolTransformer
+  extends
+    PoolObject,
+    Pick<Transformer, 'config'>,
+    PooledMethods<Transformer, 'stateDict'>,
+    PooledOptions<Transformer, 'loadStateDict' | 'initialize'> {
   /** Runs {@link Transformer.forward} in the worker. */
   forward<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
@@ -239,43 +247,17 @@ export interface PoolTransformer extends PoolObject, Pick<Transformer, 'config'>
 }
 
 /** A {@link Trainer} in the worker of its model. */
-export interface PoolTrainer extends PoolObject {
-  /** Runs {@link Trainer.step} in the worker. */
-  step(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions & PoolCallOptions): Promise<TrainingStep>;
-  /** Runs {@link Trainer.accumulate} in the worker. */
-  accumulate(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions & PoolCallOptions): Promise<void>;
-  /** Runs {@link Trainer.update} in the worker. */
-  update(options?: PoolCallOptions): Promise<TrainingStep>;
-  /** Runs {@link Trainer.setLearningRate} in the worker. */
-  setLearningRate(rate: number, options?: PoolCallOptions): Promise<void>;
-  /** Runs {@link Trainer.gradients} in the worker. */
-  gradients(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
-  /** Updates made so far. */
-  steps(options?: PoolCallOptions): Promise<number>;
-  /** Runs {@link Trainer.bytes} in the worker. */
-  bytes(options?: PoolCallOptions): Promise<number>;
-  /** Runs {@link Trainer.stateDict} in the worker. */
-  stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
-  /** Runs {@link Trainer.loadStateDict} in the worker. */
-  loadStateDict(dict: StateDict, options?: PoolCallOptions): Promise<void>;
-  /** Runs {@link Trainer.checkpoint} in the worker. */
-  checkpoint(options?: PoolCallOptions): Promise<ReturnType<Trainer['checkpoint']>>;
-  /** Runs {@link Trainer.restore} in the worker. */
-  restore(checkpoint: Uint8Array | ArrayBuffer, options?: PoolCallOptions): Promise<void>;
-}
+export interface PoolTrainer
+  extends
+    PoolObject,
+    PooledOptions<Trainer, 'step' | 'accumulate'>,
+    PooledMethods<Trainer, 'update' | 'setLearningRate' | 'gradients' | 'steps' | 'bytes'>,
+    PooledMethods<Trainer, 'stateDict' | 'loadStateDict' | 'checkpoint' | 'restore'> {}
 
 /** An {@link Experiment} in a worker. */
-export interface PoolExperiment extends PoolObject, Pick<Experiment, 'options' | 'jobs' | 'patterns'> {
-  /** Runs {@link Experiment.step} in the worker. */
-  step(options?: PoolCallOptions): Promise<TrainingStep>;
-  /** Runs {@link Experiment.evaluate} in the worker. */
-  evaluate(options?: EvaluationOptions & PoolCallOptions): Promise<Evaluation>;
-  /** Runs {@link Experiment.steps} in the worker. */
-  steps(options?: PoolCallOptions): Promise<number>;
-  /** Runs {@link Experiment.stateDict} in the worker. */
-  stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
-  /** Runs {@link Experiment.checkpoint} in the worker. */
-  checkpoint(options?: PoolCallOptions): Promise<ReturnType<Experiment['checkpoint']>>;
-  /** Runs {@link Experiment.restore} in the worker. */
-  restore(checkpoint: Uint8Array | ArrayBuffer, options?: PoolCallOptions): Promise<void>;
-}
+export interface PoolExperiment
+  extends
+    PoolObject,
+    Pick<Experiment, 'options' | 'jobs' | 'patterns'>,
+    PooledOptions<Experiment, 'evaluate'>,
+    PooledMethods<Experiment, 'step' | 'steps' | 'stateDict' | 'checkpoint' | 'restore'> {}

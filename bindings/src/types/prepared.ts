@@ -101,7 +101,12 @@ export interface PrepareBackwardOptions extends PreparedCallOptions {
    * Required if `dBias` is among the gradients: a tensor of the shape of `bias` that every run writes to.
    * It must not be disposed while the operation is in use.
    */
-  readonly out?: { readonly dBias?: Tensor | undefined } | undefined;
+  readonly out?:
+    | {
+        /** The shape is that of `bias`. */
+        readonly dBias?: Tensor | undefined;
+      }
+    | undefined;
 }
 
 /** Inputs of {@link PreparedBackward.run}. Other properties that a result of attention() may have are ignored. */

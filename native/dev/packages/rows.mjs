@@ -7,7 +7,7 @@ const { FILES, INLINE, call, html, page, pages, program, required } = sources;
 const platform = process.platform === 'win32' ? 'win' : process.platform;
 const nodePackage = `node-${platform}-${process.arch}`; // npm package with Node's program
 const nodeProgram = `node_modules/${nodePackage}/bin/node`;
-const copyFiles = '`cp node_modules/multihead/dist/{*.wasm,standalone/pool_worker.js} out/`';
+const copyFiles = '`cp node_modules/multihead/dist/{*.wasm,pool_worker.js} out/`';
 const inline = "`import { load } from 'multihead/inline'`";
 
 /** Runs with another version of Node: import, require(), and a CommonJS program. */
@@ -118,8 +118,7 @@ const bundlerRows = (name, tools, build) => [
 const copyScript = `
   const { cpSync, readdirSync } = require('node:fs');
   const dist = 'node_modules/multihead/dist/';
-  for (const name of readdirSync(dist)) if (name.endsWith('.wasm')) cpSync(dist + name, 'out/' + name);
-  cpSync(dist + 'standalone/pool_worker.js', 'out/pool_worker.js');`;
+  for (const name of readdirSync(dist)) if (/\\.wasm$|^pool_worker\\.js$/.test(name)) cpSync(dist + name, 'out/' + name);`;
 
 /** A row for a server bundle, run in a folder without any other files. */
 const serverBundleRow = (name, tools, build) => ({

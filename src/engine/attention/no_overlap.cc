@@ -1,5 +1,6 @@
 // In place of overlap.cc in the WebAssembly modules: the package gives each tensor memory of its
-// own and refuses one that a call has twice (bindings/src/operands.ts). The check would add 2 kB.
+// own and refuses one that a call has twice (bindings/src/runtime/operands.ts). The check would add
+// 2 kB.
 #include "engine/attention/overlap.h"
 
 namespace multihead::engine {

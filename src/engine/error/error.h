@@ -1,5 +1,5 @@
 // Errors as data. An error is a code, an argument, a message (both from messages.inc) and numbers.
-// Its sentences are made only on request, by messages.cc or bindings/src/messages.ts.
+// Its sentences are made only on request, by messages.cc or bindings/src/runtime/messages.ts.
 #pragma once
 
 #include <array>

@@ -2,9 +2,9 @@
 // back. It is transferred with the message, or is shared memory.
 
 import type { BackwardPart } from '../../generated/wire.js';
-import type { Extents } from '../../types/wire.js';
 import type { MultiheadErrorCode } from '../../runtime/errors.js';
 import type { AttentionOptions, DType, FloatDType, Shape, Simd } from '../../types/index.js';
+import type { Extents } from '../../types/wire.js';
 import type { TeamCall } from './team.js';
 
 /** A byte range. `buffer` is undefined for the task's own buffer; else shared memory or a buffer transferred by the caller. */

@@ -6,7 +6,6 @@ import { readCapture } from '../../attention/capture.js';
 import { attentionOptions, maskNames } from '../../attention/options.js';
 import { outputShapes } from '../../attention/outputs.js';
 import * as wire from '../../generated/wire.js';
-import type { Operand, Span, Uint32 } from '../../types/wire.js';
 import { bytesPerElement } from '../../runtime/memory.js';
 import { call, Operands, type Runtime } from '../../runtime/operands.js';
 import { checkChoice, checkCount, checkNames, readOptions } from '../../runtime/options.js';
@@ -22,6 +21,7 @@ import type {
   FloatTensorLike,
   Shape,
 } from '../../types/index.js';
+import type { Operand, Span, Uint32 } from '../../types/wire.js';
 import { flatRows, rowsOfOutput } from '../shared/parts.js';
 import type { OutputSpec, PartCall, Place } from '../shared/protocol.js';
 
