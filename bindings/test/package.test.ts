@@ -203,8 +203,9 @@ describe('the packed package', { timeout: 120_000 }, () => {
       inPool.weights;
       // @ts-expect-error weights were not requested
       mh.attention(x, x, x, { return: ['lse'] }).weights;
-      // @ts-expect-error true is ambiguous
       mh.attention(x, x, x, { causal: true });
+      // @ts-expect-error not an alignment
+      mh.attention(x, x, x, { causal: 'true' });
       // @ts-expect-error not a typed array
       mh.tensor([2], [1, 2]);
       const bool: Uint8Array = mh.tensor([2], new Uint8Array(2)).data;

@@ -22,9 +22,11 @@ export type Alignment =
 
 /**
  * Causal masking. With an {@link Alignment}, query i sees key j only if j ≤ p, the query's position; with `false`,
- * every key is visible. `true` is an error, because frameworks disagree on its meaning when N_q ≠ N_k.
+ * every key is visible. `true` is `'topLeft'`, which is also `'bottomRight'`, where N_q = N_k. Where N_q ≠ N_k it is an
+ * error, because frameworks disagree on its meaning. In packed sequences, each sequence must have as many queries as
+ * keys.
  */
-export type Causal = false | Alignment;
+export type Causal = boolean | Alignment;
 
 /**
  * Sliding window: query i sees key j only if p − left ≤ j ≤ p + right. As in FlashAttention, `left` and
