@@ -206,8 +206,11 @@ describe('the packed package', { timeout: 120_000 }, () => {
       mh.attention(x, x, x, { causal: true });
       // @ts-expect-error not an alignment
       mh.attention(x, x, x, { causal: 'true' });
-      // @ts-expect-error not a typed array
-      mh.tensor([2], [1, 2]);
+      const fromNumbers: [Tensor, Tensor<'bf16'>] = [mh.tensor([2], [1, 2]), mh.tensor([2], [1, 2], { dtype: 'bf16' })];
+      // @ts-expect-error text is no number
+      mh.tensor([2], ['1', '2']);
+      // @ts-expect-error only mh.tensor() takes number[]
+      mh.attention({ shape: [1, 1, 1, 1], data: [1] }, ...[x, x] as const);
       const bool: Uint8Array = mh.tensor([2], new Uint8Array(2)).data;
       const inputs = { q: x, k: x, v: x, out, lse, dOut: x };
       const { dQ, dBias } = mh.attentionBackward(inputs, { causal: 'topLeft', bias: x });
@@ -229,7 +232,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       mh.attentionBackward(inputs, { return: ['dMask'] });
       mh.attentionBackward({ q: x, k: x, v: x, ...mh.attention(x, x, x, { return: ['lse', 'weights'] }), dOut: x });
       mh.attentionBackward(inputs, { out: { dQ: x }, return: [] });
-      console.log(some, pair);
+      console.log(some, pair, fromNumbers);
       using op = mh.prepare({ q: x.shape, causal: 'topLeft', return: ['lse'] });
       op.run(x, x, x, out, lse);
       // @ts-expect-error a run takes only tensors

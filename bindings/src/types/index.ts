@@ -100,21 +100,22 @@ export interface Multihead {
   readonly backend: Backend;
 
   /**
-   * Makes a tensor of 32-bit floats from a copy of `data`; without `data`, a tensor of zeros.
+   * Makes a tensor of 32-bit floats from a copy of `data`, which may be a flat `number[]`; without `data`, a tensor of
+   * zeros.
    *
    * @throws {MultiheadError} `E_SHAPE` unless the shape has one to four extents that are whole numbers
    * ≥ 0 and `data` has as many elements as their product; `E_OPTION` if `data` is not one of these
-   * typed arrays, or not one for this dtype; `E_MEMORY`.
+   * arrays, or not one for this dtype, or if an entry of a `number[]` is not a number; `E_MEMORY`.
    */
-  tensor(shape: Shape, data?: Float32Array, options?: { readonly dtype?: undefined }): Tensor;
+  tensor(shape: Shape, data?: Float32Array | readonly number[], options?: { readonly dtype?: undefined }): Tensor;
   /** Makes a tensor of booleans from a copy of `data`: 0 is false, everything else true. Throws as above. */
   tensor(shape: Shape, data: Uint8Array, options?: { readonly dtype?: undefined }): Tensor<'bool'>;
   /** Makes an f16 tensor from a copy of `data`, in engines that have this class. Throws as above. */
   tensor(shape: Shape, data: PlatformFloat16Array, options?: { readonly dtype?: undefined }): Tensor<'f16'>;
   /**
    * Makes a tensor of this dtype from a copy of `data`; without `data`, a tensor of zeros. For `'f16'` and
-   * `'bf16'`, a `Uint16Array` holds the bits, and a `Float32Array` is rounded to nearest, ties to even. Throws
-   * as above.
+   * `'bf16'`, a `Uint16Array` holds the bits, and a `Float32Array` or `number[]` is rounded to nearest, ties to even.
+   * For `'bool'`, 0 is false and every other number true. Throws as above.
    */
   tensor<D extends DType>(
     shape: Shape,
