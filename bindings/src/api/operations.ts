@@ -38,6 +38,11 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Multih
     return scopes.track(makeTensor(heap, shape, data, dtype));
   };
 
+  const scope = (...given: [fn?: () => unknown]): unknown => {
+    raw.assertAlive();
+    return given.length === 0 ? scopes.open() : scopes.run(given[0] as () => unknown);
+  };
+
   return {
     backend: Object.freeze({ ...backend, target }),
     tensor: tensor as MultiheadCore['tensor'],
@@ -50,7 +55,7 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Multih
     rotate: (x, positions, rope) => rotate(runtime, x, positions, rope),
     linear: (x, weight, options) => linear(runtime, x, weight, options),
     createCache: (config) => scopes.track(new WasmKVCache(runtime, config)),
-    scope: (fn) => scopes.run(fn),
+    scope: scope as MultiheadCore['scope'],
     memory: () => heap.info(),
   };
 }

@@ -1,6 +1,6 @@
 // Options and results of attention, packed sequences and latent attention included.
 
-import type { FloatDType, Tensor, TensorLike } from './tensor.js';
+import type { DisposableResult, FloatDType, Tensor, TensorLike } from './tensor.js';
 
 /**
  * The position of query i among the keys: p = i + offset.
@@ -255,7 +255,7 @@ export type Captured<C extends readonly Capture[]> = C extends readonly []
         readonly captures: { readonly [I in keyof C]: Tensor };
       };
 
-/** Results of {@link Multihead.attention}. The caller disposes all of them. */
+/** Results of {@link Multihead.attention}. The caller disposes each of them, or the whole result with `using`. */
 export type AttentionResult<
   R extends readonly AttentionReturn[] = [],
   O extends FloatDType = 'f32',
@@ -264,7 +264,8 @@ export type AttentionResult<
   /** (B, H_q, N_q, d_v). 0 for a query that sees no key. */
   readonly out: Tensor<O>;
 } & Returned<R> &
-  Captured<C>;
+  Captured<C> &
+  DisposableResult;
 
 /** Options of {@link Multihead.scores}. */
 export interface ScoresOptions extends Omit<MaskOptions, 'dropout'> {

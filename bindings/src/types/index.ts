@@ -79,6 +79,24 @@ export interface LinearOptions {
   readonly out?: Tensor | undefined;
 }
 
+/** A scope of {@link Multihead.scope} without a function. */
+export interface Scope {
+  /**
+   * Excludes values from the scope and gives them to the scope around it, or else to the caller: the value itself, or
+   * the values of an array or plain object, and of arrays in it.
+   *
+   * @returns the value
+   * @throws {MultiheadError} `E_DISPOSED`; `E_OPTION` for a proxy of a tensor
+   */
+  keep<T>(value: T): T;
+  /** True once the scope was disposed. */
+  readonly disposed: boolean;
+  /** Disposes everything that was made in the scope and not kept. A second call does nothing. */
+  dispose(): void;
+  /** Calls {@link Scope.dispose}, for `using`. */
+  [Symbol.dispose](): void;
+}
+
 /** Allocations in the WebAssembly memory of one {@link Multihead}. Sizes in bytes. */
 export interface MemoryInfo {
   /** Number of tensors, modules, caches, trainers, experiments and prepared operations that are not disposed. */
@@ -351,6 +369,13 @@ export interface Multihead {
    * dispose each other's tensors, and the caller owns what they return.
    */
   scope<T>(fn: () => T): T;
+  /**
+   * Opens a scope for `using scope = mh.scope()`: at the end of the block, everything that was made since is disposed,
+   * except what was given to {@link Scope.keep}. If it is open during an `await`, it also owns what other code makes on
+   * this `Multihead` in the meantime; for such code, use a function that returns a promise. Dispose it: until then its
+   * tensors are not garbage-collected.
+   */
+  scope(): Scope;
 
   /** Returns the current allocations. */
   memory(): MemoryInfo;

@@ -79,6 +79,15 @@ export interface Tensor<D extends DType = 'f32'> {
   [Symbol.dispose](): void;
 }
 
+/** Result objects of calls, for `using`. Not an interface, so that results stay assignable to records. */
+export type DisposableResult = {
+  /**
+   * Disposes every tensor that the call has made for this result. Leaves an `out` that the caller has given. A property
+   * that is not enumerable: a copy such as `{ ...result }` lacks it.
+   */
+  [Symbol.dispose](): void;
+};
+
 type PlainNumbers<D extends Exclude<DType, HalfDType>> = D extends unknown
   ? {
       /** Row-major. */
