@@ -1,8 +1,9 @@
 // Disposing results as a whole, scopes that `using` ends, and mh.dispose().
 
-import type { Multihead, Tensor } from 'multihead';
+import { load, type Multihead, type Tensor } from 'multihead';
+import { createPool } from 'multihead/pool';
 import { beforeEach, describe, expect, it, vi } from 'vitest';
-import { errorOf, expectRefused, expectWorks, loadBuild } from './builds.ts';
+import { errorOf, expectRefused, expectWorks, freshLoad, loadBuild, openBuild } from './builds.ts';
 import { random } from './random.ts';
 import { filled } from './random_case.ts';
 
@@ -205,5 +206,124 @@ describe('using scope = mh.scope()', () => {
     expect(errorOf(() => scope.keep(tensor))).toMatchObject({ code: 'E_DISPOSED', argument: 'scope' });
     expect(live()).toBe(0);
     expectWorks(mh);
+  });
+});
+
+describe('mh.dispose()', () => {
+  const disposed = { name: 'MultiheadError', code: 'E_DISPOSED' };
+
+  it('ends every object and every later call', () => {
+    const tensor = mh.tensor([1, 2, 3, 4]);
+    const view = mh.tensor([4]).data;
+    const cache = mh.createCache({ numKvHeads: 2, headDim: 4, capacity: 8 });
+    const module = mh.multiHeadAttention({ embedDim: 4, numHeads: 2 });
+    const model = mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 2, maxPositions: 4 });
+    model.initialize();
+    const trainer = mh.trainer(model);
+    const op = mh.prepare({ q: [1, 2, 3, 4], kvLengths: Int32Array.of(3) });
+    const result = mh.attention(q, k, v, { return: ['lse'] });
+    const rows = mh.scores(q, k, { stage: 'raw', chunk: 1 });
+    rows.next();
+    const scope = mh.scope();
+    const { memory, dispose } = mh;
+    expect(mh.disposed).toBe(false);
+    dispose();
+    expect(mh.disposed).toBe(true);
+    expect(mh.backend.simd).toBe('simd128');
+    expect([tensor, cache, module, model, trainer, op, result.out].map((each) => each.disposed)).toEqual(Array(7).fill(true));
+    const calls: (() => unknown)[] = [
+      () => mh.tensor([0]),
+      () => mh.tensor([1], [1]),
+      () => mh.tensor([4], view),
+      () => mh.attention(q, k, v),
+      () => mh.attention(tensor, tensor, tensor),
+      () => mh.attentionBackward({ q, k, v, out: q, lse: plain(1, 2, 3), dOut: q }),
+      () => mh.prepare({ q: [1, 1, 2, 4] }),
+      () => mh.prepareBackward({ q: [1, 1, 2, 4] }),
+      () => mh.scores(q, k, { stage: 'raw' }).next(),
+      () => rows.next(),
+      () => mh.attentionVarlen(packed, packed, packed, { cuQ: cu, cuK: cu }),
+      () => mh.mergeAttention({ out: tensor, lse: tensor }, { out: q, lse: plain(1, 2, 3) }),
+      () => mh.alibiSlopes(2),
+      () => mh.rotate(q, Int32Array.of(0, 1, 2), { style: 'half' }),
+      () => mh.linear(q, plain(4, 4)),
+      () => mh.headStatistics(plain(2, 3, 3)),
+      () => mh.multiHeadAttention({ embedDim: 4, numHeads: 2 }),
+      () => mh.transformerBlock({ embedDim: 4, numHeads: 2 }),
+      () => mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 2 }),
+      () => mh.trainer(model),
+      () => mh.experiment(),
+      () => mh.createCache({ numKvHeads: 2, headDim: 4, capacity: 8 }),
+      () => mh.scope(() => 1),
+      () => mh.scope(),
+      () => memory(),
+      () => tensor.data,
+      () => tensor.toFloat32(),
+      () => tensor.reshape([24]),
+      () => cache.length(),
+      () => cache.append(k, v),
+      () => module.forward(plain(1, 3, 4)),
+      () => module.stateDict(),
+      () => model.forward(Int32Array.of(1)),
+      () => trainer.step(Int32Array.of(1, 2), Int32Array.of(2, 3)),
+      () => trainer.checkpoint(),
+      () => op.run(tensor, tensor, tensor, tensor),
+      () => op.setKvLengths(Int32Array.of(1)),
+    ];
+    for (const call of calls) expect(errorOf(call), String(call)).toMatchObject(disposed);
+    for (const each of [tensor, cache, module, trainer, model, op, scope, mh]) each.dispose();
+    result[Symbol.dispose]();
+    expect(errorOf(() => mh.tensor([1])).message).toMatch(/load\(\) gives a new instance/);
+  });
+
+  it('by `using`, and after a trap', async () => {
+    let tensor: Tensor;
+    {
+      using own = await loadBuild('simd128');
+      tensor = own.tensor([2]);
+    }
+    expect(tensor.disposed).toBe(true);
+    const { mh: dead } = await openBuild('simd128');
+    new Uint8Array(dead.tensor([1]).data.buffer).fill(0xff);
+    expect(errorOf(() => dead.createCache({ numKvHeads: 1, headDim: 4, capacity: 8 })).code).toBe('E_FATAL');
+    dead.dispose();
+    expect(errorOf(() => dead.tensor([1]))).toMatchObject(disposed);
+  });
+
+  it('while arguments of a call are read, makes the call fail', async () => {
+    for (const name of ['q', 'mask', 'scale'] as const) {
+      const own = await loadBuild('simd128');
+      const tensor = own.tensor([1, 2, 3, 4]);
+      const disposing = <T>(value: T) => {
+        own.dispose();
+        return value;
+      };
+      const input = { shape: q.shape, get data() { return name === 'q' ? disposing(q.data) : q.data; } };
+      const options = {
+        get scale() { return name === 'scale' ? disposing(1) : 1; },
+        mask: { shape: [3, 3], get data() { return name === 'mask' ? disposing(new Uint8Array(9)) : new Uint8Array(9); } },
+      };
+      expect(errorOf(() => own.attention(tensor, input, v, options)), name).toMatchObject(disposed);
+    }
+  });
+
+  it('makes load() give a new instance to the callers that share one', async () => {
+    const fresh = await freshLoad('disposed');
+    const shared = await fresh();
+    expect(await fresh()).toBe(shared);
+    shared.dispose();
+    const next = await fresh();
+    expect(next).not.toBe(shared);
+    expectWorks(next);
+    shared.dispose();
+    expect(await fresh()).toBe(next);
+    expectWorks(next);
+  });
+
+  it('leaves pools as they are', async () => {
+    using pool = await createPool({ workers: 1 });
+    (await load()).dispose();
+    const { out } = await pool.attention(q, k, v);
+    expect(out.data).toEqual(mh.scope(() => mh.attention(q, k, v).out.toFloat32()));
   });
 });

@@ -22,13 +22,23 @@ import { makeTensor } from '../runtime/tensor.js';
 import type { MultiheadCore } from '../types/core.js';
 import type { Shape } from '../types/index.js';
 
+/** Properties that completed() adds. */
+export type Ended = Pick<MultiheadCore, 'disposed' | typeof Symbol.dispose>;
+
 export function createRuntime(raw: GuardedModule, moduleTables?: ErrorTables): Runtime {
   const scopes = new ScopeStack();
   return { raw, args: new Arguments(raw), heap: new Heap(raw, scopes), scopes, moduleTables };
 }
 
+/** Adds the properties that are not enumerable, and freezes the object. */
+export function completed<Api extends { dispose(): void }>({ raw }: Runtime, api: Api) {
+  Object.defineProperty(api, 'disposed', { get: () => raw.disposed });
+  Object.defineProperty(api, Symbol.dispose, { value: api.dispose });
+  return Object.freeze(api) as Readonly<Api & Ended>;
+}
+
 /** The methods are closures, so that they also work when destructured: `const { tensor } = mh`. */
-export function coreOperations(runtime: Runtime, backend: LoadedBackend): MultiheadCore {
+export function coreOperations(runtime: Runtime, backend: LoadedBackend): Omit<MultiheadCore, keyof Ended> {
   const { raw, args, heap, scopes } = runtime;
   raw.simdTarget();
   const { name: target } = readSimdTarget(args.results());
@@ -57,5 +67,9 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Multih
     createCache: (config) => scopes.track(new WasmKVCache(runtime, config)),
     scope: scope as MultiheadCore['scope'],
     memory: () => heap.info(),
+    dispose: () => {
+      raw.dispose();
+      args.forget();
+    },
   };
 }

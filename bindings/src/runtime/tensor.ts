@@ -185,7 +185,8 @@ export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: un
   checkExtents(extents, 'shape');
   if (data === undefined) {
     const zeros = WasmTensor.allocate(heap, dtype ?? 'f32', extents, 'tensor');
-    zeros.data.fill(0);
+    // Without reading `data`, which would keep the memory reachable after mh.dispose().
+    coreOf(zeros)?.view().fill(0);
     return zeros;
   }
   const numbers = readNumbers(data, extents);
@@ -255,7 +256,7 @@ export class TensorCore<D extends DType = DType> implements Operand<D>, Holding 
   readonly size: number;
   readonly storage: Storage;
   readonly address: Uint32;
-  disposed = false;
+  #disposed = false;
 
   constructor(heap: Heap, dtype: D, shape: Extents, storage: Storage) {
     this.heap = heap;
@@ -265,6 +266,15 @@ export class TensorCore<D extends DType = DType> implements Operand<D>, Holding 
     this.storage = storage;
     this.address = storage.block.address;
     storage.tensors += 1;
+  }
+
+  get disposed(): boolean {
+    return this.#disposed || this.heap.disposed;
+  }
+
+  /** Call this once, when the tensor is disposed. */
+  setDisposed(): void {
+    this.#disposed = true;
   }
 
   what(): string {
@@ -435,7 +445,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   dispose(): void {
     const core = ownCore(this);
     if (core.disposed) return;
-    core.disposed = true;
+    core.setDisposed();
     this.#view = undefined;
     core.heap.retire(this, core);
   }

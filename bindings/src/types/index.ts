@@ -379,4 +379,16 @@ export interface Multihead {
 
   /** Returns the current allocations. */
   memory(): MemoryInfo;
+
+  /**
+   * Disposes the whole instance: its tensors, all other objects and its WebAssembly memory. The garbage collector frees
+   * the memory, at the latest when no tensor and no `data` of it is reachable. Every later call throws `E_DISPOSED`, but
+   * dispose() of its objects does nothing. If this is the instance that all callers of `load()` share, all of them lose
+   * it, and the next `load()` makes a new one. A second call does nothing.
+   */
+  dispose(): void;
+  /** True once dispose() was called. */
+  readonly disposed: boolean;
+  /** Calls {@link Multihead.dispose}, for `using`. */
+  [Symbol.dispose](): void;
 }
