@@ -237,8 +237,8 @@ describe.each(builds)('attention, %s', async (simd) => {
       expectRefused(mh, () => mh.attention(q, k, v, { mask: ones(1, 6, 9) }), 'E_SHAPE', 'mask');
     });
 
-    it('causal: true, and says what to write', () => {
-      const call = () => mh.attention(q, k, v, { causal: anything(true) });
+    it('causal: true with other numbers of queries and keys, and says what to write', () => {
+      const call = () => mh.attention(q, k, v, { causal: true });
       expectRefused(mh, call, 'E_OPTION', 'causal', /'topLeft'.*'bottomRight'/);
     });
 

@@ -32,7 +32,7 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
 
   it('has operations of multihead, and no other', () => {
     expect(Object.keys(core).sort()).toEqual([
-      ...['alibiSlopes', 'attention', 'attentionVarlen', 'backend', 'createCache', 'linear', 'memory'],
+      ...['alibiSlopes', 'attention', 'attentionVarlen', 'backend', 'createCache', 'dispose', 'linear', 'memory'],
       ...['mergeAttention', 'prepare', 'rotate', 'scope', 'scores', 'tensor'],
     ]);
     const all: (keyof Multihead)[] = Object.keys(everything) as (keyof Multihead)[];

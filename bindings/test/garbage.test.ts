@@ -152,3 +152,24 @@ describe('a prepared operation that is not disposed', () => {
     });
   });
 });
+
+describe('mh.dispose()', () => {
+  it('lets the engine free the memory, although mh and its objects are still reachable', async () => {
+    const result = await inNode(`
+      const tensor = mh.tensor([2]);
+      const cache = mh.createCache({ numKvHeads: 1, headDim: 4, capacity: 8 });
+      const x = { shape: [1, 1, 1, 4], data: new Float32Array(4) };
+      mh.attention(x, x, x).out.dispose();
+      let freed = false;
+      const registry = new FinalizationRegistry(() => (freed = true));
+      (() => {
+        const other = mh.tensor([1]);
+        registry.register(other.data.buffer);
+        other.dispose();
+      })();
+      mh.dispose();
+      await collect(() => freed);
+      console.log(JSON.stringify({ freed, disposed: [mh.disposed, tensor.disposed, cache.disposed], warnings }));`);
+    expect(result).toEqual({ freed: true, disposed: [true, true, true], warnings: [] });
+  });
+});

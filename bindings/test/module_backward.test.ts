@@ -136,7 +136,7 @@ describe.each(builds)('backward() of a module, %s', async (simd) => {
     expectRefused(mh, () => module.backward(x, { shape, data: x.data, dtype: 'bf16' } as never), 'E_OPTION', 'dOut');
     expectRefused(mh, () => module.backward({ query: x, keys: x } as never, x), 'E_OPTION', 'keys');
     const options: [object, string, ...string[]][] = [
-      [{ causal: true }, 'causal'],
+      [{ causal: 'true' }, 'causal'],
       [{ softcap: -1 }, 'softcap'],
       [{ return: ['weights'] }, 'return', 'all gradients'],
       [{ trace: true }, 'trace', 'forward'],

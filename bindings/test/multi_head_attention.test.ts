@@ -440,7 +440,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
         'E_SHAPE',
         'keyPaddingBias',
       ],
-      ['causal: true', x, { causal: true }, 'E_OPTION', 'causal', /'topLeft'.*'bottomRight'/],
+      ['causal: 1', x, { causal: 1 }, 'E_OPTION', 'causal', /'topLeft'.*'bottomRight'/],
       [
         'unknown steps',
         x,

@@ -212,15 +212,25 @@ describe('the packed package', { timeout: 120_000 }, () => {
       const inPool = await pool.attention(x, x, x, { return: ['lse'], outDtype: 'f16', signal: AbortSignal.timeout(1000) });
       const arrays: [Uint16Array, Float32Array] = [inPool.out.data, inPool.lse.data];
       const shared: PoolTransformer = await pool.transformer({ embedDim: 8, numHeads: 2, numLayers: 1, vocabSize: 9 }, { workers: 2 });
+      // @ts-expect-error results of a pool need no dispose()
+      inPool[Symbol.dispose];
       const logits: Float32Array = (await shared.forward(Int32Array.of(1))).logits.data;
       // @ts-expect-error weights were not requested
       inPool.weights;
       // @ts-expect-error weights were not requested
       mh.attention(x, x, x, { return: ['lse'] }).weights;
-      // @ts-expect-error true is ambiguous
       mh.attention(x, x, x, { causal: true });
-      // @ts-expect-error not a typed array
-      mh.tensor([2], [1, 2]);
+      // @ts-expect-error not an alignment
+      mh.attention(x, x, x, { causal: 'true' });
+      const fromNumbers: [Tensor, Tensor<'bf16'>] = [mh.tensor([2], [1, 2]), mh.tensor([2], [1, 2], { dtype: 'bf16' })];
+      // @ts-expect-error text is no number
+      mh.tensor([2], ['1', '2']);
+      // @ts-expect-error only mh.tensor() takes number[]
+      mh.attention({ shape: [1, 1, 1, 1], data: [1] }, ...[x, x] as const);
+      using whole = mh.attention(x, x, x, { return: ['lse'] });
+      using gradientsOfIt = mh.attentionBackward({ q: x, k: x, v: x, ...whole, dOut: x });
+      using scope = mh.scope();
+      const keptOne: Tensor = scope.keep(gradientsOfIt.dQ);
       const bool: Uint8Array = mh.tensor([2], new Uint8Array(2)).data;
       const inputs = { q: x, k: x, v: x, out, lse, dOut: x };
       const { dQ, dBias } = mh.attentionBackward(inputs, { causal: 'topLeft', bias: x });
@@ -242,7 +252,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       mh.attentionBackward(inputs, { return: ['dMask'] });
       mh.attentionBackward({ q: x, k: x, v: x, ...mh.attention(x, x, x, { return: ['lse', 'weights'] }), dOut: x });
       mh.attentionBackward(inputs, { out: { dQ: x }, return: [] });
-      console.log(some, pair);
+      console.log(some, pair, fromNumbers, keptOne);
       using op = mh.prepare({ q: x.shape, causal: 'topLeft', return: ['lse'] });
       op.run(x, x, x, out, lse);
       // @ts-expect-error a run takes only tensors

@@ -230,7 +230,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     refused({ q: tiny, return: ['weights'] }, 'E_OPTION', 'return', 'weights');
     refused({ q: tiny, out: 1 }, 'E_OPTION', 'out', 'run()');
     refused({ q: tiny, capture: [] }, 'E_OPTION', 'capture', 'attention()');
-    refused({ q: tiny, causal: true }, 'E_OPTION', 'causal', 'bottomRight');
+    refused({ q: tiny, keys: 7, causal: true }, 'E_OPTION', 'causal', 'bottomRight');
     refused({ q: tiny, scale: NaN }, 'E_OPTION', 'scale', 'NaN');
     refused({ q: tiny, sinks: new Float32Array(3) }, 'E_SHAPE', 'sinks', '3', '4');
     const mask = { shape: [31, 32], data: new Uint8Array(31 * 32) };

@@ -104,7 +104,8 @@ export function firstPosition(
   keys: number,
   b: number,
 ): number {
-  const alignment: Alignment = (causal as Causal) || (window.align ?? 'topLeft');
+  const stated: Causal = causal === true ? 'topLeft' : causal;
+  const alignment: Alignment = stated || (window.align ?? 'topLeft');
   return offsetOf(alignment, queries, keys, kvLengths?.[b] ?? keys);
 }
 

@@ -3,6 +3,10 @@ import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import { round } from './half_reference.ts';
 
+const fails = (): never => {
+  throw new RangeError('on purpose');
+};
+
 describe.each(builds)('tensor, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
@@ -94,7 +98,6 @@ describe.each(builds)('tensor, %s', async (simd) => {
       '(2, 3)',
     );
     for (const data of [
-      [1, 2],
       new Float64Array(2),
       new ArrayBuffer(8),
       null,
@@ -156,10 +159,48 @@ describe.each(builds)('tensor, %s', async (simd) => {
     ['floats as booleans', new Float32Array(2), { dtype: 'bool' }, 'data', 'Uint8Array'],
     ['booleans as f32', new Uint8Array(2), { dtype: 'f32' }, 'data', 'Float32Array'],
     ['booleans as f16', new Uint8Array(2), { dtype: 'f16' }, 'data', 'Uint16Array'],
-    ['number[] as f16', [1, 2], { dtype: 'f16' }, 'data', 'Uint16Array', 'number[]'],
+    ['a text among numbers', [1, '2'], {}, 'data[1]', 'a number', '"2"'],
+    ['a hole among numbers', [, 2], {}, 'data[0]', 'undefined'],
+    ['a bigint among numbers', [1n, 2], { dtype: 'bool' }, 'data[0]', '1n'],
+    ['nested numbers', [[1], [2]], {}, 'data[0]', 'an array of 1'],
+    ['numbers that throw', Object.defineProperty([1, 2], 1, { get: fails }), {}, 'data', 'on purpose'],
+    ['numbers that are no array', Object.setPrototypeOf({ 0: 1, 1: 2, length: 2 }, Array.prototype), {}, 'data', 'a Array'],
   ])('refuses %s', (_, data, options, argument, ...words) => {
     const call = () => mh.tensor([2], data as never, options as never);
     expectRefused(mh, call, 'E_OPTION', argument, ...words);
+  });
+
+  it('takes number[], rounded once', () => {
+    mh.scope(() => {
+      // 1 + 2⁻⁸ + 2⁻³⁰ is above the middle of two bf16 numbers; as a 32-bit float it would be the middle.
+      const numbers = [0, -0, 1 + 2 ** -8 + 2 ** -30, 0.1, NaN, -Infinity];
+      expect(mh.tensor([2, 3], numbers).data).toEqual(Float32Array.from(numbers));
+      expect(mh.tensor([6], numbers, { dtype: 'bool' }).data).toEqual(Uint8Array.of(0, 0, 1, 1, 1, 1));
+      expect(mh.tensor([6], numbers, { dtype: 'bf16' }).toFloat32()[2]).toBe(1 + 2 ** -7);
+      expect(mh.tensor([6], numbers, { dtype: 'f16' }).toFloat32()[3]).toBe(0.0999755859375);
+      expect(mh.tensor([2, 0], []).data).toEqual(new Float32Array());
+      const frozen: readonly number[] = Object.freeze([1, 2]);
+      expect(mh.tensor([2], frozen).data).toEqual(Float32Array.of(1, 2));
+    });
+    for (const given of [[1], [1, 2, 3], new Array<number>(2 ** 32 - 1), new Proxy([1], { get: (_, name) => name === 'length' ? 2 ** 40 : 1 })]) {
+      expectRefused(mh, () => mh.tensor([2], given), 'E_SHAPE', 'data', '2 elements');
+    }
+  });
+
+  it('reads each of the numbers once, before it allocates', () => {
+    const other = mh.tensor([2], [7, 8]);
+    const reads: string[] = [];
+    const watched = new Proxy([1, 2], {
+      get(numbers, name, receiver) {
+        reads.push(String(name));
+        if (name === '1') mh.tensor([2 ** 20]).dispose();
+        return Reflect.get(numbers, name, receiver) as unknown;
+      },
+    });
+    mh.scope(() => void expect(mh.tensor([2], watched).data).toEqual(Float32Array.of(1, 2)));
+    expect(reads).toEqual(['length', '0', '1']);
+    expect(other.data).toEqual(Float32Array.of(7, 8));
+    other.dispose();
   });
 
   it('refuses halves of the wrong length', () => {

@@ -17,7 +17,7 @@ import { WasmExperiment } from '../training/experiment.js';
 import { headStatistics } from '../training/head_statistics.js';
 import { WasmTrainer } from '../training/trainer.js';
 import type { Multihead } from '../types/index.js';
-import { coreOperations, createRuntime } from './operations.js';
+import { completed, coreOperations, createRuntime, type Ended } from './operations.js';
 
 /** For multihead/pool. */
 export const runtimeOf = new WeakMap<Multihead, Runtime>();
@@ -25,7 +25,7 @@ export const runtimeOf = new WeakMap<Multihead, Runtime>();
 export function createMultihead(raw: GuardedModule, backend: LoadedBackend): Multihead {
   const runtime = createRuntime(raw, moduleTables);
   const { scopes } = runtime;
-  const multihead: Multihead = {
+  const multihead = completed(runtime, {
     ...coreOperations(runtime, backend),
     attentionBackward: (inputs, options) => attentionBackward(runtime, inputs, options),
     prepareBackward: (options) => scopes.track(new WasmPreparedBackward(runtime, options)),
@@ -37,9 +37,9 @@ export function createMultihead(raw: GuardedModule, backend: LoadedBackend): Mul
     trainer: (model, options) => scopes.track(new WasmTrainer(runtime, model, options)),
     experiment: (options) => scopes.track(new WasmExperiment(runtime, options)),
     headStatistics: (weights, options) => headStatistics(runtime, weights, options),
-  };
+  } satisfies Omit<Multihead, keyof Ended> as Omit<Multihead, keyof Ended>);
   runtimeOf.set(multihead, runtime);
-  return Object.freeze(multihead);
+  return multihead;
 }
 
 /** The part of the package that every entry point except multihead/core loads. */

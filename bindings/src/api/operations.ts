@@ -22,13 +22,23 @@ import { makeTensor } from '../runtime/tensor.js';
 import type { MultiheadCore } from '../types/core.js';
 import type { Shape } from '../types/index.js';
 
+/** Properties that completed() adds. */
+export type Ended = Pick<MultiheadCore, 'disposed' | typeof Symbol.dispose>;
+
 export function createRuntime(raw: GuardedModule, moduleTables?: ErrorTables): Runtime {
   const scopes = new ScopeStack();
   return { raw, args: new Arguments(raw), heap: new Heap(raw, scopes), scopes, moduleTables };
 }
 
+/** Adds the properties that are not enumerable, and freezes the object. */
+export function completed<Api extends { dispose(): void }>({ raw }: Runtime, api: Api) {
+  Object.defineProperty(api, 'disposed', { get: () => raw.disposed });
+  Object.defineProperty(api, Symbol.dispose, { value: api.dispose });
+  return Object.freeze(api) as Readonly<Api & Ended>;
+}
+
 /** The methods are closures, so that they also work when destructured: `const { tensor } = mh`. */
-export function coreOperations(runtime: Runtime, backend: LoadedBackend): MultiheadCore {
+export function coreOperations(runtime: Runtime, backend: LoadedBackend): Omit<MultiheadCore, keyof Ended> {
   const { raw, args, heap, scopes } = runtime;
   raw.simdTarget();
   const { name: target } = readSimdTarget(args.results());
@@ -36,6 +46,11 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Multih
   const tensor = (shape: Shape, data?: unknown, given: { readonly dtype?: unknown } = {}): unknown => {
     const { dtype } = readOptions(given, ['dtype'], 'tensor');
     return scopes.track(makeTensor(heap, shape, data, dtype));
+  };
+
+  const scope = (...given: [fn?: () => unknown]): unknown => {
+    raw.assertAlive();
+    return given.length === 0 ? scopes.open() : scopes.run(given[0] as () => unknown);
   };
 
   return {
@@ -50,7 +65,11 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Multih
     rotate: (x, positions, rope) => rotate(runtime, x, positions, rope),
     linear: (x, weight, options) => linear(runtime, x, weight, options),
     createCache: (config) => scopes.track(new WasmKVCache(runtime, config)),
-    scope: (fn) => scopes.run(fn),
+    scope: scope as MultiheadCore['scope'],
     memory: () => heap.info(),
+    dispose: () => {
+      raw.dispose();
+      args.forget();
+    },
   };
 }

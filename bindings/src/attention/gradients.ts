@@ -77,7 +77,7 @@ export function prepareGradients(
     result[name] = tensor;
     record[name] = coreOf(tensor);
   }
-  return { result, record, vectors: giveVectors(record, wanted, { heads, width }, operands) };
+  return { result: operands.disposable(result), record, vectors: giveVectors(record, wanted, { heads, width }, operands) };
 }
 
 export const noGradients = (): wire.AttentionGradients => ({

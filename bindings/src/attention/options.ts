@@ -80,7 +80,7 @@ export function attentionOptions(
   record.mask = operands.optional(options.mask, ['bool'], 'mask');
   record.bias = operands.optional(options.bias, ['f32'], 'bias');
   if (options.scale !== undefined) record.scale = checkNumber(options.scale, 'scale');
-  setCausal(record, options.causal);
+  setCausal(record, alignedCausal(options, extents.queries === extents.keys));
   setWindow(record, options.window);
   const { batch, heads } = extents;
   record.kvLengths = operands.optionalSpan(options.kvLengths, 'i32', 'kvLengths', batch);
@@ -113,23 +113,37 @@ function alignmentOf(value: unknown, argument: string): Aligned | undefined {
   return { alignment: alignments.offset, offset: checkWhole(value.offset, `${argument}.offset`) };
 }
 
+const causalValues = `true, false, ${alignmentNames}`;
+
+/**
+ * Replaces `causal: true` by an alignment. With as many queries as keys `'topLeft'` and `'bottomRight'` are the same, so
+ * the one of the window is used, or else `usual`. Other values are returned unchanged. Throws `E_OPTION`.
+ *
+ * @param sameLength true if there are as many queries as keys, in each sequence or batch entry
+ */
+export function alignedCausal(
+  { causal, window }: Pick<MaskOptions, 'causal' | 'window'>,
+  sameLength: boolean,
+  usual: 'topLeft' | 'bottomRight' = 'topLeft',
+): MaskOptions['causal'] {
+  if (causal !== true) return causal;
+  if (sameLength) return window?.align === 'bottomRight' ? 'bottomRight' : usual;
+  throw new MultiheadError('E_OPTION', {
+    argument: 'causal',
+    expected: causalValues,
+    got: 'true',
+    message:
+      'causal: true does not say how queries and keys align when there are not as many of each; ' +
+      "use 'topLeft' (query i sees keys 0 to i, as PyTorch's is_causal) or 'bottomRight' " +
+      '(the last query sees every key, as FlashAttention and caches have it)',
+  });
+}
+
 function setCausal(record: wire.AttentionOptions, value: unknown): void {
   if (value === undefined || value === false) return;
-  const expected = `false, ${alignmentNames}`;
-  if (value === true) {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'causal',
-      expected,
-      got: 'true',
-      message:
-        'causal: true does not say how queries and keys align when there are not as many of each; ' +
-        "use 'topLeft' (query i sees keys 0 to i, as PyTorch's is_causal) or 'bottomRight' " +
-        '(the last query sees every key, as FlashAttention and caches have it)',
-    });
-  }
   const aligned = alignmentOf(value, 'causal');
   if (aligned === undefined) {
-    throw new MultiheadError('E_OPTION', { argument: 'causal', expected, got: describe(value) });
+    throw new MultiheadError('E_OPTION', { argument: 'causal', expected: causalValues, got: describe(value) });
   }
   record.causalAlignment = aligned.alignment;
   record.causalOffset = aligned.offset;

@@ -84,11 +84,11 @@ export function prepareOutputs(
     result.dropoutMask = dropoutMask;
     record.dropoutMask = coreOf(dropoutMask);
   }
-  if (options.capture === undefined) return { result, record, captures: [] };
+  if (options.capture === undefined) return { result: operands.disposable(result), record, captures: [] };
 
   const captures = captureRecords(options.capture, shapes.scores, operands);
   result.captures = captures.tensors;
-  return { result, record, captures: captures.records };
+  return { result: operands.disposable(result), record, captures: captures.records };
 }
 
 /** Call this immediately before the call that takes the captures: nothing may fail in between. */

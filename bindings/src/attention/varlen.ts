@@ -1,8 +1,10 @@
 // mh.attentionVarlen and its backward: packed sequences of different lengths.
 
 import * as wire from '../generated/wire.js';
+import type { Heap } from '../runtime/memory.js';
 import { call, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkOptions, type Covers, readOptions } from '../runtime/options.js';
+import type { Span } from '../types/wire.js';
 import type {
   AttentionBackwardInputs,
   FloatDType,
@@ -15,7 +17,7 @@ import type {
 } from '../types/index.js';
 import { readInputs } from './attention.js';
 import { inputNames, prepareGradients, readResults, withVectors } from './gradients.js';
-import { attentionOptions, rotationNames, sharedNames } from './options.js';
+import { alignedCausal, attentionOptions, rotationNames, sharedNames } from './options.js';
 import { prepareOutputs } from './outputs.js';
 
 const packedNames = [...(['cuQ', 'cuK'] as const), ...sharedNames, ...(['qkNorm', 'rope'] as const)] as const;
@@ -50,7 +52,7 @@ export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType
   checkRope(options);
 
   return call(runtime, (operands) => {
-    const { query, key, value, cuQ, cuK, masking, extents } = readPacked(operands, { q, k, v }, options);
+    const { query, key, value, cuQ, cuK, masking, extents } = readPacked(runtime, operands, { q, k, v }, options);
     const { queries, heads } = extents;
     const [, , valueDim = 0] = value.shape;
 
@@ -78,7 +80,7 @@ export function attentionVarlenBackward<const R extends readonly VarlenGradientN
   checkRope(options);
 
   return call(runtime, (operands) => {
-    const packed = readPacked(operands, inputs, options);
+    const packed = readPacked(runtime, operands, inputs, options);
     const { query, key, value, cuQ, cuK, masking, extents } = packed;
     const { results, dOut } = readResults(inputs, operands, options.checkLse);
 
@@ -102,6 +104,7 @@ export function checkRope({ rope }: Pick<VarlenOptions, 'rope'>): void {
 
 /** Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 function readPacked(
+  { heap }: Runtime,
   operands: Operands,
   { q, k, v }: Pick<AttentionBackwardInputs, 'q' | 'k' | 'v'>,
   options: Omit<VarlenOptions, 'return' | 'out' | 'outDtype'>,
@@ -112,6 +115,14 @@ function readPacked(
   const [queries = 0, heads = 0, width = 0] = query.shape;
   const [keys = 0] = value.shape;
   const extents = { batch: 0, heads, queries, keys, width };
-  const masking = attentionOptions(options, operands, extents);
+  // Sequences may differ in lengths even if there are as many queries as keys in all.
+  const aligned =
+    options.causal === true ? { ...options, causal: alignedCausal(options, sameNumbers(heap, cuQ, cuK)) } : options;
+  const masking = attentionOptions(aligned, operands, extents);
   return { query, key, value, cuQ, cuK, masking, extents };
+}
+
+function sameNumbers(heap: Heap, a: Span<'i32'>, b: Span<'i32'>): boolean {
+  const [ofA, ofB] = [a, b].map(({ address, length }) => heap.view('i32', address, length)) as [Int32Array, Int32Array];
+  return ofA.length === ofB.length && ofA.every((value, index) => value === ofB[index]);
 }

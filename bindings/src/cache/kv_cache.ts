@@ -1,7 +1,7 @@
 // mh.createCache: a cache of keys and values in the core.
 
 import { attentionReturns } from '../attention/attention.js';
-import { attentionOptions, sharedNames } from '../attention/options.js';
+import { alignedCausal, attentionOptions, sharedNames } from '../attention/options.js';
 import { outputNames, outputShapes, prepareOutputs, pushCaptures } from '../attention/outputs.js';
 import * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
@@ -92,7 +92,11 @@ export class WasmKVCache extends CoreCache implements KVCache {
       const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
       const keys = this.#longest();
       const extents = { batch, heads, queries, keys, width };
-      const masking = attentionOptions(options, operands, extents);
+      const aligned =
+        options.causal === true
+          ? { ...options, causal: alignedCausal(options, this.#allHave(queries), 'bottomRight') }
+          : options;
+      const masking = attentionOptions(aligned, operands, extents);
 
       const shapes = outputShapes(extents, this.valueDim);
       const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
@@ -123,6 +127,12 @@ export class WasmKVCache extends CoreCache implements KVCache {
 
   firstKept(batch = 0): number {
     return this.runtime.raw.cacheFirstKept(this.handle, this.#entry(batch));
+  }
+
+  /** True if every entry has this many tokens. */
+  #allHave(length: number): boolean {
+    for (let entry = 0; entry < this.batch; entry += 1) if (this.length(entry) !== length) return false;
+    return true;
   }
 
   #longest(): number {

@@ -111,7 +111,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       wire.moduleBackward(args, { query: q, key: k, value: v }, record, d, gradients);
       operands.run(() => raw.moduleBackward(this.handle));
       const parameters = takeStateDict(runtime);
-      return { dQuery, ...(dKey && { dKey }), ...(dValue && { dValue }), parameters };
+      return operands.disposable({ dQuery, ...(dKey && { dKey }), ...(dValue && { dValue }), parameters });
     });
   }
 

@@ -160,10 +160,10 @@ export function runModule(
   };
   write(outputs, bits);
   operands.run(run);
-  return {
+  return operands.disposable({
     output: out,
     trace: options.trace ? takeTrace(runtime) : undefined,
     ...(weights && { weights }),
     ...(meanWeights && { meanWeights }),
-  };
+  });
 }

@@ -187,7 +187,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
       wire.transformer(runtime.args, span, batch, record, outputs, bits);
       operands.run(run);
       const traces = options.trace ? takeTraces(runtime, numLayers) : undefined;
-      return { traces, ...(logits && { logits }), ...(hidden && { hidden }) };
+      return operands.disposable({ traces, ...(logits && { logits }), ...(hidden && { hidden }) });
     });
   }
 }

@@ -78,7 +78,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
       const dX = operands.output(input.shape, 'f32', 'dX');
       wire.blockBackward(args, input, record, d, coreOf(dX));
       operands.run(() => raw.blockBackward(this.handle));
-      return { dX, parameters: takeStateDict(runtime) };
+      return operands.disposable({ dX, parameters: takeStateDict(runtime) });
     });
   }
 
@@ -114,11 +114,11 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
       const outputs = { out: coreOf(output), attentionOut: coreOf(attentionOut) };
       wire.block(runtime.args, input, record, outputs, bits);
       operands.run(run);
-      return {
+      return operands.disposable({
         output,
         trace: options.trace ? takeTrace(runtime) : undefined,
         ...(attentionOut && { attentionOut }),
-      } as unknown as BlockResult<R, T>;
+      }) as unknown as BlockResult<R, T>;
     });
   }
 

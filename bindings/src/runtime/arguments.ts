@@ -41,6 +41,12 @@ export class Arguments implements WireWriter {
     this.#next = 1;
   }
 
+  /** Drops the views of the memory, so that the engine can free it after mh.dispose(). */
+  forget(): void {
+    this.#block = new Float64Array();
+    this.#results = undefined;
+  }
+
   /** Writes the count of numbers, which the core compares with the count that it reads. */
   close(): void {
     if (this.#next > 1 && this.#block.length === 0) throw otherArguments();

@@ -50,12 +50,11 @@ export abstract class CoreObject {
 
   get disposed(): boolean {
     checkNoProxy(this);
-    return this.#disposed;
+    return this.#disposed || this.#runtime.raw.disposed;
   }
 
   dispose(): void {
-    checkNoProxy(this);
-    if (this.#disposed) return;
+    if (this.disposed) return;
     this.#disposed = true;
     this.#runtime.heap.retire(this, this.#cleanup);
   }

@@ -7,7 +7,7 @@ import { printable } from './text.js';
  *
  * - `E_SHAPE` a shape or length does not fit the call
  * - `E_OPTION` an option is unknown, has a value or type outside its definition, or contradicts another
- * - `E_DISPOSED` a tensor, layer, cache or trainer was used after it was disposed
+ * - `E_DISPOSED` a tensor, layer, cache, trainer or the whole instance was used after it was disposed
  * - `E_MEMORY` the WebAssembly memory could not grow as far as needed
  * - `E_FORMAT` a file is not what its format says
  * - `E_FATAL` the instance is dead since a call of its WebAssembly code ended with a trap: `load()` gives

@@ -1,21 +1,27 @@
-// After a trap, C++ objects remain in the state in the middle of a call, so the instance is dead.
+// After a trap, C++ objects remain in the state in the middle of a call, so the instance is dead. dispose() ends an
+// instance too, and drops all references to it, so that the engine can free its memory.
 
 import type { Int32, Uint32 } from '../types/wire.js';
 import { MultiheadError } from './errors.js';
 import type { RawModule } from './raw.js';
 
-/** A module whose calls all throw `E_FATAL` once one of them has trapped. */
+/** A module whose calls all throw `E_FATAL` once one of them has trapped, and `E_DISPOSED` after dispose(). */
 export interface GuardedModule extends RawModule {
-  /** Throws `E_FATAL` once the instance is dead. */
+  /** Throws `E_FATAL` or `E_DISPOSED` once the instance is dead. */
   assertAlive(): void;
+  /** True after a trap and after dispose(). */
   readonly dead: boolean;
+  readonly disposed: boolean;
+  dispose(): void;
 }
 
 type RawCall = (...args: unknown[]) => unknown;
 
-/** `onDeath` is called once. */
-export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule {
-  let death: { readonly cause: unknown } | undefined;
+/** `onDeath` is called after a trap and after dispose(). */
+export function guardModule(given: RawModule, onDeath: () => void): GuardedModule {
+  let raw: RawModule | undefined = given;
+  let death: (() => MultiheadError) | undefined;
+  const methods: (RawCall | undefined)[] = [];
 
   const fatal = (cause: unknown): MultiheadError =>
     new MultiheadError('E_FATAL', {
@@ -27,12 +33,21 @@ export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule 
         'its tensors, layers and caches are lost, and load() gives a new instance',
       cause,
     });
+  const disposedError = (): MultiheadError =>
+    new MultiheadError('E_DISPOSED', {
+      argument: 'multihead',
+      expected: 'an instance that is not disposed',
+      got: 'a disposed one; load() gives a new instance',
+    });
   const assertAlive = (): void => {
-    if (death !== undefined) throw fatal(death.cause);
+    if (death !== undefined) throw death();
+  };
+  const end = (error: () => MultiheadError): void => {
+    death = error;
+    onDeath();
   };
   const died = (cause: unknown): MultiheadError => {
-    death = { cause };
-    onDeath();
+    end(() => fatal(cause));
     return fatal(cause);
   };
   const guarded = {
@@ -40,7 +55,16 @@ export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule 
     get dead() {
       return death !== undefined;
     },
+    get disposed() {
+      return raw === undefined;
+    },
+    dispose() {
+      raw = undefined;
+      methods.length = 0;
+      end(disposedError);
+    },
     get HEAPU8() {
+      if (raw === undefined) throw disposedError();
       return raw.HEAPU8;
     },
     /**
@@ -57,7 +81,7 @@ export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule 
     ): Int32 => {
       assertAlive();
       try {
-        return raw._multihead_run(handle, q, k, v, out, lse);
+        return (raw as RawModule)._multihead_run(handle, q, k, v, out, lse);
       } catch (cause) {
         throw died(cause);
       }
@@ -66,21 +90,21 @@ export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule 
     _multihead_run_backward: (...given: Parameters<RawModule['_multihead_run_backward']>): Int32 => {
       assertAlive();
       try {
-        return raw._multihead_run_backward(...given);
+        return (raw as RawModule)._multihead_run_backward(...given);
       } catch (cause) {
         throw died(cause);
       }
     },
   } satisfies Partial<GuardedModule>;
-  for (const [name, method] of Object.entries(raw) as [string, unknown][]) {
+  for (const [name, method] of Object.entries(given) as [string, unknown][]) {
     if (typeof method !== 'function' || name in guarded) continue;
-    const call = method as RawCall;
+    const at = methods.push(method as RawCall) - 1;
     Object.defineProperty(guarded, name, {
       // No other function has more parameters. A rest parameter would make an array for each call.
       value: (a?: unknown, b?: unknown, c?: unknown): unknown => {
         assertAlive();
         try {
-          return call(a, b, c);
+          return (methods[at] as RawCall)(a, b, c);
         } catch (cause) {
           throw died(cause);
         }

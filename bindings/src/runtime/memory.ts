@@ -116,7 +116,12 @@ export class Heap {
     };
   }
 
-  /** Throws `E_FATAL` once the instance is dead. */
+  /** True once the whole instance is disposed, and with it every object in this memory. */
+  get disposed(): boolean {
+    return this.#raw.disposed;
+  }
+
+  /** Throws `E_FATAL` or `E_DISPOSED` once the instance is dead. */
   assertAlive(): void {
     this.#raw.assertAlive();
   }

@@ -2,7 +2,7 @@
 
 import { callStatus, type ErrorTables } from '../generated/tables.js';
 import { readCoreError } from '../generated/wire.js';
-import type { DataOf, DType, Shape } from '../types/index.js';
+import type { DataOf, DisposableResult, DType, Shape } from '../types/index.js';
 import type { Count, Extents, Int32, Operand, Span } from '../types/wire.js';
 import { type Arguments, otherArguments } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -219,6 +219,15 @@ export class Operands {
     const kept = { copies: this.#temporaries, tensors: this.#inputs };
     this.#temporaries = [];
     return kept;
+  }
+
+  /** Lets `using` dispose a result: its [Symbol.dispose]() frees the tensors that the call has made. */
+  disposable<R extends object>(result: R): R & DisposableResult {
+    const made = this.#outputs;
+    const value = (): void => {
+      for (const tensor of made) tensor.dispose();
+    };
+    return Object.defineProperty(result, Symbol.dispose, { value }) as R & DisposableResult;
   }
 
   /** Call this after success: gives new outputs to the scope, or else to the caller. */

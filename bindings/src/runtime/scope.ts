@@ -6,11 +6,17 @@
 // disposes only resources that are certainly its own: those made before its first await. The older scope disposes the
 // rest, and the caller owns the resources that the older scope returns.
 
+import type { Scope } from '../types/index.js';
+import { MultiheadError } from './errors.js';
+import { describe } from './tensor.js';
+
 interface Resource {
   /** Reading this throws `E_OPTION` on a proxy of an object of this package. */
   readonly disposed?: unknown;
   dispose(): void;
 }
+
+const none: ReadonlySet<Resource> = new Set();
 
 interface Frame {
   readonly made: Set<Resource>;
@@ -29,10 +35,51 @@ export class ScopeStack {
     return resource;
   }
 
-  run<T>(fn: () => T): T {
+  #push(): Frame {
     const doubtful = this.#frames.at(-1)?.certain !== undefined;
     const frame: Frame = { made: new Set(), doubtful, certain: undefined };
     this.#frames.push(frame);
+    return frame;
+  }
+
+  /** Opens a scope that lasts until it is disposed, or until the scope around it ends. */
+  open(): Scope {
+    const outer = this.#frames.at(-1);
+    const frame = this.#push();
+    let disposed = false;
+    const dispose = (): void => {
+      if (disposed) return;
+      disposed = true;
+      this.#end(frame, none);
+    };
+    const keep = <T>(value: T): T => {
+      // Reading the value may run code of the caller that disposes the scope, so read it first.
+      const kept = new Set(resourcesIn(value));
+      if (disposed) {
+        const [expected, got] = ['a scope that is not disposed', 'a disposed one'];
+        throw new MultiheadError('E_DISPOSED', { argument: 'scope', expected, got });
+      }
+      this.#pass(frame, kept);
+      return value;
+    };
+    const scope: Scope = Object.freeze({
+      get disposed() {
+        return disposed;
+      },
+      keep,
+      dispose,
+      [Symbol.dispose]: dispose,
+    });
+    outer?.made.add(scope);
+    return scope;
+  }
+
+  run<T>(fn: () => T): T {
+    if (typeof fn !== 'function') {
+      const expected = 'a function, or no argument for a scope to dispose';
+      throw new MultiheadError('E_OPTION', { argument: 'scope', expected, got: describe(fn) });
+    }
+    const frame = this.#push();
     let result: T;
     let waits: boolean;
     try {
@@ -62,33 +109,36 @@ export class ScopeStack {
 
   /** Ends a scope. If reading the result throws, disposes everything and rethrows the error. */
   #close(frame: Frame, result: unknown): void {
-    let kept: readonly Resource[] = [];
+    let kept: ReadonlySet<Resource> = none;
     try {
-      kept = returned(result);
-      // A proxy of a tensor is not recognized, and its tensor would be disposed: throw E_OPTION instead.
-      for (const resource of kept) void resource.disposed;
-    } catch (error) {
-      kept = [];
-      throw error;
+      kept = new Set(resourcesIn(result));
     } finally {
-      this.#end(frame, new Set(kept));
+      this.#end(frame, kept);
     }
   }
 
-  /** Removes the frame. The older scope, or the caller, gets `kept`; the rest is disposed. */
-  #end(frame: Frame, kept: ReadonlySet<Resource>): void {
+  /**
+   * Gives resources of a frame to the older scope, or to the caller. Returns the older scope if the frame may be
+   * independent of it.
+   */
+  #pass(frame: Frame, kept: ReadonlySet<Resource>): Frame | undefined {
     const depth = this.#frames.indexOf(frame);
     const older = this.#frames[depth - 1];
     const beside = older !== undefined && frame.doubtful && frame.certain !== undefined;
-
     for (const resource of kept) {
       // A younger open scope may hold the resource instead of this one.
       const holders = this.#frames.slice(depth).filter(({ made }) => made.delete(resource));
       if (holders.length > 0 && !beside) older?.made.add(resource);
     }
-    this.#frames.splice(depth, 1);
+    return beside ? older : undefined;
+  }
+
+  /** Removes the frame. The older scope, or the caller, gets `kept`; the rest is disposed. */
+  #end(frame: Frame, kept: ReadonlySet<Resource>): void {
+    const older = this.#pass(frame, kept);
+    this.#frames.splice(this.#frames.indexOf(frame), 1);
     for (const resource of frame.made) {
-      if (beside && !frame.certain?.has(resource)) older.made.add(resource);
+      if (older !== undefined && !frame.certain?.has(resource)) older.made.add(resource);
       else resource.dispose();
     }
   }
@@ -114,6 +164,13 @@ function returned(result: unknown): Resource[] {
   // length.
   const inner = (each: unknown) => (Array.isArray(each) ? Object.values<unknown>(each) : [each]);
   return Object.values(result).flatMap(inner).filter(isResource);
+}
+
+/** Like returned(). Throws `E_OPTION` for a proxy of a tensor, because the scope would not recognize its tensor. */
+function resourcesIn(result: unknown): Resource[] {
+  const found = returned(result);
+  for (const resource of found) void resource.disposed;
+  return found;
 }
 
 function isResource(value: unknown): value is Resource {

@@ -3,7 +3,7 @@
 import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from '../types/index.js';
 import type { Extents, Operand, Uint32 } from '../types/wire.js';
 import { MultiheadError } from './errors.js';
-import { halfToFloats, roundToHalf } from './half.js';
+import { halfToFloats, roundDoublesToHalf, roundToHalf } from './half.js';
 import { type Block, bytesPerElement, type Heap, type CleanupRecord, onJavaScriptHeap } from './memory.js';
 import { checkExtents, elements, formatShape, type Ranks } from './shape.js';
 import { quoted } from './text.js';
@@ -21,7 +21,7 @@ export const isHalf = (dtype: unknown): dtype is HalfDType => dtype === 'f16' ||
 export function describe(value: unknown): string {
   try {
     if (value === null) return 'null';
-    if (Array.isArray(value)) return `an array of ${value.length} (number[] is never converted)`;
+    if (Array.isArray(value)) return `an array of ${value.length} (only mh.tensor() takes number[])`;
     if (typeof value === 'string') return quoted(value);
     if (coreOf(value) !== undefined) return 'a tensor';
     if (isProxyOfTensor(value)) return 'a proxy of a tensor (in Vue: toRaw() or markRaw())';
@@ -160,14 +160,13 @@ export function checkData<D extends DType>(
   if (length !== size) {
     const detached =
       bufferOf(typed).byteLength === 0 ? ' (detached: it was transferred, or tensor.data must be read anew)' : '';
-    throw new MultiheadError('E_SHAPE', {
-      argument,
-      expected: `${size} elements for shape ${formatShape(shape)}`,
-      got: `${length}${detached}`,
-    });
+    throw wrongLength(argument, shape, `${length}${detached}`);
   }
   return { dtype: dtype as D, data: dtype === 'f16' ? (bitsOf(typed) as DataOf<D>) : typed };
 }
+
+const wrongLength = (argument: string, shape: Shape, got: string): MultiheadError =>
+  new MultiheadError('E_SHAPE', { argument, expected: `${elements(shape)} elements for shape ${formatShape(shape)}`, got });
 
 /** Throws `E_OPTION` unless `dtype` is a dtype or undefined. */
 function checkDType(dtype: unknown): DType | undefined {
@@ -186,8 +185,13 @@ export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: un
   checkExtents(extents, 'shape');
   if (data === undefined) {
     const zeros = WasmTensor.allocate(heap, dtype ?? 'f32', extents, 'tensor');
-    zeros.data.fill(0);
+    // Without reading `data`, which would keep the memory reachable after mh.dispose().
+    coreOf(zeros)?.view().fill(0);
     return zeros;
+  }
+  const numbers = readNumbers(data, extents);
+  if (numbers !== undefined) {
+    return WasmTensor.copy(heap, dtype ?? 'f32', extents, storedAs(numbers, dtype ?? 'f32'), 'tensor');
   }
   if (isHalf(dtype) && typedArrayName(data) === 'Float32Array') {
     const floats = checkData(data, extents, ['f32'], 'data').data;
@@ -198,6 +202,38 @@ export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: un
   const wanted = dtype === undefined ? allDTypes : [dtype];
   const checked = checkData(data, extents, wanted, 'data', dtype);
   return WasmTensor.copy(heap, checked.dtype, extents, checked.data, 'tensor');
+}
+
+/**
+ * Reads each entry of a number[] once; undefined for any other value. Throws `E_SHAPE` for another length, and
+ * `E_OPTION` for an entry that is not a number.
+ */
+function readNumbers(data: unknown, shape: Shape): Float64Array | undefined {
+  const size = elements(shape);
+  try {
+    if (!Array.isArray(data)) return undefined;
+    const { length } = data;
+    if (length !== size) throw wrongLength('data', shape, describe(length));
+    const numbers = onJavaScriptHeap(8 * size, 'tensor', () => new Float64Array(size));
+    for (let at = 0; at < size; at += 1) {
+      const entry: unknown = data[at];
+      if (typeof entry !== 'number') {
+        throw new MultiheadError('E_OPTION', { argument: `data[${at}]`, expected: 'a number', got: describe(entry) });
+      }
+      numbers[at] = entry;
+    }
+    return numbers;
+  } catch (cause) {
+    throw unreadable(cause, 'data');
+  }
+}
+
+function storedAs(numbers: Float64Array, dtype: DType): DataOf<DType> {
+  const bytes = numbers.length * bytesPerElement(dtype);
+  return onJavaScriptHeap(bytes, 'tensor', () => {
+    if (isHalf(dtype)) return roundDoublesToHalf(numbers, dtype);
+    return dtype === 'f32' ? new Float32Array(numbers) : Uint8Array.from(numbers, (number) => (number === 0 ? 0 : 1));
+  });
 }
 
 /** From views to their tensors: a tensor is not garbage-collected while its view is reachable. */
@@ -220,7 +256,7 @@ export class TensorCore<D extends DType = DType> implements Operand<D>, CleanupR
   readonly size: number;
   readonly storage: Storage;
   readonly address: Uint32;
-  disposed = false;
+  #disposed = false;
 
   constructor(heap: Heap, dtype: D, shape: Extents, storage: Storage) {
     this.heap = heap;
@@ -230,6 +266,15 @@ export class TensorCore<D extends DType = DType> implements Operand<D>, CleanupR
     this.storage = storage;
     this.address = storage.block.address;
     storage.tensors += 1;
+  }
+
+  get disposed(): boolean {
+    return this.#disposed || this.heap.disposed;
+  }
+
+  /** Call this once, when the tensor is disposed. */
+  setDisposed(): void {
+    this.#disposed = true;
   }
 
   what(): string {
@@ -400,7 +445,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   dispose(): void {
     const core = ownCore(this);
     if (core.disposed) return;
-    core.disposed = true;
+    core.setDisposed();
     this.#view = undefined;
     core.heap.retire(this, core);
   }

@@ -1,6 +1,6 @@
 // Options and results of attention, packed sequences and latent attention included.
 
-import type { FloatDType, Tensor, TensorLike } from './tensor.js';
+import type { DisposableResult, FloatDType, Tensor, TensorLike } from './tensor.js';
 
 /**
  * The position of query i among the keys: p = i + offset.
@@ -22,9 +22,11 @@ export type Alignment =
 
 /**
  * Causal masking. With an {@link Alignment}, query i sees key j only if j ≤ p, the query's position; with `false`,
- * every key is visible. `true` is an error, because frameworks disagree on its meaning when N_q ≠ N_k.
+ * every key is visible. `true` is `'topLeft'`, which is also `'bottomRight'`, where N_q = N_k. Where N_q ≠ N_k it is an
+ * error, because frameworks disagree on its meaning. In packed sequences, each sequence must have as many queries as
+ * keys.
  */
-export type Causal = false | Alignment;
+export type Causal = boolean | Alignment;
 
 /**
  * Sliding window: query i sees key j only if p − left ≤ j ≤ p + right. As in FlashAttention, `left` and
@@ -247,7 +249,7 @@ export type Captured<C extends readonly Capture[]> = C extends readonly []
         readonly captures: { readonly [I in keyof C]: Tensor };
       };
 
-/** Results of {@link Multihead.attention}. The caller disposes all of them. */
+/** Results of {@link Multihead.attention}. The caller disposes each of them, or the whole result with `using`. */
 export type AttentionResult<
   R extends readonly AttentionReturn[] = [],
   O extends FloatDType = 'f32',
@@ -256,7 +258,8 @@ export type AttentionResult<
   /** (B, H_q, N_q, d_v). 0 for a query that sees no key. */
   readonly out: Tensor<O>;
 } & Returned<R> &
-  Captured<C>;
+  Captured<C> &
+  DisposableResult;
 
 /** Options of {@link Multihead.scores}. */
 export interface ScoresOptions extends Omit<MaskOptions, 'dropout'> {

@@ -2,7 +2,7 @@
 // of modules.
 
 import type { MaskOptions, VarlenOptions } from './attention.js';
-import type { FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
+import type { DisposableResult, FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
 
 /**
  * Inputs of {@link Multihead.attentionBackward}. Other properties that a result of attention() may have are ignored, so
@@ -71,15 +71,17 @@ export interface AttentionBackwardOptions<
 
 /**
  * The requested {@link AttentionGradients}. Without `return`, gradients of options are optional; if the type of
- * `return` does not state the names, all gradients are optional. The caller disposes the tensors.
+ * `return` does not state the names, all gradients are optional. The caller disposes the tensors, or the whole result
+ * with `using`.
  */
 export type AttentionBackwardResult<
   R extends readonly GradientName[] | undefined = undefined,
-> = R extends readonly GradientName[]
+> = (R extends readonly GradientName[]
   ? number extends R['length']
     ? Partial<Pick<AttentionGradients, R[number]>>
     : Pick<AttentionGradients, R[number]>
-  : Pick<AttentionGradients, 'dQ' | 'dK' | 'dV'> & Partial<Omit<AttentionGradients, 'dQ' | 'dK' | 'dV'>>;
+  : Pick<AttentionGradients, 'dQ' | 'dK' | 'dV'> & Partial<Omit<AttentionGradients, 'dQ' | 'dK' | 'dV'>>) &
+  DisposableResult;
 
 /** The name of a gradient of {@link Multihead.attentionVarlenBackward}. */
 export type VarlenGradientName = Exclude<GradientName, 'dBias'>;
@@ -109,7 +111,7 @@ export type VarlenBackwardResult<R extends readonly VarlenGradientName[] | undef
  * Gradients of a loss: the result of {@link MultiHeadAttention.backward}. The caller disposes the tensors;
  * the gradients of parameters are on the JavaScript heap.
  */
-export interface ModuleGradients {
+export interface ModuleGradients extends DisposableResult {
   /** The shape of the query. If the query also serves as key or value, the sum over all its uses. */
   readonly dQuery: Tensor;
   /** The shape of the key; present only if a key was given. */
@@ -121,7 +123,7 @@ export interface ModuleGradients {
 }
 
 /** Gradients of a loss: the result of {@link TransformerBlock.backward}. The caller disposes the tensor. */
-export interface BlockGradients {
+export interface BlockGradients extends DisposableResult {
   /** (B, N, embedDim) */
   readonly dX: Tensor;
   /** Gradients by parameter name, with the names and shapes of `stateDict()`; on the JavaScript heap. */

@@ -49,8 +49,11 @@ export interface CacheAttendOptions<
   C extends readonly Capture[] = readonly Capture[],
 >
   extends Omit<MaskOptions, 'causal' | 'kvLengths' | 'qkNorm' | 'rope'>, OutputOptions<R, O, C> {
-  /** `'bottomRight'`: the last query is at the last token of its entry. Default `false`. */
-  readonly causal?: false | 'bottomRight' | undefined;
+  /**
+   * `'bottomRight'`: the last query is at the last token of its entry. `true` is the same, and an error unless every
+   * entry has as many tokens as there are queries. Default `false`.
+   */
+  readonly causal?: boolean | 'bottomRight' | undefined;
 }
 
 /**

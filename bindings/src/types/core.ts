@@ -22,6 +22,9 @@ export interface MultiheadCore
     | 'createCache'
     | 'scope'
     | 'memory'
+    | 'dispose'
+    | 'disposed'
+    | typeof Symbol.dispose
   > {}
 
 /** Like `load()` of `multihead`, with the files `multihead/core-relaxed.wasm` and `multihead/core-simd128.wasm`. */

@@ -79,6 +79,24 @@ export interface LinearOptions {
   readonly out?: Tensor | undefined;
 }
 
+/** A scope of {@link Multihead.scope} without a function. */
+export interface Scope {
+  /**
+   * Excludes values from the scope and gives them to the scope around it, or else to the caller: the value itself, or
+   * the values of an array or plain object, and of arrays in it.
+   *
+   * @returns the value
+   * @throws {MultiheadError} `E_DISPOSED`; `E_OPTION` for a proxy of a tensor
+   */
+  keep<T>(value: T): T;
+  /** True once the scope was disposed. */
+  readonly disposed: boolean;
+  /** Disposes everything that was made in the scope and not kept. A second call does nothing. */
+  dispose(): void;
+  /** Calls {@link Scope.dispose}, for `using`. */
+  [Symbol.dispose](): void;
+}
+
 /** Allocations in the WebAssembly memory of one {@link Multihead}. Sizes in bytes. */
 export interface MemoryInfo {
   /** Number of tensors, modules, caches, trainers, experiments and prepared operations that are not disposed. */
@@ -100,21 +118,22 @@ export interface Multihead {
   readonly backend: Backend;
 
   /**
-   * Makes a tensor of 32-bit floats from a copy of `data`; without `data`, a tensor of zeros.
+   * Makes a tensor of 32-bit floats from a copy of `data`, which may be a flat `number[]`; without `data`, a tensor of
+   * zeros.
    *
    * @throws {MultiheadError} `E_SHAPE` unless the shape has one to four extents that are whole numbers
    * ≥ 0 and `data` has as many elements as their product; `E_OPTION` if `data` is not one of these
-   * typed arrays, or not one for this dtype; `E_MEMORY`.
+   * arrays, or not one for this dtype, or if an entry of a `number[]` is not a number; `E_MEMORY`.
    */
-  tensor(shape: Shape, data?: Float32Array, options?: { readonly dtype?: undefined }): Tensor;
+  tensor(shape: Shape, data?: Float32Array | readonly number[], options?: { readonly dtype?: undefined }): Tensor;
   /** Makes a tensor of booleans from a copy of `data`: 0 is false, everything else true. Throws as above. */
   tensor(shape: Shape, data: Uint8Array, options?: { readonly dtype?: undefined }): Tensor<'bool'>;
   /** Makes an f16 tensor from a copy of `data`, in engines that have this class. Throws as above. */
   tensor(shape: Shape, data: PlatformFloat16Array, options?: { readonly dtype?: undefined }): Tensor<'f16'>;
   /**
    * Makes a tensor of this dtype from a copy of `data`; without `data`, a tensor of zeros. For `'f16'` and
-   * `'bf16'`, a `Uint16Array` holds the bits, and a `Float32Array` is rounded to nearest, ties to even. Throws
-   * as above.
+   * `'bf16'`, a `Uint16Array` holds the bits, and a `Float32Array` or `number[]` is rounded to nearest, ties to even.
+   * For `'bool'`, 0 is false and every other number true. Throws as above.
    */
   tensor<D extends DType>(
     shape: Shape,
@@ -350,7 +369,26 @@ export interface Multihead {
    * dispose each other's tensors, and the caller owns what they return.
    */
   scope<T>(fn: () => T): T;
+  /**
+   * Opens a scope for `using scope = mh.scope()`: at the end of the block, everything that was made since is disposed,
+   * except what was given to {@link Scope.keep}. If it is open during an `await`, it also owns what other code makes on
+   * this `Multihead` in the meantime; for such code, use a function that returns a promise. Dispose it: until then its
+   * tensors are not garbage-collected.
+   */
+  scope(): Scope;
 
   /** Returns the current allocations. */
   memory(): MemoryInfo;
+
+  /**
+   * Disposes the whole instance: its tensors, all other objects and its WebAssembly memory. The garbage collector frees
+   * the memory, at the latest when no tensor and no `data` of it is reachable. Every later call throws `E_DISPOSED`, but
+   * dispose() of its objects does nothing. If this is the instance that all callers of `load()` share, all of them lose
+   * it, and the next `load()` makes a new one. A second call does nothing.
+   */
+  dispose(): void;
+  /** True once dispose() was called. */
+  readonly disposed: boolean;
+  /** Calls {@link Multihead.dispose}, for `using`. */
+  [Symbol.dispose](): void;
 }

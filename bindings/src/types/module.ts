@@ -3,7 +3,7 @@
 import type { MaskOptions, RopeRotation, Window } from './attention.js';
 import type { ModuleGradients } from './backward.js';
 import type { CacheDType, CacheLayout, KVCacheConfig } from './cache.js';
-import type { FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
+import type { DisposableResult, FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
 import type { TraceOf, TraceOption } from './trace.js';
 
 /** Tensors by name, as `torch.nn.Module.state_dict()` returns them. */
@@ -167,7 +167,10 @@ export interface ModuleTensors {
   readonly meanWeights: Tensor;
 }
 
-/** Result of {@link MultiHeadAttention.forward} and {@link MultiHeadAttention.step}. The caller disposes its tensors. */
+/**
+ * Result of {@link MultiHeadAttention.forward} and {@link MultiHeadAttention.step}. The caller disposes its
+ * tensors, or the whole result with `using`.
+ */
 export type ModuleResult<R extends readonly ModuleReturn[] = [], T extends TraceOption = false> = {
   /** The query's shape with last extent `outDim`; numHeads · valueDim without an output projection. */
   readonly output: Tensor;
@@ -175,7 +178,8 @@ export type ModuleResult<R extends readonly ModuleReturn[] = [], T extends Trace
   readonly trace: TraceOf<T>;
 } & (number extends R['length']
   ? Partial<Pick<ModuleTensors, R[number]>>
-  : Pick<ModuleTensors, R[number]>);
+  : Pick<ModuleTensors, R[number]>) &
+  DisposableResult;
 
 /** Queries, keys and values of cross-attention. */
 export interface ModuleInputs {

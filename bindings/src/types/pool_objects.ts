@@ -86,9 +86,11 @@ export type Plain<T> =
     ? PlainTensor<D>
     : T extends ArrayBufferView | ((...args: never[]) => unknown)
       ? T
-      : T extends object
+      : T extends readonly unknown[]
         ? { [N in keyof T]: Plain<T[N]> }
-        : T;
+        : T extends object
+          ? { [N in keyof T as Exclude<N, typeof Symbol.dispose>]: Plain<T[N]> }
+          : T;
 
 /** Options of a call of `mh` without `out`, plus the pool's options. */
 export type Pooled<O> = Omit<O, 'out'> & PoolCallOptions;

@@ -79,6 +79,15 @@ export interface Tensor<D extends DType = 'f32'> {
   [Symbol.dispose](): void;
 }
 
+/** Result objects of calls, for `using`. Not an interface, so that results stay assignable to records. */
+export type DisposableResult = {
+  /**
+   * Disposes every tensor that the call has made for this result. Leaves an `out` that the caller has given. A property
+   * that is not enumerable: a copy such as `{ ...result }` lacks it.
+   */
+  [Symbol.dispose](): void;
+};
+
 type PlainNumbers<D extends Exclude<DType, HalfDType>> = D extends unknown
   ? {
       /** Row-major. */
@@ -121,17 +130,18 @@ export interface Float16Numbers {
 /** A {@link TensorLike} of 32-bit or half-precision floats. */
 export type FloatTensorLike = TensorLike<FloatDType> | Float16Numbers;
 
-/** The typed arrays that {@link Multihead.tensor} accepts for this dtype. */
+/** The arrays that {@link Multihead.tensor} accepts for this dtype. */
 export type SourceOf<D extends DType> =
   | DataOf<D>
+  | readonly number[]
   | (D extends HalfDType ? Float32Array : never)
   | (D extends 'f16' ? PlatformFloat16Array : never);
 
 /** Options of {@link Multihead.tensor}. */
 export interface TensorOptions<D extends DType = DType> {
   /**
-   * Default: `'f32'` for a `Float32Array`, `'f16'` for a `Float16Array`, `'bool'` for a `Uint8Array`. With `'f16'` or `'bf16'`, a
-   * `Float32Array` is rounded to nearest, ties to even, and a `Uint16Array` holds the bits. A
+   * Default: `'f32'` for a `Float32Array` or `number[]`, `'f16'` for a `Float16Array`, `'bool'` for a `Uint8Array`. With `'f16'` or `'bf16'`, a
+   * `Float32Array` or `number[]` is rounded to nearest, ties to even, and a `Uint16Array` holds the bits. A
    * `Uint16Array` requires this option.
    */
   readonly dtype: D;

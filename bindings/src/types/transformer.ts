@@ -10,7 +10,7 @@ import type {
   StateDict,
   StepOptions,
 } from './module.js';
-import type { PlainTensor, Tensor, TensorLike } from './tensor.js';
+import type { DisposableResult, PlainTensor, Tensor, TensorLike } from './tensor.js';
 import type { TraceOf, TraceOption } from './trace.js';
 
 /**
@@ -143,7 +143,10 @@ export interface BlockStepOptions<
   readonly return?: R | undefined;
 }
 
-/** Result of {@link TransformerBlock.forward} and {@link TransformerBlock.step}. The caller disposes its tensors. */
+/**
+ * Result of {@link TransformerBlock.forward} and {@link TransformerBlock.step}. The caller disposes its
+ * tensors, or the whole result with `using`.
+ */
 export type BlockResult<R extends readonly BlockReturn[] = [], T extends TraceOption = false> = {
   /** (B, N, embedDim) */
   readonly output: Tensor;
@@ -151,7 +154,8 @@ export type BlockResult<R extends readonly BlockReturn[] = [], T extends TraceOp
   readonly trace: TraceOf<T>;
 } & (number extends R['length']
   ? { readonly [N in R[number]]?: Tensor }
-  : { readonly [N in R[number]]: Tensor });
+  : { readonly [N in R[number]]: Tensor }) &
+  DisposableResult;
 
 /**
  * A transformer block: attention and an MLP, each with a residual connection. With `normFirst`,
@@ -263,7 +267,10 @@ export interface TransformerStepOptions<
 >
   extends Omit<StepOptions, 'return' | 'trace' | 'out'>, ModelOptions<R, T> {}
 
-/** Result of {@link Transformer.forward} and {@link Transformer.step}. The caller disposes its tensors. */
+/**
+ * Result of {@link Transformer.forward} and {@link Transformer.step}. The caller disposes its
+ * tensors, or the whole result with `using`.
+ */
 export type TransformerResult<
   R extends readonly TransformerReturn[] = ['logits'],
   T extends TraceOption = false,
@@ -272,7 +279,8 @@ export type TransformerResult<
   readonly traces: T extends false ? undefined : TraceOf<T>[];
 } & (number extends R['length']
   ? { readonly [N in R[number]]?: Tensor }
-  : { readonly [N in R[number]]: Tensor });
+  : { readonly [N in R[number]]: Tensor }) &
+  DisposableResult;
 
 /**
  * A transformer language model: embeddings, blocks, a final norm, and an output projection to logits.

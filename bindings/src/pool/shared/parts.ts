@@ -80,6 +80,7 @@ export function workOfBlocks(
 function offsetOf(causal: AttentionOptions['causal'], queries: number, keys: number): number | undefined {
   if (causal === undefined || causal === false) return undefined;
   if (typeof causal === 'object') return causal.offset;
+  // With `true` there are as many queries as keys.
   return causal === 'topLeft' ? 0 : keys - queries;
 }
 
