@@ -24,7 +24,7 @@ export function statusChip(
   const show = () => {
     const now = result.get();
     if (!now) return;
-    const { simd, why, wasmBytes, version, threads } = now.backend;
+    const { simd, why, wasmBytes, version } = now.backend;
     const kilobytes = `${(wasmBytes / 1000).toFixed(0)} kB`;
     const milliseconds = passTime.get();
     const time = milliseconds === null ? '' : formatMilliseconds(milliseconds);
@@ -36,7 +36,7 @@ export function statusChip(
       el('span', { class: 'number' }, kilobytes),
     );
     const rows: [string, string][] = [
-      ['Backend', `${simd}, ${threads} thread`],
+      ['Backend', simd],
       ['Why', why],
       ['Forward pass', measured],
       ['WebAssembly', `${kilobytes}, version ${version}`],
