@@ -67,9 +67,9 @@ TEST(Status, CopiesAndMovesKeepTheError) {
 
 TEST(Status, OutOfMemorySaysHowMuchWasAskedFor) {
   const Status some = Status::out_of_memory(48), unknown = Status::out_of_memory();
-  EXPECT_EQ(some.message(), "memory: expected 48 bytes, got none left to allocate");
+  EXPECT_EQ(some.message(), "memory: there are no 48 bytes of memory left to allocate");
   EXPECT_EQ(unknown.message(),
-            "memory: expected as much as the call needs, got none left to allocate");
+            "memory: there is not enough memory left to allocate");
   EXPECT_EQ(some.code(), StatusCode::kMemory);
   EXPECT_EQ(unknown.code(), StatusCode::kMemory);
   // Makes a second error while the first exists, and a third after both.
