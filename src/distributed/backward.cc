@@ -118,7 +118,7 @@ Status add_gradients(const Call& call, const Heads& heads, const AttentionOption
       engine::run_backward_job(plan, index, scratch.of_thread(thread));
       if (thread == 0) transport.poll();
     });
-    engine::end_backward(plan, from);
+    engine::end_backward(plan, from, context);
     add(from.d_q, to.d_q);
     add(from.d_k, to.d_k);
     add(from.d_v, to.d_v);

@@ -178,7 +178,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   run.trace_heads();
 
   const Tensor q = run.q_heads(), v = absorbs ? Tensor() : run.v_heads();
-  if (Status status = cache.kv_.append(run.k_heads(), v); !status.ok()) return status;
+  if (Status status = cache.kv_.append(run.k_heads(), v, {}, &context); !status.ok()) return status;
   cache.version_ = memory_->version;
   const auto attend = [&]() -> Status {
     if (unscaled) {
