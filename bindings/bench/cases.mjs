@@ -33,6 +33,8 @@ const llama3Decode = [
   shape('llama3-kv8k', 1, 32, 8, 1, 8192, 128),
   shape('llama3-kv32k', 1, 32, 8, 1, 32768, 128),
 ];
+/** A decode step of 16 sequences. */
+const llama3Token = shape('llama3-b16-kv1', 16, 32, 8, 1, 1, 128);
 /** d_model 768: x is (1, 512, 768). */
 const mha = shape('mha-768', 1, 12, 12, 512, 512, 64);
 /** The attention of each of GPT-2's 12 layers; work.mjs defines the rest of the model. */
@@ -77,6 +79,9 @@ export const CASES = [
   ...['f32', 'f16', 'bf16', 'int8'].map((dtype) => make('cache', llama3Decode[2], 'full', dtype)),
   make('cache', gpt2Decode, 'full', 'int8'),
   make('cache', llama3Decode[3], 'full', 'int8'),
+  ...['f32', 'f16', 'bf16', 'int8'].map((dtype) => make('append', llama3Decode[0], 'full', dtype)),
+  ...['f32', 'int8'].map((dtype) => make('append', llama3Token, 'full', dtype)),
+  ...[gpt2, llama3Token].map((of) => make('merge', of)),
   make('module', mha),
   make('module', mha, 'weights'),
   make('step', gpt2Small),

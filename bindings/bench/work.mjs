@@ -13,6 +13,7 @@ export function makeWork(mh, which) {
 /** Ideal floating-point operations of one run. */
 export function operationsOf({ op, shape, mask }) {
   const { batch, heads, queries, width } = shape;
+  if (op === 'append' || op === 'merge') return 0;
   if (op === 'gemm') return 2 * queries * width * shape.keys;
   if (op === 'train') return trainOperations(shape);
   if (op === 'step') return 2 * (matrixElements(shape) + keptElements(shape));
@@ -70,6 +71,60 @@ function cacheWork(mh, { shape, dtype }) {
     output: () => out.data.slice(),
     bytes: cache.bytes,
     error: () => attentionError({ shape, mask: 'full', slope: 0 }, query.data, ...kept, out.data),
+  };
+}
+
+/** Measures appending all tokens, as floats, to an empty cache. */
+function appendWork(mh, { shape, dtype }) {
+  const { batch, heads, numKvHeads, keys, width } = shape;
+  const [query, ...given] = inputsOf(shape);
+  const [k, v] = given.map(({ shape: extents, data }) => mh.tensor(extents, data));
+  const cache = mh.createCache({ batch, numKvHeads, headDim: width, capacity: keys, dtype });
+  const kept = given.map(({ data }) => new Float32Array(data.length));
+  mh.scope(() => given.forEach((from, at) => part(mh, from, 0, keys, dtype, kept[at])));
+  return {
+    run: () => {
+      for (let entry = 0; entry < batch; entry += 1) cache.truncate(entry, 0);
+      cache.append(k, v);
+    },
+    output: () => new Float32Array(0),
+    bytes: k.data.byteLength + v.data.byteLength + cache.bytes,
+    error: () =>
+      mh.scope(() => {
+        const out = mh.tensor([batch, heads, 1, width]);
+        cache.attend(mh.tensor(query.shape, query.data), { out });
+        return attentionError({ shape, mask: 'full', slope: 0 }, query.data, ...kept, out.data);
+      }),
+  };
+}
+
+/** Merges the same result again and again into another: the work does not depend on the numbers. */
+function mergeWork(mh, { shape: { batch, heads, queries, width } }) {
+  const rows = [batch, heads, queries];
+  const tensor = (extents, seed) =>
+    mh.tensor(
+      extents,
+      randomFloats(
+        extents.reduce((a, b) => a * b),
+        seed,
+      ),
+    );
+  const a = { out: tensor([...rows, width], SEEDS.q), lse: tensor(rows, SEEDS.k) };
+  const b = { out: tensor([...rows, width], SEEDS.v), lse: tensor(rows, SEEDS.dOut) };
+  return {
+    run: () => void mh.mergeAttention(a, b),
+    output: () => a.out.data.slice(),
+    bytes: 3 * a.out.data.byteLength,
+    error: () => {
+      const [before, of] = [a, b].map(({ out, lse }) => ({ out: out.data.slice(), weight: lse.data.map(Math.exp) }));
+      mh.mergeAttention(a, b);
+      const expected = (at) => {
+        const row = Math.floor(at / width);
+        const [ofA, ofB] = [before.weight[row], of.weight[row]];
+        return (ofA * before.out[at] + ofB * of.out[at]) / (ofA + ofB);
+      };
+      return a.out.data.reduce((most, value, at) => Math.max(most, Math.abs(value - expected(at))), 0);
+    },
   };
 }
 
@@ -312,6 +367,8 @@ const WORKS = {
   module: moduleWork,
   step: stepWork,
   train: trainWork,
+  append: appendWork,
   cache: cacheWork,
+  merge: mergeWork,
   gemm: gemmWork,
 };

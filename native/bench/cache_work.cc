@@ -1,4 +1,4 @@
-// Benchmark of one decode step over a KVCache.
+// Benchmarks of a KVCache: one decode step over it, and appending tokens.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -74,12 +74,14 @@ class CacheWork : public Work {
   // A step reads the whole cache, including the scales.
   double bytes() const override { return static_cast<double>(cache_.bytes()); }
 
-  double error() const override {
+  double error() const override { return error_of(out_); }
+
+ protected:
+  double error_of(const std::vector<float>& out) const {
     return error_on_sample({q_.data(), q_shape_}, {k_.floats.data(), k_shape_},
-                           {v_.floats.data(), k_shape_}, {}, {out_.data(), q_shape_});
+                           {v_.floats.data(), k_shape_}, {}, {out.data(), q_shape_});
   }
 
- private:
   static void require(const Status& status) {
     if (!status.ok()) throw std::runtime_error(status.message());
   }
@@ -92,8 +94,36 @@ class CacheWork : public Work {
   std::vector<float> out_;
 };
 
+// Appends all tokens, as floats, to an empty cache.
+class AppendWork : public CacheWork {
+ public:
+  using CacheWork::CacheWork;
+
+  Status run(Context& context) override {
+    cache_.clear();
+    return cache_.append({k_.floats.data(), k_shape_}, {v_.floats.data(), k_shape_}, {}, &context);
+  }
+
+  double operations() const override { return 0; }
+
+  double bytes() const override {
+    return static_cast<double>((k_.floats.size() + v_.floats.size()) * sizeof(float)) +
+           CacheWork::bytes();
+  }
+
+  // Attends to the tokens.
+  double error() const override {
+    Context context(1);
+    std::vector<float> out(q_.size());
+    require(
+        cache_.attend({q_.data(), q_shape_}, {}, {.out = Tensor{out.data(), q_shape_}}, context));
+    return error_of(out);
+  }
+};
+
 }  // namespace
 
 std::unique_ptr<Work> make_cache(const Case& which) { return std::make_unique<CacheWork>(which); }
+std::unique_ptr<Work> make_append(const Case& which) { return std::make_unique<AppendWork>(which); }
 
 }  // namespace multihead::bench

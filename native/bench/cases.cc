@@ -30,6 +30,8 @@ constexpr Shape kLlama3Decode[] = {
     {"llama3-kv8k", 1, 32, 8, 1, 8192, 128},
     {"llama3-kv32k", 1, 32, 8, 1, 32768, 128},
 };
+// A decode step of 16 sequences.
+constexpr Shape kLlama3Token = {"llama3-b16-kv1", 16, 32, 8, 1, 1, 128};
 // d_model 768: x is (1, 512, 768).
 constexpr Shape kModule = {"mha-768", 1, 12, 12, 512, 512, 64};
 // The attention of each of the model's 12 layers; step_work.cc has the rest of the model.
@@ -105,6 +107,10 @@ const char* name_of(Op op) {
       return "decode";
     case Op::kCache:
       return "cache";
+    case Op::kAppend:
+      return "append";
+    case Op::kMerge:
+      return "merge";
     case Op::kModule:
       return "module";
     case Op::kStep:
@@ -177,6 +183,13 @@ std::vector<Case> all_cases(const std::vector<int>& threads) {
   }
   cases.push_back({Op::kCache, kGpt2Decode, Mask::kFull, "int8", 1});
   cases.push_back({Op::kCache, kLlama3Decode[3], Mask::kFull, "int8", 1});
+  for (const char* dtype : {"f32", "f16", "bf16", "int8"}) {
+    cases.push_back({Op::kAppend, kLlama3Decode[0], Mask::kFull, dtype, 1});
+  }
+  cases.push_back({Op::kAppend, kLlama3Token, Mask::kFull, "f32", 1});
+  cases.push_back({Op::kAppend, kLlama3Token, Mask::kFull, "int8", 1});
+  cases.push_back({Op::kMerge, kGpt2, Mask::kFull, "f32", 1});
+  cases.push_back({Op::kMerge, kLlama3Token, Mask::kFull, "f32", 1});
   cases.push_back({Op::kModule, kModule, Mask::kFull, "f32", 1});
   cases.push_back({Op::kModule, kModule, Mask::kWeights, "f32", 1});
   cases.push_back({Op::kStep, kGpt2Small, Mask::kFull, "f32", 1});

@@ -42,6 +42,8 @@ enum class Op : uint8_t {
   kBackward,  // kForward, then attention_backward() or attention_varlen_backward()
   kDecode,    // attention() with one query
   kCache,     // KVCache::attend() with one query
+  kAppend,    // KVCache::append() of all keys to an empty cache; the dtype is the cache's
+  kMerge,     // merge_attention() of the rows of two results
   kModule,    // MultiHeadAttention
   kStep,      // Transformer::step() with one token
   kTrain,     // Trainer::step(); `width` is the width of a head

@@ -152,6 +152,10 @@ std::unique_ptr<Work> make_work(const Case& which) {
       return make_backward(which);
     case Op::kCache:
       return make_cache(which);
+    case Op::kAppend:
+      return make_append(which);
+    case Op::kMerge:
+      return make_merge(which);
     case Op::kModule:
       return make_module(which);
     case Op::kTrain:

@@ -42,6 +42,8 @@ class Work {
 std::unique_ptr<Work> make_attention(const Case& which);  // attention() and decode
 std::unique_ptr<Work> make_backward(const Case& which);
 std::unique_ptr<Work> make_cache(const Case& which);
+std::unique_ptr<Work> make_append(const Case& which);
+std::unique_ptr<Work> make_merge(const Case& which);
 std::unique_ptr<Work> make_module(const Case& which);
 std::unique_ptr<Work> make_step(const Case& which);
 std::unique_ptr<Work> make_gemm(const Case& which);

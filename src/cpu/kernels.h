@@ -93,15 +93,34 @@ void backward_rows(const BackwardParams& params, int64_t batch, int64_t head, vo
 void backward_chunk(const BackwardParams& params, const BackwardTiling& tiling,
                     const BackwardJob& job, void* scratch);
 
+// Sums over columns of out * d_out, both (B, H, N, width).
+struct DeltaParams {
+  StoredRows out, d_out;
+  int64_t heads, queries, width;
+  float* delta;  // (B, H, N), contiguous
+};
+// Sets delta of one batch entry and head. `scratch` has room for two rows of floats, each padded to
+// kScratchAlignment.
+void delta_rows(const DeltaParams& params, int64_t batch, int64_t head, void* scratch);
+
+// What the gradients of sinks are computed from: `sinks` (H), `lse` and `delta` (B, H, N).
+struct SinkParams {
+  const float* sinks;
+  rules::Rows<const float> lse, delta;
+  int64_t batch, queries;
+};
+// Returns -(sum over a head's rows of exp(sink - lse) * delta). Products are computed as floats and
+// added in double: the error is at most 2^-21 * sum of |delta|, see sinks_test.cc.
+float sink_gradient(const SinkParams& params, int64_t head);
+
 // Attention results over disjoint keys, merged into `a`: rows of out (B, H, N, width), lse (B, H,
 // N).
 struct MergeParams {
   rules::Rows<float> out_a, lse_a;
   rules::Rows<const float> out_b, lse_b;
-  int64_t rows, width;
+  int64_t batch, heads, rows, width;
 };
-// Merges the rows of one batch entry and head.
-void merge_rows(const MergeParams& params, int64_t batch, int64_t head);
-
+// Merges rows first to end - 1 of the batch * heads * rows.
+void merge_rows(const MergeParams& params, int64_t first, int64_t end);
 
 }  // namespace multihead::cpu

@@ -97,7 +97,7 @@ Status add_gradients(const Task& task, const Heads& heads, const BackwardInputs&
       engine::run_backward_job(plan, index, scratch.thread_memory(thread));
       if (thread == 0) task.transport().poll();
     });
-    engine::end_backward(plan, from);
+    engine::end_backward(plan, from, context);
     add(from.d_q, to.d_q, context);
     add(from.d_k, to.d_k, context);
     add(from.d_v, to.d_v, context);

@@ -1,7 +1,5 @@
 // The public gradients: checks, agreement of the ranks, one of the methods, and results.
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -12,11 +10,11 @@
 #include "distributed/checks.h"
 #include "distributed/communicator.h"
 #include "distributed/methods.h"
+#include "engine/attention/backward.h"
 #include "engine/attention/validate.h"
 #include "engine/varlen/varlen.h"
 #include "multihead/attention_backward.h"
 #include "multihead/distributed.h"
-#include "rules/element.h"
 
 namespace multihead::distributed {
 namespace {
@@ -24,35 +22,6 @@ namespace {
 Status validate_method(const Call& call) {
   if (call.sharding.method != Method::kDecode) return {};
   return option("sharding.method", "kRing, kAllGather or kHeads for gradients", "kDecode");
-}
-
-// d_sink = -(sum over the rank's rows of the sink's weight * sum of out * d_out).
-void differentiate_sinks(const Call& call, const BackwardInputs& inputs, std::span<float> d_sinks) {
-  const auto width = static_cast<size_t>(call.shape.value_dim);
-  std::vector<float> out(width), d_out(width);
-  for (int64_t head = 0; head < std::ssize(d_sinks); ++head) {
-    const auto sink = static_cast<double>(call.options.sinks[static_cast<size_t>(head)]);
-    double sum = 0;
-    for (int64_t batch = 0; batch < call.shape.batch; ++batch) {
-      for (int64_t row = 0; row < call.shape.queries; ++row) {
-        const auto read = [&](const ConstAnyTensor& x, std::vector<float>& to) {
-          const int64_t at = batch * x.strides[0] + head * x.strides[1] + row * x.strides[2];
-          rules::read_floats(x.data, x.dtype, at, call.shape.value_dim, to.data());
-        };
-        read(inputs.out, out);
-        read(inputs.d_out, d_out);
-        double delta = 0;
-        for (size_t c = 0; c < width; ++c) {
-          delta += static_cast<double>(out[c]) * static_cast<double>(d_out[c]);
-        }
-        const ConstTensor& lse = inputs.lse;
-        const float row_lse =
-            lse.data[batch * lse.strides[0] + head * lse.strides[1] + row * lse.strides[2]];
-        sum += std::exp(sink - static_cast<double>(row_lse)) * delta;
-      }
-    }
-    d_sinks[static_cast<size_t>(head)] = static_cast<float>(-sum);
-  }
 }
 
 // `alone` computes the call if the communicator has a single rank.
@@ -82,7 +51,11 @@ Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
     }
   }
   std::vector<float> d_sinks(gradients.d_sinks.size());
-  if (status.ok()) differentiate_sinks(call, inputs, d_sinks);
+  if (status.ok() && !d_sinks.empty()) {
+    // Of the rank's rows.
+    status = engine::differentiate_sinks(call.options.sinks, {.out = inputs.out, .lse = inputs.lse},
+                                         inputs.d_out, d_sinks, context);
+  }
   MULTIHEAD_TRY(agree_to_write(status, call, ranks));
   for (const auto& [from, to] :
        {std::pair{total.d_q, gradients.d_q}, std::pair{total.d_k, gradients.d_k},

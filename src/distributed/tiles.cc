@@ -170,12 +170,11 @@ void merge(const PartialResult& a, const ConstTensor& b_out, const ConstTensor& 
                                 .lse_a = rows_of_heads(a.lse),
                                 .out_b = rows_of_heads(b_out),
                                 .lse_b = rows_of_heads(b_lse),
+                                .batch = shape[0],
+                                .heads = shape[1],
                                 .rows = shape[2],
                                 .width = shape[3]};
-  const int threads = engine::threads_for(static_cast<double>(shape.elements()), context.threads());
-  engine::parallel_for(threads, shape[0] * shape[1], [&](int64_t index, int) {
-    engine::merge_rows(params, index / shape[1], index % shape[1]);
-  });
+  engine::merge_rows(params, context.threads());
 }
 
 Status add_attention(const Task& task, const Heads& heads, const TileOperands& operands,

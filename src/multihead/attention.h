@@ -234,9 +234,11 @@ struct AttentionOutputs {
 /// Merges two results over disjoint sets of keys into `a`: lse = log(e^lse_a + e^lse_b), out =
 /// out_a e^(lse_a - lse) + out_b e^(lse_b - lse). Exact up to rounding, for any number of parts in
 /// any order. out_a, out_b (B, H_q, N_q, d_v); lse_a, lse_b (B, H_q, N_q). Give sinks in only one
-/// of the parts, or they are counted twice. Errors: kShape. On an error, nothing is written.
+/// of the parts, or they are counted twice. Many rows are merged by the threads of `context`;
+/// without one by the calling thread. Errors: kShape. On an error, nothing is written.
 [[nodiscard]] Status merge_attention(const Tensor& out_a, const Tensor& lse_a,
-                                     const ConstTensor& out_b, const ConstTensor& lse_b);
+                                     const ConstTensor& out_b, const ConstTensor& lse_b,
+                                     Context* context = nullptr);
 
 /// Slopes of `slopes.size()` heads (arXiv:2108.12409, section 3): with n the largest power of two
 /// <= H, 2^(-8 (h + 1) / n) for h < n and 2^(-4 (2 (h - n) + 1) / n) for h >= n.

@@ -66,10 +66,11 @@ class KVCache {
   /// `counts` (B), entry b takes only its first counts[b] tokens. Numbers are rounded to the
   /// cache's type: to nearest, ties to even, and to an infinity beyond the type's range (f16: from
   /// 65520 on). In kInt8, a row that contains a NaN or an infinity becomes a row of NaN or
-  /// infinities. Errors: kShape; kOption if an entry would exceed its capacity, or the pool has no
-  /// page left.
+  /// infinities. Many tokens are written by the threads of `context`; without one, and in
+  /// WebAssembly, by the calling thread. Errors: kShape; kOption if an entry would exceed its
+  /// capacity, or the pool has no page left.
   [[nodiscard]] Status append(const ConstAnyTensor& k, const ConstAnyTensor& v,
-                              std::span<const int32_t> counts = {});
+                              std::span<const int32_t> counts = {}, Context* context = nullptr);
 
   /// attention() of q (B, H_q, N_q, d_k) over the cached tokens. The N_q queries belong to the
   /// newest tokens of each entry, and N_k, for masks, biases and weights, is the longest length().
@@ -122,12 +123,9 @@ class KVCache {
 
   void swap(KVCache& other) noexcept;
   bool has_entry(int64_t batch) const { return batch >= 0 && batch < config_.batch; }
-  int64_t claim_slot(int64_t batch, int64_t position);
+  void claim_pages(int64_t batch, int64_t end);  // for positions up to end - 1
   const Store& values() const { return config_.values_in_keys ? parts_.keys : parts_.values; }
-  int64_t row_of(int64_t batch, int64_t head, int64_t slot) const;
   int64_t stored_heads() const { return end_head_ - first_head_; }
-  void write(const Store& store, const ConstAnyTensor& from, int64_t at, int64_t width,
-             int64_t row);
 
   KVCacheConfig config_;
   std::unique_ptr<void, Free> memory_;

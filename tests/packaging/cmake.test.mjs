@@ -264,8 +264,9 @@ const exportedBy = (library) =>
 /** Internal functions that the other libraries call, marked by src/rules/shared.h. */
 const SHARED_INTERNALS = `
   engine::Buffer::reserve engine::Scratch::reserve engine::release
-  engine::attention_params engine::backward_params engine::begin_backward engine::end_backward engine::finish_plan engine::make_cache_call
-  engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_forward engine::plan_backward engine::printable engine::reserve_backward
+  engine::attention_params engine::backward_params engine::begin_backward engine::differentiate_sinks engine::end_backward engine::finish_plan
+  engine::make_cache_call engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_forward engine::plan_backward engine::printable
+  engine::reserve_backward
   engine::rows_of engine::run engine::run_backward_job engine::run_block engine::run_jobs engine::stored_rows
   engine::transform_back engine::transform_rows engine::utf8_length
   engine::validate_backward engine::validate_call engine::validate_exact engine::validate_inputs engine::validate_merge

@@ -174,7 +174,7 @@ const WAYS = {
 
 /** True if ONNX Runtime has a counterpart of the case. */
 export const isOffered = ({ op, mask, dtype }) =>
-  dtype === 'f32' && !['cache', 'gemm', 'step'].includes(op) && ['full', 'causal', 'boolean', 'bias'].includes(mask);
+  dtype === 'f32' && !['append', 'cache', 'gemm', 'merge', 'step'].includes(op) && ['full', 'causal', 'boolean', 'bias'].includes(mask);
 
 /**
  * @param {object} which one of CASES

@@ -54,7 +54,7 @@ Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
 }
 
 Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
-                       const ConstTensor& lse_b) {
+                       const ConstTensor& lse_b, Context* context) {
   return engine::memory_guard([&]() -> Status {
     if (Status status = engine::validate_merge(out_a, lse_a, out_b, lse_b); !status.ok()) {
       return status;
@@ -68,11 +68,11 @@ Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTens
                                   .lse_a = rows_of(lse_a),
                                   .out_b = rows_of(out_b),
                                   .lse_b = rows_of(lse_b),
+                                  .batch = shape[0],
+                                  .heads = shape[1],
                                   .rows = shape[2],
                                   .width = shape[3]};
-    for (int64_t b = 0; b < shape[0]; ++b) {
-      for (int64_t h = 0; h < shape[1]; ++h) cpu::merge_rows(params, b, h);
-    }
+    engine::merge_rows(params, context == nullptr ? 1 : context->threads());
     return {};
   });
 }

@@ -34,9 +34,17 @@ MULTIHEAD_SHARED void begin_backward(const BackwardPlan& plan, const AttentionGr
                                      Context& context);
 void reset_semaphores(const BackwardPlan& plan);  // a part of begin_backward()
 MULTIHEAD_SHARED void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch);
-MULTIHEAD_SHARED void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients);
-// d_sink = -(sum over rows of the sink's weight * delta).
-void differentiate_sinks(const rules::BackwardParams& params, std::span<float> d_sinks);
+MULTIHEAD_SHARED void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
+                                   Context& context);
+
+// d_sink = -(sum over rows of the sink's weight * delta), on up to `threads` threads.
+void differentiate_sinks(const rules::BackwardParams& params, std::span<float> d_sinks,
+                         int threads);
+// The same from results over all keys, whose shape is (B, H_q, N_q, d_v). Errors: kMemory.
+MULTIHEAD_SHARED Status differentiate_sinks(std::span<const float> sinks,
+                                            const AttentionResults& results,
+                                            const ConstAnyTensor& d_out, std::span<float> d_sinks,
+                                            Context& context);
 
 // Runs attention_backward() without checking the LSE, for results that the library computed itself
 // from these inputs.

@@ -29,7 +29,7 @@ void execute(const ForwardPlan& plan, Context& context);
 MULTIHEAD_SHARED void run_block(const ForwardPlan& plan, int64_t index, int64_t next,
                                 void* scratch);
 
-// Merges the rows of one batch entry and head, see merge_attention().
-MULTIHEAD_SHARED void merge_rows(const cpu::MergeParams& params, int64_t batch, int64_t head);
+// Merges all rows, see merge_attention(), on up to `threads` threads.
+MULTIHEAD_SHARED void merge_rows(const cpu::MergeParams& params, int threads);
 
 }  // namespace multihead::engine

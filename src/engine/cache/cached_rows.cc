@@ -1,51 +1,10 @@
 #include "engine/cache/cached_rows.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
-#include "rules/element.h"
-
 namespace multihead::engine {
 namespace {
-
-// Calls visit(floats, first, count) for parts of a row of any type.
-template <class Visit>
-void for_floats(const ConstAnyTensor& from, int64_t at, int64_t width, const Visit& visit) {
-  constexpr int64_t kPart = 64;
-  float floats[kPart];
-  for (int64_t c = 0; c < width; c += kPart) {
-    const int64_t count = std::min(kPart, width - c);
-    rules::read_floats(from.data, from.dtype, at + c, count, floats);
-    visit(floats, c, count);
-  }
-}
-
-void quantize_row(const ConstAnyTensor& from, int64_t at, int64_t width, int8_t* to, float& scale) {
-  float largest = 0.0F;
-  for_floats(from, at, width, [&](const float* floats, int64_t, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      const float magnitude = std::abs(floats[i]);
-      if (std::isnan(largest)) break;
-      if (!(magnitude <= largest)) largest = magnitude;
-    }
-  });
-  scale = largest / 127.0F;
-  // Integers cannot represent NaN and infinity: the scale becomes NaN or infinite, and with it the
-  // whole row.
-  const bool finite = std::isfinite(largest);
-  // Tiny numbers are enlarged first: 127 / 3.7e-37 would be infinite. Multiplying by a power of two
-  // is exact, so the other rows keep their bits.
-  const float enlarge = largest < 0x1p-64F ? 0x1p64F : 1.0F;
-  const float inverse = largest > 0.0F && finite ? 127.0F / (largest * enlarge) : 0.0F;
-  for_floats(from, at, width, [&](const float* floats, int64_t first, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      const float scaled = std::clamp(floats[i] * enlarge * inverse, -127.0F, 127.0F);
-      to[first + i] = finite ? static_cast<int8_t>(std::nearbyint(scaled)) : int8_t{1};
-    }
-  });
-}
 
 // Computed as an integer, because the address may lie outside of the memory.
 const void* before(const void* address, int64_t bytes) {
@@ -91,17 +50,6 @@ rules::StoredRows cached_rows(const KVCacheConfig& config, int64_t first_head, i
         before(stored.scales, first_head * rows.scale_stride[1] * int64_t{sizeof(float)}));
   }
   return rows;
-}
-
-void write_row(const ConstAnyTensor& from, int64_t at, int64_t width, const CachedRows& to,
-               DType type, int64_t row) {
-  if (type == DType::kInt8) {
-    auto* const target = reinterpret_cast<int8_t*>(to.rows) + row * width;
-    return quantize_row(from, at, width, target, to.scales[row]);
-  }
-  for_floats(from, at, width, [&](const float* floats, int64_t first, int64_t count) {
-    rules::write_floats(floats, count, to.rows, type, row * width + first);
-  });
 }
 
 }  // namespace multihead::engine

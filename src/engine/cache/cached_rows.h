@@ -27,8 +27,4 @@ struct CachedRows {
 rules::StoredRows cached_rows(const KVCacheConfig& config, int64_t first_head, int64_t end_head,
                               const CachedRows& stored, const int32_t* page_table, int64_t width);
 
-// Rounds elements at .. at + width - 1 of `from` to `type` and writes them to row `row`.
-void write_row(const ConstAnyTensor& from, int64_t at, int64_t width, const CachedRows& to,
-               DType type, int64_t row);
-
 }  // namespace multihead::engine

@@ -13,6 +13,7 @@
 #include "engine/attention/run.h"
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
+#include "engine/cache/append.h"
 #include "engine/cache/cache_access.h"
 #include "engine/cache/cache_call.h"
 #include "engine/cache/cached_rows.h"
@@ -170,7 +171,7 @@ std::span<const int32_t> KVCache::page_table() const {
 }
 
 Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
-                       std::span<const int32_t> counts) {
+                       std::span<const int32_t> counts, Context* context) {
   return engine::memory_guard([&]() -> Status {
     if (Status status = engine::validate_rank(Name::kK, Axes::kCacheK, k, 4); !status.ok())
       return status;
@@ -218,19 +219,21 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
       return option_error(Name::kK, Message::kFreePages, new_pages, free_pages_);
     }
 
+    for (int64_t b = 0; b < config_.batch; ++b) claim_pages(b, length(b) + count_of(b));
+    const auto appended = [&](const ConstAnyTensor& from, const Store& store, int64_t width) {
+      return engine::AppendedRows{from, {.rows = store.rows, .scales = store.scales}, width};
+    };
+    const engine::AppendedRows rows[] = {appended(k, parts_.keys, config_.head_dim),
+                                         appended(v, parts_.values, config_.value_dim)};
+    engine::append_rows({.config = config_,
+                         .first_head = first_head_,
+                         .end_head = end_head_,
+                         .lengths = {parts_.lengths, static_cast<size_t>(config_.batch)},
+                         .counts = counts,
+                         .page_table = parts_.page_table,
+                         .rows = std::span(rows).first(config_.values_in_keys ? 1 : 2)},
+                        context == nullptr ? 1 : context->threads());
     for (int64_t b = 0; b < config_.batch; ++b) {
-      for (int64_t n = 0; n < count_of(b); ++n) {
-        const int64_t position = length(b) + n;
-        const int64_t slot = claim_slot(b, position);
-        for (int64_t h = first_head_; h < end_head_; ++h) {
-          const int64_t row = row_of(b, h, slot);
-          write(parts_.keys, k, k.strides[0] * b + k.strides[1] * h + k.strides[2] * n,
-                config_.head_dim, row);
-          if (config_.values_in_keys) continue;
-          write(parts_.values, v, v.strides[0] * b + v.strides[1] * h + v.strides[2] * n,
-                config_.value_dim, row);
-        }
-      }
       auto& length_of_entry = parts_.lengths[b];
       length_of_entry += static_cast<int32_t>(count_of(b));
       if (config_.layout == Layout::kRing) {
@@ -242,27 +245,12 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
   });
 }
 
-int64_t KVCache::claim_slot(int64_t batch, int64_t position) {
-  if (config_.layout == Layout::kRing) return position % config_.capacity;
-  if (config_.layout == Layout::kContiguous) return position;
-  int32_t& page =
-      parts_.page_table[batch * engine::pages_per_entry(config_) + position / config_.page_size];
-  if (page < 0) page = parts_.free_pages[--free_pages_];
-  return page * config_.page_size + position % config_.page_size;
-}
-
-int64_t KVCache::row_of(int64_t batch, int64_t head, int64_t slot) const {
-  if (config_.layout == Layout::kPaged) {
-    // (pages * page_size, heads): a token's heads are adjacent.
-    return slot * stored_heads() + head - first_head_;
+void KVCache::claim_pages(int64_t batch, int64_t end) {
+  if (config_.layout != Layout::kPaged) return;
+  int32_t* const pages = parts_.page_table + batch * engine::pages_per_entry(config_);
+  for (int64_t page = length(batch) / config_.page_size; page * config_.page_size < end; ++page) {
+    if (pages[page] < 0) pages[page] = parts_.free_pages[--free_pages_];
   }
-  return (batch * stored_heads() + head - first_head_) * config_.capacity + slot;
-}
-
-void KVCache::write(const Store& store, const ConstAnyTensor& from, int64_t at, int64_t width,
-                    int64_t row) {
-  engine::write_row(from, at, width, {.rows = store.rows, .scales = store.scales}, config_.type,
-                    row);
 }
 
 Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,

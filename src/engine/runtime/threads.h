@@ -50,4 +50,17 @@ void parallel_for(int threads, int64_t jobs, Job&& job) {
       &job);
 }
 
+// Calls run(first, end) for ranges that together are [0, count) and take `operations`, on up to
+// `threads` threads. Each thread gets several ranges, because threads rarely start together.
+template <class Run>
+void over_ranges(double operations, int64_t count, int threads, Run&& run) {
+  if (count == 0) return;
+  constexpr int64_t kRangesPerThread = 8;
+  const int team = threads_for(operations, threads);
+  const int64_t ranges = team == 1 ? 1 : team * kRangesPerThread;
+  const int64_t range = (count + ranges - 1) / ranges;
+  parallel_for(team, (count + range - 1) / range,
+               [&](int64_t job, int) { run(job * range, std::min(count, (job + 1) * range)); });
+}
+
 }  // namespace multihead::engine

@@ -214,7 +214,7 @@ class VarlenBackward {
     };
     engine::parallel_for(threads, sequences(), [&](int64_t place, int) {
       const auto at = static_cast<size_t>(place);
-      engine::differentiate_sinks(plans_.plans()[at].params, part_of(plans_.sequence(at)));
+      engine::differentiate_sinks(plans_.plans()[at].params, part_of(plans_.sequence(at)), 1);
     });
     std::fill(total.begin(), total.end(), 0.0F);
     for (size_t s = 0; s < given_.sequences(); ++s) {

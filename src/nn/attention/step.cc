@@ -166,7 +166,7 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
     run.trace_heads();
 
     const Tensor q = run.q_heads(), v = absorbs ? Tensor() : run.v_heads();
-    MULTIHEAD_TRY(cache.kv_.append(run.k_heads(), v));
+    MULTIHEAD_TRY(cache.kv_.append(run.k_heads(), v, {}, &context));
     cache.version_ = memory_->version;
     const auto attend = [&]() -> Status {
       if (unscaled) {

@@ -162,23 +162,36 @@ void chunk(const BackwardParams& params, const BackwardTiling& tiling, const Bac
   }
 }
 
-void rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch) {
+void deltas(const DeltaParams& p, int64_t batch, int64_t head, void* scratch) {
   const DF d;
-  const AttentionParams& p = params.forward;
-  const auto width = static_cast<size_t>(p.value_dim);
+  const auto width = static_cast<size_t>(p.width);
   const size_t lanes = round_up(width, hn::Lanes(d));
   auto* const row_memory = static_cast<float*>(scratch);
+  float* const to = p.delta + (batch * p.heads + head) * p.queries;
   for (int64_t query = 0; query < p.queries; ++query) {
-    const FloatRows out = read_rows(d, params.out, batch, head, query, 1, width, lanes, row_memory);
+    const FloatRows out = read_rows(d, p.out, batch, head, query, 1, width, lanes, row_memory);
     const FloatRows d_out =
-        read_rows(d, params.d_out, batch, head, query, 1, width, lanes, row_memory + lanes);
+        read_rows(d, p.d_out, batch, head, query, 1, width, lanes, row_memory + lanes);
     auto sum = hn::Zero(d);
     for (size_t c = 0; c < lanes; c += hn::Lanes(d)) {
       sum = hn::MulAdd(hn::LoadU(d, out.data + c), hn::LoadU(d, d_out.data + c), sum);
     }
-    const int64_t index = params.row_index(batch, head, query);
-    params.delta[index] = hn::ReduceSum(d, sum);
-    params.reference[index] = *params.lse.row(batch, head, query) / p.scale.softmax;
+    to[query] = hn::ReduceSum(d, sum);
+  }
+}
+
+void rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch) {
+  const AttentionParams& p = params.forward;
+  deltas({.out = params.out,
+          .d_out = params.d_out,
+          .heads = p.heads,
+          .queries = p.queries,
+          .width = p.value_dim,
+          .delta = params.delta},
+         batch, head, scratch);
+  for (int64_t query = 0; query < p.queries; ++query) {
+    params.reference[params.row_index(batch, head, query)] =
+        *params.lse.row(batch, head, query) / p.scale.softmax;
   }
 }
 
@@ -194,7 +207,12 @@ ObserveSemaphore observe_semaphore = nullptr;
 #endif
 
 HWY_EXPORT(chunk);
+HWY_EXPORT(deltas);
 HWY_EXPORT(rows);
+
+void delta_rows(const DeltaParams& params, int64_t batch, int64_t head, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(deltas)(params, batch, head, scratch);
+}
 
 void backward_rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch) {
   HWY_DYNAMIC_DISPATCH(rows)(params, batch, head, scratch);

@@ -16,6 +16,7 @@
 //
 #include "cpu/attention/decode/decode_layout-inl.h"
 #include "cpu/attention/decode/decode_rows-inl.h"
+#include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 
@@ -75,7 +76,15 @@ RowSum merge_row(const Part& part, int64_t parts, double factor, double sink, si
 
 // A sum of 0 means that the row sees nothing: otherwise the largest weight is 1.
 void normalize(float* out, size_t width, double sum) {
-  for (size_t c = 0; c < width; ++c) out[c] = sum == 0.0 ? 0.0F : out[c] / static_cast<float>(sum);
+  if (sum == 0.0) {
+    std::fill_n(out, width, 0.0F);
+    return;
+  }
+  const DF d;
+  const auto divisor = hn::Set(d, static_cast<float>(sum));
+  over_columns(static_cast<int64_t>(width), [&](size_t column, auto lanes) HWY_ATTR {
+    lanes.store(hn::Div(lanes.load(out + column), divisor), out + column);
+  });
 }
 
 void merge_splits(const AttentionParams& p, const SplitTiling& g, int64_t batch, int64_t kv_head,
@@ -111,9 +120,11 @@ void merge_splits(const AttentionParams& p, const SplitTiling& g, int64_t batch,
   }
 }
 
-void merge_pair(const MergeParams& p, int64_t batch, int64_t head) {
+void merge_pairs(const MergeParams& p, int64_t first, int64_t end) {
   const auto width = static_cast<size_t>(p.width);
-  for (int64_t row = 0; row < p.rows; ++row) {
+  for (int64_t index = first; index < end; ++index) {
+    const int64_t batch = index / p.rows / p.heads, head = index / p.rows % p.heads;
+    const int64_t row = index % p.rows;
     // Normalized rows are relative to their LSE, with sum 1.
     const auto part_of = [](float lse, const float* out) -> RowPart {
       return {lse, lse == kNegInf ? 0.0 : 1.0, out};
@@ -140,15 +151,15 @@ HWY_AFTER_NAMESPACE();
 namespace multihead::cpu {
 
 HWY_EXPORT(merge_splits);
-HWY_EXPORT(merge_pair);
+HWY_EXPORT(merge_pairs);
 
 void decode_merge(const AttentionParams& params, const SplitTiling& tiling, int64_t batch,
                   int64_t kv_head, void* partials) {
   HWY_DYNAMIC_DISPATCH(merge_splits)(params, tiling, batch, kv_head, partials);
 }
 
-void merge_rows(const MergeParams& params, int64_t batch, int64_t head) {
-  HWY_DYNAMIC_DISPATCH(merge_pair)(params, batch, head);
+void merge_rows(const MergeParams& params, int64_t first, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(merge_pairs)(params, first, end);
 }
 
 }  // namespace multihead::cpu

@@ -202,7 +202,7 @@ TEST(Semaphores, JobsSleepUntilTheJobBeforeHasAddedItsPart) {
     run(0, 0, 0);
   }
   run(1, 1, 0);
-  engine::end_backward(plan, to);
+  engine::end_backward(plan, to, context);
   EXPECT_TRUE(testing::same_bits(got.d_q, expected.d_q));
   EXPECT_TRUE(testing::same_bits(got.d_k, expected.d_k));
   EXPECT_TRUE(testing::same_bits(got.d_v, expected.d_v));
