@@ -51,8 +51,10 @@ struct BackwardScratch {
   size_t row_lanes;  // floats from one key of a tile to the next
 };
 
-inline BackwardScratch lay_out_backward(const BackwardParams& params, const BackwardTiling& g,
-                                        void* memory) {
+// Not inlined, so that the WebAssembly module shares it with scratch.cc.
+[[maybe_unused]] HWY_NOINLINE BackwardScratch lay_out_backward(const BackwardParams& params,
+                                                               const BackwardTiling& g,
+                                                               void* memory) {
   const AttentionParams& p = params.forward;
   const auto chunk = static_cast<uint64_t>(g.chunk_keys);
   const auto block = static_cast<uint64_t>(g.blocks.key_block);

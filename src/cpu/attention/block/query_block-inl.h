@@ -74,7 +74,9 @@ struct BlockScratch {
 // begins at the last key reads zeros after it.
 inline size_t tile_value_stride(size_t keys) { return round_up(keys, kTileDepth) + kTileDepth; }
 
-inline BlockScratch lay_out_block(const AttentionParams& p, const BlockTiling& g, void* memory) {
+// Not inlined, so that the WebAssembly module shares it with scratch.cc.
+[[maybe_unused]] HWY_NOINLINE BlockScratch lay_out_block(const AttentionParams& p,
+                                                         const BlockTiling& g, void* memory) {
   const auto rows = static_cast<uint64_t>(g.rows);
   // Room for the longest block. Sequences longer than kKeyBlock all need the same size.
   const auto keys = std::min<uint64_t>(static_cast<uint64_t>(TileSize::kKeyBlock),
