@@ -1,4 +1,4 @@
-// What plans need to know of the current SIMD target and of the processor.
+// Properties of the current SIMD target and of the processor, for plans.
 #pragma once
 
 #include <cstdint>

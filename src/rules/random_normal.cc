@@ -73,10 +73,10 @@ void NormalStream::fill(double standard_deviation, float* to, int64_t count) {
     square_ = 0.0;
   }
   while (i < count) {
-    const double square = next_point(), of_both = factor(square);
-    to[i++] = static_cast<float>(u_ * of_both);
+    const double square = next_point(), scale = factor(square);
+    to[i++] = static_cast<float>(u_ * scale);
     if (i < count) {
-      to[i++] = static_cast<float>(v_ * of_both);
+      to[i++] = static_cast<float>(v_ * scale);
     } else {
       square_ = square;
     }

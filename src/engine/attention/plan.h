@@ -1,10 +1,10 @@
 // Plans a checked call: resolves every default, selects the kernel and divides the call into jobs.
 //
-// plan_forward() and plan_backward() decide what is the same for every run of a call. finish_plan()
-// decides the rest: what depends on the threads, the lengths, the addresses and the team of a run.
-// It changes no bit of the results. After it nothing is decided: run.h and backward.h only execute.
-// A plan may run again on other data: call set_queries(), set_keys() and set_values(), then
-// finish_plan() again (run() does).
+// plan_forward() and plan_backward() make the choices that are the same for every run of a call.
+// finish_plan() makes the others: they depend on the threads, the lengths, the addresses and the
+// team of a run, and change no bit of the results. After it nothing is decided: run.h and
+// backward.h only execute. A plan may run again on other data: call set_queries(), set_keys() and
+// set_values(), then finish_plan() again (run() does).
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,8 @@ struct ForwardPlan {
   bool scores_alone = false;
   // True if blocks copy V only when its rows do not start at cache lines.
   bool copies_split_lines = false;
-  // The heads that a cache stores, if not all: those of this member of the context's team.
+  // The heads that a cache stores if it stores a share: the heads of this member of the context's
+  // team.
   std::optional<HeadRange> stored_heads;
 
   // Decided by finish_plan().

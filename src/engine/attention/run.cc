@@ -32,7 +32,7 @@ cpu::BlockJob block_job(const ForwardPlan& plan, int64_t index) {
           .first_row = p.first_row() + block * g.rows};
 }
 
-// How many splits of an entry have keys; at least one.
+// Number of splits of an entry that have keys; at least one.
 int64_t splits_of_entry(const ForwardPlan& plan, int64_t batch) {
   const rules::KeyRange seen = plan.params.seen_keys(batch);
   if (seen.empty()) return 1;

@@ -56,8 +56,8 @@ Status reserve_for_transform(const InputTransforms& transforms, const AttentionG
 Status transform_inputs(const InputTransforms& transforms, rules::AttentionParams& params,
                         Context& context);
 
-// Turns the gradients of the transformed q and k into gradients of q and k, and computes those of
-// the gains.
+// Turns the gradients of the transformed q and k into gradients of q and k, and computes the
+// gradients of the gains.
 Status transform_gradients(const InputTransforms& transforms, const AttentionGradients& gradients,
                            Context& context);
 

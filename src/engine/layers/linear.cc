@@ -1,7 +1,5 @@
 #include "engine/layers/linear.h"
 
-#include <cstdint>
-
 #include "cpu/gemm/gemm.h"
 #include "engine/attention/overlap.h"
 #include "engine/attention/validate.h"

@@ -14,8 +14,8 @@ struct LinearCall {
   Precision precision;
 };
 
-// Makes all checks of linear(). `weight_shape`: the shape of the whole weight, of which
-// call.weight may hold the rows of one member of a team.
+// Makes all checks of linear(). `weight_shape`: the shape of the whole weight. call.weight may hold
+// fewer rows: the share of one member of a team.
 Status check_linear(const LinearCall& call, const Dims& weight_shape);
 
 // Computes a checked call. Errors: kMemory.

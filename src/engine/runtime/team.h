@@ -18,8 +18,8 @@ namespace multihead::engine {
 struct ForwardPlan;
 struct LinearCall;
 
-// What calls need to know of their context's team. engine/team/worker_team.h implements the
-// exchange of results, in WebAssembly and in tests; a native program never has a team.
+// The team of a context, for calls that may divide their work. engine/team/worker_team.h implements
+// the exchange of results, in WebAssembly and in tests; a native program never has a team.
 class Team {
  public:
   // Exchanges `rows` rows, `stride` bytes apart. In each row, member m has set the bytes bounds[m]
@@ -32,7 +32,7 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   // Runs a finished plan whose heads the members divide: computes this member's heads and receives
-  // those of the others. q and k are transformed, and scratch memory is reserved.
+  // the heads of the others. q and k are transformed, and scratch memory is reserved.
   virtual Status run_attention(ForwardPlan& plan, Context& context) = 0;
   // Runs linear(), in a call that is not checked yet.
   virtual Status run_linear(const LinearCall& call, Context& context) = 0;

@@ -32,7 +32,7 @@ Status exchange_heads(Team& team, const AttentionParams& p, void* data,
                        bounds);
 }
 
-// Exchanges what was captured of one batch entry.
+// Exchanges the captured scores of one batch entry.
 Status exchange_capture(Team& team, const AttentionParams& p, const ScoreCapture& capture,
                         int64_t batch) {
   const Tensor& out = capture.out;

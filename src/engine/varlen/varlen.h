@@ -154,7 +154,7 @@ class VarlenPlans {
                    const int64_t end = std::min(count, (block + 1) * kPlansOfJob);
                    for (int64_t place = block * kPlansOfJob; place < end; ++place) {
                      const auto at = static_cast<size_t>(place);
-                     // Not std::construct_at(), which would copy the plan.
+                     // std::construct_at() would copy the plan.
                      Plan* const plan =
                          ::new (static_cast<void*>(&plans_[at])) Plan(make_plan(sequence(at)));
                      finish_plan(*plan, 1);
