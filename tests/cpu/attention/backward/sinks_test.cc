@@ -84,7 +84,7 @@ TEST(SinkGradient, NaNsStay) {
 
 // Every head is summed by one thread.
 TEST(SinkGradient, SameBitsOnAnyNumberOfThreads) {
-  constexpr int64_t kBatch = 2, kHeads = 7, kQueries = 5000;
+  constexpr int64_t kBatch = 2, kHeads = 7, kQueries = 20000;
   Random random(1);
   const std::vector<float> lse = random.floats(kBatch * kHeads * kQueries, 1.0F, 9.0F);
   std::vector<float> delta = random.floats(kBatch * kHeads * kQueries);
