@@ -1,17 +1,20 @@
 import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
-import { load, type LoadOptions } from 'multihead';
+import { gzipSync } from 'node:zlib';
+import { load, wasmUrl, type LoadOptions } from 'multihead';
+import { createPool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { everything } from '../src/api/multihead.ts';
 import { createLoader } from '../src/load/loader.ts';
 import { expectWorks, freshLoad } from './builds.ts';
 
-const wasmUrl = new URL('../dist/multihead-simd128.wasm', import.meta.url);
+const wasmUrlOfBuild = new URL('../dist/multihead-simd128.wasm', import.meta.url);
 const simd = 'simd128';
 
 /** An empty module: the eight bytes with which every module starts. */
@@ -62,9 +65,14 @@ describe('load', () => {
   let origin: string;
 
   beforeAll(async () => {
-    const wasm = await readFile(wasmUrl);
+    const wasm = await readFile(wasmUrlOfBuild);
     server = createServer((request, response) => {
       if (request.url === '/ok.wasm') response.end(wasm);
+      else if (request.url === '/long.wasm') response.writeHead(200, { 'content-length': wasm.length }).end(wasm);
+      else if (request.url === '/gzip.wasm') {
+        const packed = gzipSync(wasm);
+        response.writeHead(200, { 'content-encoding': 'gzip', 'content-length': packed.length }).end(packed);
+      }
       else if (request.url === '/page') response.end('<!doctype html><title>Not the file</title>');
       else if (request.url === '/truncated.wasm') response.end(wasm.subarray(0, 1000));
       else if (request.url !== '/never.wasm') response.writeHead(404).end('no');
@@ -105,7 +113,7 @@ describe('load', () => {
   });
 
   it("refuses a module of the other build, of another version, and of another program", async () => {
-    const bytes = new Uint8Array(await readFile(wasmUrl));
+    const bytes = new Uint8Array(await readFile(wasmUrlOfBuild));
     const other = new URL('../dist/multihead-relaxed.wasm', import.meta.url);
     await expect(load({ simd, wasm: other })).rejects.toMatchObject({
       code: 'E_LOAD',
@@ -123,7 +131,7 @@ describe('load', () => {
   });
 
   it('reports what it loaded', async () => {
-    const { size } = statSync(wasmUrl);
+    const { size } = statSync(wasmUrlOfBuild);
     const { backend } = await load({ simd });
     expect(backend).toEqual({
       simd,
@@ -141,16 +149,16 @@ describe('load', () => {
   });
 
   it.each<[string, () => Promise<LoadOptions['wasm']> | LoadOptions['wasm']]>([
-    ['a URL', () => wasmUrl],
-    ['a file: URL in a string', () => wasmUrl.href],
-    ['a path', () => fileURLToPath(wasmUrl)],
+    ['a URL', () => wasmUrlOfBuild],
+    ['a file: URL in a string', () => wasmUrlOfBuild.href],
+    ['a path', () => fileURLToPath(wasmUrlOfBuild)],
     ['an http address', () => `${origin}/ok.wasm`],
     ['a Response', () => fetch(`${origin}/ok.wasm`)],
-    ['a Uint8Array', async () => new Uint8Array(await readFile(wasmUrl))],
-    ['an ArrayBuffer', async () => new Uint8Array(await readFile(wasmUrl)).buffer],
+    ['a Uint8Array', async () => new Uint8Array(await readFile(wasmUrlOfBuild))],
+    ['an ArrayBuffer', async () => new Uint8Array(await readFile(wasmUrlOfBuild)).buffer],
     [
       'a WebAssembly.Module',
-      async () => WebAssembly.compile(new Uint8Array(await readFile(wasmUrl))),
+      async () => WebAssembly.compile(new Uint8Array(await readFile(wasmUrlOfBuild))),
     ],
   ])('takes the .wasm from %s', async (kind, source) => {
     const mh = await load({ simd, wasm: await source() });
@@ -192,11 +200,11 @@ describe('load', () => {
 
   it('chooses from a file per build, and reads no other', async () => {
     const auto = await load();
-    const both = { relaxed: relaxedUrl, simd128: wasmUrl };
+    const both = { relaxed: relaxedUrl, simd128: wasmUrlOfBuild };
     expect((await load({ wasm: both })).backend).toEqual(auto.backend);
     expect((await load({ wasm: { ...both, relaxed: '/nowhere' }, simd })).backend.simd).toBe(simd);
     expectWorks(await load({ wasm: both, simd: 'relaxed' }));
-    await expect(load({ wasm: { relaxed: wasmUrl, simd128: '/nowhere' }, simd })).rejects.toMatchObject({
+    await expect(load({ wasm: { relaxed: wasmUrlOfBuild, simd128: '/nowhere' }, simd })).rejects.toMatchObject({
       ...{ code: 'E_LOAD', argument: 'wasm.simd128' },
       message: expect.stringMatching(/\/nowhere.*ENOENT/) as string,
     });
@@ -207,13 +215,13 @@ describe('load', () => {
   });
 
   it.each<[string, unknown, string]>([
-    ['a number', { relaxed: 7, simd128: wasmUrl }, 'wasm.relaxed'],
-    ['null', { relaxed: wasmUrl, simd128: null }, 'wasm.simd128'],
-    ['an object', { relaxed: {}, simd128: wasmUrl }, 'wasm.relaxed'],
-    ['nothing', { relaxed: wasmUrl }, 'wasm.simd128'],
+    ['a number', { relaxed: 7, simd128: wasmUrlOfBuild }, 'wasm.relaxed'],
+    ['null', { relaxed: wasmUrlOfBuild, simd128: null }, 'wasm.simd128'],
+    ['an object', { relaxed: {}, simd128: wasmUrlOfBuild }, 'wasm.relaxed'],
+    ['nothing', { relaxed: wasmUrlOfBuild }, 'wasm.simd128'],
     ['no build', {}, 'wasm.relaxed'],
-    ['another build', { relaxed: wasmUrl, simd128: wasmUrl, avx: wasmUrl }, 'avx'],
-    ['a list', [wasmUrl, wasmUrl], 'wasm'],
+    ['another build', { relaxed: wasmUrlOfBuild, simd128: wasmUrlOfBuild, avx: wasmUrlOfBuild }, 'avx'],
+    ['a list', [wasmUrlOfBuild, wasmUrlOfBuild], 'wasm'],
     ['a getter that throws', { get relaxed() { throw new RangeError('no'); } }, 'wasm'],
     ['a proxy that throws', new Proxy({}, { getPrototypeOf() { throw new RangeError('no'); } }), 'wasm'],
   ])('refuses %s for a file per build, whichever is chosen', async (_, wasm, argument) => {
@@ -288,6 +296,108 @@ describe('load', () => {
     controller.abort();
     await expect(one).rejects.toMatchObject({ code: 'E_ABORTED' });
     expectWorks(await other);
+  });
+
+  it('reports the bytes loaded', async () => {
+    const { size } = statSync(wasmUrlOfBuild);
+    const progressOf = async (options: LoadOptions): Promise<[number, number | undefined][]> => {
+      const calls: [number, number | undefined][] = [];
+      expectWorks(await load({ simd, ...options, onProgress: (...call) => void calls.push(call) }));
+      expect(calls.map(([loaded]) => loaded)).toEqual(calls.map(([loaded]) => loaded).sort((a, b) => a - b));
+      expect(calls.at(-1)).toEqual([size, size]);
+      return calls;
+    };
+    const stated = await progressOf({ wasm: `${origin}/long.wasm` });
+    expect(stated.length).toBeGreaterThan(2);
+    expect(stated.every(([, total]) => total === size)).toBe(true);
+    const packed = await progressOf({ wasm: await fetch(`${origin}/gzip.wasm`) });
+    expect(packed.slice(0, -1).every(([, total]) => total === undefined)).toBe(true);
+    expect(await progressOf({})).toEqual([[size, size]]);
+    expect(await progressOf({ wasm: new Uint8Array(await readFile(wasmUrlOfBuild)) })).toEqual([[size, size]]);
+
+    const pooled = vi.fn();
+    (await createPool({ workers: 1, simd, onProgress: pooled })).dispose();
+    expect(pooled).toHaveBeenLastCalledWith(size, size);
+  });
+
+  it('reports to every caller of a shared instance, until its call ends', async () => {
+    const fresh = await freshLoad('progress');
+    const [one, other, late, aborted] = [vi.fn(), vi.fn(), vi.fn(), vi.fn()];
+    const controller = new AbortController();
+    const first = fresh({ onProgress: one });
+    const second = fresh({ onProgress: other });
+    const third = fresh({ onProgress: aborted, signal: controller.signal });
+    const failing = fresh({ onProgress: () => { throw new RangeError('on purpose'); } });
+    controller.abort();
+    await expect(third).rejects.toMatchObject({ code: 'E_ABORTED' });
+    await expect(failing).rejects.toThrow(RangeError);
+    expect(await first).toBe(await second);
+    expectWorks(await first);
+    expect(one.mock.calls).toEqual(other.mock.calls);
+    expect(one).toHaveBeenCalled();
+    expect(aborted).not.toHaveBeenCalled();
+    expect(await fresh({ onProgress: late })).toBe(await first);
+    expect(late.mock.calls).toEqual([one.mock.lastCall]);
+    await expect(fresh({ onProgress: () => { throw new RangeError('on purpose'); } })).rejects.toThrow(RangeError);
+    expectWorks(await fresh());
+  });
+
+  it('checks the hash of the file, wherever it comes from', async () => {
+    const file = await readFile(wasmUrlOfBuild);
+    const sri = (bytes: Uint8Array, bits: number) => `sha${bits}-${createHash(`sha${bits}`).update(bytes).digest('base64')}`;
+    const [right, wrong] = [file, file.subarray(1)].map((bytes) => [sri(bytes, 384), sri(bytes, 512)]) as [string[], string[]];
+    const sources: LoadOptions['wasm'][] = [undefined, wasmUrlOfBuild, `${origin}/ok.wasm`, new Uint8Array(file)];
+    for (const wasm of sources) {
+      for (const integrity of [sri(file, 256), right[0], ` ${wrong[0]}\n${right[0]} `, `${sri(file, 512)} ${right[1]}`]) {
+        expectWorks(await load({ simd, wasm, integrity }));
+      }
+      for (const integrity of [sri(file.subarray(1), 256), `${wrong[0]} ${sri(file.subarray(2), 384)}`]) {
+        await expect(load({ simd, wasm, integrity })).rejects.toMatchObject({
+          ...{ code: 'E_LOAD', argument: 'wasm' },
+          message: expect.stringMatching(/its hash is sha(256|384)-.*integrity/) as string,
+        });
+      }
+    }
+    const both = sri(file, 384);
+    expect(await load({ integrity: both, simd })).not.toBe(await load());
+    const inline = await import('multihead/inline');
+    expectWorks(await inline.load({ integrity: both }));
+    await expect(inline.load({ integrity: sri(file.subarray(1), 384) })).rejects.toMatchObject({ code: 'E_LOAD' });
+    const shared = new Uint8Array(new SharedArrayBuffer(8)) as never;
+    await expect(load({ wasm: shared, integrity: both })).rejects.toMatchObject({ code: 'E_LOAD' });
+    const module = await WebAssembly.compile(new Uint8Array(file));
+    await expect(load({ simd, wasm: module, integrity: both })).rejects.toMatchObject({ code: 'E_OPTION', argument: 'integrity' });
+    vi.stubGlobal('crypto', undefined);
+    await expect(load({ simd, integrity: both })).rejects.toMatchObject({ code: 'E_LOAD', message: expect.stringMatching(/integrity: .*subtle/) as string });
+    vi.unstubAllGlobals();
+  });
+
+  it.each<[string, unknown]>([
+    ['integrity', ''],
+    ['integrity', 'md5-abc'],
+    ['integrity', 'sha384'],
+    ['integrity', `sha384-${'A'.repeat(64)} nothing`],
+    ['integrity', 'sha384-AAAA sha512-AAAA'],
+    ['integrity', ['sha384-AAAA']],
+    ['integrity', 7],
+    ['onProgress', null],
+    ['onProgress', {}],
+  ])('refuses %s: %j', async (name, value) => {
+    await expect(load({ [name]: value })).rejects.toMatchObject({ name: 'MultiheadError', code: 'E_OPTION', argument: name });
+  });
+
+  it('names the address of the file, for pages that preload it', async () => {
+    expect(wasmUrl('simd128')).toBe(wasmUrlOfBuild.href);
+    expect(wasmUrl('relaxed')).toBe(wasmUrlOfBuild.href.replace('simd128', 'relaxed'));
+    expect(wasmUrl()).toBe(wasmUrl((await load()).backend.simd));
+    const browser = (await import(new URL('../dist/index.js', import.meta.url).href)) as typeof import('multihead');
+    expect([browser.wasmUrl(), browser.wasmUrl('relaxed')]).toEqual([wasmUrl(), wasmUrl('relaxed')]);
+    const core = await import('multihead/core');
+    expect(core.wasmUrl('simd128')).toBe(wasmUrlOfBuild.href.replace('simd128', 'core-simd128'));
+    expect((await import('multihead/inline')).wasmUrl()).toBeUndefined();
+    for (const wrong of ['avx', null, 1, {}]) {
+      expect(() => wasmUrl(wrong as never)).toThrow(expect.objectContaining({ code: 'E_OPTION', argument: 'simd' }) as Error);
+    }
   });
 
   it('refuses unknown options', async () => {

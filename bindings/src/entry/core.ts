@@ -6,7 +6,9 @@
 
 import { coreContents } from '../api/core.js';
 import { createLoader } from '../load/loader.js';
+import { urlFinder } from '../load/source.js';
 import type { LoadCore } from '../types/core.js';
+import type { WasmUrl } from '../types/index.js';
 
 export * from './core_exports.js';
 
@@ -20,3 +22,6 @@ const files = {
 
 /** See {@link LoadCore}. */
 export const load: LoadCore = /* @__PURE__ */ createLoader(() => files, coreContents);
+
+/** See {@link WasmUrl}. */
+export const wasmUrl: WasmUrl = /* @__PURE__ */ urlFinder((simd) => files[simd]().href);

@@ -3,9 +3,10 @@
 
 import { coreContents } from '../api/core.js';
 import { createLoader } from '../load/loader.js';
-import { filesBeside } from '../load/source.js';
+import { addressBeside, filesBeside, urlFinder } from '../load/source.js';
 import { inlineFiles } from '../load/unpack.js';
 import type { LoadCore } from '../types/core.js';
+import type { WasmUrl } from '../types/index.js';
 
 export * from './core_exports.js';
 
@@ -17,3 +18,6 @@ export const load: LoadCore = /* @__PURE__ */ createLoader(
   async () => (await filesBeside(here, 'multihead-core')) ?? inlineFiles((await import('built:core-inline-wasm')).default),
   coreContents,
 );
+
+/** See {@link WasmUrl}. */
+export const wasmUrl: WasmUrl = /* @__PURE__ */ urlFinder((simd) => addressBeside(here, `multihead-core-${simd}.wasm`));

@@ -7,7 +7,8 @@
 
 import { everything } from '../api/multihead.js';
 import { createLoader } from '../load/loader.js';
-import type { Load } from '../types/index.js';
+import { urlFinder } from '../load/source.js';
+import type { Load, WasmUrl } from '../types/index.js';
 
 export * from './exports.js';
 
@@ -22,3 +23,6 @@ const files = {
 
 /** See {@link Load}. */
 export const load: Load = /* @__PURE__ */ createLoader(() => files, everything);
+
+/** See {@link WasmUrl}. */
+export const wasmUrl: WasmUrl = /* @__PURE__ */ urlFinder((simd) => files[simd]().href);

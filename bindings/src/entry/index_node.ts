@@ -3,9 +3,9 @@
 
 import { everything } from '../api/multihead.js';
 import { createLoader } from '../load/loader.js';
-import { filesBeside } from '../load/source.js';
+import { addressBeside, filesBeside, urlFinder } from '../load/source.js';
 import { inlineFiles } from '../load/unpack.js';
-import type { Load } from '../types/index.js';
+import type { Load, WasmUrl } from '../types/index.js';
 
 export * from './exports.js';
 
@@ -22,3 +22,6 @@ export const load: Load = /* @__PURE__ */ createLoader(
   async () => (await filesBeside(here, 'multihead')) ?? inlineFiles((await import('built:inline-wasm')).default),
   everything,
 );
+
+/** See {@link WasmUrl}. */
+export const wasmUrl: WasmUrl = /* @__PURE__ */ urlFinder((simd) => addressBeside(here, `multihead-${simd}.wasm`));

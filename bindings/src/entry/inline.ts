@@ -10,10 +10,11 @@ import wasm from 'built:inline-wasm';
 import script from 'built:pool-worker-text';
 import { everything } from '../api/multihead.js';
 import { createLoader } from '../load/loader.js';
+import { urlFinder } from '../load/source.js';
 import { inlineFiles } from '../load/unpack.js';
 import { poolCreator } from '../pool/creator.js';
 import { workersOf } from '../pool/port.js';
-import type { Load } from '../types/index.js';
+import type { Load, WasmUrl } from '../types/index.js';
 import type { CreatePool } from '../types/pool.js';
 
 export * from './exports.js';
@@ -22,6 +23,9 @@ export type * from '../types/pool.js';
 
 /** See {@link Load}. */
 export const load: Load = /* @__PURE__ */ createLoader(() => inlineFiles(wasm), everything);
+
+/** See {@link WasmUrl}. */
+export const wasmUrl: WasmUrl = /* @__PURE__ */ urlFinder(() => undefined);
 
 /** See {@link CreatePool}. */
 export const createPool: CreatePool = /* @__PURE__ */ poolCreator({ load, findWorkers: () => workersOf({ text: script }) });

@@ -12,7 +12,8 @@ import { describe, WasmTensor } from '../runtime/tensor.js';
 import { quoted, utf8Decoder } from '../runtime/text.js';
 import type { Backend, LoadOptions, Simd } from '../types/index.js';
 import { chooseSimd } from './features.js';
-import { type CompiledWasm, compileWasm, loadError, readFiles, type WasmFiles } from './source.js';
+import { Progress } from './progress.js';
+import { checkHashes, type CompiledWasm, compileWasm, loadError, readFiles, type Reading, type WasmFiles } from './source.js';
 
 type Exchange = NonNullable<ModuleOverrides['exchange']>;
 type ReadParameter = NonNullable<ModuleOverrides['readParameter']>;
@@ -21,6 +22,9 @@ type ReadParameter = NonNullable<ModuleOverrides['readParameter']>;
 export interface TeamSocket {
   link: { readonly exchange: Exchange } | undefined;
 }
+
+/** The options of load(), which createPool() passes on. */
+export const loadNames = ['wasm', 'simd', 'integrity', 'onProgress', 'signal'] as const satisfies readonly (keyof LoadOptions)[];
 
 /** The compiled module and the socket of each instance, for multihead/pool. */
 export const moduleOf = new WeakMap<object, WebAssembly.Module>();
@@ -49,20 +53,22 @@ export function createLoader<Api extends object>(
   contents: Contents<Api>,
 ): (options?: LoadOptions) => Promise<Api> {
   /** The instance that calls without options share; undefined after a failed load and after E_FATAL. */
-  let shared: Promise<Api> | undefined;
+  let shared: { readonly loading: Promise<Api>; readonly progress: Progress } | undefined;
 
-  function loadShared(): Promise<Api> {
+  function loadShared() {
+    const progress = new Progress();
     const forget = (): void => {
-      if (shared === loading) shared = undefined;
+      if (shared === made) shared = undefined;
     };
-    const loading: Promise<Api> = instantiate(contents, findFiles, 'auto', undefined, forget);
-    loading.catch(forget);
-    return loading;
+    const reading = { signal: undefined, integrity: undefined, progress };
+    const made = { loading: instantiate(contents, findFiles, 'auto', reading, forget), progress };
+    made.loading.catch(forget);
+    return made;
   }
 
   return async function load(given: LoadOptions = {}): Promise<Api> {
-    const options = readFlat(given, ['wasm', 'simd', 'signal'], 'load');
-    const { wasm, simd = 'auto', signal } = options;
+    const options = readFlat(given, loadNames, 'load');
+    const { wasm, simd = 'auto', integrity, signal, onProgress } = options;
     checkSignal(signal);
     if (simd !== 'auto' && simd !== 'relaxed' && simd !== 'simd128') {
       throw new MultiheadError('E_OPTION', {
@@ -71,14 +77,21 @@ export function createLoader<Api extends object>(
         got: describe(simd),
       });
     }
+    if (onProgress !== undefined && typeof onProgress !== 'function') {
+      const [expected, got] = ['a function', describe(onProgress)];
+      throw new MultiheadError('E_OPTION', { argument: 'onProgress', expected, got });
+    }
+    checkHashes(integrity);
     const own = wasm === undefined ? undefined : readFiles(wasm);
     if (signal?.aborted) throw abortedError(signal, 'load');
-    if (own !== undefined || simd !== 'auto') {
+    if (own !== undefined || simd !== 'auto' || integrity !== undefined) {
       const find = own === undefined ? findFiles : () => own;
-      return abortable(instantiate(contents, find, simd, signal), signal, 'load');
+      const progress = new Progress();
+      const loading = instantiate(contents, find, simd, { signal, integrity, progress });
+      return progress.watch(abortable(loading, signal, 'load'), onProgress);
     }
-    shared ??= loadShared();
-    return abortable(shared, signal, 'load');
+    const { loading, progress } = (shared ??= loadShared());
+    return progress.watch(abortable(loading, signal, 'load'), onProgress);
   };
 }
 
@@ -86,14 +99,14 @@ async function instantiate<Api extends object>(
   { part, createGlue, createApi, readParameter }: Contents<Api>,
   findFiles: () => WasmFiles | Promise<WasmFiles>,
   wanted: Simd | 'auto',
-  signal: AbortSignal | undefined,
+  reading: Reading,
   onDeath = (): void => {},
 ): Promise<Api> {
   const files = await findFiles();
   const { simd, why } = chooseSimd(wanted, files.relaxed !== undefined);
   const find = files[simd] ?? files.simd128;
   const argument = files.perBuild === true ? `wasm.${simd}` : 'wasm';
-  const wasm = await compileWasm(await find(), { argument, advice: files.advice }, signal);
+  const wasm = await compileWasm(await find(), { argument, advice: files.advice }, reading);
   checkIdentity(part === undefined ? simd : `${part}-${simd}`, wasm);
   const socket: TeamSocket = { link: undefined };
   const raw = await createRaw(createGlue, wasm, { exchange: (...args) => socket.link?.exchange(...args) ?? 0, readParameter });

@@ -1,11 +1,13 @@
 // Gets the bytes of the .wasm, by fetch, from disk, or from the caller, and compiles them.
 
 import { MultiheadError } from '../runtime/errors.js';
-import { readFlat } from '../runtime/options.js';
+import { checkChoice, readFlat } from '../runtime/options.js';
 import { describe, isA, unreadable } from '../runtime/tensor.js';
 import { printable } from '../runtime/text.js';
 import { isArrayBuffer } from '../runtime/typed_arrays.js';
-import type { LoadOptions, Simd, WasmSource } from '../types/index.js';
+import type { LoadOptions, Simd, WasmSource, WasmUrl } from '../types/index.js';
+import { preferredBuild } from './features.js';
+import type { Progress } from './progress.js';
 
 type FindWasm = () => WasmSource | Promise<WasmSource>;
 
@@ -47,11 +49,21 @@ function nodeFiles(): FileSystem | undefined {
   return process?.getBuiltinModule?.('node:fs/promises');
 }
 
+/** The address that a file next to a module has; undefined if the module's address is unknown. */
+export const addressBeside = (module: string | undefined, name: string): string | undefined =>
+  module && `${module.slice(0, module.lastIndexOf('/'))}/${name}`;
+
+/** Makes the wasmUrl() of an entry point. */
+export const urlFinder =
+  (find: (simd: Simd) => string | undefined): WasmUrl =>
+  (simd = preferredBuild().simd) =>
+    find(checkChoice(simd, ['relaxed', 'simd128'], 'simd'));
+
 /** The address of a file next to a module; undefined if the file does not exist or the module's address is unknown. */
 export async function fileBeside(module: string | undefined, name: string): Promise<string | undefined> {
   const files = nodeFiles();
-  if (files === undefined || module === undefined) return undefined;
-  const address = `${module.slice(0, module.lastIndexOf('/'))}/${name}`;
+  const address = addressBeside(module, name);
+  if (files === undefined || address === undefined) return undefined;
   try {
     await files.access(pathOf(address));
     return address;
@@ -126,23 +138,62 @@ const isBytes = (source: unknown): source is BufferSource =>
 const isResponse = (source: unknown): source is Response =>
   typeof Response === 'function' && isA(source, Response);
 
+/** Hashes of one algorithm, separated by spaces, like the `integrity` of fetch(). */
+const hashes = /^\s*sha(256|384|512)-\S+(\s+sha\1-\S+)*\s*$/;
+
+/** Throws `E_OPTION`. */
+export function checkHashes(integrity: unknown): void {
+  if (integrity === undefined || (typeof integrity === 'string' && hashes.test(integrity))) return;
+  const expected = 'hashes of one algorithm, such as "sha384-…"';
+  throw new MultiheadError('E_OPTION', { argument: 'integrity', expected, got: describe(integrity) });
+}
+
+/** Throws `E_LOAD`. Does not use the check of fetch(), which exists for fetched files alone and would report no progress. */
+async function checkIntegrity(bytes: BufferSource, integrity: string, named: WasmName): Promise<void> {
+  const bits = hashes.exec(integrity)?.[1];
+  let found: string;
+  try {
+    // Pages have crypto.subtle under HTTPS and on localhost.
+    const digest = await crypto.subtle.digest(`SHA-${bits}`, bytes);
+    found = `sha${bits}-${btoa(String.fromCharCode(...new Uint8Array(digest)))}`;
+  } catch (error) {
+    throw loadError(named, `integrity: ${reason(error)}`, error);
+  }
+  if (!integrity.split(/\s+/).includes(found)) throw loadError(named, `its hash is ${found}, which integrity lacks`);
+}
+
+export interface Reading {
+  readonly signal: AbortSignal | undefined;
+  readonly integrity: string | undefined;
+  readonly progress: Progress;
+}
+
 /** Throws `E_LOAD` with the address and the reason. */
 export async function compileWasm(
   source: WasmSource,
   place: Omit<WasmName, 'name'>,
-  signal: AbortSignal | undefined,
+  { signal, integrity, progress }: Reading,
 ): Promise<CompiledWasm> {
   const given = (what: string): WasmName => ({ name: `the ${what} given`, ...place });
   if (isModule(source)) {
-    return { module: source as WebAssembly.Module, bytes: 0, ...given('module') };
+    if (integrity === undefined) return { module: source as WebAssembly.Module, bytes: 0, ...given('module') };
+    const expected = 'none for a WebAssembly.Module';
+    throw new MultiheadError('E_OPTION', { argument: 'integrity', expected, got: describe(integrity) });
   }
-  if (isBytes(source)) return compile(source, given('bytes'));
-  if (isResponse(source)) {
-    const named = source.url ? { name: source.url, ...place } : given('Response');
-    return compile(await readResponse(source, named), named);
+  const { bytes, named } = await readBytes();
+  progress.report(bytes.byteLength, bytes.byteLength);
+  if (integrity !== undefined) await checkIntegrity(bytes, integrity, named);
+  return compile(bytes, named);
+
+  async function readBytes(): Promise<{ bytes: BufferSource; named: WasmName }> {
+    if (isBytes(source)) return { bytes: source, named: given('bytes') };
+    if (isResponse(source)) {
+      const named = source.url ? { name: source.url, ...place } : given('Response');
+      return { bytes: await readResponse(source, named, progress), named };
+    }
+    const named = { name: String(source), ...place };
+    return { bytes: await readAddress(named, signal, progress), named };
   }
-  const named = { name: String(source), ...place };
-  return compile(await readAddress(named, signal), named);
 }
 
 async function compile(bytes: BufferSource, named: WasmName): Promise<CompiledWasm> {
@@ -163,7 +214,11 @@ const schemeOf = (address: string): string | undefined =>
 export const pathOf = (address: string): string | URL =>
   schemeOf(address) === 'file' ? new URL(address) : address;
 
-async function readAddress(named: WasmName, signal: AbortSignal | undefined): Promise<BufferSource> {
+async function readAddress(
+  named: WasmName,
+  signal: AbortSignal | undefined,
+  progress: Progress,
+): Promise<BufferSource> {
   const { name } = named;
   const files = nodeFiles();
   const scheme = schemeOf(name);
@@ -171,18 +226,31 @@ async function readAddress(named: WasmName, signal: AbortSignal | undefined): Pr
     if (files !== undefined && (scheme === undefined || scheme === 'file')) {
       return await files.readFile(pathOf(name));
     }
-    return await readResponse(await fetch(name, signal === undefined ? {} : { signal }), named);
+    return await readResponse(await fetch(name, signal === undefined ? {} : { signal }), named, progress);
   } catch (error) {
     throw error instanceof MultiheadError ? error : loadError(named, reason(error), error);
   }
 }
 
-async function readResponse(response: Response, named: WasmName): Promise<ArrayBuffer> {
+async function readResponse(response: Response, named: WasmName, progress: Progress): Promise<ArrayBuffer> {
   if (!response.ok) {
     throw loadError(named, `HTTP status ${response.status} ${response.statusText}`.trimEnd());
   }
   try {
-    return await response.arrayBuffer();
+    const { body, headers } = response;
+    // Some replacements of fetch() have another kind of stream.
+    if (typeof body?.getReader !== 'function') return await response.arrayBuffer();
+    // The length of a compressed response is the compressed one.
+    const length = headers.has('content-encoding') ? 0 : Number(headers.get('content-length'));
+    const chunks: Uint8Array<ArrayBuffer>[] = [];
+    let loaded = 0;
+    const reader = body.getReader();
+    for (let next = await reader.read(); !next.done; next = await reader.read()) {
+      chunks.push(next.value);
+      loaded += next.value.length;
+      progress.report(loaded, length >= loaded ? length : undefined);
+    }
+    return await new Blob(chunks).arrayBuffer();
   } catch (error) {
     throw loadError(named, reason(error), error);
   }

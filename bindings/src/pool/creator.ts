@@ -1,5 +1,6 @@
 // createPool(): the operations of `mh` on several threads. Nothing runs before its first call.
 
+import { loadNames } from '../load/loader.js';
 import { abortable, checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { checkChoice, checkCount, readFlat } from '../runtime/options.js';
@@ -17,7 +18,7 @@ import { poolAttentionVarlen } from './varlen.js';
 import { poolAttentionVarlenBackward } from './varlen_backward.js';
 import type { Grace } from './workers.js';
 
-const optionNames = ['workers', 'queue', 'exchange', 'leastWork', 'abortGrace', 'worker', 'wasm', 'simd', 'signal'] as const;
+const optionNames = ['workers', 'queue', 'exchange', 'leastWork', 'abortGrace', 'worker', ...loadNames] as const;
 const mostWorkers = 64;
 
 /** Makes the createPool() of one entry point. */
@@ -28,7 +29,7 @@ export const poolCreator =
 
 async function createPool(platform: PoolPlatform, given: PoolOptions = {}): Promise<Pool> {
   const options = readFlat(given, optionNames, 'createPool');
-  const { signal, wasm, simd } = options;
+  const { wasm, simd, integrity, onProgress, signal } = options;
   checkSignal(signal);
   const workers = countOf(options.workers);
   const queue = options.queue === undefined ? 1000 : checkCount(options.queue, 'queue');
@@ -38,7 +39,7 @@ async function createPool(platform: PoolPlatform, given: PoolOptions = {}): Prom
   const { exchange, why: exchangeReason } = exchangeOf(wanted);
 
   const findWorkers = options.worker === undefined ? platform.findWorkers : () => madeBy(checkMaker(options.worker));
-  const [mh, startWorker] = await Promise.all([platform.load({ wasm, simd, signal }), findWorkers()]);
+  const [mh, startWorker] = await Promise.all([platform.load({ wasm, simd, integrity, onProgress, signal }), findWorkers()]);
   const settings = { workers, queue, exchange, exchangeReason, leastWork, grace };
   const core = new PoolCore(mh, settings, { load: platform.load, startWorker });
   try {

@@ -56,8 +56,8 @@ export class ScopeStack {
       // Reading the value may run code of the caller that disposes the scope, so read it first.
       const kept = new Set(resourcesIn(value));
       if (disposed) {
-        const [expected, got] = ['a scope that is not disposed', 'a disposed one'];
-        throw new MultiheadError('E_DISPOSED', { argument: 'scope', expected, got });
+        const expected = 'a scope that is not disposed';
+        throw new MultiheadError('E_DISPOSED', { argument: 'scope', expected, got: 'a disposed one' });
       }
       this.#pass(frame, kept);
       return value;
@@ -76,8 +76,7 @@ export class ScopeStack {
 
   run<T>(fn: () => T): T {
     if (typeof fn !== 'function') {
-      const expected = 'a function, or no argument for a scope to dispose';
-      throw new MultiheadError('E_OPTION', { argument: 'scope', expected, got: describe(fn) });
+      throw new MultiheadError('E_OPTION', { argument: 'scope', expected: 'a function', got: describe(fn) });
     }
     const frame = this.#push();
     let result: T;

@@ -63,7 +63,7 @@ export type * from './transformer.js';
 /**
  * Loads the WebAssembly module.
  *
- * Without `wasm` and `simd`, every call returns the same instance; with one of them, each call makes
+ * Without `wasm`, `simd` and `integrity`, every call returns the same instance; with one of them, each call makes
  * a new instance with its own memory. After a failed load, and after an `E_FATAL`, the next call loads
  * again and returns a new instance.
  *

@@ -38,11 +38,35 @@ export interface LoadOptions {
    */
   readonly simd?: Simd | 'auto' | undefined;
   /**
+   * Hashes of the `.wasm`, written like the `integrity` of `fetch()`: `"sha384-…"`. The file must have one of them, so
+   * name those of both builds, separated by a space, if `simd` is `'auto'`. All are of one algorithm: SHA-256, 384 or 512.
+   * The hash is also checked for bytes, responses and files in Node; it needs `crypto.subtle`, which pages have under
+   * HTTPS and on localhost. Default none.
+   */
+  readonly integrity?: string | undefined;
+  /**
+   * Called while the `.wasm` is loaded, with the bytes so far and their total number, which is unknown until the end if
+   * the server compresses the file or does not state its length. The last call has the same number twice. A caller that
+   * shares an instance that is already loaded gets only this call. If it throws, this call of load() is rejected with
+   * that error. Not called for a `WebAssembly.Module`. Default none.
+   */
+  readonly onProgress?: ((loaded: number, total: number | undefined) => void) | undefined;
+  /**
    * Aborting rejects this call with `E_ABORTED`. Other callers that wait for the same shared instance
    * are not affected. Default none.
    */
   readonly signal?: PlatformAbortSignal | undefined;
 }
+
+/**
+ * Returns the address of the `.wasm` that load() without options fetches, so that a page can preload it:
+ * `<link rel="preload" as="fetch" crossorigin="anonymous" href="…">`. In Node it is a `file:` URL. Undefined if the
+ * build is inside the code: in `multihead/inline`, and in some bundles for Node.
+ *
+ * @param simd the build; default the one that this engine would load, see `preferredBuild()`
+ * @throws {MultiheadError} `E_OPTION`; `E_LOAD` if the engine has no WebAssembly SIMD
+ */
+export type WasmUrl = (simd?: Simd) => string | undefined;
 
 /** The build that was loaded, and why it was chosen. */
 export interface Backend {
