@@ -1,35 +1,25 @@
-// Converts MaskOptions to the record that the core reads. Types are checked here, values in the core.
+// The options of attention. The schema states each option once: the names in its value, its default, how it is read into
+// the record of the core, and the axis of its values. All lists of names come from it. Types are checked here, values in
+// the core.
 
 import { type Alignment, alignments, precisions, ropeStyles } from '../generated/tables.js';
 import type * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
-import { checkChoice, checkCount, checkNumber, checkOptions, checkWhole, type Covers } from '../runtime/options.js';
+import {
+  checkChoice,
+  checkCount,
+  checkNumber,
+  checkOptions,
+  checkWhole,
+  type Entry,
+  type Names,
+  plain,
+  tensorEntry,
+} from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
-import type { MaskOptions } from '../types/index.js';
-import type { Count, Int64, Uint32, Whole64 } from '../types/wire.js';
-
-/** Options that every kind of attention has. */
-export const sharedNames = [
-  'scale',
-  'causal',
-  'window',
-  'alibi',
-  'softcap',
-  'sinks',
-  'dropout',
-] as const;
-
-/** The names in {@link MaskOptions}. */
-export const maskNames = [
-  ...sharedNames,
-  'mask',
-  'bias',
-  'kvLengths',
-  'qkNorm',
-  'rope',
-] as const satisfies readonly (keyof MaskOptions)[];
-true satisfies Covers<MaskOptions, typeof maskNames>;
+import type { Dropout, DType, MaskOptions, ModelOptions, QkNorm, Rope, RopeRotation, Window } from '../types/index.js';
+import type { Count, Int64, Operand, Span, Uint32, Whole64 } from '../types/wire.js';
 
 /** Extents of a call, which determine the lengths of its options. */
 export interface CallExtents {
@@ -43,32 +33,119 @@ export interface CallExtents {
 
 export const noSeed: Whole64 = { low: 0, high: 0 };
 
-export const noOptions: Readonly<wire.AttentionOptions> = {
-  mask: undefined,
-  bias: undefined,
-  scale: undefined,
-  causalAlignment: alignments.none,
-  causalOffset: 0,
-  windowLeft: -1,
-  windowRight: -1,
-  windowAlignment: alignments.none,
-  windowOffset: 0,
-  kvLengths: noSpan,
-  alibiSlopes: noSpan,
-  softcap: 0,
-  sinks: noSpan,
-  qkNorm: false,
-  qGain: noSpan,
-  kGain: noSpan,
-  qkNormEps: 1e-6,
-  rope: { style: ropeStyles.none, base: 10_000, rotaryDim: 0 },
-  qPositions: noSpan,
-  kPositions: noSpan,
-  dropoutProbability: 0,
-  dropoutSeed: noSeed,
-  // WebAssembly has no instructions for products of bf16.
-  precision: precisions.f32,
-};
+/** An array with values for each index of an axis of the call. A pool that divides the axis slices the array. */
+export interface ArrayEntry extends Entry {
+  readonly axis: 'batch' | 'heads' | 'queries' | 'keys';
+  readonly elements: 'f32' | 'i32';
+}
+
+type Fields = wire.AttentionOptions;
+
+/** An option with values of type V. */
+interface Option<V> extends Entry {
+  /** The fields of the record that it sets, and their values without it. */
+  readonly none: Partial<Fields>;
+  /** Sets these fields. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+  read(record: Fields, value: V, operands: Operands, extents: CallExtents): void;
+}
+type Options<T> = { readonly [N in keyof T]-?: Option<Exclude<T[N], undefined>> };
+
+const number = <const N extends 'scale' | 'softcap', D extends Fields[N]>(name: N, otherwise: D) => ({
+  none: { [name]: otherwise } as Record<N, D>,
+  read(record: Fields, value: number) {
+    record[name as 'scale' | 'softcap'] = checkNumber(value, name);
+  },
+});
+
+const tensor = <const N extends 'mask' | 'bias', D extends DType>(name: N, dtype: D) => ({
+  ...tensorEntry,
+  none: { [name]: undefined } as Record<N, undefined>,
+  read(record: Record<N, Operand<D> | undefined>, value: unknown, operands: Operands) {
+    record[name] = operands.optional(value, [dtype], name);
+  },
+});
+
+const array = <const N extends 'kvLengths' | 'sinks', E extends 'f32' | 'i32'>(
+  name: N,
+  elements: E,
+  axis: 'batch' | 'heads',
+) => ({
+  ...{ axis, elements },
+  none: { [name]: noSpan } as Record<N, typeof noSpan>,
+  read(record: Record<N, Span<E>>, value: unknown, operands: Operands, extents: CallExtents) {
+    record[name] = operands.optionalSpan(value, elements, name, extents[axis]);
+  },
+});
+
+/** The names in {@link RopeRotation}. */
+export const rotationNames = { style: plain, base: plain, rotaryDim: plain } satisfies Names<RopeRotation>;
+
+/** Numbers that may also be in the configuration of a module. */
+export const modelSchema = {
+  softcap: /* @__PURE__ */ number('softcap', 0),
+} satisfies Options<ModelOptions>;
+
+const alignmentNames = { offset: plain };
+
+/** The options of attention, in the order in which messages list them. */
+export const attentionSchema = {
+  scale: /* @__PURE__ */ number('scale', undefined),
+  causal: {
+    inner: alignmentNames,
+    none: { causalAlignment: alignments.none, causalOffset: 0 },
+    read: setCausal,
+  },
+  window: {
+    inner: { left: plain, right: plain, align: { inner: alignmentNames } } satisfies Names<Window>,
+    none: { windowLeft: -1, windowRight: -1, windowAlignment: alignments.none, windowOffset: 0 },
+    read: setWindow,
+  },
+  alibi: { axis: 'heads', elements: 'f32', none: { alibiSlopes: noSpan }, read: setAlibi },
+  ...modelSchema,
+  sinks: /* @__PURE__ */ array('sinks', 'f32', 'heads'),
+  dropout: {
+    inner: { probability: plain, seed: plain } satisfies Names<Dropout>,
+    none: { dropoutProbability: 0, dropoutSeed: noSeed },
+    read: setDropout,
+  },
+  mask: /* @__PURE__ */ tensor('mask', 'bool'),
+  bias: /* @__PURE__ */ tensor('bias', 'f32'),
+  kvLengths: /* @__PURE__ */ array('kvLengths', 'i32', 'batch'),
+  qkNorm: {
+    inner: { qGain: plain, kGain: plain, eps: plain } satisfies Names<QkNorm>,
+    none: { qkNorm: false, qGain: noSpan, kGain: noSpan, qkNormEps: 1e-6 },
+    read: setQkNorm,
+  },
+  rope: {
+    inner: {
+      ...rotationNames,
+      qPositions: { axis: 'queries', elements: 'i32' } as ArrayEntry,
+      kPositions: { axis: 'keys', elements: 'i32' } as ArrayEntry,
+    } satisfies Names<Rope>,
+    none: {
+      rope: { style: ropeStyles.none, base: 10_000, rotaryDim: 0 },
+      ...{ qPositions: noSpan, kPositions: noSpan },
+    },
+    read: setRope,
+  },
+} as const satisfies Options<MaskOptions> & Readonly<Record<string, Partial<ArrayEntry>>>;
+
+type None = (typeof attentionSchema)[keyof typeof attentionSchema]['none'];
+type Joined<T> = (T extends unknown ? (each: T) => void : never) extends (all: infer I) => void ? I : never;
+
+/** The record of no options. */
+export const noOptions: Readonly<Fields> = /* @__PURE__ */ withoutOptions();
+
+/** The spread makes an object with fast properties, which calls then copy. */
+function withoutOptions(): Fields {
+  return {
+    ...(Object.assign({}, ...Object.values(attentionSchema).map(({ none }) => none)) as Joined<None>),
+    // WebAssembly has no instructions for products of bf16.
+    precision: precisions.f32,
+  };
+}
+
+const optionNames = Object.keys(attentionSchema) as (keyof MaskOptions)[];
 
 /** Converts options whose names have been checked. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function attentionOptions(
@@ -77,19 +154,11 @@ export function attentionOptions(
   extents: CallExtents,
 ): wire.AttentionOptions {
   const record: wire.AttentionOptions = { ...noOptions };
-  record.mask = operands.optional(options.mask, ['bool'], 'mask');
-  record.bias = operands.optional(options.bias, ['f32'], 'bias');
-  if (options.scale !== undefined) record.scale = checkNumber(options.scale, 'scale');
-  setCausal(record, alignedCausal(options, extents.queries === extents.keys));
-  setWindow(record, options.window);
-  const { batch, heads } = extents;
-  record.kvLengths = operands.optionalSpan(options.kvLengths, 'i32', 'kvLengths', batch);
-  setAlibi(record, options.alibi, operands, heads);
-  if (options.softcap !== undefined) record.softcap = checkNumber(options.softcap, 'softcap');
-  record.sinks = operands.optionalSpan(options.sinks, 'f32', 'sinks', heads);
-  setQkNorm(record, options.qkNorm, operands, extents.width);
-  setRope(record, options.rope, operands, extents);
-  setDropout(record, options.dropout);
+  const causal = alignedCausal(options, extents.queries === extents.keys);
+  for (const name of optionNames) {
+    const value = name === 'causal' ? causal : options[name];
+    if (value !== undefined) attentionSchema[name].read(record, value as never, operands, extents);
+  }
   return record;
 }
 
@@ -103,17 +172,17 @@ const named: Readonly<Record<string, Aligned>> = {
   bottomRight: { alignment: alignments.bottomRight, offset: 0 },
   bottomRightOfLength: { alignment: alignments.bottomRightOfLength, offset: 0 },
 };
-const alignmentNames = "'topLeft', 'bottomRight', 'bottomRightOfLength' or { offset: a whole number }";
+const alignmentWords = "'topLeft', 'bottomRight', 'bottomRightOfLength' or { offset: a whole number }";
 
 /** Reads an alignment; undefined for any other value. Throws `E_OPTION` for an offset that is not a whole number. */
 function alignmentOf(value: unknown, argument: string): Aligned | undefined {
   if (typeof value === 'string' && Object.hasOwn(named, value)) return named[value];
   if (typeof value !== 'object' || value === null || !('offset' in value)) return undefined;
-  checkOptions(value, ['offset'], argument);
+  checkOptions(value, alignmentNames, argument);
   return { alignment: alignments.offset, offset: checkWhole(value.offset, `${argument}.offset`) };
 }
 
-const causalValues = `true, false, ${alignmentNames}`;
+const causalValues = `true, false, ${alignmentWords}`;
 
 /**
  * Replaces `causal: true` by an alignment. With as many queries as keys `'topLeft'` and `'bottomRight'` are the same, so
@@ -140,7 +209,7 @@ export function alignedCausal(
 }
 
 function setCausal(record: wire.AttentionOptions, value: unknown): void {
-  if (value === undefined || value === false) return;
+  if (value === false) return;
   const aligned = alignmentOf(value, 'causal');
   if (aligned === undefined) {
     throw new MultiheadError('E_OPTION', { argument: 'causal', expected: causalValues, got: describe(value) });
@@ -149,9 +218,8 @@ function setCausal(record: wire.AttentionOptions, value: unknown): void {
   record.causalOffset = aligned.offset;
 }
 
-function setWindow(record: wire.AttentionOptions, window: MaskOptions['window']): void {
-  if (window === undefined) return;
-  checkOptions(window, ['left', 'right', 'align'], 'window');
+function setWindow(record: wire.AttentionOptions, window: Window): void {
+  checkOptions(window, attentionSchema.window.inner, 'window');
   const { left, right, align } = window;
   if (left !== undefined) record.windowLeft = checkWhole(left, 'window.left');
   if (right !== undefined) record.windowRight = checkWhole(right, 'window.right');
@@ -160,7 +228,7 @@ function setWindow(record: wire.AttentionOptions, window: MaskOptions['window'])
   if (aligned === undefined) {
     throw new MultiheadError('E_OPTION', {
       argument: 'window.align',
-      expected: alignmentNames,
+      expected: alignmentWords,
       got: describe(align),
     });
   }
@@ -168,8 +236,13 @@ function setWindow(record: wire.AttentionOptions, window: MaskOptions['window'])
   record.windowOffset = aligned.offset;
 }
 
-function setAlibi(record: wire.AttentionOptions, alibi: unknown, operands: Operands, heads: Count): void {
-  if (alibi === undefined || alibi === false) return;
+function setAlibi(
+  record: wire.AttentionOptions,
+  alibi: unknown,
+  operands: Operands,
+  { heads }: CallExtents,
+): void {
+  if (alibi === false) return;
   if (alibi === true) record.alibiSlopes = operands.alibiSlopes(heads);
   else if (ArrayBuffer.isView(alibi)) {
     record.alibiSlopes = operands.optionalSpan(alibi, 'f32', 'alibi', heads);
@@ -184,23 +257,19 @@ function setAlibi(record: wire.AttentionOptions, alibi: unknown, operands: Opera
 
 function setQkNorm(
   record: wire.AttentionOptions,
-  norm: MaskOptions['qkNorm'],
+  norm: QkNorm,
   operands: Operands,
-  width: number,
+  { width }: CallExtents,
 ): void {
-  if (norm === undefined) return;
-  checkOptions(norm, ['qGain', 'kGain', 'eps'], 'qkNorm');
+  checkOptions(norm, attentionSchema.qkNorm.inner, 'qkNorm');
   record.qkNorm = true;
   record.qGain = operands.optionalSpan(norm.qGain, 'f32', 'qkNorm.qGain', width);
   record.kGain = operands.optionalSpan(norm.kGain, 'f32', 'qkNorm.kGain', width);
   if (norm.eps !== undefined) record.qkNormEps = checkNumber(norm.eps, 'qkNorm.eps');
 }
 
-/** Names in {@link RopeRotation}, which excludes positions. */
-export const rotationNames = ['style', 'base', 'rotaryDim'] as const;
-
 /** Converts a `rope` whose names have been checked. Throws `E_OPTION`. */
-export function ropeRecord(rope: MaskOptions['rope'] & object): wire.Rope {
+export function ropeRecord(rope: RopeRotation): wire.Rope {
   const style = checkChoice(rope.style, ['interleaved', 'half'], 'rope.style');
   return {
     style: ropeStyles[style],
@@ -211,20 +280,18 @@ export function ropeRecord(rope: MaskOptions['rope'] & object): wire.Rope {
 
 function setRope(
   record: wire.AttentionOptions,
-  rope: MaskOptions['rope'],
+  rope: Rope,
   operands: Operands,
   { queries, keys }: CallExtents,
 ): void {
-  if (rope === undefined) return;
-  checkOptions(rope, [...rotationNames, 'qPositions', 'kPositions'], 'rope');
+  checkOptions(rope, attentionSchema.rope.inner, 'rope');
   record.rope = ropeRecord(rope);
   record.qPositions = operands.optionalSpan(rope.qPositions, 'i32', 'rope.qPositions', queries);
   record.kPositions = operands.optionalSpan(rope.kPositions, 'i32', 'rope.kPositions', keys);
 }
 
-function setDropout(record: wire.AttentionOptions, dropout: MaskOptions['dropout']): void {
-  if (dropout === undefined) return;
-  checkOptions(dropout, ['probability', 'seed'], 'dropout');
+function setDropout(record: wire.AttentionOptions, dropout: Dropout): void {
+  checkOptions(dropout, attentionSchema.dropout.inner, 'dropout');
   const { probability, seed = 0 } = dropout;
   record.dropoutProbability = checkNumber(probability, 'dropout.probability', '0 ≤ p < 1');
   record.dropoutSeed = seedWords(seed, 'dropout.seed');

@@ -5,7 +5,7 @@ import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { CoreObject } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { type GuardedModule, guardModule } from '../runtime/guard.js';
-import { readFlat } from '../runtime/options.js';
+import { plain, readFlat } from '../runtime/options.js';
 import type { CreateGlue, ModuleOverrides, RawModule } from '../runtime/raw.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { describe, WasmTensor } from '../runtime/tensor.js';
@@ -61,7 +61,7 @@ export function createLoader<Api extends object>(
   }
 
   return async function load(given: LoadOptions = {}): Promise<Api> {
-    const options = readFlat(given, ['wasm', 'simd', 'signal'], 'load');
+    const options = readFlat(given, { wasm: plain, simd: plain, signal: plain }, 'load');
     const { wasm, simd = 'auto', signal } = options;
     checkSignal(signal);
     if (simd !== 'auto' && simd !== 'relaxed' && simd !== 'simd128') {
