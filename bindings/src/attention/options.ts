@@ -50,10 +50,12 @@ interface Option<V> extends Entry {
 }
 type Options<T> = { readonly [N in keyof T]-?: Option<Exclude<T[N], undefined>> };
 
-const number = <const N extends 'scale' | 'softcap', D extends Fields[N]>(name: N, otherwise: D) => ({
+type NumberName = 'scale' | keyof ModelOptions;
+
+const number = <const N extends NumberName, D extends Fields[N]>(name: N, otherwise: D) => ({
   none: { [name]: otherwise } as Record<N, D>,
   read(record: Fields, value: number) {
-    record[name as 'scale' | 'softcap'] = checkNumber(value, name);
+    record[name as NumberName] = checkNumber(value, name);
   },
 });
 
