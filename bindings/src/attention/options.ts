@@ -1,5 +1,5 @@
-// The options of attention. The schema states each option once: the names in its value, its default, how it is read into
-// the record of the core, and the axis of its values. All lists of names come from it. Types are checked here, values in
+// The options of attention. The schema states each option once: the names in its value, how it is read into the record of
+// the core, and the axis of its values; noOptions has the defaults. All lists of names come from it. Types are checked here, values in
 // the core.
 
 import { type Alignment, alignments, precisions, ropeStyles } from '../generated/tables.js';
@@ -43,23 +43,21 @@ type Fields = wire.AttentionOptions;
 
 /** An option with values of type V. */
 interface Option<V> extends Entry {
-  /** The fields of the record that it sets, and their values without it. */
-  readonly none: Partial<Fields>;
-  /** Sets these fields. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+  /** Sets its fields of the record. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
   read(record: Fields, value: V, operands: Operands, extents: CallExtents): void;
 }
 type Options<T> = { readonly [N in keyof T]-?: Option<Exclude<T[N], undefined>> };
 
-const number = <const N extends 'scale' | 'softcap', D extends Fields[N]>(name: N, otherwise: D) => ({
-  none: { [name]: otherwise } as Record<N, D>,
+type NumberName = 'scale' | keyof ModelOptions;
+
+const number = (name: NumberName) => ({
   read(record: Fields, value: number) {
-    record[name as 'scale' | 'softcap'] = checkNumber(value, name);
+    record[name] = checkNumber(value, name);
   },
 });
 
 const tensor = <const N extends 'mask' | 'bias', D extends DType>(name: N, dtype: D) => ({
   ...tensorEntry,
-  none: { [name]: undefined } as Record<N, undefined>,
   read(record: Record<N, Operand<D> | undefined>, value: unknown, operands: Operands) {
     record[name] = operands.optional(value, [dtype], name);
   },
@@ -71,7 +69,6 @@ const array = <const N extends 'kvLengths' | 'sinks', E extends 'f32' | 'i32'>(
   axis: 'batch' | 'heads',
 ) => ({
   ...{ axis, elements },
-  none: { [name]: noSpan } as Record<N, typeof noSpan>,
   read(record: Record<N, Span<E>>, value: unknown, operands: Operands, extents: CallExtents) {
     record[name] = operands.optionalSpan(value, elements, name, extents[axis]);
   },
@@ -82,30 +79,27 @@ export const rotationNames = { style: plain, base: plain, rotaryDim: plain } sat
 
 /** Numbers that may also be in the configuration of a module. */
 export const modelSchema = {
-  softcap: /* @__PURE__ */ number('softcap', 0),
+  softcap: /* @__PURE__ */ number('softcap'),
 } satisfies Options<ModelOptions>;
 
 const alignmentNames = { offset: plain };
 
 /** The options of attention, in the order in which messages list them. */
 export const attentionSchema = {
-  scale: /* @__PURE__ */ number('scale', undefined),
+  scale: /* @__PURE__ */ number('scale'),
   causal: {
     inner: alignmentNames,
-    none: { causalAlignment: alignments.none, causalOffset: 0 },
     read: setCausal,
   },
   window: {
     inner: { left: plain, right: plain, align: { inner: alignmentNames } } satisfies Names<Window>,
-    none: { windowLeft: -1, windowRight: -1, windowAlignment: alignments.none, windowOffset: 0 },
     read: setWindow,
   },
-  alibi: { axis: 'heads', elements: 'f32', none: { alibiSlopes: noSpan }, read: setAlibi },
+  alibi: { axis: 'heads', elements: 'f32', read: setAlibi },
   ...modelSchema,
   sinks: /* @__PURE__ */ array('sinks', 'f32', 'heads'),
   dropout: {
     inner: { probability: plain, seed: plain } satisfies Names<Dropout>,
-    none: { dropoutProbability: 0, dropoutSeed: noSeed },
     read: setDropout,
   },
   mask: /* @__PURE__ */ tensor('mask', 'bool'),
@@ -113,7 +107,6 @@ export const attentionSchema = {
   kvLengths: /* @__PURE__ */ array('kvLengths', 'i32', 'batch'),
   qkNorm: {
     inner: { qGain: plain, kGain: plain, eps: plain } satisfies Names<QkNorm>,
-    none: { qkNorm: false, qGain: noSpan, kGain: noSpan, qkNormEps: 1e-6 },
     read: setQkNorm,
   },
   rope: {
@@ -122,30 +115,37 @@ export const attentionSchema = {
       qPositions: { axis: 'queries', elements: 'i32' } as ArrayEntry,
       kPositions: { axis: 'keys', elements: 'i32' } as ArrayEntry,
     } satisfies Names<Rope>,
-    none: {
-      rope: { style: ropeStyles.none, base: 10_000, rotaryDim: 0 },
-      ...{ qPositions: noSpan, kPositions: noSpan },
-    },
     read: setRope,
   },
 } as const satisfies Options<MaskOptions> & Readonly<Record<string, Partial<ArrayEntry>>>;
 
-type None = (typeof attentionSchema)[keyof typeof attentionSchema]['none'];
-type Joined<T> = (T extends unknown ? (each: T) => void : never) extends (all: infer I) => void ? I : never;
-
-/** The record of no options. */
-export const noOptions: Readonly<Fields> = /* @__PURE__ */ withoutOptions();
-
-/** The spread makes an object with fast properties, which calls then copy. */
-function withoutOptions(): Fields {
-  return {
-    ...(Object.assign({}, ...Object.values(attentionSchema).map(({ none }) => none)) as Joined<None>),
-    // WebAssembly has no instructions for products of bf16.
-    precision: precisions.f32,
-  };
-}
-
-const optionNames = Object.keys(attentionSchema) as (keyof MaskOptions)[];
+/** The record of no options: the defaults. A literal, because every call copies it and literals are copied fastest. */
+export const noOptions: Readonly<Fields> = {
+  mask: undefined,
+  bias: undefined,
+  scale: undefined,
+  causalAlignment: alignments.none,
+  causalOffset: 0,
+  windowLeft: -1,
+  windowRight: -1,
+  windowAlignment: alignments.none,
+  windowOffset: 0,
+  kvLengths: noSpan,
+  alibiSlopes: noSpan,
+  softcap: 0,
+  sinks: noSpan,
+  qkNorm: false,
+  qGain: noSpan,
+  kGain: noSpan,
+  qkNormEps: 1e-6,
+  rope: { style: ropeStyles.none, base: 10_000, rotaryDim: 0 },
+  qPositions: noSpan,
+  kPositions: noSpan,
+  dropoutProbability: 0,
+  dropoutSeed: noSeed,
+  // WebAssembly has no instructions for products of bf16.
+  precision: precisions.f32,
+};
 
 /** Converts options whose names have been checked. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function attentionOptions(
@@ -155,9 +155,11 @@ export function attentionOptions(
 ): wire.AttentionOptions {
   const record: wire.AttentionOptions = { ...noOptions };
   const causal = alignedCausal(options, extents.queries === extents.keys);
-  for (const name of optionNames) {
-    const value = name === 'causal' ? causal : options[name];
-    if (value !== undefined) attentionSchema[name].read(record, value as never, operands, extents);
+  // Most calls give few options, so this reads those that are given. The object may have other options too.
+  for (const name in options) {
+    if (!Object.hasOwn(attentionSchema, name)) continue;
+    const value = name === 'causal' ? causal : options[name as keyof MaskOptions];
+    if (value !== undefined) attentionSchema[name as keyof MaskOptions].read(record, value as never, operands, extents);
   }
   return record;
 }

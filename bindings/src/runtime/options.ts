@@ -109,6 +109,8 @@ function copyLevel(
   const prototype: unknown = Object.getPrototypeOf(value);
   if (prototype !== Object.prototype && prototype !== null) {
     keepClass(copy, value);
+    // A proxy of a tensor throws an error that says so, where options are expected.
+    if ('data' in value && !Object.hasOwn(known, 'data')) void value.data;
     for (const name in known) {
       if (!Object.hasOwn(known, name) || Object.hasOwn(copy, name) || !(name in value)) continue;
       const each = (value as Record<string, unknown>)[name];
