@@ -10,7 +10,7 @@ import type {
   Tensor,
 } from 'multihead';
 import { describe, expect, it } from 'vitest';
-import { maskNames } from '../src/attention/options.ts';
+import { attentionSchema } from '../src/attention/options.ts';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, filled, product, randomCase, stored, type Stored } from './random_case.ts';
@@ -432,7 +432,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
       refused({}, options, ...error);
     });
 
-    it.each([...maskNames, 'return', 'out'])('null for %s', (name) => {
+    it.each([...Object.keys(attentionSchema), 'return', 'out'])('null for %s', (name) => {
       refused({}, { [name]: null }, 'E_OPTION', name, 'null');
     });
 

@@ -3,7 +3,7 @@
 
 import type { MultiheadErrorCode } from 'multihead';
 import { describe, expect, it } from 'vitest';
-import { maskNames } from '../src/attention/options.ts';
+import { attentionSchema } from '../src/attention/options.ts';
 import { outputNames } from '../src/attention/outputs.ts';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random } from './random.ts';
@@ -243,7 +243,7 @@ describe.each(builds)('options that attention refuses, %s', async (simd) => {
     expectRefused(mh, () => mh.attention(q, k, v, anything(more)), code, argument, ...words);
   });
 
-  it.each([...maskNames, ...outputNames])('null for %s', (name) => {
+  it.each(Object.keys({ ...attentionSchema, ...outputNames }))('null for %s', (name) => {
     const error = expectRefused(
       mh,
       () => mh.attention(q, k, v, anything({ [name]: null })),

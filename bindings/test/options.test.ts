@@ -99,3 +99,28 @@ it('refuses a proxy that is its own prototype, or has ever new ones', async () =
   }
   expect(steps).toBeLessThan(5000);
 });
+
+/** An object of a class whose properties are getters of the prototype, as are those of the objects in it. */
+function ofClass(options: object): object {
+  class Options {}
+  for (const [name, value] of Object.entries(options)) {
+    const isPlain = Object.getPrototypeOf(value) === Object.prototype;
+    Object.defineProperty(Options.prototype, name, { get: () => (isPlain ? ofClass(value) : value) });
+  }
+  return new Options();
+}
+
+it.each<[string, object]>([
+  ['window', { left: 2, right: 0, align: { offset: 1 } }],
+  ['causal', { offset: 1 }],
+  ['dropout', { probability: 0.5, seed: 7 }],
+  ['qkNorm', { qGain: new Float32Array(8).fill(2), kGain: new Float32Array(8).fill(3), eps: 0.5 }],
+  ['rope', { style: 'half', base: 100, rotaryDim: 4, qPositions: Int32Array.of(4, 5, 6, 7, 8), kPositions: Int32Array.of(0, 1, 2, 3, 9) }],
+  ['mask', { data: new Uint8Array(25).fill(1, 3, 20), shape: [5, 5], dtype: 'bool' }],
+  ['bias', { data: new Float32Array(25).fill(1, 3, 20), shape: [5, 5], dtype: 'f32' }],
+])('reads every property of %s from a prototype', (name, value) => {
+  const attend = (options: object): unknown => mh.scope(() => [...mh.attention(q, k, v, options).out.data]);
+  const expected = attend({ [name]: value });
+  expect(expected).not.toEqual(attend({}));
+  expect(attend(ofClass({ [name]: value }))).toEqual(expected);
+});

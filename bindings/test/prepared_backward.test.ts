@@ -10,7 +10,7 @@ import type {
   Tensor,
 } from 'multihead';
 import { describe, expect, it } from 'vitest';
-import { maskNames } from '../src/attention/options.ts';
+import { attentionSchema } from '../src/attention/options.ts';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, product, randomCase } from './random_case.ts';
@@ -206,7 +206,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
     refused({ q: tiny, bias: zeros(32, 32) }, 'E_OPTION', 'out.dBias', 'a tensor that every run writes to', 'undefined');
     refused({ q: tiny, bias: zeros(32, 32), out: { dBias: zeros(32, 32) } }, 'E_OPTION', 'out.dBias', 'same load()');
     refused({ q: [1, 1, 64, 2 ** 26] }, 'E_MEMORY', 'memory');
-    for (const name of [...maskNames, 'return', 'out', 'dOutDtype']) {
+    for (const name of [...Object.keys(attentionSchema), 'return', 'out', 'dOutDtype']) {
       refused({ q: tiny, [name]: null }, 'E_OPTION', name, 'null');
     }
     mh.scope(() => {

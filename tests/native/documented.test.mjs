@@ -16,7 +16,7 @@ const read = (...path) => readFileSync(join(ROOT, ...path), 'utf8');
  * Lines that need no comment: ends of blocks, namespaces, declarations of types that are not public, destructors,
  * friends.
  */
-const EXEMPT = /^(\}|public:|private:|namespace |(class|struct) \w+;|friend (class|struct)|~|MULTIHEAD_|.* = delete;)/;
+const EXEMPT = /^(\}|public:|private:|namespace |(class|struct) \w+;|friend (class|struct)|extern template |~|MULTIHEAD_|.* = delete;)/;
 
 /** The lines of a header that begin a declaration with no comment before or after it. */
 function undocumentedInHeader(text) {

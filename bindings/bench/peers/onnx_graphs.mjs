@@ -57,10 +57,10 @@ function attentionOp({ shape, mask }, [q, k, v]) {
 
 /** Attention as three nodes; the query heads of a group are stacked as rows of one product. */
 function products({ shape, mask }, [q, k, v]) {
-  const { batch, heads, kvHeads, queries, width } = shape;
+  const { batch, heads, numKvHeads, queries, width } = shape;
   const added = additiveMask(shape, mask);
-  if (added === undefined || (added && heads !== kvHeads)) return null;
-  const outShape = [batch, kvHeads, (heads / kvHeads) * queries, width];
+  if (added === undefined || (added && heads !== numKvHeads)) return null;
+  const outShape = [batch, numKvHeads, (heads / numKvHeads) * queries, width];
   const scale = { name: 'scale', shape: [1], data: Float32Array.of(1 / Math.sqrt(width)) };
   return {
     feeds: {
@@ -95,7 +95,7 @@ const headsFirst = ({ batch, heads, queries, width }) => ({
 });
 
 function multiHeadAttention({ shape, mask }, [q, k, v]) {
-  if (shape.heads !== shape.kvHeads || !['full', 'causal'].includes(mask)) return null;
+  if (shape.heads !== shape.numKvHeads || !['full', 'causal'].includes(mask)) return null;
   const attributes = { num_heads: shape.heads, unidirectional: mask === 'causal' ? 1 : 0 };
   return {
     feeds: { q: tokensFirst(q), k: tokensFirst(k), v: tokensFirst(v) },
@@ -106,16 +106,16 @@ function multiHeadAttention({ shape, mask }, [q, k, v]) {
 
 /** GroupQueryAttention. Always causal; its cache holds all keys except the newest, which comes with the query. */
 function groupQueryAttention({ op, shape, mask }, [q, k, v]) {
-  const { batch, heads, kvHeads, queries, keys, width } = shape;
+  const { batch, heads, numKvHeads, queries, keys, width } = shape;
   if (op === 'decode' ? queries !== 1 : mask !== 'causal') return null;
   const past = op === 'decode' ? keys - 1 : 0;
   const piece = ({ data }, first, count) => {
-    const part = new Float32Array(batch * kvHeads * count * width);
-    for (let head = 0; head < batch * kvHeads; head += 1) {
+    const part = new Float32Array(batch * numKvHeads * count * width);
+    for (let head = 0; head < batch * numKvHeads; head += 1) {
       const from = (head * keys + first) * width;
       part.set(data.subarray(from, from + count * width), head * count * width);
     }
-    return { shape: [batch, kvHeads, count, width], data: part };
+    return { shape: [batch, numKvHeads, count, width], data: part };
   };
   const newest = (tensor) => tokensFirst(piece(tensor, past, keys - past));
   const feeds = { q: tokensFirst(q), k: newest(k), v: newest(v) };
@@ -123,7 +123,7 @@ function groupQueryAttention({ op, shape, mask }, [q, k, v]) {
   const lengths = { shape: [batch], data: new Int32Array(batch).fill(keys - 1), type: 'int32' };
   const total = { shape: [], data: Int32Array.of(keys), type: 'int32' };
   const inputs = ['q', 'k', 'v', past ? 'pastKey' : '', past ? 'pastValue' : '', 'lengths', 'total'];
-  const attributes = { num_heads: heads, kv_num_heads: kvHeads };
+  const attributes = { num_heads: heads, kv_num_heads: numKvHeads };
   return {
     feeds: { ...feeds, ...older, lengths, total },
     graph: {

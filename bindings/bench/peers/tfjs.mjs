@@ -8,12 +8,12 @@ export function tfjs(tf) {
   return async ({ op, shape, mask, dtype }) => {
     if (!['forward', 'decode'].includes(op) || dtype !== 'f32') return null;
     if (!['full', 'causal', 'boolean', 'bias'].includes(mask)) return null;
-    const { batch, heads, kvHeads, queries, keys, width } = shape;
+    const { batch, heads, numKvHeads, queries, keys, width } = shape;
     const added = additiveMask(shape, mask);
     if (added === undefined) throw new Error(`a mask of ${queries} × ${keys} would be needed`);
-    if (added && heads !== kvHeads) throw new Error('a masked group of heads has no product of its own');
+    if (added && heads !== numKvHeads) throw new Error('a masked group of heads has no product of its own');
     const [q, k, v] = inputsOf(shape).map(({ shape: extents, data }) => tf.tensor(data, extents));
-    const rows = tf.reshape(q, [batch, kvHeads, (heads / kvHeads) * queries, width]);
+    const rows = tf.reshape(q, [batch, numKvHeads, (heads / numKvHeads) * queries, width]);
     const hidden = added && tf.tensor(added, [queries, keys]);
     const scale = tf.scalar(1 / Math.sqrt(width));
     const attention = () =>

@@ -16,7 +16,7 @@ import { Arguments } from '../runtime/arguments.js';
 import type { GuardedModule } from '../runtime/guard.js';
 import { Heap } from '../runtime/memory.js';
 import type { Runtime } from '../runtime/operands.js';
-import { readOptions } from '../runtime/options.js';
+import { plain, readOptions } from '../runtime/options.js';
 import { ScopeStack } from '../runtime/scope.js';
 import { makeTensor } from '../runtime/tensor.js';
 import type { MultiheadCore } from '../types/core.js';
@@ -44,7 +44,7 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Omit<M
   const { name: target } = readSimdTarget(args.results());
 
   const tensor = (shape: Shape, data?: unknown, given: { readonly dtype?: unknown } = {}): unknown => {
-    const { dtype } = readOptions(given, ['dtype'], 'tensor');
+    const { dtype } = readOptions(given, { dtype: plain }, 'tensor');
     return scopes.track(makeTensor(heap, shape, data, dtype));
   };
 

@@ -12,10 +12,10 @@ import type {
   FloatDType,
   FloatTensorLike,
 } from '../types/index.js';
-import { attentionOptions, type CallExtents, maskNames } from './options.js';
+import { attentionOptions, attentionSchema, type CallExtents } from './options.js';
 import { outputNames, outputShapes, prepareOutputs, pushCaptures } from './outputs.js';
 
-const optionNames = [...maskNames, ...outputNames] as const;
+export const attentionNames = { ...attentionSchema, ...outputNames };
 export const attentionReturns: readonly AttentionReturn[] = ['lse', 'weights', 'dropoutMask'];
 
 export function attention<
@@ -29,7 +29,7 @@ export function attention<
   v: FloatTensorLike,
   given: AttentionOptions<R, O, C> = {},
 ): AttentionResult<R, O, C> {
-  const options = readOptions(given, optionNames, 'attention');
+  const options = readOptions(given, attentionNames, 'attention');
 
   return call(runtime, (operands) => {
     const { query, key, value, extents, valueDim } = attentionInputs(operands, q, k, v);

@@ -2,7 +2,7 @@
 
 import * as wire from '../generated/wire.js';
 import { call, type Runtime } from '../runtime/operands.js';
-import { checkWhole, type Covers, readOptions } from '../runtime/options.js';
+import { checkWhole, type Names, readOptions } from '../runtime/options.js';
 import type {
   AttentionBackwardInputs,
   AttentionBackwardOptions,
@@ -10,14 +10,10 @@ import type {
   GradientName,
 } from '../types/index.js';
 import { attentionInputs } from './attention.js';
-import { inputNames, prepareGradients, readResults, withVectors } from './gradients.js';
-import { attentionOptions, maskNames } from './options.js';
+import { gradientNames, inputNames, prepareGradients, readResults, withVectors } from './gradients.js';
+import { attentionOptions, attentionSchema } from './options.js';
 
-export const backwardNames = [
-  ...maskNames,
-  ...(['return', 'out', 'checkLse'] as const),
-] as const satisfies readonly (keyof AttentionBackwardOptions)[];
-true satisfies Covers<AttentionBackwardOptions, typeof backwardNames>;
+export const backwardNames = { ...attentionSchema, ...gradientNames } satisfies Names<AttentionBackwardOptions>;
 export const elsewhereThanBackward = {
   outDtype: 'gradients are f32',
   capture: 'attention() captures scores',

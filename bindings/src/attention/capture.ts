@@ -4,7 +4,7 @@ import { scoreStages } from '../generated/tables.js';
 import type * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
-import { checkChoice, checkCount, checkOptions, namesOf } from '../runtime/options.js';
+import { checkChoice, checkCount, checkOptions, type Names, namesOf, plain } from '../runtime/options.js';
 import { coreOf, describe, type WasmTensor } from '../runtime/tensor.js';
 import type { Capture, ScoreStage, Shape } from '../types/index.js';
 import type { Count, Span } from '../types/wire.js';
@@ -12,6 +12,8 @@ import type { Count, Span } from '../types/wire.js';
 const stages = namesOf(scoreStages) satisfies readonly ScoreStage[];
 
 /** Converts a stage to its number in the core. Throws `E_OPTION`. */
+export const captureNames = { stage: plain, heads: plain, rows: plain } satisfies Names<Capture>;
+
 export const stageCode = (stage: unknown, argument: string): wire.ScoreCapture['stage'] =>
   scoreStages[checkChoice(stage, stages, argument)];
 
@@ -79,7 +81,7 @@ export function readCapture(captures: unknown, scores: Shape, operands: Operands
   // Array.from turns holes into undefined, which the checks then see.
   return Array.from(captures as Capture[]).map((capture, index) => {
     const argument = `capture[${index}]`;
-    checkOptions(capture, ['stage', 'heads', 'rows'], argument);
+    checkOptions(capture, captureNames, argument);
     const stage = stageCode(capture.stage, `${argument}.stage`);
     const [firstRow, rows] = checkRows(capture.rows, queries, `${argument}.rows`);
     const span =

@@ -4,7 +4,7 @@ import type * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { bytesPerElement, type Heap } from '../runtime/memory.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
-import { checkFlag, checkNames, checkOptions } from '../runtime/options.js';
+import { checkFlag, checkNames, checkOptions, type Names, plain, tensorEntry } from '../runtime/options.js';
 import { coreOf, describe, floatDTypes } from '../runtime/tensor.js';
 import type {
   AttentionBackwardInputs,
@@ -17,15 +17,26 @@ import type { Operand } from '../types/wire.js';
 import type { CallExtents } from './options.js';
 
 /** Names of the inputs, plus the other results of attention(), which are ignored. */
-export const inputNames = [
-  ...(['q', 'k', 'v', 'out', 'lse', 'dOut'] as const satisfies readonly (keyof AttentionBackwardInputs)[]),
-  ...['weights', 'dropoutMask', 'captures'],
-];
+export const inputNames = {
+  ...({
+    ...{ q: tensorEntry, k: tensorEntry, v: tensorEntry },
+    ...{ out: tensorEntry, lse: tensorEntry, dOut: tensorEntry },
+  } satisfies Names<AttentionBackwardInputs>),
+  ...{ weights: plain, dropoutMask: plain, captures: plain },
+};
+type Out = NonNullable<AttentionBackwardOptions['out']>;
+const outNames = { dQ: plain, dK: plain, dV: plain, dBias: plain } satisfies Names<Out>;
+/** The options of a backward call that choose its gradients. */
+export const gradientNames = {
+  return: plain,
+  out: { inner: outNames },
+  checkLse: plain,
+} satisfies Names<Pick<AttentionBackwardOptions, 'return' | 'out' | 'checkLse'>>;
 const tensorNames = ['dQ', 'dK', 'dV', 'dBias'] as const;
 const vectorNames = ['dSinks', 'dQGain', 'dKGain'] as const;
 export type TensorName = (typeof tensorNames)[number];
 export type VectorName = (typeof vectorNames)[number];
-const gradientNames: readonly GradientName[] = [...tensorNames, ...vectorNames];
+const returns: readonly GradientName[] = [...tensorNames, ...vectorNames];
 /** Reads out, lse and dOut. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function readResults(
   { out, lse, dOut }: AttentionBackwardInputs,
@@ -116,14 +127,14 @@ export function wantedGradients({
   sinks,
   qkNorm,
 }: Pick<AttentionBackwardOptions, 'return' | 'bias' | 'sinks' | 'qkNorm'>): readonly GradientName[] {
-  if (stated !== undefined) return checkNames(stated, gradientNames, 'return');
+  if (stated !== undefined) return checkNames(stated, returns, 'return');
   const variables: Partial<Record<GradientName, unknown>> = {
     dBias: bias,
     dSinks: sinks,
     dQGain: qkNorm?.qGain,
     dKGain: qkNorm?.kGain,
   };
-  return gradientNames.filter((name) => !(name in variables) || variables[name] !== undefined);
+  return returns.filter((name) => !(name in variables) || variables[name] !== undefined);
 }
 
 /** Reads the option `out`, which may name only requested gradients. Throws `E_OPTION`. */
@@ -139,7 +150,7 @@ function givenGradients(
       got: describe(out),
     });
   }
-  checkOptions(out, tensorNames, 'out');
+  checkOptions(out, outNames, 'out');
   for (const name of tensorNames) {
     if (out[name] === undefined || wanted.includes(name)) continue;
     throw new MultiheadError('E_OPTION', {

@@ -4,50 +4,47 @@ import { latentForms } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { call, checkRank, type Runtime } from '../runtime/operands.js';
-import { checkChoice, type Covers, namesOf, readOptions } from '../runtime/options.js';
+import { checkChoice, type Names, namesOf, plain, readOptions, tensorEntry, without } from '../runtime/options.js';
 import type { AttentionResult, LatentAttentionInputs, LatentAttentionOptions } from '../types/index.js';
 import type { Operand } from '../types/wire.js';
-import { attentionOptions, maskNames } from './options.js';
+import { attentionOptions, attentionSchema } from './options.js';
 import { outputShapes, prepareOutputs } from './outputs.js';
 
 /** The inputs and their axes, in the order in which they are checked. */
-const inputAxes = {
-  qNope: '(B, H, N_q, d_nope)',
-  qRope: '(B, H, N_q, d_rope)',
-  latent: '(B, N_k, rank)',
-  kRope: '(B, N_k, d_rope)',
-  wUk: '(H, d_nope, rank)',
-  wUv: '(H, d_v, rank)',
-} as const satisfies Record<keyof LatentAttentionInputs, string>;
-type InputName = keyof typeof inputAxes;
-const inputNames = Object.keys(inputAxes) as InputName[];
+const inputs = {
+  qNope: { axes: '(B, H, N_q, d_nope)', ...tensorEntry },
+  qRope: { axes: '(B, H, N_q, d_rope)', ...tensorEntry },
+  latent: { axes: '(B, N_k, rank)', ...tensorEntry },
+  kRope: { axes: '(B, N_k, d_rope)', ...tensorEntry },
+  wUk: { axes: '(H, d_nope, rank)', ...tensorEntry },
+  wUv: { axes: '(H, d_v, rank)', ...tensorEntry },
+} satisfies Names<LatentAttentionInputs>;
 
 const forms = namesOf(latentForms);
 
-const optionNames = [
-  'form',
-  ...maskNames.filter((name) => name !== 'rope' && name !== 'qkNorm'),
-  ...(['return', 'out'] as const),
-] as const satisfies readonly (keyof LatentAttentionOptions)[];
-true satisfies Covers<LatentAttentionOptions, typeof optionNames>;
 const elsewhere = {
   rope: 'qRope and kRope come rotated: use rotate()',
   qkNorm: 'normalize before the call',
 };
+const optionNames = {
+  form: plain,
+  ...without(attentionSchema, elsewhere),
+  ...{ return: plain, out: plain },
+} satisfies Names<LatentAttentionOptions>;
 
 export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
   runtime: Runtime,
   givenInputs: LatentAttentionInputs,
-  given: LatentAttentionOptions<R>,
+  givenOptions: LatentAttentionOptions<R>,
 ): AttentionResult<R> {
-  const inputs = readOptions(givenInputs, inputNames, 'inputs');
-  const options = readOptions(given, optionNames, 'latentAttention', elsewhere);
+  const given = readOptions(givenInputs, inputs, 'inputs');
+  const options = readOptions(givenOptions, optionNames, 'latentAttention', elsewhere);
   const form = checkChoice(options.form, forms, 'form');
 
   return call(runtime, (operands) => {
-    const input = (name: InputName): Operand<'f32'> => {
-      const operand = operands.input(inputs[name], ['f32'], name);
-      checkRank(operand, inputAxes[name], name);
+    const input = (name: keyof typeof inputs): Operand<'f32'> => {
+      const operand = operands.input(given[name], ['f32'], name);
+      checkRank(operand, inputs[name].axes, name);
       return operand;
     };
     const qNope = input('qNope');

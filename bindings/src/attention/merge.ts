@@ -3,10 +3,13 @@
 import * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { call, checkRank, type Runtime } from '../runtime/operands.js';
-import { readOptions } from '../runtime/options.js';
+import { plain, readOptions, tensorEntry } from '../runtime/options.js';
 import type { PartialAttention, Tensor } from '../types/index.js';
 
-const known = ['out', 'lse', 'weights', 'dropoutMask', 'captures'];
+const known = {
+  ...{ out: tensorEntry, lse: tensorEntry },
+  ...{ weights: plain, dropoutMask: plain, captures: plain },
+};
 
 /** A result of attention() may have more outputs than `out` and `lse`; those are not merged. */
 function readPart(given: PartialAttention, argument: string): PartialAttention {

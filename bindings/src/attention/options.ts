@@ -1,35 +1,25 @@
-// Converts MaskOptions to the record that the core reads. Types are checked here, values in the core.
+// The options of attention. The schema states each option once: the names in its value, how it is read into the record of
+// the core, and the axis of its values; noOptions has the defaults. All lists of names come from it. Types are checked here, values in
+// the core.
 
 import { type Alignment, alignments, precisions, ropeStyles } from '../generated/tables.js';
 import type * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
-import { checkChoice, checkCount, checkNumber, checkOptions, checkWhole, type Covers } from '../runtime/options.js';
+import {
+  checkChoice,
+  checkCount,
+  checkNumber,
+  checkOptions,
+  checkWhole,
+  type Entry,
+  type Names,
+  plain,
+  tensorEntry,
+} from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
-import type { MaskOptions } from '../types/index.js';
-import type { Count, Int64, Uint32, Whole64 } from '../types/wire.js';
-
-/** Options that every kind of attention has. */
-export const sharedNames = [
-  'scale',
-  'causal',
-  'window',
-  'alibi',
-  'softcap',
-  'sinks',
-  'dropout',
-] as const;
-
-/** The names in {@link MaskOptions}. */
-export const maskNames = [
-  ...sharedNames,
-  'mask',
-  'bias',
-  'kvLengths',
-  'qkNorm',
-  'rope',
-] as const satisfies readonly (keyof MaskOptions)[];
-true satisfies Covers<MaskOptions, typeof maskNames>;
+import type { Dropout, DType, MaskOptions, ModelOptions, QkNorm, Rope, RopeRotation, Window } from '../types/index.js';
+import type { Count, Int64, Operand, Span, Uint32, Whole64 } from '../types/wire.js';
 
 /** Extents of a call, which determine the lengths of its options. */
 export interface CallExtents {
@@ -43,7 +33,94 @@ export interface CallExtents {
 
 export const noSeed: Whole64 = { low: 0, high: 0 };
 
-export const noOptions: Readonly<wire.AttentionOptions> = {
+/** An array with values for each index of an axis of the call. A pool that divides the axis slices the array. */
+export interface ArrayEntry extends Entry {
+  readonly axis: 'batch' | 'heads' | 'queries' | 'keys';
+  readonly elements: 'f32' | 'i32';
+}
+
+type Fields = wire.AttentionOptions;
+
+/** An option with values of type V. */
+interface Option<V> extends Entry {
+  /** Sets its fields of the record. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+  read(record: Fields, value: V, operands: Operands, extents: CallExtents): void;
+}
+type Options<T> = { readonly [N in keyof T]-?: Option<Exclude<T[N], undefined>> };
+
+type NumberName = 'scale' | keyof ModelOptions;
+
+const number = (name: NumberName) => ({
+  read(record: Fields, value: number) {
+    record[name] = checkNumber(value, name);
+  },
+});
+
+const tensor = <const N extends 'mask' | 'bias', D extends DType>(name: N, dtype: D) => ({
+  ...tensorEntry,
+  read(record: Record<N, Operand<D> | undefined>, value: unknown, operands: Operands) {
+    record[name] = operands.optional(value, [dtype], name);
+  },
+});
+
+const array = <const N extends 'kvLengths' | 'sinks', E extends 'f32' | 'i32'>(
+  name: N,
+  elements: E,
+  axis: 'batch' | 'heads',
+) => ({
+  ...{ axis, elements },
+  read(record: Record<N, Span<E>>, value: unknown, operands: Operands, extents: CallExtents) {
+    record[name] = operands.optionalSpan(value, elements, name, extents[axis]);
+  },
+});
+
+/** The names in {@link RopeRotation}. */
+export const rotationNames = { style: plain, base: plain, rotaryDim: plain } satisfies Names<RopeRotation>;
+
+/** Numbers that may also be in the configuration of a module. */
+export const modelSchema = {
+  softcap: /* @__PURE__ */ number('softcap'),
+} satisfies Options<ModelOptions>;
+
+const alignmentNames = { offset: plain };
+
+/** The options of attention, in the order in which messages list them. */
+export const attentionSchema = {
+  scale: /* @__PURE__ */ number('scale'),
+  causal: {
+    inner: alignmentNames,
+    read: setCausal,
+  },
+  window: {
+    inner: { left: plain, right: plain, align: { inner: alignmentNames } } satisfies Names<Window>,
+    read: setWindow,
+  },
+  alibi: { axis: 'heads', elements: 'f32', read: setAlibi },
+  ...modelSchema,
+  sinks: /* @__PURE__ */ array('sinks', 'f32', 'heads'),
+  dropout: {
+    inner: { probability: plain, seed: plain } satisfies Names<Dropout>,
+    read: setDropout,
+  },
+  mask: /* @__PURE__ */ tensor('mask', 'bool'),
+  bias: /* @__PURE__ */ tensor('bias', 'f32'),
+  kvLengths: /* @__PURE__ */ array('kvLengths', 'i32', 'batch'),
+  qkNorm: {
+    inner: { qGain: plain, kGain: plain, eps: plain } satisfies Names<QkNorm>,
+    read: setQkNorm,
+  },
+  rope: {
+    inner: {
+      ...rotationNames,
+      qPositions: { axis: 'queries', elements: 'i32' } as ArrayEntry,
+      kPositions: { axis: 'keys', elements: 'i32' } as ArrayEntry,
+    } satisfies Names<Rope>,
+    read: setRope,
+  },
+} as const satisfies Options<MaskOptions> & Readonly<Record<string, Partial<ArrayEntry>>>;
+
+/** The record of no options: the defaults. A literal, because every call copies it and literals are copied fastest. */
+export const noOptions: Readonly<Fields> = {
   mask: undefined,
   bias: undefined,
   scale: undefined,
@@ -77,19 +154,13 @@ export function attentionOptions(
   extents: CallExtents,
 ): wire.AttentionOptions {
   const record: wire.AttentionOptions = { ...noOptions };
-  record.mask = operands.optional(options.mask, ['bool'], 'mask');
-  record.bias = operands.optional(options.bias, ['f32'], 'bias');
-  if (options.scale !== undefined) record.scale = checkNumber(options.scale, 'scale');
-  setCausal(record, alignedCausal(options, extents.queries === extents.keys));
-  setWindow(record, options.window);
-  const { batch, heads } = extents;
-  record.kvLengths = operands.optionalSpan(options.kvLengths, 'i32', 'kvLengths', batch);
-  setAlibi(record, options.alibi, operands, heads);
-  if (options.softcap !== undefined) record.softcap = checkNumber(options.softcap, 'softcap');
-  record.sinks = operands.optionalSpan(options.sinks, 'f32', 'sinks', heads);
-  setQkNorm(record, options.qkNorm, operands, extents.width);
-  setRope(record, options.rope, operands, extents);
-  setDropout(record, options.dropout);
+  const causal = alignedCausal(options, extents.queries === extents.keys);
+  // Most calls give few options, so this reads those that are given. The object may have other options too.
+  for (const name in options) {
+    if (!Object.hasOwn(attentionSchema, name)) continue;
+    const value = name === 'causal' ? causal : options[name as keyof MaskOptions];
+    if (value !== undefined) attentionSchema[name as keyof MaskOptions].read(record, value as never, operands, extents);
+  }
   return record;
 }
 
@@ -103,17 +174,17 @@ const named: Readonly<Record<string, Aligned>> = {
   bottomRight: { alignment: alignments.bottomRight, offset: 0 },
   bottomRightOfLength: { alignment: alignments.bottomRightOfLength, offset: 0 },
 };
-const alignmentNames = "'topLeft', 'bottomRight', 'bottomRightOfLength' or { offset: a whole number }";
+const alignmentWords = "'topLeft', 'bottomRight', 'bottomRightOfLength' or { offset: a whole number }";
 
 /** Reads an alignment; undefined for any other value. Throws `E_OPTION` for an offset that is not a whole number. */
 function alignmentOf(value: unknown, argument: string): Aligned | undefined {
   if (typeof value === 'string' && Object.hasOwn(named, value)) return named[value];
   if (typeof value !== 'object' || value === null || !('offset' in value)) return undefined;
-  checkOptions(value, ['offset'], argument);
+  checkOptions(value, alignmentNames, argument);
   return { alignment: alignments.offset, offset: checkWhole(value.offset, `${argument}.offset`) };
 }
 
-const causalValues = `true, false, ${alignmentNames}`;
+const causalValues = `true, false, ${alignmentWords}`;
 
 /**
  * Replaces `causal: true` by an alignment. With as many queries as keys `'topLeft'` and `'bottomRight'` are the same, so
@@ -140,7 +211,7 @@ export function alignedCausal(
 }
 
 function setCausal(record: wire.AttentionOptions, value: unknown): void {
-  if (value === undefined || value === false) return;
+  if (value === false) return;
   const aligned = alignmentOf(value, 'causal');
   if (aligned === undefined) {
     throw new MultiheadError('E_OPTION', { argument: 'causal', expected: causalValues, got: describe(value) });
@@ -149,9 +220,8 @@ function setCausal(record: wire.AttentionOptions, value: unknown): void {
   record.causalOffset = aligned.offset;
 }
 
-function setWindow(record: wire.AttentionOptions, window: MaskOptions['window']): void {
-  if (window === undefined) return;
-  checkOptions(window, ['left', 'right', 'align'], 'window');
+function setWindow(record: wire.AttentionOptions, window: Window): void {
+  checkOptions(window, attentionSchema.window.inner, 'window');
   const { left, right, align } = window;
   if (left !== undefined) record.windowLeft = checkWhole(left, 'window.left');
   if (right !== undefined) record.windowRight = checkWhole(right, 'window.right');
@@ -160,7 +230,7 @@ function setWindow(record: wire.AttentionOptions, window: MaskOptions['window'])
   if (aligned === undefined) {
     throw new MultiheadError('E_OPTION', {
       argument: 'window.align',
-      expected: alignmentNames,
+      expected: alignmentWords,
       got: describe(align),
     });
   }
@@ -168,8 +238,13 @@ function setWindow(record: wire.AttentionOptions, window: MaskOptions['window'])
   record.windowOffset = aligned.offset;
 }
 
-function setAlibi(record: wire.AttentionOptions, alibi: unknown, operands: Operands, heads: Count): void {
-  if (alibi === undefined || alibi === false) return;
+function setAlibi(
+  record: wire.AttentionOptions,
+  alibi: unknown,
+  operands: Operands,
+  { heads }: CallExtents,
+): void {
+  if (alibi === false) return;
   if (alibi === true) record.alibiSlopes = operands.alibiSlopes(heads);
   else if (ArrayBuffer.isView(alibi)) {
     record.alibiSlopes = operands.optionalSpan(alibi, 'f32', 'alibi', heads);
@@ -184,23 +259,19 @@ function setAlibi(record: wire.AttentionOptions, alibi: unknown, operands: Opera
 
 function setQkNorm(
   record: wire.AttentionOptions,
-  norm: MaskOptions['qkNorm'],
+  norm: QkNorm,
   operands: Operands,
-  width: number,
+  { width }: CallExtents,
 ): void {
-  if (norm === undefined) return;
-  checkOptions(norm, ['qGain', 'kGain', 'eps'], 'qkNorm');
+  checkOptions(norm, attentionSchema.qkNorm.inner, 'qkNorm');
   record.qkNorm = true;
   record.qGain = operands.optionalSpan(norm.qGain, 'f32', 'qkNorm.qGain', width);
   record.kGain = operands.optionalSpan(norm.kGain, 'f32', 'qkNorm.kGain', width);
   if (norm.eps !== undefined) record.qkNormEps = checkNumber(norm.eps, 'qkNorm.eps');
 }
 
-/** Names in {@link RopeRotation}, which excludes positions. */
-export const rotationNames = ['style', 'base', 'rotaryDim'] as const;
-
 /** Converts a `rope` whose names have been checked. Throws `E_OPTION`. */
-export function ropeRecord(rope: MaskOptions['rope'] & object): wire.Rope {
+export function ropeRecord(rope: RopeRotation): wire.Rope {
   const style = checkChoice(rope.style, ['interleaved', 'half'], 'rope.style');
   return {
     style: ropeStyles[style],
@@ -211,20 +282,18 @@ export function ropeRecord(rope: MaskOptions['rope'] & object): wire.Rope {
 
 function setRope(
   record: wire.AttentionOptions,
-  rope: MaskOptions['rope'],
+  rope: Rope,
   operands: Operands,
   { queries, keys }: CallExtents,
 ): void {
-  if (rope === undefined) return;
-  checkOptions(rope, [...rotationNames, 'qPositions', 'kPositions'], 'rope');
+  checkOptions(rope, attentionSchema.rope.inner, 'rope');
   record.rope = ropeRecord(rope);
   record.qPositions = operands.optionalSpan(rope.qPositions, 'i32', 'rope.qPositions', queries);
   record.kPositions = operands.optionalSpan(rope.kPositions, 'i32', 'rope.kPositions', keys);
 }
 
-function setDropout(record: wire.AttentionOptions, dropout: MaskOptions['dropout']): void {
-  if (dropout === undefined) return;
-  checkOptions(dropout, ['probability', 'seed'], 'dropout');
+function setDropout(record: wire.AttentionOptions, dropout: Dropout): void {
+  checkOptions(dropout, attentionSchema.dropout.inner, 'dropout');
   const { probability, seed = 0 } = dropout;
   record.dropoutProbability = checkNumber(probability, 'dropout.probability', '0 ≤ p < 1');
   record.dropoutSeed = seedWords(seed, 'dropout.seed');

@@ -2,20 +2,19 @@
 
 import * as wire from '../generated/wire.js';
 import type { Operands, Runtime } from '../runtime/operands.js';
-import { checkChoice, checkNames, type Covers } from '../runtime/options.js';
+import { checkChoice, checkNames, type Names, plain } from '../runtime/options.js';
 import { coreOf, floatDTypes, isHalf } from '../runtime/tensor.js';
 import type { AttentionReturn, FloatDType, OutputOptions, Shape, Tensor } from '../types/index.js';
-import { captureRecords } from './capture.js';
+import { captureNames, captureRecords } from './capture.js';
 import type { CallExtents } from './options.js';
 
 /** The names in {@link OutputOptions}. */
-export const outputNames = [
-  'return',
-  'out',
-  'outDtype',
-  'capture',
-] as const satisfies readonly (keyof OutputOptions)[];
-true satisfies Covers<OutputOptions, typeof outputNames>;
+export const outputNames = {
+  return: plain,
+  out: plain,
+  outDtype: plain,
+  capture: { inner: captureNames },
+} satisfies Names<OutputOptions>;
 
 export interface OutputShapes {
   readonly out: Shape;

@@ -3,7 +3,7 @@
 import * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { call, checkStatus, type KeptInputs, type Runtime, sharesMemory } from '../runtime/operands.js';
-import { checkNames, type Covers, readOptions } from '../runtime/options.js';
+import { checkNames, type Names, plain, readOptions } from '../runtime/options.js';
 import { describe, type TensorCore } from '../runtime/tensor.js';
 import type { FloatDType, PreparedAttention, PrepareOptions, Tensor } from '../types/index.js';
 import { attentionOptions } from './options.js';
@@ -17,11 +17,7 @@ import {
   wantedTensor,
 } from './prepared_call.js';
 
-const optionNames = [
-  ...preparedNames,
-  'return',
-] as const satisfies readonly (keyof PrepareOptions)[];
-true satisfies Covers<PrepareOptions, typeof optionNames>;
+const optionNames = { ...preparedNames, return: plain } satisfies Names<PrepareOptions>;
 const elsewhere = {
   out: 'it is given to run()',
   capture: 'call attention() for captures',

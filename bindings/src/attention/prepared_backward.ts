@@ -11,7 +11,7 @@ import {
   ownTensor,
   type Runtime,
 } from '../runtime/operands.js';
-import { checkChoice, checkOptions, type Covers, readOptions } from '../runtime/options.js';
+import { checkChoice, checkOptions, type Names, plain, readOptions } from '../runtime/options.js';
 import { describe, floatDTypes } from '../runtime/tensor.js';
 import type {
   AttentionGradients,
@@ -34,13 +34,14 @@ import {
   wantedTensor,
 } from './prepared_call.js';
 
-const optionNames = [
+const outNames = { dBias: plain } satisfies Names<NonNullable<PrepareBackwardOptions['out']>>;
+const optionNames = {
   ...preparedNames,
-  ...(['dOutDtype', 'return', 'out'] as const),
-] as const satisfies readonly (keyof PrepareBackwardOptions)[];
-true satisfies Covers<PrepareBackwardOptions, typeof optionNames>;
+  ...{ dOutDtype: plain, return: plain, out: { inner: outNames } },
+} satisfies Names<PrepareBackwardOptions>;
 const elsewhere = { capture: 'attention() captures scores' };
 const outputNames = ['dQ', 'dK', 'dV'] as const satisfies readonly (keyof PreparedBackwardGradients)[];
+const runNames = { dQ: plain, dK: plain, dV: plain } satisfies Names<PreparedBackwardGradients>;
 type OutputName = (typeof outputNames)[number];
 
 export class WasmPreparedBackward extends PreparedCall implements PreparedBackward {
@@ -61,7 +62,7 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
     const { shapes, dtypes } = extents;
     const { dOutDtype = dtypes.out, out: into = {} } = options;
     checkChoice(dOutDtype, floatDTypes, 'dOutDtype');
-    checkOptions(into, ['dBias'], 'out', { dQ: 'it is given to run()', dK: 'it is given to run()', dV: 'it is given to run()' });
+    checkOptions(into, outNames, 'out', { dQ: 'it is given to run()', dK: 'it is given to run()', dV: 'it is given to run()' });
     const wanted = wantedGradients(options);
     const inputs = {
       q: { dtype: dtypes.q, shape: shapes.q },
@@ -109,7 +110,7 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
   run(givenInputs: PreparedBackwardInputs, given: PreparedBackwardGradients = {}): PreparedBackwardResult {
     const { runtime } = this;
     const inputs = readOptions(givenInputs, inputNames, 'inputs');
-    const gradients = readOptions(given, outputNames, 'gradients', { dBias: 'it is given to prepareBackward()' });
+    const gradients = readOptions(given, runNames, 'gradients', { dBias: 'it is given to prepareBackward()' });
     // Reading the arguments may have run the caller's code. Nothing below runs it.
     const { handle } = this;
     const read = (name: keyof PreparedBackwardInputs): NamedTensor => ({

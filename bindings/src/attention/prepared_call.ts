@@ -11,20 +11,20 @@ import {
   ownTensor,
   type Runtime,
 } from '../runtime/operands.js';
-import { checkChoice, checkCount, type Covers } from '../runtime/options.js';
+import { checkChoice, checkCount, type Names, plain } from '../runtime/options.js';
 import { formatShape, sameShape } from '../runtime/shape.js';
 import { checkShape, describe, floatDTypes, type TensorCore } from '../runtime/tensor.js';
 import { firstOf, lengthOf, typedArrayName } from '../runtime/typed_arrays.js';
 import type { FloatDType, PreparedCallOptions, PreparedShapes } from '../types/index.js';
 import type { Count, Extents, Int32, Operand, Span } from '../types/wire.js';
-import { maskNames } from './options.js';
+import { attentionSchema } from './options.js';
 
 /** The names in {@link PreparedCallOptions}. */
-export const preparedNames = [
-  ...(['q', 'numKvHeads', 'keys', 'valueDim', 'dtype', 'kvDtype', 'outDtype'] as const),
-  ...maskNames,
-] as const satisfies readonly (keyof PreparedCallOptions)[];
-true satisfies Covers<PreparedCallOptions, typeof preparedNames>;
+export const preparedNames = {
+  ...{ q: plain, numKvHeads: plain, keys: plain, valueDim: plain },
+  ...{ dtype: plain, kvDtype: plain, outDtype: plain },
+  ...attentionSchema,
+} satisfies Names<PreparedCallOptions>;
 
 /** Required dtype and shape of a tensor of a run. */
 export interface Wanted<D extends FloatDType = FloatDType> {

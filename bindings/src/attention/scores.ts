@@ -4,20 +4,19 @@ import * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
 import { call, checkRank, checkTensorLike, noSpan, type Operands, type Runtime } from '../runtime/operands.js';
-import { checkCount, type Covers, readOptions } from '../runtime/options.js';
+import { checkCount, type Names, plain, readOptions, without } from '../runtime/options.js';
 import { checkExtents, elements } from '../runtime/shape.js';
 import { coreOf, floatDTypes, WasmTensor } from '../runtime/tensor.js';
 import type { DType, FloatTensorLike, ScoreRows, ScoresOptions, Tensor } from '../types/index.js';
 import type { Count, Span } from '../types/wire.js';
 import { checkRows, headsSpan, stageCode } from './capture.js';
-import { attentionOptions, maskNames } from './options.js';
+import { attentionOptions, attentionSchema } from './options.js';
 
-const optionNames = [
-  ...maskNames.filter((name) => name !== 'dropout'),
-  ...(['stage', 'head', 'heads', 'rows', 'chunk'] as const),
-] as const satisfies readonly (keyof ScoresOptions)[];
-true satisfies Covers<ScoresOptions, typeof optionNames>;
 const elsewhere = { dropout: 'scores are those before dropout' };
+const optionNames = {
+  ...without(attentionSchema, elsewhere),
+  ...{ stage: plain, head: plain, heads: plain, rows: plain, chunk: plain },
+} satisfies Names<ScoresOptions>;
 
 export function scores(
   runtime: Runtime,

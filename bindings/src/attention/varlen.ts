@@ -3,7 +3,7 @@
 import * as wire from '../generated/wire.js';
 import type { Heap } from '../runtime/memory.js';
 import { call, type Operands, type Runtime } from '../runtime/operands.js';
-import { checkOptions, type Covers, readOptions } from '../runtime/options.js';
+import { checkOptions, type Names, plain, readOptions, without } from '../runtime/options.js';
 import type { Span } from '../types/wire.js';
 import type {
   AttentionBackwardInputs,
@@ -16,21 +16,9 @@ import type {
   VarlenResult,
 } from '../types/index.js';
 import { readInputs } from './attention.js';
-import { inputNames, prepareGradients, readResults, withVectors } from './gradients.js';
-import { alignedCausal, attentionOptions, rotationNames, sharedNames } from './options.js';
-import { prepareOutputs } from './outputs.js';
-
-const packedNames = [...(['cuQ', 'cuK'] as const), ...sharedNames, ...(['qkNorm', 'rope'] as const)] as const;
-export const varlenNames = [
-  ...packedNames,
-  ...(['return', 'out', 'outDtype'] as const),
-] as const satisfies readonly (keyof VarlenOptions)[];
-true satisfies Covers<VarlenOptions, typeof varlenNames>;
-export const varlenBackwardNames = [
-  ...packedNames,
-  ...(['return', 'out', 'checkLse'] as const),
-] as const satisfies readonly (keyof VarlenBackwardOptions)[];
-true satisfies Covers<VarlenBackwardOptions, typeof varlenBackwardNames>;
+import { gradientNames, inputNames, prepareGradients, readResults, withVectors } from './gradients.js';
+import { alignedCausal, attentionOptions, attentionSchema, rotationNames } from './options.js';
+import { outputNames, prepareOutputs } from './outputs.js';
 
 const axes = { q: '(T_q, H_q, d_k)', k: '(T_k, H_kv, d_k)', v: '(T_k, H_kv, d_v)' };
 const perSequence = 'packed sequences have no batch axis: call attention() for each sequence';
@@ -40,6 +28,13 @@ export const elsewhere = {
   capture: perSequence,
   kvLengths: 'the lengths are those of cuK',
 };
+
+const packedNames = { cuQ: plain, cuK: plain, ...without(attentionSchema, elsewhere) };
+export const varlenNames = {
+  ...packedNames,
+  ...without(outputNames, elsewhere),
+} satisfies Names<VarlenOptions>;
+export const varlenBackwardNames = { ...packedNames, ...gradientNames } satisfies Names<VarlenBackwardOptions>;
 
 export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType>(
   runtime: Runtime,

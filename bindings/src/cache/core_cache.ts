@@ -5,56 +5,39 @@ import * as wire from '../generated/wire.js';
 import { CoreObject } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { call, type Runtime } from '../runtime/operands.js';
-import { checkChoice, checkCount, namesOf } from '../runtime/options.js';
+import { type Names, namesOf } from '../runtime/options.js';
+import { choice, count, readSettings, required } from '../runtime/settings.js';
 import { describe } from '../runtime/tensor.js';
-import type { CacheDType, CacheLayout, KVCacheConfig } from '../types/index.js';
+import type { CacheDType, CacheLayout, ModuleCacheConfig } from '../types/index.js';
 import type { Count, Int32 } from '../types/wire.js';
-
-/** The options that every kind of cache has. */
-export const storageNames = [
-  'batch',
-  'capacity',
-  'layout',
-  'dtype',
-  'pageSize',
-  'pages',
-] as const satisfies readonly (keyof KVCacheConfig)[];
 
 const layoutNames = namesOf(cacheLayouts) satisfies readonly CacheLayout[];
 const dtypeNames = namesOf(dtypes) satisfies readonly CacheDType[];
 
-type Storage = Pick<KVCacheConfig, (typeof storageNames)[number]>;
-type CheckedStorage = Readonly<{
-  [N in keyof Storage]-?: Exclude<Storage[N], undefined> extends number ? Count : Exclude<Storage[N], undefined>;
-}>;
+/** The options that every kind of cache has. */
+export const storageSchema = {
+  batch: count(1),
+  capacity: required,
+  layout: choice(layoutNames, 'contiguous'),
+  dtype: choice(dtypeNames, 'f32'),
+  pageSize: count(16 as Count),
+  // The core replaces 0 by the number of pages that a full cache needs.
+  pages: count(0),
+} satisfies Names<ModuleCacheConfig>;
+
+type CheckedStorage = ReturnType<typeof checkStorage>;
 
 /** Fills in the defaults. The names have been checked. Throws `E_OPTION`. */
-export function checkStorage(config: Storage): CheckedStorage {
-  const {
-    batch = 1,
-    capacity,
-    layout = 'contiguous',
-    dtype = 'f32',
-    pageSize = 16,
-    pages,
-  } = config;
+export function checkStorage(config: ModuleCacheConfig) {
   for (const name of ['pageSize', 'pages'] as const) {
-    if (layout === 'paged' || config[name] === undefined) continue;
+    if (config.layout === 'paged' || config[name] === undefined) continue;
     throw new MultiheadError('E_OPTION', {
       argument: name,
       expected: 'none unless layout is "paged"',
-      got: `${describe(config[name])} with layout ${describe(layout)}`,
+      got: `${describe(config[name])} with layout ${describe(config.layout ?? 'contiguous')}`,
     });
   }
-  return {
-    batch: checkCount(batch, 'batch'),
-    capacity: checkCount(capacity, 'capacity'),
-    layout: checkChoice(layout, layoutNames, 'layout'),
-    dtype: checkChoice(dtype, dtypeNames, 'dtype'),
-    pageSize: checkCount(pageSize, 'pageSize'),
-    // The core replaces 0 by the number of pages that a full cache needs.
-    pages: pages === undefined ? 0 : checkCount(pages, 'pages'),
-  };
+  return readSettings(config, storageSchema);
 }
 
 type HeadExtents = Pick<wire.KVCacheConfig, 'numKvHeads' | 'headDim' | 'valueDim'>;

@@ -1,12 +1,12 @@
 // mh.createCache: a cache of keys and values in the core.
 
 import { attentionReturns } from '../attention/attention.js';
-import { alignedCausal, attentionOptions, sharedNames } from '../attention/options.js';
+import { alignedCausal, attentionOptions, attentionSchema } from '../attention/options.js';
 import { outputNames, outputShapes, prepareOutputs, pushCaptures } from '../attention/outputs.js';
 import * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { call, checkRank, type Runtime } from '../runtime/operands.js';
-import { checkCount, type Covers, readOptions } from '../runtime/options.js';
+import { checkCount, type Names, plain, readOptions, without } from '../runtime/options.js';
 import { floatDTypes } from '../runtime/tensor.js';
 import type {
   AttentionResult,
@@ -19,27 +19,23 @@ import type {
   KVCacheConfig,
 } from '../types/index.js';
 import type { Count } from '../types/wire.js';
-import { checkStorage, CoreCache, storageNames } from './core_cache.js';
+import { checkStorage, CoreCache, storageSchema } from './core_cache.js';
 
-const configNames = [
-  ...(['numKvHeads', 'headDim', 'valueDim'] as const),
-  ...storageNames,
-] as const satisfies readonly (keyof KVCacheConfig)[];
-true satisfies Covers<KVCacheConfig, typeof configNames>;
+const configNames = {
+  ...{ numKvHeads: plain, headDim: plain, valueDim: plain },
+  ...storageSchema,
+} satisfies Names<KVCacheConfig>;
 
-const attendNames = [
-  ...sharedNames,
-  'mask',
-  'bias',
-  ...outputNames,
-] as const satisfies readonly (keyof CacheAttendOptions)[];
-true satisfies Covers<CacheAttendOptions, typeof attendNames>;
 const before = 'do it to keys before append(), and to queries before attend()';
 const elsewhere = {
   kvLengths: 'the cache knows its lengths',
   qkNorm: before,
   rope: `${before}, with rotate()`,
 };
+const attendNames = {
+  ...without(attentionSchema, elsewhere),
+  ...outputNames,
+} satisfies Names<CacheAttendOptions>;
 
 export class WasmKVCache extends CoreCache implements KVCache {
   readonly numKvHeads: number;

@@ -8,7 +8,7 @@ import { checkCount, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { ModuleCacheConfig, MultiHeadAttentionCache } from '../types/index.js';
 import type { Int32 } from '../types/wire.js';
-import { checkStorage, CoreCache, storageNames } from './core_cache.js';
+import { checkStorage, CoreCache, storageSchema } from './core_cache.js';
 
 const elsewhere = {
   numKvHeads: 'the module knows it',
@@ -19,7 +19,7 @@ const elsewhere = {
 export class WasmModuleCache extends CoreCache implements MultiHeadAttentionCache {
   /** `make` calls the core for a module that is not disposed. */
   constructor(runtime: Runtime, make: () => Int32, given: ModuleCacheConfig) {
-    const config = readOptions(given, storageNames, 'createCache', elsewhere);
+    const config = readOptions(given, storageSchema, 'createCache', elsewhere);
     const { raw } = runtime;
     // Placeholders: the core takes the number of heads and both head dims from the module.
     super(runtime, checkStorage(config), { numKvHeads: 1, headDim: 1, valueDim: 1 }, {

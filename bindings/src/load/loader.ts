@@ -5,7 +5,7 @@ import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { CoreObject } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { type GuardedModule, guardModule } from '../runtime/guard.js';
-import { readFlat } from '../runtime/options.js';
+import { plain, readFlat } from '../runtime/options.js';
 import type { CreateGlue, ModuleOverrides, RawModule } from '../runtime/raw.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { describe, WasmTensor } from '../runtime/tensor.js';
@@ -24,7 +24,9 @@ export interface TeamSocket {
 }
 
 /** The options of load(), which createPool() passes on. */
-export const loadNames = ['wasm', 'simd', 'integrity', 'onProgress', 'signal'] as const satisfies readonly (keyof LoadOptions)[];
+export const loadNames = {
+  ...{ wasm: plain, simd: plain, integrity: plain, onProgress: plain, signal: plain },
+} satisfies Names<LoadOptions>;
 
 /** The compiled module and the socket of each instance, for multihead/pool. */
 export const moduleOf = new WeakMap<object, WebAssembly.Module>();

@@ -1,7 +1,7 @@
 // Gets the bytes of the .wasm, by fetch, from disk, or from the caller, and compiles them.
 
 import { MultiheadError } from '../runtime/errors.js';
-import { checkChoice, readFlat } from '../runtime/options.js';
+import { checkChoice, plain, readFlat } from '../runtime/options.js';
 import { describe, isA, unreadable } from '../runtime/tensor.js';
 import { printable } from '../runtime/text.js';
 import { isArrayBuffer } from '../runtime/typed_arrays.js';
@@ -105,7 +105,7 @@ export function readFiles(wasm: NonNullable<LoadOptions['wasm']>): WasmFiles {
   if (typeof wasm !== 'object' || wasm === null || Array.isArray(wasm)) {
     throw notASource(wasm, 'wasm', `${kinds}, WebAssembly.Module or { relaxed, simd128 }`);
   }
-  const each: Partial<Record<Simd, unknown>> = readFlat(wasm, ['relaxed', 'simd128'], 'wasm');
+  const each = readFlat<Partial<Record<Simd, unknown>>>(wasm, { relaxed: plain, simd128: plain }, 'wasm');
   const find = (simd: Simd): FindWasm => {
     const source = each[simd];
     const argument = `wasm.${simd}`;

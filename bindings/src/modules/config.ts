@@ -1,25 +1,72 @@
 // The configuration of a module: checks, defaults, and conversion to the record that the core reads.
 
-import { attentionOptions, rotationNames } from '../attention/options.js';
+import { attentionOptions, modelSchema, noOptions, rotationNames } from '../attention/options.js';
 import type * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import type { Operands } from '../runtime/operands.js';
-import { checkCount, checkFlag, checkNumber, checkOptions, type Covers, readOptions } from '../runtime/options.js';
-import { describe } from '../runtime/tensor.js';
-import type { MultiHeadAttention, MultiHeadAttentionConfig } from '../types/index.js';
+import { checkCount, checkOptions, type Names, plain, readOptions } from '../runtime/options.js';
+import { count, finite, flag, number, probability, readSettings, required, type Setting } from '../runtime/settings.js';
+import type { ModelOptions, MultiHeadAttentionConfig, RopeRotation } from '../types/index.js';
 import type { Count } from '../types/wire.js';
 
-type Config = MultiHeadAttention['config'];
 /** A configuration whose widths and head counts have been checked. */
-export type CheckedConfig = Config & Readonly<Record<ExtentName, Count>>;
+export type CheckedConfig = ReturnType<typeof checkConfig>;
 
-export const configNames = [
-  ...(['embedDim', 'numHeads', 'headDim', 'numKvHeads', 'valueDim'] as const),
-  ...(['kdim', 'vdim', 'outDim', 'bias', 'outProj', 'addBiasKv', 'addZeroAttn'] as const),
-  ...(['batchFirst', 'sinks', 'qkNorm', 'qkNormEps', 'softcap', 'window', 'rope'] as const),
-  ...(['dropout', 'outDropout', 'kvLatentDim', 'qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const),
-] as const satisfies readonly (keyof MultiHeadAttentionConfig)[];
-true satisfies Covers<MultiHeadAttentionConfig, typeof configNames>;
+type WindowSides = Exclude<MultiHeadAttentionConfig['window'], undefined>;
+const windowNames = { left: plain, right: plain } satisfies Names<WindowSides>;
+const positionsOfCalls = 'positions are those of each call';
+
+const windowSetting: Setting<WindowSides | undefined> = {
+  inner: windowNames,
+  otherwise: undefined,
+  read(value, name) {
+    checkOptions(value, windowNames, name, { align: positionsOfCalls });
+    return value as WindowSides;
+  },
+};
+
+const ropeSetting: Setting<RopeRotation | undefined> = {
+  inner: rotationNames,
+  otherwise: undefined,
+  read(value, name) {
+    checkOptions(value, rotationNames, name, { qPositions: positionsOfCalls, kPositions: positionsOfCalls });
+    return value as RopeRotation;
+  },
+};
+
+/** The numbers that calls take too, with the defaults of calls. */
+const modelSettings = Object.fromEntries(
+  (Object.keys(modelSchema) as (keyof ModelOptions)[]).map((name) => [name, number(noOptions[name])]),
+) as { [N in keyof ModelOptions]-?: Setting<number> };
+
+/** Defaults that depend on other options are undefined here. */
+export const configSchema = {
+  embedDim: required,
+  numHeads: required,
+  headDim: count(undefined),
+  numKvHeads: count(undefined),
+  valueDim: count(undefined),
+  kdim: count(undefined),
+  vdim: count(undefined),
+  outDim: count(undefined),
+  bias: flag(true),
+  outProj: flag(true),
+  addBiasKv: flag(false),
+  addZeroAttn: flag(false),
+  batchFirst: flag(true),
+  sinks: flag(false),
+  qkNorm: flag(false),
+  qkNormEps: finite(1e-6),
+  ...modelSettings,
+  window: windowSetting,
+  rope: ropeSetting,
+  dropout: probability(0),
+  outDropout: number(0),
+  kvLatentDim: count(0),
+  qLatentDim: count(0),
+  ropeHeadDim: count(0),
+  latentNormEps: number(1e-6),
+} satisfies Names<MultiHeadAttentionConfig>;
 
 /** An error message lists at most this many divisors, nearest to the given number. */
 const maxDivisors = 16;
@@ -46,86 +93,38 @@ function headWidth(embedDim: Count, numHeads: Count): Count {
 }
 
 /** Checks types and fills in defaults; the core checks most values. Throws `E_OPTION`. */
-export function checkConfig(given: MultiHeadAttentionConfig): CheckedConfig {
-  const config = readOptions(given, configNames, 'multiHeadAttention');
-  const count = (name: CountName, otherwise: Count): Count =>
-    config[name] === undefined ? otherwise : checkCount(config[name], name);
-  const flag = (name: FlagName, otherwise: boolean): boolean =>
-    config[name] === undefined ? otherwise : checkFlag(config[name], name);
-
-  const embedDim = checkCount(config.embedDim, 'embedDim');
-  const numHeads = checkCount(config.numHeads, 'numHeads');
-  const headDim =
-    config.headDim === undefined
-      ? headWidth(embedDim, numHeads)
-      : checkCount(config.headDim, 'headDim');
-  const kvLatentDim = count('kvLatentDim', 0);
-  const ropeHeadDim = count('ropeHeadDim', 0);
-  if (kvLatentDim === 0) {
+export function checkConfig(given: MultiHeadAttentionConfig) {
+  const config = readOptions(given, configSchema, 'multiHeadAttention');
+  const checked = readSettings(config, configSchema);
+  const { embedDim, numHeads, ropeHeadDim, outProj } = checked;
+  const headDim = checked.headDim ?? headWidth(embedDim, numHeads);
+  if (checked.kvLatentDim === 0) {
     for (const name of ['qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const) {
       if (config[name] !== undefined) throw without(name, 'no kvLatentDim');
     }
   }
   // The core reports the error if ropeHeadDim is too large.
-  const valueDim = count('valueDim', checkCount(Math.max(headDim - ropeHeadDim, 1), 'valueDim'));
-  const outProj = flag('outProj', true);
+  const valueDim = checked.valueDim ?? checkCount(Math.max(headDim - ropeHeadDim, 1), 'valueDim');
   if (!outProj && config.outDim !== undefined) throw without('outDim', 'outProj: false');
-  const projected = config.outDim === undefined ? embedDim : checkCount(config.outDim, 'outDim');
-  const qkNorm = flag('qkNorm', false);
-  const { qkNormEps, latentNormEps = 1e-6, softcap = 0, window, rope } = config;
-  const { dropout = 0, outDropout = 0 } = config;
-  if (!qkNorm && qkNormEps !== undefined) throw without('qkNormEps', 'qkNorm: false');
-  if (window !== undefined) checkOptions(window, ['left', 'right'], 'window', { align: positionsOfCalls });
-  const positions = { qPositions: positionsOfCalls, kPositions: positionsOfCalls };
-  if (rope !== undefined) checkOptions(rope, rotationNames, 'rope', positions);
+  if (!checked.qkNorm && config.qkNormEps !== undefined) throw without('qkNormEps', 'qkNorm: false');
   return {
-    ...{ embedDim, numHeads, headDim, valueDim, outProj, qkNorm, window, rope },
-    ...{ kvLatentDim, ropeHeadDim, qLatentDim: count('qLatentDim', 0) },
-    latentNormEps: checkNumber(latentNormEps, 'latentNormEps'),
-    numKvHeads: count('numKvHeads', numHeads),
-    kdim: count('kdim', embedDim),
-    vdim: count('vdim', embedDim),
-    outDim: outProj ? projected : checkCount(numHeads * valueDim, 'outDim'),
-    bias: flag('bias', true),
-    addBiasKv: flag('addBiasKv', false),
-    addZeroAttn: flag('addZeroAttn', false),
-    batchFirst: flag('batchFirst', true),
-    sinks: flag('sinks', false),
-    qkNormEps: checkBelow(Infinity, qkNormEps ?? 1e-6, 'qkNormEps', 'a finite number ≥ 0'),
-    softcap: checkNumber(softcap, 'softcap'),
-    dropout: checkBelow(1, dropout, 'dropout', '0 ≤ p < 1'),
-    outDropout: checkNumber(outDropout, 'outDropout'),
+    ...checked,
+    ...{ headDim, valueDim },
+    numKvHeads: checked.numKvHeads ?? numHeads,
+    kdim: checked.kdim ?? embedDim,
+    vdim: checked.vdim ?? embedDim,
+    outDim: outProj ? (checked.outDim ?? embedDim) : checkCount(numHeads * valueDim, 'outDim'),
   };
 }
-
-/**
- * Checks a number ≥ 0 and below `limit`. Checked here, because the core's error would use the option's name in a call.
- */
-function checkBelow(limit: number, value: unknown, argument: string, expected: string): number {
-  const number = checkNumber(value, argument, expected);
-  if (number >= 0 && number < limit) return number;
-  throw new MultiheadError('E_OPTION', { argument, expected, got: describe(number) });
-}
-
-type CountName =
-  'numKvHeads' | 'valueDim' | 'kdim' | 'vdim' | 'kvLatentDim' | 'qLatentDim' | 'ropeHeadDim';
-
-type ExtentName = CountName | 'embedDim' | 'numHeads' | 'headDim' | 'outDim';
-
-type FlagName = {
-  [N in keyof Config]: Config[N] extends boolean ? N : never;
-}[keyof Config];
-
-const positionsOfCalls = 'positions are those of each call';
 
 const without = (argument: string, other: string): MultiheadError =>
   new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });
 
 /** Converts a checked configuration to the core's record. Throws `E_OPTION`. */
 export function moduleRecord(config: CheckedConfig, operands: Operands): wire.MultiHeadAttentionConfig {
-  const { embedDim: width, numHeads: heads, softcap, window, rope } = config;
+  const { embedDim: width, numHeads: heads, window, rope } = config;
   const extents = { batch: 1, heads, queries: 1, keys: 1, width };
-  const options = attentionOptions({ softcap, window, rope }, operands, extents);
+  const options = attentionOptions({ window, rope }, operands, extents);
   const { windowLeft, windowRight } = options;
-  return { ...config, windowLeft, windowRight, softcap: options.softcap, rope: options.rope };
+  return { ...config, windowLeft, windowRight, rope: options.rope };
 }

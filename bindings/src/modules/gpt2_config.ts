@@ -1,7 +1,7 @@
 // gpt2Config(): the configuration of a GPT-2 model, from its parameters.
 
 import { MultiheadError } from '../runtime/errors.js';
-import { checkCount, copyOf } from '../runtime/options.js';
+import { checkCount, copyOf, tensorEntry } from '../runtime/options.js';
 import { checkShape, coreOf, describe } from '../runtime/tensor.js';
 import type { StateDict, TransformerConfig } from '../types/index.js';
 
@@ -16,7 +16,7 @@ const missing = (tensor: unknown): string => (tensor === undefined ? 'none' : de
  * `numHeads` no whole number ≥ 1
  */
 export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig {
-  const read: unknown = copyOf(dict, 'stateDict', []);
+  const read: unknown = copyOf(dict, 'stateDict', {});
   if (typeof read !== 'object' || read === null || Array.isArray(read)) {
     throw new MultiheadError('E_OPTION', {
       argument: 'stateDict',
@@ -29,7 +29,7 @@ export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig
   const extents = (name: string): [number, number] => {
     const tensor = Object.hasOwn(entries, prefix + name) ? entries[prefix + name] : undefined;
     const shape: unknown =
-      coreOf(tensor)?.shape ?? (Object(copyOf(tensor, prefix + name)) as { shape?: unknown }).shape;
+      coreOf(tensor)?.shape ?? (Object(copyOf(tensor, prefix + name, tensorEntry.inner)) as { shape?: unknown }).shape;
     if (Array.isArray(shape) && shape.length === 2) {
       return checkShape(shape, prefix + name) as [number, number];
     }

@@ -4,7 +4,7 @@ import type { CallExtents } from '../attention/options.js';
 import { ownCache } from '../cache/module_cache.js';
 import * as wire from '../generated/wire.js';
 import { call, type Runtime } from '../runtime/operands.js';
-import { checkOptions, copyOf, readOptions } from '../runtime/options.js';
+import { checkOptions, copyOf, type Names, readOptions, tensorEntry } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
 import type {
   ForwardOptions,
@@ -170,12 +170,14 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
   }
 }
 
+const inputNames = { query: tensorEntry, key: tensorEntry, value: tensorEntry } satisfies Names<ModuleInputs>;
+
 /** Reads query, key and value from forward()'s first argument; throws `E_OPTION`. */
 function inputsOf(given: TensorLike | ModuleInputs): ModuleInputs {
   if (coreOf(given) !== undefined) return { query: given as TensorLike };
-  const inputs = copyOf(given, 'query', ['query', 'key', 'value', 'data', 'shape', 'dtype']);
+  const inputs = copyOf(given, 'query', { ...inputNames, ...tensorEntry.inner });
   const several = typeof inputs === 'object' && inputs !== null && 'query' in inputs;
   if (!several) return { query: inputs };
-  checkOptions(inputs, ['query', 'key', 'value'], 'forward');
+  checkOptions(inputs, inputNames, 'forward');
   return inputs;
 }

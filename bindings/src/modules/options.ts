@@ -1,13 +1,23 @@
 // Converts the options of a module's call to the core's records, and makes the output tensors.
 
-import { attentionOptions, type CallExtents, maskNames, noOptions, noSeed, seedWords } from '../attention/options.js';
+import { attentionOptions, attentionSchema, type CallExtents, noOptions, noSeed, seedWords } from '../attention/options.js';
 import type * as wire from '../generated/wire.js';
 import { noSpan, type Operands, type Runtime } from '../runtime/operands.js';
-import { checkFlag, checkNames, checkNumber, checkOptions, type Covers } from '../runtime/options.js';
+import {
+  checkFlag,
+  type Names,
+  checkNames,
+  checkNumber,
+  checkOptions,
+  plain,
+  tensorEntry,
+  without,
+} from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
 import type {
   ForwardOptions,
   HeadTools,
+  ModuleBackwardOptions,
   ModuleOptions,
   ModuleReturn,
   Shape,
@@ -17,38 +27,30 @@ import type {
 import type { Int32, Uint32 } from '../types/wire.js';
 import { takeTrace, traceBits } from './trace.js';
 
-const moduleNames = [
-  'return',
-  'trace',
-  'out',
-  'training',
-  'dropoutSeed',
-  'heads',
-] as const satisfies readonly (keyof ModuleOptions)[];
-true satisfies Covers<ModuleOptions, typeof moduleNames>;
+const toolNames = {
+  scales: plain,
+  skipOutProj: plain,
+  temperature: plain,
+  scaleByEmbedDim: plain,
+} satisfies Names<HeadTools>;
 
-export const forwardNames = [
-  ...maskNames,
-  ...(['attnMaskBlocked', 'keyPaddingBlocked', 'keyPaddingBias'] as const),
+const moduleNames = {
+  ...{ return: plain, trace: plain, out: plain, training: plain, dropoutSeed: plain },
+  heads: { inner: toolNames },
+} satisfies Names<ModuleOptions>;
+
+export const forwardNames = {
+  ...attentionSchema,
+  ...{ attnMaskBlocked: tensorEntry, keyPaddingBlocked: tensorEntry, keyPaddingBias: tensorEntry },
   ...moduleNames,
-] as const satisfies readonly (keyof ForwardOptions)[];
-true satisfies Covers<ForwardOptions, typeof forwardNames>;
+} satisfies Names<ForwardOptions>;
 
-/** The names in {@link ModuleBackwardOptions}. */
-export const backwardNames = forwardNames.filter(
-  (name) => name !== 'return' && name !== 'trace' && name !== 'out',
-);
 export const notInBackward = {
   return: 'backward() gives all gradients',
   trace: 'give it to forward()',
   out: 'backward() makes new tensors',
 };
-
-const decidedByStep = ['causal', 'window', 'kvLengths', 'rope'] as const;
-export const stepNames = [
-  ...maskNames.filter((name) => !decidedByStep.some((decided) => decided === name)),
-  ...moduleNames,
-] as readonly (keyof StepOptions)[];
+export const backwardNames = without(forwardNames, notInBackward) satisfies Names<ModuleBackwardOptions>;
 
 const inMask = 'give a mask over all tokens so far: true = may attend';
 export const notInStep = {
@@ -60,14 +62,7 @@ export const notInStep = {
   keyPaddingBlocked: inMask,
   keyPaddingBias: 'give a bias over all tokens so far',
 };
-
-const toolNames = [
-  'scales',
-  'skipOutProj',
-  'temperature',
-  'scaleByEmbedDim',
-] as const satisfies readonly (keyof HeadTools)[];
-true satisfies Covers<HeadTools, typeof toolNames>;
+export const stepNames = without(forwardNames, notInStep) satisfies Names<StepOptions>;
 
 /** The record of no options. */
 export const noModuleOptions: Readonly<wire.MultiHeadAttentionOptions> = {

@@ -15,7 +15,7 @@ import { takeListed } from './trace.js';
 
 /** Throws `E_OPTION`. */
 function entriesOf(given: unknown): [name: string, tensor: unknown][] {
-  const dict = copyOf(given, 'stateDict', []);
+  const dict = copyOf(given, 'stateDict', {});
   if (typeof dict === 'object' && dict !== null && !Array.isArray(dict) && !ArrayBuffer.isView(dict)) {
     return Object.entries(dict);
   }

@@ -1,11 +1,12 @@
 // mh.transformer: a handle to a transformer in the core.
 
-import { seedWords } from '../attention/options.js';
+import { noSeed, seedWords } from '../attention/options.js';
 import { ownCache } from '../cache/module_cache.js';
 import * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { call, type Runtime } from '../runtime/operands.js';
-import { checkCount, checkNames, checkNumber, type Covers, readOptions } from '../runtime/options.js';
+import { checkCount, checkNames, type Names, plain, readOptions, without } from '../runtime/options.js';
+import { number, readSettings, type Setting } from '../runtime/settings.js';
 import { coreOf } from '../runtime/tensor.js';
 import type {
   ForwardOptions,
@@ -21,7 +22,7 @@ import type {
   TransformerReturn,
   TransformerStepOptions,
 } from '../types/index.js';
-import type { Count, Int32 } from '../types/wire.js';
+import type { Count, Int32, Whole64 } from '../types/wire.js';
 import type { SharedParameters } from './core_module.js';
 import { CoreModule } from './core_module.js';
 import { forwardNames, moduleOptions, notInStep, stepNames } from './options.js';
@@ -29,12 +30,16 @@ import { takeTraces, traceBits } from './trace.js';
 import { type CheckedModelConfig, checkModelConfig, modelRecord, namesCode, toLoad } from './transformer_config.js';
 
 const returns: readonly TransformerReturn[] = ['logits', 'hidden'];
-const initializeNames = [
-  ...(['seed', 'embedding', 'weight', 'residual', 'output', 'names'] as const),
-] as const satisfies readonly (keyof InitializeOptions)[];
-true satisfies Covers<InitializeOptions, typeof initializeNames>;
-const modelNames = [...forwardNames.filter((name) => name !== 'causal'), 'batch'];
+const initialization = {
+  seed: { otherwise: noSeed, read: seedWords } as Setting<Whole64>,
+  embedding: number(0.5),
+  weight: number(1),
+  residual: number(0.7),
+  output: number(0.5),
+};
+const initializeNames = { ...initialization, names: plain } satisfies Names<InitializeOptions>;
 const notInForward = { causal: "it is the model's" };
+const modelNames = { ...without(forwardNames, notInForward), batch: plain } satisfies Names<TransformerOptions>;
 const notInModelStep = { ...notInStep, batch: 'it is that of the cache' };
 
 /** Values that differ between forward() and step(). */
@@ -107,18 +112,11 @@ export class WasmTransformer extends CoreModule implements Transformer {
   initialize(given: InitializeOptions = {}): void {
     this.assertOwnParameters('initialize()');
     const options = readOptions(given, initializeNames, 'initialize');
-    const { seed = 0, embedding = 0.5, weight = 1, residual = 0.7, output = 0.5 } = options;
-    const initialization = {
-      seed: seedWords(seed, 'seed'),
-      embedding: checkNumber(embedding, 'embedding'),
-      weight: checkNumber(weight, 'weight'),
-      residual: checkNumber(residual, 'residual'),
-      output: checkNumber(output, 'output'),
-    };
+    const record = readSettings(options, initialization);
     const names = namesCode(options.names);
     const { args, raw } = this.runtime;
     call(this.runtime, (operands) => {
-      wire.initialize(args, initialization, names);
+      wire.initialize(args, record, names);
       operands.run(() => raw.transformerInitialize(this.handle));
       this.replaced(names);
     });

@@ -4,16 +4,8 @@ import { activations, norms, parameterNames, type ParameterNames as ParameterNam
 import type * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
 import type { Operands } from '../runtime/operands.js';
-import {
-  checkChoice,
-  checkCount,
-  checkFlag,
-  checkNumber,
-  copyOf,
-  type Covers,
-  namesOf,
-  readOptions,
-} from '../runtime/options.js';
+import { checkChoice, checkCount, copyOf, type Names, namesOf, plain, readOptions, without } from '../runtime/options.js';
+import { choice, count, flag, number, readSettings, required } from '../runtime/settings.js';
 import { describe } from '../runtime/tensor.js';
 import type {
   Activation,
@@ -27,11 +19,11 @@ import type {
   TransformerConfig,
 } from '../types/index.js';
 import type { Count } from '../types/wire.js';
-import { checkConfig, type CheckedConfig, configNames, moduleRecord } from './config.js';
+import { checkConfig, type CheckedConfig, configSchema, moduleRecord } from './config.js';
 
 /** A configuration whose widths and counts have been checked. */
 export type CheckedBlockConfig = TransformerBlock['config'] &
-  Omit<CheckedConfig, (typeof outside)[number]> & { readonly mlpDim: Count | undefined };
+  Omit<CheckedConfig, keyof typeof elsewhere> & { readonly mlpDim: Count | undefined };
 export type CheckedModelConfig = Transformer['config'] &
   CheckedBlockConfig &
   Readonly<Record<'numLayers' | 'vocabSize' | 'numReadouts', Count>> & { readonly maxPositions: Count | undefined };
@@ -41,7 +33,6 @@ const normNames = namesOf(norms) satisfies readonly Norm[];
 const namings = namesOf(parameterNames) satisfies readonly ParameterNames[];
 
 /** Options of a module that a block lacks: in a block all tokens have one width, and the batch is first. */
-const outside = ['kdim', 'vdim', 'outDim', 'batchFirst'] as const;
 const elsewhere = {
   kdim: 'a block has embedDim',
   vdim: 'a block has embedDim',
@@ -49,26 +40,32 @@ const elsewhere = {
   batchFirst: 'blocks are batch-first',
 };
 
-const aroundAttention = [
-  ...(['mlpDim', 'activation', 'gated', 'mlpBias', 'norm', 'normFirst', 'normEps'] as const),
-  ...(['normAffine', 'residualDropout'] as const),
-] as const satisfies readonly (keyof TransformerBlockConfig)[];
-const blockNames = [
-  ...configNames.filter((name) => !outside.some((not) => not === name)),
+const aroundAttention = {
+  mlpDim: count(undefined),
+  activation: choice(activationNames, 'gelu'),
+  gated: flag(false),
+  mlpBias: flag(true),
+  norm: choice(normNames, 'layerNorm'),
+  normFirst: flag(true),
+  normEps: number(1e-5),
+  normAffine: flag(true),
+  residualDropout: number(0),
+};
+const blockNames = {
+  ...without(configSchema, elsewhere),
   ...aroundAttention,
-];
-true satisfies Covers<TransformerBlockConfig, typeof blockNames>;
-const aroundBlocks = [
-  ...(['numLayers', 'vocabSize', 'maxPositions', 'finalNorm', 'tiedOutput', 'causal'] as const),
-  ...(['numReadouts', 'embeddingDropout'] as const),
-] as const satisfies readonly (keyof TransformerConfig)[];
-const modelNames = [...aroundBlocks, ...blockNames];
-true satisfies Covers<TransformerConfig, typeof modelNames>;
-
-const without = <C extends object, N extends keyof C>(config: C, names: readonly N[]) =>
-  Object.fromEntries(
-    Object.entries(config).filter(([name]) => !names.some((each) => each === name)),
-  ) as Omit<C, N>;
+} satisfies Names<TransformerBlockConfig>;
+const aroundBlocks = {
+  numLayers: required,
+  vocabSize: required,
+  maxPositions: count(undefined),
+  finalNorm: flag(true),
+  tiedOutput: flag(false),
+  causal: flag(true),
+  numReadouts: count(1),
+  embeddingDropout: number(0),
+};
+const modelNames = { ...aroundBlocks, ...blockNames } satisfies Names<TransformerConfig>;
 
 /** Throws `E_OPTION`. */
 export function checkBlockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
@@ -76,23 +73,9 @@ export function checkBlockConfig(config: TransformerBlockConfig): CheckedBlockCo
 }
 
 function blockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
-  const attention = without(checkConfig(without(config, aroundAttention)), outside);
-  const { mlpDim, activation = 'gelu', gated = false, mlpBias = true } = config;
-  const { norm = 'layerNorm', normFirst = true, normEps = 1e-5 } = config;
-  const { normAffine = true, residualDropout = 0 } = config;
-  if (mlpDim === undefined) refuseWithoutMlp(config);
-  return {
-    ...attention,
-    mlpDim: mlpDim === undefined ? undefined : checkCount(mlpDim, 'mlpDim'),
-    activation: checkChoice(activation, activationNames, 'activation'),
-    gated: checkFlag(gated, 'gated'),
-    mlpBias: checkFlag(mlpBias, 'mlpBias'),
-    norm: checkChoice(norm, normNames, 'norm'),
-    normFirst: checkFlag(normFirst, 'normFirst'),
-    normEps: checkNumber(normEps, 'normEps'),
-    normAffine: checkFlag(normAffine, 'normAffine'),
-    residualDropout: checkNumber(residualDropout, 'residualDropout'),
-  };
+  const attention = without(checkConfig(without(config, aroundAttention)), elsewhere);
+  if (config.mlpDim === undefined) refuseWithoutMlp(config);
+  return { ...attention, ...readSettings(config, aroundAttention) };
 }
 
 function refuseWithoutMlp(config: TransformerBlockConfig): void {
@@ -109,19 +92,7 @@ function refuseWithoutMlp(config: TransformerBlockConfig): void {
 /** Throws `E_OPTION`. */
 export function checkModelConfig(given: TransformerConfig): CheckedModelConfig {
   const config = readOptions(given, modelNames, 'transformer', elsewhere);
-  const { maxPositions, finalNorm = true, tiedOutput = false, causal = true } = config;
-  const { numReadouts = 1, embeddingDropout = 0 } = config;
-  return {
-    ...blockConfig(without(config, aroundBlocks)),
-    numLayers: checkCount(config.numLayers, 'numLayers'),
-    vocabSize: checkCount(config.vocabSize, 'vocabSize'),
-    maxPositions: maxPositions === undefined ? undefined : checkCount(maxPositions, 'maxPositions'),
-    finalNorm: checkFlag(finalNorm, 'finalNorm'),
-    tiedOutput: checkFlag(tiedOutput, 'tiedOutput'),
-    causal: checkFlag(causal, 'causal'),
-    numReadouts: checkCount(numReadouts, 'numReadouts'),
-    embeddingDropout: checkNumber(embeddingDropout, 'embeddingDropout'),
-  };
+  return { ...blockConfig(without(config, aroundBlocks)), ...readSettings(config, aroundBlocks) };
 }
 
 /** Converts a checked configuration to the core's record. Throws `E_OPTION`. */
@@ -129,25 +100,20 @@ export function blockRecord(config: CheckedBlockConfig, operands: Operands): wir
   const { embedDim, numHeads, valueDim, outProj } = config;
   const outDim = outProj ? embedDim : checkCount(numHeads * valueDim, 'outDim');
   const tokens = { kdim: embedDim, vdim: embedDim, outDim, batchFirst: true };
-  const { mlpDim = 0, gated, mlpBias, normFirst, normEps } = config;
-  const { normAffine, residualDropout } = config;
+  const { mlpDim = 0 } = config;
   return {
+    ...config,
+    mlpDim,
     attention: moduleRecord({ ...config, ...tokens }, operands),
     activation: activations[config.activation],
     norm: norms[config.norm],
-    ...{ mlpDim, gated, mlpBias, normFirst, normEps, normAffine, residualDropout },
   };
 }
 
 /** Converts a checked configuration to the core's record. Throws `E_OPTION`. */
 export function modelRecord(config: CheckedModelConfig, operands: Operands): wire.TransformerConfig {
-  const { numLayers, vocabSize, maxPositions = 0, finalNorm, tiedOutput, causal } = config;
-  const { numReadouts, embeddingDropout } = config;
-  return {
-    block: blockRecord(config, operands),
-    ...{ numLayers, vocabSize, maxPositions, finalNorm, tiedOutput, causal },
-    ...{ numReadouts, embeddingDropout },
-  };
+  const { maxPositions = 0 } = config;
+  return { ...config, maxPositions, block: blockRecord(config, operands) };
 }
 
 /** Converts a naming scheme to its number in the core. Throws `E_OPTION`. */
@@ -160,9 +126,9 @@ export function toLoad(
   options: LoadStateDictOptions,
   tiedOutput: boolean,
 ): { names: ParameterNamesCode; dict: StateDict } {
-  const { names = 'torch' } = readOptions(options, ['names'], 'loadStateDict');
+  const { names = 'torch' } = readOptions(options, { names: plain }, 'loadStateDict');
   const code = namesCode(names);
-  const dict = copyOf(given, 'stateDict', []);
+  const dict = copyOf(given, 'stateDict', {});
   if (typeof dict !== 'object' || dict === null) return { names: code, dict };
   // Skip these tensors, which the core would ignore: they may be large, and copying them costs memory.
   const output = names === 'gpt2' ? 'lm_head.weight' : 'output.weight';

@@ -1,6 +1,6 @@
 // pool.attention(): divides a call, sends its parts and joins the results.
 
-import { maskNames } from '../attention/options.js';
+import { attentionNames } from '../attention/attention.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { arrayOf, bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
 import { sharesMemory } from '../runtime/operands.js';
@@ -17,8 +17,6 @@ import type { WorkRange, PartCall, Place, SentTensor } from './shared/protocol.j
 import { type TransferredOperands, withTransfer } from './transfer.js';
 import { divideAttention, type DividedCall, isElsewhere, resultBytes } from './worker/part.js';
 
-const optionNames = [...maskNames, 'return', 'out', 'outDtype', 'capture'] as const;
-
 /**
  * Operations of one worker's share above which the share is cut into several pieces, so that an abort and progress come
  * in time.
@@ -30,7 +28,7 @@ type Tensors = readonly [q: FloatTensorLike, k: FloatTensorLike, v: FloatTensorL
 export async function poolAttention(core: PoolCore, ...[q, k, v, given]: [...Tensors, object?]) {
   const { args, options: own } = splitOptions(given === undefined ? [] : [given], true);
   return core.call('attention', own, async () => {
-    const { out, ...options } = readOptions(args[0] as AttentionOptions | undefined, optionNames, 'attention');
+    const { out, ...options } = readOptions(args[0] as AttentionOptions | undefined, attentionNames, 'attention');
     const planner = core.planner();
     const runtime = planner instanceof Promise ? await planner : planner;
     const outDtype = options.outDtype ?? outDTypeOf(out);

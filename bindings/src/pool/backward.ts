@@ -9,7 +9,7 @@ import { readOptions } from '../runtime/options.js';
 import { type Numbers, ReadTensor } from '../runtime/read_tensor.js';
 import { sameShape } from '../runtime/shape.js';
 import { floatDTypes } from '../runtime/tensor.js';
-import { lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
+import { lengthOf, type TypedArray } from '../runtime/typed_arrays.js';
 import type {
   AttentionBackwardInputs,
   AttentionBackwardOptions,
@@ -19,6 +19,7 @@ import type {
 } from '../types/index.js';
 import { splitOptions } from './arguments.js';
 import type { PoolCore } from './core.js';
+import { haveLengths, sliceOfArray, withArrays } from './option_arrays.js';
 import { cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
 import { type Range, sliceOf, writeSlice } from './slices.js';
 import { withTransfer } from './transfer.js';
@@ -117,14 +118,7 @@ function canBeDivided({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: 
     const hasRank = shape.length === 2 || shape.length === 4;
     return hasRank && whole.every((extent, axis) => [1, extent].includes(shape[axis] as number));
   };
-  const { sinks, alibi, kvLengths, rope } = options;
-  const counts = [
-    [sinks, 'Float32Array', [heads]],
-    [typeof alibi === 'boolean' ? undefined : alibi, 'Float32Array', [heads]],
-    [kvLengths, 'Int32Array', [batch]],
-    [rope?.qPositions, 'Int32Array', [queries, batch * queries]],
-    [rope?.kPositions, 'Int32Array', [keys, batch * keys]],
-  ] as const;
+  const lengths = { batch: [batch], heads: [heads], queries: [queries, batch * queries], keys: [keys, batch * keys] };
   const hasShape = [
     [k, [batch, kvHeads, keys, width]],
     [v, [batch, kvHeads, keys, valueDim]],
@@ -135,12 +129,9 @@ function canBeDivided({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: 
     batch > 0 && kvHeads > 0 && heads % kvHeads === 0,
     hasShape.every(([{ shape }, expected]) => sameShape(shape, expected)),
     [mask, bias].every((each) => each === undefined || spreads(each)),
-    counts.every(([given, name, lengths]) => {
-      if (given === undefined) return true;
-      return typedArrayName(given) === name && (lengths as readonly number[]).includes(lengthOf(given));
-    }),
+    haveLengths(options, lengths),
     bias !== undefined || !wanted.includes('dBias'),
-    sinks !== undefined || !wanted.includes('dSinks'),
+    options.sinks !== undefined || !wanted.includes('dSinks'),
   ].every(Boolean);
 }
 
@@ -251,23 +242,14 @@ function optionsOf(
   { q, k, options, wanted }: BackwardCall,
   { batches, heads }: { batches: Range; heads: Range },
 ): AttentionBackwardOptions {
-  const { mask: _, bias: __, out: ___, sinks, alibi, kvLengths, rope, ...others } = options;
-  const cut = <A extends Float32Array | Int32Array>(array: A | undefined, [first, end]: Range, each = 1): A | undefined =>
-    array && (pristine(array).slice(first * each, end * each) as A);
-  const positions = (given: Int32Array | undefined, tokens: number) =>
-    given === undefined || lengthOf(given) === tokens ? given : cut(given, batches, tokens);
-  return {
-    ...others,
-    return: wanted,
-    ...(sinks && { sinks: cut(sinks, heads) }),
-    ...(alibi && { alibi: cut(alibi as Float32Array, heads) }),
-    ...(kvLengths && { kvLengths: cut(kvLengths, batches) }),
-    ...(rope && {
-      rope: {
-        ...rope,
-        ...(rope.qPositions && { qPositions: positions(rope.qPositions, q.shape[2] as number) }),
-        ...(rope.kPositions && { kPositions: positions(rope.kPositions, k.shape[2] as number) }),
-      },
-    }),
-  };
+  const { mask: _, bias: __, out: ___, ...others } = options;
+  const positions = (given: TypedArray, tokens: number) =>
+    lengthOf(given) === tokens ? given : sliceOfArray(given, batches, tokens);
+  const sliced = withArrays(others, {
+    batch: (array) => sliceOfArray(array, batches),
+    heads: (array) => sliceOfArray(array, heads),
+    queries: (array) => positions(array, q.shape[2] as number),
+    keys: (array) => positions(array, k.shape[2] as number),
+  });
+  return { ...sliced, return: wanted };
 }

@@ -3,7 +3,7 @@
 import { loadNames } from '../load/loader.js';
 import { abortable, checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
-import { checkChoice, checkCount, readFlat } from '../runtime/options.js';
+import { checkChoice, checkCount, type Names, plain, readFlat } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { CreatePool, Pool, PoolBackend, PoolObjectOptions, PoolOptions } from '../types/pool.js';
 import { Handle, handleOf } from './arguments.js';
@@ -18,7 +18,10 @@ import { poolAttentionVarlen } from './varlen.js';
 import { poolAttentionVarlenBackward } from './varlen_backward.js';
 import type { Grace } from './workers.js';
 
-const optionNames = ['workers', 'queue', 'exchange', 'leastWork', 'abortGrace', 'worker', ...loadNames] as const;
+const optionNames = {
+  ...{ workers: plain, queue: plain, exchange: plain, leastWork: plain, abortGrace: plain, worker: plain },
+  ...loadNames,
+} satisfies Names<PoolOptions>;
 const mostWorkers = 64;
 
 /** Makes the createPool() of one entry point. */
@@ -101,7 +104,7 @@ function poolOf(core: PoolCore): Pool {
   const makeShared =
     (maker: Maker) =>
     async (config: unknown, given: PoolObjectOptions = {}): Promise<unknown> => {
-      const { workers, ...call } = readFlat(given, ['workers', 'signal'], maker);
+      const { workers, ...call } = readFlat(given, { workers: plain, signal: plain }, maker);
       const count = workers === undefined ? 1 : workers === 'all' ? core.settings.workers : countOf(workers);
       const { handle, properties } = await core.make(maker, [config, call], count);
       return proxyOf(core, handle, properties as object, methods[maker]);

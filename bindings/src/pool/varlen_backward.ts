@@ -7,7 +7,6 @@ import { checkRope, elsewhere, varlenBackwardNames } from '../attention/varlen.j
 import { readOptions } from '../runtime/options.js';
 import type { Numbers, ReadTensor } from '../runtime/read_tensor.js';
 import { sameShape } from '../runtime/shape.js';
-import { lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import type {
   AttentionBackwardInputs,
   AttentionBackwardOptions,
@@ -25,6 +24,7 @@ import {
   withAllSlopes,
 } from './backward.js';
 import type { PoolCore } from './core.js';
+import { haveLengths, sliceOfArray, withArrays } from './option_arrays.js';
 import { cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, type Sequences, sequencesOf } from './sequences.js';
 import { type Range, reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
@@ -99,14 +99,12 @@ function canBeDivided({ q, k, v, out, lse, dOut, options, wanted }: PackedCall):
   if (wanted.some((name) => ['dQGain', 'dKGain', 'dBias'].includes(name)) || options.out !== undefined) return false;
   const [tokens = 0, heads = 0, width = 0] = q.shape;
   const shape = [tokens, heads, v.shape[2] as number];
-  const { sinks, alibi } = options;
-  const perHead = [sinks, typeof alibi === 'boolean' ? undefined : alibi];
   return [
     [out, dOut].every((each) => sameShape(each.shape, shape)),
     sameShape(lse.shape, [heads, tokens]),
     k.shape[2] === width,
-    perHead.every((each) => each === undefined || (typedArrayName(each) === 'Float32Array' && lengthOf(each) === heads)),
-    sinks !== undefined || !wanted.includes('dSinks'),
+    haveLengths(options, { heads: [heads] }),
+    options.sinks !== undefined || !wanted.includes('dSinks'),
   ].every(Boolean);
 }
 
@@ -206,9 +204,7 @@ function piecesOfHeads(core: PoolCore, call: PackedCall, results: Gradients): Pi
       ...{ out: cut(call.out, tokens, queryHeads), dOut: cut(call.dOut, tokens, queryHeads) },
       lse: sliceOf(call.lse.numbers(), queryHeads),
     };
-    const perHead = (given: unknown) => given && pristine(given as Float32Array).slice(...queryHeads);
-    const { sinks, alibi, ...others } = options;
-    const args = [inputs, { ...others, sinks: perHead(sinks), ...(alibi && { alibi: perHead(alibi) }) }];
+    const args = [inputs, withArrays(options, { heads: (array) => sliceOfArray(array, queryHeads) })];
     return pieceOf(
       core,
       { name: 'attentionVarlenBackward', work: own[1] - own[0], args },

@@ -1,16 +1,5 @@
 // Checks of options objects. An unknown name is an error, and no value is converted.
 
-import type {
-  Alignment,
-  Capture,
-  Dropout,
-  HeadTools,
-  PreparedBackwardGradients,
-  QkNorm,
-  Rope,
-  TensorLike,
-  Window,
-} from '../types/index.js';
 import type { Count, Int64 } from '../types/wire.js';
 import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
@@ -18,28 +7,39 @@ import { maxExtent } from './shape.js';
 import { coreOf, describe, keepClass, unreadable } from './tensor.js';
 import { quoted } from './text.js';
 
-const list = (names: readonly string[]): string => names.join(', ');
+/** What is known of an option besides its name. */
+export interface Entry {
+  /** The names in the option's value if it is an object, or an array of such objects. */
+  readonly inner?: Known;
+  /** A schema of options has more, such as how an option is read. */
+  readonly [more: string]: unknown;
+}
 
-/**
- * True if the list has every option's name. `true satisfies Covers<Options, typeof list>` makes a missing name a type
- * error; `satisfies readonly (keyof Options)[]` finds only wrong ones.
- */
-export type Covers<Options, List extends readonly unknown[]> =
-  Exclude<keyof Options, List[number]> extends never ? true : { readonly missing: Exclude<keyof Options, List[number]> };
+/** The names that an options object may have, in the order in which messages list them. */
+export type Known = Readonly<Record<string, Entry>>;
 
-/** Names of properties in objects that are themselves options, such as `window.left`. */
-const innerNames = [
-  ...(['data', 'shape', 'dtype', 'left', 'right', 'align', 'offset', 'probability', 'seed'] as const),
-  ...(['qGain', 'kGain', 'eps', 'style', 'base', 'rotaryDim', 'qPositions', 'kPositions'] as const),
-  ...(['stage', 'heads', 'rows', 'scales', 'skipOutProj', 'temperature', 'scaleByEmbedDim'] as const),
-  ...(['dQ', 'dK', 'dV', 'dBias'] as const),
-] as const;
-type InnerNames = typeof innerNames;
-true satisfies Covers<TensorLike & Window & Extract<Alignment, object>, InnerNames>;
-true satisfies Covers<Dropout & QkNorm & Rope & Capture & HeadTools & PreparedBackwardGradients, InnerNames>;
+/** The {@link Known} names of an options type: that one is missing is a type error. */
+export type Names<T> = { readonly [N in keyof T]-?: Entry };
+
+/** An option whose value has no names of its own. */
+export const plain: Entry = {};
+
+/** An option or argument that takes a TensorLike. */
+export const tensorEntry = { inner: { data: plain, shape: plain, dtype: plain } } satisfies Entry;
+
+const list = (known: Known): string => Object.keys(known).join(', ');
+
+/** The names without those that `elsewhere` explains. */
+export const without = <K extends object, E extends string>(
+  known: K,
+  elsewhere: Readonly<Record<E, unknown>>,
+): Omit<K, E> =>
+  Object.fromEntries(Object.entries(known).filter(([name]) => !Object.hasOwn(elsewhere, name))) as Omit<K, E>;
 
 /** Options without own properties. Inherits anything added to Object.prototype, unlike the copies. */
 const noOptions: Readonly<Record<PropertyKey, unknown>> = Object.freeze({});
+
+const noNames: Known = {};
 
 /** Levels of nesting that are copied; the deepest option is capture[0].heads[0]. */
 const mostLevels = 4;
@@ -86,10 +86,10 @@ export class CopyBudget {
  * read once, here. Objects and arrays are copied to the depth that calls read; typed arrays and objects of this package
  * are not copied. Throws `E_OPTION` if reading a property throws.
  */
-export function copyOf<T>(value: T, argument: string, names: readonly string[] = innerNames): T {
+export function copyOf<T>(value: T, argument: string, known: Known, levels = mostLevels): T {
   if (typeof value !== 'object' || value === null) return value;
   try {
-    return copyLevel(value, new CopyBudget(argument), names, mostLevels) as T;
+    return copyLevel(value, new CopyBudget(argument), known, levels) as T;
   } catch (cause) {
     throw unreadable(cause, argument);
   }
@@ -98,33 +98,35 @@ export function copyOf<T>(value: T, argument: string, names: readonly string[] =
 function copyLevel(
   value: unknown,
   budget: CopyBudget,
-  names: readonly string[],
+  known: Known,
   levels: number,
 ): unknown {
   if (typeof value !== 'object' || value === null || levels === 0) return value;
   if (coreOf(value) !== undefined || ArrayBuffer.isView(value) || isCoreObject(value)) return value;
-  const inner = (each: unknown) => copyLevel(each, budget, innerNames, levels - 1);
-  if (Array.isArray(value)) return budget.entries(value, inner);
+  if (Array.isArray(value)) return budget.entries(value, (each) => copyLevel(each, budget, known, levels - 1));
 
   const copy: Record<string, unknown> = { ...value };
   const prototype: unknown = Object.getPrototypeOf(value);
   if (prototype !== Object.prototype && prototype !== null) {
     keepClass(copy, value);
-    for (const name of names) {
-      if (Object.hasOwn(copy, name) || !(name in value)) continue;
+    // A proxy of a tensor throws an error that says so, where options are expected.
+    if ('data' in value && !Object.hasOwn(known, 'data')) void value.data;
+    for (const name in known) {
+      if (!Object.hasOwn(known, name) || Object.hasOwn(copy, name) || !(name in value)) continue;
       const each = (value as Record<string, unknown>)[name];
       if (each !== noOptions[name]) copy[name] = each;
     }
   }
   for (const name in copy) {
     budget.take(1);
+    const entry = Object.hasOwn(known, name) ? known[name] : undefined;
     if (!Object.hasOwn(copy, name)) {
-      if (names.includes(name)) copy[name] = undefined;
+      if (entry !== undefined) copy[name] = undefined;
       continue;
     }
     const each = copy[name];
     if (typeof each !== 'object' || each === null || coreOf(each) !== undefined) continue;
-    if (names.includes(name)) copy[name] = inner(each);
+    if (entry !== undefined) copy[name] = copyLevel(each, budget, entry.inner ?? noNames, levels - 1);
   }
   return copy;
 }
@@ -135,39 +137,23 @@ function copyLevel(
  */
 export function readFlat<T extends object>(
   given: T,
-  known: readonly (keyof T & string)[],
+  known: Names<NoInfer<T>>,
   argument: string,
 ): T {
-  const copy = copyFlat(given, known, argument);
+  const copy = copyOf(given, argument, known, 1);
   checkOptions(copy, known, argument);
   return copy;
-}
-
-function copyFlat<T extends object>(given: T, known: readonly (keyof T)[], argument: string): T {
-  if (typeof given !== 'object' || given === null) return given;
-  try {
-    if (Array.isArray(given)) return given;
-    const copy = { ...given };
-    for (const name of known) {
-      if (Object.hasOwn(copy, name) || !(name in given)) continue;
-      const each = given[name];
-      copy[name] = each === noOptions[name] ? (undefined as typeof each) : each;
-    }
-    return copy;
-  } catch (cause) {
-    throw unreadable(cause, argument);
-  }
 }
 
 /** Copies the options of a call, and checks their names like checkOptions(). */
 export function readOptions<T extends object>(
   options: T | undefined,
-  known: readonly string[],
+  known: Names<NoInfer<T>>,
   argument: string,
   elsewhere?: Readonly<Record<string, string>>,
 ): T {
   // Missing options need no copy, unless something was added to Object.prototype.
-  if (options === undefined && allKnown(noOptions, [])) return noOptions as T;
+  if (options === undefined && allKnown(noOptions, noNames)) return noOptions as T;
   const copy = copyOf(options === undefined ? ({} as T) : options, argument, known);
   if (typeof copy === 'object' && copy !== null && !Array.isArray(copy)) {
     if (allKnown(copy, known)) return copy;
@@ -177,8 +163,8 @@ export function readOptions<T extends object>(
 }
 
 /** `copy` has only own properties, so for-in finds the names of Object.keys() without allocating an array. */
-function allKnown(copy: object, known: readonly string[]): boolean {
-  for (const name in copy) if (!known.includes(name)) return false;
+function allKnown(copy: object, known: Known): boolean {
+  for (const name in copy) if (!Object.hasOwn(known, name)) return false;
   return true;
 }
 
@@ -189,7 +175,7 @@ function allKnown(copy: object, known: readonly string[]): boolean {
  */
 export function checkOptions(
   options: unknown,
-  known: readonly string[],
+  known: Known,
   argument: string,
   elsewhere: Readonly<Record<string, string>> = {},
 ): void {
@@ -200,7 +186,7 @@ export function checkOptions(
       got: describe(options),
     });
   }
-  const unknown = Object.keys(options).find((name) => !known.includes(name));
+  const unknown = Object.keys(options).find((name) => !Object.hasOwn(known, name));
   if (unknown === undefined) return;
   const advice = Object.hasOwn(elsewhere, unknown) ? ` (${elsewhere[unknown]})` : '';
   throw new MultiheadError('E_OPTION', {
@@ -223,7 +209,7 @@ export function checkNames<N extends string>(
     : value;
   throw new MultiheadError('E_OPTION', {
     argument,
-    expected: `an array of some of ${list(known)}`,
+    expected: `an array of some of ${known.join(', ')}`,
     got: describe(wrong),
   });
 }

@@ -2,7 +2,7 @@
 
 import { MultiheadError } from '../runtime/errors.js';
 import { halfToFloats, roundDoublesToHalf, roundToHalf } from '../runtime/half.js';
-import { checkChoice, copyOf, readOptions } from '../runtime/options.js';
+import { checkChoice, copyOf, plain, readOptions, tensorEntry } from '../runtime/options.js';
 import { elements, formatShape, parameterRanks } from '../runtime/shape.js';
 import { allDTypes, checkData, checkShape, coreOf, describe, floatDTypes, isHalf } from '../runtime/tensor.js';
 import { quoted, toUtf8 } from '../runtime/text.js';
@@ -41,9 +41,9 @@ export function writeSafetensors(
   given: SafetensorsSource,
   options: WriteSafetensorsOptions = {},
 ): Uint8Array<ArrayBuffer> {
-  const tensors = copyOf(given, 'tensors', []);
+  const tensors = copyOf(given, 'tensors', {});
   if (!isObject(tensors)) throw refused('tensors', 'an object of tensors', describe(given));
-  const { metadata, dtype } = readOptions(options, ['metadata', 'dtype'], 'writeSafetensors');
+  const { metadata, dtype } = readOptions(options, { metadata: plain, dtype: plain }, 'writeSafetensors');
   if (dtype !== undefined) checkChoice(dtype, floatDTypes, 'dtype');
 
   const checked = Object.entries(tensors).map(([name, value]) => ({ name, numbers: checkTensor(name, value) }));
@@ -91,7 +91,7 @@ function checkTensor(name: string, value: unknown): () => SafetensorsTensor {
       return { dtype, shape, data: core.view() } as SafetensorsTensor;
     };
   }
-  const plain: unknown = copyOf(value, name);
+  const plain: unknown = copyOf(value, name, tensorEntry.inner);
   if (!isObject(plain)) throw refused(name, 'a tensor or { data, shape }', describe(value));
   const { data: numbers, dtype: stated } = plain;
   const shape = checkShape(plain['shape'], name, parameterRanks);
@@ -161,7 +161,7 @@ function converted(tensor: SafetensorsTensor, dtype: FloatDType | undefined): Sa
 }
 
 function checkMetadata(given: unknown): Record<string, string> {
-  const metadata = copyOf(given, 'metadata', []);
+  const metadata = copyOf(given, 'metadata', {});
   if (!isObject(metadata)) throw refused('metadata', 'an object of texts', describe(metadata));
   for (const [name, text] of Object.entries(metadata)) {
     if (typeof text === 'string' && isUnicode(name + text)) continue;

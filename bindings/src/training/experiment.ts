@@ -9,15 +9,8 @@ import type { Results } from '../runtime/arguments.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
 import { call, checkStatus, noSpan, type Operands, type Runtime } from '../runtime/operands.js';
-import {
-  checkChoice,
-  checkCount,
-  checkFlag,
-  checkNumber,
-  type Covers,
-  namesOf,
-  readOptions,
-} from '../runtime/options.js';
+import { checkCount, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
+import { choice, count, flag, number, readSettings, type Setting } from '../runtime/settings.js';
 import type {
   Evaluation,
   EvaluationOptions,
@@ -30,22 +23,34 @@ import type {
   Transformer,
   TransformerConfig,
 } from '../types/index.js';
-import type { Count, Int32, Span } from '../types/wire.js';
+import type { Int32, Span } from '../types/wire.js';
 import { CoreTrainer, type KeptOption, TrainerMemory } from './core_trainer.js';
 
 const ownName = { argument: 'experiment', noun: 'an experiment' };
 
 const kindNames = namesOf(experimentKinds) satisfies readonly ExperimentKind[];
 const positionNames = namesOf(positionKinds) satisfies readonly PositionKind[];
-const optionNames = [
-  ...(['kind', 'numHeads', 'numLayers', 'seed', 'positions', 'steps', 'batch'] as const),
-  ...(['learningRate', 'recompute'] as const),
-] as const satisfies readonly (keyof ExperimentOptions)[];
-true satisfies Covers<ExperimentOptions, typeof optionNames>;
-const evaluationNames = [
-  ...(['sequences', 'attention', 'ablation', 'headScales'] as const),
-] as const satisfies readonly (keyof EvaluationOptions)[];
-true satisfies Covers<EvaluationOptions, typeof evaluationNames>;
+/** The core fills in the sizes that are undefined. */
+const schema = {
+  kind: choice(kindNames, 'fourJobs'),
+  numHeads: count(undefined),
+  numLayers: count(undefined),
+  seed: {
+    otherwise: 1,
+    read(value, name) {
+      seedWords(value, name);
+      return value as number | bigint;
+    },
+  } as Setting<number | bigint>,
+  positions: choice(positionNames, 'rope'),
+  steps: count(undefined),
+  batch: count(undefined),
+  learningRate: number(1e-2),
+  recompute: flag(false),
+} satisfies Names<ExperimentOptions>;
+const evaluationNames = {
+  ...{ sequences: plain, attention: plain, ablation: plain, headScales: plain },
+} satisfies Names<EvaluationOptions>;
 
 /** Tokens per sequence. */
 const length = 32;
@@ -61,7 +66,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
   #model: WasmTransformer | undefined;
 
   constructor(runtime: Runtime, given: ExperimentOptions = {}) {
-    const options = checkedOptions(readOptions(given, optionNames, 'experiment'));
+    const options = readSettings(readOptions(given, schema, 'experiment'), schema);
     const handle = create(runtime, options);
     runtime.raw.experimentFacts(handle);
     const info = wire.readExperimentFacts(runtime.args.results());
@@ -162,28 +167,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
   }
 }
 
-type CheckedOptions = Omit<Experiment['options'], SizeName> & Readonly<Record<SizeName, Count | undefined>>;
-type SizeName = 'numHeads' | 'numLayers' | 'steps' | 'batch';
-
-/** Checks the options. The core fills in default sizes. Throws `E_OPTION`. */
-function checkedOptions(options: ExperimentOptions): CheckedOptions {
-  const { kind = 'fourJobs', seed = 1, positions = 'rope' } = options;
-  const { learningRate = 1e-2, recompute = false } = options;
-  const size = (name: SizeName): Count | undefined =>
-    options[name] === undefined ? undefined : checkCount(options[name], name);
-  seedWords(seed, 'seed');
-  return {
-    kind: checkChoice(kind, kindNames, 'kind'),
-    numHeads: size('numHeads'),
-    numLayers: size('numLayers'),
-    seed,
-    positions: checkChoice(positions, positionNames, 'positions'),
-    steps: size('steps'),
-    batch: size('batch'),
-    learningRate: checkNumber(learningRate, 'learningRate'),
-    recompute: checkFlag(recompute, 'recompute'),
-  };
-}
+type CheckedOptions = ReturnType<typeof readSettings<typeof schema>>;
 
 /** Creates the experiment in the core; returns its handle. Throws `E_OPTION`, `E_MEMORY`. */
 function create(runtime: Runtime, options: CheckedOptions): Int32 {

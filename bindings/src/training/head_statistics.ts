@@ -3,7 +3,7 @@
 import * as wire from '../generated/wire.js';
 import { bytesPerElement } from '../runtime/memory.js';
 import { call, noSpan, reshaped, type Runtime } from '../runtime/operands.js';
-import { readOptions } from '../runtime/options.js';
+import { plain, readOptions } from '../runtime/options.js';
 import type { HeadStatistics, HeadStatisticsOptions, TensorLike } from '../types/index.js';
 import type { Span, Uint32 } from '../types/wire.js';
 
@@ -12,7 +12,7 @@ export function headStatistics(
   weights: TensorLike,
   given: HeadStatisticsOptions = {},
 ): HeadStatistics {
-  const options = readOptions(given, ['tokens'], 'headStatistics');
+  const options = readOptions(given, { tokens: plain }, 'headStatistics');
   return call(runtime, (operands) => {
     const operand = operands.input(weights, ['f32'], 'weights');
     const { shape } = operand;

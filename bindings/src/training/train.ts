@@ -2,7 +2,7 @@
 
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
-import { checkCount, readFlat } from '../runtime/options.js';
+import { checkCount, plain, readFlat } from '../runtime/options.js';
 import { describe, unreadable } from '../runtime/tensor.js';
 import type { Experiment, Trainer, TrainerStepOptions, TrainingStep } from '../types/index.js';
 import type { PlatformAbortSignal } from '../types/platform.js';
@@ -84,7 +84,9 @@ export interface Training extends AsyncIterable<TrainingStep> {
  * the errors of `batches`, and `E_ABORTED`; the trainer then has the state after its last step.
  */
 export function train(given: TrainOptions): Training {
-  const names = ['trainer', 'batches', 'experiment', 'steps', 'every', 'signal'] as const;
+  const names = {
+    ...{ trainer: plain, batches: plain, experiment: plain, steps: plain, every: plain, signal: plain },
+  };
   const options = readFlat(given, names, 'train');
   const { every = 1, signal } = options;
   const { trainer, batches, end } = trainedOf(options);

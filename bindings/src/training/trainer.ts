@@ -1,6 +1,6 @@
 // mh.trainer: a handle to a trainer in the core.
 
-import { seedWords } from '../attention/options.js';
+import { noSeed, seedWords } from '../attention/options.js';
 import { learningRateDecays, optimizers } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
 import type { SharedParameters } from '../modules/core_module.js';
@@ -11,19 +11,10 @@ import { isCoreObject } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
 import { call, checkStatus, type Runtime } from '../runtime/operands.js';
-import {
-  checkChoice,
-  checkCount,
-  checkFlag,
-  checkNumber,
-  type Covers,
-  namesOf,
-  readOptions,
-} from '../runtime/options.js';
+import { checkCount, checkNumber, type Names, namesOf, plain, readOptions, without } from '../runtime/options.js';
+import { choice, count, flag, number, readSettings, type Setting } from '../runtime/settings.js';
 import { describe } from '../runtime/tensor.js';
 import type {
-  LearningRateDecay,
-  Optimizer,
   PlainTensor,
   Trainer,
   TrainerOptions,
@@ -31,31 +22,36 @@ import type {
   TrainingStep,
   Transformer,
 } from '../types/index.js';
-import type { Count, Int32 } from '../types/wire.js';
+import type { Count, Int32, Whole64 } from '../types/wire.js';
 import { CoreTrainer, TrainerMemory } from './core_trainer.js';
 import { IntegerInput } from './integer_input.js';
 
-const optimizerNames = namesOf(optimizers) satisfies readonly Optimizer[];
-const decayNames = namesOf(learningRateDecays) satisfies readonly LearningRateDecay[];
-const optionNames = [
-  ...(['optimizer', 'learningRate', 'beta1', 'beta2', 'eps', 'momentum', 'nesterov'] as const),
-  ...(['weightDecay', 'warmupSteps', 'decay', 'decaySteps', 'finalLearningRate'] as const),
-  ...(['clipNorm', 'recompute', 'seed'] as const),
-] as const satisfies readonly (keyof TrainerOptions)[];
-true satisfies Covers<TrainerOptions, typeof optionNames>;
+const schema = {
+  optimizer: choice(namesOf(optimizers), 'adamW'),
+  learningRate: number(1e-3),
+  beta1: number(0.9),
+  beta2: number(0.999),
+  eps: number(1e-8),
+  momentum: number(0),
+  nesterov: flag(false),
+  weightDecay: number(0),
+  warmupSteps: count(0, 0),
+  decay: choice(namesOf(learningRateDecays), 'constant'),
+  decaySteps: count(0, 0),
+  finalLearningRate: number(0),
+  clipNorm: number(0),
+  recompute: flag(false),
+  seed: { otherwise: noSeed, read: seedWords } as Setting<Whole64>,
+} satisfies Names<TrainerOptions>;
 
 const ownName = { argument: 'trainer', noun: 'a trainer' };
 
-const setByTrainer = ['causal', 'return', 'trace', 'out', 'training', 'dropoutSeed'] as const;
-const stepNames = [
-  ...forwardNames.filter((name) => !setByTrainer.some((each) => each === name)),
-  'batch',
-];
 const inForward = 'call forward() of the model for results';
 const elsewhere = {
   ...{ causal: "it is the model's", return: inForward, trace: inForward, out: inForward },
   ...{ training: 'a trainer always trains', dropoutSeed: "the trainer's seed decides it" },
 };
+const stepNames = { ...without(forwardNames, elsewhere), batch: plain } satisfies Names<TrainerStepOptions>;
 
 /** Cleanup record that also holds the kept copies of the inputs. */
 class InputMemory extends TrainerMemory {
@@ -84,7 +80,7 @@ export class WasmTrainer extends CoreTrainer implements Trainer {
   readonly #config: WasmTransformer['config'];
 
   constructor(runtime: Runtime, model: Transformer, given: TrainerOptions = {}) {
-    const record = optionsRecord(readOptions(given, optionNames, 'trainer'));
+    const record = optionsRecord(readOptions(given, schema, 'trainer'));
     const own = ownModel(model, runtime.heap);
     const { parameters } = own;
     const { args, raw } = runtime;
@@ -206,30 +202,7 @@ function ownModel(given: unknown, heap: Heap): WasmTransformer {
 
 /** Fills in the defaults of options whose names have been checked. Throws `E_OPTION`. */
 function optionsRecord(options: TrainerOptions): wire.TrainerOptions {
-  const { optimizer = 'adamW', decay = 'constant', nesterov = false, recompute = false } = options;
-  const number = (name: NumberName, otherwise: number): number =>
-    options[name] === undefined ? otherwise : checkNumber(options[name], name);
-  const count = (name: 'warmupSteps' | 'decaySteps'): Count =>
-    options[name] === undefined ? 0 : checkCount(options[name], name, 0);
-  return {
-    optimizer: optimizers[checkChoice(optimizer, optimizerNames, 'optimizer')],
-    learningRate: number('learningRate', 1e-3),
-    beta1: number('beta1', 0.9),
-    beta2: number('beta2', 0.999),
-    eps: number('eps', 1e-8),
-    momentum: number('momentum', 0),
-    nesterov: checkFlag(nesterov, 'nesterov'),
-    weightDecay: number('weightDecay', 0),
-    warmupSteps: count('warmupSteps'),
-    decay: learningRateDecays[checkChoice(decay, decayNames, 'decay')],
-    decaySteps: count('decaySteps'),
-    finalLearningRate: number('finalLearningRate', 0),
-    clipNorm: number('clipNorm', 0),
-    recompute: checkFlag(recompute, 'recompute'),
-    seed: seedWords(options.seed ?? 0, 'seed'),
-  };
+  const settings = readSettings(options, schema);
+  const { optimizer, decay } = settings;
+  return { ...settings, optimizer: optimizers[optimizer], decay: learningRateDecays[decay] };
 }
-
-type NumberName = {
-  [N in keyof TrainerOptions]-?: Exclude<TrainerOptions[N], undefined> extends number ? N : never;
-}[keyof TrainerOptions];

@@ -100,6 +100,15 @@ export interface Dropout {
   readonly seed?: number | bigint | undefined;
 }
 
+/** Options that a call takes, and that the configuration of a module takes for all of its calls. */
+export interface ModelOptions {
+  /**
+   * Bound on the scores: s becomes softcap · tanh(s / softcap), as in Gemma 2 and FlashAttention. ONNX
+   * differs: it masks before it caps. A finite number ≥ 0. Default 0: no bound.
+   */
+  readonly softcap?: number | undefined;
+}
+
 /**
  * The options that {@link Multihead.attention} and {@link MultiHeadAttention.forward} share. For batch
  * entry b, query head h, query i and key j they apply in this order:
@@ -114,7 +123,7 @@ export interface Dropout {
  * 7. `dropout` on w
  * 8. o = Σ over j of w · v
  */
-export interface MaskOptions {
+export interface MaskOptions extends ModelOptions {
   /** Factor on Q·Kᵀ, any finite number. Default 1/√d_k, where d_k is the head dim, not embedDim. */
   readonly scale?: number | undefined;
   /** Default `false`. */
@@ -141,11 +150,6 @@ export interface MaskOptions {
    * as in FlashAttention, whatever the causal alignment. Default none.
    */
   readonly alibi?: boolean | Float32Array | undefined;
-  /**
-   * Bound on the scores: s becomes softcap · tanh(s / softcap), as in Gemma 2 and FlashAttention. ONNX
-   * differs: it masks before it caps. A finite number ≥ 0. Default 0: no bound.
-   */
-  readonly softcap?: number | undefined;
   /**
    * (H_q). Attention sinks, as in gpt-oss: one logit per head, whose exponential is added to the
    * softmax's denominator; it has no value row. A query that sees no key then has LSE = its head's

@@ -1,6 +1,6 @@
 // The multi-head attention module and its cache.
 
-import type { MaskOptions, RopeRotation, Window } from './attention.js';
+import type { MaskOptions, ModelOptions, RopeRotation, Window } from './attention.js';
 import type { ModuleGradients } from './backward.js';
 import type { CacheDType, CacheLayout, KVCacheConfig } from './cache.js';
 import type { DisposableResult, FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor.js';
@@ -14,7 +14,7 @@ export type StateDict<T = FloatTensorLike> = Readonly<Record<string, T>>;
  * defaults, except `batchFirst`, and the options of attention that belong to a model. A call overrides an option that
  * it gives under the same name.
  */
-export interface MultiHeadAttentionConfig {
+export interface MultiHeadAttentionConfig extends ModelOptions {
   /** Width of a query token. */
   readonly embedDim: number;
   /** Number of query heads. */
@@ -51,8 +51,6 @@ export interface MultiHeadAttentionConfig {
   readonly qkNorm?: boolean | undefined;
   /** A finite number ≥ 0, only with `qkNorm`. Default 1e−6. */
   readonly qkNormEps?: number | undefined;
-  /** See {@link MaskOptions.softcap}. Default 0: none. */
-  readonly softcap?: number | undefined;
   /** See {@link MaskOptions.window}; the call gives the alignment. Default none. */
   readonly window?: Omit<Window, 'align'> | undefined;
   /** See {@link MaskOptions.rope}; the call gives the positions. Default none. */

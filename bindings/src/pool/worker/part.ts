@@ -1,9 +1,9 @@
 // One part of a call of attention(), for the workers of a pool. The core plans the part like the whole call, so that
 // the joined parts are bit-identical to mh.attention().
 
-import { attentionInputs, attentionReturns } from '../../attention/attention.js';
+import { attentionInputs, attentionNames, attentionReturns } from '../../attention/attention.js';
 import { readCapture } from '../../attention/capture.js';
-import { attentionOptions, maskNames } from '../../attention/options.js';
+import { attentionOptions } from '../../attention/options.js';
 import { outputShapes } from '../../attention/outputs.js';
 import * as wire from '../../generated/wire.js';
 import { bytesPerElement } from '../../runtime/memory.js';
@@ -67,8 +67,6 @@ class UncopiedOperands extends Operands {
   }
 }
 
-const optionNames = [...maskNames, 'return', 'outDtype', 'capture'] as const;
-
 /**
  * Checks a call without copying the tensors. Throws the same errors as mh.attention().
  *
@@ -82,7 +80,7 @@ export function divideAttention(
   given: AttentionOptions,
   packed = false,
 ): DividedCall {
-  const options = readOptions(given, optionNames, 'attention');
+  const options = readOptions(given, attentionNames, 'attention');
   runtime.raw.assertAlive();
   const operands = new UncopiedOperands(runtime);
   try {
