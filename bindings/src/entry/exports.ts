@@ -3,6 +3,7 @@
 export { MultiheadError } from '../runtime/errors.js';
 export { preferredBuild } from '../load/features.js';
 export { readSafetensors } from '../safetensors/read.js';
+export { openSafetensors } from '../safetensors/open.js';
 export { gpt2Config } from '../modules/gpt2_config.js';
 export { writeSafetensors } from '../safetensors/write.js';
 export type { MultiheadErrorCode, MultiheadErrorParts } from '../runtime/errors.js';

@@ -6,7 +6,7 @@ import { formatShape, parameterRanks } from '../runtime/shape.js';
 import { describe } from '../runtime/tensor.js';
 import { utf8Decoder } from '../runtime/text.js';
 import { isArrayBuffer, pristine, typedArrayName } from '../runtime/typed_arrays.js';
-import type { SafetensorsFile, SafetensorsParameter, SafetensorsTensor } from '../types/safetensors.js';
+import type { SafetensorsDType, SafetensorsFile, SafetensorsParameter, SafetensorsTensor } from '../types/safetensors.js';
 import {
   emptyRecord,
   formatError,
@@ -36,22 +36,19 @@ import {
  */
 export function readSafetensors(bytes: ArrayBuffer | Uint8Array): SafetensorsFile {
   const file = asBytes(bytes);
-  const header = readHeader(file);
-  const data = file.subarray(lengthBytes + header.bytes);
+  const end = lengthBytes + headerLength(file, file.length);
+  // Copied, because TextDecoder rejects a view of a SharedArrayBuffer.
+  const { entries, metadata } = readHeader(file.slice(lengthBytes, end), file.length - end);
 
   const tensors = emptyRecord<SafetensorsTensor>();
   const stateDict = emptyRecord<SafetensorsParameter>();
-  const ranges: Range[] = [];
-  for (const [name, entry] of Object.entries(header.json)) {
-    if (name === metadataName) continue;
-    const { tensor, range } = readTensor(name, entry, data);
-    tensors[name] = tensor;
+  for (const entry of entries) {
+    const tensor = tensorOf(entry, file.subarray(end + entry.begin, end + entry.end));
+    tensors[entry.name] = tensor;
     const parameter = asParameter(tensor);
-    if (parameter !== undefined) stateDict[name] = parameter;
-    ranges.push(range);
+    if (parameter !== undefined) stateDict[entry.name] = parameter;
   }
-  checkCovered(ranges, data.length);
-  return { tensors, stateDict, metadata: readMetadata(header.json[metadataName]) };
+  return { tensors, stateDict, metadata };
 }
 
 /**
@@ -71,20 +68,55 @@ function asBytes(bytes: unknown): Uint8Array {
 
 // ---- The header ----
 
-function readHeader(file: Uint8Array): { json: Record<string, unknown>; bytes: number } {
-  if (file.length < lengthBytes) {
-    throw formatError('safetensors', `at least ${lengthBytes} bytes`, `${file.length}`);
+/**
+ * Reads the length of the header from the begin of a file. Throws `E_FORMAT`.
+ *
+ * @param size of the file; Infinity if it is unknown
+ */
+export function headerLength(begin: Uint8Array, size: number): number {
+  if (begin.length < lengthBytes) {
+    throw formatError('safetensors', `at least ${lengthBytes} bytes`, `${begin.length}`);
   }
-  const view = new DataView(file.buffer, file.byteOffset, lengthBytes);
+  const view = new DataView(begin.buffer, begin.byteOffset, lengthBytes);
   const bytes = view.getUint32(4, true) * 2 ** 32 + view.getUint32(0, true);
-  const most = Math.min(file.length - lengthBytes, mostHeaderBytes);
+  const most = Math.min(size - lengthBytes, mostHeaderBytes);
   if (bytes > most) {
     throw formatError('safetensors header', `at most ${most} bytes`, `${bytes} bytes`);
   }
-  // Copied, because TextDecoder rejects a view of a SharedArrayBuffer.
-  const json = parseHeader(file.slice(lengthBytes, lengthBytes + bytes));
-  return { json, bytes };
+  return bytes;
 }
+
+/** A tensor of the header; its bytes are `begin` to `end` − 1 after the header. */
+export interface Entry {
+  readonly name: string;
+  readonly dtype: SafetensorsDType;
+  readonly shape: number[];
+  readonly begin: number;
+  readonly end: number;
+}
+
+interface Header {
+  /** In the order of the header. */
+  readonly entries: readonly Entry[];
+  readonly metadata: Record<string, string>;
+}
+
+/**
+ * Reads the header, and checks that its tensors cover the data. Throws `E_FORMAT`.
+ *
+ * @param bytes after the header; Infinity if the number is unknown
+ */
+export function readHeader(encoded: Uint8Array, bytes: number): Header {
+  const json = parseHeader(encoded);
+  const names = Object.keys(json).filter((name) => name !== metadataName);
+  const entries = names.map((name) => readEntry(name, json[name], bytes));
+  checkCovered(entries, bytes);
+  return { entries, metadata: readMetadata(json[metadataName]) };
+}
+
+/** The tensors in the order of their bytes. */
+export const inFileOrder = (entries: readonly Entry[]): Entry[] =>
+  [...entries].sort((a, b) => a.begin - b.begin || a.end - b.end);
 
 function parseHeader(encoded: Uint8Array): Record<string, unknown> {
   const header = 'safetensors header';
@@ -156,16 +188,9 @@ function readMetadata(value: unknown): Record<string, string> {
 
 // ---- Tensors ----
 
-interface Range {
-  readonly begin: number;
-  readonly end: number;
-}
+type Range = Pick<Entry, 'begin' | 'end'>;
 
-function readTensor(
-  name: string,
-  entry: unknown,
-  bytes: Uint8Array,
-): { tensor: SafetensorsTensor; range: Range } {
+function readEntry(name: string, entry: unknown, bytes: number): Entry {
   if (!isUnicode(name)) {
     throw formatError('safetensors header', 'names in Unicode', inWords(name));
   }
@@ -179,7 +204,7 @@ function readTensor(
     throw formatError(name, expected, inWords(entry['dtype']));
   }
   const shape = readShape(name, entry['shape']);
-  const range = readRange(name, entry['data_offsets'], bytes.length);
+  const range = readRange(name, entry['data_offsets'], bytes);
   const size = storedBytes(dtype, shape);
   const given = `${storedName(dtype)} ${formatShape(shape)}`;
   if (size !== Infinity && !Number.isInteger(size)) {
@@ -189,12 +214,16 @@ function readTensor(
     const expected = `${size === Infinity ? 'more than 2⁵⁰' : size} bytes for ${given}`;
     throw formatError(name, expected, `${range.end - range.begin}`);
   }
+  return { name, dtype, shape, ...range };
+}
+
+/** A tensor with a view of its bytes, or a copy if they are not aligned. */
+export function tensorOf({ dtype, shape }: Entry, part: Uint8Array): SafetensorsTensor {
   const { array } = storedTypes[dtype];
-  const part = bytes.subarray(range.begin, range.end);
   const element = array.BYTES_PER_ELEMENT;
   const { buffer, byteOffset } = part.byteOffset % element === 0 ? part : part.slice();
   const data = new array(buffer, byteOffset, part.length / element);
-  return { tensor: { dtype, shape, data } as SafetensorsTensor, range };
+  return { dtype, shape, data } as SafetensorsTensor;
 }
 
 /** Converts a tensor to a parameter of a module; undefined for dtypes that modules do not accept. */
@@ -226,15 +255,15 @@ function readRange(name: string, offsets: unknown, most: number): Range {
   throw formatError(name, `data_offsets within ${most} bytes`, inWords(offsets));
 }
 
-/** Throws `E_FORMAT` unless the ranges cover the data without gaps and overlaps. */
-function checkCovered(ranges: Range[], bytes: number): void {
+/** Throws `E_FORMAT` unless the tensors cover the data without gaps and overlaps. */
+function checkCovered(entries: readonly Entry[], bytes: number): void {
   const data = 'safetensors data';
   let next = 0;
-  for (const { begin, end } of ranges.sort((a, b) => a.begin - b.begin || a.end - b.end)) {
+  for (const { begin, end } of inFileOrder(entries)) {
     if (begin !== next) {
       throw formatError(data, `tensors side by side, the next at ${next}`, `one at ${begin}`);
     }
     next = end;
   }
-  if (next !== bytes) throw formatError(data, `${next} bytes`, `${bytes}`);
+  if (next !== bytes && bytes !== Infinity) throw formatError(data, `${next} bytes`, `${bytes}`);
 }

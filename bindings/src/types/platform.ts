@@ -9,6 +9,7 @@ type InstanceOf<Name extends string> = typeof globalThis extends {
   : never;
 
 export type PlatformAbortSignal = InstanceOf<'AbortSignal'>;
+export type PlatformBlob = InstanceOf<'Blob'>;
 export type PlatformFloat16Array = InstanceOf<'Float16Array'>;
 export type PlatformResponse = InstanceOf<'Response'>;
 export type PlatformURL = InstanceOf<'URL'>;

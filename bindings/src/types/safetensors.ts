@@ -1,5 +1,6 @@
 // The types of reading and writing safetensors files.
 
+import type { PlatformAbortSignal, PlatformBlob, PlatformResponse } from './platform.js';
 import type { DType, Float16Numbers, FloatDType, Shape, TensorLike } from './tensor.js';
 
 /** The dtypes of the format, under this package's names, and the typed array of each. */
@@ -83,6 +84,56 @@ export interface SafetensorsFile {
   /** The strings under `__metadata__`; empty if the file has none. */
   readonly metadata: Readonly<Record<string, string>>;
 }
+
+/** A tensor of a file of which the numbers are not read yet. */
+export interface SafetensorsEntry {
+  /** The name of the dtype in the file, in lower case. */
+  readonly dtype: SafetensorsDType;
+  /** Extents, outermost first. */
+  readonly shape: Shape;
+}
+
+/** Options of `openSafetensors()`. */
+export interface OpenSafetensorsOptions {
+  /** Aborting rejects the calls that wait, and later ones, with `E_ABORTED`, and ends a response. Default none. */
+  readonly signal?: PlatformAbortSignal | undefined;
+}
+
+/** A safetensors file of which only the header was read. The records have no prototype. */
+export interface SafetensorsReader {
+  /** Every tensor by name, in the order of the header. */
+  readonly entries: Readonly<Record<string, SafetensorsEntry>>;
+  /** The strings under `__metadata__`; empty if the file has none. */
+  readonly metadata: Readonly<Record<string, string>>;
+  /**
+   * Reads one tensor of a Blob. Its `data` is a copy.
+   *
+   * @throws {MultiheadError} `E_OPTION` if the file has no such tensor, or is a Response; `E_LOAD`, `E_ABORTED`,
+   * `E_MEMORY`
+   */
+  read(name: string): Promise<SafetensorsTensor>;
+  /**
+   * Reads all tensors, one at a time, in the order of their bytes in the file. A Response can be read once; leaving the
+   * loop early ends its transfer.
+   *
+   * @throws {MultiheadError} `E_FORMAT` if a response ends too early or too late; `E_LOAD`, `E_ABORTED`, `E_MEMORY`;
+   * `E_OPTION` for a second loop over a Response
+   */
+  [Symbol.asyncIterator](): AsyncGenerator<[name: string, tensor: SafetensorsTensor], void, undefined>;
+}
+
+/**
+ * Reads the header of a safetensors file, and later one tensor at a time, so that memory never holds the whole file.
+ * Checks everything that `readSafetensors()` checks. A `Blob` may be a `File`, or come from `fs.openAsBlob()` of Node.
+ * Needs no `load()`.
+ *
+ * @throws {MultiheadError} `E_FORMAT` as `readSafetensors()`; `E_LOAD` for a response with an HTTP error and for a
+ * source that cannot be read; `E_OPTION` for a source of another type, or a response that was read; `E_ABORTED`
+ */
+export type OpenSafetensors = (
+  source: PlatformBlob | PlatformResponse,
+  options?: OpenSafetensorsOptions,
+) => Promise<SafetensorsReader>;
 
 /**
  * The tensors to write, by name: tensors, typed arrays with a shape, or tensors from `readSafetensors()`.
