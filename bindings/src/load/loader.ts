@@ -5,7 +5,7 @@ import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { CoreObject } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { type GuardedModule, guardModule } from '../runtime/guard.js';
-import { plain, readFlat } from '../runtime/options.js';
+import { type Names, plain, readFlat } from '../runtime/options.js';
 import type { CreateGlue, ModuleOverrides, RawModule } from '../runtime/raw.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { describe, WasmTensor } from '../runtime/tensor.js';

@@ -4,7 +4,7 @@
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
-import { readFlat } from '../runtime/options.js';
+import { plain, readFlat } from '../runtime/options.js';
 import { describe, isA, unreadable } from '../runtime/tensor.js';
 import type {
   OpenSafetensors,
@@ -28,7 +28,7 @@ interface Bytes {
 export const openSafetensors: OpenSafetensors = (source, options) => open(source, options);
 
 async function open(source: unknown, given: OpenSafetensorsOptions = {}): Promise<SafetensorsReader> {
-  const { signal } = readFlat(given, ['signal'], 'openSafetensors');
+  const { signal } = readFlat(given, { signal: plain }, 'openSafetensors');
   checkSignal(signal);
   const { stream, bytes } = sourceOf(source, signal);
 
