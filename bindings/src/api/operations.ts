@@ -18,7 +18,8 @@ import { Heap } from '../runtime/memory.js';
 import type { Runtime } from '../runtime/operands.js';
 import { plain, readOptions } from '../runtime/options.js';
 import { ScopeStack } from '../runtime/scope.js';
-import { makeTensor } from '../runtime/tensor.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { describe, makeTensor } from '../runtime/tensor.js';
 import type { MultiheadCore } from '../types/core.js';
 import type { Shape } from '../types/index.js';
 
@@ -50,7 +51,10 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Omit<M
 
   const scope = (...given: [fn?: () => unknown]): unknown => {
     raw.assertAlive();
-    return given.length === 0 ? scopes.open() : scopes.run(given[0] as () => unknown);
+    if (given.length === 0) return scopes.open();
+    const [fn] = given;
+    if (typeof fn === 'function') return scopes.run(fn as () => unknown);
+    throw new MultiheadError('E_OPTION', { argument: 'scope', expected: 'a function', got: describe(fn) });
   };
 
   return {

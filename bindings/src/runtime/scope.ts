@@ -8,7 +8,6 @@
 
 import type { Scope } from '../types/index.js';
 import { MultiheadError } from './errors.js';
-import { describe } from './tensor.js';
 
 interface Resource {
   /** Reading this throws `E_OPTION` on a proxy of an object of this package. */
@@ -75,9 +74,6 @@ export class ScopeStack {
   }
 
   run<T>(fn: () => T): T {
-    if (typeof fn !== 'function') {
-      throw new MultiheadError('E_OPTION', { argument: 'scope', expected: 'a function', got: describe(fn) });
-    }
     const frame = this.#push();
     let result: T;
     let waits: boolean;
