@@ -182,7 +182,7 @@ export const tests = [
     async run({ browser }) {
       const old = `Object.defineProperty(navigator, 'userAgent', { value: 'Mozilla/5.0 Chrome/129.0.0.0 Safari/537.36' });`;
       const server = await startBrokenServer(async (folder, assets) => {
-        for (const name of assets.filter((each) => /^(boot|worker)-.*\.js$/.test(each))) {
+        for (const name of assets.filter((each) => /^(boot|attention_worker)-.*\.js$/.test(each))) {
           const file = join(folder, 'assets', name);
           await writeFile(file, `${old}\n${await readFile(file, 'utf8')}`);
         }
