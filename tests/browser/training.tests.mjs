@@ -66,7 +66,7 @@ export const tests = [
       }
       // The page shows a frame every ten steps, of each of the four heads and of the one head beside them.
       assert.ok(painted / step <= 1, `${painted / step} maps painted for a step`);
-      assert.ok(changes / step <= 60, `${changes / step} changes of the document for a step`);
+      assert.ok(changes / step <= 100, `${changes / step} changes of the document for a step`);
       await close();
       const shown = `${(painted / step).toFixed(2)} maps and ${Math.round(changes / step)} changes of the document for a step`;
       return `${seconds(milliseconds)} with the model beside it; ${shown}`;
