@@ -36,9 +36,9 @@ class ModuleBase {
   struct Memory;  ///< for the library's own use
 
  protected:
-  ModuleBase() = default;  // a module without parameters
+  ModuleBase() = default;  ///< a module without parameters
 
-  std::shared_ptr<Memory> memory_;
+  std::shared_ptr<Memory> memory_;  ///< the parameters, which copies of the module share
 };
 
 }  // namespace multihead
