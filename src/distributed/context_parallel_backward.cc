@@ -52,7 +52,7 @@ Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
   }
   std::vector<float> d_sinks(gradients.d_sinks.size());
   if (status.ok() && !d_sinks.empty()) {
-    // Of the rank's rows.
+    // These are sums over the rank's rows only.
     status = engine::differentiate_sinks(call.options.sinks, {.out = inputs.out, .lse = inputs.lse},
                                          inputs.d_out, d_sinks, context);
   }

@@ -25,7 +25,11 @@ export interface TeamSocket {
 
 /** The options of load(), which createPool() passes on. */
 export const loadNames = {
-  ...{ wasm: plain, simd: plain, integrity: plain, onProgress: plain, signal: plain },
+  wasm: plain,
+  simd: plain,
+  integrity: plain,
+  onProgress: plain,
+  signal: plain,
 } satisfies Names<LoadOptions>;
 
 /** The compiled module and the socket of each instance, for multihead/pool. */

@@ -1,5 +1,5 @@
 // Sizes of the scratch memory of the attention kernels. Plans ask for them, so that all memory is
-// reserved before a kernel runs. Each layout is beside the kernel that uses it.
+// reserved before a kernel runs. Each layout stands next to the kernel that uses it.
 #include <cstdint>
 
 #include "cpu/kernels.h"

@@ -40,7 +40,8 @@ MULTIHEAD_SHARED void end_backward(const BackwardPlan& plan, const AttentionGrad
 // d_sink = -(sum over rows of the sink's weight * delta), on up to `threads` threads.
 void differentiate_sinks(const rules::BackwardParams& params, std::span<float> d_sinks,
                          int threads);
-// The same from results over all keys, whose shape is (B, H_q, N_q, d_v). Errors: kMemory.
+// Computes the gradients of sinks from results over all keys, whose shape is (B, H_q, N_q, d_v).
+// Errors: kMemory.
 MULTIHEAD_SHARED Status differentiate_sinks(std::span<const float> sinks,
                                             const AttentionResults& results,
                                             const ConstAnyTensor& d_out, std::span<float> d_sinks,

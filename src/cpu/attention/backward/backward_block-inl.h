@@ -51,7 +51,7 @@ struct BackwardScratch {
   size_t row_lanes;  // floats from one key of a tile to the next
 };
 
-// Not inlined, so that the WebAssembly module shares it with scratch.cc.
+// The WebAssembly module keeps one copy for this file and scratch.cc, if it is not inlined.
 [[maybe_unused]] HWY_NOINLINE BackwardScratch lay_out_backward(const BackwardParams& params,
                                                                const BackwardTiling& g,
                                                                void* memory) {

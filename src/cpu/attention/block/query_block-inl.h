@@ -74,7 +74,7 @@ struct BlockScratch {
 // begins at the last key reads zeros after it.
 inline size_t tile_value_stride(size_t keys) { return round_up(keys, kTileDepth) + kTileDepth; }
 
-// Not inlined, so that the WebAssembly module shares it with scratch.cc.
+// The WebAssembly module keeps one copy for this file and scratch.cc, if it is not inlined.
 [[maybe_unused]] HWY_NOINLINE BlockScratch lay_out_block(const AttentionParams& p,
                                                          const BlockTiling& g, void* memory) {
   const auto rows = static_cast<uint64_t>(g.rows);
