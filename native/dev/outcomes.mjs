@@ -8,6 +8,7 @@ import { SetupError, run } from './console.mjs';
  * @typedef {object} Outcome
  * @property {number} passed
  * @property {number} failed
+ * @property {{ name: string, message: string }[]} failures the failed tests, as far as the program names them
  * @property {{ name: string, reason: string }[]} skipped
  * @property {string} output
  */
@@ -32,9 +33,9 @@ export async function outcomeOf(command, file, read, options = {}) {
     output = `${error.message.split('\n', 1)[0]}\n${error.output ?? error.message}`;
     ended = false;
   }
-  if (file && !existsSync(file)) return { passed: 0, failed: 1, skipped: [], output };
+  if (file && !existsSync(file)) return { passed: 0, failed: 1, failures: [], skipped: [], output };
   const written = file ? JSON.parse(readFileSync(file, 'utf8')) : output;
-  const outcome = { skipped: [], output, ...read(written, output) };
+  const outcome = { failures: [], skipped: [], output, ...read(written, output) };
   // A crash after the last result is a failure that no test reports.
   if (!ended && outcome.failed === 0) outcome.failed = 1;
   return outcome;
@@ -60,6 +61,7 @@ export function googleTestCounts({ testsuites }, output) {
   return {
     passed: tests.length - failed.length - skipped.length,
     failed: failed.length,
+    failures: failed.map(({ name, failures }) => ({ name, message: failures[0].failure.replace('\n', ': ') })),
     skipped: skipped.map((test) => ({ name: test.name, reason: reasonOf(test) })),
   };
 }
@@ -82,15 +84,18 @@ function reasonsOfSkips(tests, output) {
 
 export const fuzzCounts = (output) => ({ passed: Number(/^\d+ runs$/m.test(output)), failed: 0 });
 
-export const vitestCounts = ({ numPassedTests, numFailedTests, numFailedTestSuites, testResults }) => ({
-  passed: numPassedTests,
-  // A file that could not be loaded has no failed test, so count the file.
-  failed: numFailedTests || numFailedTestSuites,
-  skipped: testResults
-    .flatMap(({ assertionResults }) => assertionResults)
-    .filter(({ status }) => status !== 'passed' && status !== 'failed')
-    .map(({ fullName }) => ({ name: fullName, reason: 'marked so in the suite' })),
-});
+export function vitestCounts({ numPassedTests, numFailedTests, numFailedTestSuites, testResults }) {
+  const tests = testResults.flatMap(({ assertionResults }) => assertionResults);
+  const failed = tests.filter(({ status }) => status === 'failed');
+  const skipped = tests.filter(({ status }) => status !== 'passed' && status !== 'failed');
+  return {
+    passed: numPassedTests,
+    // A file that could not be loaded has no failed test, so count the file.
+    failed: numFailedTests || numFailedTestSuites,
+    failures: failed.map(({ fullName, failureMessages }) => ({ name: fullName, message: failureMessages.join('\n') })),
+    skipped: skipped.map(({ fullName }) => ({ name: fullName, reason: 'marked so in the suite' })),
+  };
+}
 
 /** Reads the total of a conformance run: its last line "N passed, N failed". */
 export function conformanceCounts(output) {
@@ -103,7 +108,9 @@ export function nodeTestCounts(output) {
   const count = (what) => Number(new RegExp(`^# ${what} (\\d+)$`, 'm').exec(output)?.[1] ?? 0);
   const skips = output.matchAll(/^ *(?:not )?ok \d+ - (.*?) # (?:SKIP|TODO)\b ?(.*)$/gm);
   const skipped = [...skips].map(([, name, reason]) => ({ name, reason: reason || NO_REASON }));
-  return { passed: count('pass'), failed: count('fail'), skipped };
+  const faults = output.matchAll(/^ *not ok \d+ - (?!.* # (?:SKIP|TODO)\b)(.*)\n(?: +.*\n)*? +error: (?:\|-\n +)?(.*)$/gm);
+  const failures = [...faults].map(([, name, message]) => ({ name, message }));
+  return { passed: count('pass'), failed: count('fail'), failures, skipped };
 }
 
 /** Runs files of node:test. */
@@ -111,4 +118,4 @@ export const nodeTests = (files) =>
   outcomeOf([process.execPath, '--test', '--test-reporter=tap', ...files], null, nodeTestCounts);
 
 /** The outcome of a suite that this machine cannot build. */
-export const notBuilt = (name, reason) => ({ passed: 0, failed: 0, skipped: [{ name, reason }], output: '' });
+export const notBuilt = (name, reason) => ({ passed: 0, failed: 0, failures: [], skipped: [{ name, reason }], output: '' });

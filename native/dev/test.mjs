@@ -65,6 +65,8 @@ function readArguments(given) {
   return { chosen, purpose: left === 'all' ? 'quick' : 'all', everything: Boolean(process.env.CI) || filter !== undefined || again };
 }
 
+const firstLine = (text) => text.trimStart().split('\n', 1)[0];
+
 /**
  * Runs suites after the builds that they need, and prints their failures and skipped tests.
  * @param {typeof SUITES} chosen
@@ -73,7 +75,7 @@ function readArguments(given) {
  */
 export async function runSuites(chosen, { passedBefore, everything, inCi = Boolean(process.env.CI) }) {
   const total = { passed: 0, failed: 0, skipped: 0 };
-  const [again, skipped] = [[], []];
+  const [again, failures, skipped] = [[], [], []];
   let unchanged = 0;
   const runSuite = async ({ name, uses, run }) => {
     const outcome = await step(name, async (tell) => {
@@ -85,7 +87,11 @@ export async function runSuites(chosen, { passedBefore, everything, inCi = Boole
       tell(`${result.passed} passed${known ? ' before, unchanged' : `, ${result.failed} failed`}`);
       return result;
     });
-    if (outcome.failed) say(`\n${name}:\n${outcome.output.trimEnd()}\n`);
+    if (outcome.failed) {
+      say(`\n${name}:\n${outcome.output.trimEnd()}\n`);
+      const named = outcome.failures.map((test) => `${name}: ${test.name}: ${firstLine(test.message)}`);
+      failures.push(...(named.length ? named : [`${name}: its output above says what failed`]));
+    }
     total.passed += outcome.passed;
     total.failed += outcome.failed;
     total.skipped += outcome.skipped.length;
@@ -97,7 +103,8 @@ export async function runSuites(chosen, { passedBefore, everything, inCi = Boole
     stopCommands();
     throw error;
   });
-  for (const first of again) say(`passed at the second attempt: ${first.split('\n', 1)[0]}`);
+  for (const first of again) say(`passed at the second attempt: ${firstLine(first)}`);
+  for (const failure of failures) say(`failed: ${failure}`);
   const report = reportSkips(skipped, inCi);
   report.lines.forEach(say);
   total.failed += report.failed;

@@ -156,7 +156,6 @@ export const tests = [
   })),
   {
     name: 'new numbers do not move the focus',
-    limit: 120_000,
     async run({ browser, url }) {
       // A few words and heads are drawn sooner, and still have controls of every kind.
       const { page, close } = await openPage(browser, `${url}#text=one+two+one&heads=previous.same`);
@@ -254,7 +253,6 @@ export const tests = [
   ),
   ...themes.map((scheme) => ({
     name: `axe-core finds nothing serious at 320 px, nor in any step at 320, 360 and 1280 px, and nothing scrolls sideways, ${scheme}`,
-    limit: 120_000,
     skip: (kind) => kind === 'firefox' && 'the same page as in Chromium',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1`, { width: 320, height: 700, scheme });

@@ -1,5 +1,7 @@
 // Catches the files that the page offers for download, and measures a saved picture of a map.
 
+import { eventually } from './harness.mjs';
+
 export const catchDownloads = (page) =>
   page.evaluate(() => {
     window.saved = [];
@@ -16,9 +18,7 @@ export const catchDownloads = (page) =>
 export async function press(page, selector) {
   const before = await page.evaluate(() => window.saved.length);
   await page.$eval(selector, (button) => button.click());
-  for (let i = 0; i < 200 && (await page.evaluate(() => window.saved.length)) === before; i += 1) {
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
+  await eventually(async () => (await page.evaluate(() => window.saved.length)) > before, `${selector} saves a file`);
   return page.evaluate(() => window.savedName);
 }
 

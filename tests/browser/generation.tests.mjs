@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { until } from './harness.mjs';
-import { openTraining, textOf, trainFor, trainToTheEnd, untilTrained } from './training_steps.mjs';
+import { openTraining, textOf, trainFor, trainToTheEnd } from './training_steps.mjs';
 
 const lane = (page, which) =>
   page.$eval(`.cost-${which}`, (element) => ({
@@ -16,7 +16,6 @@ const whole = (text) => Number(text.replaceAll(/[^\d.]/g, ''));
 export const tests = [
   {
     name: 'induction is learned with two layers and not with one; the model continues the pattern, with the same tokens with a cache as without',
-    limit: 200_000,
     async run({ browser, kind, url }) {
       const { page, close } = await openTraining(browser, url, '#train=induction', {
         // The page shows one token every 260 ms; the test shortens this pause to 10 ms.
@@ -44,7 +43,7 @@ export const tests = [
         new MutationObserver(() => window.lengths.push(list.childElementCount)).observe(list, { childList: true });
       });
       await page.click('#generate-go');
-      await untilTrained(page, () => document.querySelectorAll('.generated > li').length === 48);
+      await until(page, () => document.querySelectorAll('.generated > li').length === 48);
       const lengths = await page.evaluate(() => window.lengths);
       // Firefox runs with reduced motion, which shows only the end.
       if (kind === 'chromium') lengths.forEach((length, i) => assert.equal(length, 48 - lengths.length + 1 + i, 'a token a tick'));
@@ -72,7 +71,6 @@ export const tests = [
   },
   {
     name: 'an untrained model is said to guess, and more training starts the generation anew',
-    limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url, '#train=induction');
       assert.match(await textOf(page, '.generate-hint'), /has not learned the pattern/);
@@ -85,14 +83,13 @@ export const tests = [
   },
   {
     name: 'Four jobs has nothing to generate, and says why',
-    limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       assert.match(await textOf(page, '.no-generation'), /nothing to generate/);
       assert.equal(await page.$eval('#generate-go', (button) => button.checkVisibility()), false);
       await page.click('#generate-train');
-      await untilTrained(page, () => window.multiheadPage.training().curve.settings.kind === 'induction');
-      await untilTrained(page, () => window.multiheadPage.training().step > 5);
+      await until(page, () => window.multiheadPage.training().curve.settings.kind === 'induction');
+      await until(page, () => window.multiheadPage.training().step > 5);
       assert.equal(await page.evaluate(() => document.activeElement.id), 'generate-go');
       await close();
     },

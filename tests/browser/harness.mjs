@@ -12,6 +12,19 @@ const at = (path) => fileURLToPath(new URL(`../../${path}`, import.meta.url));
 export const site = at('build/web');
 export const resultFile = at('build/test-results/browser.json');
 
+/**
+ * Milliseconds after which a wait counts as hung. A machine that compiles on every core meanwhile can take ten times as
+ * long as a calm one, so no test depends on how long something takes.
+ */
+export const PATIENCE = 120_000;
+
+/** Opens a page that is not given up before PATIENCE. */
+export async function patientPage(context) {
+  const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE);
+  return page;
+}
+
 /** A server on its own port; it adds requested paths to `requested`, and counts the bytes that it sends. */
 export async function startServer(root = site) {
   const running = await serve({ root, port: 0 });
@@ -74,7 +87,7 @@ export async function openPage(
   { width = 1280, height = 900, scheme, ready = true, prepare } = {},
 ) {
   const context = await browser.createBrowserContext();
-  const page = await context.newPage();
+  const page = await patientPage(context);
   const complaints = [];
   const origins = new Set();
   page.on('console', (message) => {
@@ -112,9 +125,7 @@ export async function setViewport(page, size) {
     if (!/setScreenOrientationOverride/.test(error.message)) throw error;
   });
   const seen = () => page.evaluate(() => ({ width: innerWidth, height: innerHeight }));
-  for (let tries = 0; tries < 100 && (await seen()).width !== size.width; ++tries) {
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
+  await eventually(async () => (await seen()).width === size.width, `the viewport is ${size.width} pixels wide`);
   assert.deepEqual(await seen(), size, 'the viewport');
 }
 
@@ -130,21 +141,21 @@ async function checkScheme(page, wanted) {
 }
 
 /**
- * Waits until `condition` holds in the page, by polling. Puppeteer's waitForFunction() would compile the condition in
- * the page, and Firefox 140 treats that as an eval of the page, which the security policy forbids.
+ * Waits until `holds()` is true, by polling. The pauses grow, because each look takes time in the page's process, too.
  */
-export async function until(page, condition) {
-  await untilWithin(page, condition, 10);
-}
-
-/** Like until(), with a limit of `seconds`. The pauses grow, because each look takes time in both processes. */
-export async function untilWithin(page, condition, seconds) {
-  const patience = performance.now() + 1000 * seconds;
-  for (let pause = 5; !(await page.evaluate(condition)); pause = Math.min(60, 1.25 * pause)) {
-    assert.ok(performance.now() < patience, `not true within ${seconds} s: ${condition}`);
+export async function eventually(holds, what = String(holds)) {
+  const end = performance.now() + PATIENCE;
+  for (let pause = 5; !(await holds()); pause = Math.min(60, 1.25 * pause)) {
+    assert.ok(performance.now() < end, `not true within ${PATIENCE / 1000} s: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, pause));
   }
 }
+
+/**
+ * Waits until `condition` holds in the page. Puppeteer's waitForFunction() would compile the condition in the page, and
+ * Firefox 140 treats that as an eval of the page, which the security policy forbids.
+ */
+export const until = (page, condition) => eventually(() => page.evaluate(condition), String(condition));
 
 /** Waits until the service worker has its copy of the page and answers the page's requests. */
 export const offlineCopyReady = (page) =>

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { cp, mkdtemp, readFile, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { isIcon, offlineCopyReady, openPage, settled, site, snapshot, startServer, until } from './harness.mjs';
+import { eventually, isIcon, offlineCopyReady, openPage, settled, site, snapshot, startServer, until } from './harness.mjs';
 import { startPlainServer, startRounds } from './hosts.mjs';
 
 /** Records all layout shifts from the first moment of the page on. */
@@ -178,10 +178,7 @@ export const tests = [
           }),
         );
       const isComplete = (urls) => urls.some((url) => url.endsWith('/')) && urls.some((url) => url.endsWith('.wasm'));
-      for (let tries = 0; (await kept()).filter(isComplete).length < 2; tries += 1) {
-        assert.ok(tries < 100, 'the copy of the new build is not complete within 10 s');
-        await quiet(100);
-      }
+      await eventually(async () => (await kept()).filter(isComplete).length >= 2, 'the copy of the new build is complete');
       const [old, next] = await kept();
       assert.deepEqual(
         [old, next].map((urls) => [copy.main, copy.next].filter((name) => urls.some((url) => url.endsWith(name)))),

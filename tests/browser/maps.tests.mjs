@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { catchDownloads, pictureSaved, press } from './downloads.mjs';
-import { openPage, settled, snapshot, until } from './harness.mjs';
+import { eventually, openPage, settled, snapshot, until } from './harness.mjs';
 import { countWork } from './work.mjs';
 
 const everyHead = 'previous.first.same.nearby.next.letter.average.itself';
@@ -60,9 +60,7 @@ export const tests = [
       for (let i = 0; i < letters; i += 1) {
         const { painted } = await work();
         await page.keyboard.type('x');
-        for (let tries = 0; tries < 500 && (await work()).painted === painted; tries += 1) {
-          await new Promise((resolve) => setTimeout(resolve, 10));
-        }
+        await eventually(async () => (await work()).painted !== painted, `a map is drawn after letter ${i + 1}`);
       }
       const seen = await page.evaluate(() => {
         const [maps, changes] = [new Set(window.work.painted), window.work.changes];

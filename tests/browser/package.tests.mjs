@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { blobWorkers, servePlainly } from '../../native/dev/packages/project.mjs';
 import * as sources from '../../native/dev/packages/sources.mjs';
-import { startServer } from './harness.mjs';
+import { eventually, patientPage, startServer } from './harness.mjs';
 
 const dist = fileURLToPath(new URL('../../bindings/dist', import.meta.url));
 
@@ -47,13 +47,9 @@ async function outcomeOf(browser, { kind, modules, policy }) {
   await withSite(site, policy, async ({ url, requested }) => {
     const context = await browser.createBrowserContext();
     try {
-      const page = await context.newPage();
+      const page = await patientPage(context);
       await page.goto(url);
-      const end = performance.now() + 20_000;
-      while (!/^(ok|failed)/.test(title) && performance.now() < end) {
-        title = await page.title();
-        await new Promise((resolve) => setTimeout(resolve, 20));
-      }
+      await eventually(async () => /^(ok|failed)/.test((title = await page.title())), 'the page reports its result');
     } finally {
       await context.close();
     }

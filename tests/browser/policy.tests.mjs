@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { offlineCopyReady, openPage, settled, snapshot, startBrokenServer, startServer, until, untilWithin } from './harness.mjs';
+import { eventually, offlineCopyReady, openPage, patientPage, settled, snapshot, startBrokenServer, startServer, until } from './harness.mjs';
 import { startPlainServer } from './hosts.mjs';
 
 const inPage =
@@ -81,7 +81,7 @@ async function useEverything(page) {
   });
   await until(page, () => /^no\.safetensors cannot be used: safetensors/.test(document.querySelector('.own-status').textContent));
   await page.$eval('#run-speed', (button) => button.click());
-  await untilWithin(page, () => /^(Done|The measurement)/.test(document.querySelector('#speed [role=status]').textContent), 20);
+  await until(page, () => /^(Done|The measurement)/.test(document.querySelector('#speed [role=status]').textContent));
   const rows = await page.$$eval('#speed .speed-row', (list) => list.map((row) => row.textContent));
   assert.match(rows[1], /all workers ?[1-9]\d* workers?, (shared memory|messages)/, 'the pool has workers');
   await offlineCopyReady(page);
@@ -90,7 +90,6 @@ async function useEverything(page) {
 export const tests = [
   {
     name: 'nothing that the page and its workers do violates their policy, and the policy forbids markup, scripts and policies of others',
-    limit: 60_000,
     async run({ browser, kind }) {
       const server = await startReportingServer();
       const { page, close } = await openPage(browser, `${server.url}#speed=sentence`, { prepare: watch });
@@ -103,7 +102,7 @@ export const tests = [
       else assert.ok([refused, 'missing'].includes(seen), seen);
       if (seen !== 'missing') {
         assert.ok((await page.evaluate(() => window.violations.length)) > 0);
-        for (let tries = 0; tries < 100 && server.reports.length === 0; tries += 1) await new Promise((done) => setTimeout(done, 50));
+        await eventually(() => server.reports.length > 0);
         assert.match(server.reports.join(), /trusted-types/);
       }
       await close({ expected: /TrustedHTML|TrustedScriptURL|TrustedTypePolicy|[Tt]rusted|Content.Security.Policy|status of 405/ });
@@ -113,7 +112,6 @@ export const tests = [
   },
   {
     name: 'the policy holds on a server without headers, too',
-    limit: 60_000,
     async run({ browser, kind }) {
       const server = await startPlainServer('/a/');
       const { page, close } = await openPage(browser, `${server.url}#speed=sentence`, { prepare: watch });
@@ -167,7 +165,7 @@ export const tests = [
         response.writeHead = (status, { 'Content-Type': type }) => writeHead.call(response, status, { 'Content-Type': type });
       });
       const context = await browser.createBrowserContext();
-      const page = await context.newPage();
+      const page = await patientPage(context);
       await page.goto(`${around.url}around.html`);
       const shown = page.frames().filter((frame) => frame.url().startsWith(server.url));
       const texts = await Promise.all(shown.map((frame) => frame.evaluate(() => document.body?.innerText ?? '').catch(() => '')));

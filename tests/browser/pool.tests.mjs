@@ -5,6 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { patientPage } from './harness.mjs';
 
 const dist = fileURLToPath(new URL('../../bindings/dist/', import.meta.url));
 const types = { '.js': 'text/javascript', '.mjs': 'text/javascript', '.wasm': 'application/wasm' };
@@ -77,7 +78,7 @@ async function onPage(browser, headers, withPolicy = false) {
   const server = await servePackage(headers);
   const context = await browser.createBrowserContext();
   try {
-    const page = await context.newPage();
+    const page = await patientPage(context);
     await page.goto(server.url);
     const failed = '(error) => JSON.stringify({ error: String(error) })';
     return JSON.parse(await page.evaluate(`(${compare})(${withPolicy}).then(JSON.stringify, ${failed})`));
@@ -129,7 +130,7 @@ export const tests = [
       const without = await onPage(browser, policy);
       // Browsers without Trusted Types ignore the policy.
       const context = await browser.createBrowserContext();
-      const page = await context.newPage();
+      const page = await patientPage(context);
       const knows = await page.evaluate(() => 'trustedTypes' in globalThis);
       await context.close();
       assert.deepEqual([without.workers, without.attention], [knows ? 0 : 2, true]);

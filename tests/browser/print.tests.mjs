@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { inflateSync } from 'node:zlib';
-import { openPage, settled, snapshot, until } from './harness.mjs';
+import { eventually, openPage, snapshot, until } from './harness.mjs';
 import { large } from './maps.tests.mjs';
 
 /**
@@ -53,8 +53,7 @@ export const tests = [
       assert.ok(Math.max(...(await corner())) < 90, 'dark on the screen');
       await page.emulateMediaType('print');
       await until(page, () => matchMedia('print').matches);
-      for (let tries = 0; tries < 100 && Math.min(...(await corner())) <= 200; tries += 1) await settled(page);
-      assert.ok(Math.min(...(await corner())) > 200, 'light on paper');
+      await eventually(async () => Math.min(...(await corner())) > 200, 'light on paper');
       await page.emulateMediaType();
       await page.evaluate((text) => (location.hash = text), `${large}&galleryView=numbers`);
       await snapshot(page);
@@ -100,7 +99,6 @@ export const tests = [
   },
   {
     name: 'printed to a file, no map takes away the text around it',
-    limit: 120_000,
     skip: (kind) => (kind === 'firefox' ? 'only the files of Chromium are read here' : undefined),
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1`);

@@ -7,7 +7,7 @@
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { findBrowsers, whyTooOld } from './browsers.mjs';
-import { compressAhead, resultFile, site, startServer } from './harness.mjs';
+import { PATIENCE, compressAhead, resultFile, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
 import { tests as bend } from './bend.tests.mjs';
 import { tests as generation } from './generation.tests.mjs';
@@ -59,13 +59,13 @@ const group = groups[option] ?? tests;
 const wanted = groups[option] ? names : process.argv.slice(2);
 if (!wanted.length) wanted.push('');
 
-/** Milliseconds for a test that states no limit. */
-const usualLimit = 30_000;
+/** Milliseconds after which a test counts as hung: a test waits several times, each time for at most PATIENCE. */
+const LIMIT = 3 * PATIENCE;
 
-async function withinLimit(promise, limit) {
+async function withinLimit(promise) {
   let timer;
   const late = new Promise((_, fail) => {
-    timer = setTimeout(() => fail(new Error(`not done after ${limit / 1000} s`)), limit);
+    timer = setTimeout(() => fail(new Error(`not done after ${LIMIT / 1000} s`)), LIMIT);
   });
   try {
     return await Promise.race([promise, late]);
@@ -102,7 +102,7 @@ async function runLane(found, left, outcome) {
 
 async function runTest(test, on, outcome) {
   const name = `${on.kind}: ${test.name}`;
-  const attempt = () => withinLimit(test.run(on), test.limit ?? usualLimit);
+  const attempt = () => withinLimit(test.run(on));
   const start = performance.now();
   try {
     // A browser on a busy machine sometimes misses a moment, so try twice. A test that fails twice has found a fault.

@@ -61,7 +61,6 @@ const oddValues = [
 export const tests = [
   {
     name: 'addresses of random parts, valid, broken and absurd: the page goes on, and its address is whole again',
-    limit: 90_000,
     async run({ browser, url }) {
       const seed = Date.now() % 1e6;
       const { next, pick } = randomFrom(seed);
@@ -91,7 +90,6 @@ export const tests = [
   },
   {
     name: 'a storm of changes, undo and redo stays on the page, and the address is that of the screen',
-    limit: 60_000,
     async run({ browser, url }) {
       const seed = Date.now() % 1e6;
       const { page, close } = await openPage(browser, url);

@@ -204,7 +204,6 @@ export const tests = [
   },
   {
     name: 'a pointer move paints no map, and changes little of the document, at 64 tokens and 8 heads',
-    limit: 60_000,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url + large);
       const work = await countWork(page);

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { openPage, startBrokenServer, until } from './harness.mjs';
-import { openTraining, textOf, trainFor, trainingOf, trainToTheEnd, untilTrained } from './training_steps.mjs';
+import { openTraining, textOf, trainFor, trainingOf, trainToTheEnd } from './training_steps.mjs';
 import { countWork } from './work.mjs';
 
 /** Sets the size. Firefox 140 rejects Puppeteer's next command, which sets the orientation of the screen. */
@@ -16,7 +16,6 @@ const seconds = (milliseconds) => `${(milliseconds / 1000).toFixed(1)} s`;
 export const tests = [
   {
     name: 'Four jobs: four heads take a job each, one head cannot, and muting a head takes its job away',
-    limit: 200_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       const places = () =>
@@ -49,7 +48,7 @@ export const tests = [
       const buttons = await page.$$('.head-button');
       for (const [job, head] of owners.entries()) {
         await buttons[head].click();
-        await untilTrained(page, () => window.multiheadPage.training().muting !== undefined);
+        await until(page, () => window.multiheadPage.training().muting !== undefined);
         const { muted, muting } = await trainingOf(page);
         assert.deepEqual(muted, [head]);
         muting.after.forEach((after, other) => {
@@ -74,7 +73,6 @@ export const tests = [
   },
   {
     name: 'the same seed gives the same curve, bit for bit',
-    limit: 120_000,
     async run({ browser, url }) {
       const losses = async (page) => {
         const { run, smallerRun } = await trainFor(page, 40);
@@ -86,7 +84,7 @@ export const tests = [
       const { page, close } = await openTraining(browser, url, '#seed=6');
       const six = await losses(page);
       await page.evaluate(() => (location.hash = '#seed=5'));
-      await untilTrained(page, () => {
+      await until(page, () => {
         const { curve, step, status } = window.multiheadPage.training();
         return curve.settings.seed === 5 && step === 0 && status === 'paused';
       });
@@ -98,7 +96,6 @@ export const tests = [
   },
   {
     name: 'pause acts within the next frame of ten steps',
-    limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       const steps = await page.evaluate(async () => {
@@ -121,7 +118,6 @@ export const tests = [
   },
   {
     name: 'the scrubber goes back to saved moments, and training goes on from there with the same numbers',
-    limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url, '#train=induction');
       const { run, moments, last } = await trainFor(page, 30);
@@ -135,14 +131,13 @@ export const tests = [
       await page.keyboard.press('ArrowRight');
       await until(page, () => window.multiheadPage.training().step === 10);
       await page.click('#train-step');
-      await untilTrained(page, () => window.multiheadPage.training().step === 11);
+      await until(page, () => window.multiheadPage.training().step === 11);
       assert.deepEqual((await trainingOf(page)).run.losses, run.losses);
       await close();
     },
   },
   {
     name: 'two runs lie over each other, settings are in the address, and Back brings them back',
-    limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url, '#layers=2&rate=0.02&chart=accuracy');
       assert.equal(await page.$$eval('.train-card', (list) => list.length), 8);
@@ -168,7 +163,6 @@ export const tests = [
   },
   {
     name: 'bad settings get a plain message, and the run stays',
-    limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       const { step, run } = await trainFor(page, 5);
@@ -196,25 +190,24 @@ export const tests = [
       assert.match(await textOf(page, '#notice'), /trainHeads, rate, layers/);
       assert.deepEqual((await trainingOf(page)).run.losses, run.losses);
       await page.click('#train-step');
-      await untilTrained(page, () => window.multiheadPage.training().step > 0);
+      await until(page, () => window.multiheadPage.training().step > 0);
       await close();
     },
   },
   {
     name: 'a killed training worker is noticed, and another starts on demand',
-    limit: 120_000,
     skip: (kind) => (kind === 'chromium' ? null : 'only the protocol of Chromium can end a worker'),
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       await page.click('#train-go');
-      await untilTrained(page, () => window.multiheadPage.training().step > 5);
+      await until(page, () => window.multiheadPage.training().step > 5);
       const workers = page.workers().filter((worker) => worker.url().includes('training_worker'));
       assert.equal(workers.length, 2);
       for (const worker of workers) await worker.evaluate(() => self.close()).catch(() => undefined);
-      await untilTrained(page, () => window.multiheadPage.training().status === 'lost', 20);
+      await until(page, () => window.multiheadPage.training().status === 'lost', 20);
       assert.match(await textOf(page, '#train-failure'), /training worker has ended/);
       await page.click('#train-anew');
-      await untilTrained(page, () => window.multiheadPage.training().status === 'paused');
+      await until(page, () => window.multiheadPage.training().status === 'paused');
       assert.equal(await page.$eval('#train-failure', ({ hidden }) => hidden), true);
       assert.ok((await trainFor(page, 3)).step >= 3);
       await close();
@@ -236,13 +229,12 @@ export const tests = [
   },
   {
     name: 'training goes on while the window is resized and zoomed, and the page printed',
-    limit: 120_000,
     async run({ browser, kind, url }) {
       const { page, close } = await openTraining(browser, url);
       await page.click('#train-go');
       const further = async (where) => {
         const { step } = await trainingOf(page);
-        await untilTrained(page, `window.multiheadPage.training().step > ${step} || window.multiheadPage.training().status !== 'running'`);
+        await until(page, `window.multiheadPage.training().step > ${step} || window.multiheadPage.training().status !== 'running'`);
         const seen = await page.evaluate(() => ({
           over: document.documentElement.scrollWidth - document.documentElement.clientWidth,
           // Skip maps that are not on the screen, because they are drawn when scrolled to.
@@ -272,25 +264,23 @@ export const tests = [
   },
   {
     name: 'a page that is hidden for long stops training',
-    limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       await page.click('#train-go');
-      await untilTrained(page, () => window.multiheadPage.training().step > 5);
+      await until(page, () => window.multiheadPage.training().step > 5);
       await page.evaluate(() => {
         const wait = window.setTimeout;
         window.setTimeout = (run, delay) => wait(run, delay === 20_000 ? 50 : delay);
         Object.defineProperty(document, 'hidden', { get: () => true });
         document.dispatchEvent(new Event('visibilitychange'));
       });
-      await untilTrained(page, () => window.multiheadPage.training().status === 'paused');
+      await until(page, () => window.multiheadPage.training().status === 'paused');
       assert.ok((await trainingOf(page)).step < 600);
       await close();
     },
   },
   {
     name: 'rounds of edit, train, reset leave no memory behind',
-    limit: 200_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url, '#train=induction');
       // The memory below is the workers'. Scroll to a place without maps, so that nothing is drawn meanwhile.

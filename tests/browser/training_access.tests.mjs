@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { seriousFindings } from './axe.mjs';
 import { until } from './harness.mjs';
-import { openTraining, trainFor, trainingOf, untilTrained } from './training_steps.mjs';
+import { openTraining, trainFor, trainingOf } from './training_steps.mjs';
 
 const findings = (page) => seriousFindings(page, '#train', '#generate');
 
@@ -21,7 +21,6 @@ const cases = ['light', 'dark'].flatMap((scheme) => [320, 360, 1280].map((width)
 export const tests = [
   ...cases.map(({ scheme, width }) => ({
     name: `training and generation: axe-core finds nothing serious, nothing scrolls sideways, ${scheme}, ${width} px`,
-    limit: 120_000,
     skip: (kind) => (kind === 'chromium' || (width === 360 && scheme === 'light') ? null : 'the same page as in Chromium'),
     async run({ browser, url }) {
       const hash = width === 320 ? '#train=induction' : '';
@@ -29,7 +28,7 @@ export const tests = [
       assert.deepEqual(await findings(page), [], 'before the training');
       await trainFor(page, 25);
       await page.click('.head-button');
-      await untilTrained(page, () => window.multiheadPage.training().muting !== undefined);
+      await until(page, () => window.multiheadPage.training().muting !== undefined);
       if (hash) {
         await page.click('#generate-one');
         await until(page, () => document.querySelectorAll('.generated > li').length > 0);
@@ -48,26 +47,25 @@ export const tests = [
   })),
   {
     name: 'training, going back, muting and generating with the keyboard alone',
-    limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       await page.focus('#gallery button');
       await tabTo(page, '#train-fourJobs', 200);
       await page.keyboard.press('Tab');
       await page.keyboard.press('Enter');
-      await untilTrained(page, () => window.multiheadPage.training().curve.settings.kind === 'induction');
+      await until(page, () => window.multiheadPage.training().curve.settings.kind === 'induction');
       await tabTo(page, '#train-go');
       await page.keyboard.press('Enter');
-      await untilTrained(page, () => window.multiheadPage.training().step > 12);
+      await until(page, () => window.multiheadPage.training().step > 12);
       await page.keyboard.press(' ');
-      await untilTrained(page, () => window.multiheadPage.training().measured !== undefined);
+      await until(page, () => window.multiheadPage.training().measured !== undefined);
       assert.equal(await page.evaluate(() => document.activeElement.id), 'train-go', 'the focus stays');
       await tabTo(page, '#train-moment');
       await page.keyboard.press('Home');
       await until(page, () => window.multiheadPage.training().step === 0);
       await tabTo(page, '.head-button');
       await page.keyboard.press('Enter');
-      await untilTrained(page, () => window.multiheadPage.training().muting !== undefined);
+      await until(page, () => window.multiheadPage.training().muting !== undefined);
       assert.deepEqual((await trainingOf(page)).muted, [0]);
       await tabTo(page, '#train-unmute');
       await page.keyboard.press('Enter');
@@ -81,7 +79,6 @@ export const tests = [
   },
   {
     name: 'maps of heads in training have cells with names, and say when a head is muted',
-    limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       await trainFor(page, 3);
@@ -93,7 +90,7 @@ export const tests = [
       await page.keyboard.press('ArrowRight');
       assert.match(await label(), /^head 1, query . at 1, key . at 2, masked, 0$/);
       await page.click('.head-button');
-      await untilTrained(page, () => window.multiheadPage.training().muting !== undefined);
+      await until(page, () => window.multiheadPage.training().muting !== undefined);
       await (await page.$('#train [role=gridcell][tabindex="0"]')).focus();
       assert.match(await label(), /muted$/);
       await close();
@@ -101,7 +98,6 @@ export const tests = [
   },
   {
     name: 'a pair chosen in a map of training stays in view in every head, follows the training, and Back lets it go',
-    limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       await page.focus('#train [role=gridcell][tabindex="0"]');
@@ -128,7 +124,6 @@ export const tests = [
   },
   {
     name: 'with reduced motion a generation shows its end at once',
-    limit: 120_000,
     async run({ browser, kind, url }) {
       const { page, close } = await openTraining(browser, url, '#train=induction');
       if (kind === 'chromium') {

@@ -1,6 +1,6 @@
 // Steps that the tests of "Train live" and "Generate" share.
 
-import { openPage, until, untilWithin } from './harness.mjs';
+import { eventually, openPage, until } from './harness.mjs';
 
 /** Opens the page at "Train live", with its workers started. */
 export async function openTraining(browser, url, hash = '', options = {}) {
@@ -23,9 +23,6 @@ export async function trainingOf(page) {
   return JSON.parse(text);
 }
 
-/** Like until(), with enough time for a training on a busy machine. */
-export const untilTrained = (page, condition, seconds = 100) => untilWithin(page, condition, seconds);
-
 const rests = () => {
   const { status, measured } = window.multiheadPage.training();
   return status === 'paused' && measured !== undefined;
@@ -38,9 +35,9 @@ const smallerIsDone = () => {
 /** Trains both models to the end. */
 export async function trainToTheEnd(page) {
   await page.click('#train-go');
-  await untilTrained(page, () => window.multiheadPage.training().step > 0);
-  await untilTrained(page, rests);
-  await untilTrained(page, smallerIsDone);
+  await until(page, () => window.multiheadPage.training().step > 0);
+  await until(page, rests);
+  await until(page, smallerIsDone);
   return trainingOf(page);
 }
 
@@ -53,15 +50,11 @@ const reached = () => {
 /** Trains to step `least` or a few more, and the smaller model at least half as far. */
 export async function trainFor(page, least) {
   await page.click('#train-go');
-  const patience = performance.now() + 100_000;
-  while ((await page.evaluate(reached)) < least) {
-    if (performance.now() > patience) throw new Error(`step ${least} was not reached`);
-    await new Promise((resolve) => setTimeout(resolve, 10));
-  }
+  await eventually(async () => (await page.evaluate(reached)) >= least, `step ${least} is reached`);
   await page.evaluate(() => {
     if (window.multiheadPage.training().status === 'running') document.querySelector('#train-go').click();
   });
-  await untilTrained(page, rests);
+  await until(page, rests);
   return trainingOf(page);
 }
 

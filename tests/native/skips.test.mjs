@@ -33,23 +33,46 @@ test('each reason is printed once with the number of its tests, and a reason tha
   assert.equal(lines.length, 4);
 });
 
-test('npm test fails with a skip planted in a suite, in CI', () => {
+/** Runs a suite of one file of node:test as `npm test` does, and returns what that prints and the counts. */
+function runPlanted(code, ci) {
   const file = join(folder, 'planted.test.mjs');
-  writeFileSync(file, `import { test } from 'node:test';\ntest('planted', { skip: 'planted' }, () => {});\ntest('runs', () => {});\n`);
+  writeFileSync(file, `import { test } from 'node:test';\n${code}\ntest('runs', () => {});\n`);
   const program = `
     const [{ runSuites }, { nodeTests }, { Passed }] = await Promise.all(
       ['test', 'outcomes', 'passed'].map((name) => import(${JSON.stringify(new URL('../../native/dev/', import.meta.url).href)} + name + '.mjs')));
     const suite = { name: 'planted suite', uses: [], run: () => nodeTests([${JSON.stringify(file)}]) };
     const { total } = await runSuites([suite], { passedBefore: new Passed(${JSON.stringify(join(folder, 'passed.json'))}, ''), everything: true });
     console.log(JSON.stringify(total));`;
+  const env = { ...process.env, CI: ci };
+  delete env.NODE_TEST_CONTEXT; // or the inner test runner would report to the one that runs this test
+  const { stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', program], { encoding: 'utf8', env });
+  return { printed: stdout + stderr, total: JSON.parse(stdout.trimEnd().split('\n').at(-1) || 'null') };
+}
+
+test('npm test fails with a skip planted in a suite, in CI', () => {
   for (const [ci, failed] of [['true', 1], ['', 0]]) {
-    const env = { ...process.env, CI: ci };
-    delete env.NODE_TEST_CONTEXT; // or the inner test runner would report to the one that runs this test
-    const { stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', program], { encoding: 'utf8', env });
-    const total = JSON.parse(stdout.trimEnd().split('\n').at(-1) || 'null');
-    assert.deepEqual(total, { passed: 1, failed, skipped: 1 }, stdout + stderr);
-    assert.match(stdout, /^ {2}planted suite: planted$/m);
+    const { printed, total } = runPlanted(`test('planted', { skip: 'planted' }, () => {});`, ci);
+    assert.deepEqual(total, { passed: 1, failed, skipped: 1 }, printed);
+    assert.match(printed, /^ {2}planted suite: planted$/m);
   }
+});
+
+test('npm test names the failed tests again at its end', () => {
+  const { printed, total } = runPlanted(`test('planted', () => { throw new Error('first line\\nsecond line'); });`, '');
+  assert.deepEqual(total, { passed: 1, failed: 1, skipped: 0 }, printed);
+  assert.match(printed, /^failed: planted suite: planted: first line\n\{/m);
+});
+
+test('the failed tests of every kind of suite are found, with their messages', () => {
+  const tap = ['not ok 1 - a', '  ---', '  error: |-', '    one', '    two', '  ...', 'not ok 2 - b', '  ---', "  error: 'three'", '  ...', '# fail 2'];
+  assert.deepEqual(nodeTestCounts(`${tap.join('\n')}\n`).failures, [
+    { name: 'a', message: 'one' },
+    { name: 'b', message: "'three'" },
+  ]);
+  const google = { name: 'S', testsuite: [{ name: 'T', failures: [{ failure: 'f.cc:3\nExpected 1' }], result: 'COMPLETED' }] };
+  assert.deepEqual(googleTestCounts({ testsuites: [google] }, '').failures, [{ name: 'S.T', message: 'f.cc:3: Expected 1' }]);
+  const assertionResults = [{ status: 'failed', fullName: 'c', failureMessages: ['four'] }];
+  assert.deepEqual(vitestCounts({ numFailedTests: 1, testResults: [{ assertionResults }] }).failures, [{ name: 'c', message: 'four' }]);
 });
 
 test('skipped tests of every kind of suite are found, with their reasons', () => {
