@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "cuda/emulator/memory.h"
 #include "multihead/tensor.h"
 #include "support/random_case.h"
+#include "support/special_values.h"
 
 namespace multihead::cuda::testing {
 namespace {
@@ -20,8 +20,6 @@ namespace {
 using emulator::device;
 using multihead::testing::Random;
 using multihead::testing::RandomCase;
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 TEST(CudaBackwardF32, EqualsOracleOnRandomCalls) {
   for (const uint64_t seed : multihead::testing::random_seeds(500)) {

@@ -27,7 +27,7 @@ using testing::Random;
 using testing::RandomCase;
 using testing::RowList;
 
-constexpr testing::CaseLimits kLimits{.max_queries = 30, .max_keys = 60, .max_width = 20};
+constexpr testing::CaseLimits kBackwardLimits{.max_queries = 30, .max_keys = 60, .max_width = 20};
 
 // Rows of (lists, rows, width).
 std::vector<float> rows_of(const std::vector<float>& whole, int64_t rows, int64_t width,
@@ -70,7 +70,7 @@ struct WholeCall {
   std::vector<float> out, lse, d_out;
   Gradients gradients;
 
-  WholeCall(uint64_t seed, Method method) : c(random_case(seed, kLimits)) {
+  WholeCall(uint64_t seed, Method method) : c(random_case(seed, kBackwardLimits)) {
     testing::raise_lowest_biases(c);
     if (method == Method::kHeads) testing::share_along_queries(c);
     d_out = Random(seed + 77).floats(c.out_shape.elements());
@@ -113,7 +113,7 @@ std::vector<Gradients> run(const WholeCall& whole, const testing::Divided& divid
   return results;
 }
 
-void expect_equals_one_process(Method method, uint64_t seed) {
+void expect_gradients_of_one_process(Method method, uint64_t seed) {
   const WholeCall whole(seed, method);
   const RandomCase& c = whole.c;
   SCOPED_TRACE(c.description);
@@ -173,7 +173,7 @@ class BackwardRanks : public ::testing::TestWithParam<Method> {};
 
 TEST_P(BackwardRanks, EqualOneProcess) {
   for (const uint64_t seed : testing::random_seeds(300)) {
-    expect_equals_one_process(GetParam(), seed);
+    expect_gradients_of_one_process(GetParam(), seed);
     if (HasFailure()) return;
   }
 }

@@ -8,13 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "distributed/communicator.h"
 #include "support/random_case.h"
 #include "support/sharded_case.h"
+#include "support/special_values.h"
 #include "support/thread_ranks.h"
 
 namespace multihead::distributed {
@@ -28,15 +28,13 @@ using testing::RowList;
 
 constexpr testing::CaseLimits kLimits{.max_queries = 40, .max_keys = 90, .max_width = 24};
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
 struct Result {
   std::vector<float> out, lse;
 
   Result() = default;
   explicit Result(const RandomCase& c)
-      : out(static_cast<size_t>(c.out_shape.elements()), kNan),
-        lse(static_cast<size_t>(c.lse_shape.elements()), kNan) {}
+      : out(static_cast<size_t>(c.out_shape.elements()), kNaN),
+        lse(static_cast<size_t>(c.lse_shape.elements()), kNaN) {}
   AttentionOutputs views(const RandomCase& c) {
     return {.out = Tensor(out.data(), c.out_shape), .lse = {lse.data(), c.lse_shape}};
   }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "support/packed_case.h"
 #include "support/random_case.h"
 #include "support/sharded_case.h"
+#include "support/special_values.h"
 #include "support/thread_ranks.h"
 
 namespace multihead::distributed {
@@ -20,8 +20,6 @@ namespace {
 using testing::PackedCase;
 using testing::Random;
 using testing::RowList;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Calls attention_varlen() with a rank's rows or with all rows.
 template <class Run>
@@ -32,8 +30,8 @@ Status call(const PackedCase& c, const RowList& queries, const RowList& keys,
   const std::vector<float> q = testing::rows_of(c.q, c.heads * c.width, queries);
   const std::vector<float> k = testing::rows_of(c.k, c.kv_heads * c.width, keys);
   const std::vector<float> v = testing::rows_of(c.v, c.kv_heads * c.value_dim, keys);
-  out.assign(static_cast<size_t>(rows * c.heads * c.value_dim), kNan);
-  lse.assign(static_cast<size_t>(rows * c.heads), kNan);
+  out.assign(static_cast<size_t>(rows * c.heads * c.value_dim), kNaN);
+  lse.assign(static_cast<size_t>(rows * c.heads), kNaN);
   return run(ConstTensor(q.data(), {rows, c.heads, c.width}),
              ConstTensor(k.data(), {key_rows, c.kv_heads, c.width}),
              ConstTensor(v.data(), {key_rows, c.kv_heads, c.value_dim}),
@@ -41,7 +39,7 @@ Status call(const PackedCase& c, const RowList& queries, const RowList& keys,
                               .lse = {lse.data(), {c.heads, rows}}});
 }
 
-void expect_equals_one_process(Method method, uint64_t seed) {
+void expect_packed_rows_equal_one_process(Method method, uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   const PackedCase c(seed);
   Random random(seed + 4242);
@@ -87,7 +85,7 @@ class PackedRanks : public ::testing::TestWithParam<Method> {};
 
 TEST_P(PackedRanks, EqualOneProcess) {
   for (const uint64_t seed : testing::random_seeds(300)) {
-    expect_equals_one_process(GetParam(), seed);
+    expect_packed_rows_equal_one_process(GetParam(), seed);
     if (HasFailure()) return;
   }
 }

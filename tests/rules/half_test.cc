@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <limits>
 
+#include "support/special_values.h"
+
 namespace multihead::rules {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // Returns the value of `bits` by the definition of a format with `fraction` fraction bits and
 // `bias`.

@@ -73,6 +73,13 @@ ConstAnyTensor stored(RandomCase& result, std::vector<float> values, DType type,
                       const Dims& strides);
 // Returns the element at an index of a tensor's data.
 float element(const ConstAnyTensor& tensor, int64_t index);
+
+// The tensor with its shape and strides, but no data: what a call is prepared for.
+template <class TensorLike>
+TensorLike without_data(TensorLike tensor) {
+  tensor.data = nullptr;
+  return tensor;
+}
 // Returns the bits of a number in a 16-bit type.
 uint16_t half_bits(float value, DType type);
 

@@ -10,6 +10,7 @@
 
 #include "support/random_case.h"
 #include "support/simd_targets.h"
+#include "support/special_values.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/simd/simd_test.cc"
@@ -27,9 +28,6 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using testing::Random;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // Applies f to every number, one vector at a time.
 template <class F>

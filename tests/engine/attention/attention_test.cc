@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "support/closeness.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
+#include "support/special_values.h"
 
 namespace multihead {
 namespace {
@@ -33,9 +33,6 @@ using testing::Random;
 using testing::random_case;
 using testing::RandomCase;
 using testing::tolerance;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // Outputs start as NaN, so that unwritten elements show.
 std::vector<float> poisoned(const Dims& shape) {

@@ -6,21 +6,20 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "multihead/attention.h"
 #include "multihead/attention_backward.h"
 #include "multihead/context.h"
+#include "support/special_values.h"
 
 namespace multihead {
 namespace {
 
 constexpr int64_t kQueries = 3, kKeys = 11, kWidth = 70;
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // A call whose last query has these keys, and the LSE that attention_backward() is given.
-struct Call {
+struct LseCall {
   std::vector<float> q = std::vector<float>(kQueries * kWidth, 0.25F);
   std::vector<float> k = std::vector<float>(kKeys * kWidth, 0.5F);
   AttentionOptions options = {};
@@ -44,46 +43,46 @@ struct Call {
 };
 
 TEST(CheckLse, ComparesWithAllKeysThatTheRowSees) {
-  Call call;
-  EXPECT_TRUE(call.run(Call::lse_of(kKeys)).ok());
-  EXPECT_EQ(call.run(Call::lse_of(kKeys) + 0.2F).argument(), "lse");
+  LseCall call;
+  EXPECT_TRUE(call.run(LseCall::lse_of(kKeys)).ok());
+  EXPECT_EQ(call.run(LseCall::lse_of(kKeys) + 0.2F).argument(), "lse");
   EXPECT_EQ(call.run(-HUGE_VALF).argument(), "lse");
   EXPECT_EQ(call.run(kNaN).argument(), "lse");
 }
 
 TEST(CheckLse, ReadsNoHiddenKey) {
-  Call call;
+  LseCall call;
   call.k[4 * kWidth] = call.k[9 * kWidth + 69] = kNaN;
   std::vector<uint8_t> mask(kKeys, 1);
   mask[4] = mask[9] = 0;
   call.options.mask = {mask.data(), {1, kKeys}};
-  EXPECT_TRUE(call.run(Call::lse_of(kKeys - 2)).ok());
-  EXPECT_EQ(call.run(Call::lse_of(kKeys) + 0.2F).argument(), "lse");
+  EXPECT_TRUE(call.run(LseCall::lse_of(kKeys - 2)).ok());
+  EXPECT_EQ(call.run(LseCall::lse_of(kKeys) + 0.2F).argument(), "lse");
   call.options.mask = {};
   std::vector<float> bias(kKeys, 0.0F);
   bias[4] = bias[9] = -HUGE_VALF;
   call.options.bias = {bias.data(), {1, kKeys}};
-  EXPECT_TRUE(call.run(Call::lse_of(kKeys - 2)).ok());
-  EXPECT_EQ(call.run(Call::lse_of(kKeys) + 0.2F).argument(), "lse");
+  EXPECT_TRUE(call.run(LseCall::lse_of(kKeys - 2)).ok());
+  EXPECT_EQ(call.run(LseCall::lse_of(kKeys) + 0.2F).argument(), "lse");
   call.options.bias = {};
   call.options.causal = Causal::at_offset(1);  // the last query sees keys 0 to 3
-  EXPECT_TRUE(call.run(Call::lse_of(4)).ok());
-  EXPECT_EQ(call.run(Call::lse_of(5)).argument(), "lse");
+  EXPECT_TRUE(call.run(LseCall::lse_of(4)).ok());
+  EXPECT_EQ(call.run(LseCall::lse_of(5)).argument(), "lse");
 }
 
 // Scores that are NaN or too large for f32 have no LSE to compare with.
 TEST(CheckLse, AcceptsAnyLseOfScoresThatAreNotFinite) {
-  Call nan;
+  LseCall nan;
   nan.k[4 * kWidth] = kNaN;
   EXPECT_TRUE(nan.run(7.0F).ok());
-  Call large;
+  LseCall large;
   large.q.assign(large.q.size(), 1.0F);
   large.k.assign(large.k.size(), 1e38F);
   EXPECT_TRUE(large.run(7.0F).ok());
 }
 
 TEST(CheckLse, OfARowThatSeesNothingIsMinusInfinity) {
-  Call call;
+  LseCall call;
   const std::vector<uint8_t> mask(kKeys, 0);
   call.options.mask = {mask.data(), {1, kKeys}};
   EXPECT_TRUE(call.run(-HUGE_VALF).ok());

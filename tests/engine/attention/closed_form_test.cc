@@ -19,12 +19,11 @@
 #include "multihead/prepared_attention.h"
 #include "multihead/prepared_attention_backward.h"
 #include "reference/reference_attention.h"
+#include "support/special_values.h"
 
 namespace multihead {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMany = int64_t{1}
                           << 20;  // for three axes: a tensor's extents make less than 2^61

@@ -306,7 +306,7 @@ std::vector<Part> two_parts(Random& random, int64_t count, int64_t unit) {
   return {{0, cut}, {cut, count}};
 }
 
-struct Result {
+struct PlanResult {
   std::vector<float> out, lse;
 };
 
@@ -362,7 +362,7 @@ TEST(Plan, ShardsAreTogetherTheWhole) {
     const Dims q_shape{p.batch, p.heads, p.queries, p.width};
     const Dims k_shape{p.batch, p.kv_heads, p.keys, p.width};
     const Dims lse_shape{p.batch, p.heads, p.queries};
-    Result whole{std::vector<float>(rows * static_cast<size_t>(p.width)), std::vector<float>(rows)};
+    PlanResult whole{std::vector<float>(rows * static_cast<size_t>(p.width)), std::vector<float>(rows)};
     ASSERT_TRUE(
         attention({p.q.data(), q_shape}, {p.k.data(), k_shape}, {p.v.data(), k_shape}, p.options,
                   {.out = {whole.out.data(), q_shape}, .lse = {whole.lse.data(), lse_shape}},
@@ -370,9 +370,9 @@ TEST(Plan, ShardsAreTogetherTheWhole) {
             .ok());
 
     Random random(seed + 1000000);
-    Result joined{std::vector<float>(whole.out.size(), std::numeric_limits<float>::quiet_NaN()),
+    PlanResult joined{std::vector<float>(whole.out.size(), std::numeric_limits<float>::quiet_NaN()),
                   std::vector<float>(rows)};
-    Result second = joined;
+    PlanResult second = joined;
     const std::vector<Part> key_parts = two_parts(random, p.keys, 1);
     for (const Part& batch : two_parts(random, p.batch, 1)) {
       for (const Part& heads : two_parts(random, p.heads, p.heads / p.kv_heads)) {
@@ -383,10 +383,10 @@ TEST(Plan, ShardsAreTogetherTheWhole) {
           const int64_t row = (batch.first * p.heads + heads.first) * p.queries + queries.first;
           const Dims out_strides = contiguous_strides(q_shape);
           const Dims lse_strides = contiguous_strides(lse_shape);
-          const auto out_of = [&](Result& r) {
+          const auto out_of = [&](PlanResult& r) {
             return Tensor(r.out.data() + row * p.width, shape, out_strides);
           };
-          const auto lse_of = [&](Result& r) {
+          const auto lse_of = [&](PlanResult& r) {
             return Tensor(r.lse.data() + row, {shape[0], shape[1], shape[2]}, lse_strides);
           };
           run_shard(p, batch, heads, queries, key_parts[0], out_of(joined), lse_of(joined),

@@ -17,12 +17,7 @@ namespace {
 using testing::BackwardCall;
 using testing::Gradients;
 using testing::Random;
-
-template <class TensorLike>
-TensorLike without_data(TensorLike tensor) {
-  tensor.data = nullptr;
-  return tensor;
-}
+using testing::without_data;
 
 PreparedAttentionBackward::Data data_of(const BackwardCall& call, Gradients& g) {
   return {.q = call.c.q.data,

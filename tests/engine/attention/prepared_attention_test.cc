@@ -29,6 +29,7 @@ using testing::CallOutputs;
 using testing::Random;
 using testing::random_case;
 using testing::RandomCase;
+using testing::without_data;
 
 // Returns the size of a tensor's memory, including gaps between its rows.
 size_t bytes_spanned(const ConstAnyTensor& tensor) {
@@ -48,12 +49,6 @@ Bytes moved_on(const ConstAnyTensor& tensor, size_t elements) {
   const size_t by = elements * static_cast<size_t>(bytes_of(tensor.dtype)) % bytes.size();
   std::rotate(bytes.begin(), bytes.begin() + static_cast<int64_t>(by), bytes.end());
   return bytes;
-}
-
-template <class TensorLike>
-TensorLike without_data(TensorLike tensor) {
-  tensor.data = nullptr;
-  return tensor;
 }
 
 class PreparedOnTarget : public ::testing::TestWithParam<int64_t> {

@@ -19,6 +19,7 @@
 #include "rules/half.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
+#include "support/special_values.h"
 
 // By default, the address sanitizer ends the program when an allocation fails.
 #if defined(__has_feature)
@@ -36,7 +37,6 @@ using testing::Random;
 using Layout = KVCacheConfig::Layout;
 using Type = KVCacheConfig::Type;
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kWidth = 20, kValueDim = 12;
 
 // (B, H, N, d), contiguous.
@@ -75,9 +75,9 @@ Rows rounded(Rows rows, Type type) {
   return rows;
 }
 
-struct Result {
+struct CachedResult {
   std::vector<float> out, lse;
-  friend bool operator==(const Result&, const Result&) = default;
+  friend bool operator==(const CachedResult&, const CachedResult&) = default;
 };
 
 class CacheTest : public ::testing::Test {
@@ -106,10 +106,10 @@ class CacheTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
-  Result attend(const KVCache& cache, const ConstTensor& q, const AttentionOptions& options) {
+  CachedResult attend(const KVCache& cache, const ConstTensor& q, const AttentionOptions& options) {
     const Dims out_shape{q.shape[0], q.shape[1], q.shape[2], kValueDim};
     const Dims lse_shape{q.shape[0], q.shape[1], q.shape[2]};
-    Result result{std::vector<float>(static_cast<size_t>(out_shape.elements()), kNaN),
+    CachedResult result{std::vector<float>(static_cast<size_t>(out_shape.elements()), kNaN),
                   std::vector<float>(static_cast<size_t>(lse_shape.elements()), kNaN)};
     const Status status = cache.attend(
         q, options, {.out = {result.out.data(), out_shape}, .lse = {result.lse.data(), lse_shape}},
@@ -118,11 +118,11 @@ class CacheTest : public ::testing::Test {
     return result;
   }
 
-  Result one_pass(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
+  CachedResult one_pass(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
                   const AttentionOptions& options) {
     const Dims out_shape{q.shape[0], q.shape[1], q.shape[2], kValueDim};
     const Dims lse_shape{q.shape[0], q.shape[1], q.shape[2]};
-    Result result{std::vector<float>(static_cast<size_t>(out_shape.elements()), kNaN),
+    CachedResult result{std::vector<float>(static_cast<size_t>(out_shape.elements()), kNaN),
                   std::vector<float>(static_cast<size_t>(lse_shape.elements()), kNaN)};
     const Status status = attention(
         q, k, v, options,
@@ -132,7 +132,7 @@ class CacheTest : public ::testing::Test {
   }
 
   // Compares all rows of `got` with the rows of `whole` from `first` on, for each head.
-  static void expect_rows(const Result& got, const Result& whole, int64_t first, int64_t count,
+  static void expect_rows(const CachedResult& got, const CachedResult& whole, int64_t first, int64_t count,
                           int64_t rows, const std::string& what) {
     for (int64_t head = 0; head < kBatch * kHeads; ++head) {
       for (int64_t i = 0; i < count; ++i) {
@@ -175,7 +175,7 @@ TEST_P(CacheOfEveryFormat, TokenByTokenEqualsOnePass) {
                                             .window = {9, -1},
                                             .softcap = 5.0F,
                                             .sinks = sinks}}) {
-      const Result whole =
+      const CachedResult whole =
           one_pass(q.view(), rounded(k, type()).view(), rounded(v, type()).view(), options);
       KVCache cache = made(config(layout(), type(), kTokens + 3));
       for (int64_t token = 0; token < kTokens; ++token) {
@@ -209,7 +209,7 @@ TEST_P(CacheOfEveryFormat, KeysHoldTheValues) {
     const ConstTensor v{
         kept.data.data(), {kBatch, kKvHeads, kTokens, kValueDim}, contiguous_strides(k.shape)};
     const AttentionOptions options{.causal = Causal::bottom_right()};
-    const Result whole = one_pass(q.view(), kept.view(), v, options);
+    const CachedResult whole = one_pass(q.view(), kept.view(), v, options);
     KVCacheConfig shared = config(layout(), type(), kTokens + 3);
     shared.values_in_keys = true;
     KVCache cache = made(shared);
@@ -238,7 +238,7 @@ TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
   append(cache, k.part(0, 10), v.part(0, 10), std::vector<int32_t>{10, 0});
   EXPECT_EQ(cache.length(1), 0);
   const AttentionOptions causal{.causal = Causal::bottom_right()};
-  const Result half_empty = attend(cache, q.view(), causal);
+  const CachedResult half_empty = attend(cache, q.view(), causal);
   const auto entry = static_cast<size_t>(kHeads * kQueries);
   EXPECT_EQ(half_empty.lse[entry], -INFINITY);
   EXPECT_EQ(half_empty.out[entry * kValueDim], 0.0F);
@@ -256,15 +256,15 @@ TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
     }
   }
   const std::vector<int32_t> lengths{15, 7};
-  const Result expected =
+  const CachedResult expected =
       one_pass(q.view(), whole_k.part(0, 15), whole_v.part(0, 15),
                {.causal = Causal::bottom_right_of_length(), .kv_lengths = lengths});
   expect_rows(attend(cache, q.view(), causal), expected, 0, kQueries, kQueries, "causal");
-  const Result all =
+  const CachedResult all =
       one_pass(q.view(), whole_k.part(0, 15), whole_v.part(0, 15), {.kv_lengths = lengths});
   expect_rows(attend(cache, q.view(), {}), all, 0, kQueries, kQueries, "everything");
   // A window without causal order uses the same positions.
-  const Result windowed =
+  const CachedResult windowed =
       one_pass(q.view(), whole_k.part(0, 15), whole_v.part(0, 15),
                {.window = {4, 0, Alignment::kBottomRightOfLength}, .kv_lengths = lengths});
   expect_rows(attend(cache, q.view(), {.window = {4, 0}}), windowed, 0, kQueries, kQueries,
@@ -369,8 +369,8 @@ TEST_P(CacheOfEveryFormat, TruncatedTokensNeverLeak) {
   for (const int64_t b : {0, 1}) ASSERT_TRUE(cache.truncate(b, 0).ok());
   append(cache, k.view(), v.view(), lengths);
   const AttentionOptions options{.causal = Causal::bottom_right()};
-  const Result got = attend(cache, q.view(), options);
-  const Result expected = attend(fresh, q.view(), options);
+  const CachedResult got = attend(cache, q.view(), options);
+  const CachedResult expected = attend(fresh, q.view(), options);
   EXPECT_EQ(got.lse, expected.lse);
   for (size_t i = 0; i < got.out.size(); ++i) ASSERT_NEAR(got.out[i], expected.out[i], 2e-6);
 }
@@ -379,7 +379,7 @@ TEST_P(CacheOfEveryFormat, EmptyCacheSeesNothing) {
   Random random(5);
   const Rows q(random, {kBatch, kHeads, 2, kWidth});
   const KVCache cache = made(config(layout(), type(), 8));
-  const Result got = attend(cache, q.view(), {});
+  const CachedResult got = attend(cache, q.view(), {});
   EXPECT_EQ(got.out, std::vector<float>(got.out.size(), 0.0F));
   EXPECT_EQ(got.lse, std::vector<float>(got.lse.size(), -INFINITY));
 }
@@ -429,7 +429,7 @@ TEST_P(CacheRing, DecodesAWindowForever) {
   const Rows kept_k = rounded(k, GetParam()), kept_v = rounded(v, GetParam());
   for (const int64_t left : {kCapacity - 1, int64_t{6}}) {
     const AttentionOptions options{.causal = Causal::bottom_right(), .window = {left, -1}};
-    const Result whole = one_pass(q.view(), kept_k.view(), kept_v.view(), options);
+    const CachedResult whole = one_pass(q.view(), kept_k.view(), kept_v.view(), options);
     KVCache cache = made(config(Layout::kRing, GetParam(), kCapacity));
     const int64_t bytes = cache.bytes();
     for (int64_t token = 0; token < kTokens; ++token) {
@@ -476,7 +476,7 @@ TEST_P(CacheRing, TruncationLeavesAGap) {
   // Tokens 2 to 5 are left, because 8 and 9 had overwritten 0 and 1.
   EXPECT_EQ(cache.first_kept(0), 2);
   const auto expect_tokens = [&](int64_t first, int64_t end, const char* what) {
-    const Result expected =
+    const CachedResult expected =
         one_pass(q.view(), kept_k.part(first, end - first), kept_v.part(first, end - first), {});
     expect_rows(attend(cache, q.view(), {}), expected, 0, 1, 1, what);
   };
@@ -555,7 +555,7 @@ TEST_F(CacheTest, Int8OfZerosAndOfOneLargeNumber) {
          {v.data(), {kBatch, kKvHeads, 1, kValueDim}});
   Random random(11);
   const Rows q(random, {kBatch, kHeads, 1, kWidth});
-  const Result got = attend(cache, q.view(), {});
+  const CachedResult got = attend(cache, q.view(), {});
   EXPECT_FLOAT_EQ(got.out[0], -1000.0F);
   EXPECT_FLOAT_EQ(got.out[1], 1000.0F);
   EXPECT_EQ(got.out[2], 0.0F);  // less than half a step of 1000 / 127
@@ -572,7 +572,7 @@ TEST_F(CacheTest, Int8OfARowWithNaN) {
            {v.data(), {kBatch, kKvHeads, 1, kValueDim}});
     Random random(11);
     const Rows q(random, {kBatch, kHeads, 1, kWidth});
-    const Result got = attend(cache, q.view(), {});
+    const CachedResult got = attend(cache, q.view(), {});
     for (size_t c = 0; c < kValueDim; ++c) EXPECT_TRUE(std::isnan(got.out[c])) << place;
   }
 }
@@ -591,7 +591,7 @@ TEST_F(CacheTest, Int8OfRowsOfTinyNumbers) {
            {v.data(), {kBatch, kKvHeads, 1, kValueDim}});
     Random random(11);
     const Rows q(random, {kBatch, kHeads, 1, kWidth});
-    const Result got = attend(cache, q.view(), {});
+    const CachedResult got = attend(cache, q.view(), {});
     // Half a step of the row, plus half the least float for each of 127 steps.
     const float allowed = largest / 127 + 64 * kLeast;
     for (size_t c = 0; c < kValueDim; ++c) EXPECT_NEAR(got.out[c], v[c], allowed) << largest;
@@ -616,7 +616,7 @@ TEST_F(CacheTest, NumbersBeyondTheRangeOfTheTypeAreInfinite) {
              {v.data(), {kBatch, kKvHeads, 1, kValueDim}});
       Random random(11);
       const Rows q(random, {kBatch, kHeads, 1, kWidth});
-      const Result got = attend(cache, q.view(), {});
+      const CachedResult got = attend(cache, q.view(), {});
       if (value == finite) {
         EXPECT_FLOAT_EQ(got.out[0], becomes) << name_of(type);
       } else {
@@ -679,7 +679,7 @@ TEST_F(CacheTest, WindowsMayStateTheCausalAlignment) {
   const Rows v(random, {kBatch, kKvHeads, 12, kValueDim});
   KVCache cache = made(config(Layout::kContiguous, Type::kF32, 12));
   append(cache, k.view(), v.view(), std::vector<int32_t>{12, 7});
-  const Result expected =
+  const CachedResult expected =
       attend(cache, q.view(), {.causal = Causal::bottom_right(), .window = {.left = 2}});
   EXPECT_EQ(attend(cache, q.view(),
                    {.causal = Causal::bottom_right(), .window = {2, -1, Alignment::kBottomRight}}),
@@ -732,7 +732,7 @@ class RefusedByCache : public CacheTest, public ::testing::WithParamInterface<La
   Rows k_{random_, {kBatch, kKvHeads, 20, kWidth}};
   Rows v_{random_, {kBatch, kKvHeads, 20, kValueDim}};
   KVCache cache_;
-  Result before_;
+  CachedResult before_;
 };
 
 TEST_P(RefusedByCache, AppendsThatDoNotFit) {

@@ -18,15 +18,13 @@
 #include "support/allocations.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
+#include "support/special_values.h"
 #include "support/tile_model.h"
 
 namespace multihead {
 namespace {
 
 using testing::Random;
-
-constexpr float kUntouched = 42.0F;
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 

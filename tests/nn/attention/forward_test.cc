@@ -18,6 +18,7 @@
 #include "support/closeness.h"
 #include "support/random_module.h"
 #include "support/simd_targets.h"
+#include "support/special_values.h"
 #include "support/tile_model.h"
 
 namespace multihead {
@@ -31,7 +32,6 @@ using testing::random_parameters;
 using testing::sixteenths;
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
-constexpr float kUntouched = 42.0F;
 
 // (B, N, width) as (N, B, width).
 std::vector<float> tokens_first(const std::vector<float>& x, int64_t batch, int64_t tokens) {

@@ -12,6 +12,7 @@
 #include "reference/reference_attention.h"
 #include "support/closeness.h"
 #include "support/random_case.h"
+#include "support/random_module.h"
 #include "support/simd_targets.h"
 
 namespace multihead {
@@ -19,14 +20,7 @@ namespace {
 
 using testing::largest_difference;
 using testing::Random;
-
-// Multiples of 1/16 up to 1. Products of two of them, and sums of some hundred products, are exact
-// in float, so that the oracle's expanded keys are exact.
-std::vector<float> sixteenths(Random& random, int64_t count) {
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& value : values) value = static_cast<float>(random.integer(-16, 16)) / 16.0F;
-  return values;
-}
+using testing::sixteenths;
 
 struct Sizes {
   int64_t batch = 2, heads = 3, queries = 5, keys = 23, nope = 12, rope = 8, rank = 20, value = 10;

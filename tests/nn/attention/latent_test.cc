@@ -1,4 +1,4 @@
-// Latent attention as an option of the module: compares forward() with the definition in double,
+// LatentModel attention as an option of the module: compares forward() with the definition in double,
 // and step() (absorbed form) with forward() (expanded form). Also: invalid calls.
 #include "nn/attention/latent.h"
 
@@ -19,6 +19,7 @@
 #include "multihead/transformer.h"
 #include "support/closeness.h"
 #include "support/random_module.h"
+#include "support/special_values.h"
 
 namespace multihead {
 namespace {
@@ -29,7 +30,6 @@ using testing::Random;
 using testing::sixteenths;
 
 constexpr double kTolerance = 2e-5;
-constexpr float kUntouched = 42.0F;
 
 // A small configuration with DeepSeek's structure: head_dim = 6 + 4.
 MultiHeadAttentionConfig small() {
@@ -43,14 +43,14 @@ MultiHeadAttentionConfig small() {
           .rope = {.style = Rope::Style::kInterleaved}};
 }
 
-struct Latent {
+struct LatentModel {
   MultiHeadAttention module;
   MultiHeadAttentionConfig c;
   std::map<std::string, std::vector<float>> values;
   StateDict dict;
   Context context{2};
 
-  Latent(const MultiHeadAttentionConfig& config, uint64_t seed) {
+  LatentModel(const MultiHeadAttentionConfig& config, uint64_t seed) {
     EXPECT_TRUE(MultiHeadAttention::create(config, module).ok());
     c = module.config();
     Random random(seed);
@@ -90,7 +90,7 @@ Matrix rows_of(const std::vector<float>& values, int64_t first, int64_t rows, in
   return matrix;
 }
 
-std::vector<double> product(const Latent& m, const std::string& name,
+std::vector<double> product(const LatentModel& m, const std::string& name,
                             const std::vector<double>& x) {
   const std::vector<float>& weight = m.values.at(name + ".weight");
   std::vector<double> y;
@@ -106,7 +106,7 @@ std::vector<double> product(const Latent& m, const std::string& name,
   return y;
 }
 
-std::vector<double> normalized(const Latent& m, const std::string& name,
+std::vector<double> normalized(const LatentModel& m, const std::string& name,
                                const std::vector<double>& x) {
   double squares = 0;
   for (const double value : x) squares += value * value;
@@ -145,7 +145,7 @@ std::vector<double> part(const std::vector<double>& x, int64_t first, int64_t co
 struct Expected {
   std::vector<double> out, weights;  // (N_q, out_dim), (H, N_q, N_k)
 };
-Expected expected_of(const Latent& m, const Matrix& query, const Matrix& key,
+Expected expected_of(const LatentModel& m, const Matrix& query, const Matrix& key,
                      const std::function<bool(int64_t, int64_t)>& sees) {
   const MultiHeadAttentionConfig& c = m.c;
   const int64_t own = c.head_dim - c.rope_head_dim;
@@ -209,7 +209,7 @@ Expected expected_of(const Latent& m, const Matrix& query, const Matrix& key,
   return expected;
 }
 
-MultiHeadAttentionConfig random_config(Random& random) {
+MultiHeadAttentionConfig random_latent_config(Random& random) {
   MultiHeadAttentionConfig config;
   config.embed_dim = random.integer(2, 20);
   config.num_heads = random.integer(1, 4);
@@ -234,9 +234,9 @@ TEST(LatentModule, ForwardEqualsItsDefinition) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
-    MultiHeadAttentionConfig config = random_config(random);
+    MultiHeadAttentionConfig config = random_latent_config(random);
     config.batch_first = random.chance(0.7);
-    Latent m(config, seed + 1000);
+    LatentModel m(config, seed + 1000);
     const int64_t batch = random.integer(1, 3), queries = random.integer(0, 9);
     const bool self = random.chance(0.6), causal = random.chance(0.5);
     const int64_t keys = self ? queries : random.integer(0, 9), width = config.embed_dim;
@@ -274,11 +274,11 @@ TEST(LatentModule, ForwardEqualsItsDefinition) {
 }
 
 // Steps through one causal sequence.
-struct Steps : Latent {
+struct Steps : LatentModel {
   int64_t batch = 2, tokens = 11;
   std::vector<float> x;
 
-  Steps(const MultiHeadAttentionConfig& config, uint64_t seed) : Latent(config, seed) {
+  Steps(const MultiHeadAttentionConfig& config, uint64_t seed) : LatentModel(config, seed) {
     Random random(seed + 1);
     x = sixteenths(random, batch * tokens * c.embed_dim);
   }
@@ -319,7 +319,7 @@ TEST(LatentModule, AbsorbedStepsEqualTheExpandedForward) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
-    Steps s(random_config(random), seed + 2000);
+    Steps s(random_latent_config(random), seed + 2000);
     KVCacheConfig kept{.batch = s.batch, .capacity = s.tokens};
     int64_t most = s.tokens;
     double tolerance = kTolerance;
@@ -354,7 +354,7 @@ TEST(LatentModule, AbsorbedStepsEqualTheExpandedForward) {
 
 // The purpose of MLA: rank + rope numbers per token, for any number of heads.
 TEST(LatentModule, CachesKeepTheLatentAlone) {
-  const Latent m(small(), 1);
+  const LatentModel m(small(), 1);
   MultiHeadAttentionCache cache;
   ASSERT_TRUE(m.module.create_cache({.batch = 2, .capacity = 1000}, cache).ok());
   const KVCacheConfig& kept = cache.kv().config();
@@ -514,7 +514,7 @@ TEST(LatentModule, TracesTheAbsorbedStep) {
 TEST(LatentModule, StateDictsHaveTheNamesOfDeepSeek) {
   using Names = std::set<std::string>;
   const auto names = [](const MultiHeadAttentionConfig& config) {
-    const Latent m(config, 7);
+    const LatentModel m(config, 7);
     StateDict dict;
     EXPECT_TRUE(m.module.state_dict(dict).ok());
     Names found;
@@ -536,7 +536,7 @@ TEST(LatentModule, StateDictsHaveTheNamesOfDeepSeek) {
                                   "kv_a_proj_with_mqa.bias", "kv_a_layernorm.weight",
                                   "kv_b_proj.weight", "o_proj.weight", "o_proj.bias", "sinks"}));
   // The parameters of another model: one message names all differences; the weights are unchanged.
-  Latent m(small(), 8);
+  LatentModel m(small(), 8);
   StateDict broken = m.dict;
   broken.erase("kv_b_proj.weight");
   broken["in_proj_weight"] = broken["q_b_proj.weight"];
@@ -689,7 +689,7 @@ TEST(LatentModule, TransformerStepsEqualTheForward) {
   add("embedding.weight", {13, 12});
   add("output.weight", {13, 12});
   add("norm.weight", {12});
-  const Latent attention(small(), 13);
+  const LatentModel attention(small(), 13);
   for (const char* layer : {"layers.0.", "layers.1."}) {
     const std::string prefix = layer;
     add(prefix + "norm1.weight", {12});

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/random_module.h"
+#include "support/special_values.h"
 
 namespace multihead {
 namespace {
@@ -18,8 +19,6 @@ using testing::module_of;
 using testing::Random;
 using testing::random_parameters;
 using testing::sixteenths;
-
-constexpr float kUntouched = 42.0F;
 
 struct Steps {
   int64_t batch = 2, tokens = 12;
@@ -63,7 +62,7 @@ struct Steps {
   }
 };
 
-MultiHeadAttentionConfig random_config(Random& random) {
+MultiHeadAttentionConfig random_step_config(Random& random) {
   MultiHeadAttentionConfig config;
   config.num_kv_heads = random.integer(1, 2);
   config.num_heads = config.num_kv_heads * random.integer(1, 3);
@@ -83,7 +82,7 @@ TEST(ModuleStep, EqualsTheOnePassForward) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
-    Steps s(random_config(random), seed + 1000);
+    Steps s(random_step_config(random), seed + 1000);
     KVCacheConfig kept{.batch = s.batch, .capacity = s.tokens};
     int64_t most = s.tokens;
     if (random.chance(0.3)) {

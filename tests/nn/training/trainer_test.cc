@@ -22,14 +22,14 @@ namespace {
 
 using testing::Random;
 
-constexpr int64_t kWords = 7, kBatch = 4, kLength = 6;
+constexpr int64_t kWords = 7, kBatch = 4, kSequenceLength = 6;
 
 TransformerConfig small_config() {
   return {.block = {.attention = {.embed_dim = 16, .num_heads = 4, .bias = false},
                     .norm = Norm::kRmsNorm},
           .num_layers = 2,
           .vocab_size = kWords,
-          .max_positions = kLength};
+          .max_positions = kSequenceLength};
 }
 
 Transformer model_of(const TransformerConfig& config) {
@@ -48,9 +48,9 @@ struct Batch {
 Batch batch_of(uint64_t seed) {
   Random random(seed);
   Batch batch;
-  for (int64_t i = 0; i < kBatch * kLength; ++i) {
+  for (int64_t i = 0; i < kBatch * kSequenceLength; ++i) {
     batch.tokens.push_back(static_cast<int32_t>(random.integer(0, kWords - 1)));
-    batch.targets.push_back(i % kLength == 0 ? -1 : batch.tokens[static_cast<size_t>(i - 1)]);
+    batch.targets.push_back(i % kSequenceLength == 0 ? -1 : batch.tokens[static_cast<size_t>(i - 1)]);
   }
   return batch;
 }
@@ -111,8 +111,8 @@ TEST(Trainer, AdamWAndSgdFollowTheirDefinitions) {
       const std::vector<float> gradients = gradients_of(trainer);
       TrainingStep result;
       ASSERT_TRUE(trainer.update(result, context).ok());
-      const double counted = kBatch * (kLength - 1);
-      EXPECT_EQ(result.counted, kBatch * (kLength - 1));
+      const double counted = kBatch * (kSequenceLength - 1);
+      EXPECT_EQ(result.counted, kBatch * (kSequenceLength - 1));
       double squares = 0;
       for (const float g : gradients) squares += static_cast<double>(g) * g;
       const double norm = std::sqrt(squares) / counted;
@@ -155,7 +155,7 @@ TEST(Trainer, WeightsDecayButNotGainsAndBiases) {
   const auto at = [](const StateDict& from, const char* name) {
     return static_cast<double>(static_cast<const float*>(from.at(name).data)[1]);
   };
-  const double counted = kBatch * (kLength - 1);
+  const double counted = kBatch * (kSequenceLength - 1);
   const double weight = at(dict, "layers.0.self_attn.in_proj_weight");
   const double gain = at(dict, "layers.0.norm1.weight");
   const double d_weight = at(gradients, "layers.0.self_attn.in_proj_weight") / counted;
@@ -204,7 +204,7 @@ TEST(Trainer, PartsOfABatchAddUp) {
   ASSERT_TRUE(a.step(batch.tokens, kBatch, batch.targets, {}, of_whole, context).ok());
   for (size_t entry = 0; entry < kBatch; ++entry) {
     const auto part = [&](const std::vector<int32_t>& of) {
-      return std::span(of).subspan(entry * kLength, kLength);
+      return std::span(of).subspan(entry * kSequenceLength, kSequenceLength);
     };
     ASSERT_TRUE(b.accumulate(part(batch.tokens), 1, part(batch.targets), {}, context).ok());
   }
@@ -295,7 +295,7 @@ TEST(Trainer, AnUpdateEndsCachesAndActivations) {
   const Transformer model = model_of(small_config());
   Trainer trainer = trainer_of(model, {.learning_rate = 1e-2F});
   TransformerCache cache;
-  ASSERT_TRUE(model.create_cache({.batch = 1, .capacity = kLength}, cache).ok());
+  ASSERT_TRUE(model.create_cache({.batch = 1, .capacity = kSequenceLength}, cache).ok());
   const std::vector<int32_t> token{1};
   std::vector<float> logits(kWords);
   const TransformerOutputs outputs{.logits = {logits.data(), {1, 1, kWords}}};

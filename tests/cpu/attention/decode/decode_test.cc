@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "rules/half.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
+#include "support/special_values.h"
 
 namespace multihead {
 namespace {
@@ -28,14 +28,12 @@ using testing::RandomCase;
 using Layout = KVCacheConfig::Layout;
 using Type = KVCacheConfig::Type;
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
-struct Result {
+struct DecodeResult {
   std::vector<float> out, lse;
 };
 
 // Compares bits, so that NaN equals NaN.
-bool same_bits(const Result& a, const Result& b) {
+bool same_bits(const DecodeResult& a, const DecodeResult& b) {
   const auto same = [](float x, float y) {
     return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y);
   };
@@ -43,9 +41,9 @@ bool same_bits(const Result& a, const Result& b) {
          std::equal(a.lse.begin(), a.lse.end(), b.lse.begin(), b.lse.end(), same);
 }
 
-Result run(const RandomCase& c, Context& context) {
+DecodeResult run(const RandomCase& c, Context& context) {
   const auto count = static_cast<size_t>(c.out_shape.elements());
-  Result result{std::vector<float>(count, kNaN),
+  DecodeResult result{std::vector<float>(count, kNaN),
                 std::vector<float>(static_cast<size_t>(c.lse_shape.elements()), kNaN)};
   std::vector<uint16_t> halves(count, testing::half_bits(kNaN, DType::kF16));
   const bool half = c.out_type != DType::kF32;
@@ -101,7 +99,7 @@ void expect_equals_oracle(const RandomCase& c, Context& context) {
   const ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, c.options);
   const double allowed = tolerance(c, expected);
   testing::on_every_target([&] {
-    const Result got = run(c, context);
+    const DecodeResult got = run(c, context);
     expect_near(got.out, expected.out, c.out_type, allowed, "out");
     expect_near(got.lse, expected.lse, DType::kF32, 2 * allowed, "lse");
   });
@@ -229,7 +227,7 @@ TEST_F(Decode, SameBitsWhateverTheThreadCount) {
     c.lse_shape = {batch, heads, q[2]};
     SCOPED_TRACE("seed " + std::to_string(seed));
     testing::on_every_target([&] {
-      const Result alone = run(c, one);
+      const DecodeResult alone = run(c, one);
       ASSERT_TRUE(same_bits(alone, run(c, two)));
       ASSERT_TRUE(same_bits(alone, run(c, three)));
     });

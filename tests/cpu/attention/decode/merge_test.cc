@@ -6,20 +6,18 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "multihead/attention.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
+#include "support/special_values.h"
 
 namespace multihead {
 namespace {
 
 using testing::Random;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // Outputs (B, H, N, width) and LSEs (B, H, N), in memory with gaps between rows.
 struct Part {

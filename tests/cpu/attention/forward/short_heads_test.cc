@@ -5,22 +5,19 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "reference/reference_attention.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
+#include "support/special_values.h"
 
 namespace multihead {
 namespace {
 
 using testing::Random;
 using testing::RandomCase;
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // Uses everything that short heads support: causal order, lengths, a window with an open left side,
 // any scale, any strides. More queries than decoding takes, up to several blocks; rarely so few
@@ -63,13 +60,13 @@ RandomCase short_case(uint64_t seed) {
   return c;
 }
 
-struct Result {
+struct ShortHeadsResult {
   std::vector<float> out, lse;
 };
 
 // A dropout mask, which short heads do not support, makes blocks compute the call.
-Result run(const RandomCase& c, bool by_blocks, Context& context) {
-  Result result{std::vector<float>(static_cast<size_t>(c.out_shape.elements()), kNaN),
+ShortHeadsResult run(const RandomCase& c, bool by_blocks, Context& context) {
+  ShortHeadsResult result{std::vector<float>(static_cast<size_t>(c.out_shape.elements()), kNaN),
                 std::vector<float>(static_cast<size_t>(c.lse_shape.elements()), kNaN)};
   const Dims scores{c.q.shape[0], c.q.shape[1], c.q.shape[2], c.k.shape[2]};
   std::vector<uint8_t> dropout_mask(static_cast<size_t>(scores.elements()));
@@ -92,7 +89,7 @@ TEST_F(ShortHeads, EqualOracleAndBlocks) {
     SCOPED_TRACE(c.description);
     const reference::ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, c.options);
     testing::on_every_target([&] {
-      const Result got = run(c, false, context_);
+      const ShortHeadsResult got = run(c, false, context_);
       ASSERT_EQ(got.out.size(), expected.out.size());
       for (size_t i = 0; i < got.out.size(); ++i) {
         ASSERT_NEAR(static_cast<double>(got.out[i]), expected.out[i], 4e-6) << "element " << i;
@@ -102,7 +99,7 @@ TEST_F(ShortHeads, EqualOracleAndBlocks) {
         const double allowed = 1e-6 * (4.0 + std::abs(expected.lse[i]));
         ASSERT_NEAR(static_cast<double>(got.lse[i]), expected.lse[i], allowed) << "row " << i;
       }
-      const Result by_blocks = run(c, true, context_);
+      const ShortHeadsResult by_blocks = run(c, true, context_);
       ASSERT_EQ(got.out, by_blocks.out);
       ASSERT_EQ(got.lse, by_blocks.lse);
     });

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "reference/reference_attention.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
+#include "support/special_values.h"
 #include "support/tile_model.h"
 
 namespace multihead {
@@ -29,8 +29,6 @@ using testing::Random;
 using testing::random_case;
 using testing::RandomCase;
 using testing::UseTileModel;
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // Replaces every number of a tensor, including gaps between rows, by a number of `type`.
 template <class Change>
@@ -66,15 +64,15 @@ RandomCase tile_case(uint64_t seed, const testing::CaseLimits& limits) {
   return c;
 }
 
-struct Result {
+struct TileResult {
   std::vector<float> out, lse;
 
-  friend bool operator==(const Result&, const Result&) = default;
+  friend bool operator==(const TileResult&, const TileResult&) = default;
 };
 
 // Outputs start as NaN, which reveals elements that are not written.
-Result run(const RandomCase& c, int threads) {
-  Result result;
+TileResult run(const RandomCase& c, int threads) {
+  TileResult result;
   result.out.assign(static_cast<size_t>(c.out_shape.elements()), kNaN);
   result.lse.assign(static_cast<size_t>(c.lse_shape.elements()), kNaN);
   std::vector<uint16_t> halves(result.out.size(), testing::half_bits(kNaN, c.out_type));
@@ -120,7 +118,7 @@ void expect_equals_oracle(RandomCase& c) {
     const bool tiles = takes_tiles(c);
     // Without tiles, f32 inputs are not rounded.
     if (!tiles && (c.q.dtype == DType::kF32 || c.k.dtype == DType::kF32)) return;
-    const Result got = run(c, 1);
+    const TileResult got = run(c, 1);
     for (size_t i = 0; i < got.out.size(); ++i) {
       ASSERT_NEAR(got.out[i], expected.out[i], 1.5 * bf16_unit(sizes.out[i]) + 2e-6) << i;
     }
@@ -229,9 +227,9 @@ TEST(TileProducts, LeaveToFloatsWhatTheyCannotCompute) {
   c.lse_shape = {1, 1, 20};
   testing::on_every_target([&] {
     c.options.precision = Precision::kF32;
-    const Result exact = run(c, 1);
+    const TileResult exact = run(c, 1);
     c.options.precision = Precision::kBf16;
-    const Result got = run(c, 1);
+    const TileResult got = run(c, 1);
     for (size_t i = 0; i < got.out.size(); ++i) ASSERT_NEAR(got.out[i], exact.out[i], 0x1p-8) << i;
   });
 }
