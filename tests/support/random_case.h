@@ -22,7 +22,9 @@ class Random {
   }
   // libstdc++'s std::uniform_real_distribution takes a long double logarithm for every number,
   // which was 45 % of the time of all tests.
-  float uniform(float low, float high) { return low + (high - low) * static_cast<float>(fraction()); }
+  float uniform(float low, float high) {
+    return low + (high - low) * static_cast<float>(fraction());
+  }
   bool chance(double probability) { return fraction() < probability; }
   template <class T>
   T pick(std::initializer_list<T> values) {

@@ -362,7 +362,8 @@ TEST(Plan, ShardsAreTogetherTheWhole) {
     const Dims q_shape{p.batch, p.heads, p.queries, p.width};
     const Dims k_shape{p.batch, p.kv_heads, p.keys, p.width};
     const Dims lse_shape{p.batch, p.heads, p.queries};
-    PlanResult whole{std::vector<float>(rows * static_cast<size_t>(p.width)), std::vector<float>(rows)};
+    PlanResult whole{std::vector<float>(rows * static_cast<size_t>(p.width)),
+                     std::vector<float>(rows)};
     ASSERT_TRUE(
         attention({p.q.data(), q_shape}, {p.k.data(), k_shape}, {p.v.data(), k_shape}, p.options,
                   {.out = {whole.out.data(), q_shape}, .lse = {whole.lse.data(), lse_shape}},
@@ -371,7 +372,7 @@ TEST(Plan, ShardsAreTogetherTheWhole) {
 
     Random random(seed + 1000000);
     PlanResult joined{std::vector<float>(whole.out.size(), std::numeric_limits<float>::quiet_NaN()),
-                  std::vector<float>(rows)};
+                      std::vector<float>(rows)};
     PlanResult second = joined;
     const std::vector<Part> key_parts = two_parts(random, p.keys, 1);
     for (const Part& batch : two_parts(random, p.batch, 1)) {

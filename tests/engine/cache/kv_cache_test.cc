@@ -110,7 +110,7 @@ class CacheTest : public ::testing::Test {
     const Dims out_shape{q.shape[0], q.shape[1], q.shape[2], kValueDim};
     const Dims lse_shape{q.shape[0], q.shape[1], q.shape[2]};
     CachedResult result{std::vector<float>(static_cast<size_t>(out_shape.elements()), kNaN),
-                  std::vector<float>(static_cast<size_t>(lse_shape.elements()), kNaN)};
+                        std::vector<float>(static_cast<size_t>(lse_shape.elements()), kNaN)};
     const Status status = cache.attend(
         q, options, {.out = {result.out.data(), out_shape}, .lse = {result.lse.data(), lse_shape}},
         context_);
@@ -119,11 +119,11 @@ class CacheTest : public ::testing::Test {
   }
 
   CachedResult one_pass(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
-                  const AttentionOptions& options) {
+                        const AttentionOptions& options) {
     const Dims out_shape{q.shape[0], q.shape[1], q.shape[2], kValueDim};
     const Dims lse_shape{q.shape[0], q.shape[1], q.shape[2]};
     CachedResult result{std::vector<float>(static_cast<size_t>(out_shape.elements()), kNaN),
-                  std::vector<float>(static_cast<size_t>(lse_shape.elements()), kNaN)};
+                        std::vector<float>(static_cast<size_t>(lse_shape.elements()), kNaN)};
     const Status status = attention(
         q, k, v, options,
         {.out = {result.out.data(), out_shape}, .lse = {result.lse.data(), lse_shape}}, context_);
@@ -132,8 +132,8 @@ class CacheTest : public ::testing::Test {
   }
 
   // Compares all rows of `got` with the rows of `whole` from `first` on, for each head.
-  static void expect_rows(const CachedResult& got, const CachedResult& whole, int64_t first, int64_t count,
-                          int64_t rows, const std::string& what) {
+  static void expect_rows(const CachedResult& got, const CachedResult& whole, int64_t first,
+                          int64_t count, int64_t rows, const std::string& what) {
     for (int64_t head = 0; head < kBatch * kHeads; ++head) {
       for (int64_t i = 0; i < count; ++i) {
         const int64_t from = head * rows + first + i, to = head * count + i;

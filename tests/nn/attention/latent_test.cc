@@ -1,5 +1,5 @@
-// LatentModel attention as an option of the module: compares forward() with the definition in double,
-// and step() (absorbed form) with forward() (expanded form). Also: invalid calls.
+// LatentModel attention as an option of the module: compares forward() with the definition in
+// double, and step() (absorbed form) with forward() (expanded form). Also: invalid calls.
 #include "nn/attention/latent.h"
 
 #include <gtest/gtest.h>

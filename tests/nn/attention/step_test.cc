@@ -213,10 +213,9 @@ TEST(ModuleStep, RefusesTokensOfEarlierWeights) {
   EXPECT_EQ(out, untouched);
   // A copy with the earlier weights can continue.
   const Dims one{2, 1, 12};
-  EXPECT_TRUE(before
-                  .step({s.x.data(), one}, {}, {.out = {out.data(), one}}, cache, nullptr,
-                        s.context)
-                  .ok());
+  EXPECT_TRUE(
+      before.step({s.x.data(), one}, {}, {.out = {out.data(), one}}, cache, nullptr, s.context)
+          .ok());
   // An empty cache serves any weights of its module.
   ASSERT_TRUE(cache.truncate(0).ok());
   ASSERT_TRUE(s.step(0, 12, cache, out).ok());

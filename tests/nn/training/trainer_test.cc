@@ -50,7 +50,8 @@ Batch batch_of(uint64_t seed) {
   Batch batch;
   for (int64_t i = 0; i < kBatch * kSequenceLength; ++i) {
     batch.tokens.push_back(static_cast<int32_t>(random.integer(0, kWords - 1)));
-    batch.targets.push_back(i % kSequenceLength == 0 ? -1 : batch.tokens[static_cast<size_t>(i - 1)]);
+    batch.targets.push_back(i % kSequenceLength == 0 ? -1
+                                                     : batch.tokens[static_cast<size_t>(i - 1)]);
   }
   return batch;
 }

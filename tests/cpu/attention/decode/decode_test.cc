@@ -44,7 +44,7 @@ bool same_bits(const DecodeResult& a, const DecodeResult& b) {
 DecodeResult run(const RandomCase& c, Context& context) {
   const auto count = static_cast<size_t>(c.out_shape.elements());
   DecodeResult result{std::vector<float>(count, kNaN),
-                std::vector<float>(static_cast<size_t>(c.lse_shape.elements()), kNaN)};
+                      std::vector<float>(static_cast<size_t>(c.lse_shape.elements()), kNaN)};
   std::vector<uint16_t> halves(count, testing::half_bits(kNaN, DType::kF16));
   const bool half = c.out_type != DType::kF32;
   void* const data = half ? static_cast<void*>(halves.data()) : result.out.data();

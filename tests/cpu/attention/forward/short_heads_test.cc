@@ -67,7 +67,7 @@ struct ShortHeadsResult {
 // A dropout mask, which short heads do not support, makes blocks compute the call.
 ShortHeadsResult run(const RandomCase& c, bool by_blocks, Context& context) {
   ShortHeadsResult result{std::vector<float>(static_cast<size_t>(c.out_shape.elements()), kNaN),
-                std::vector<float>(static_cast<size_t>(c.lse_shape.elements()), kNaN)};
+                          std::vector<float>(static_cast<size_t>(c.lse_shape.elements()), kNaN)};
   const Dims scores{c.q.shape[0], c.q.shape[1], c.q.shape[2], c.k.shape[2]};
   std::vector<uint8_t> dropout_mask(static_cast<size_t>(scores.elements()));
   AttentionOutputs outputs{.out = {result.out.data(), c.out_shape},
