@@ -228,14 +228,14 @@ export const SUITES = [
     in: 'quick',
     uses: WITHOUT_KERNELS,
     ...inBrowser,
-    run: () => browserTests('--without-numbers', 'chromium: '),
+    run: () => browserTests('--quick', 'chromium: '),
   },
   {
     name: 'page, Chromium, numbers',
     in: 'quick',
     uses: PAGE,
     ...inBrowser,
-    run: () => browserTests('--only-numbers', 'chromium: '),
+    run: () => browserTests('--numbers', 'chromium: '),
   },
   { name: 'page, browsers', in: 'all', uses: PAGE, ...inBrowser, run: () => browserTests() },
 ];

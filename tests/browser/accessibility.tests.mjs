@@ -232,6 +232,7 @@ export const tests = [
     widths.map(({ width, height }) => ({
       name: `axe-core finds nothing serious, ${scheme}, ${width} px`,
       skip: (kind) => (kind === 'chromium' || (width === 360 && scheme === 'light') ? null : 'the same page as in Chromium'),
+      thorough: (width === 360) !== (scheme === 'light'),
       async run({ browser, url }) {
         const { page, close } = await openPage(browser, `${url}#causal=1`, { width, height, scheme });
         const over = await page.evaluate(
@@ -254,6 +255,7 @@ export const tests = [
   ...themes.map((scheme) => ({
     name: `axe-core finds nothing serious at 320 px, nor in any step at 320, 360 and 1280 px, and nothing scrolls sideways, ${scheme}`,
     skip: (kind) => kind === 'firefox' && 'the same page as in Chromium',
+    thorough: scheme === 'light',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1`, { width: 320, height: 700, scheme });
       assert.deepEqual(await seriousFindings(page, 'body'), [], 'the whole page');

@@ -336,6 +336,7 @@ export const tests = [
   },
   {
     name: 'a hundred edits leak no memory',
+    thorough: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       // The memory below is the worker's. Scroll to a place without maps, so that nothing is drawn meanwhile.

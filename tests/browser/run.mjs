@@ -1,8 +1,9 @@
 // Runs the browser tests in every browser found, each started twice, and writes build/test-results/browser.json:
 //
-//   node tests/browser/run.mjs [--only-numbers | --without-numbers] [part of a test's name]...
+//   node tests/browser/run.mjs [--numbers | --quick] [part of a test's name]...
 //
-// The options choose the tests that compare numbers on the page with a reference, or all others.
+// --numbers: the tests that compare numbers on the page with a reference. --quick: all others, without those that are
+// marked as thorough, which take long and rarely find what the others miss.
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -54,7 +55,10 @@ const tests = [
   ...pool,
 ];
 const [option, ...names] = process.argv.slice(2);
-const groups = { '--only-numbers': numbers, '--without-numbers': tests.filter((test) => !numbers.includes(test)) };
+const groups = {
+  '--numbers': numbers,
+  '--quick': tests.filter((test) => !numbers.includes(test) && !test.thorough),
+};
 const group = groups[option] ?? tests;
 const wanted = groups[option] ? names : process.argv.slice(2);
 if (!wanted.length) wanted.push('');

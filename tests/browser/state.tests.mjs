@@ -61,6 +61,7 @@ const oddValues = [
 export const tests = [
   {
     name: 'addresses of random parts, valid, broken and absurd: the page goes on, and its address is whole again',
+    thorough: true,
     async run({ browser, url }) {
       const seed = Date.now() % 1e6;
       const { next, pick } = randomFrom(seed);
@@ -90,6 +91,7 @@ export const tests = [
   },
   {
     name: 'a storm of changes, undo and redo stays on the page, and the address is that of the screen',
+    thorough: true,
     async run({ browser, url }) {
       const seed = Date.now() % 1e6;
       const { page, close } = await openPage(browser, url);

@@ -229,6 +229,7 @@ export const tests = [
   },
   {
     name: 'training goes on while the window is resized and zoomed, and the page printed',
+    thorough: true,
     async run({ browser, kind, url }) {
       const { page, close } = await openTraining(browser, url);
       await page.click('#train-go');
@@ -281,6 +282,7 @@ export const tests = [
   },
   {
     name: 'rounds of edit, train, reset leave no memory behind',
+    thorough: true,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url, '#train=induction');
       // The memory below is the workers'. Scroll to a place without maps, so that nothing is drawn meanwhile.

@@ -22,6 +22,7 @@ export const tests = [
   ...cases.map(({ scheme, width }) => ({
     name: `training and generation: axe-core finds nothing serious, nothing scrolls sideways, ${scheme}, ${width} px`,
     skip: (kind) => (kind === 'chromium' || (width === 360 && scheme === 'light') ? null : 'the same page as in Chromium'),
+    thorough: (width === 360) !== (scheme === 'light'),
     async run({ browser, url }) {
       const hash = width === 320 ? '#train=induction' : '';
       const { page, close } = await openTraining(browser, url, hash, { width, height: 900, scheme });
