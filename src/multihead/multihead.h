@@ -30,3 +30,4 @@
 #include "multihead/training.h"                     // IWYU pragma: export
 #include "multihead/transformer.h"                  // IWYU pragma: export
 #include "multihead/version.h"                      // IWYU pragma: export
+#include "multihead/weights.h"                      // IWYU pragma: export

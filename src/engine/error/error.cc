@@ -106,9 +106,11 @@ Status option_error(Name argument, Message message, int64_t first, int64_t secon
   });
 }
 
-Status real_error(Name argument, Message message, double real) {
-  return error(StatusCode::kOption, argument, message,
-               [&](Status::Record& record) { record.real = real; });
+Status real_error(Name argument, Message message, double real, int64_t first) {
+  return error(StatusCode::kOption, argument, message, [&](Status::Record& record) {
+    record.real = real;
+    record.numbers[0] = first;
+  });
 }
 
 Status shape_error(Name argument, Message message, int64_t first, int64_t second, int64_t third) {

@@ -38,8 +38,8 @@ enum class Message : uint8_t {
 // The numbers fill in {0} to {3} of the message.
 MULTIHEAD_SHARED Status option_error(Name argument, Message message, int64_t first = 0,
                                      int64_t second = 0, int64_t third = 0, int64_t fourth = 0);
-// `real` fills in {real}.
-Status real_error(Name argument, Message message, double real);
+// `real` fills in {real}, `first` {0}.
+Status real_error(Name argument, Message message, double real, int64_t first = 0);
 
 Status shape_error(Name argument, Message message, int64_t first = 0, int64_t second = 0,
                    int64_t third = 0);

@@ -1,0 +1,37 @@
+// Rows of weights in blocks of 32 numbers with a scale, see multihead/weights.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "multihead/tensor.h"
+#include "multihead/weights.h"
+
+namespace multihead::cpu {
+
+// Rows of numbers, strides in elements; not int8.
+struct NumberRows {
+  const void* data;
+  DType type;
+  int64_t stride;
+  int64_t columns;
+};
+
+// Returns the largest magnitude of rows first to end - 1; NaN if one of the numbers is NaN.
+float largest_number(const NumberRows& rows, int64_t first, int64_t end);
+
+// Stores rows first to end - 1 as int8 or int4. Their scales must be finite in f16.
+void quantize_rows(const NumberRows& rows, WeightType type, std::byte* to, int64_t first,
+                   int64_t end);
+
+// Writes rows first to end - 1 of a matrix of int8 or int4, whose data begin at row 0, to rows that
+// are `stride` floats apart.
+void dequantize_rows(const WeightMatrix& weight, int64_t first, int64_t end, float* to,
+                     int64_t stride);
+
+// Number of blocks of a row of int8 or int4.
+inline int64_t weight_blocks(int64_t columns) {
+  return (columns + kWeightBlock - 1) / kWeightBlock;
+}
+
+}  // namespace multihead::cpu
