@@ -108,18 +108,6 @@ HWY_NOINLINE void dot_products(D d, const float* HWY_RESTRICT x, ptrdiff_t x_str
   }
 }
 
-// Returns in lane i the sum of the lanes of row i. Each round adds the halves of two rows at once.
-template <class D>
-HWY_INLINE hn::Vec<D> sum_of_lanes(D d, Square<D>& square) {
-  for (size_t half = kSide<D> / 2; half > 0; half /= 2) {
-    for (size_t i = 0; i < half; ++i) {
-      square.row[i] = hn::Add(hn::InterleaveWholeLower(d, square.row[i], square.row[i + half]),
-                              hn::InterleaveWholeUpper(d, square.row[i], square.row[i + half]));
-    }
-  }
-  return square.row[0];
-}
-
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 
 // Most rows without packing W. GFLOP/s packed and not packed on Zen 4: with 32 registers 83 and 103

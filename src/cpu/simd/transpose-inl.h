@@ -43,6 +43,18 @@ HWY_INLINE void transpose([[maybe_unused]] D d, [[maybe_unused]] Square<D>& squa
   }
 }
 
+// Returns in lane i the sum of the lanes of row i. Each round adds the halves of two rows at once.
+template <class D>
+HWY_INLINE hn::Vec<D> sum_of_lanes(D d, Square<D>& square) {
+  for (size_t half = kSide<D> / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) {
+      square.row[i] = hn::Add(hn::InterleaveWholeLower(d, square.row[i], square.row[i + half]),
+                              hn::InterleaveWholeUpper(d, square.row[i], square.row[i + half]));
+    }
+  }
+  return square.row[0];
+}
+
 // Loads elements first .. first + count - 1, `stride` apart, of `given` rows. Missing rows repeat
 // the last row; elements beyond `count` are `fill`.
 template <class D, class T = hn::TFromD<D>>

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "cpu/elementwise/convert_rows.h"
+#include "cpu/gemm/few_rows.h"
 #include "cpu/gemm/gemm.h"
 #include "cpu/gemm/weight_blocks.h"
 #include "engine/attention/overlap.h"
@@ -189,6 +190,30 @@ Status multiply_widened(const cpu::GemmParams& product, const WeightMatrix& weig
   return {};
 }
 
+// Divides the outputs into jobs that read enough memory in order for the processor's prefetchers.
+Status multiply_few_rows(const cpu::FewRows& call, int threads, Context& context) {
+  constexpr int64_t kJobBytes = 1 << 16, kJobsPerThread = 4;
+  const int64_t row_bytes = weight_row_bytes(call.weight.type, call.weight.columns);
+  const int64_t outputs = call.weight.rows;
+  const int64_t wanted =
+      threads == 1 ? outputs
+                   : std::min(kJobBytes / row_bytes + 1, outputs / (threads * kJobsPerThread) + 1);
+  const int64_t job_outputs =
+      (wanted + cpu::kFewRowsOutputs - 1) / cpu::kFewRowsOutputs * cpu::kFewRowsOutputs;
+  const cpu::FewRowsMemory memory = cpu::few_rows_memory(call);
+  Scratch& scratch = scratch_of(context);
+  MULTIHEAD_TRY(scratch.reserve(threads, memory.job));
+  Buffer& shared = scratch.partials();
+  if (!shared.reserve(memory.call)) return Status::out_of_memory(memory.call);
+  cpu::prepare_few_rows(call, shared.data());
+  parallel_for(threads, (outputs + job_outputs - 1) / job_outputs, [&](int64_t job, int thread) {
+    const int64_t first = job * job_outputs;
+    cpu::few_rows_outputs(call, shared.data(), first, std::min(outputs, first + job_outputs),
+                          scratch.thread_memory(thread));
+  });
+  return {};
+}
+
 Status multiply(const ConstTensor& x, const WeightMatrix& weight, const ConstTensor& bias,
                 const Tensor& y, Context& context) {
   MULTIHEAD_TRY(validate_enumerator(Name::kType, weight.type, WeightType::kInt4));
@@ -196,7 +221,10 @@ Status multiply(const ConstTensor& x, const WeightMatrix& weight, const ConstTen
   MULTIHEAD_TRY(validate_linear(x, tensor, bias, y));
   MULTIHEAD_TRY(validate_apart(
       {{Name::kX, x}, {Name::kWeight, bytes_of(weight)}, {Name::kBias, bias}}, {{Name::kY, y}}));
-  if (!has_blocks(weight.type) || weight.columns == 0) {
+  const int64_t rows = x.shape[0];
+  if (rows == 0 || weight.rows == 0) return {};
+  const bool few = rows <= kFewWeightRows && weight.type != WeightType::kF32;
+  if (weight.columns == 0 || !(few || has_blocks(weight.type))) {
     return compute_linear({x, tensor, bias, y, Precision::kF32}, context);
   }
   const cpu::GemmParams product{.a = x.data,
@@ -205,12 +233,21 @@ Status multiply(const ConstTensor& x, const WeightMatrix& weight, const ConstTen
                                 .c = y.data,
                                 .a_stride = x.strides[0],
                                 .c_stride = y.strides[0],
-                                .rows = x.shape[0],
+                                .rows = rows,
                                 .columns = weight.rows,
                                 .depth = weight.columns,
                                 .b_transposed = true};
-  if (product.rows == 0 || product.columns == 0) return {};
   const int threads = threads_for(product.operations(), context.threads());
+  if (few) {
+    return multiply_few_rows({.x = x.data,
+                              .x_stride = x.strides[0],
+                              .rows = rows,
+                              .weight = weight,
+                              .bias = bias.data,
+                              .y = y.data,
+                              .y_stride = y.strides[0]},
+                             threads, context);
+  }
   return multiply_widened(product, weight, threads, context);
 }
 

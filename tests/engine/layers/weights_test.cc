@@ -404,6 +404,22 @@ TEST_P(WeightsOnTarget, LargeProductsEqualThoseInDouble) {
   }
 }
 
+// The bits of a row do not depend on the rows beside it.
+TEST_P(WeightsOnTarget, FewRowsAreIndependent) {
+  for (const WeightType type : kBlockTypes) {
+    const LinearInputs inputs({.type = type, .rows = kFewWeightRows, .in = 205, .out = 83}, 1);
+    const std::vector<float> all = inputs.run(one_);
+    for (int64_t first = 0; first < kFewWeightRows; ++first) {
+      for (int64_t count = 1; first + count <= kFewWeightRows; ++count) {
+        const std::vector<float> some = inputs.run(one_, first, count);
+        const auto begin = all.begin() + first * 83;
+        ASSERT_TRUE(same_bits(some, {begin, begin + count * 83}))
+            << name_of(type) << ", rows " << first << " to " << first + count - 1;
+      }
+    }
+  }
+}
+
 // A number that is not finite makes all results of its own row not finite, and no others.
 TEST_P(WeightsOnTarget, NonFiniteNumbersStayInTheirRow) {
   for (const WeightType type : kTypes) {

@@ -1,0 +1,337 @@
+// Products of a few rows with weights that are read once, in order, at the speed of memory. Rows of
+// x are rounded to int8 for weights in int8 and int4: a block's products are then integers, of
+// which a vector holds four times as many, and each block is scaled once.
+//
+//   y = sum over blocks of scale(w) * scale(x) * (sum of (w + offset) * x)
+//     - sum over blocks of scale(w) * (scale(x) * offset * sum of x)
+//
+// The second line, if there is an offset, is computed for a vector of blocks at a time.
+#include "cpu/gemm/few_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "cpu/gemm/weight_blocks.h"
+#include "rules/arena.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/gemm/few_rows.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "cpu/gemm/block_dot-inl.h"
+#include "cpu/simd/columns-inl.h"
+#include "cpu/simd/simd-inl.h"
+#include "cpu/simd/stored_rows-inl.h"
+#include "cpu/simd/transpose-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using VF = hn::Vec<DStep>;
+
+static_assert(kFewRowsOutputs % kSide<DStep> == 0);
+
+// Rows of x that share each read of a weight.
+constexpr size_t kMostRows = 4;
+
+// x in int8, in steps of whole vectors. Steps and scales beyond the last block are zero.
+struct Activations {
+  Quant* numbers;  // [row][padded * kBlock]
+  float* scales;   // [row][padded]
+  float* offsets;  // [row][padded]: -kOffset * scale * sum of the block's numbers
+  size_t padded;   // blocks of a row, in whole vectors of scales and whole steps
+  uint64_t bytes;
+};
+
+Activations lay_out(const FewRows& call, void* memory) {
+  Activations a{};
+  const auto rows = static_cast<uint64_t>(call.rows);
+  a.padded = round_up(static_cast<size_t>(weight_blocks(call.weight.columns)), 16);
+  rules::Arena take(memory);
+  take(a.numbers, rows * a.padded * kBlock);
+  take(a.scales, rows * a.padded);
+  take(a.offsets, rows * a.padded);
+  a.bytes = take.bytes();
+  return a;
+}
+
+bool has_blocks(WeightType type) { return type >= WeightType::kInt8; }
+
+FewRowsMemory memory_of(const FewRows& call) {
+  if (!has_blocks(call.weight.type)) return {0, 0};
+  const Activations a = lay_out(call, nullptr);
+  return {.call = a.bytes, .job = sizeof(float) * kMostRows * a.padded};
+}
+
+// Rounds a block of x. Returns the scale, NaN if the block is not finite.
+HWY_INLINE float round_block(const float* HWY_RESTRICT x, int8_t* HWY_RESTRICT to) {
+  const hn::CappedTag<float, kBlock> d;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  const hn::RebindToSigned<decltype(d)> di;
+  auto most = hn::Zero(di);
+  for (size_t i = 0; i < kBlock; i += hn::Lanes(d)) {
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::Load(d, x + i))));
+  }
+  const auto largest = hwy::BitCastScalar<float>(hn::ReduceMax(di, most));
+  const bool finite = largest <= std::numeric_limits<float>::max();
+  // Smaller blocks count as zeros: 127 / largest would be infinite.
+  const float inverse = finite && largest >= 0x1p-120F ? 127.0F / largest : 0.0F;
+  for (size_t i = 0; i < kBlock; i += hn::Lanes(d)) {
+    // Zero, not NaN, for blocks that are not finite.
+    const auto scaled = hn::Mul(hn::Load(d, x + i), hn::Set(d, inverse));
+    const auto number = finite ? hn::NearestInt(scaled) : hn::Zero(di);
+    hn::StoreU(hn::DemoteTo(d8, number), d8, to + i);
+  }
+  return finite ? largest / 127.0F : std::numeric_limits<float>::quiet_NaN();
+}
+
+template <WeightType kType>
+HWY_NOINLINE void round_row(const float* x, size_t columns, size_t row, const Activations& a) {
+  const size_t blocks = (columns + kBlock - 1) / kBlock;
+  Quant* const numbers = a.numbers + row * a.padded * kBlock;
+  float* const scales = a.scales + row * a.padded;
+  float* const offsets = a.offsets + row * a.padded;
+  HWY_ALIGN float last[kBlock] = {};
+  HWY_ALIGN float block[kBlock];
+  int8_t rounded[kBlock];
+  static_cast<void>(last);
+  for (size_t b = 0; b < a.padded; ++b) {
+    float scale = 0.0F;
+    if (b < blocks) {
+      const size_t count = HWY_MIN(kBlock, columns - b * kBlock);
+      std::memcpy(block, x + b * kBlock, count * sizeof(float));
+      std::fill(block + count, block + kBlock, 0.0F);
+      scale = round_block(block, rounded);
+    } else {
+      std::fill_n(rounded, kBlock, int8_t{0});
+    }
+    int sum = 0;
+    Quant* const step = numbers + b / kStepBlocks * kStepBlocks * kBlock;
+    for (size_t i = 0; i < kBlock; ++i) {
+      step[place_of<kType>(b % kStepBlocks * kBlock + i)] = rounded[i];
+      sum += rounded[i];
+    }
+    scales[b] = scale;
+    offsets[b] = -static_cast<float>(kOffset<kType> * sum) * scale;
+  }
+}
+
+void prepare(const FewRows& call, void* memory) {
+  if (!has_blocks(call.weight.type)) return;
+  const Activations a = lay_out(call, memory);
+  const auto round = call.weight.type == WeightType::kInt8 ? round_row<WeightType::kInt8>
+                                                           : round_row<WeightType::kInt4>;
+  for (int64_t row = 0; row < call.rows; ++row) {
+    round(call.x + row * call.x_stride, static_cast<size_t>(call.weight.columns),
+          static_cast<size_t>(row), a);
+  }
+}
+
+// Multiplies the scales of a row of weights by those of kRows rows of x, into `scales`
+// [row][padded]. sum[r] becomes the sum over blocks of the products with a.offsets, lane by lane.
+template <WeightType kType, size_t kRows>
+HWY_INLINE void multiply_scales(const hwy::float16_t* HWY_RESTRICT row, size_t blocks,
+                                const Activations& a, size_t first, float* HWY_RESTRICT scales,
+                                VF (&sum)[kRows]) {
+  const DStep d;
+  const FloatReader<hwy::float16_t, DStep> read(d);
+  const size_t lanes = hn::Lanes(d);
+  for (size_t r = 0; r < kRows; ++r) sum[r] = hn::Zero(d);
+  const auto multiply = [&](VF scale, size_t b) HWY_ATTR MULTIHEAD_INLINED {
+    for (size_t r = 0; r < kRows; ++r) {
+      const size_t at = (first + r) * a.padded + b;
+      hn::Store(hn::Mul(scale, hn::Load(d, a.scales + at)), d, scales + r * a.padded + b);
+      if constexpr (kOffset<kType> != 0)
+        sum[r] = mul_add(scale, hn::Load(d, a.offsets + at), sum[r]);
+    }
+  };
+  size_t b = 0;
+  for (; b + lanes <= blocks; b += lanes) multiply(read(row + b), b);
+  if (b < blocks) multiply(read(row + b, blocks - b), b);
+}
+
+// Computes sum[r], the products of one row of weights with row first + r of x, lane by lane.
+template <WeightType kType, size_t kRows>
+HWY_NOINLINE void dot_blocks(const std::byte* HWY_RESTRICT weights, size_t blocks,
+                             const Activations& a, size_t first, float* HWY_RESTRICT scales,
+                             VF* HWY_RESTRICT sums, size_t stride) {
+  const DStep d;
+  constexpr size_t kBytes = kType == WeightType::kInt8 ? kBlock : kBlock / 2;
+  VF even[kRows], odd[kRows];
+  multiply_scales<kType>(reinterpret_cast<const hwy::float16_t*>(weights), blocks, a, first, scales,
+                         even);
+  for (size_t r = 0; r < kRows; ++r) odd[r] = hn::Zero(d);
+  const auto* const numbers = reinterpret_cast<const uint8_t*>(weights + blocks * sizeof(Float16));
+  const Quant* const x = a.numbers + first * a.padded * kBlock;
+  const auto add = [&](size_t b, size_t count, VF(&sum)[kRows]) HWY_ATTR MULTIHEAD_INLINED {
+    const StepWeights<kType> w(numbers + b * kBytes, count);
+    for (size_t r = 0; r < kRows; ++r) {
+      const VI32 products = w.dot(x + (r * a.padded + b) * kBlock);
+      sum[r] = mul_add(hn::ConvertTo(d, products), scale_of_lanes<kType>(scales + r * a.padded + b),
+                       sum[r]);
+    }
+  };
+  size_t b = 0;
+  for (; b + 2 * kStepBlocks <= blocks; b += 2 * kStepBlocks) {
+    add(b, kStepBlocks, even);
+    add(b + kStepBlocks, kStepBlocks, odd);
+  }
+  if (b + kStepBlocks <= blocks) {
+    add(b, kStepBlocks, even);
+    b += kStepBlocks;
+  }
+  if (kStepBlocks > 1 && b < blocks) add(b, blocks - b, odd);
+  for (size_t r = 0; r < kRows; ++r) sums[r * stride] = hn::Add(even[r], odd[r]);
+}
+
+// The same for weights in f16 or bf16.
+template <class T, size_t kRows>
+HWY_NOINLINE void dot_halves(const T* HWY_RESTRICT weights, size_t columns,
+                             const float* HWY_RESTRICT x, ptrdiff_t x_stride, VF* HWY_RESTRICT sums,
+                             size_t stride) {
+  constexpr size_t kSums = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;  // hides the addition's latency
+  const DStep d;
+  const FloatReader<T, DStep> read(d);
+  const size_t lanes = hn::Lanes(d);
+  VF sum[kSums][kRows];
+  for (auto& some : sum) {
+    for (VF& s : some) s = hn::Zero(d);
+  }
+  const auto add = [&](VF w, size_t c, VF(&some)[kRows]) HWY_ATTR MULTIHEAD_INLINED {
+    for (size_t r = 0; r < kRows; ++r) {
+      some[r] = mul_add(hn::LoadU(d, x + static_cast<ptrdiff_t>(r) * x_stride + c), w, some[r]);
+    }
+  };
+  size_t c = 0;
+  for (; c + kSums * lanes <= columns; c += kSums * lanes) {
+    for (size_t i = 0; i < kSums; ++i) add(read(weights + c + i * lanes), c + i * lanes, sum[i]);
+  }
+  for (; c + lanes <= columns; c += lanes) add(read(weights + c), c, sum[0]);
+  if (c < columns) {
+    const VF w = read(weights + c, columns - c);
+    for (size_t r = 0; r < kRows; ++r) {
+      const float* const from = x + static_cast<ptrdiff_t>(r) * x_stride + c;
+      sum[0][r] = mul_add(load_up_to(d, from, columns - c), w, sum[0][r]);
+    }
+  }
+  for (size_t i = 1; i < kSums; ++i) {
+    for (size_t r = 0; r < kRows; ++r) sum[0][r] = hn::Add(sum[0][r], sum[i][r]);
+  }
+  for (size_t r = 0; r < kRows; ++r) sums[r * stride] = sum[0][r];
+}
+
+// Computes outputs first to end - 1 of rows row to row + kRows - 1. `dot(output, sums)` computes
+// one output of these rows; the sums of a row are in every kSide-th vector.
+template <size_t kRows, class Dot>
+HWY_INLINE void outputs_of_rows(const FewRows& call, int64_t row, int64_t first, int64_t end,
+                                const Dot& dot) {
+  const DStep d;
+  constexpr size_t kSums = kSide<DStep>;
+  for (int64_t output = first; output < end; output += static_cast<int64_t>(kSums)) {
+    const auto given = static_cast<size_t>(std::min<int64_t>(kSums, end - output));
+    Square<DStep> squares[kRows];
+    VF* const sums = squares[0].row;
+    for (size_t o = 0; o < given; ++o) dot(output + static_cast<int64_t>(o), sums + o);
+    for (size_t o = given; o < kSums; ++o) {
+      for (size_t r = 0; r < kRows; ++r) squares[r].row[o] = hn::Zero(d);
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      VF sum = sum_of_lanes(d, squares[r]);
+      if (call.bias != nullptr) sum = hn::Add(sum, load_up_to(d, call.bias + output, given));
+      store_up_to(d, sum, call.y + (row + static_cast<int64_t>(r)) * call.y_stride + output, given);
+    }
+  }
+}
+
+// Calls tile(count) for all rows, at most kMostRows at a time.
+template <class Tile>
+HWY_INLINE void over_rows(int64_t rows, const Tile& tile) {
+  int64_t row = 0;
+  for (; row + 4 <= rows; row += 4) tile(row, std::integral_constant<size_t, 4>());
+  if (row + 2 <= rows) {
+    tile(row, std::integral_constant<size_t, 2>());
+    row += 2;
+  }
+  if (row < rows) tile(row, std::integral_constant<size_t, 1>());
+}
+
+template <WeightType kType>
+void outputs_of_blocks(const FewRows& call, const Activations& a, int64_t first, int64_t end,
+                       float* scratch) {
+  const auto blocks = static_cast<size_t>(weight_blocks(call.weight.columns));
+  const int64_t row_bytes = weight_row_bytes(kType, call.weight.columns);
+  const auto* const weights = static_cast<const std::byte*>(call.weight.data);
+  over_rows(call.rows, [&](int64_t row, auto count) {
+    constexpr size_t kRows = decltype(count)::value;
+    outputs_of_rows<kRows>(call, row, first, end, [&](int64_t output, VF* sums) {
+      dot_blocks<kType, kRows>(weights + output * row_bytes, blocks, a, static_cast<size_t>(row),
+                               scratch, sums, kSide<DStep>);
+    });
+  });
+}
+
+template <class T>
+void outputs_of_halves(const FewRows& call, int64_t first, int64_t end) {
+  const auto columns = static_cast<size_t>(call.weight.columns);
+  const auto* const weights = static_cast<const T*>(call.weight.data);
+  over_rows(call.rows, [&](int64_t row, auto count) {
+    constexpr size_t kRows = decltype(count)::value;
+    const float* const x = call.x + row * call.x_stride;
+    outputs_of_rows<kRows>(call, row, first, end, [&](int64_t output, VF* sums) {
+      dot_halves<T, kRows>(weights + output * call.weight.columns, columns, x,
+                           static_cast<ptrdiff_t>(call.x_stride), sums, kSide<DStep>);
+    });
+  });
+}
+
+void outputs(const FewRows& call, const void* memory, int64_t first, int64_t end, void* scratch) {
+  // The memory of the call is only read.
+  const auto activations = [&] { return lay_out(call, const_cast<void*>(memory)); };
+  switch (call.weight.type) {
+    case WeightType::kF16:
+      return outputs_of_halves<hwy::float16_t>(call, first, end);
+    case WeightType::kInt8:
+      return outputs_of_blocks<WeightType::kInt8>(call, activations(), first, end,
+                                                  static_cast<float*>(scratch));
+    case WeightType::kInt4:
+      return outputs_of_blocks<WeightType::kInt4>(call, activations(), first, end,
+                                                  static_cast<float*>(scratch));
+    case WeightType::kF32:
+    case WeightType::kBF16:
+      break;
+  }
+  return outputs_of_halves<hwy::bfloat16_t>(call, first, end);
+}
+
+}  // namespace
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::cpu {
+
+HWY_EXPORT(memory_of);
+HWY_EXPORT(prepare);
+HWY_EXPORT(outputs);
+
+FewRowsMemory few_rows_memory(const FewRows& call) { return HWY_DYNAMIC_DISPATCH(memory_of)(call); }
+
+void prepare_few_rows(const FewRows& call, void* memory) {
+  HWY_DYNAMIC_DISPATCH(prepare)(call, memory);
+}
+
+void few_rows_outputs(const FewRows& call, const void* memory, int64_t first, int64_t end,
+                      void* scratch) {
+  HWY_DYNAMIC_DISPATCH(outputs)(call, memory, first, end, scratch);
+}
+
+}  // namespace multihead::cpu
+#endif  // HWY_ONCE
