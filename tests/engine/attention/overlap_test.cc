@@ -11,6 +11,7 @@
 
 #include "multihead/kv_cache.h"
 #include "multihead/linear.h"
+#include "multihead/weights.h"
 #include "support/random_backward.h"
 #include "support/random_case.h"
 
@@ -201,6 +202,10 @@ TEST_F(OverlapInCalls, OfOtherCallsIsRefused) {
   EXPECT_EQ(linear(out(x), in(weight), in(bias), out(y), context_).argument(), "y");
   EXPECT_EQ(linear(in(x), out(weight), in(bias), out(y), context_).argument(), "y");
   EXPECT_EQ(linear(in(x), in(weight), out(bias), out(y), context_).argument(), "y");
+  const WeightMatrix halves{out(weight).data, WeightType::kBF16, 4, 3};
+  EXPECT_EQ(linear(in(x), halves, in(bias), out(y), context_).argument(), "y");
+  EXPECT_EQ(quantize(out(weight), WeightType::kInt8, out(weight).data, context_).argument(), "to");
+  EXPECT_EQ(dequantize(halves, std::vector<int32_t>{0}, out({1, 3})).argument(), "to");
   for (const float value : out_) ASSERT_EQ(value, kUntouched);
 }
 
