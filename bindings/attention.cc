@@ -13,6 +13,7 @@
 #include "engine/attention/backward.h"
 #include "engine/cache/cache_access.h"
 #include "engine/runtime/team.h"
+#include "engine/varlen/varlen.h"
 #include "functions.h"
 #include "handles.h"
 #include "multihead/multihead.h"
@@ -38,7 +39,7 @@ int32_t push_capture() {
   return status;
 }
 
-int32_t attention() {
+extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_attention() {
   AttentionCall call;
   const std::vector<ScoreCapture> captures = pushed_captures();
   call.outputs.captures = captures;
@@ -78,6 +79,17 @@ int32_t attention_backward() {
   });
 }
 
+int32_t divide_backward() {
+  const BackwardCall call;
+  return run(call.from, [&] {
+    engine::BackwardParts parts;
+    Status status = engine::divide_backward(call.q, call.k, call.v, call.options, call.results,
+                                            call.d_out, call.gradients, parts);
+    if (status.ok()) write(parts);
+    return status;
+  });
+}
+
 int32_t prepare() {
   const AttentionCall call;
   return make<PreparedAttention>(call.from, [&](PreparedAttention& prepared) {
@@ -112,6 +124,16 @@ int32_t attention_varlen_backward() {
     return multihead::attention_varlen_backward(call.q, call.k, call.v, call.cu_q, call.cu_k,
                                                 call.options, call.results, call.d_out,
                                                 call.gradients, context());
+  });
+}
+
+int32_t check_varlen_backward() {
+  const VarlenBackwardCall call;
+  return run(call.from, [&] {
+    engine::AttentionShape shape;
+    return engine::validate_varlen_backward(call.q, call.k, call.v, call.cu_q, call.cu_k,
+                                            call.options, call.results, call.d_out, call.gradients,
+                                            shape);
   });
 }
 

@@ -1,6 +1,7 @@
 // The table of functions that JavaScript calls, and those of memory and errors. Checks of
 // JavaScript values, lifetime and ownership are the TypeScript package's.
 #include <emscripten/bind.h>
+#include <emscripten/emscripten.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -40,7 +41,7 @@ consteval bool in_order(std::initializer_list<Enum> values) {
 uint32_t block_address() { return address_of(argument_block); }
 
 // 64 bytes: a cache line, and the widest vector of any target.
-uint32_t allocate(uint32_t bytes) {
+extern "C" EMSCRIPTEN_KEEPALIVE uint32_t multihead_allocate(uint32_t bytes) {
   constexpr uint32_t kAlignment = 64;
   // sbrk() takes a signed number of bytes, some of malloc()'s own among them.
   constexpr uint32_t kLargest = INT32_MAX - (1 << 20);
@@ -50,7 +51,9 @@ uint32_t allocate(uint32_t bytes) {
   return address_of(std::aligned_alloc(kAlignment, rounded));
 }
 
-void release(uint32_t address) { std::free(pointer<void>(address)); }
+extern "C" EMSCRIPTEN_KEEPALIVE void multihead_release(uint32_t address) {
+  std::free(pointer<void>(address));
+}
 
 void last_error() { write(*last_status.record()); }
 

@@ -19,6 +19,7 @@ namespace {
 // An experiment, and handles to its model and trainer for the functions of models and trainers.
 struct HeldExperiment {
   Experiment experiment;
+  AnyModule module;
   int32_t model = 0, trainer = 0;
   bool has_batch = false;  // memory for the sequences of a step
 };
@@ -57,7 +58,8 @@ int32_t experiment_create() {
     Status status = Experiment::create(call.options, held.experiment);
     if (!status.ok()) return status;
     // TypeScript prevents changes of the model through this handle.
-    held.model = handles.add(&const_cast<Transformer&>(held.experiment.model()));
+    held.module = &const_cast<Transformer&>(held.experiment.model());
+    held.model = handles.add(&held.module);
     held.trainer = handles.add(&held.experiment.trainer());
     return status;
   });

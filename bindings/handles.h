@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <variant>
 #include <vector>
+
+#include "multihead/multihead.h"
 
 namespace multihead::bindings {
 
@@ -36,6 +39,16 @@ template <class T>
 void release_object(int32_t handle) {
   delete &at<T>(handle);
   handles.clear(handle);
+}
+
+enum class ModuleKind : uint8_t { kAttention, kBlock, kTransformer };
+
+// The object of a module's handle, in the order of ModuleKind. module_release() deletes the module;
+// an experiment owns the transformer of its handle itself.
+using AnyModule = std::variant<MultiHeadAttention*, TransformerBlock*, Transformer*>;
+
+inline Transformer& transformer_at(int32_t handle) {
+  return *std::get<Transformer*>(at<AnyModule>(handle));
 }
 
 }  // namespace multihead::bindings

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,10 +71,26 @@ int32_t run_traced(const Arguments& from, Work work) {
   });
 }
 
+// Calls `work` with a handle's module, by its own type.
+template <class Work>
+auto with_module(int32_t handle, Work work) {
+  return std::visit([&](auto* module) { return work(*module); }, at<AnyModule>(handle));
+}
+
+template <class Module, class Call>
+int32_t create_module() {
+  const Call call;
+  return make<AnyModule>(call.from, [&](AnyModule& made) {
+    auto module = std::make_unique<Module>();
+    Status status = Module::create(call.config, *module);
+    if (status.ok()) made = module.release();
+    return status;
+  });
+}
+
 // Lists the parameters. `shares_alone`: lists nothing if this instance stores all parameters.
 template <class Module>
-int32_t list_parameters(int32_t handle, int32_t shares_alone) {
-  const Module& module = at<Module>(handle);
+int32_t list_parameters(const Module& module, int32_t shares_alone) {
   const nn::Parameters* const own = nn::parameters_of(module);
   const bool shares = own != nullptr && own->is_share();
   if (!shares && shares_alone != 0) return 0;
@@ -81,12 +98,6 @@ int32_t list_parameters(int32_t handle, int32_t shares_alone) {
     if (!shares) return module.state_dict(dict);
     return own->gather(*engine::team_of(context()), last_parameters, dict);
   });
-}
-
-// Counts the parameter elements that this instance stores.
-template <class Module>
-double count_parameters(int32_t handle) {
-  return static_cast<double>(at<Module>(handle).num_parameters());
 }
 
 // Buffer that JavaScript fills. Pushed tensors have keys instead of addresses.
@@ -102,13 +113,13 @@ const void* read_parameter(const ConstAnyTensor& tensor, int64_t first, int64_t 
 // Loads parameters. In a call of a team, the module loads only the member's share, unless `whole`
 // is 1: then it loads all, with the values that its share already has.
 template <class Module>
-int32_t load_named(int32_t handle, int32_t names, int32_t whole) {
+int32_t load(Module& module, int32_t names, int32_t whole) {
   const StateDict dict = take_pushed();
   const int32_t status = run([&]() -> Status {
     constexpr uint64_t kBytes = nn::Loading::kMostRead * sizeof(float);
     if (!last_read.reserve(kBytes)) return Status::out_of_memory(kBytes);
     engine::Team* const team = whole == 0 ? engine::team_of(context()) : nullptr;
-    return nn::load_parameters(at<Module>(handle), dict, static_cast<ParameterNames>(names),
+    return nn::load_parameters(module, dict, static_cast<ParameterNames>(names),
                                {.team = team, .read = read_parameter, .same_values = whole != 0});
   });
   last_read = {};
@@ -153,22 +164,68 @@ bool is_of_transformer(int32_t handle) {
   return std::holds_alternative<TransformerCache>(at<ModuleCache>(handle));
 }
 
-// Calls forward() without a cache, step() with one.
-int32_t call_block(int32_t handle, MultiHeadAttentionCache* cache) {
-  const BlockCall call;
-  const TransformerBlock& block = at<TransformerBlock>(handle);
+int32_t create_cache(const MultiHeadAttention& module) {
+  return cache_for<MultiHeadAttentionCache>(module);
+}
+int32_t create_cache(const TransformerBlock& block) { return create_cache(block.attention()); }
+int32_t create_cache(const Transformer& model) { return cache_for<TransformerCache>(model); }
+
+int32_t forward(const MultiHeadAttention& module) {
+  const ForwardCall call;
   return run_traced(call.from, [&] {
-    Trace* const trace = trace_of(call.steps);
-    return cache == nullptr
-               ? block.forward(call.x, call.options, call.outputs, trace, context())
-               : block.step(call.x, call.options, call.outputs, *cache, trace, context());
+    return module.forward(call.inputs, call.options, call.outputs, trace_of(call.steps), context());
+  });
+}
+int32_t step(const MultiHeadAttention& module, int32_t cache) {
+  const StepCall call;
+  return run_traced(call.from, [&] {
+    return module.step(call.x, call.options, call.outputs, cache_at<MultiHeadAttentionCache>(cache),
+                       trace_of(call.steps), context());
+  });
+}
+int32_t backward(const MultiHeadAttention& module) {
+  const ModuleBackwardCall call;
+  return run_listing(call.from, [&](StateDict& dict) {
+    return with_gradients(module, dict, [&](std::span<float> block) {
+      MultiHeadAttentionGradients gradients = call.gradients;
+      Status status = module.gradients_in(block, gradients.weights);
+      if (!status.ok()) return status;
+      return module.backward(call.inputs, call.options, call.d_out, nullptr, gradients, context());
+    });
+  });
+}
+
+int32_t forward(const TransformerBlock& block) {
+  const BlockCall call;
+  return run_traced(call.from, [&] {
+    return block.forward(call.x, call.options, call.outputs, trace_of(call.steps), context());
+  });
+}
+int32_t step(const TransformerBlock& block, int32_t cache) {
+  const BlockCall call;
+  return run_traced(call.from, [&] {
+    return block.step(call.x, call.options, call.outputs, cache_at<MultiHeadAttentionCache>(cache),
+                      trace_of(call.steps), context());
+  });
+}
+int32_t backward(const TransformerBlock& block) {
+  const BlockBackwardCall call;
+  return run_listing(call.from, [&](StateDict& dict) {
+    return with_gradients(block, dict, [&](std::span<float> gradients) {
+      TransformerBlockActivations activations;
+      // The output is not needed: write it to d_x, which backward() then overwrites.
+      Status status = block.forward(
+          call.x, call.options, {.out = call.d_x, .activations = &activations}, nullptr, context());
+      if (!status.ok()) return status;
+      return block.backward(call.x, call.options, call.d_out, activations, call.d_x, gradients,
+                            context());
+    });
   });
 }
 
 // Calls forward() without a cache, step() with one.
-int32_t call_transformer(int32_t handle, TransformerCache* cache) {
+int32_t call_transformer(const Transformer& model, TransformerCache* cache) {
   TransformerCall call;
-  const Transformer& model = at<Transformer>(handle);
   return run_traced(call.from, [&] {
     if (const Trace* const wanted = trace_of(call.steps); wanted != nullptr) {
       last_traces.assign(static_cast<size_t>(model.config().num_layers), *wanted);
@@ -178,6 +235,10 @@ int32_t call_transformer(int32_t handle, TransformerCache* cache) {
                ? model.forward(call.tokens, call.batch, call.options, call.outputs, context())
                : model.step(call.tokens, call.options, call.outputs, *cache, context());
   });
+}
+int32_t forward(const Transformer& model) { return call_transformer(model, nullptr); }
+int32_t step(const Transformer& model, int32_t cache) {
+  return call_transformer(model, &cache_at<TransformerCache>(cache));
 }
 
 }  // namespace
@@ -204,48 +265,55 @@ int32_t push_parameter() {
   return status;
 }
 
-int32_t module_create() { return create<MultiHeadAttention, ModuleConfigCall>(); }
-void module_release(int32_t handle) { release_object<MultiHeadAttention>(handle); }
-int32_t module_load(int32_t handle, int32_t whole) {
-  return load_named<MultiHeadAttention>(handle, 0, whole);
+int32_t module_create(int32_t kind) {
+  switch (static_cast<ModuleKind>(kind)) {
+    case ModuleKind::kAttention:
+      return create_module<MultiHeadAttention, ModuleConfigCall>();
+    case ModuleKind::kBlock:
+      return create_module<TransformerBlock, BlockConfigCall>();
+    case ModuleKind::kTransformer:
+      break;
+  }
+  return create_module<Transformer, TransformerConfigCall>();
 }
-double module_parameters(int32_t handle) { return count_parameters<MultiHeadAttention>(handle); }
+void module_release(int32_t handle) {
+  with_module(handle, [](auto& module) { delete &module; });
+  release_object<AnyModule>(handle);
+}
+int32_t module_load(int32_t handle, int32_t names, int32_t whole) {
+  return with_module(handle, [&](auto& module) { return load(module, names, whole); });
+}
+int32_t transformer_initialize(int32_t handle) {
+  const InitializeCall call;
+  return run(call.from, [&] {
+    return nn::initialize_parameters(transformer_at(handle), call.initialization, call.names,
+                                     {.team = engine::team_of(context())});
+  });
+}
+double module_parameters(int32_t handle) {
+  return with_module(
+      handle, [](const auto& module) { return static_cast<double>(module.num_parameters()); });
+}
 int32_t module_state(int32_t handle, int32_t shares_alone) {
-  return list_parameters<MultiHeadAttention>(handle, shares_alone);
+  return with_module(handle,
+                     [&](const auto& module) { return list_parameters(module, shares_alone); });
 }
-
 int32_t module_forward(int32_t handle) {
-  const ForwardCall call;
-  return run_traced(call.from, [&] {
-    return at<MultiHeadAttention>(handle).forward(call.inputs, call.options, call.outputs,
-                                                  trace_of(call.steps), context());
-  });
+  return with_module(handle, [](const auto& module) { return forward(module); });
 }
-
-int32_t module_backward(int32_t handle) {
-  const ModuleBackwardCall call;
-  const MultiHeadAttention& module = at<MultiHeadAttention>(handle);
-  return run_listing(call.from, [&](StateDict& dict) {
-    return with_gradients(module, dict, [&](std::span<float> block) {
-      MultiHeadAttentionGradients gradients = call.gradients;
-      Status status = module.gradients_in(block, gradients.weights);
-      if (!status.ok()) return status;
-      return module.backward(call.inputs, call.options, call.d_out, nullptr, gradients, context());
-    });
-  });
-}
-
 int32_t module_step(int32_t handle, int32_t cache) {
-  const StepCall call;
-  return run_traced(call.from, [&] {
-    return at<MultiHeadAttention>(handle).step(call.x, call.options, call.outputs,
-                                               cache_at<MultiHeadAttentionCache>(cache),
-                                               trace_of(call.steps), context());
-  });
+  return with_module(handle, [&](const auto& module) { return step(module, cache); });
+}
+int32_t module_backward(int32_t handle) {
+  const AnyModule& module = at<AnyModule>(handle);
+  if (const auto* const attention = std::get_if<MultiHeadAttention*>(&module)) {
+    return backward(**attention);
+  }
+  return backward(*std::get<TransformerBlock*>(module));
 }
 
 int32_t module_cache_create(int32_t handle) {
-  return cache_for<MultiHeadAttentionCache>(at<MultiHeadAttention>(handle));
+  return with_module(handle, [](const auto& module) { return create_cache(module); });
 }
 void module_cache_release(int32_t handle) { release_object<ModuleCache>(handle); }
 int32_t module_cache_truncate(int32_t handle, int32_t length) {
@@ -265,63 +333,6 @@ double module_cache_bytes(int32_t handle) {
   return static_cast<double>(is_of_transformer(handle)
                                  ? cache_at<TransformerCache>(handle).bytes()
                                  : cache_at<MultiHeadAttentionCache>(handle).kv().bytes());
-}
-
-int32_t block_create() { return create<TransformerBlock, BlockConfigCall>(); }
-void block_release(int32_t handle) { release_object<TransformerBlock>(handle); }
-int32_t block_load(int32_t handle, int32_t names, int32_t whole) {
-  return load_named<TransformerBlock>(handle, names, whole);
-}
-double block_parameters(int32_t handle) { return count_parameters<TransformerBlock>(handle); }
-int32_t block_state(int32_t handle, int32_t shares_alone) {
-  return list_parameters<TransformerBlock>(handle, shares_alone);
-}
-int32_t block_forward(int32_t handle) { return call_block(handle, nullptr); }
-int32_t block_cache_create(int32_t handle) {
-  return cache_for<MultiHeadAttentionCache>(at<TransformerBlock>(handle).attention());
-}
-int32_t block_step(int32_t handle, int32_t cache) {
-  return call_block(handle, &cache_at<MultiHeadAttentionCache>(cache));
-}
-
-int32_t block_backward(int32_t handle) {
-  const BlockBackwardCall call;
-  const TransformerBlock& block = at<TransformerBlock>(handle);
-  return run_listing(call.from, [&](StateDict& dict) {
-    return with_gradients(block, dict, [&](std::span<float> gradients) {
-      TransformerBlockActivations activations;
-      // The output is not needed: write it to d_x, which backward() then overwrites.
-      Status status = block.forward(
-          call.x, call.options, {.out = call.d_x, .activations = &activations}, nullptr, context());
-      if (!status.ok()) return status;
-      return block.backward(call.x, call.options, call.d_out, activations, call.d_x, gradients,
-                            context());
-    });
-  });
-}
-
-int32_t transformer_create() { return create<Transformer, TransformerConfigCall>(); }
-void transformer_release(int32_t handle) { release_object<Transformer>(handle); }
-int32_t transformer_load(int32_t handle, int32_t names, int32_t whole) {
-  return load_named<Transformer>(handle, names, whole);
-}
-int32_t transformer_initialize(int32_t handle) {
-  const InitialiseCall call;
-  return run(call.from, [&] {
-    return nn::initialize_parameters(at<Transformer>(handle), call.initialization, call.names,
-                                     {.team = engine::team_of(context())});
-  });
-}
-double transformer_parameters(int32_t handle) { return count_parameters<Transformer>(handle); }
-int32_t transformer_state(int32_t handle, int32_t shares_alone) {
-  return list_parameters<Transformer>(handle, shares_alone);
-}
-int32_t transformer_forward(int32_t handle) { return call_transformer(handle, nullptr); }
-int32_t transformer_cache_create(int32_t handle) {
-  return cache_for<TransformerCache>(at<Transformer>(handle));
-}
-int32_t transformer_step(int32_t handle, int32_t cache) {
-  return call_transformer(handle, &cache_at<TransformerCache>(cache));
 }
 
 }  // namespace multihead::bindings

@@ -12,12 +12,14 @@
 
 #include "argument_block.h"
 #include "engine/attention/attention_part.h"
+#include "engine/attention/backward.h"
 #include "engine/error/error.h"
 #include "multihead/multihead.h"
 
 namespace multihead::bindings {
 
 using engine::AttentionParts;
+using engine::BackwardParts;
 
 // A named tensor: a step of a trace, or a parameter.
 struct ListedTensor {

@@ -9,9 +9,6 @@ import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
-/** Maximum parameters of a function in wire.inc: embind_functions.js and guard.ts pass this many. */
-const mostParameters = 3;
-
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
 const read = (path) => readFileSync(at(path), 'utf8');
 
@@ -259,11 +256,6 @@ function wireOf() {
     const [, result, parameters] = /^(\w+)\((.*)\)$/.exec(signature ?? '') ?? [];
     if (result === undefined) throw new Error(`wire.inc: ${name}: "${signature}" is no signature`);
     const given = parameters === '' ? [] : parameters.split(',').map((each) => each.trim());
-    if (given.length > mostParameters) {
-      throw new Error(
-        `wire.inc: ${name} has ${given.length} parameters: embind_functions.js and guard.ts pass on ${mostParameters}. Put more into the block`,
-      );
-    }
     const typed = given.map((each) => {
       const [, type, parameter] = /^(\w+) (\w+)$/.exec(each) ?? [];
       return `${parameter}: ${known(parameterTypes, type, name)}`;

@@ -26,7 +26,7 @@ Status update(Trainer& trainer) {
 int32_t trainer_create(int32_t model) {
   const TrainerOptionsCall call;
   return make<Trainer>(call.from, [&](Trainer& trainer) {
-    return Trainer::create(at<Transformer>(model), call.options, trainer);
+    return Trainer::create(transformer_at(model), call.options, trainer);
   });
 }
 void trainer_release(int32_t handle) { release_object<Trainer>(handle); }

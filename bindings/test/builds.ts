@@ -48,9 +48,9 @@ export async function openCountingBuild(simd: Simd): Promise<{ mh: Multihead; al
     get HEAPU8() {
       return raw.HEAPU8;
     },
-    allocate(bytes: Uint32) {
+    _multihead_allocate(bytes: Uint32) {
       count += 1;
-      return raw.allocate(bytes);
+      return raw._multihead_allocate(bytes);
     },
   }));
   return { mh, allocations: () => count };

@@ -124,7 +124,7 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
     await expect(load({ simd, wasm: wasm(`core-${simd}`) })).resolves.toBeDefined();
   });
 
-  it('is below 86 kB in Brotli as a bundle with its module, and contains no modules or training', async () => {
+  it('is below 89 kB in Brotli as a bundle with its module, and contains no modules or training', async () => {
     const input = fileURLToPath(new URL('../dist/core.js', import.meta.url));
     const bundle = await rolldown({ input, logLevel: 'silent' });
     const { output } = await bundle.generate({ format: 'esm', minify: true });
@@ -137,6 +137,6 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
     expect(sources).toContain('cache/kv_cache.ts');
     expect(sources.filter((path) => /^(modules|training|safetensors|pool)\//.test(path))).toEqual([]);
     const size = (bytes: string | Uint8Array) => brotliCompressSync(bytes).length;
-    expect(size(code) + size(await readFile(wasm(`core-${simd}`)))).toBeLessThan(86_000); // 85 kB with Emscripten 3.1.69
+    expect(size(code) + size(await readFile(wasm(`core-${simd}`)))).toBeLessThan(89_000); // 88 kB with Emscripten 3.1.69
   });
 });

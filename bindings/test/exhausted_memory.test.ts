@@ -4,6 +4,7 @@
 
 import type { Multihead } from 'multihead';
 import { describe, expect, it, vi } from 'vitest';
+import type { RawModule } from '../src/runtime/raw.ts';
 import { builds, errorOf, expectWorks, openBuild } from './builds.ts';
 
 vi.spyOn(console, 'warn').mockImplementation(() => {});
@@ -15,12 +16,14 @@ interface Taken {
   readonly bytes: number;
 }
 
+const allocate = (raw: RawModule, bytes: Uint32): Uint32 => (raw._multihead_allocate(bytes) >>> 0) as Uint32;
+
 /** Allocates the whole memory, in blocks of decreasing size. */
-function takeAll(allocate: (bytes: Uint32) => Uint32): Taken[] {
+function takeAll(raw: RawModule): Taken[] {
   const taken: Taken[] = [];
   for (let bytes = 2 ** 28; bytes >= 1; bytes /= 2) {
     const asked = bytes as Uint32;
-    for (let address = allocate(asked); address !== 0; address = allocate(asked)) {
+    for (let address = allocate(raw, asked); address !== 0; address = allocate(raw, asked)) {
       taken.push({ address, bytes });
     }
   }
@@ -32,7 +35,7 @@ const full = (mh: Multihead): number => mh.memory().heap;
 describe.each(builds)('memory near 4 GiB, %s', (simd) => {
   it('is handed out up to its end, in blocks that do not overlap', async () => {
     const { mh, raw } = await openBuild(simd);
-    const taken = takeAll((bytes) => raw.allocate(bytes)).sort((a, b) => a.address - b.address);
+    const taken = takeAll(raw).sort((a, b) => a.address - b.address);
     expect(full(mh)).toBeGreaterThan(4_000_000_000);
     expect(full(mh)).toBeLessThan(2 ** 32);
     const sum = taken.reduce((bytes, block) => bytes + block.bytes, 0);
@@ -46,7 +49,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
 
     expect(errorOf(() => mh.tensor([2 ** 26]))).toMatchObject({ code: 'E_MEMORY' });
     expect(errorOf(() => mh.tensor([1]))).toMatchObject({ code: 'E_MEMORY' });
-    for (const { address } of taken) raw.release(address);
+    for (const { address } of taken) raw._multihead_release(address);
     const big = mh.tensor([2 ** 22]);
     expect(big.data[2 ** 22 - 1]).toBe(0);
     expectWorks(mh);
@@ -57,13 +60,13 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const taken: Taken[] = [];
     for (const bytes of [2 ** 28, 2 ** 22]) {
       const asked = bytes as Uint32;
-      for (let address = raw.allocate(asked); address !== 0; address = raw.allocate(asked)) {
+      for (let address = allocate(raw, asked); address !== 0; address = allocate(raw, asked)) {
         taken.push({ address, bytes });
       }
     }
     // The newest block is the last in memory.
     const [last] = [...taken].sort((a, b) => b.address - a.address);
-    raw.release(last?.address ?? 0);
+    raw._multihead_release(last?.address ?? 0);
     const numbers = Float32Array.from({ length: 4096 }, (_, i) => Math.sin(i));
     const expected = await attended(numbers);
     mh.scope(() => {
@@ -110,7 +113,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const checkpoint = trainer.checkpoint();
     const { bytes } = trainer;
     const before = mh.memory();
-    const taken = takeAll((bytes) => raw.allocate(bytes));
+    const taken = takeAll(raw);
 
     const long = 'a name that is much longer than any short string, '.repeat(4);
     const calls: [string, () => unknown][] = [
@@ -155,7 +158,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     // The core frees a buffer before it allocates a larger one, so the trainer may hold less than before.
     expect(errorOf(() => trainer.step(many, many)).code).toBe('E_MEMORY');
     expect(mh.memory().bytes).toBe(before.bytes - bytes + trainer.bytes);
-    for (const { address } of taken) raw.release(address);
+    for (const { address } of taken) raw._multihead_release(address);
     for (const [code, call] of calls.slice(0, 9)) expect(errorOf(call).code).toBe(code);
     expect(trainer.stateDict()).toEqual(trained);
     trainer.step(many, many);

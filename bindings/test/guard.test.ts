@@ -76,8 +76,8 @@ describe('the block of arguments', () => {
   ])('with %s, a call is refused and writes nothing', async (_, wrong) => {
     let block: Float64Array | undefined;
     const { mh } = await openBuild('simd128', (raw) => {
-      const attention = raw.attention.bind(raw);
-      raw.attention = () => {
+      const attention = raw._multihead_attention.bind(raw);
+      raw._multihead_attention = () => {
         block = new Float64Array(raw.HEAPU8.buffer, raw.argumentBlock(), 256);
         block[0] = (block[0] ?? 0) + wrong;
         return attention();

@@ -116,9 +116,9 @@ describe.each(builds)('memory, %s', (simd) => {
       get HEAPU8() {
         return raw.HEAPU8;
       },
-      allocate(bytes: Uint32) {
+      _multihead_allocate(bytes: Uint32) {
         whileAllocating();
-        return raw.allocate(bytes);
+        return raw._multihead_allocate(bytes);
       },
     }));
     const shared = growable(4);

@@ -66,4 +66,12 @@ describe.each(builds)('%s', (simd) => {
     });
     for (const each of [out, lse]) each.dispose();
   });
+
+  test('a call with `out` is refused, because the results come in arrays of their own', async () => {
+    const q = filled(random(3), 1, 2, 4, 8);
+    const lse = { shape: [1, 2, 4], data: new Float32Array(8) };
+    const inputs = { q, k: q, v: q, out: q, lse, dOut: q };
+    const error = await rejectionOf((pools[0] as Pool).attentionBackward(inputs, { out: { dQ: q } } as never));
+    expect(error).toMatchObject({ code: 'E_OPTION', argument: 'out' });
+  });
 });

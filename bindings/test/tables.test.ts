@@ -31,15 +31,14 @@ function tablesWith(...lines: string[]): { status: number | null; errors: string
   return { status, errors: stderr, wire: () => readFileSync(join(bindings, 'src', 'generated', 'wire.ts'), 'utf8') };
 }
 
-it('writes functions of up to three parameters with their types', () => {
-  const { status, errors, wire } = tablesWith('WIRE_FUNCTION(added, added, double(int32_t a, uint32_t b, bool c))');
+it('writes functions with the types of all their parameters', () => {
+  const { status, errors, wire } = tablesWith('WIRE_FUNCTION(added, added, double(int32_t a, uint32_t b, bool c, int32_t d))');
   expect(errors).toBe('');
   expect(status).toBe(0);
-  expect(wire()).toContain('  added(a: Int32, b: Uint32, c: boolean): number;\n');
+  expect(wire()).toContain('  added(a: Int32, b: Uint32, c: boolean, d: Int32): number;\n');
 });
 
 it.each([
-  ['a fourth parameter', 'int32_t(int32_t a, int32_t b, int32_t c, int32_t d)', /added has 4 parameters.*pass on 3/],
   ['a parameter of a type that numbers do not carry', 'int32_t(int64_t a)', /added: int64_t is no type/],
   ['a result of such a type', 'uint64_t()', /added: uint64_t is no type/],
   ['a parameter without a name', 'int32_t(int32_t)', /added/],

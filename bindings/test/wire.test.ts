@@ -23,10 +23,10 @@ describe.each(builds)('the wire of %s', (simd) => {
       get HEAPU8() {
         return raw.HEAPU8;
       },
-      attention() {
+      _multihead_attention() {
         const block = new Float64Array(raw.HEAPU8.buffer, raw.argumentBlock(), 1);
         block[0] = Math.max((block[0] as number) + change, 0);
-        return raw.attention();
+        return raw._multihead_attention();
       },
     }));
     const x = { shape: [1, 1, 1, 2], data: new Float32Array([1, 2]) };
@@ -56,7 +56,7 @@ export function uncheckedIntegers(raw: WireFunctions, checked: Count, any: numbe
   // @ts-expect-error 64 bits for 32
   raw.moduleCacheTruncate(checked, checked as Int64);
   // @ts-expect-error a sign
-  raw.release(checked as Int32);
+  raw._multihead_release(checked as Int32);
   // @ts-expect-error no sign
   raw.cacheClear(checked as Uint32);
   // @ts-expect-error not checked

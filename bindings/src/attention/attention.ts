@@ -40,7 +40,7 @@ export function attention<
     pushCaptures(runtime, outputs, operands);
     const { args, raw } = runtime;
     wire.attention(args, query, key, value, masking, outputs.record);
-    operands.run(() => raw.attention());
+    operands.run(() => raw._multihead_attention());
     return outputs.result as AttentionResult<R, O, C>;
   });
 }

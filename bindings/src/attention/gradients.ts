@@ -32,7 +32,7 @@ export const gradientNames = {
   out: { inner: outNames },
   checkLse: plain,
 } satisfies Names<Pick<AttentionBackwardOptions, 'return' | 'out' | 'checkLse'>>;
-const tensorNames = ['dQ', 'dK', 'dV', 'dBias'] as const;
+export const tensorNames = ['dQ', 'dK', 'dV', 'dBias'] as const;
 const vectorNames = ['dSinks', 'dQGain', 'dKGain'] as const;
 export type TensorName = (typeof tensorNames)[number];
 export type VectorName = (typeof vectorNames)[number];

@@ -98,7 +98,7 @@ export function checkRope({ rope }: Pick<VarlenOptions, 'rope'>): void {
 }
 
 /** Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
-function readPacked(
+export function readPacked(
   { heap }: Runtime,
   operands: Operands,
   { q, k, v }: Pick<AttentionBackwardInputs, 'q' | 'k' | 'v'>,

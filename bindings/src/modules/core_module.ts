@@ -1,7 +1,7 @@
 // Base class of modules, blocks and transformers: a handle to a module in the core, and its parameters.
 
 import { WasmModuleCache } from '../cache/module_cache.js';
-import type { ParameterNames } from '../generated/tables.js';
+import type { ModuleKind, ParameterNames } from '../generated/tables.js';
 import { CoreObject, type ObjectName } from '../runtime/core_object.js';
 import { MultiheadError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
@@ -11,28 +11,21 @@ import type { ModuleCacheConfig, PlainTensor } from '../types/index.js';
 import type { Int32 } from '../types/wire.js';
 import { loadStateDict, takeStateDict } from './state_dict.js';
 
-/** Functions of the core for modules of one kind. */
-export interface ModuleCalls extends ObjectName {
-  /** Reads the configuration from the block. Returns a handle above 0, or a negated CallStatus. */
-  create(): Int32;
-  release(handle: Int32): void;
-  /** Reads the pushed parameters: in a team only the member's share, unless `whole` is 1. Returns a CallStatus. */
-  load(handle: Int32, names: ParameterNames, whole: 0 | 1): Int32;
-  /** Number of parameter elements that this instance stores. */
-  parameters(handle: Int32): number;
-  /**
-   * Lists the parameters. With `sharesAlone` 1, lists nothing if this instance stores all of them. Returns a
-   * CallStatus.
-   */
-  state(handle: Int32, sharesAlone: 0 | 1): Int32;
-  /** Like create(), for a cache. */
-  createCache(handle: Int32): Int32;
-  /** Other ways to set the parameters besides loadStateDict(), for error messages. */
-  readonly filling?: string;
+/** A kind of module, and how errors name it. */
+export interface ModuleName extends ObjectName {
+  readonly kind: ModuleKind;
+  /** Ways to set the parameters, for error messages. */
+  readonly filling: string;
+}
+
+/** A module owned by another object: its handle, which the owner frees, and its parameters. */
+export interface BorrowedModule {
+  readonly handle: Int32;
+  readonly parameters: SharedParameters;
 }
 
 export abstract class CoreModule extends CoreObject {
-  readonly #calls: ModuleCalls;
+  readonly #name: ModuleName;
   /**
    * Shared with the cleanup record that the finalizer gets. That record must not reference the module, or the module
    * would never be collected.
@@ -41,22 +34,29 @@ export abstract class CoreModule extends CoreObject {
   /** Naming scheme with which the parameters were loaded. */
   #names: ParameterNames = 0;
 
-  /** Calls `write` to write the configuration into the block, and creates the module. */
-  constructor(runtime: Runtime, write: (operands: Operands) => void, calls: ModuleCalls) {
+  /** Calls `write` to write the configuration into the block, and creates the module unless it is borrowed. */
+  constructor(
+    runtime: Runtime,
+    write: (operands: Operands) => void,
+    name: ModuleName,
+    borrowed?: BorrowedModule,
+  ) {
+    const { raw } = runtime;
     const handle = call(runtime, (operands) => {
       write(operands);
-      return operands.make(() => calls.create());
+      return borrowed?.handle ?? operands.make(() => raw.moduleCreate(name.kind));
     });
     const memory: { parameters?: SharedParameters } = {};
-    super(runtime, handle, calls, {
-      what: () => `${calls.noun} of ${memory.parameters?.bytes ?? 0} bytes`,
+    super(runtime, handle, name, {
+      what: () => `${name.noun} of ${memory.parameters?.bytes ?? 0} bytes`,
       free() {
-        calls.release(handle);
+        if (borrowed === undefined) raw.moduleRelease(handle);
         memory.parameters?.leave();
       },
     });
-    this.#calls = calls;
+    this.#name = name;
     this.#memory = memory;
+    if (borrowed !== undefined) memory.parameters = borrowed.parameters.join();
   }
 
   stateDict(): Record<string, PlainTensor> {
@@ -76,7 +76,7 @@ export abstract class CoreModule extends CoreObject {
 
   #state(sharesAlone: 0 | 1): Record<string, PlainTensor> {
     return call(this.runtime, (operands) => {
-      operands.run(() => this.#calls.state(this.handle, sharesAlone));
+      operands.run(() => this.runtime.raw.moduleState(this.handle, sharesAlone));
       return takeStateDict(this.runtime);
     });
   }
@@ -84,7 +84,7 @@ export abstract class CoreModule extends CoreObject {
   createCache(config: ModuleCacheConfig): WasmModuleCache {
     const { runtime } = this;
     this.assertLive();
-    const make = (): Int32 => this.#calls.createCache(this.handle);
+    const make = (): Int32 => runtime.raw.moduleCacheCreate(this.handle);
     return runtime.scopes.track(new WasmModuleCache(runtime, make, config));
   }
 
@@ -93,7 +93,7 @@ export abstract class CoreModule extends CoreObject {
     this.assertLive();
     const { parameters } = this.#memory;
     if (parameters !== undefined) return parameters;
-    const { argument, noun, filling = 'loadStateDict()' } = this.#calls;
+    const { argument, noun, filling } = this.#name;
     throw new MultiheadError('E_OPTION', {
       argument,
       expected: `${noun} with parameters: call ${filling} first`,
@@ -111,24 +111,18 @@ export abstract class CoreModule extends CoreObject {
     const { runtime } = this;
     this.assertLive();
     call(runtime, (operands) => {
-      loadStateDict(runtime, dict, operands, () => this.#calls.load(this.handle, names, whole));
+      loadStateDict(runtime, dict, operands, () => runtime.raw.moduleLoad(this.handle, names, whole));
       this.replaced(names);
     });
   }
 
   /** Call this after the core replaced the parameters: updates the naming scheme and the memory count. */
   protected replaced(names: ParameterNames): void {
-    const { heap } = this.runtime;
+    const { heap, raw } = this.runtime;
     this.#names = names;
     this.#memory.parameters?.leave();
-    const bytes = this.#calls.parameters(this.handle) * bytesPerElement('f32');
+    const bytes = raw.moduleParameters(this.handle) * bytesPerElement('f32');
     this.#memory.parameters = new SharedParameters(heap, bytes).join();
-  }
-
-  /** Uses the parameters of another object, for example of an experiment. */
-  protected share(parameters: SharedParameters): void {
-    this.assertLive();
-    this.#memory.parameters = parameters.join();
   }
 }
 

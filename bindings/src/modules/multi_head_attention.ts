@@ -2,6 +2,7 @@
 
 import type { CallExtents } from '../attention/options.js';
 import { ownCache } from '../cache/module_cache.js';
+import { moduleKinds } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
 import { call, type Runtime } from '../runtime/operands.js';
 import { checkOptions, copyOf, type Names, readOptions, tensorEntry } from '../runtime/options.js';
@@ -40,16 +41,11 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
 
   constructor(runtime: Runtime, config: MultiHeadAttentionConfig) {
     const checked = checkConfig(config);
-    const { raw } = runtime;
     super(runtime, (operands) => wire.moduleConfig(runtime.args, moduleRecord(checked, operands)), {
+      kind: moduleKinds.attention,
       argument: 'multiHeadAttention',
       noun: 'a module',
-      create: () => raw.moduleCreate(),
-      release: (module) => raw.moduleRelease(module),
-      load: (module, _, whole) => raw.moduleLoad(module, whole),
-      parameters: (module) => raw.moduleParameters(module),
-      state: (module, sharesAlone) => raw.moduleState(module, sharesAlone),
-      createCache: (module) => raw.moduleCacheCreate(module),
+      filling: 'loadStateDict()',
     });
     this.config = Object.freeze(checked);
     Object.freeze(this);

@@ -2,9 +2,10 @@
 
 import { noSeed, seedWords } from '../attention/options.js';
 import { ownCache } from '../cache/module_cache.js';
+import { moduleKinds } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
 import { MultiheadError } from '../runtime/errors.js';
-import { call, type Runtime } from '../runtime/operands.js';
+import { call, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkCount, checkNames, type Names, plain, readOptions, without } from '../runtime/options.js';
 import { number, readSettings, type Setting } from '../runtime/settings.js';
 import { coreOf } from '../runtime/tensor.js';
@@ -23,8 +24,7 @@ import type {
   TransformerStepOptions,
 } from '../types/index.js';
 import type { Count, Int32, Whole64 } from '../types/wire.js';
-import type { SharedParameters } from './core_module.js';
-import { CoreModule } from './core_module.js';
+import { type BorrowedModule, CoreModule } from './core_module.js';
 import { forwardNames, moduleOptions, notInStep, stepNames } from './options.js';
 import { takeTraces, traceBits } from './trace.js';
 import { type CheckedModelConfig, checkModelConfig, modelRecord, namesCode, toLoad } from './transformer_config.js';
@@ -54,34 +54,22 @@ type Options = Omit<ForwardOptions, 'return'> & {
   readonly return?: readonly TransformerReturn[] | undefined;
 };
 
-/** A model owned by another object: its handle, which the owner frees, and its parameters. */
-export interface BorrowedModel {
-  readonly handle: Int32;
-  readonly parameters: SharedParameters;
-}
+const transformerName = {
+  kind: moduleKinds.transformer,
+  argument: 'transformer',
+  noun: 'a model',
+  filling: 'loadStateDict() or initialize()',
+} as const;
 
 export class WasmTransformer extends CoreModule implements Transformer {
   readonly config: CheckedModelConfig;
   /** The owner of a borrowed model. The reference keeps the owner from being collected first. */
   #owner: object | undefined;
 
-  constructor(runtime: Runtime, config: TransformerConfig, borrowed?: BorrowedModel) {
+  constructor(runtime: Runtime, config: TransformerConfig, borrowed?: BorrowedModule) {
     const checked = checkModelConfig(config);
-    const { raw } = runtime;
-    super(runtime, (operands) => wire.transformerConfig(runtime.args, modelRecord(checked, operands)), {
-      argument: 'transformer',
-      noun: 'a model',
-      create: () => borrowed?.handle ?? raw.transformerCreate(),
-      release: (model) => {
-        if (borrowed === undefined) raw.transformerRelease(model);
-      },
-      load: (model, names, whole) => raw.transformerLoad(model, names, whole),
-      parameters: (model) => raw.transformerParameters(model),
-      state: (model, sharesAlone) => raw.transformerState(model, sharesAlone),
-      createCache: (model) => raw.transformerCacheCreate(model),
-      filling: 'loadStateDict() or initialize()',
-    });
-    if (borrowed !== undefined) this.share(borrowed.parameters);
+    const write = (operands: Operands): void => wire.transformerConfig(runtime.args, modelRecord(checked, operands));
+    super(runtime, write, transformerName, borrowed);
     this.config = Object.freeze(checked);
     Object.freeze(this);
   }
@@ -130,7 +118,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
     const options = readOptions(given, modelNames, 'forward', notInForward);
     const { raw } = this.runtime;
     const batch = checkCount(options.batch ?? 1, 'batch');
-    const run = (): Int32 => raw.transformerForward(this.handle);
+    const run = (): Int32 => raw.moduleForward(this.handle);
     return this.#call(tokens, options, { batch, before: 0, run }) as TransformerResult<R, T>;
   }
 
@@ -147,7 +135,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
     const { raw, heap } = this.runtime;
     const own = ownCache(cache, heap);
     const { batch, length: before } = own;
-    const run = (): Int32 => raw.transformerStep(this.handle, own.handle);
+    const run = (): Int32 => raw.moduleStep(this.handle, own.handle);
     return this.#call(tokens, options, { batch, before, run }) as TransformerResult<R, T>;
   }
 

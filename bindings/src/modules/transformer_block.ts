@@ -1,6 +1,7 @@
 // mh.transformerBlock: a handle to a transformer block in the core.
 
 import { ownCache } from '../cache/module_cache.js';
+import { moduleKinds } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
 import { call, checkRank, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkNames, readOptions } from '../runtime/options.js';
@@ -36,16 +37,11 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
 
   constructor(runtime: Runtime, config: TransformerBlockConfig) {
     const checked = checkBlockConfig(config);
-    const { raw } = runtime;
     super(runtime, (operands) => wire.blockConfig(runtime.args, blockRecord(checked, operands)), {
+      kind: moduleKinds.block,
       argument: 'transformerBlock',
       noun: 'a block',
-      create: () => raw.blockCreate(),
-      release: (block) => raw.blockRelease(block),
-      load: (block, names, whole) => raw.blockLoad(block, names, whole),
-      parameters: (block) => raw.blockParameters(block),
-      state: (block, sharesAlone) => raw.blockState(block, sharesAlone),
-      createCache: (block) => raw.blockCacheCreate(block),
+      filling: 'loadStateDict()',
     });
     this.config = Object.freeze(checked);
     Object.freeze(this);
@@ -62,7 +58,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
   ): BlockResult<R, T> {
     this.ready();
     const read = readOptions(options, forwardNames, 'forward');
-    return this.#call(x, 0, read, () => this.runtime.raw.blockForward(this.handle));
+    return this.#call(x, 0, read, () => this.runtime.raw.moduleForward(this.handle));
   }
 
   backward(x: TensorLike, dOut: TensorLike, given: ModuleBackwardOptions = {}): BlockGradients {
@@ -77,7 +73,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
       const record = this.#options(options, input.shape, 0, operands);
       const dX = operands.output(input.shape, 'f32', 'dX');
       wire.blockBackward(args, input, record, d, coreOf(dX));
-      operands.run(() => raw.blockBackward(this.handle));
+      operands.run(() => raw.moduleBackward(this.handle));
       return operands.disposable({ dX, parameters: takeStateDict(runtime) });
     });
   }
@@ -90,7 +86,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     this.ready();
     const read = readOptions(options, stepNames, 'step', notInStep);
     const own = ownCache(cache, this.runtime.heap);
-    const run = (): Int32 => this.runtime.raw.blockStep(this.handle, own.handle);
+    const run = (): Int32 => this.runtime.raw.moduleStep(this.handle, own.handle);
     return this.#call(x, own.length, read, run);
   }
 

@@ -1,39 +1,56 @@
 // pool.attentionBackward(): each worker gets some batch entries and key/value heads. One worker computes all terms of a
 // sum: query heads that share keys and values stay together, and so do heads or entries that share a bias or sinks.
 
-import { backwardNames, elsewhereThanBackward } from '../attention/backward.js';
-import { inputNames, wantedGradients } from '../attention/gradients.js';
+import { attentionInputs } from '../attention/attention.js';
+import { backwardNames, elsewhereThanBackward, wholeCall } from '../attention/backward.js';
+import {
+  giveVectors,
+  inputNames,
+  noGradients,
+  readResults,
+  tensorNames,
+  type TensorName,
+  wantedGradients,
+} from '../attention/gradients.js';
+import { attentionOptions, type CallExtents } from '../attention/options.js';
 import { alibiSlopes } from '../attention/positions.js';
-import type { Runtime } from '../runtime/operands.js';
+import * as wire from '../generated/wire.js';
+import type { Operands, Runtime } from '../runtime/operands.js';
 import { readOptions } from '../runtime/options.js';
-import { type Numbers, ReadTensor } from '../runtime/read_tensor.js';
-import { sameShape } from '../runtime/shape.js';
-import { floatDTypes } from '../runtime/tensor.js';
+import type { Numbers, ReadTensor } from '../runtime/read_tensor.js';
 import { lengthOf, type TypedArray } from '../runtime/typed_arrays.js';
 import type {
   AttentionBackwardInputs,
   AttentionBackwardOptions,
+  DType,
   FloatDType,
   GradientName,
   Shape,
 } from '../types/index.js';
 import { splitOptions } from './arguments.js';
 import type { PoolCore } from './core.js';
-import { haveLengths, sliceOfArray, withArrays } from './option_arrays.js';
-import { cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
+import { sliceOfArray, withArrays } from './option_arrays.js';
+import { checkNoOut, cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
+import { callUncopied, nowhere, operandAt } from './shared/uncopied.js';
 import { type Range, sliceOf, writeSlice } from './slices.js';
 import { withTransfer } from './transfer.js';
 
+/** The tensors of a call that all parts need. */
+export interface BackwardTensors {
+  readonly q: ReadTensor<FloatDType>;
+  readonly k: ReadTensor<FloatDType>;
+  readonly v: ReadTensor<FloatDType>;
+  readonly out: ReadTensor<FloatDType>;
+  readonly lse: ReadTensor<'f32'>;
+  readonly dOut: ReadTensor<FloatDType>;
+  readonly mask?: ReadTensor<'bool'>;
+  readonly bias?: ReadTensor<'f32'>;
+}
+
+type NumbersOf<T> = { readonly [N in keyof T]: T[N] extends ReadTensor<infer D extends DType> | undefined ? Numbers<D> : never };
+
 /** A call that can be divided. */
-export interface BackwardCall {
-  readonly q: Numbers<FloatDType>;
-  readonly k: Numbers<FloatDType>;
-  readonly v: Numbers<FloatDType>;
-  readonly out: Numbers<FloatDType>;
-  readonly lse: Numbers<'f32'>;
-  readonly dOut: Numbers<FloatDType>;
-  readonly mask: Numbers<'bool'> | undefined;
-  readonly bias: Numbers<'f32'> | undefined;
+export interface BackwardCall extends NumbersOf<BackwardTensors> {
   /** Has explicit ALiBi slopes of all heads if ALiBi is used. */
   readonly options: AttentionBackwardOptions;
   readonly wanted: readonly GradientName[];
@@ -42,60 +59,65 @@ export interface BackwardCall {
 export type Gradients = { [N in GradientName]?: Numbers<'f32'> | Float32Array };
 
 export async function poolAttentionBackward(core: PoolCore, ...given: readonly unknown[]): Promise<unknown> {
+  const verb = 'attentionBackward';
   const { args, options: own } = splitOptions(given.slice(1), true);
-  return core.call('attentionBackward', own, async () => {
+  return core.call(verb, own, async () => {
     const inputs = readOptions(given[0] as AttentionBackwardInputs, inputNames, 'inputs');
-    const names = [backwardNames, 'attentionBackward', elsewhereThanBackward] as const;
+    const names = [backwardNames, verb, elsewhereThanBackward] as const;
     const options = readOptions(args[0] as AttentionBackwardOptions | undefined, ...names);
-    const verb = 'attentionBackward';
-    const read = readTensors(inputs, options);
-    if (read === undefined) return runWhole(core, { verb, args: [inputs, options], transferred: undefined }, own);
-    const { wanted, tensors } = read;
+    checkNoOut(options);
     const planner = core.planner();
     const runtime = planner instanceof Promise ? await planner : planner;
+    const { parts, wanted, tensors } = divideBackward(runtime, inputs, options);
     const withSlopes = withAllSlopes(runtime, options, tensors.q.shape[1]);
     return withTransfer(core.settings.exchange, own, Object.values(tensors), async (transferred): Promise<unknown> => {
-      const numbers = {
-        ...{ q: tensors.q.numbers(), k: tensors.k.numbers(), v: tensors.v.numbers() },
-        ...{ out: tensors.out.numbers(), lse: tensors.lse.numbers(), dOut: tensors.dOut.numbers() },
-      };
-      const [mask, bias] = [tensors.mask?.numbers(), tensors.bias?.numbers()];
-      const whole = () => runWhole(core, { verb, args: [numbers, { ...options, mask, bias }], transferred }, own);
-      const call: BackwardCall = { ...numbers, mask, bias, options: withSlopes, wanted };
-      if (!canBeDivided(call)) return whole();
+      const numbers = numbersOf(tensors);
+      const { mask, bias, ...others } = numbers;
+      const whole = () => runWhole(core, { verb, args: [others, { ...options, mask, bias }], transferred }, own);
+      const runs = runsOf(core, parts, core.workers.count);
+      if (runs <= 1) return whole();
+      const call: BackwardCall = { ...numbers, options: withSlopes, wanted };
       const results = gradientsOf(call);
-      const pieces = backwardPieces(core, call, results, core.workers.count);
-      if (pieces.length <= 1) return whole();
-      await runPieces(pieces, own, whole);
+      await runPieces(backwardPieces(core, call, results, parts, runs), own, whole);
       return results;
     });
   });
 }
 
-/** Reads the inputs; throws if one is invalid. */
-export function readInputs(inputs: AttentionBackwardInputs) {
-  const read = (name: 'q' | 'k' | 'v' | 'out' | 'dOut') => new ReadTensor(inputs[name], floatDTypes, name);
-  return {
-    ...{ q: read('q'), k: read('k'), v: read('v'), out: read('out'), dOut: read('dOut') },
-    lse: new ReadTensor(inputs.lse, ['f32'], 'lse'),
-  };
+/** Checks a call without copying its tensors. Throws the same errors as mh.attentionBackward(), except that of the LSE. */
+export function divideBackward(runtime: Runtime, inputs: AttentionBackwardInputs, options: AttentionBackwardOptions) {
+  return callUncopied(runtime, (operands) => {
+    const { query, key, value, extents } = attentionInputs(operands, inputs.q, inputs.k, inputs.v);
+    const { results, dOut } = readResults(inputs, operands, options.checkLse);
+    const masking = attentionOptions(options, operands, extents);
+    const shapes = { dQ: query.shape, dK: key.shape, dV: value.shape, dBias: masking.bias?.shape ?? [1] };
+    const { record, wanted } = uncopiedGradients(options, shapes, extents, operands);
+    const { args, raw } = runtime;
+    wire.attentionBackward(args, query, key, value, masking, results, dOut, record, wholeCall);
+    operands.run(() => raw.divideBackward());
+    const tensors = operands.tensors() as unknown as BackwardTensors;
+    return { parts: wire.readBackwardParts(args.results()), wanted, tensors };
+  });
 }
 
-/**
- * Reads the tensors of a call. Undefined if one is invalid: the call then runs whole, and the worker reports the error.
- */
-function readTensors(inputs: AttentionBackwardInputs, options: AttentionBackwardOptions) {
-  try {
-    const tensors = {
-      ...readInputs(inputs),
-      mask: options.mask && new ReadTensor(options.mask, ['bool'], 'mask'),
-      bias: options.bias && new ReadTensor(options.bias, ['f32'], 'bias'),
-    };
-    return { tensors, wanted: wantedGradients(options) };
-  } catch {
-    return undefined;
-  }
+/** The gradients of a call that is only checked. */
+export function uncopiedGradients(
+  options: AttentionBackwardOptions,
+  shapes: Readonly<Record<TensorName, Shape>>,
+  extents: CallExtents,
+  operands: Operands,
+) {
+  const wanted = wantedGradients(options);
+  const record = noGradients();
+  for (const name of tensorNames) if (wanted.includes(name)) record[name] = operandAt(nowhere, 'f32', shapes[name]);
+  giveVectors(record, wanted, extents, operands);
+  return { record, wanted };
 }
+
+export const numbersOf = (tensors: BackwardTensors): NumbersOf<BackwardTensors> =>
+  Object.fromEntries(
+    Object.entries(tensors).map(([name, tensor]) => [name, (tensor as ReadTensor).numbers()]),
+  ) as unknown as NumbersOf<BackwardTensors>;
 
 /** Replaces `alibi: true` by the slopes of all heads, because a part has only some heads and would get other slopes. */
 export const withAllSlopes = <O extends { readonly alibi?: unknown }>(
@@ -103,37 +125,6 @@ export const withAllSlopes = <O extends { readonly alibi?: unknown }>(
   options: O,
   heads: number | undefined,
 ): O => (options.alibi === true && heads !== undefined ? { ...options, alibi: alibiSlopes(runtime, heads) } : options);
-
-/** True if shapes and lengths are valid, so that slices can be taken, and no gradient is a sum over the whole call. */
-function canBeDivided({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: BackwardCall): boolean {
-  // Gradients of the RMSNorm gains are sums over all tokens and heads.
-  if (wanted.includes('dQGain') || wanted.includes('dKGain') || options.out !== undefined) return false;
-  if ([q, k, v].some(({ shape }) => shape.length !== 4)) return false;
-  const [batch = 0, heads = 0, queries = 0, width = 0] = q.shape;
-  const [, kvHeads = 0, keys = 0] = k.shape;
-  const [, , , valueDim = 0] = v.shape;
-  const result = [batch, heads, queries, valueDim];
-  const spreads = ({ shape }: Numbers): boolean => {
-    const whole = [batch, heads, queries, keys].slice(-shape.length);
-    const hasRank = shape.length === 2 || shape.length === 4;
-    return hasRank && whole.every((extent, axis) => [1, extent].includes(shape[axis] as number));
-  };
-  const lengths = { batch: [batch], heads: [heads], queries: [queries, batch * queries], keys: [keys, batch * keys] };
-  const hasShape = [
-    [k, [batch, kvHeads, keys, width]],
-    [v, [batch, kvHeads, keys, valueDim]],
-    ...[out, dOut].map((each) => [each, result] as const),
-    [lse, result.slice(0, 3)],
-  ] as const;
-  return [
-    batch > 0 && kvHeads > 0 && heads % kvHeads === 0,
-    hasShape.every(([{ shape }, expected]) => sameShape(shape, expected)),
-    [mask, bias].every((each) => each === undefined || spreads(each)),
-    haveLengths(options, lengths),
-    bias !== undefined || !wanted.includes('dBias'),
-    options.sinks !== undefined || !wanted.includes('dSinks'),
-  ].every(Boolean);
-}
 
 /** Allocates zeros for each requested gradient. */
 export function gradientsOf({ q, k, v, bias, options, wanted }: BackwardCall): Gradients {
@@ -151,24 +142,25 @@ interface HeadTile {
   readonly kvHeads: Range;
 }
 
+/** Number of parts for `workers` workers. */
+export const runsOf = (core: PoolCore, { batches, kvHeads, operations }: wire.BackwardParts, workers: number): number =>
+  Math.min(workers, batches * kvHeads, Math.floor(operations / core.settings.leastWork));
+
 /**
- * Divides the call into at most `count` runs of heads with about equal work. A run that starts or ends inside a batch
- * entry becomes two or three tiles, and each tile is one piece.
+ * Divides the call into `runs` runs of heads with about equal work. A run that starts or ends inside a batch entry
+ * becomes two or three tiles, and each tile is one piece.
  */
-export function backwardPieces(core: PoolCore, call: BackwardCall, results: Gradients, count: number): Piece[] {
-  const { q, k, v, bias, wanted } = call;
-  const [batch = 0, heads = 0, queries = 0, width = 0] = q.shape;
-  const [, kvHeads = 0, keys = 0] = k.shape;
-  const sharedBias = (axis: 0 | 1): boolean =>
-    wanted.includes('dBias') && (bias?.shape.length === 2 || bias?.shape[axis] === 1);
-  const together = { batches: sharedBias(0) || wanted.includes('dSinks'), heads: sharedBias(1) };
-  const most = (together.batches ? 1 : batch) * (together.heads ? 1 : kvHeads);
-  const jobs = (sharedBias(0) ? 1 : batch) * (sharedBias(1) ? 1 : kvHeads);
-  const operations = 2 * batch * heads * queries * keys * (3 * width + 2 * (v.shape[3] as number));
-  const parts = Math.min(count, most, Math.floor(operations / core.settings.leastWork));
-  if (parts <= 1) return [];
-  const tiles = tilesOf([batch, kvHeads], together, parts);
-  return tiles.map((tile) => pieceOfTile(core, call, results, tile, jobs));
+export function backwardPieces(
+  core: PoolCore,
+  call: BackwardCall,
+  results: Gradients,
+  parts: wire.BackwardParts,
+  runs: number,
+): Piece[] {
+  const [batch = 0, kvHeads = 0] = call.k.shape;
+  const together = { batches: parts.batches < batch, heads: parts.kvHeads < kvHeads };
+  const tiles = tilesOf([batch, kvHeads], together, runs);
+  return tiles.map((tile) => pieceOfTile(core, call, results, tile, parts.jobs));
 }
 
 function tilesOf(

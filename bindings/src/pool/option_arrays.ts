@@ -2,13 +2,11 @@
 
 import { type ArrayEntry, attentionSchema } from '../attention/options.js';
 import type { Entry, Known } from '../runtime/options.js';
-import { lengthOf, pristine, type TypedArray, typedArrayName } from '../runtime/typed_arrays.js';
+import { pristine, type TypedArray } from '../runtime/typed_arrays.js';
 import type { MaskOptions } from '../types/index.js';
 import type { Range } from './slices.js';
 
 type Axis = ArrayEntry['axis'];
-
-const arrayNames = { f32: 'Float32Array', i32: 'Int32Array' };
 
 const isArrayEntry = (entry: Entry | undefined): entry is ArrayEntry => entry !== undefined && 'axis' in entry;
 
@@ -42,18 +40,6 @@ export const withArrays = <T extends Partial<MaskOptions>>(
     const own = replace[axis];
     return own === undefined ? value : own(value as TypedArray);
   });
-
-/** True if each array that belongs to an axis has the right type and one of the lengths of its axis. */
-export function haveLengths(
-  options: Partial<MaskOptions>,
-  lengths: { readonly [A in Axis]?: readonly number[] },
-): boolean {
-  let valid = true;
-  replaced(options, attentionSchema, (value, { axis, elements }) => {
-    valid &&= typedArrayName(value) === arrayNames[elements] && lengths[axis]?.includes(lengthOf(value as TypedArray)) === true;
-  });
-  return valid;
-}
 
 /** Copies the values of some indices of an axis; `each` is the number of values for an index. */
 export const sliceOfArray = (array: TypedArray, [first, end]: Range, each = 1): TypedArray =>

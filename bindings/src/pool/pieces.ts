@@ -70,6 +70,13 @@ export async function runPieces(
   }
 }
 
+/** Throws `E_OPTION` if the caller gives `out`. */
+export function checkNoOut({ out }: { readonly out?: unknown }): void {
+  if (out === undefined) return;
+  const expected = 'no out: the results come in arrays of their own';
+  throw new MultiheadError('E_OPTION', { argument: 'out', expected, got: 'one' });
+}
+
 /** Allocates zeros on the JavaScript heap. Throws `E_MEMORY`. */
 export function zeros<D extends DType>(dtype: D, shape: Shape, name: string): Numbers<D> {
   const bytes = elements(shape) * bytesPerElement(dtype);

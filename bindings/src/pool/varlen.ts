@@ -11,7 +11,7 @@ import type { AttentionOptions, FloatDType, FloatTensorLike, VarlenOptions } fro
 import { splitOptions } from './arguments.js';
 import { JoinedResults, partTasks, piecesOf } from './attention.js';
 import type { PoolCore } from './core.js';
-import { type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
+import { checkNoOut, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, type Sequences, sequencesOf } from './sequences.js';
 import { type Range, reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
 import { withTransfer } from './transfer.js';
@@ -40,10 +40,7 @@ export async function poolAttentionVarlen(
   return core.call('attentionVarlen', own, async () => {
     const options = readOptions(args[0] as VarlenOptions, varlenNames, 'attentionVarlen', elsewhere);
     checkRope(options);
-    if (options.out !== undefined) {
-      const expected = 'no out: the results come in arrays of their own';
-      throw new MultiheadError('E_OPTION', { argument: 'out', expected, got: 'one' });
-    }
+    checkNoOut(options);
     const q = new ReadTensor(givenQ, floatDTypes, 'q');
     const k = new ReadTensor(givenK, floatDTypes, 'k');
     const v = new ReadTensor(givenV, [k.dtype], 'v');

@@ -2,11 +2,12 @@
 // The gradient of a sink is a sum over all sequences of a head, so with dSinks each worker gets some heads of all
 // sequences.
 
-import { inputNames, wantedGradients } from '../attention/gradients.js';
-import { checkRope, elsewhere, varlenBackwardNames } from '../attention/varlen.js';
+import { inputNames, readResults } from '../attention/gradients.js';
+import { checkRope, elsewhere, readPacked, varlenBackwardNames } from '../attention/varlen.js';
+import * as wire from '../generated/wire.js';
+import type { Runtime } from '../runtime/operands.js';
 import { readOptions } from '../runtime/options.js';
-import type { Numbers, ReadTensor } from '../runtime/read_tensor.js';
-import { sameShape } from '../runtime/shape.js';
+import type { Numbers } from '../runtime/read_tensor.js';
 import type {
   AttentionBackwardInputs,
   AttentionBackwardOptions,
@@ -18,25 +19,25 @@ import { splitOptions } from './arguments.js';
 import {
   type BackwardCall,
   backwardPieces,
+  type BackwardTensors,
+  divideBackward,
   type Gradients,
   gradientsOf,
-  readInputs,
+  numbersOf,
+  runsOf,
+  uncopiedGradients,
   withAllSlopes,
 } from './backward.js';
 import type { PoolCore } from './core.js';
-import { haveLengths, sliceOfArray, withArrays } from './option_arrays.js';
-import { cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
+import { sliceOfArray, withArrays } from './option_arrays.js';
+import { checkNoOut, cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, type Sequences, sequencesOf } from './sequences.js';
+import { callUncopied } from './shared/uncopied.js';
 import { type Range, reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
 import { withTransfer } from './transfer.js';
 
 interface PackedCall {
-  readonly q: ReadTensor<FloatDType>;
-  readonly k: ReadTensor<FloatDType>;
-  readonly v: ReadTensor<FloatDType>;
-  readonly out: ReadTensor<FloatDType>;
-  readonly lse: ReadTensor<'f32'>;
-  readonly dOut: ReadTensor<FloatDType>;
+  readonly tensors: BackwardTensors;
   /** Has explicit ALiBi slopes of all heads if ALiBi is used. */
   readonly options: VarlenBackwardOptions;
   readonly wanted: readonly GradientName[];
@@ -44,35 +45,32 @@ interface PackedCall {
 }
 
 export async function poolAttentionVarlenBackward(core: PoolCore, ...given: readonly unknown[]): Promise<unknown> {
+  const verb = 'attentionVarlenBackward';
   const { args, options: own } = splitOptions(given.slice(1), true);
-  return core.call('attentionVarlenBackward', own, async () => {
+  return core.call(verb, own, async () => {
     const inputs = readOptions(given[0] as AttentionBackwardInputs, inputNames, 'inputs');
-    const names = [varlenBackwardNames, 'attentionVarlenBackward', elsewhere] as const;
-    const options = readOptions(args[0] as VarlenBackwardOptions, ...names);
+    const options = readOptions(args[0] as VarlenBackwardOptions, varlenBackwardNames, verb, elsewhere);
     checkRope(options);
-    const verb = 'attentionVarlenBackward';
-    const read = readTensors(inputs, options);
-    if (read === undefined) return runWhole(core, { verb, args: [inputs, options], transferred: undefined }, own);
-    const { tensors, wanted } = read;
+    checkNoOut(options);
     const planner = core.planner();
     const runtime = planner instanceof Promise ? await planner : planner;
+    const { wanted, tensors } = checkCall(runtime, inputs, options);
     const withSlopes = withAllSlopes(runtime, options, tensors.q.shape[1]);
     return withTransfer(core.settings.exchange, own, Object.values(tensors), async (transferred): Promise<unknown> => {
-      const whole = () => {
-        const numbers = Object.fromEntries(Object.entries(tensors).map(([name, tensor]) => [name, tensor.numbers()]));
-        return runWhole(core, { verb, args: [numbers, options], transferred }, own);
-      };
+      const whole = () => runWhole(core, { verb, args: [numbersOf(tensors), options], transferred }, own);
       const sequences = sequencesOf([tensors.q, tensors.k, tensors.v], options);
-      if (sequences === undefined || core.workers.count <= 1) return whole();
-      const call: PackedCall = { ...tensors, options: withSlopes, wanted, sequences };
-      if (!canBeDivided(call)) return whole();
+      // Gradients of gains are sums over all tokens and heads.
+      const sumsAll = wanted.includes('dQGain') || wanted.includes('dKGain');
+      if (sequences === undefined || sumsAll || core.workers.count <= 1) return whole();
+      const call: PackedCall = { tensors, options: withSlopes, wanted, sequences };
       const results: Gradients = {};
       for (const name of wanted) {
-        if (name === 'dSinks') results.dSinks = new Float32Array(call.q.shape[1] as number);
-        else results[name] = zeros('f32', call[inputOf[name as keyof typeof inputOf]].shape, name);
+        if (name === 'dSinks') results.dSinks = new Float32Array(tensors.q.shape[1] as number);
+        else results[name] = zeros('f32', tensors[inputOf[name as keyof typeof inputOf]].shape, name);
       }
-      const divide = wanted.includes('dSinks') ? piecesOfHeads : piecesOfSequences;
-      const pieces = divide(core, call, results);
+      const pieces = wanted.includes('dSinks')
+        ? piecesOfHeads(core, call, results)
+        : piecesOfSequences(core, runtime, call, results);
       if (pieces.length <= 1) return whole();
       await runPieces(pieces, own, whole);
       return results;
@@ -82,38 +80,27 @@ export async function poolAttentionVarlenBackward(core: PoolCore, ...given: read
 
 const inputOf = { dQ: 'q', dK: 'k', dV: 'v' } as const;
 
-/**
- * Reads the tensors of a call. Undefined if one is invalid: the call then runs whole, and the worker reports the error.
- */
-function readTensors(inputs: AttentionBackwardInputs, options: VarlenBackwardOptions) {
-  try {
-    return { tensors: readInputs(inputs), wanted: wantedGradients(options) };
-  } catch {
-    return undefined;
-  }
+/** Checks a call without copying its tensors. Throws the same errors as one thread, except that of the LSE. */
+function checkCall(runtime: Runtime, inputs: AttentionBackwardInputs, options: VarlenBackwardOptions) {
+  return callUncopied(runtime, (operands) => {
+    const { query, key, value, cuQ, cuK, masking, extents } = readPacked(runtime, operands, inputs, options);
+    const { results, dOut } = readResults(inputs, operands, options.checkLse);
+    const shapes = { dQ: query.shape, dK: key.shape, dV: value.shape, dBias: [1] };
+    const { record, wanted } = uncopiedGradients(options, shapes, extents, operands);
+    const { args, raw } = runtime;
+    wire.attentionVarlenBackward(args, query, key, value, cuQ, cuK, masking, results, dOut, record);
+    operands.run(() => raw.checkVarlenBackward());
+    return { wanted, tensors: operands.tensors() as unknown as BackwardTensors };
+  });
 }
 
-/** True if shapes and lengths are valid, so that slices can be taken, and no gradient is a sum over the whole call. */
-function canBeDivided({ q, k, v, out, lse, dOut, options, wanted }: PackedCall): boolean {
-  // Gradients of gains are sums over all tokens and heads. A bias is invalid here, so the undivided call reports it.
-  if (wanted.some((name) => ['dQGain', 'dKGain', 'dBias'].includes(name)) || options.out !== undefined) return false;
-  const [tokens = 0, heads = 0, width = 0] = q.shape;
-  const shape = [tokens, heads, v.shape[2] as number];
-  return [
-    [out, dOut].every((each) => sameShape(each.shape, shape)),
-    sameShape(lse.shape, [heads, tokens]),
-    k.shape[2] === width,
-    haveLengths(options, { heads: [heads] }),
-    options.sinks !== undefined || !wanted.includes('dSinks'),
-  ].every(Boolean);
-}
-
-function piecesOfSequences(core: PoolCore, call: PackedCall, results: Gradients): Piece[] {
-  const { q, v, sequences } = call;
+function piecesOfSequences(core: PoolCore, runtime: Runtime, call: PackedCall, results: Gradients): Piece[] {
+  const { sequences } = call;
+  const { q, v } = call.tensors;
   const [, heads = 0, width = 0] = q.shape;
   const { long, groups } = planSequences(core, sequences, 2 * heads * (3 * width + 2 * (v.shape[2] as number)));
   const longPieces = long.flatMap(({ sequence, workers, work }) => {
-    const pieces = piecesOfSequence(core, call, results, { sequence, workers, work });
+    const pieces = piecesOfSequence(core, runtime, call, results, { sequence, workers, work });
     // A sequence that cannot be divided is one piece.
     return pieces.length > 0 ? pieces : [pieceOfGroup(core, call, results, [sequence, sequence + 1], work * workers)];
   });
@@ -122,12 +109,11 @@ function piecesOfSequences(core: PoolCore, call: PackedCall, results: Gradients)
 
 function pieceOfGroup(core: PoolCore, call: PackedCall, results: Gradients, range: Range, work: number): Piece {
   const { options, sequences } = call;
+  const { q, k, v, out, lse, dOut } = numbersOf(call.tensors);
   const [queries, keys] = [rowsOf(sequences.cuQ, ...range), rowsOf(sequences.cuK, ...range)];
-  const heads = call.q.shape[1] as number;
   const inputs = {
-    ...{ q: sliceOf(call.q.numbers(), queries), k: sliceOf(call.k.numbers(), keys), v: sliceOf(call.v.numbers(), keys) },
-    ...{ out: sliceOf(call.out.numbers(), queries), dOut: sliceOf(call.dOut.numbers(), queries) },
-    lse: sliceOf(call.lse.numbers(), [0, heads], queries),
+    ...{ q: sliceOf(q, queries), k: sliceOf(k, keys), v: sliceOf(v, keys) },
+    ...{ out: sliceOf(out, queries), dOut: sliceOf(dOut, queries), lse: sliceOf(lse, [0, q.shape[1] as number], queries) },
   };
   return pieceOf(
     core,
@@ -144,26 +130,31 @@ function pieceOfGroup(core: PoolCore, call: PackedCall, results: Gradients, rang
 /** Divides one sequence, as a call of attentionBackward() with a batch of one. */
 function piecesOfSequence(
   core: PoolCore,
+  runtime: Runtime,
   call: PackedCall,
   results: Gradients,
   { sequence, workers, work }: { sequence: number; workers: number; work: number },
 ): Piece[] {
-  const { options, wanted, sequences } = call;
+  const { wanted, sequences } = call;
+  const { q, k, v, out, lse, dOut } = numbersOf(call.tensors);
   const queries = rowsOf(sequences.cuQ, sequence);
   const keys = rowsOf(sequences.cuK, sequence);
-  const byHeads = (tensor: ReadTensor<FloatDType>, rows: Range): Numbers<FloatDType> => {
-    const moved = swapped(sliceOf(tensor.numbers(), rows));
+  const byHeads = (tensor: Numbers<FloatDType>, rows: Range): Numbers<FloatDType> => {
+    const moved = swapped(sliceOf(tensor, rows));
     return reshapedTo(moved, [1, ...moved.shape]);
   };
-  const lse = sliceOf(call.lse.numbers(), [0, call.q.shape[1] as number], queries);
-  const alone: BackwardCall = {
-    ...{ q: byHeads(call.q, queries), k: byHeads(call.k, keys), v: byHeads(call.v, keys) },
-    ...{ out: byHeads(call.out, queries), dOut: byHeads(call.dOut, queries), lse: reshapedTo(lse, [1, ...lse.shape]) },
-    ...{ mask: undefined, bias: undefined, wanted },
-    options: optionsOfSequence(options, sequence) as AttentionBackwardOptions,
+  const lseOfRows = sliceOf(lse, [0, q.shape[1] as number], queries);
+  const inputs = {
+    ...{ q: byHeads(q, queries), k: byHeads(k, keys), v: byHeads(v, keys) },
+    ...{ out: byHeads(out, queries), dOut: byHeads(dOut, queries), lse: reshapedTo(lseOfRows, [1, ...lseOfRows.shape]) },
   };
+  const options: AttentionBackwardOptions = { ...optionsOfSequence(call.options, sequence), return: wanted };
+  const { parts } = divideBackward(runtime, inputs as AttentionBackwardInputs, options);
+  const runs = runsOf(core, parts, workers);
+  if (runs <= 1) return [];
+  const alone: BackwardCall = { ...inputs, wanted, options };
   const own = gradientsOf(alone);
-  const pieces = backwardPieces(core, alone, own, workers);
+  const pieces = backwardPieces(core, alone, own, parts, runs);
   let left = pieces.length;
   return pieces.map(({ run }) => ({
     work,
@@ -181,7 +172,8 @@ function piecesOfSequence(
 
 /** Divides by heads, each piece with all sequences. Returns none with dropout, whose mask depends on the head index. */
 function piecesOfHeads(core: PoolCore, call: PackedCall, results: Gradients): Piece[] {
-  const { q, k, v, options, sequences } = call;
+  const { options, sequences } = call;
+  const { q, k, v, out, lse, dOut } = numbersOf(call.tensors);
   if (options.dropout !== undefined) return [];
   const [tokens = 0, heads = 0, width = 0] = q.shape;
   const [keys = 0, numKvHeads = 0] = k.shape;
@@ -198,11 +190,10 @@ function piecesOfHeads(core: PoolCore, call: PackedCall, results: Gradients): Pi
     const own: Range = [ends[index - 1] ?? 0, end];
     const group = heads / numKvHeads;
     const queryHeads: Range = [own[0] * group, own[1] * group];
-    const cut = (tensor: ReadTensor, rows: number, range: Range) => sliceOf(tensor.numbers(), [0, rows], range);
+    const cut = (tensor: Numbers, rows: number, range: Range) => sliceOf(tensor, [0, rows], range);
     const inputs = {
       ...{ q: cut(q, tokens, queryHeads), k: cut(k, keys, own), v: cut(v, keys, own) },
-      ...{ out: cut(call.out, tokens, queryHeads), dOut: cut(call.dOut, tokens, queryHeads) },
-      lse: sliceOf(call.lse.numbers(), queryHeads),
+      ...{ out: cut(out, tokens, queryHeads), dOut: cut(dOut, tokens, queryHeads), lse: sliceOf(lse, queryHeads) },
     };
     const args = [inputs, withArrays(options, { heads: (array) => sliceOfArray(array, queryHeads) })];
     return pieceOf(

@@ -86,25 +86,15 @@ export function guardModule(given: RawModule, onDeath: () => void): GuardedModul
         throw died(cause);
       }
     },
-    /** Written out, because the loop below passes only three parameters. */
-    _multihead_run_backward: (...given: Parameters<RawModule['_multihead_run_backward']>): Int32 => {
-      assertAlive();
-      try {
-        return (raw as RawModule)._multihead_run_backward(...given);
-      } catch (cause) {
-        throw died(cause);
-      }
-    },
   } satisfies Partial<GuardedModule>;
   for (const [name, method] of Object.entries(given) as [string, unknown][]) {
     if (typeof method !== 'function' || name in guarded) continue;
     const at = methods.push(method as RawCall) - 1;
     Object.defineProperty(guarded, name, {
-      // No other function has more parameters. A rest parameter would make an array for each call.
-      value: (a?: unknown, b?: unknown, c?: unknown): unknown => {
+      value: (...args: unknown[]): unknown => {
         assertAlive();
         try {
-          return (methods[at] as RawCall)(a, b, c);
+          return (methods[at] as RawCall)(...args);
         } catch (cause) {
           throw died(cause);
         }

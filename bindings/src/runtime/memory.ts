@@ -130,7 +130,7 @@ export class Heap {
   allocate(bytes: number, argument: string): Block {
     this.assertAlive();
     if (bytes === 0) return { address: 0, bytes };
-    const address = fits(bytes) ? this.#raw.allocate(bytes) : 0;
+    const address = fits(bytes) ? ((this.#raw._multihead_allocate(bytes) >>> 0) as Uint32) : 0;
     if (address === 0) throw outOfMemory(argument, bytes, this.buffer.byteLength);
     this.count(bytes);
     return { address, bytes: bytes as Uint32 };
@@ -139,7 +139,7 @@ export class Heap {
   release(block: Block): void {
     if (block.address === 0) return;
     this.count(-block.bytes);
-    if (!this.#raw.dead) this.#raw.release(block.address);
+    if (!this.#raw.dead) this.#raw._multihead_release(block.address);
   }
 
   /** Frees the memory. Does nothing in a dead instance, and does not report its error again. */

@@ -6,6 +6,10 @@ import type { Int32, Uint32 } from '../types/wire.js';
 export interface RawModule extends WireFunctions {
   /** Replaced whenever the memory grows. */
   HEAPU8: Uint8Array;
+  /** Returns an address as a signed number, or 0 if no memory is left. */
+  _multihead_allocate(bytes: Uint32): number;
+  _multihead_release(address: Uint32): void;
+  _multihead_attention(): Int32;
   /** Runs a prepared operation on tensors at these addresses; 0 means "not given". Returns a CallStatus. */
   _multihead_run(handle: Int32, q: Uint32, k: Uint32, v: Uint32, out: Uint32, lse: Uint32): Int32;
   /** Runs a prepared backward on tensors at these addresses. The modules of multihead/core lack this function. */

@@ -19,7 +19,7 @@ interface FitsUnsigned32 {
 /** A whole number from −(2⁵³ − 1) to 2⁵³ − 1. */
 export type Int64 = -1 | 0 | 1 | (number & { readonly [int64]: true });
 /** A whole number from −2³¹ to 2³¹ − 1. */
-export type Int32 = -1 | 0 | 1 | (number & Fits32);
+export type Int32 = -1 | 0 | 1 | 2 | (number & Fits32);
 /** A whole number from 0 to 2³² − 1. */
 export type Uint32 = 0 | 1 | (number & FitsUnsigned32);
 /** A whole number from 0 to 2³¹ − 1. */

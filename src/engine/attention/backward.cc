@@ -208,15 +208,23 @@ Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Lse
 
 namespace {
 
+Status validate_backward_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                              const ConstAnyTensor& v, const AttentionOptions& options,
+                              const AttentionResults& results, const ConstAnyTensor& d_out,
+                              const AttentionGradients& gradients, AttentionShape& shape) {
+  Status status = validate_inputs(q, k, v, shape);
+  if (status.ok()) status = validate_options(options, shape);
+  if (status.ok()) status = validate_backward(options, results, d_out, gradients, shape);
+  return status;
+}
+
 Status plan_and_run(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                     const AttentionOptions& options, const AttentionResults& results, Lse lse,
                     const ConstAnyTensor& d_out, const AttentionGradients& gradients,
                     const BackwardPart& part, Context& context) {
   return memory_guard([&]() -> Status {
     AttentionShape shape;
-    Status status = validate_inputs(q, k, v, shape);
-    if (status.ok()) status = validate_options(options, shape);
-    if (status.ok()) status = validate_backward(options, results, d_out, gradients, shape);
+    Status status = validate_backward_call(q, k, v, options, results, d_out, gradients, shape);
     if (status.ok()) status = validate_apart(q, k, v, options, results, d_out, gradients);
     if (!status.ok()) return status;
     BackwardPlan plan = plan_backward(q, k, v, shape, options, results, d_out, gradients, part);
@@ -241,6 +249,26 @@ Status attention_backward_part(const ConstAnyTensor& q, const ConstAnyTensor& k,
   const bool is_first = part.first_batch == 0 && part.first_head == 0;
   const Lse lse = is_first && results.check_lse ? Lse::kToCheck : Lse::kTrusted;
   return plan_and_run(q, k, v, options, results, lse, d_out, gradients, part, context);
+}
+
+Status divide_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                       const AttentionOptions& options, const AttentionResults& results,
+                       const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                       BackwardParts& parts) {
+  return memory_guard([&]() -> Status {
+    AttentionShape shape;
+    Status status = validate_backward_call(q, k, v, options, results, d_out, gradients, shape);
+    if (!status.ok()) return status;
+    const BackwardPlan plan = plan_backward(q, k, v, shape, options, results, d_out, gradients);
+    const rules::BackwardTiling& tiling = plan.tiling;
+    const bool sums_all = !gradients.d_q_gain.empty() || !gradients.d_k_gain.empty();
+    const bool sums_batches = sums_all || !gradients.d_sinks.empty();
+    parts.batches = sums_batches ? std::min<int64_t>(1, tiling.batch_parts) : tiling.batch_parts;
+    parts.kv_heads = sums_all ? std::min<int64_t>(1, tiling.head_parts) : tiling.head_parts;
+    parts.jobs = tiling.batch_parts * tiling.head_parts;
+    parts.operations = plan.operations;
+    return {};
+  });
 }
 
 }  // namespace engine

@@ -65,4 +65,21 @@ Status attention_backward_part(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                const AttentionGradients& gradients, const BackwardPart& part,
                                Context& context);
 
+// The parts that a call of attention_backward() can be divided into: `batches` runs of batch
+// entries times `kv_heads` runs of key/value heads. A run is one entry or head, or all of them if
+// they share a gradient.
+struct BackwardParts {
+  int64_t batches = 0;
+  int64_t kv_heads = 0;
+  int64_t jobs = 0;       // BackwardPart::jobs
+  double operations = 0;  // upper bound of the whole call's multiplications and additions
+};
+
+// Checks a call of attention_backward(), except its LSE, and computes how it can be divided. Reads
+// options, but no element of a tensor, and writes nothing.
+Status divide_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                       const AttentionOptions& options, const AttentionResults& results,
+                       const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                       BackwardParts& parts);
+
 }  // namespace multihead::engine

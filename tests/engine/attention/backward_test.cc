@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -238,6 +239,49 @@ TEST_F(Backward, TheBitsDoNotDependOnTheThreads) {
       ASSERT_TRUE(call.run(*context).same_as(expected)) << call.c.description;
     }
   }
+}
+
+// No element of a tensor is read: their memory does not exist.
+TEST_F(Backward, IsDividedIntoEntriesAndHeadsUnlessAGradientSumsOverThem) {
+  float nowhere = 0;
+  const auto tensor = [&](const Dims& shape) { return Tensor(&nowhere, shape); };
+  const ConstAnyTensor q = tensor({3, 4, 50, 8}), k = tensor({3, 2, 60, 8}),
+                       v = tensor({3, 2, 60, 5}), d_out = tensor({3, 4, 50, 5});
+  const AttentionResults results{.out = d_out, .lse = {&nowhere, {3, 4, 50}}};
+  const std::vector<float> of_heads(4), gain(8, 1.0F);
+  std::vector<float> d_vector(8);
+  const auto divide = [&](const AttentionOptions& options, const AttentionGradients& gradients,
+                          engine::BackwardParts& parts) {
+    return engine::divide_backward(q, k, v, options, results, d_out, gradients, parts);
+  };
+  engine::BackwardParts parts;
+  const AttentionGradients d_q{.d_q = tensor({3, 4, 50, 8})};
+  ASSERT_TRUE(divide({}, d_q, parts).ok());
+  EXPECT_EQ(parts.batches, 3);
+  EXPECT_EQ(parts.kv_heads, 2);
+  EXPECT_EQ(parts.jobs, 6);
+  EXPECT_EQ(parts.operations, 2.0 * 3 * 4 * 50 * 60 * (3 * 8 + 2 * 5));
+
+  AttentionGradients with_bias = d_q;
+  with_bias.d_bias = tensor({1, 4, 50, 60});
+  ASSERT_TRUE(divide({.bias = tensor({1, 4, 50, 60})}, with_bias, parts).ok());
+  EXPECT_EQ(parts.batches, 1);
+  EXPECT_EQ(parts.kv_heads, 2);
+  EXPECT_EQ(parts.jobs, 2);
+
+  AttentionGradients with_sinks = d_q;
+  with_sinks.d_sinks = std::span(d_vector).first(4);
+  ASSERT_TRUE(divide({.sinks = of_heads}, with_sinks, parts).ok());
+  EXPECT_EQ(parts.batches, 1);
+  EXPECT_EQ(parts.kv_heads, 2);
+  EXPECT_EQ(parts.jobs, 6);
+
+  AttentionGradients with_gain = d_q;
+  with_gain.d_q_gain = d_vector;
+  ASSERT_TRUE(divide({.qk_norm = {.enabled = true, .q_gain = gain}}, with_gain, parts).ok());
+  EXPECT_EQ(parts.batches * parts.kv_heads, 1);
+
+  EXPECT_EQ(divide({}, with_sinks, parts).code(), StatusCode::kOption);
 }
 
 // Computes every batch entry and key/value head separately.

@@ -7,10 +7,9 @@ import { attentionOptions } from '../../attention/options.js';
 import { outputShapes } from '../../attention/outputs.js';
 import * as wire from '../../generated/wire.js';
 import { bytesPerElement } from '../../runtime/memory.js';
-import { call, Operands, type Runtime } from '../../runtime/operands.js';
+import { call, type Operands, type Runtime } from '../../runtime/operands.js';
 import { checkChoice, checkCount, checkNames, readOptions } from '../../runtime/options.js';
-import { ReadTensor } from '../../runtime/read_tensor.js';
-import { checkExtents, type Ranks } from '../../runtime/shape.js';
+import type { ReadTensor } from '../../runtime/read_tensor.js';
 import { floatDTypes } from '../../runtime/tensor.js';
 import type { TypedArray } from '../../runtime/typed_arrays.js';
 import type {
@@ -21,50 +20,28 @@ import type {
   FloatTensorLike,
   Shape,
 } from '../../types/index.js';
-import type { Operand, Span, Uint32 } from '../../types/wire.js';
+import type { Operand } from '../../types/wire.js';
 import { flatRows, rowsOfOutput } from '../shared/parts.js';
 import type { OutputSpec, PartCall, Place } from '../shared/protocol.js';
+import { callUncopied, nowhere, operandAt } from '../shared/uncopied.js';
 
-/** A checked call, and the core's plan to divide it. */
-export interface DividedCall {
-  readonly parts: wire.AttentionParts;
+interface CallTensors {
   readonly q: ReadTensor<FloatDType>;
   readonly k: ReadTensor<FloatDType>;
   readonly v: ReadTensor<FloatDType>;
-  readonly mask: ReadTensor<'bool'> | undefined;
-  readonly bias: ReadTensor<'f32'> | undefined;
+  readonly mask?: ReadTensor<'bool'>;
+  readonly bias?: ReadTensor<'f32'>;
+}
+
+/** A checked call, and the core's plan to divide it. */
+export interface DividedCall extends CallTensors {
+  readonly parts: wire.AttentionParts;
   /** All arrays that the workers read, by argument: the tensors above and the arrays in the options. */
   readonly arrays: ReadonlyMap<string, () => TypedArray>;
   /** True if it is one sequence of a call of attentionVarlen(). */
   readonly packed: boolean;
   /** Outputs in the core's order: `out`, then the results named in `return`, then captures. */
   readonly outputs: readonly (OutputSpec & { readonly name: string; readonly shape: Shape })[];
-}
-
-/** Address of operands that the core checks but does not read; must not be 0. */
-const nowhere = 64 as Uint32;
-
-/** Operands of a call that is checked but not run: tensors are not copied to the core. */
-class UncopiedOperands extends Operands {
-  readonly #read = new Map<string, ReadTensor>();
-  readonly arrays = new Map<string, () => TypedArray>();
-
-  override input<D extends DType>(value: unknown, dtypes: readonly D[], argument: string, ranks?: Ranks): Operand<D> {
-    const tensor = new ReadTensor(value, dtypes, argument, ranks);
-    this.#read.set(argument, tensor);
-    this.arrays.set(argument, () => tensor.numbers().data);
-    return { address: nowhere, dtype: tensor.dtype, shape: tensor.shape };
-  }
-
-  override span<E extends 'f32' | 'i32'>(value: unknown, type: E, argument: string): Span<E> {
-    const span = super.span(value, type, argument);
-    this.arrays.set(argument, () => value as TypedArray);
-    return span;
-  }
-
-  read<D extends DType>(argument: string): ReadTensor<D> | undefined {
-    return this.#read.get(argument) as ReadTensor<D> | undefined;
-  }
 }
 
 /**
@@ -81,9 +58,7 @@ export function divideAttention(
   packed = false,
 ): DividedCall {
   const options = readOptions(given, attentionNames, 'attention');
-  runtime.raw.assertAlive();
-  const operands = new UncopiedOperands(runtime);
-  try {
+  return callUncopied(runtime, (operands) => {
     const { query, key, value, extents, valueDim } = attentionInputs(operands, q, k, v);
     const masking = attentionOptions(options, operands, extents);
     const shapes = outputShapes(extents, valueDim);
@@ -118,21 +93,9 @@ export function divideAttention(
       ...{ name: 'capture', dtype: 'f32' as const, shape, width: extents.keys },
       capture: { heads, firstRow, rows: shape[2] as number },
     }));
-    const read = (argument: 'q' | 'k' | 'v') => operands.read<FloatDType>(argument) as ReadTensor<FloatDType>;
-    return {
-      ...{ parts, packed, q: read('q'), k: read('k'), v: read('v') },
-      ...{ mask: operands.read<'bool'>('mask'), bias: operands.read<'f32'>('bias') },
-      arrays: operands.arrays,
-      outputs: [...named, ...captured],
-    };
-  } finally {
-    operands.release();
-  }
-}
-
-function operandAt<D extends DType>(address: Uint32, dtype: D, shape: Shape): Operand<D> {
-  checkExtents(shape, 'shape');
-  return { address, dtype, shape };
+    const tensors = operands.tensors() as unknown as CallTensors;
+    return { parts, packed, ...tensors, arrays: operands.arrays, outputs: [...named, ...captured] };
+  });
 }
 
 function capturesOf(captures: AttentionOptions['capture'], scores: Shape, operands: Operands) {
