@@ -278,7 +278,7 @@ TEST_F(Backward, IsDividedIntoEntriesAndHeadsUnlessAGradientSumsOverThem) {
 
   AttentionGradients with_gain = d_q;
   with_gain.d_q_gain = d_vector;
-  ASSERT_TRUE(divide({.qk_norm = {.enabled = true, .q_gain = gain}}, with_gain, parts).ok());
+  ASSERT_TRUE(divide({.qk_norm = {.q_gain = gain, .enabled = true}}, with_gain, parts).ok());
   EXPECT_EQ(parts.batches * parts.kv_heads, 1);
 
   EXPECT_EQ(divide({}, with_sinks, parts).code(), StatusCode::kOption);
