@@ -4,14 +4,14 @@
 //   --only start|test   one of the two commands
 //   --keep              does not delete build/bare/<suite>
 //
-// Tests the last commit. Mounts and processes are in separate namespaces, which always end together with the command.
+// Tests the last commit.
 import { spawn } from 'node:child_process';
-import { chmod, cp, mkdir, rm, symlink, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { checkRootCanBeMade, commandIn, makeBareRoot } from './bare_root.mjs';
 import { ROOT } from './build.mjs';
 import { SetupError, UsageError, run, say, step } from './console.mjs';
-import { findProgram } from './find.mjs';
 import { runAsProgram } from './program.mjs';
 
 const USAGE = 'Usage: npm run try-bare -- bookworm|trixie … [--only start|test] [--keep]';
@@ -21,27 +21,6 @@ const SUITES = {
 };
 const PROJECT = '/root/multihead';
 const LIMIT = { start: 30 * 60e3, test: 150 * 60e3 };
-
-/** The variables of this environment that configure network access. */
-const NETWORK = ['http_proxy', 'https_proxy', 'no_proxy', 'npm_config_registry'];
-const CERTIFICATES = 'NODE_EXTRA_CA_CERTS';
-const CERTIFICATES_INSIDE = '/etc/ssl/certs/of-our-network.pem';
-
-/** Returns the command that runs a script inside the root, with /proc and with the shared memory that browsers need. */
-function commandIn(root, script) {
-  const passed = NETWORK.filter((name) => process.env[name]);
-  const environment = [
-    'PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin',
-    'HOME=/root',
-    'DEBIAN_FRONTEND=noninteractive',
-    ...(process.env[CERTIFICATES] ? [`${CERTIFICATES}=${CERTIFICATES_INSIDE}`] : []),
-    ...passed.map((name) => `${name}=${process.env[name]}`),
-  ];
-  const mounts = 'mount -t proc proc "$0/proc" && mkdir -p "$0/dev/shm" && mount -t tmpfs tmpfs "$0/dev/shm"';
-  const start = 'exec chroot "$0" env -i "$@"';
-  const unshare = ['unshare', '--mount', '--pid', '--fork', '--kill-child'];
-  return [...unshare, 'sh', '-c', `${mounts} && ${start}`, root, ...environment, 'sh', '-c', script];
-}
 
 const inside = (root, script) => run(commandIn(root, script));
 
@@ -63,11 +42,7 @@ async function bringNodeFromNpm(root) {
 
 async function makeRoot(suite, root) {
   await step(`${suite}: base system`, async (tell) => {
-    await rm(root, { recursive: true, force: true });
-    await mkdir(root, { recursive: true });
-    await run(['debootstrap', '--variant=minbase', '--include=ca-certificates', suite, root]);
-    await cp('/etc/hosts', join(root, 'etc/hosts'));
-    if (process.env[CERTIFICATES]) await cp(process.env[CERTIFICATES], join(root, CERTIFICATES_INSIDE));
+    await makeBareRoot(suite, root);
     tell(root);
   });
   await step(`${suite}: Node.js`, async (tell) => {
@@ -142,8 +117,7 @@ runAsProgram(import.meta.url, async (...args) => {
   });
   const known = positionals.length > 0 && positionals.every((suite) => Object.hasOwn(SUITES, suite));
   if (!known || !['start', 'test', undefined].includes(values.only)) throw new UsageError(USAGE);
-  if (process.getuid?.() !== 0) throw new SetupError('A bare Debian is made by root', 'Run this as root.');
-  if (!findProgram('debootstrap')) throw new SetupError('debootstrap was not found', 'Run: apt-get install debootstrap');
+  checkRootCanBeMade();
   for (const suite of positionals) {
     try {
       await trySuite(suite, values);

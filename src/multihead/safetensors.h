@@ -49,7 +49,7 @@ struct SafetensorsEntry {
   };
   Type type;                        ///< element type
   Dims shape;                       ///< outermost extent first
-  std::span<const std::byte> data;  ///< row-major, little-endian; a view of the Safetensors object
+  std::span<const std::byte> data;  ///< row-major, in the byte order of this machine; a view
 };
 
 /// A parsed file: its bytes, and the name, type, shape and data of each tensor.

@@ -63,9 +63,6 @@ void rotate(Matrix& rows, const Rope& rope, std::span<const int32_t> positions, 
   }
 }
 
-// Positions are sums of 64-bit numbers, so they need more bits.
-__extension__ using Position = __int128;
-
 // Returns the offset of query positions: query i has position i + offset.
 int64_t offset_of(Alignment alignment, int64_t given, int64_t length, int64_t queries,
                   int64_t keys) {
@@ -137,12 +134,16 @@ Head::Head(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTenso
   score = Matrix::Constant(queries, keys, kNegInf);
   visible_.resize(static_cast<size_t>(queries * keys));
   for (int64_t i = 0; i < queries; ++i) {
-    const Position p = Position{i} + offset;
     for (int64_t j = 0; j < keys; ++j) {
       const double added = bias.given() ? static_cast<double>(bias.at(batch, head, i, j)) : 0.0;
-      if ((causal && j > p) || (window.left >= 0 && j < p - window.left) ||
-          (window.right >= 0 && j > p + window.right) || j >= length ||
-          (mask.given() && mask.at(batch, head, i, j) == 0) || added == kNegInf) {
+      // Query i has position i + offset, which may need more than 64 bits. So the offset is
+      // compared with the distance from the query to the key. Where a sum with a window's limit
+      // saturates, the comparison comes out as with the exact sum.
+      const int64_t ahead = j - i;
+      if ((causal && ahead > offset) ||
+          (window.left >= 0 && rules::saturating_add(window.left, ahead) < offset) ||
+          (window.right >= 0 && rules::saturating_add(-window.right, ahead) > offset) ||
+          j >= length || (mask.given() && mask.at(batch, head, i, j) == 0) || added == kNegInf) {
         continue;
       }
       visible_[static_cast<size_t>(i * keys + j)] = true;

@@ -82,7 +82,9 @@ void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
-#if !defined(__EMSCRIPTEN__)
+// On Windows the library calls _aligned_malloc(), which a program cannot replace: only requests
+// through operator new fail.
+#if !defined(__EMSCRIPTEN__) && !defined(_WIN32)
 // Replaces the C library's function in this program and in everything linked statically.
 extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
   if (fails()) return nullptr;

@@ -1,6 +1,6 @@
 #include <omp.h>
 
-#if defined(__unix__) && !defined(__clang__)
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(__clang__)
 #include <pthread.h>
 #endif
 
@@ -14,7 +14,7 @@ namespace multihead::engine {
 
 namespace {
 
-#if defined(__unix__) && !defined(__clang__)
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(__clang__)
 std::atomic<bool> is_forked_after_calls = false;
 
 // GCC's OpenMP keeps its threads for the next region. After fork(), the child process has none of

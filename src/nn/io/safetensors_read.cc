@@ -1,6 +1,7 @@
 #include "multihead/safetensors.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -32,6 +33,15 @@ using Type = SafetensorsEntry::Type;
 
 // The format's limit on the length of a header, which protects parsers from denial of service.
 constexpr uint64_t kMostHeaderBytes = 100'000'000;
+
+// Reverses the bytes of each element of little-endian data, for machines with the other order.
+[[maybe_unused]] void reverse_elements(std::span<std::byte> data, Type type, uint64_t bits) {
+  const auto size = static_cast<size_t>(type == Type::kC64 ? bits / 2 : bits) / 8;
+  for (size_t at = 0; size > 1 && at < data.size(); at += size) {
+    const auto element = data.subspan(at, size);
+    std::reverse(element.begin(), element.end());
+  }
+}
 
 // Converts the F64 tensors to f32, in the order of the map; null if there are none.
 Status narrow(const std::map<std::string, SafetensorsEntry>& entries,
@@ -89,7 +99,7 @@ Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
     }
     Safetensors parsed;
     parsed.bytes_ = std::move(bytes);
-    const auto data = std::span<const std::byte>(parsed.bytes_)
+    const auto data = std::span<std::byte>(parsed.bytes_)
                           .subspan(sizeof(header_size) + static_cast<size_t>(header_size));
     const std::string_view text(
         reinterpret_cast<const char*>(parsed.bytes_.data()) + sizeof(header_size),
@@ -98,10 +108,12 @@ Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
     MULTIHEAD_TRY(nn::parse_safetensors_header(text, data.size(), header));
     for (nn::HeaderEntry& tensor : header) {
       const auto at = static_cast<size_t>(tensor.begin);
-      parsed.entries_.emplace(
-          std::move(tensor.name),
-          SafetensorsEntry{tensor.type->type, tensor.shape,
-                           data.subspan(at, static_cast<size_t>(tensor.end) - at)});
+      const auto elements = data.subspan(at, static_cast<size_t>(tensor.end) - at);
+      if constexpr (std::endian::native == std::endian::big) {
+        reverse_elements(elements, tensor.type->type, tensor.type->bits);
+      }
+      parsed.entries_.emplace(std::move(tensor.name),
+                              SafetensorsEntry{tensor.type->type, tensor.shape, elements});
     }
     MULTIHEAD_TRY(narrow(parsed.entries_, parsed.narrowed_));
     result = std::move(parsed);
