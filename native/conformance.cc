@@ -9,9 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "conformance_case.h"
+#include "conformance_models.h"
 #include "conformance_operations.h"
 #include "engine/error/printable.h"
 #include "multihead/multihead.h"
@@ -295,20 +297,34 @@ void run_manifest(const std::filesystem::path& path, Context& context,
 }  // namespace
 
 std::vector<CaseResult> run_folder(const std::string& folder, Context& context) {
+  if (is_model_folder(folder)) return run_model_folder(folder, context);
   std::error_code error;
-  std::vector<std::filesystem::path> manifests;
+  std::vector<std::filesystem::path> manifests, models;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     if (entry->path().extension() == ".json") manifests.push_back(entry->path());
   }
+  // Folders of models may be in a folder of their own.
+  constexpr int kDeepest = 1;
+  for (std::filesystem::recursive_directory_iterator entry(folder, error), end;
+       !error && entry != end; entry.increment(error)) {
+    if (entry.depth() >= kDeepest) entry.disable_recursion_pending();
+    if (is_model_folder(entry->path().string())) models.push_back(entry->path());
+  }
   std::vector<CaseResult> results;
-  if (error || manifests.empty()) {
+  if (error || (manifests.empty() && models.empty())) {
     results.push_back({engine::printable(folder, kMostCharacters), "folder",
-                       error ? error.message() : "holds no .json manifest"});
+                       error ? error.message() : "holds no .json manifest and no model"});
     return results;
   }
   std::sort(manifests.begin(), manifests.end());
   for (const auto& path : manifests) run_manifest(path, context, results);
+  std::sort(models.begin(), models.end());
+  for (const auto& path : models) {
+    for (CaseResult& result : run_model_folder(path.string(), context)) {
+      results.push_back(std::move(result));
+    }
+  }
   return results;
 }
 

@@ -1,4 +1,5 @@
 // multihead-conformance DIR: runs every golden case of a folder and prints the failures.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -13,7 +14,9 @@ int main(int argc, char** argv) {
   using multihead::finished;
   constexpr const char* kUsage =
       "usage: multihead-conformance DIR\n"
-      "DIR holds NAME.json and NAME.safetensors pairs (attention-conformance-1).\n"
+      "DIR holds NAME.json and NAME.safetensors pairs (attention-conformance-1), or folders of "
+      "models:\n"
+      "config.json, weights, cases.json and expected.safetensors. It may be one such folder.\n"
       "Exit code: 0 if every case passed; 1 if one failed; 2 for wrong arguments; 3 if DIR cannot\n"
       "be read or the output cannot be written.\n";
   const std::string folder = argc > 1 ? argv[1] : "";
@@ -39,11 +42,13 @@ int main(int argc, char** argv) {
   multihead::Context context;
   struct Count {
     int passed = 0, failed = 0;
+    double worst = 0;
   };
   std::map<std::string, Count> files;
   Count total;
   for (const auto& result : multihead::conformance::run_folder(folder, context)) {
     Count& file = files[result.file];
+    file.worst = std::max(file.worst, result.worst);
     if (result.passed()) {
       ++file.passed;
       ++total.passed;
@@ -55,7 +60,9 @@ int main(int argc, char** argv) {
     }
   }
   for (const auto& [file, count] : files) {
-    std::printf("%-12s %d passed, %d failed\n", file.c_str(), count.passed, count.failed);
+    std::printf("%-12s %d passed, %d failed", file.c_str(), count.passed, count.failed);
+    if (count.worst > 0) std::printf(", largest error %.2f of its tolerance", count.worst);
+    std::printf("\n");
   }
   std::printf("native, %s\n%d passed, %d failed\n", multihead::simd_target(), total.passed,
               total.failed);

@@ -1,7 +1,7 @@
 /// \file
-/// Includes all headers of the library multihead. safetensors.h, distributed.h and cuda.h are not
-/// part of it: they belong to the libraries multihead::safetensors, multihead::distributed and
-/// multihead::cuda.
+/// Includes all headers of the library multihead. safetensors.h, models.h, distributed.h and cuda.h
+/// are not part of it: they belong to the libraries multihead::safetensors, multihead::models,
+/// multihead::distributed and multihead::cuda.
 
 /// \namespace multihead
 /// The public interface.

@@ -21,6 +21,7 @@ const QUICK = {
   'multihead-trace': ['a b'],
   'multihead-train': ['induction', '--steps', '2', '--batch', '1'],
   'multihead-conformance': [goldens],
+  'multihead-model': [join(goldens, 'models', 'gpt2'), '--ids', '1,2,3', '--max-new-tokens', '4', '--json'],
   'multihead-bench': ['--alone', '--benchmark_filter=tiny/full/f32/threads:1$', '--benchmark_min_time=0.001'],
 };
 
@@ -76,6 +77,10 @@ test('invalid arguments give 2', () => {
   refused('multihead-trace', ['a b', '--heads', '7'], 2, /^num_heads: /);
   refused('multihead-trace', ['a b', '--head', '9'], 2, /^--head: /);
   refused('multihead-trace', [''], 2, /^sentence: /);
+  refused('multihead-model', [join(goldens, 'models', 'gpt2')], 2, /^--ids: expected token ids, or --bench/);
+  refused('multihead-model', [join(goldens, 'models', 'gpt2'), '--ids', '1,-1'], 2, /^ids: expected 0 to \d+, got -1/);
+  refused('multihead-model', [join(goldens, 'models', 'vit'), '--bench'], 2, /expected a model of token ids, got vit/);
+  refused('multihead-model', [goldens, '--bench'], 3, /config\.json/);
   refused('multihead-conformance', [], 2, /^expected one folder, got none/);
   refused('multihead-conformance', ['--fliter'], 2, /^expected one folder, got --fliter/);
   refused('multihead-conformance', ['a', 'b'], 2, /^expected one folder, got several arguments/);
@@ -109,6 +114,9 @@ test('--help names every option', () => {
     assert.ok(help('multihead-bench').includes(option), option);
   }
   assert.match(help('multihead-conformance'), /DIR/);
+  for (const option of ['--ids', '--bench', '--weights', '--cache', '--json', '--threads', '--seed']) {
+    assert.ok(help('multihead-model').includes(option), option);
+  }
 });
 
 test('a trace that is too large is refused; fewer steps fit', () => {

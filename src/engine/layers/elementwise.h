@@ -8,6 +8,7 @@
 #include "engine/runtime/threads.h"
 #include "multihead/context.h"
 #include "multihead/tensor.h"
+#include "rules/shared.h"
 
 namespace multihead::engine {
 
@@ -36,14 +37,16 @@ void over_rows(const Params& params, int64_t rows, int64_t width,
 }
 
 // y = a + b, `count` floats each; y may be a or b.
-void add(const float* a, const float* b, float* y, int64_t count, const Context& context);
+MULTIHEAD_SHARED void add(const float* a, const float* b, float* y, int64_t count,
+                          const Context& context);
 
 // Copies `from` to `to`, both (B, H, N, width).
 void copy_rows(const ConstTensor& from, const Tensor& to, const Context& context);
 
 // Multiplies heads (B, H, N, width) by one factor per head. A factor of 0 turns NaN and infinity
 // into 0, too.
-void scale_heads(const Tensor& heads, std::span<const float> factors, const Context& context);
+MULTIHEAD_SHARED void scale_heads(const Tensor& heads, std::span<const float> factors,
+                                  const Context& context);
 
 // mean (B, N, width) over the heads of (B, H, N, width).
 void mean_over_heads(const ConstTensor& heads, const Tensor& mean, const Context& context);

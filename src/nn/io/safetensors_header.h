@@ -10,6 +10,7 @@
 #include "multihead/safetensors.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
+#include "rules/shared.h"
 
 namespace multihead::nn {
 
@@ -28,7 +29,7 @@ struct HeaderEntry {
 
 // Parses the header of a file with `data_bytes` of data, and checks that its tensors fill the data
 // without overlaps or gaps. `tensors` are sorted by data offset. Errors: kFormat.
-Status parse_safetensors_header(std::string_view text, uint64_t data_bytes,
-                                std::vector<HeaderEntry>& tensors);
+MULTIHEAD_SHARED Status parse_safetensors_header(std::string_view text, uint64_t data_bytes,
+                                                 std::vector<HeaderEntry>& tensors);
 
 }  // namespace multihead::nn

@@ -1,0 +1,326 @@
+// multihead-model FOLDER --ids 1,15,7 --weights int8
+// multihead-model FOLDER --bench --json
+//
+// Runs the model of a folder as Hugging Face stores it: continues token ids, or for a model that is
+// no language model prints its vector; or measures how fast it reads a prompt and generates.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/error/printable.h"
+#include "exit_code.h"
+#include "multihead/models.h"
+
+namespace {
+
+using multihead::Context;
+using multihead::ExitCode;
+using multihead::Status;
+using multihead::WeightType;
+using multihead::models::Model;
+using multihead::models::ModelInfo;
+using multihead::models::Output;
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+struct Arguments {
+  std::string folder;
+  std::vector<int32_t> ids;
+  std::string weights = "stored";
+  std::string cache = "f32";
+  std::string pooling = "mean";
+  multihead::models::GenerateOptions generate = {};
+  int threads = 0;
+  bool bench = false;
+  int64_t prompt = 512;
+  int64_t repeats = 3;
+  bool json = false;
+};
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::optional<WeightType> weight_type(const std::string& name) {
+  for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16,
+                                WeightType::kInt8, WeightType::kInt4}) {
+    if (name == multihead::name_of(type)) return type;
+  }
+  return std::nullopt;
+}
+
+multihead::DType cache_type(const std::string& name) {
+  using multihead::DType;
+  for (const DType type : {DType::kF16, DType::kBF16, DType::kInt8}) {
+    if (name == multihead::name_of(type)) return type;
+  }
+  return DType::kF32;
+}
+
+int failed(const Status& status, ExitCode code) {
+  std::fprintf(stderr, "%s\n", status.message().c_str());
+  return code;
+}
+
+ExitCode code_of(const Status& status) {
+  if (status.code() == multihead::StatusCode::kFormat) return multihead::kExitIo;
+  return status.code() == multihead::StatusCode::kMemory ? multihead::kExitFailed
+                                                         : multihead::kExitUsage;
+}
+
+json description(const ModelInfo& info, const Arguments& arguments, double load_seconds) {
+  return {{"model_type", info.model_type}, {"layers", info.num_layers},
+          {"width", info.embed_dim},       {"heads", info.num_heads},
+          {"vocabulary", info.vocab_size}, {"parameters", info.parameters},
+          {"weights", arguments.weights},  {"weight_bytes", info.weight_bytes},
+          {"load_seconds", load_seconds}};
+}
+
+int run_generate(const Model& model, const Arguments& arguments, json result, Context& context) {
+  std::vector<int32_t> tokens;
+  double first = 0;
+  const Clock::time_point begin = Clock::now();
+  const auto on_token = [&](int32_t token) {
+    if (tokens.empty()) first = seconds_since(begin);
+    tokens.push_back(token);
+    if (!arguments.json) {
+      std::printf("%s%d", tokens.size() > 1 ? " " : "", token);
+      std::fflush(stdout);
+    }
+    return true;
+  };
+  const Status status =
+      multihead::models::generate(model, arguments.ids, arguments.generate, on_token, context);
+  if (!status.ok()) return failed(status, code_of(status));
+  const double rest = seconds_since(begin) - first;
+  const double rate =
+      tokens.size() > 1 && rest > 0 ? static_cast<double>(tokens.size() - 1) / rest : 0;
+  if (arguments.json) {
+    result["ids"] = tokens;
+    result["prompt_seconds"] = first;
+    result["tokens_per_second"] = rate;
+    std::printf("%s\n", result.dump(1).c_str());
+  } else {
+    std::printf("\n");
+    std::fprintf(stderr, "%zu tokens, %.1f tokens/s; prompt of %zu in %.3f s\n", tokens.size(),
+                 rate, arguments.ids.size(), first);
+  }
+  return multihead::kExitOk;
+}
+
+int run_embed(const Model& model, const Arguments& arguments, json result, Context& context) {
+  std::vector<float> vector(static_cast<size_t>(model.info().embed_dim));
+  const auto pooling = arguments.pooling == "first" ? multihead::models::Pooling::kFirstToken
+                                                    : multihead::models::Pooling::kMean;
+  const Status status = model.embed({.ids = arguments.ids}, pooling,
+                                    {vector.data(), {1, model.info().embed_dim}}, context);
+  if (!status.ok()) return failed(status, code_of(status));
+  if (arguments.json) {
+    result["embedding"] = vector;
+    std::printf("%s\n", result.dump(1).c_str());
+    return multihead::kExitOk;
+  }
+  for (size_t i = 0; i < vector.size(); ++i) {
+    std::printf("%s%.7g", i > 0 ? " " : "", static_cast<double>(vector[i]));
+  }
+  std::printf("\n");
+  return multihead::kExitOk;
+}
+
+// The least time of `repeats` runs of `work`, whose first one fills caches.
+template <class Work>
+Status least_seconds(int64_t repeats, double& least, const Work& work) {
+  for (int64_t i = 0; i <= repeats; ++i) {
+    const Clock::time_point begin = Clock::now();
+    if (Status status = work(); !status.ok()) return status;
+    const double seconds = seconds_since(begin);
+    if (i == 1 || (i > 1 && seconds < least)) least = seconds;
+  }
+  return {};
+}
+
+// Bytes of weights that one step of decoding reads: all but the rows of the embedding that no token
+// names, unless they are the output matrix.
+int run_bench(const Model& model, const Arguments& arguments, json result, Context& context) {
+  const ModelInfo& info = model.info();
+  int64_t prompt = arguments.prompt;
+  if (info.max_tokens > 0) prompt = std::min(prompt, info.max_tokens / 2);
+  std::vector<int32_t> ids(static_cast<size_t>(std::max<int64_t>(1, prompt)));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<int32_t>((i * 7919 + 13) % static_cast<size_t>(info.vocab_size));
+  }
+  const auto tokens = static_cast<double>(ids.size());
+  if (info.output != Output::kLanguageModel) {
+    std::vector<float> vector(static_cast<size_t>(info.embed_dim));
+    double seconds = 0;
+    const Status status = least_seconds(arguments.repeats, seconds, [&] {
+      return model.embed({.ids = ids}, multihead::models::Pooling::kMean,
+                         {vector.data(), {1, info.embed_dim}}, context);
+    });
+    if (!status.ok()) return failed(status, code_of(status));
+    result["prompt_tokens"] = ids.size();
+    result["prompt_tokens_per_second"] = tokens / seconds;
+  } else {
+    const int64_t steps = std::max<int64_t>(1, arguments.generate.max_new_tokens);
+    int64_t capacity = static_cast<int64_t>(ids.size()) + steps + 1;
+    if (info.max_tokens > 0) capacity = std::min(capacity, info.max_tokens);
+    multihead::models::Session session;
+    std::vector<float> logits(static_cast<size_t>(info.vocab_size));
+    const multihead::Tensor out(logits.data(), {info.vocab_size});
+    Status status = multihead::models::Session::create(
+        model, {.capacity = capacity, .cache_type = arguments.generate.cache_type}, session);
+    double prompt_seconds = 0, step_seconds = 0;
+    if (status.ok()) {
+      status = least_seconds(arguments.repeats, prompt_seconds, [&]() -> Status {
+        if (Status back = session.truncate(0); !back.ok()) return back;
+        return session.append(ids, out, context);
+      });
+    }
+    const int64_t after = session.length();
+    const int64_t count = std::min(steps, capacity - after);
+    if (status.ok()) {
+      status = least_seconds(arguments.repeats, step_seconds, [&]() -> Status {
+        if (Status back = session.truncate(after); !back.ok()) return back;
+        for (int64_t i = 0; i < count; ++i) {
+          const std::vector<int32_t> next(1, ids[static_cast<size_t>(i) % ids.size()]);
+          if (Status step = session.append(next, out, context); !step.ok()) return step;
+        }
+        return {};
+      });
+    }
+    if (!status.ok()) return failed(status, code_of(status));
+    result["prompt_tokens"] = ids.size();
+    result["prompt_tokens_per_second"] = tokens / prompt_seconds;
+    result["decoded_tokens"] = count;
+    const double rate = static_cast<double>(count) / step_seconds;
+    result["decode_tokens_per_second"] = rate;
+    result["decode_gigabytes_per_second"] = rate * static_cast<double>(info.step_bytes) * 1e-9;
+    result["step_bytes"] = info.step_bytes;
+    result["cache_bytes"] = session.bytes();
+  }
+  result["threads"] = context.threads();
+  result["simd"] = multihead::simd_target();
+  if (arguments.json) {
+    std::printf("%s\n", result.dump(1).c_str());
+    return multihead::kExitOk;
+  }
+  for (const auto& [name, value] : result.items()) {
+    const std::string text = value.is_string()         ? value.get<std::string>()
+                             : value.is_number_float() ? std::to_string(value.get<double>())
+                                                       : value.dump();
+    std::printf("%-28s %s\n", name.c_str(), text.c_str());
+  }
+  return multihead::kExitOk;
+}
+
+int run(const Arguments& arguments) {
+  multihead::models::OpenOptions options;
+  options.weights = weight_type(arguments.weights);
+  // One line that is written over, where somebody sees it.
+  constexpr int64_t kLarge = int64_t{1} << 27;
+  int64_t shown = -1;
+  options.progress = [&](int64_t done, int64_t total) {
+    const int64_t percent = 100 * done / std::max<int64_t>(1, total);
+    if (total >= kLarge && percent != shown) {
+      std::fprintf(stderr, "\rloading %3d %%", static_cast<int>(percent));
+      if (done == total) std::fprintf(stderr, "\n");
+      shown = percent;
+    }
+    return true;
+  };
+  Model model;
+  const Clock::time_point begin = Clock::now();
+  const Status status = multihead::models::open(arguments.folder, options, model);
+  if (!status.ok()) return failed(status, multihead::kExitIo);
+  const ModelInfo& info = model.info();
+  json result = description(info, arguments, seconds_since(begin));
+  if (info.takes_pixels) {
+    std::fprintf(stderr, "%s: expected a model of token ids, got %s\n",
+                 multihead::engine::printable(arguments.folder).c_str(), info.model_type.c_str());
+    return multihead::kExitUsage;
+  }
+  Context context(arguments.threads);
+  if (arguments.bench) return run_bench(model, arguments, std::move(result), context);
+  if (info.output == Output::kLanguageModel) {
+    return run_generate(model, arguments, std::move(result), context);
+  }
+  return run_embed(model, arguments, std::move(result), context);
+}
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  app.add_option("folder", arguments.folder, "Folder with config.json and safetensors files")
+      ->required();
+  CLI::Option* const ids =
+      app.add_option("--ids", arguments.ids, "Token ids of the prompt, separated by commas")
+          ->delimiter(',');
+  app.add_flag("--bench", arguments.bench, "Measures prompts and decoding instead")->excludes(ids);
+  app.add_option("--weights", arguments.weights, "Type of the weights in memory")
+      ->check(CLI::IsMember({"stored", "f32", "f16", "bf16", "int8", "int4"}))
+      ->capture_default_str();
+  app.add_option("--cache", arguments.cache, "Type of the cached keys and values")
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "int8"}))
+      ->capture_default_str();
+  app.add_option("--max-new-tokens", arguments.generate.max_new_tokens,
+                 "Tokens to generate; with --bench, to decode")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
+      ->capture_default_str();
+  app.add_option("--temperature", arguments.generate.sampling.temperature,
+                 "0: always the likeliest token")
+      ->capture_default_str();
+  app.add_option("--top-k", arguments.generate.sampling.top_k, "Only the k likeliest; 0: all")
+      ->capture_default_str();
+  app.add_option("--top-p", arguments.generate.sampling.top_p, "Only the likeliest that sum to p")
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", arguments.generate.sampling.repetition_penalty,
+                 "Divides the logits of tokens that occurred; 1: none")
+      ->capture_default_str();
+  app.add_option("--seed", arguments.generate.sampling.seed, "Seed of the random numbers")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 53))
+      ->capture_default_str();
+  app.add_option("--pooling", arguments.pooling, "Vector of a model that is no language model")
+      ->check(CLI::IsMember({"mean", "first"}))
+      ->capture_default_str();
+  app.add_option("--prompt", arguments.prompt, "With --bench: tokens of the prompt")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
+      ->capture_default_str();
+  app.add_option("--repeats", arguments.repeats, "With --bench: runs, of which the best counts")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000}))
+      ->capture_default_str();
+  app.add_option("--threads", arguments.threads, "0: as many as the processor has")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_flag("--json", arguments.json, "Prints one JSON document instead of text");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using multihead::finished;
+  CLI::App app{"Runs the model of a Hugging Face folder on token ids.", "multihead-model"};
+  Arguments arguments;
+  add_options(app, arguments);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return finished(app.exit(error) == 0 ? multihead::kExitOk : multihead::kExitUsage);
+  }
+  if (arguments.ids.empty() && !arguments.bench) {
+    std::fprintf(stderr, "--ids: expected token ids, or --bench, got neither\n");
+    return multihead::kExitUsage;
+  }
+  arguments.generate.cache_type = cache_type(arguments.cache);
+  try {
+    return finished(run(arguments));
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "memory is exhausted\n");
+    return multihead::kExitFailed;
+  }
+}

@@ -1,0 +1,61 @@
+// What a configuration says about a model, with the rules of its family applied: all numbers that
+// the loader and the runner need.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/family.h"
+#include "models/rope_frequencies.h"
+#include "multihead/elementwise.h"
+#include "multihead/models.h"
+
+namespace multihead::models {
+
+struct LayerPlan {
+  int64_t weights = 0;  // index of the layer's parameters, which layers may share
+  int64_t window = 0;   // number of tokens that a token sees with itself; 0: all
+  int rope = -1;        // index of the frequencies; -1: none
+  float scale = 0.0F;   // of the scores
+};
+
+struct Architecture {
+  const Family* family = nullptr;
+  int64_t width = 0, embedding_width = 0, mlp = 0, vocabulary = 0;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t positions = 0;       // rows of the position embedding; 0: none
+  int64_t first_position = 0;  // of the first token
+  int64_t token_types = 0;
+  int64_t buckets = 0, bucket_distance = 0;  // of relative positions; 0: none
+  int64_t padding_id = -1;                   // pad_token_id
+  int64_t parameter_sets = 0;                // different LayerPlan::weights
+  int64_t image_size = 0, patch_size = 0, channels = 0;
+  int64_t labels = 0;  // that the configuration names; 0: as many as the matrix has rows
+  float eps = 0.0F;
+  float embedding_scale = 1.0F;
+  float attention_cap = 0.0F, logit_cap = 0.0F;
+  Activation activation = Activation::kGelu;
+  bool gated = false;
+  bool parallel = false;
+  bool tied = true;
+  bool qkv_bias = false, output_bias = false, mlp_bias = false, output_head_bias = false;
+  std::string architecture;  // class that the file was written for, or empty
+  std::vector<LayerPlan> layers;
+  std::vector<RopeFrequencies> ropes;
+  std::vector<int32_t> end_ids;
+
+  int64_t q_width() const { return heads * head_dim; }
+  int64_t kv_width() const { return kv_heads * head_dim; }
+  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+  // Number of tokens of an image.
+  int64_t image_tokens() const {
+    const int64_t side = patch_size == 0 ? 0 : image_size / patch_size;
+    return side * side + 1;
+  }
+};
+
+// Errors: kOption, naming the setting.
+Status read_architecture(const Config& config, Architecture& architecture);
+
+}  // namespace multihead::models

@@ -1,0 +1,109 @@
+#include "models/config_reader.h"
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "multihead/status.h"
+
+namespace multihead::models {
+namespace {
+
+std::string text_of(double number) {
+  char digits[32];
+  std::snprintf(digits, sizeof(digits), "%.10g", number);
+  return digits;
+}
+
+}  // namespace
+
+Status setting_error(std::string_view name, std::string_view expected, std::string_view got) {
+  return {StatusCode::kOption, "config.json: " + std::string(name), expected, got};
+}
+
+std::string described(const ConfigValue* value) {
+  if (value == nullptr) return "nothing";
+  switch (value->kind) {
+    case ConfigValue::Kind::kNull:
+      return "null";
+    case ConfigValue::Kind::kBool:
+      return value->number != 0 ? "true" : "false";
+    case ConfigValue::Kind::kNumber:
+      return text_of(value->number);
+    case ConfigValue::Kind::kText:
+      break;
+  }
+  return '"' + value->text + '"';
+}
+
+const ConfigValue* ConfigReader::find(std::string_view name) const {
+  const auto found = config_.find(prefix_ + std::string(name));
+  return found == config_.end() ? nullptr : &found->second;
+}
+
+bool ConfigReader::has(std::string_view name) const {
+  const ConfigValue* const value = find(name);
+  return value != nullptr && value->kind != ConfigValue::Kind::kNull;
+}
+
+bool ConfigReader::has_members(std::string_view name) const {
+  const std::string path = prefix_ + std::string(name) + ".";
+  const auto found = config_.lower_bound(path);
+  return found != config_.end() && found->first.starts_with(path);
+}
+
+int64_t ConfigReader::integer(const char* name, int64_t absent, int64_t least) {
+  const ConfigValue* const value = name == nullptr ? nullptr : find(name);
+  if (value == nullptr) return absent;
+  if (value->kind == ConfigValue::Kind::kNull) return 0;
+  // Larger extents would overflow products; no model comes near.
+  constexpr double kMost = 0x1p31;
+  const double number = value->number;
+  if (value->kind != ConfigValue::Kind::kNumber || number != std::floor(number) ||
+      !(number >= static_cast<double>(least)) || !(number < kMost)) {
+    fail(name, "an integer from " + std::to_string(least) + " to 2^31", described(value));
+    return absent;
+  }
+  return static_cast<int64_t>(number);
+}
+
+double ConfigReader::number(const char* name, double absent) {
+  const ConfigValue* const value = name == nullptr ? nullptr : find(name);
+  if (value == nullptr) return absent;
+  if (value->kind == ConfigValue::Kind::kNull) return 0;
+  if (value->kind != ConfigValue::Kind::kNumber || !std::isfinite(value->number)) {
+    fail(name, "a number", described(value));
+    return absent;
+  }
+  return value->number;
+}
+
+bool ConfigReader::flag(const char* name, bool absent) {
+  const ConfigValue* const value = name == nullptr ? nullptr : find(name);
+  if (value == nullptr) return absent;
+  if (value->kind == ConfigValue::Kind::kNull) return false;
+  const double number = value->number;
+  if (value->kind == ConfigValue::Kind::kText || (number != 0 && number != 1)) {
+    fail(name, "true or false", described(value));
+    return absent;
+  }
+  return number != 0;
+}
+
+std::string ConfigReader::text(const char* name, std::string_view absent) {
+  const ConfigValue* const value = name == nullptr ? nullptr : find(name);
+  if (value == nullptr) return std::string(absent);
+  if (value->kind == ConfigValue::Kind::kNull) return {};
+  if (value->kind != ConfigValue::Kind::kText) {
+    fail(name, "a text", described(value));
+    return std::string(absent);
+  }
+  return value->text;
+}
+
+void ConfigReader::fail(std::string_view name, std::string_view expected, std::string_view got) {
+  if (status_.ok()) status_ = setting_error(prefix_ + std::string(name), expected, got);
+}
+
+}  // namespace multihead::models

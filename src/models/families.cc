@@ -1,0 +1,512 @@
+// The table of families.
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <string_view>
+
+#include "models/family.h"
+
+namespace multihead::models {
+namespace {
+
+using Prefix = std::string_view;
+
+// ---- Names of parameters that several families share. ----
+
+constexpr Names kBertNames{.embedding = "embeddings.word_embeddings",
+                           .position = "embeddings.position_embeddings",
+                           .token_type = "embeddings.token_type_embeddings",
+                           .embedding_norm = "embeddings.LayerNorm",
+                           .attention_sum_norm = "encoder.layer.#.attention.output.LayerNorm",
+                           .q = "encoder.layer.#.attention.self.query",
+                           .k = "encoder.layer.#.attention.self.key",
+                           .v = "encoder.layer.#.attention.self.value",
+                           .o = "encoder.layer.#.attention.output.dense",
+                           .mlp_sum_norm = "encoder.layer.#.output.LayerNorm",
+                           .up = "encoder.layer.#.intermediate.dense",
+                           .down = "encoder.layer.#.output.dense",
+                           .pooler = "pooler.dense",
+                           .output = "cls.predictions.decoder",
+                           .output_bias = "cls.predictions.bias|cls.predictions.decoder.bias",
+                           .transform = "cls.predictions.transform.dense",
+                           .transform_norm = "cls.predictions.transform.LayerNorm",
+                           .classifier = "classifier"};
+
+constexpr Names kRobertaNames = [] {
+  Names names = kBertNames;
+  names.output = "lm_head.decoder";
+  names.output_bias = "lm_head.bias|lm_head.decoder.bias";
+  names.transform = "lm_head.dense";
+  names.transform_norm = "lm_head.layer_norm";
+  names.classifier_dense = "classifier.dense";
+  names.classifier = "classifier.out_proj|classifier";
+  return names;
+}();
+
+constexpr Names kMpnetNames = [] {
+  Names names = kRobertaNames;
+  names.token_type = nullptr;
+  names.relative_bias = "encoder.relative_attention_bias";
+  names.attention_sum_norm = "encoder.layer.#.attention.LayerNorm";
+  names.q = "encoder.layer.#.attention.attn.q";
+  names.k = "encoder.layer.#.attention.attn.k";
+  names.v = "encoder.layer.#.attention.attn.v";
+  names.o = "encoder.layer.#.attention.attn.o";
+  return names;
+}();
+
+constexpr Names kDistilBertNames{.embedding = "embeddings.word_embeddings",
+                                 .position = "embeddings.position_embeddings",
+                                 .embedding_norm = "embeddings.LayerNorm",
+                                 .attention_sum_norm = "transformer.layer.#.sa_layer_norm",
+                                 .q = "transformer.layer.#.attention.q_lin",
+                                 .k = "transformer.layer.#.attention.k_lin",
+                                 .v = "transformer.layer.#.attention.v_lin",
+                                 .o = "transformer.layer.#.attention.out_lin",
+                                 .mlp_sum_norm = "transformer.layer.#.output_layer_norm",
+                                 .up = "transformer.layer.#.ffn.lin1",
+                                 .down = "transformer.layer.#.ffn.lin2",
+                                 .output = "vocab_projector",
+                                 .output_bias = "vocab_projector.bias",
+                                 .transform = "vocab_transform",
+                                 .transform_norm = "vocab_layer_norm",
+                                 .classifier_dense = "pre_classifier",
+                                 .classifier = "classifier"};
+
+// `#` is the number of the group of layers, which share their parameters.
+constexpr Names kAlbertNames{
+    .embedding = "embeddings.word_embeddings",
+    .position = "embeddings.position_embeddings",
+    .token_type = "embeddings.token_type_embeddings",
+    .embedding_norm = "embeddings.LayerNorm",
+    .embedding_projection = "encoder.embedding_hidden_mapping_in",
+    .attention_sum_norm = "encoder.albert_layer_groups.#.albert_layers.0.attention.LayerNorm",
+    .q = "encoder.albert_layer_groups.#.albert_layers.0.attention.query",
+    .k = "encoder.albert_layer_groups.#.albert_layers.0.attention.key",
+    .v = "encoder.albert_layer_groups.#.albert_layers.0.attention.value",
+    .o = "encoder.albert_layer_groups.#.albert_layers.0.attention.dense",
+    .mlp_sum_norm = "encoder.albert_layer_groups.#.albert_layers.0.full_layer_layer_norm",
+    .up = "encoder.albert_layer_groups.#.albert_layers.0.ffn",
+    .down = "encoder.albert_layer_groups.#.albert_layers.0.ffn_output",
+    .pooler = "pooler",
+    .output = "predictions.decoder",
+    .output_bias = "predictions.bias|predictions.decoder.bias",
+    .transform = "predictions.dense",
+    .transform_norm = "predictions.LayerNorm",
+    .classifier = "classifier"};
+
+constexpr Names kLlamaNames{.embedding = "embed_tokens",
+                            .attention_norm = "layers.#.input_layernorm",
+                            .q = "layers.#.self_attn.q_proj",
+                            .k = "layers.#.self_attn.k_proj",
+                            .v = "layers.#.self_attn.v_proj",
+                            .o = "layers.#.self_attn.o_proj",
+                            .mlp_norm = "layers.#.post_attention_layernorm",
+                            .gate = "layers.#.mlp.gate_proj",
+                            .up = "layers.#.mlp.up_proj",
+                            .down = "layers.#.mlp.down_proj",
+                            .final_norm = "norm",
+                            .output = "lm_head",
+                            .classifier = "score"};
+
+constexpr Names kQwen3Names = [] {
+  Names names = kLlamaNames;
+  names.q_norm = "layers.#.self_attn.q_norm";
+  names.k_norm = "layers.#.self_attn.k_norm";
+  return names;
+}();
+
+constexpr Names kOlmo2Names = [] {
+  Names names = kQwen3Names;
+  names.attention_norm = names.mlp_norm = nullptr;
+  names.attention_out_norm = "layers.#.post_attention_layernorm";
+  names.mlp_out_norm = "layers.#.post_feedforward_layernorm";
+  return names;
+}();
+
+constexpr Names kGemma2Names = [] {
+  Names names = kLlamaNames;
+  names.attention_out_norm = "layers.#.post_attention_layernorm";
+  names.mlp_norm = "layers.#.pre_feedforward_layernorm";
+  names.mlp_out_norm = "layers.#.post_feedforward_layernorm";
+  return names;
+}();
+
+constexpr Names kGemma3Names = [] {
+  Names names = kGemma2Names;
+  names.q_norm = kQwen3Names.q_norm;
+  names.k_norm = kQwen3Names.k_norm;
+  return names;
+}();
+
+constexpr Names kPhi3Names = [] {
+  Names names = kLlamaNames;
+  names.q = names.k = names.v = names.gate = names.up = nullptr;
+  names.qkv = "layers.#.self_attn.qkv_proj";
+  names.gate_up = "layers.#.mlp.gate_up_proj";
+  return names;
+}();
+
+constexpr Names kStarcoder2Names = [] {
+  Names names = kLlamaNames;
+  names.gate = nullptr;
+  names.up = "layers.#.mlp.c_fc";
+  names.down = "layers.#.mlp.c_proj";
+  return names;
+}();
+
+constexpr Names kGptNeoxNames{.embedding = "embed_in",
+                              .attention_norm = "layers.#.input_layernorm",
+                              .qkv = "layers.#.attention.query_key_value",
+                              .o = "layers.#.attention.dense",
+                              .mlp_norm = "layers.#.post_attention_layernorm",
+                              .up = "layers.#.mlp.dense_h_to_4h",
+                              .down = "layers.#.mlp.dense_4h_to_h",
+                              .final_norm = "final_layer_norm",
+                              .output = "embed_out",
+                              .classifier = "score"};
+
+constexpr Names kGpt2Names{.embedding = "wte",
+                           .position = "wpe",
+                           .attention_norm = "h.#.ln_1",
+                           .qkv = "h.#.attn.c_attn",
+                           .o = "h.#.attn.c_proj",
+                           .mlp_norm = "h.#.ln_2",
+                           .up = "h.#.mlp.c_fc",
+                           .down = "h.#.mlp.c_proj",
+                           .final_norm = "ln_f",
+                           .output = "lm_head",
+                           .classifier = "score"};
+
+constexpr Names kT5Names{
+    .embedding = "shared|encoder.embed_tokens",
+    .relative_bias = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+    .attention_norm = "encoder.block.#.layer.0.layer_norm",
+    .q = "encoder.block.#.layer.0.SelfAttention.q",
+    .k = "encoder.block.#.layer.0.SelfAttention.k",
+    .v = "encoder.block.#.layer.0.SelfAttention.v",
+    .o = "encoder.block.#.layer.0.SelfAttention.o",
+    .mlp_norm = "encoder.block.#.layer.1.layer_norm",
+    // A gate only if feed_forward_proj says so.
+    .gate = "encoder.block.#.layer.1.DenseReluDense.wi_0",
+    .up = "encoder.block.#.layer.1.DenseReluDense.wi_1|encoder.block.#.layer.1.DenseReluDense.wi",
+    .down = "encoder.block.#.layer.1.DenseReluDense.wo",
+    .final_norm = "encoder.final_layer_norm"};
+
+constexpr Names kVitNames{
+    .position = "embeddings.position_embeddings",
+    .patch = "embeddings.patch_embeddings.projection",
+    .first_token = "embeddings.cls_token",
+    .attention_norm = "encoder.layer.#.layernorm_before|layers.#.layernorm_before",
+    .q = "encoder.layer.#.attention.attention.query|layers.#.attention.q_proj",
+    .k = "encoder.layer.#.attention.attention.key|layers.#.attention.k_proj",
+    .v = "encoder.layer.#.attention.attention.value|layers.#.attention.v_proj",
+    .o = "encoder.layer.#.attention.output.dense|layers.#.attention.o_proj",
+    .mlp_norm = "encoder.layer.#.layernorm_after|layers.#.layernorm_after",
+    .up = "encoder.layer.#.intermediate.dense|layers.#.mlp.fc1",
+    .down = "encoder.layer.#.output.dense|layers.#.mlp.fc2",
+    .final_norm = "layernorm",
+    .pooler = "pooler.dense",
+    .classifier = "classifier"};
+
+// ---- Fields that several families share. ----
+
+constexpr Fields kLlamaFields{.kv_heads = "num_key_value_heads",
+                              .head_dim = "head_dim",
+                              .eps = "rms_norm_eps",
+                              .attention_bias = "attention_bias",
+                              .mlp_bias = "mlp_bias"};
+
+constexpr Fields kWindowFields = [] {
+  Fields fields = kLlamaFields;
+  fields.attention_bias = fields.mlp_bias = nullptr;
+  fields.window = "sliding_window";
+  return fields;
+}();
+
+constexpr Fields kQwen3Fields = [] {
+  Fields fields = kWindowFields;
+  fields.attention_bias = "attention_bias";
+  return fields;
+}();
+
+constexpr Fields kGemmaFields = [] {
+  Fields fields = kQwen3Fields;
+  fields.activation = "hidden_activation";
+  return fields;
+}();
+
+constexpr Prefix kModelPrefix[] = {"model.", ""};
+constexpr Prefix kGemma3Prefixes[] = {"model.", "language_model.model.", "model.language_model.",
+                                      "language_model.", ""};
+constexpr Prefix kBertPrefix[] = {"bert.", ""};
+constexpr Prefix kRobertaPrefix[] = {"roberta.", ""};
+constexpr Prefix kDistilBertPrefix[] = {"distilbert.", ""};
+constexpr Prefix kAlbertPrefix[] = {"albert.", ""};
+constexpr Prefix kMpnetPrefix[] = {"mpnet.", ""};
+constexpr Prefix kGpt2Prefix[] = {"transformer.", ""};
+constexpr Prefix kGptNeoxPrefix[] = {"gpt_neox.", ""};
+constexpr Prefix kVitPrefix[] = {"vit.", ""};
+constexpr Prefix kNoPrefix[] = {""};
+
+constexpr Setting kEncoderSettings[] = {{"is_decoder", "false"},
+                                        {"add_cross_attention", "false"},
+                                        {"position_embedding_type", "absolute"}};
+constexpr Setting kGpt2Settings[] = {{"add_cross_attention", "false"}};
+constexpr Setting kGemmaSettings[] = {{"use_bidirectional_attention", "false"}};
+constexpr Setting kAlbertSettings[] = {{"inner_group_num", "1"},
+                                       {"position_embedding_type", "absolute"}};
+constexpr Setting kVitSettings[] = {{"pooler_act", "tanh"}};
+
+// ---- The families. ----
+
+constexpr Family bert_like(const char* model_type, std::span<const Prefix> prefixes,
+                           const Names& names) {
+  return {.model_type = model_type,
+          .prefixes = prefixes,
+          .names = names,
+          .classifier = Classifier::kPooler,
+          .settings = kEncoderSettings};
+}
+
+constexpr Family roberta_like(const char* model_type, std::span<const Prefix> prefixes,
+                              const Names& names) {
+  Family family = bert_like(model_type, prefixes, names);
+  family.positions_after_padding = true;
+  family.classifier = Classifier::kFirstTanh;
+  return family;
+}
+
+constexpr Family llama_like(const char* model_type, const Fields& fields, const Defaults& defaults,
+                            const Names& names) {
+  return {.model_type = model_type,
+          .prefixes = kModelPrefix,
+          .fields = fields,
+          .defaults = defaults,
+          .names = names,
+          .causal = true,
+          .rms_norm = true,
+          .rope = true,
+          .qkv_bias = false,
+          .output_bias = false,
+          .mlp_bias = false};
+}
+
+constexpr Family gemma_like(const char* model_type, const Defaults& defaults, const Names& names) {
+  Family family = llama_like(model_type, kGemmaFields, defaults, names);
+  family.norm_plus_one = true;
+  family.scales_embedding = true;
+  family.settings = kGemmaSettings;
+  return family;
+}
+
+constexpr Family kFamilies[] = {
+    bert_like("bert", kBertPrefix, kBertNames),
+    roberta_like("roberta", kRobertaPrefix, kRobertaNames),
+    roberta_like("xlm-roberta", kRobertaPrefix, kRobertaNames),
+    roberta_like("camembert", kRobertaPrefix, kRobertaNames),
+    roberta_like("mpnet", kMpnetPrefix, kMpnetNames),
+    {.model_type = "distilbert",
+     .prefixes = kDistilBertPrefix,
+     .fields = {.width = "dim",
+                .layers = "n_layers",
+                .heads = "n_heads",
+                .mlp = "hidden_dim",
+                .eps = nullptr,
+                .activation = "activation"},
+     .names = kDistilBertNames,
+     .classifier = Classifier::kFirstRelu},
+    {.model_type = "albert",
+     .prefixes = kAlbertPrefix,
+     .defaults = {.activation = "gelu_new"},
+     .names = kAlbertNames,
+     .classifier = Classifier::kPooler,
+     .settings = kAlbertSettings},
+    {.model_type = "gpt2",
+     .prefixes = kGpt2Prefix,
+     .fields = {.width = "n_embd",
+                .layers = "n_layer",
+                .heads = "n_head",
+                .mlp = "n_inner",
+                .positions = "n_positions",
+                .eps = "layer_norm_epsilon",
+                .activation = "activation_function"},
+     .defaults = {.positions = 1024, .eps = 1e-5, .activation = "gelu_new"},
+     .names = kGpt2Names,
+     .causal = true,
+     .transposed = true,
+     .settings = kGpt2Settings},
+    {.model_type = "gpt_neox",
+     .prefixes = kGptNeoxPrefix,
+     .fields = {.theta = "rotary_emb_base",
+                .partial_rotary = "rotary_pct",
+                .attention_bias = "attention_bias"},
+     .defaults = {.positions = 2048, .eps = 1e-5, .partial_rotary = 0.25, .tied = false},
+     .names = kGptNeoxNames,
+     .causal = true,
+     .rope = true,
+     .interleaved_qkv = true,
+     .parallel_field = "use_parallel_residual"},
+    llama_like("llama", kLlamaFields,
+               {.positions = 2048, .eps = 1e-6, .activation = "silu", .tied = false}, kLlamaNames),
+    llama_like("mistral", kWindowFields,
+               {.kv_heads = 8,
+                .positions = 131072,
+                .window = 4096,
+                .eps = 1e-6,
+                .activation = "silu",
+                .tied = false},
+               kLlamaNames),
+    [] {
+      Family family = llama_like("qwen2", kWindowFields,
+                                 {.kv_heads = 32,
+                                  .positions = 32768,
+                                  .window = 4096,
+                                  .eps = 1e-6,
+                                  .activation = "silu",
+                                  .tied = false},
+                                 kLlamaNames);
+      family.qkv_bias = true;
+      family.windows = Windows::kUpper;
+      return family;
+    }(),
+    [] {
+      Family family = llama_like("qwen3", kQwen3Fields,
+                                 {.kv_heads = 32,
+                                  .head_dim = 128,
+                                  .positions = 32768,
+                                  .window = 4096,
+                                  .eps = 1e-6,
+                                  .activation = "silu",
+                                  .tied = false},
+                                 kQwen3Names);
+      family.windows = Windows::kUpper;
+      return family;
+    }(),
+    [] {
+      Fields fields = kLlamaFields;
+      fields.window = "sliding_window";
+      Family family = llama_like("smollm3", fields,
+                                 {.kv_heads = 4,
+                                  .positions = 32768,
+                                  .eps = 1e-6,
+                                  .theta = 2000000.0,
+                                  .activation = "silu"},
+                                 kLlamaNames);
+      family.windows = Windows::kWithoutRope;
+      return family;
+    }(),
+    [] {
+      Family family = llama_like(
+          "olmo2", kLlamaFields,
+          {.positions = 2048, .eps = 1e-5, .activation = "silu", .tied = false}, kOlmo2Names);
+      family.norm_whole_qk = true;
+      return family;
+    }(),
+    llama_like("phi3", kWindowFields,
+               {.positions = 4096, .eps = 1e-5, .activation = "silu", .tied = false}, kPhi3Names),
+    [] {
+      Fields fields = kWindowFields;
+      fields.eps = "norm_epsilon";
+      fields.attention_bias = fields.mlp_bias = "use_bias";
+      Family family = llama_like(
+          "starcoder2", fields,
+          {.kv_heads = 2, .positions = 4096, .eps = 1e-5, .activation = "gelu_pytorch_tanh"},
+          kStarcoder2Names);
+      family.rms_norm = false;
+      family.qkv_bias = family.output_bias = family.mlp_bias = true;
+      return family;
+    }(),
+    [] {
+      Family family = gemma_like("gemma",
+                                 {.kv_heads = 16,
+                                  .head_dim = 256,
+                                  .positions = 8192,
+                                  .eps = 1e-6,
+                                  .activation = "gelu_pytorch_tanh"},
+                                 kLlamaNames);
+      family.fields.window = nullptr;
+      return family;
+    }(),
+    [] {
+      Family family = gemma_like("gemma2",
+                                 {.kv_heads = 4,
+                                  .head_dim = 256,
+                                  .positions = 8192,
+                                  .window = 4096,
+                                  .eps = 1e-6,
+                                  .attention_cap = 50.0,
+                                  .logit_cap = 30.0,
+                                  .activation = "gelu_pytorch_tanh"},
+                                 kGemma2Names);
+      family.windows = Windows::kAlternating;
+      family.scale_field = "query_pre_attn_scalar";
+      family.default_scale = 256.0;
+      return family;
+    }(),
+    [] {
+      Family family = gemma_like("gemma3_text",
+                                 {.kv_heads = 4,
+                                  .head_dim = 256,
+                                  .positions = 131072,
+                                  .window = 4096,
+                                  .eps = 1e-6,
+                                  .theta = 1000000.0,
+                                  .activation = "gelu_pytorch_tanh"},
+                                 kGemma3Names);
+      family.windows = Windows::kPattern;
+      family.scale_field = "query_pre_attn_scalar";
+      family.default_scale = 256.0;
+      family.prefixes = kGemma3Prefixes;
+      return family;
+    }(),
+    {.model_type = "t5",
+     .prefixes = kNoPrefix,
+     .fields = {.width = "d_model",
+                .layers = "num_layers",
+                .heads = "num_heads",
+                .head_dim = "d_kv",
+                .mlp = "d_ff",
+                .positions = nullptr,
+                .eps = "layer_norm_epsilon",
+                .activation = "feed_forward_proj"},
+     .defaults = {.head_dim = 64, .eps = 1e-6, .activation = "relu"},
+     .names = kT5Names,
+     .rms_norm = true,
+     .qkv_bias = false,
+     .output_bias = false,
+     .mlp_bias = false,
+     .unit_scale = true},
+    {.model_type = "vit",
+     .prefixes = kVitPrefix,
+     .fields = {.positions = nullptr},
+     .names = kVitNames,
+     .states_before_norm = true,
+     .classifier = Classifier::kFirst,
+     .settings = kVitSettings},
+};
+
+// The text part of the model with images: gemma3_text below another key.
+constexpr Family kGemma3 = [] {
+  const Family* const text =
+      std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                   [](const Family& family) { return Prefix(family.model_type) == "gemma3_text"; });
+  Family family = *text;
+  family.model_type = "gemma3";
+  family.config_prefix = "text_config.";
+  return family;
+}();
+
+}  // namespace
+
+const Family* find_family(std::string_view model_type) {
+  if (model_type == kGemma3.model_type) return &kGemma3;
+  const auto* const found =
+      std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                   [&](const Family& family) { return model_type == family.model_type; });
+  return found == std::end(kFamilies) ? nullptr : found;
+}
+
+std::span<const Family> families() { return kFamilies; }
+
+}  // namespace multihead::models

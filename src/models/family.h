@@ -1,0 +1,143 @@
+// A family of models: the row of a table that tells how its configuration, its parameters and its
+// blocks differ from those of other families. The definitions are those of the transformers
+// library, models/NAME/modeling_NAME.py.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "multihead/elementwise.h"
+
+namespace multihead::models {
+
+// Names of fields of config.json; null if the family does not have the field.
+struct Fields {
+  const char* width = "hidden_size";
+  const char* layers = "num_hidden_layers";
+  const char* heads = "num_attention_heads";
+  const char* kv_heads = nullptr;
+  const char* head_dim = nullptr;
+  const char* mlp = "intermediate_size";
+  const char* positions = "max_position_embeddings";
+  const char* eps = "layer_norm_eps";
+  const char* activation = "hidden_act";
+  const char* window = nullptr;
+  const char* theta = "rope_theta";
+  const char* partial_rotary = "partial_rotary_factor";
+  const char* attention_bias = nullptr;  // a flag: biases of q, k, v and of the output projection
+  const char* mlp_bias = nullptr;
+};
+
+// Values of fields that a configuration leaves out.
+struct Defaults {
+  int64_t kv_heads = 0;  // 0: as many as heads
+  int64_t head_dim = 0;  // 0: width / heads
+  int64_t positions = 512;
+  int64_t window = 0;  // 0: none
+  double eps = 1e-12;
+  double theta = 10000.0;
+  double partial_rotary = 1.0;
+  double attention_cap = 0.0;
+  double logit_cap = 0.0;
+  const char* activation = "gelu";
+  bool tied = true;
+};
+
+// Names of modules below the prefix; null if the family does not have the module. `#` is the
+// number of the layer, `|` separates names of which a file has one.
+struct Names {
+  const char* embedding = nullptr;
+  const char* position = nullptr;
+  const char* token_type = nullptr;
+  const char* embedding_norm = nullptr;
+  const char* embedding_projection = nullptr;  // from the width of the embedding to that of layers
+  const char* relative_bias = nullptr;         // (buckets, heads), shared by all layers
+  const char* patch = nullptr;                 // convolution of pixels
+  const char* first_token = nullptr;           // (1, 1, width), before the patches
+
+  const char* attention_norm = nullptr;      // of the input of attention
+  const char* attention_out_norm = nullptr;  // of its output, before the sum
+  const char* attention_sum_norm = nullptr;  // of the sum
+  const char *q = nullptr, *k = nullptr, *v = nullptr;
+  const char* qkv = nullptr;  // all three as one matrix
+  const char* o = nullptr;
+  const char *q_norm = nullptr, *k_norm = nullptr;
+  const char* mlp_norm = nullptr;  // as those of attention
+  const char* mlp_out_norm = nullptr;
+  const char* mlp_sum_norm = nullptr;
+  const char *gate = nullptr, *up = nullptr;
+  const char* gate_up = nullptr;  // gate, then up, as one matrix
+  const char* down = nullptr;
+  const char* final_norm = nullptr;
+  const char* pooler = nullptr;
+
+  // Heads, below the prefix or beside it.
+  const char* output = nullptr;       // logits of tokens; the embedding where they are tied
+  const char* output_bias = nullptr;  // a vector of its own
+  const char* transform = nullptr;    // masked language models: dense, activation, norm
+  const char* transform_norm = nullptr;
+  const char* classifier_dense = nullptr;
+  const char* classifier = nullptr;
+};
+
+// Which layers see only a window.
+enum class Windows : uint8_t {
+  kEvery,        // all, if a window is given
+  kAlternating,  // layers 0, 2, 4, ...
+  kPattern,      // all but each sliding_window_pattern-th
+  kUpper,        // from max_window_layers on, if use_sliding_window is true
+  kWithoutRope,  // those without RoPE, if use_sliding_window is true
+};
+
+// What a classifier reads.
+enum class Classifier : uint8_t {
+  kPooler,     // the pooler's output
+  kFirst,      // the first token's last hidden state
+  kFirstTanh,  // tanh(dense(...)) of it
+  kFirstRelu,  // relu(dense(...)) of it
+  kLastToken,  // the last token that is not padding
+};
+
+// A setting that has one supported value.
+struct Setting {
+  const char* field;
+  const char* value;  // as text; "false" for flags
+};
+
+struct Family {
+  const char* model_type;
+  const char* config_prefix = "";                   // of all fields, as in "text_config."
+  std::span<const std::string_view> prefixes = {};  // of the names of parameters
+  Fields fields = {};
+  Defaults defaults = {};
+  Names names = {};
+
+  bool causal = false;
+  bool rms_norm = false;
+  bool norm_plus_one = false;  // norms multiply by 1 + weight
+  bool norm_whole_qk = false;  // q_norm and k_norm are over all heads, not over each one
+  bool rope = false;
+  Windows windows = Windows::kEvery;
+  bool transposed = false;               // matrices of layers are stored (in, out)
+  bool interleaved_qkv = false;          // rows of qkv: q, k and v of head 0, then of head 1
+  bool qkv_bias = true;                  // unless fields.attention_bias says otherwise
+  bool output_bias = true;               // of attention, likewise
+  bool mlp_bias = true;                  // unless fields.mlp_bias says otherwise
+  const char* parallel_field = nullptr;  // a flag: attention and MLP have the same input
+  bool scales_embedding = false;         // by sqrt(width)
+  const char* scale_field = nullptr;     // the scale of scores is 1 / sqrt of this field
+  double default_scale = 0.0;            // default of that field
+  bool unit_scale = false;               // the scale of scores is 1
+  bool positions_after_padding = false;  // positions count real tokens, from the id of padding + 1
+  bool states_before_norm = false;       // the last of hidden_states is before the final norm
+  Classifier classifier = Classifier::kLastToken;
+  std::span<const Setting> settings = {};
+};
+
+// Null if there is no such family.
+const Family* find_family(std::string_view model_type);
+// The names of all families, separated by ", ".
+std::span<const Family> families();
+
+}  // namespace multihead::models

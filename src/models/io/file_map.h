@@ -1,0 +1,33 @@
+// A file as memory, read-only.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "multihead/status.h"
+
+namespace multihead::models {
+
+// A mapped file. Where a file cannot be mapped, its bytes are read instead.
+class FileMap {
+ public:
+  // Errors: kFormat (no file, or one that cannot be read), kMemory.
+  static Status open(const std::string& path, std::shared_ptr<FileMap>& map);
+  FileMap() = default;
+  ~FileMap();
+  FileMap(const FileMap&) = delete;
+  FileMap& operator=(const FileMap&) = delete;
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+  // Tells that these bytes are not needed any more: they leave this process's memory, and are read
+  // again if they are.
+  void release(std::span<const std::byte> bytes) const;
+
+ private:
+  std::span<const std::byte> bytes_;
+  bool mapped_ = false;
+};
+
+}  // namespace multihead::models

@@ -1,0 +1,692 @@
+// From the tensors of files to the parameters of a model.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/error/error.h"
+#include "engine/error/guard.h"
+#include "engine/error/printable.h"
+#include "models/architecture.h"
+#include "models/parameters.h"
+#include "multihead/models.h"
+#include "multihead/weights.h"
+#include "rules/element.h"
+
+namespace multihead::models {
+namespace {
+
+Status format_error(std::string_view what, std::string_view expected, std::string_view got) {
+  return {StatusCode::kFormat, what, expected, got};
+}
+
+// Element types of the files that weights can have.
+enum class Stored : uint8_t { kF32, kF16, kBF16, kF64 };
+
+std::optional<Stored> stored_type(std::string_view name) {
+  if (name == "F32") return Stored::kF32;
+  if (name == "F16") return Stored::kF16;
+  if (name == "BF16") return Stored::kBF16;
+  if (name == "F64") return Stored::kF64;
+  return std::nullopt;
+}
+
+size_t bytes_of(Stored type) { return type == Stored::kF64 ? 8 : type == Stored::kF32 ? 4 : 2; }
+
+// The type of memory that needs no conversion. F64 is narrowed.
+WeightType same_type(Stored type) {
+  return type == Stored::kF16    ? WeightType::kF16
+         : type == Stored::kBF16 ? WeightType::kBF16
+                                 : WeightType::kF32;
+}
+
+DType dtype_of(Stored type) {
+  return type == Stored::kF16 ? DType::kF16 : type == Stored::kBF16 ? DType::kBF16 : DType::kF32;
+}
+
+// A tensor of the files and the place in memory that it fills.
+struct Part {
+  size_t tensor = 0;
+  Stored stored = Stored::kF32;
+  int64_t rows = 0, columns = 0;   // as stored; a vector is one row
+  bool transposed = false;         // the target is (columns, rows)
+  bool plus_one = false;           // 1 is added to each element
+  WeightMatrix* matrix = nullptr;  // the target, or
+  std::vector<float>* vector = nullptr;
+  int64_t first = 0;             // row of the matrix, or element of the vector
+  int64_t done = 0;              // stored rows so far
+  std::vector<std::byte> begun;  // bytes of the next row
+  std::vector<float> turned;     // of a transposed matrix, until it is complete
+
+  int64_t elements() const { return rows * columns; }
+  size_t row_bytes() const { return static_cast<size_t>(columns) * bytes_of(stored); }
+  // True if the target has the bytes of the file.
+  bool keeps_bytes() const {
+    return matrix != nullptr && !transposed && stored != Stored::kF64 &&
+           same_type(stored) == matrix->type;
+  }
+  int64_t memory_bytes() const {
+    if (matrix == nullptr) return elements() * static_cast<int64_t>(sizeof(float));
+    return transposed ? weight_bytes(matrix->type, columns, rows)
+                      : weight_bytes(matrix->type, rows, columns);
+  }
+};
+
+}  // namespace
+
+struct ModelLoader::State {
+  std::vector<StoredTensor> tensors;
+  std::map<std::string, size_t, std::less<>> by_name;
+  OpenOptions options;
+  std::shared_ptr<Model::Internals> model = std::make_shared<Model::Internals>();
+  std::vector<Part> parts;
+  std::vector<size_t> needed;                     // tensors of `parts`
+  std::vector<size_t> part_of;                    // by tensor; parts.size() if it is not needed
+  std::map<const WeightMatrix*, std::byte*> own;  // memory of matrices that are not views
+  Context context;
+  int64_t given_bytes = 0, all_bytes = 0, viewed_bytes = 0;
+  std::string missing, wrong;
+  std::vector<float> turned_row;
+
+  Architecture& plan() { return model->architecture; }
+
+  // ---- Finding tensors. ----
+
+  // The index of the first of the names below each prefix that the files have.
+  std::optional<size_t> find(const char* names, int64_t layer, std::string_view suffix) const {
+    if (names == nullptr) return std::nullopt;
+    for (const std::string& name : spelled(names, layer, suffix)) {
+      const auto found = by_name.find(name);
+      if (found != by_name.end()) return found->second;
+    }
+    return std::nullopt;
+  }
+
+  std::vector<std::string> spelled(const char* names, int64_t layer,
+                                   std::string_view suffix) const {
+    std::vector<std::string> result;
+    std::string_view rest_of_names = names;
+    while (!rest_of_names.empty()) {
+      const size_t end = rest_of_names.find('|');
+      std::string name(rest_of_names.substr(0, end));
+      rest_of_names = end == std::string_view::npos ? "" : rest_of_names.substr(end + 1);
+      const size_t number = name.find('#');
+      if (number != std::string::npos) name.replace(number, 1, std::to_string(layer));
+      for (const std::string_view prefix : model->architecture.family->prefixes) {
+        result.push_back(std::string(prefix) + name + std::string(suffix));
+        // Older names of LayerNorm's parameters.
+        if (suffix == ".weight") result.push_back(std::string(prefix) + name + ".gamma");
+        if (suffix == ".bias") result.push_back(std::string(prefix) + name + ".beta");
+      }
+    }
+    return result;
+  }
+
+  bool has(const char* names, std::string_view suffix) const {
+    return find(names, 0, suffix).has_value();
+  }
+
+  static void append(std::string& list, const std::string& text) {
+    // A wrong configuration can be wrong about every tensor.
+    constexpr size_t kMostText = 600;
+    if (list.size() > kMostText) return;
+    list += (list.empty() ? "" : ", ") + engine::printable(text, 120);
+  }
+
+  // Adds a part of rows * columns elements; null if its tensor is missing or has another shape.
+  Part* add(const char* names, int64_t layer, std::string_view suffix, int64_t rows,
+            int64_t columns, bool transposed) {
+    const std::optional<size_t> tensor = find(names, layer, suffix);
+    if (!tensor) {
+      append(missing, spelled(names, layer, suffix).front());
+      return nullptr;
+    }
+    const StoredTensor& stored = tensors[*tensor];
+    const std::optional<Stored> type = stored_type(stored.type);
+    const Dims shape = columns == 1 && stored.shape.rank() < 2 ? Dims{rows}
+                       : transposed                            ? Dims{columns, rows}
+                                                               : Dims{rows, columns};
+    // Convolutions and embeddings of images have more axes, with the elements in the same order.
+    const bool fits =
+        stored.shape.rank() > 2 ? stored.shape.elements() == rows * columns : stored.shape == shape;
+    if (!type || !fits) {
+      append(wrong, stored.name + ": expected " + shape.to_string() + " of F32, F16 or BF16, got " +
+                        stored.shape.to_string() + " of " + stored.type);
+      return nullptr;
+    }
+    if (part_of[*tensor] < parts.size()) {
+      append(wrong, stored.name + ": needed twice");
+      return nullptr;
+    }
+    Part part;
+    part.tensor = *tensor;
+    part.stored = *type;
+    part.rows = transposed ? columns : rows;
+    part.columns = transposed ? rows : columns;
+    part.transposed = transposed;
+    part_of[*tensor] = parts.size();
+    needed.push_back(*tensor);
+    all_bytes += part.elements() * static_cast<int64_t>(bytes_of(*type));
+    model->info.parameters += part.elements();
+    parts.push_back(part);
+    return &parts.back();
+  }
+
+  // Vectors, in f32.
+  void add_vector(const char* names, int64_t layer, std::string_view suffix, int64_t size,
+                  std::vector<float>& to, int64_t first = 0, bool plus_one = false) {
+    Part* const part = add(names, layer, suffix, size, 1, false);
+    if (part == nullptr) return;
+    if (to.size() < static_cast<size_t>(first + size)) to.resize(static_cast<size_t>(first + size));
+    part->vector = &to;
+    part->rows = 1;
+    part->columns = size;
+    part->first = first;
+    part->plus_one = plus_one;
+  }
+
+  void add_norm(const char* names, int64_t layer, int64_t size, NormParameters& to,
+                bool layer_norm) {
+    if (names == nullptr) return;
+    add_vector(names, layer, ".weight", size, to.weight, 0, plan().family->norm_plus_one);
+    if (layer_norm) add_vector(names, layer, ".bias", size, to.bias);
+  }
+
+  // A matrix with its own memory or as a view.
+  void add_matrix(const char* names, int64_t layer, std::string_view suffix, int64_t rows,
+                  int64_t columns, WeightMatrix& to, bool transposed = false,
+                  bool as_stored = false) {
+    Part* const part = add(names, layer, suffix, rows, columns, transposed);
+    if (part == nullptr) return;
+    part->matrix = &to;
+    to.type = as_stored ? same_type(part->stored) : memory_type(part->stored);
+    to.rows = rows;
+    to.columns = columns;
+  }
+
+  void add_projection(const char* names, int64_t layer, int64_t rows, int64_t columns, bool bias,
+                      Projection& to, bool transposed = false) {
+    if (names == nullptr) return;
+    add_matrix(names, layer, ".weight", rows, columns, to.weight, transposed);
+    if (bias) add_vector(names, layer, ".bias", rows, to.bias);
+  }
+
+  WeightType memory_type(Stored stored) const {
+    return options.weights.value_or(same_type(stored));
+  }
+
+  // True if the matrix of a name must be converted, whatever the caller does with the bytes.
+  bool converts(const char* names, int64_t layer) const {
+    const std::optional<size_t> tensor = find(names, layer, ".weight");
+    if (!tensor) return false;
+    const std::optional<Stored> type = stored_type(tensors[*tensor].type);
+    return type && (*type == Stored::kF64 || memory_type(*type) != same_type(*type));
+  }
+
+  struct Piece {
+    const char* names;
+    int64_t rows;
+    Projection* alone;
+  };
+
+  // Matrices that read the same input: one below the other if all are converted anyway, so that
+  // one product computes them; else each by itself, as they are in the file.
+  void add_stacked(std::span<const Piece> pieces, int64_t layer, int64_t columns, bool bias,
+                   Projection& stacked) {
+    const bool together = std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+      return converts(piece.names, layer);
+    });
+    if (!together) {
+      for (const Piece& piece : pieces) {
+        add_projection(piece.names, layer, piece.rows, columns, bias, *piece.alone);
+      }
+      return;
+    }
+    int64_t first = 0;
+    for (const Piece& piece : pieces) {
+      Part* const part = add(piece.names, layer, ".weight", piece.rows, columns, false);
+      if (part == nullptr) return;
+      part->matrix = &stacked.weight;
+      part->first = first;
+      stacked.weight.type = memory_type(part->stored);
+      stacked.weight.columns = columns;
+      stacked.weight.rows = first + piece.rows;
+      if (bias) add_vector(piece.names, layer, ".bias", piece.rows, stacked.bias, first);
+      first += piece.rows;
+    }
+  }
+
+  // ---- The parameters of a model. ----
+
+  void add_layer(int64_t index) {
+    const Architecture& a = plan();
+    const Names& n = a.family->names;
+    const bool layer_norm = !a.family->rms_norm;
+    LayerParameters& layer = model->parameters.layers[static_cast<size_t>(index)];
+    const auto norm = [&](const char* names, int64_t size, NormParameters& to) {
+      add_norm(names, index, size, to, layer_norm);
+    };
+    norm(n.attention_norm, a.width, layer.attention_norm);
+    norm(n.attention_out_norm, a.width, layer.attention_out_norm);
+    norm(n.attention_sum_norm, a.width, layer.attention_sum_norm);
+    norm(n.mlp_norm, a.width, layer.mlp_norm);
+    norm(n.mlp_out_norm, a.width, layer.mlp_out_norm);
+    norm(n.mlp_sum_norm, a.width, layer.mlp_sum_norm);
+    const bool whole = a.family->norm_whole_qk;
+    norm(n.q_norm, whole ? a.q_width() : a.head_dim, layer.q_norm);
+    norm(n.k_norm, whole ? a.kv_width() : a.head_dim, layer.k_norm);
+
+    const bool transposed = a.family->transposed;
+    if (n.qkv != nullptr) {
+      add_projection(n.qkv, index, a.qkv_width(), a.width, a.qkv_bias, layer.qkv, transposed);
+    } else {
+      const Piece pieces[] = {{n.q, a.q_width(), &layer.q},
+                              {n.k, a.kv_width(), &layer.k},
+                              {n.v, a.kv_width(), &layer.v}};
+      add_stacked(pieces, index, a.width, a.qkv_bias, layer.qkv);
+    }
+    add_projection(n.o, index, a.width, a.q_width(), a.output_bias, layer.o, transposed);
+    if (n.gate_up != nullptr) {
+      add_projection(n.gate_up, index, 2 * a.mlp, a.width, a.mlp_bias, layer.gate_up, transposed);
+    } else if (a.gated) {
+      const Piece pieces[] = {{n.gate, a.mlp, &layer.gate}, {n.up, a.mlp, &layer.up}};
+      add_stacked(pieces, index, a.width, a.mlp_bias, layer.gate_up);
+    } else {
+      add_projection(n.up, index, a.mlp, a.width, a.mlp_bias, layer.up, transposed);
+    }
+    add_projection(n.down, index, a.width, a.mlp, a.mlp_bias, layer.down, transposed);
+  }
+
+  void add_embeddings() {
+    const Architecture& a = plan();
+    const Names& n = a.family->names;
+    Parameters& p = model->parameters;
+    const int64_t width = a.embedding_width;
+    if (n.embedding != nullptr) {
+      add_matrix(n.embedding, 0, ".weight", a.vocabulary, width, p.embedding);
+    }
+    if (n.patch != nullptr) {
+      add_projection(n.patch, 0, a.width, a.channels * a.patch_size * a.patch_size, true, p.patch);
+      add_vector(n.first_token, 0, "", a.width, p.first_token);
+    }
+    // Tables of which a token reads one row stay as they are stored.
+    if (n.position != nullptr) {
+      add_matrix(n.position, 0, n.patch != nullptr ? "" : ".weight", a.positions, width, p.position,
+                 false, true);
+    }
+    if (n.token_type != nullptr) {
+      add_matrix(n.token_type, 0, ".weight", a.token_types, width, p.token_type, false, true);
+    }
+    add_norm(n.embedding_norm, 0, width, p.embedding_norm, true);
+    add_projection(n.embedding_projection, 0, a.width, width, true, p.embedding_projection);
+    if (n.relative_bias != nullptr) {
+      Part* const part = add(n.relative_bias, 0, ".weight", a.buckets, a.heads, false);
+      if (part != nullptr) {
+        p.relative_bias.resize(static_cast<size_t>(a.buckets * a.heads));
+        part->vector = &p.relative_bias;
+        part->rows = 1;
+        part->columns = a.buckets * a.heads;
+      }
+    }
+    add_norm(n.final_norm, 0, a.width, p.final_norm, !a.family->rms_norm);
+  }
+
+  bool written_for(std::string_view part) const {
+    return model->architecture.architecture.find(part) != std::string::npos;
+  }
+
+  // What the files and the name of the class say about the output.
+  Output find_output() const {
+    const Architecture& a = model->architecture;
+    const Names& n = a.family->names;
+    if (written_for("TokenClassification")) return Output::kTokenClassification;
+    if (written_for("ForSequenceClassification") || written_for("ForImageClassification")) {
+      return Output::kClassification;
+    }
+    if (a.family->causal) {
+      const bool expected = written_for("ForCausalLM") || written_for("LMHead") ||
+                            written_for("ForConditionalGeneration");
+      if (expected || has(n.output, ".weight")) return Output::kLanguageModel;
+      if (a.tied && !a.architecture.ends_with("Model")) return Output::kLanguageModel;
+      return Output::kNone;
+    }
+    if (has(n.transform, ".weight")) return Output::kMaskedLanguageModel;
+    return has(n.classifier, ".weight") ? Output::kClassification : Output::kNone;
+  }
+
+  void add_output() {
+    const Architecture& a = plan();
+    const Family& family = *a.family;
+    const Names& n = family.names;
+    Parameters& p = model->parameters;
+    ModelInfo& info = model->info;
+    info.output = find_output();
+    const bool pooled =
+        info.output == Output::kClassification && family.classifier == Classifier::kPooler;
+    if (n.pooler != nullptr && (pooled || has(n.pooler, ".weight"))) {
+      add_projection(n.pooler, 0, a.width, a.width, true, p.pooler);
+      info.has_pooler = true;
+    }
+    switch (info.output) {
+      case Output::kNone:
+        break;
+      case Output::kLanguageModel:
+        if (!a.tied) add_projection(n.output, 0, a.vocabulary, a.width, false, p.output);
+        break;
+      case Output::kMaskedLanguageModel:
+        add_projection(n.transform, 0, a.embedding_width, a.width, true, p.transform);
+        add_norm(n.transform_norm, 0, a.embedding_width, p.transform_norm, true);
+        if (!a.tied) {
+          add_projection(n.output, 0, a.vocabulary, a.embedding_width, false, p.output);
+        }
+        if (has(n.output_bias, "")) {
+          add_vector(n.output_bias, 0, "", a.vocabulary, p.output.bias);
+        }
+        break;
+      case Output::kClassification:
+      case Output::kTokenClassification:
+        add_classifier(info.output == Output::kTokenClassification);
+        break;
+    }
+  }
+
+  void add_classifier(bool each_token) {
+    const Architecture& a = plan();
+    const Names& n = a.family->names;
+    Parameters& p = model->parameters;
+    const bool dense = !each_token && (a.family->classifier == Classifier::kFirstTanh ||
+                                       a.family->classifier == Classifier::kFirstRelu);
+    if (dense) add_projection(n.classifier_dense, 0, a.width, a.width, true, p.classifier_dense);
+    // The number of classes is that of the matrix.
+    const std::optional<size_t> tensor = find(n.classifier, 0, ".weight");
+    if (n.classifier == nullptr || !tensor) {
+      append(missing, n.classifier == nullptr ? "a classifier" : std::string(n.classifier));
+      return;
+    }
+    const Dims& shape = tensors[*tensor].shape;
+    const int64_t labels = shape.rank() == 2 ? shape[0] : std::max<int64_t>(1, a.labels);
+    model->info.num_labels = labels;
+    add_projection(n.classifier, 0, labels, a.width, has(n.classifier, ".bias"), p.classifier);
+  }
+
+  void describe() {
+    const Architecture& a = plan();
+    ModelInfo& info = model->info;
+    info.model_type = a.family->model_type;
+    info.causal = a.family->causal;
+    info.takes_pixels = a.family->names.patch != nullptr;
+    info.num_layers = static_cast<int64_t>(a.layers.size());
+    info.embed_dim = a.width;
+    info.num_heads = a.heads;
+    info.num_kv_heads = a.kv_heads;
+    info.head_dim = a.head_dim;
+    info.vocab_size = a.vocabulary;
+    info.max_tokens = info.takes_pixels ? a.image_tokens()
+                      : a.positions > 0 ? a.positions - a.first_position
+                                        : 0;
+    info.token_types = a.token_types;
+    info.image_size = a.image_size;
+    info.patch_size = a.patch_size;
+    info.channels = a.channels;
+    info.end_ids = a.end_ids;
+  }
+
+  Status plan_parts() {
+    model->parameters.layers.resize(static_cast<size_t>(plan().parameter_sets));
+    add_embeddings();
+    for (int64_t layer = 0; layer < plan().parameter_sets; ++layer) {
+      if (missing.size() + wrong.size() > 500) break;
+      add_layer(layer);
+    }
+    add_output();
+    describe();
+    if (!missing.empty()) {
+      return format_error("weights", "the tensors of " + model->info.model_type,
+                          "none of the names " + missing);
+    }
+    if (!wrong.empty()) {
+      return format_error("weights", "the shapes that config.json says", wrong);
+    }
+    const Parameters& p = model->parameters;
+    for (const Part& part : parts) {
+      model->info.weight_bytes += part.memory_bytes();
+      // Of a table that is no output matrix a token reads one row.
+      const WeightMatrix* const matrix = part.matrix;
+      const bool row = matrix == &p.position || matrix == &p.token_type ||
+                       (matrix == &p.embedding && p.output.given());
+      model->info.step_bytes +=
+          row ? weight_row_bytes(matrix->type, matrix->columns) : part.memory_bytes();
+    }
+    return {};
+  }
+
+  // ---- Filling the memory. ----
+
+  Status allocate(WeightMatrix& matrix, std::byte*& memory) {
+    std::byte*& kept = own[&matrix];
+    if (kept == nullptr) {
+      engine::Buffer buffer;
+      const auto bytes = static_cast<uint64_t>(std::max<int64_t>(1, matrix.bytes()));
+      if (!buffer.reserve(bytes)) return Status::out_of_memory(bytes);
+      kept = static_cast<std::byte*>(buffer.data());
+      model->memory.push_back(std::move(buffer));
+      matrix.data = kept;
+    }
+    memory = kept;
+    return {};
+  }
+
+  // Writes `count` stored rows from `from`, which is aligned for its type.
+  Status write_rows(Part& part, const std::byte* from, int64_t count) {
+    if (part.stored != Stored::kF64) {
+      return write_floats(part,
+                          {from, dtype_of(part.stored), {count, part.columns}, {part.columns, 1}});
+    }
+    std::vector<float> narrowed(static_cast<size_t>(part.columns));
+    for (int64_t row = 0; row < count; ++row, from += part.row_bytes()) {
+      for (size_t c = 0; c < narrowed.size(); ++c) {
+        double value = 0;
+        std::memcpy(&value, from + c * sizeof(double), sizeof(double));
+        narrowed[c] = static_cast<float>(value);
+      }
+      MULTIHEAD_TRY(write_floats(part, ConstAnyTensor(narrowed.data(), {1, part.columns})));
+    }
+    return {};
+  }
+
+  // Writes the next rows (n, columns) at their place.
+  Status write_floats(Part& part, const ConstAnyTensor& from) {
+    const int64_t count = from.shape[0], first = part.done;
+    part.done += count;
+    if (part.vector != nullptr) {
+      float* const to = part.vector->data() + part.first;
+      rules::read_floats(from.data, from.dtype, 0, part.columns, to);
+      for (int64_t i = 0; part.plus_one && i < part.columns; ++i) to[i] += 1.0F;
+      return {};
+    }
+    std::byte* memory = nullptr;
+    MULTIHEAD_TRY(allocate(*part.matrix, memory));
+    const WeightType type = part.matrix->type;
+    const int64_t row = part.transposed ? 0 : first;
+    std::byte* const to =
+        memory + (part.first + row) * weight_row_bytes(type, part.matrix->columns);
+    if (!part.transposed) return quantize(from, type, to, context);
+    // Column `first + i` of the target is row i of `from`.
+    const bool direct = type == WeightType::kF32;
+    if (!direct) part.turned.resize(static_cast<size_t>(part.elements()));
+    float* const turned = direct ? reinterpret_cast<float*>(to) : part.turned.data();
+    turned_row.resize(static_cast<size_t>(part.columns));
+    for (int64_t i = 0; i < count; ++i) {
+      rules::read_floats(from.data, from.dtype, i * part.columns, part.columns, turned_row.data());
+      for (int64_t c = 0; c < part.columns; ++c) {
+        turned[c * part.rows + first + i] = turned_row[static_cast<size_t>(c)];
+      }
+    }
+    if (direct || part.done < part.rows) return {};
+    MULTIHEAD_TRY(quantize(ConstAnyTensor(turned, {part.columns, part.rows}), type, to, context));
+    part.turned = {};
+    return {};
+  }
+
+  Status find_part(size_t tensor, size_t& index) const {
+    if (tensor >= part_of.size() || part_of[tensor] >= parts.size()) {
+      return format_error("tensor", "one that is needed", std::to_string(tensor));
+    }
+    index = part_of[tensor];
+    return {};
+  }
+
+  Status report(int64_t bytes) {
+    given_bytes += bytes;
+    if (!options.progress || options.progress(given_bytes, all_bytes)) return {};
+    return {StatusCode::kExchange, "open", "to be continued", "aborted"};
+  }
+
+  Status give(size_t tensor, std::span<const std::byte> bytes) {
+    size_t index = 0;
+    MULTIHEAD_TRY(find_part(tensor, index));
+    Part& part = parts[index];
+    const size_t size = part.row_bytes();
+    const auto left = static_cast<uint64_t>(part.rows - part.done) * size - part.begun.size();
+    if (bytes.size() > left) {
+      return format_error(tensors[tensor].name, std::to_string(left) + " more bytes at most",
+                          std::to_string(bytes.size()));
+    }
+    const auto all = static_cast<int64_t>(bytes.size());
+    const auto named = [&](const Status& status) {
+      if (status.ok() || status.code() == StatusCode::kMemory) return status;
+      return format_error(tensors[tensor].name, status.expected(), status.got());
+    };
+    while (!bytes.empty()) {
+      const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % bytes_of(part.stored) == 0;
+      const size_t whole = bytes.size() / size;
+      if (part.begun.empty() && aligned && whole > 0) {
+        MULTIHEAD_TRY(named(write_rows(part, bytes.data(), static_cast<int64_t>(whole))));
+        bytes = bytes.subspan(whole * size);
+        continue;
+      }
+      const auto more = bytes.first(std::min(bytes.size(), size - part.begun.size()));
+      part.begun.insert(part.begun.end(), more.begin(), more.end());
+      bytes = bytes.subspan(more.size());
+      if (part.begun.size() < size) break;
+      MULTIHEAD_TRY(named(write_rows(part, part.begun.data(), 1)));
+      part.begun.clear();
+    }
+    if (part.done == part.rows) part.begun = {};
+    return report(all);
+  }
+
+  Status view(size_t tensor, std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+    size_t index = 0;
+    MULTIHEAD_TRY(find_part(tensor, index));
+    Part& part = parts[index];
+    const size_t expected = static_cast<size_t>(part.rows) * part.row_bytes();
+    if (bytes.size() != expected || part.done != 0 || !part.begun.empty()) {
+      return format_error(tensors[tensor].name, std::to_string(expected) + " bytes, once",
+                          std::to_string(bytes.size()));
+    }
+    const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % bytes_of(part.stored) == 0;
+    if (!aligned || !part.keeps_bytes()) {
+      // In pieces, so that progress moves and an abort is soon.
+      constexpr size_t kPiece = size_t{1} << 22;
+      const size_t piece = std::max<size_t>(1, kPiece / part.row_bytes()) * part.row_bytes();
+      while (!bytes.empty()) {
+        const auto next = bytes.first(std::min(bytes.size(), piece));
+        MULTIHEAD_TRY(give(tensor, next));
+        bytes = bytes.subspan(next.size());
+      }
+      return {};
+    }
+    part.matrix->data = bytes.data();
+    part.done = part.rows;
+    viewed_bytes += static_cast<int64_t>(bytes.size());
+    if (model->owners.empty() || model->owners.back() != owner) {
+      model->owners.push_back(std::move(owner));
+    }
+    return report(static_cast<int64_t>(bytes.size()));
+  }
+};
+
+ModelLoader::ModelLoader() = default;
+ModelLoader::~ModelLoader() = default;
+ModelLoader::ModelLoader(ModelLoader&&) noexcept = default;
+ModelLoader& ModelLoader::operator=(ModelLoader&&) noexcept = default;
+
+Status ModelLoader::create(const Config& config, std::span<const StoredTensor> tensors,
+                           const OpenOptions& options, ModelLoader& loader) {
+  return engine::memory_guard([&]() -> Status {
+    auto state = std::make_unique<State>();
+    state->options = options;
+    state->tensors.assign(tensors.begin(), tensors.end());
+    MULTIHEAD_TRY(read_architecture(config, state->model->architecture));
+    for (size_t i = 0; i < tensors.size(); ++i) state->by_name.emplace(tensors[i].name, i);
+    constexpr size_t kNotNeeded = ~size_t{0};
+    state->part_of.assign(tensors.size(), kNotNeeded);
+    MULTIHEAD_TRY(state->plan_parts());
+    loader.state_ = std::move(state);
+    return {};
+  });
+}
+
+std::span<const size_t> ModelLoader::needed() const {
+  return state_ == nullptr ? std::span<const size_t>() : std::span<const size_t>(state_->needed);
+}
+
+int64_t ModelLoader::bytes(bool viewed) const {
+  if (state_ == nullptr) return 0;
+  int64_t sum = 0;
+  for (const Part& part : state_->parts) {
+    if (!viewed || !part.keeps_bytes()) sum += part.memory_bytes();
+  }
+  return sum;
+}
+
+int64_t ModelLoader::viewed_bytes() const { return state_ == nullptr ? 0 : state_->viewed_bytes; }
+
+Status ModelLoader::give(size_t tensor, std::span<const std::byte> bytes) {
+  return engine::memory_guard([&]() -> Status {
+    if (state_ == nullptr) return format_error("loader", "one that was created", "none");
+    return state_->give(tensor, bytes);
+  });
+}
+
+Status ModelLoader::view(size_t tensor, std::span<const std::byte> bytes,
+                         std::shared_ptr<const void> owner) {
+  return engine::memory_guard([&]() -> Status {
+    if (state_ == nullptr) return format_error("loader", "one that was created", "none");
+    return state_->view(tensor, bytes, std::move(owner));
+  });
+}
+
+Status ModelLoader::finish(Model& model) {
+  return engine::memory_guard([&]() -> Status {
+    if (state_ == nullptr) return format_error("loader", "one that was created", "none");
+    std::string missing;
+    for (const Part& part : state_->parts) {
+      if (part.done < part.rows) {
+        State::append(missing, state_->tensors[part.tensor].name);
+      }
+    }
+    if (!missing.empty())
+      return format_error("weights", "all of their bytes", "less of " + missing);
+    model.internals_ = std::move(state_->model);
+    state_.reset();
+    return {};
+  });
+}
+
+const ModelInfo& Model::info() const {
+  static const ModelInfo kNone;
+  return internals_ == nullptr ? kNone : internals_->info;
+}
+
+}  // namespace multihead::models

@@ -1,0 +1,166 @@
+// Model::forward() and its shorter forms: hidden states to logits, maps and sentence vectors.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/error/error.h"
+#include "engine/error/guard.h"
+#include "engine/layers/elementwise.h"
+#include "models/output.h"
+#include "models/run.h"
+#include "multihead/elementwise.h"
+#include "multihead/models.h"
+
+namespace multihead::models {
+namespace {
+
+Status shape_error(std::string_view argument, const Dims& expected, const Dims& got) {
+  return {StatusCode::kShape, argument, expected.to_string(), got.to_string()};
+}
+
+Status check_output(std::string_view name, const Tensor& tensor, const Dims& shape) {
+  if (!tensor.given()) return {};
+  if (!(tensor.shape == shape) || !(tensor.strides == contiguous_strides(shape))) {
+    return shape_error(name, shape, tensor.shape);
+  }
+  return {};
+}
+
+Status none(std::string_view argument, std::string_view expected) {
+  return {StatusCode::kOption, argument, expected, "a model without it"};
+}
+
+// The shapes of logits that are possible.
+Status check_logits(const Model::Internals& model, const Pass& pass, const Tensor& logits) {
+  if (!logits.given()) return {};
+  const ModelInfo& info = model.info;
+  const int64_t batch = pass.inputs.batch;
+  switch (info.output) {
+    case Output::kNone:
+      return none("logits", "a language model or a classifier");
+    case Output::kClassification:
+      return check_output("logits", logits, {batch, info.num_labels});
+    case Output::kTokenClassification:
+      return check_output("logits", logits, {batch, pass.tokens, info.num_labels});
+    case Output::kLanguageModel:
+    case Output::kMaskedLanguageModel:
+      break;
+  }
+  const bool last =
+      info.output == Output::kLanguageModel && logits.shape.rank() == 3 && logits.shape[1] == 1;
+  return check_output("logits", logits, {batch, last ? 1 : pass.tokens, info.vocab_size});
+}
+
+Status check_maps(const Model::Internals& model, const Pass& pass, std::span<const HeadMap> maps) {
+  const ModelInfo& info = model.info;
+  for (const HeadMap& map : maps) {
+    for (const auto& [name, value, count] :
+         {std::tuple{"layer", map.layer, info.num_layers}, {"head", map.head, info.num_heads}}) {
+      if (value < 0 || value >= count) {
+        return {StatusCode::kOption, name, "0 to " + std::to_string(count - 1),
+                std::to_string(value)};
+      }
+    }
+    const Dims shape{pass.inputs.batch, pass.tokens, pass.tokens};
+    if (map.out.data == nullptr || !(map.out.shape == shape)) {
+      return shape_error("maps", shape, map.out.shape);
+    }
+  }
+  return {};
+}
+
+Status not_open() { return {StatusCode::kOption, "model", "one that was opened", "none"}; }
+
+}  // namespace
+
+Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
+                      Context& context) const {
+  return engine::memory_guard([&]() -> Status {
+    if (internals_ == nullptr) return not_open();
+    const Internals& m = *internals_;
+    const ModelInfo& info = m.info;
+    Pass pass{.inputs = inputs,
+              .end_layer = info.num_layers,
+              .hidden_states = outputs.hidden_states,
+              .maps = outputs.maps};
+    MULTIHEAD_TRY(check_inputs(m, pass));
+    const int64_t batch = inputs.batch, tokens = pass.tokens, width = info.embed_dim;
+    MULTIHEAD_TRY(check_output("hidden_states", outputs.hidden_states,
+                               {info.num_layers + 1, batch, tokens, width}));
+    MULTIHEAD_TRY(
+        check_output("last_hidden_state", outputs.last_hidden_state, {batch, tokens, width}));
+    MULTIHEAD_TRY(check_output("pooler_output", outputs.pooler_output, {batch, width}));
+    MULTIHEAD_TRY(check_logits(m, pass, outputs.logits));
+    MULTIHEAD_TRY(check_maps(m, pass, outputs.maps));
+    if (outputs.pooler_output.given() && !info.has_pooler) return none("pooler_output", "a pooler");
+    const bool last_only = info.output == Output::kLanguageModel && outputs.logits.given() &&
+                           outputs.logits.shape[1] == 1 && !outputs.hidden_states.given() &&
+                           !outputs.last_hidden_state.given();
+    Tensor state;
+    MULTIHEAD_TRY(run_layers(m, pass, last_only, state, context));
+    if (outputs.last_hidden_state.given()) {
+      std::copy_n(state.data, state.shape.elements(), outputs.last_hidden_state.data);
+    }
+    return compute_outputs(m, pass, state, outputs, context);
+  });
+}
+
+Status Model::attentions(const ModelInputs& inputs, int64_t layer, int64_t head, const Tensor& out,
+                         Context& context) const {
+  return engine::memory_guard([&]() -> Status {
+    if (internals_ == nullptr) return not_open();
+    const HeadMap map{layer, head, out};
+    Pass pass{.inputs = inputs, .end_layer = layer + 1, .maps = {&map, 1}};
+    MULTIHEAD_TRY(check_inputs(*internals_, pass));
+    MULTIHEAD_TRY(check_maps(*internals_, pass, pass.maps));
+    Tensor state;
+    return run_layers(*internals_, pass, false, state, context);
+  });
+}
+
+Status Model::embed(const ModelInputs& inputs, Pooling pooling, const Tensor& out,
+                    Context& context) const {
+  return engine::memory_guard([&]() -> Status {
+    if (internals_ == nullptr) return not_open();
+    Pass pass{.inputs = inputs, .end_layer = internals_->info.num_layers};
+    MULTIHEAD_TRY(check_inputs(*internals_, pass));
+    const int64_t width = internals_->info.embed_dim;
+    if (out.data == nullptr) return shape_error("out", {inputs.batch, width}, out.shape);
+    MULTIHEAD_TRY(check_output("out", out, {inputs.batch, width}));
+    if (pooling != Pooling::kMean && pooling != Pooling::kFirstToken) {
+      return {StatusCode::kOption, "pooling", "kMean or kFirstToken",
+              std::to_string(static_cast<int>(pooling))};
+    }
+    Tensor state;
+    MULTIHEAD_TRY(run_layers(*internals_, pass, false, state, context));
+    std::vector<double> sum(static_cast<size_t>(width));
+    for (int64_t b = 0; b < inputs.batch; ++b) {
+      std::fill(sum.begin(), sum.end(), 0.0);
+      for (int64_t token = 0; token < (pooling == Pooling::kMean ? pass.tokens : 1); ++token) {
+        const int64_t row = b * pass.tokens + token;
+        if (pooling == Pooling::kMean && !inputs.mask.empty() &&
+            inputs.mask[static_cast<size_t>(row)] == 0) {
+          continue;
+        }
+        for (int64_t c = 0; c < width; ++c) {
+          sum[static_cast<size_t>(c)] += static_cast<double>(state.data[row * width + c]);
+        }
+      }
+      // The mean's divisor does not change the direction.
+      double squares = 0;
+      for (const double value : sum) squares += value * value;
+      const double factor = squares > 0 ? 1.0 / std::sqrt(squares) : 0.0;
+      for (int64_t c = 0; c < width; ++c) {
+        out.data[b * width + c] = static_cast<float>(sum[static_cast<size_t>(c)] * factor);
+      }
+    }
+    return {};
+  });
+}
+
+}  // namespace multihead::models

@@ -1,0 +1,67 @@
+// The parameters of a model in memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/runtime/scratch.h"
+#include "models/architecture.h"
+#include "multihead/models.h"
+#include "multihead/tensor.h"
+#include "multihead/weights.h"
+
+namespace multihead::models {
+
+// A matrix with a bias, which may be empty. The memory of the matrix belongs to a file map or to
+// the model.
+struct Projection {
+  WeightMatrix weight;
+  std::vector<float> bias;
+
+  bool given() const { return weight.rows > 0; }
+  ConstTensor bias_view() const {
+    if (bias.empty()) return {};
+    return {bias.data(), {static_cast<int64_t>(bias.size())}};
+  }
+};
+
+// A norm without weight is none.
+struct NormParameters {
+  std::vector<float> weight, bias;
+
+  bool given() const { return !weight.empty(); }
+};
+
+struct LayerParameters {
+  NormParameters attention_norm, attention_out_norm, attention_sum_norm, q_norm, k_norm;
+  NormParameters mlp_norm, mlp_out_norm, mlp_sum_norm;
+  Projection qkv;  // q, k and v as one, or each by itself
+  Projection q, k, v;
+  Projection o;
+  Projection gate_up;  // gate and up as one, or each by itself
+  Projection gate, up;
+  Projection down;
+};
+
+struct Parameters {
+  WeightMatrix embedding, position, token_type;
+  NormParameters embedding_norm, final_norm, transform_norm;
+  Projection embedding_projection, patch, pooler;
+  std::vector<float> relative_bias;  // (buckets, heads)
+  std::vector<float> first_token;
+  Projection transform, output;  // output.weight is not given where the embedding is tied
+  Projection classifier_dense, classifier;
+  std::vector<LayerParameters> layers;
+};
+
+}  // namespace multihead::models
+
+// The members of a Model, hidden from the public header.
+struct multihead::models::Model::Internals {
+  Architecture architecture;
+  ModelInfo info;
+  Parameters parameters;
+  std::vector<std::shared_ptr<const void>> owners;  // of memory that matrices are views of
+  std::vector<engine::Buffer> memory;               // of matrices
+};

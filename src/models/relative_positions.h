@@ -1,0 +1,40 @@
+// Relative positions in buckets, as in T5 (arXiv:1910.10683, section 2.1) and MPNet: short
+// distances have a bucket each, longer ones share buckets whose width grows with the distance.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace multihead::models {
+
+// The bucket of a key at `distance` = key - query, both directions. Half of the buckets are for
+// keys after the query. The logarithm is in float, as in transformers.
+inline int64_t relative_bucket(int64_t distance, int64_t buckets, int64_t longest) {
+  const int64_t half = buckets / 2, exact = half / 2;
+  const int64_t first = distance > 0 ? half : 0, far = std::abs(distance);
+  if (far < exact) return first + far;
+  const float position =
+      std::log(static_cast<float>(far) / static_cast<float>(exact)) /
+      static_cast<float>(std::log(static_cast<double>(longest) / static_cast<double>(exact)));
+  const auto bucket = exact + static_cast<int64_t>(position * static_cast<float>(half - exact));
+  return first + std::min(bucket, half - 1);
+}
+
+// bias (heads, tokens, tokens) of the table (buckets, heads).
+inline void fill_relative_bias(const float* table, int64_t buckets, int64_t longest, int64_t heads,
+                               int64_t tokens, float* bias) {
+  for (int64_t distance = 1 - tokens; distance < tokens; ++distance) {
+    const float* const row = table + relative_bucket(distance, buckets, longest) * heads;
+    const int64_t first = std::max<int64_t>(0, -distance);
+    const int64_t end = std::min(tokens, tokens - distance);
+    for (int64_t h = 0; h < heads; ++h) {
+      float* const map = bias + h * tokens * tokens;
+      for (int64_t query = first; query < end; ++query) {
+        map[query * tokens + query + distance] = row[h];
+      }
+    }
+  }
+}
+
+}  // namespace multihead::models

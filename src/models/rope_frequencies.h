@@ -1,0 +1,51 @@
+// The frequencies of rotary positions, with the scalings of transformers' modeling_rope_utils.py.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/config_reader.h"
+
+namespace multihead::models {
+
+// RoPE of some layers: pair c of a head's first 2 * pairs() numbers is rotated by position *
+// frequency c, and then multiplied by `factor`.
+class RopeFrequencies {
+ public:
+  // What a family knows besides the configuration.
+  struct Fallback {
+    double theta = 10000.0;
+    const char* theta_field = "rope_theta";
+    double partial_rotary = 1.0;
+    const char* partial_rotary_field = "partial_rotary_factor";
+    int64_t head_dim = 0;
+    int64_t positions = 0;  // max_position_embeddings
+    bool phi3 = false;      // "su" and "yarn" are older names of longrope
+    bool scaled = true;     // false: rope_scaling is for other layers
+  };
+
+  // Reads `object`, such as "rope_parameters" or "rope_parameters.sliding_attention" of
+  // transformers 5, or else rope_theta and rope_scaling of transformers 4. Errors stay in the
+  // reader.
+  RopeFrequencies() = default;
+  RopeFrequencies(ConfigReader& config, const std::string& object, const Fallback& fallback);
+
+  int64_t pairs() const { return static_cast<int64_t>(base_.size()); }
+  // Writes the pairs() frequencies of a call whose last position is tokens - 1.
+  void at(int64_t tokens, double* frequencies) const;
+  // True if calls of `a` and `b` tokens have the same frequencies, so that keys that were rotated
+  // in one can be used in the other.
+  bool same(int64_t a, int64_t b) const;
+  double factor() const { return factor_; }
+
+ private:
+  std::vector<double> base_;  // unless the call is longer than limit_
+  std::vector<double> long_;  // longrope: if it is
+  int64_t limit_ = 0;         // 0: the frequencies do not depend on the call
+  double theta_ = 10000.0;
+  double dynamic_factor_ = 0;  // dynamic: more than 0
+  double factor_ = 1.0;
+};
+
+}  // namespace multihead::models

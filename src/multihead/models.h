@@ -1,0 +1,304 @@
+/// \file
+/// Models that people have, in the library multihead::models: a folder as Hugging Face stores it
+/// (config.json and safetensors files) is opened as it is and run on token ids.
+///
+/// The family is found by `model_type` of config.json: gpt2, bert, roberta, xlm-roberta, camembert,
+/// distilbert, albert, mpnet, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3 and gemma3_text,
+/// phi3, smollm3, olmo2, gpt_neox, starcoder2, t5 (its encoder), vit. Definitions are those of the
+/// transformers library; configurations of its versions 4 and 5 are read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "multihead/context.h"
+#include "multihead/export.h"
+#include "multihead/status.h"
+#include "multihead/tensor.h"
+#include "multihead/weights.h"
+
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead::models {
+
+/// A value of config.json.
+struct ConfigValue {
+  /// Types of JSON without arrays and objects, which are flattened.
+  enum class Kind : uint8_t {
+    kNull,    ///< null
+    kBool,    ///< `number` is 0 or 1
+    kNumber,  ///< `number`
+    kText,    ///< `text`
+  };
+  Kind kind = Kind::kNull;  ///< type
+  double number = 0;        ///< of kBool and kNumber
+  std::string text = {};    ///< of kText
+};
+
+/// config.json as a flat list. Members of objects and elements of arrays have their path as name:
+/// "rope_parameters.rope_theta", "layer_types.0". Empty objects and arrays are left out.
+using Config = std::map<std::string, ConfigValue, std::less<>>;
+
+/// Options of open() and ModelLoader::create().
+struct OpenOptions {
+  /// Type of the matrices and the embedding in memory. Without one they stay as the file has them.
+  /// Norms and biases are f32, tables of positions as stored.
+  std::optional<WeightType> weights = {};
+  /// Called while weights are read, with the bytes so far and of all. Returning false ends open()
+  /// with a kExchange error.
+  std::function<bool(int64_t done, int64_t total)> progress = {};
+};
+
+/// What the last hidden state is made into.
+enum class Output : uint8_t {
+  kNone,                 ///< the model ends with the last hidden state
+  kLanguageModel,        ///< logits of the next token
+  kMaskedLanguageModel,  ///< logits of each token itself
+  kClassification,       ///< logits of classes, one row for each sequence
+  kTokenClassification,  ///< logits of classes, one row for each token
+};
+
+/// What a model is.
+struct ModelInfo {
+  std::string model_type = {};    ///< of config.json
+  Output output = Output::kNone;  ///< what logits are
+  bool causal = false;            ///< a token sees itself and the tokens before it; else all
+  bool has_pooler = false;        ///< forward() has a pooler_output
+  bool takes_pixels = false;      ///< the input is `pixels` and not `ids`
+  int64_t num_layers = 0;         ///< number of layers
+  int64_t embed_dim = 0;          ///< width of the hidden state
+  int64_t num_heads = 0;          ///< query heads of each layer
+  int64_t num_kv_heads = 0;       ///< key and value heads of each layer
+  int64_t head_dim = 0;           ///< width of a head
+  int64_t vocab_size = 0;         ///< number of token ids; 0 for pixels
+  int64_t num_labels = 0;         ///< number of classes; 0 without classification
+  int64_t max_tokens = 0;         ///< longest sequence; 0 if only memory limits it
+  int64_t token_types = 0;        ///< number of token types; 0 if there are none
+  int64_t image_size = 0;         ///< height and width of pixels
+  int64_t channels = 0;           ///< channels of pixels
+  int64_t patch_size = 0;         ///< height and width of a patch
+  int64_t parameters = 0;         ///< number of parameters in use; shared ones count once
+  int64_t weight_bytes = 0;       ///< bytes of all weights in memory, with those of the file map
+  int64_t step_bytes = 0;         ///< bytes of the weights that one token reads
+  std::vector<int32_t> end_ids = {};  ///< eos_token_id of the configuration
+};
+
+/// Inputs of a call: a batch of sequences of equal length N, row-major.
+struct ModelInputs {
+  std::span<const int32_t> ids = {};          ///< (B, N) token ids
+  int64_t batch = 1;                          ///< number of sequences, B
+  std::span<const uint8_t> mask = {};         ///< (B, N): 0 is padding; empty: none
+  std::span<const int32_t> token_types = {};  ///< (B, N); empty: all 0
+  std::span<const float> pixels = {};         ///< (B, channels, image_size, image_size)
+  /// (num_layers, num_heads): factor on the output of each head; 0 mutes it. Empty: all 1.
+  std::span<const float> head_scales = {};
+};
+
+/// The weights of one head: which, and where to.
+struct HeadMap {
+  int64_t layer = 0;  ///< from 0
+  int64_t head = 0;   ///< query head, from 0
+  Tensor out = {};    ///< (B, N, N): a row for each query; hidden keys are 0
+};
+
+/// Outputs of Model::forward(), all optional. N is the number of tokens, for pixels of patches and
+/// the first token.
+struct ModelOutputs {
+  /// (num_layers + 1, B, N, embed_dim): the input of each layer, then last_hidden_state, which in
+  /// vit is here before the final norm.
+  Tensor hidden_states = {};
+  /// (B, N, embed_dim), after the final norm where the model has one.
+  Tensor last_hidden_state = {};
+  /// Language models (B, N, vocab_size), or (B, 1, vocab_size) for the last token alone; token
+  /// classification (B, N, num_labels); classification (B, num_labels).
+  Tensor logits = {};
+  Tensor pooler_output = {};           ///< (B, embed_dim)
+  std::span<const HeadMap> maps = {};  ///< weights of single heads
+};
+
+/// How Model::embed() makes one vector of a sequence.
+enum class Pooling : uint8_t {
+  kMean,        ///< mean over the tokens that are not padding
+  kFirstToken,  ///< the first token
+};
+
+class ModelLoader;
+class Session;
+
+/// A model: a family's definition with the weights of a folder. Copies share the weights. Calls
+/// with different contexts may run at the same time.
+class Model {
+ public:
+  Model() = default;  ///< a model that refuses every call
+
+  /// What the model is. All zeros before open().
+  const ModelInfo& info() const;
+
+  /// One pass over whole sequences. Errors: kShape, kOption (an id, token type or layer out of
+  /// range, more than max_tokens), kMemory. Nothing is written on an error of the arguments.
+  [[nodiscard]] Status forward(const ModelInputs& inputs, const ModelOutputs& outputs,
+                               Context& context) const;
+
+  /// The weights of one head, out (B, N, N). Computes layers 0 to `layer` only. Errors: as
+  /// forward().
+  [[nodiscard]] Status attentions(const ModelInputs& inputs, int64_t layer, int64_t head,
+                                  const Tensor& out, Context& context) const;
+
+  /// One vector of Euclidean length 1 for each sequence, out (B, embed_dim). Errors: as forward().
+  [[nodiscard]] Status embed(const ModelInputs& inputs, Pooling pooling, const Tensor& out,
+                             Context& context) const;
+
+  struct Internals;  ///< for the library's own use
+
+ private:
+  friend class ModelLoader;
+  friend class Session;
+  std::shared_ptr<const Internals> internals_;
+};
+
+/// A tensor of the files of a folder.
+struct StoredTensor {
+  std::string name = {};  ///< name in the safetensors header
+  std::string type = {};  ///< its dtype there: "F32", "BF16", ...
+  Dims shape = {};        ///< its shape
+};
+
+/// Makes a Model from the tensors of files, which may come in pieces and need not be in memory at
+/// the same time. open() is this class with files that are mapped.
+class ModelLoader {
+ public:
+  ModelLoader();
+  ~ModelLoader();
+  ModelLoader(ModelLoader&&) noexcept;             ///< Movable, not copyable.
+  ModelLoader& operator=(ModelLoader&&) noexcept;  ///< Movable, not copyable.
+
+  /// Finds the family and the tensors that it needs. Errors: kOption, naming the setting that is
+  /// missing or not supported; kFormat, naming every tensor that is missing or has another shape
+  /// or type than the configuration says; kMemory.
+  [[nodiscard]] static Status create(const Config& config, std::span<const StoredTensor> tensors,
+                                     const OpenOptions& options, ModelLoader& loader);
+
+  /// Indices into `tensors` of create(): those to give, each once, in any order.
+  std::span<const size_t> needed() const;
+  /// Bytes of memory that the weights need if every tensor is given by give(), or if view() is used
+  /// where it needs no memory.
+  int64_t bytes(bool viewed) const;
+  /// Bytes so far that view() uses where they are.
+  int64_t viewed_bytes() const;
+
+  /// The next bytes of a tensor, from its first to its last in any pieces. Errors: kFormat (more
+  /// bytes than the tensor has, or a tensor that is not needed), kMemory.
+  [[nodiscard]] Status give(size_t tensor, std::span<const std::byte> bytes);
+  /// All bytes of a tensor at once, which `owner` keeps alive. They are not copied if they have the
+  /// type and order of the weights in memory. Errors: as give().
+  [[nodiscard]] Status view(size_t tensor, std::span<const std::byte> bytes,
+                            std::shared_ptr<const void> owner);
+  /// The model. Errors: kFormat, naming the tensors that were not given; `model` is unchanged.
+  [[nodiscard]] Status finish(Model& model);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Options of Session::create().
+struct SessionOptions {
+  int64_t capacity = 0;            ///< most tokens; 0 takes 1024, or max_tokens if that is less
+  DType cache_type = DType::kF32;  ///< type of the cached keys and values
+};
+
+/// A causal model with the keys and values of the tokens so far.
+class Session {
+ public:
+  Session();
+  ~Session();
+  Session(Session&&) noexcept;             ///< Movable, not copyable.
+  Session& operator=(Session&&) noexcept;  ///< Movable, not copyable.
+
+  /// Errors: kOption (a model that is not causal or has no logits), kMemory.
+  [[nodiscard]] static Status create(const Model& model, const SessionOptions& options,
+                                     Session& session);
+  /// The next tokens, one or more. logits (vocab_size): of the token after the last one; optional.
+  /// After the first call of its kind a call with one token allocates nothing. Errors: kOption (an
+  /// id out of range, more tokens than the capacity), kShape, kMemory; the session is unchanged.
+  [[nodiscard]] Status append(std::span<const int32_t> ids, const Tensor& logits, Context& context);
+  /// Tokens so far.
+  int64_t length() const;
+  /// Most tokens.
+  int64_t capacity() const;
+  /// Bytes of the cached keys and values.
+  int64_t bytes() const;
+  /// Forgets all but the first `length` tokens. Errors: kOption.
+  [[nodiscard]] Status truncate(int64_t length);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// How the next token is chosen, in this order: repetition_penalty, temperature, top_k, top_p.
+struct SamplingOptions {
+  /// 0: always the likeliest token, of equal ones the first. Else logits are divided by it.
+  float temperature = 0.0F;
+  int64_t top_k = 0;   ///< only the k likeliest tokens, and those equal to the last; 0: all
+  float top_p = 1.0F;  ///< only the likeliest tokens whose probabilities first sum to p or more
+  /// Logits of tokens that occurred are divided by it if positive, else multiplied
+  /// (arXiv:1909.05858); 1: none.
+  float repetition_penalty = 1.0F;
+  uint64_t seed = 0;  ///< of the random numbers; the same seed gives the same tokens
+};
+
+/// Chooses tokens. Number n of a seed's random numbers is the same on every machine.
+class Sampler {
+ public:
+  /// Errors of the options are reported by choose().
+  explicit Sampler(const SamplingOptions& options = {}) : options_(options) {}
+  /// The next token after `before`, of logits (vocab_size), which are changed. Errors: kOption,
+  /// kShape, kMemory.
+  [[nodiscard]] Status choose(const Tensor& logits, std::span<const int32_t> before,
+                              int32_t& token);
+
+ private:
+  SamplingOptions options_;
+  uint64_t drawn_ = 0;
+  std::vector<std::pair<float, int32_t>> order_;  // memory for the next call, as the next one
+  std::vector<bool> seen_;
+};
+
+/// Options of generate().
+struct GenerateOptions {
+  int64_t max_new_tokens = 128;                       ///< most tokens
+  SamplingOptions sampling = {};                      ///< how tokens are chosen
+  std::optional<std::vector<int32_t>> stop_ids = {};  ///< default: ModelInfo::end_ids
+  DType cache_type = DType::kF32;                     ///< type of the cached keys and values
+};
+
+/// Continues `prompt`. Calls on_token with each token, a stop id included, which is the last one;
+/// returning false ends the generation. Errors: as Session::append() and Sampler::choose(), and
+/// kOption for a prompt that is empty or longer than max_tokens.
+[[nodiscard]] Status generate(const Model& model, std::span<const int32_t> prompt,
+                              const GenerateOptions& options,
+                              const std::function<bool(int32_t token)>& on_token, Context& context);
+
+/// Opens a folder: config.json, and model.safetensors or the files that
+/// model.safetensors.index.json lists. Files are mapped into memory, and tensors are used there if
+/// they need no conversion; the files must stay as they are while the model lives. Errors: kFormat
+/// (a file that is missing, truncated or contradicts another), and as ModelLoader; `model` is
+/// unchanged.
+[[nodiscard]] Status open(const std::string& folder, const OpenOptions& options, Model& model);
+/// open() with the configuration in another file of the folder.
+[[nodiscard]] Status open(const std::string& folder, const std::string& config_file,
+                          const OpenOptions& options, Model& model);
+
+/// Reads config.json as a flat list. Errors: kFormat.
+[[nodiscard]] Status read_config(const std::string& path, Config& config);
+
+}  // namespace multihead::models
+MULTIHEAD_PUBLIC_END

@@ -1,0 +1,398 @@
+// open(), ModelLoader and config.json: types of weights, pieces, names, and what wrong files get.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/golden_models.h"
+#include "multihead/models.h"
+#include "multihead/safetensors.h"
+
+namespace multihead {
+namespace {
+
+namespace fs = std::filesystem;
+using models::Config;
+using models::ConfigValue;
+using models::Model;
+using models::ModelLoader;
+using models::OpenOptions;
+using models::StoredTensor;
+using testing::golden_ids;
+using testing::logits_of;
+using testing::model_folder;
+using testing::open_golden;
+
+// The files of a golden model in memory.
+struct Files {
+  Config config;
+  Safetensors weights;
+  std::vector<StoredTensor> tensors;
+  std::vector<std::span<const std::byte>> bytes;
+};
+
+const char* type_name(SafetensorsEntry::Type type) {
+  return type == SafetensorsEntry::Type::kF32    ? "F32"
+         : type == SafetensorsEntry::Type::kF16  ? "F16"
+         : type == SafetensorsEntry::Type::kBF16 ? "BF16"
+                                                 : "I64";
+}
+
+void read_files(const std::string& name, Files& files) {
+  ASSERT_TRUE(models::read_config(model_folder(name) + "/config.json", files.config).ok());
+  ASSERT_TRUE(Safetensors::read(model_folder(name) + "/model.safetensors", files.weights).ok());
+  for (const auto& [tensor, entry] : files.weights.entries()) {
+    files.tensors.push_back({tensor, type_name(entry.type), entry.shape});
+    files.bytes.push_back(entry.data);
+  }
+}
+
+// Gives all tensors in pieces of `piece` bytes.
+Status load(const Files& files, const OpenOptions& options, size_t piece, Model& model) {
+  ModelLoader loader;
+  if (Status status = ModelLoader::create(files.config, files.tensors, options, loader);
+      !status.ok()) {
+    return status;
+  }
+  for (const size_t tensor : loader.needed()) {
+    auto rest = files.bytes[tensor];
+    while (!rest.empty()) {
+      const auto next = rest.first(std::min(rest.size(), piece));
+      if (Status status = loader.give(tensor, next); !status.ok()) return status;
+      rest = rest.subspan(next.size());
+    }
+  }
+  return loader.finish(model);
+}
+
+TEST(ModelLoader, PiecesOfAnyLengthGiveTheSameModel) {
+  Context context(1);
+  for (const char* name : {"gpt2", "llama3", "gemma2"}) {
+    Files files;
+    read_files(name, files);
+    const std::vector<int32_t> ids = golden_ids(name, "short.input_ids");
+    const std::vector<float> mapped = logits_of(open_golden(name), ids, context);
+    for (const size_t piece : {size_t{1}, size_t{7}, size_t{100}, size_t{1} << 20}) {
+      Model model;
+      const Status status = load(files, {}, piece, model);
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(logits_of(model, ids, context), mapped) << name << ", " << piece << " bytes";
+    }
+  }
+}
+
+// The errors of weights change logits a little: more for fewer bits.
+TEST(ModelLoader, TypesOfWeights) {
+  Context context(1);
+  for (const char* name : {"gpt2", "llama3", "qwen3", "gpt_neox", "phi3"}) {
+    const std::vector<int32_t> ids = golden_ids(name, "short.input_ids");
+    const Model exact = open_golden(name, {.weights = WeightType::kF32});
+    const std::vector<float> golden = logits_of(exact, ids, context);
+    float largest = 0;
+    for (const float value : golden) largest = std::max(largest, std::abs(value));
+    int64_t bytes = exact.info().weight_bytes + 1;
+    const std::pair<WeightType, float> types[] = {{WeightType::kF32, 1e-5F},
+                                                  {WeightType::kF16, 0.01F},
+                                                  {WeightType::kBF16, 0.1F},
+                                                  {WeightType::kInt8, 0.1F},
+                                                  {WeightType::kInt4, 1.5F}};
+    for (const auto& [type, tolerance] : types) {
+      const Model model = open_golden(name, {.weights = type});
+      const std::vector<float> logits = logits_of(model, ids, context);
+      float worst = 0;
+      for (size_t i = 0; i < golden.size(); ++i) {
+        worst = std::max(worst, std::abs(logits[i] - golden[i]));
+      }
+      EXPECT_LE(worst, tolerance * std::max(1.0F, largest)) << name << ", " << name_of(type);
+      // Rows of 16 numbers fill half of an int8 block.
+      if (type == WeightType::kF16 || type == WeightType::kInt4) {
+        EXPECT_LT(model.info().weight_bytes, bytes) << name << ", " << name_of(type);
+        bytes = model.info().weight_bytes;
+      }
+    }
+  }
+}
+
+TEST(ModelLoader, MappedWeightsAreNotCopied) {
+  Files files;
+  read_files("llama3", files);
+  ModelLoader loader;
+  ASSERT_TRUE(ModelLoader::create(files.config, files.tensors, {}, loader).ok());
+  // Only norms are converted.
+  EXPECT_LT(loader.bytes(true) * 20, loader.bytes(false));
+  ASSERT_TRUE(
+      ModelLoader::create(files.config, files.tensors, {.weights = WeightType::kInt8}, loader)
+          .ok());
+  EXPECT_EQ(loader.bytes(true), loader.bytes(false));
+}
+
+TEST(ModelLoader, ProgressReachesAllBytesAndCanAbort) {
+  int64_t last = 0, all = 0;
+  const auto watch = [&](int64_t done, int64_t total) {
+    EXPECT_GT(done, last);
+    last = done;
+    all = total;
+    return true;
+  };
+  open_golden("bert", {.progress = watch});
+  EXPECT_EQ(last, all);
+  EXPECT_GT(all, 1000);
+  Model model;
+  const Status status = models::open(model_folder("bert"),
+                                     {.progress = [](int64_t, int64_t) { return false; }}, model);
+  EXPECT_EQ(status.code(), StatusCode::kExchange);
+  EXPECT_EQ(model.info().num_layers, 0);
+}
+
+// Names on the hub: without the prefix, LayerNorm.gamma, and tensors that nobody needs.
+TEST(ModelLoader, OtherFormsOfNames) {
+  Context context(1);
+  const auto changed = [&](const std::string& name,
+                           const std::function<std::string(std::string)>& rename) {
+    Files files;
+    read_files(name, files);
+    for (StoredTensor& tensor : files.tensors) tensor.name = rename(tensor.name);
+    files.tensors.push_back({"h.0.attn.bias", "U8", {1, 1, 64, 64}});
+    files.tensors.push_back({"embeddings.position_ids", "I64", {1, 48}});
+    files.bytes.resize(files.tensors.size());
+    Model model;
+    const Status status = load(files, {}, 4096, model);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return model;
+  };
+  const auto without = [](std::string prefix) {
+    return [prefix](std::string name) {
+      return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+    };
+  };
+  for (const auto& [name, prefix] : {std::pair{"gpt2", "transformer."}, {"llama3", "model."}}) {
+    const std::vector<int32_t> ids = golden_ids(name, "short.input_ids");
+    EXPECT_EQ(logits_of(changed(name, without(prefix)), ids, context),
+              logits_of(open_golden(name), ids, context))
+        << name;
+  }
+  const auto older = [](std::string name) {
+    for (const auto& [from, to] : {std::pair{"LayerNorm.weight", "LayerNorm.gamma"},
+                                   std::pair{"LayerNorm.bias", "LayerNorm.beta"}}) {
+      const size_t at = name.find(from);
+      if (at != std::string::npos) name.replace(at, std::strlen(from), to);
+    }
+    return "bert." + name;
+  };
+  const Model model = changed("bert", older);
+  EXPECT_TRUE(model.info().has_pooler);
+  const std::vector<int32_t> ids = golden_ids("bert", "short.input_ids");
+  std::vector<float> a(16), b(16);
+  for (const auto& [one, out] : {std::pair{&model, &a}, {nullptr, &b}}) {
+    const Model used = one != nullptr ? *one : open_golden("bert");
+    ASSERT_TRUE(
+        used.embed({.ids = ids}, models::Pooling::kMean, {out->data(), {1, 16}}, context).ok());
+  }
+  EXPECT_EQ(a, b);
+}
+
+TEST(ModelLoader, MissingAndMisshapedTensorsAreNamed) {
+  Files files;
+  read_files("llama3", files);
+  const auto message = [&](const std::function<void(std::vector<StoredTensor>&)>& change) {
+    std::vector<StoredTensor> tensors = files.tensors;
+    change(tensors);
+    ModelLoader loader;
+    const Status status = ModelLoader::create(files.config, tensors, {}, loader);
+    EXPECT_EQ(status.code(), StatusCode::kFormat);
+    return status.message();
+  };
+  const std::string q = "model.layers.1.self_attn.q_proj.weight";
+  const auto is_q = [&](const StoredTensor& tensor) { return tensor.name == q; };
+  EXPECT_NE(message([&](auto& tensors) { std::erase_if(tensors, is_q); }).find(q),
+            std::string::npos);
+  const auto change_q = [&](auto change) {
+    return [&, change](std::vector<StoredTensor>& tensors) {
+      change(*std::find_if(tensors.begin(), tensors.end(), is_q));
+    };
+  };
+  EXPECT_NE(message(change_q([](StoredTensor& tensor) {
+              tensor.shape = {16, 15};
+            })).find(q + ": expected (16, 16)"),
+            std::string::npos);
+  EXPECT_NE(message(change_q([](StoredTensor& tensor) { tensor.type = "I8"; })).find("of I8"),
+            std::string::npos);
+}
+
+TEST(ModelLoader, TensorsMustBeComplete) {
+  Files files;
+  read_files("qwen2", files);
+  ModelLoader loader;
+  ASSERT_TRUE(ModelLoader::create(files.config, files.tensors, {}, loader).ok());
+  const size_t first = loader.needed()[0];
+  ASSERT_TRUE(loader.give(first, files.bytes[first].first(6)).ok());
+  EXPECT_FALSE(loader.give(first, files.bytes[first]).ok());  // 6 bytes too many
+  EXPECT_FALSE(loader.give(files.tensors.size(), {}).ok());
+  Model model;
+  EXPECT_NE(loader.finish(model).message().find(files.tensors[first].name), std::string::npos);
+}
+
+Status read_changed(const std::string& name, const std::string& setting, ConfigValue value) {
+  Files files;
+  read_files(name, files);
+  files.config[setting] = std::move(value);
+  ModelLoader loader;
+  return ModelLoader::create(files.config, files.tensors, {}, loader);
+}
+
+TEST(ModelConfig, SettingsThatAreNotSupportedAreNamed) {
+  using Kind = ConfigValue::Kind;
+  const ConfigValue yes{Kind::kBool, 1, {}}, minus{Kind::kNumber, -1, {}},
+      half{Kind::kNumber, 0.5, {}};
+  const auto text = [](const char* value) { return ConfigValue{Kind::kText, 0, value}; };
+  const struct {
+    const char *model, *setting;
+    ConfigValue value;
+  } cases[] = {{"llama3", "model_type", text("llama9")},
+               {"llama3", "rope_parameters.rope_type", text("spiral")},
+               {"llama3", "rope_parameters.factor", minus},
+               {"llama3", "hidden_act", text("quick_gelu")},
+               {"llama3", "hidden_size", half},
+               {"llama3", "num_hidden_layers", minus},
+               {"llama3", "num_key_value_heads", ConfigValue{Kind::kNumber, 3, {}}},
+               {"llama3", "rms_norm_eps", minus},
+               {"llama3", "tie_word_embeddings", text("no")},
+               {"llama3", "quantization_config.quant_method", text("gptq")},
+               {"phi3_long", "rope_parameters.long_factor.2", ConfigValue{}},
+               {"qwen2", "layer_types.1", text("chunked_attention")},
+               {"gemma2", "use_bidirectional_attention", yes},
+               {"gemma2", "query_pre_attn_scalar", ConfigValue{Kind::kNumber, 0, {}}},
+               {"bert", "position_embedding_type", text("relative_key")},
+               {"bert", "is_decoder", yes},
+               {"albert", "inner_group_num", ConfigValue{Kind::kNumber, 2, {}}},
+               {"gpt2", "add_cross_attention", yes},
+               {"vit", "pooler_act", text("relu")}};
+  for (const auto& each : cases) {
+    const Status status = read_changed(each.model, each.setting, each.value);
+    EXPECT_EQ(status.code(), StatusCode::kOption) << each.setting;
+    std::string named = each.setting;
+    if (named == "quantization_config.quant_method") named = "quantization_config";
+    EXPECT_EQ(status.argument(), "config.json: " + named) << status.message();
+  }
+  Files files;
+  read_files("llama3", files);
+  files.config.erase("hidden_size");
+  ModelLoader loader;
+  EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).message(),
+            "config.json: hidden_size: expected a number, got nothing");
+}
+
+class ModelFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() /
+              ("multihead_model_" +
+               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    for (const auto& entry : fs::directory_iterator(model_folder("qwen3"))) {
+      fs::copy(entry.path(), folder_ / entry.path().filename());
+    }
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Status open() {
+    Model model;
+    return models::open(folder_.string(), {}, model);
+  }
+  void write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+  std::string read(const std::string& name) {
+    std::ifstream file(folder_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // A shard of the model.
+  std::string shard() {
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("model-00002")) return name;
+    }
+    return "";
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(ModelFolder, BrokenFilesAreOneError) {
+  ASSERT_TRUE(open().ok()) << open().message();
+  const std::string name = shard(), good = read(name), config = read("config.json");
+  const std::string index = "model.safetensors.index.json", list = read(index);
+  ASSERT_FALSE(good.empty());
+  fs::remove(folder_ / name);
+  EXPECT_NE(open().message().find(name), std::string::npos);
+  for (const size_t length : {size_t{0}, size_t{5}, size_t{200}, good.size() - 1}) {
+    write(name, good.substr(0, length));
+    EXPECT_EQ(open().code(), StatusCode::kFormat) << length;
+  }
+  write(name, good);
+  ASSERT_TRUE(open().ok());
+  for (const char* text : {"", "[1, 2]", "{\"model_type\": ", "3", "null"}) {
+    write("config.json", text);
+    EXPECT_EQ(open().code(), StatusCode::kFormat) << text;
+  }
+  write("config.json", "{}");
+  EXPECT_EQ(open().argument(), "config.json: model_type");
+  write("config.json", std::string(100000, '['));
+  EXPECT_EQ(open().code(), StatusCode::kFormat);
+  std::string deep;
+  for (int i = 0; i < 100000; ++i) deep += "{\"a\":";
+  write("config.json", deep);
+  EXPECT_EQ(open().code(), StatusCode::kFormat);
+  write("config.json", config);
+  for (const char* text : {"", "{}", R"({"weight_map": {"a": "../../etc/passwd"}})",
+                           R"({"weight_map": {"a": "missing.safetensors"}})"}) {
+    write(index, text);
+    EXPECT_EQ(open().code(), StatusCode::kFormat) << text;
+  }
+  fs::remove(folder_ / index);
+  EXPECT_NE(open().message().find("model.safetensors"), std::string::npos);
+  write(index, list);
+  ASSERT_TRUE(open().ok());
+  fs::remove(folder_ / "config.json");
+  EXPECT_NE(open().message().find("config.json"), std::string::npos);
+}
+
+// A folder of random bytes in place of some bytes of a file opens or is one error.
+TEST_F(ModelFolder, ChangedBytesAreSurvived) {
+  Context context(1);
+  const std::string name = shard(), good = read(name), config = read("config.json");
+  uint32_t random = 1;
+  const auto next = [&] { return random = random * 1664525U + 1013904223U, random >> 8U; };
+  for (int round = 0; round < 200; ++round) {
+    std::string text = config, bytes = good;
+    for (int i = 0; i < 3; ++i) {
+      text[next() % text.size()] = "0129\"{}[],:-.e"[next() % 14];
+      bytes[next() % 400] = static_cast<char>(next());
+    }
+    write(round % 2 == 0 ? "config.json" : name, round % 2 == 0 ? text : bytes);
+    Model model;
+    if (models::open(folder_.string(), {}, model).ok() && model.info().vocab_size > 0) {
+      std::vector<float> out(static_cast<size_t>(model.info().embed_dim));
+      const std::vector<int32_t> ids = {0, 0};
+      static_cast<void>(model.embed({.ids = ids}, models::Pooling::kMean,
+                                    {out.data(), {1, model.info().embed_dim}}, context));
+    }
+    write("config.json", config);
+    write(name, good);
+  }
+}
+
+}  // namespace
+}  // namespace multihead

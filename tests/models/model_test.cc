@@ -1,0 +1,174 @@
+// Model::forward(), attentions() and embed(): interventions, padding, and what wrong calls get. The
+// numbers of whole models are compared by native/conformance_test.cc.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/golden_models.h"
+#include "multihead/models.h"
+
+namespace multihead {
+namespace {
+
+using models::HeadMap;
+using models::Model;
+using models::ModelInputs;
+using models::ModelOutputs;
+using models::Pooling;
+using testing::golden_ids;
+using testing::logits_of;
+using testing::open_golden;
+
+TEST(Model, ResultsHaveTheSameBitsWithAnyNumberOfThreads) {
+  Context one(1), two(2);
+  for (const char* name : {"gemma2", "gpt_neox", "llama3"}) {
+    const Model model = open_golden(name);
+    const std::vector<int32_t> ids = golden_ids(name, "long.input_ids");
+    EXPECT_EQ(logits_of(model, ids, one), logits_of(model, ids, two)) << name;
+  }
+}
+
+TEST(Model, TheLastTokensLogitsAloneAreTheSame) {
+  Context context(1);
+  const Model model = open_golden("qwen2");
+  const std::vector<int32_t> ids = golden_ids("qwen2", "long.input_ids");
+  const int64_t vocabulary = model.info().vocab_size;
+  const std::vector<float> all = logits_of(model, ids, context);
+  std::vector<float> last(static_cast<size_t>(vocabulary));
+  ASSERT_TRUE(
+      model.forward({.ids = ids}, {.logits = {last.data(), {1, 1, vocabulary}}}, context).ok());
+  for (size_t i = 0; i < last.size(); ++i) {
+    EXPECT_NEAR(last[i], all[all.size() - last.size() + i], 1e-5F);
+  }
+}
+
+// Muting every head of every layer leaves what the MLPs and the embeddings compute.
+TEST(Model, HeadsCanBeMutedAndScaled) {
+  Context context(1);
+  const Model model = open_golden("gpt2");
+  const models::ModelInfo& info = model.info();
+  const std::vector<int32_t> ids = golden_ids("gpt2", "short.input_ids");
+  const auto tokens = static_cast<int64_t>(ids.size());
+  const auto run = [&](const std::vector<float>& scales) {
+    std::vector<float> state(static_cast<size_t>(tokens * info.embed_dim));
+    const Status status =
+        model.forward({.ids = ids, .head_scales = scales},
+                      {.last_hidden_state = {state.data(), {1, tokens, info.embed_dim}}}, context);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return state;
+  };
+  const auto count = static_cast<size_t>(info.num_layers * info.num_heads);
+  const std::vector<float> plain = run({});
+  EXPECT_EQ(run(std::vector<float>(count, 1.0F)), plain);
+  std::vector<float> one_muted(count, 1.0F);
+  one_muted[1] = 0.0F;
+  EXPECT_NE(run(one_muted), plain);
+  // Without attention, a token's state does not depend on the others: repeat the first one.
+  const std::vector<float> mute(count, 0.0F);
+  const std::vector<float> muted = run(mute);
+  std::vector<int32_t> others(ids.size(), 5);
+  others[0] = ids[0];
+  std::vector<float> state(muted.size());
+  ASSERT_TRUE(model
+                  .forward({.ids = others, .head_scales = mute},
+                           {.last_hidden_state = {state.data(), {1, tokens, info.embed_dim}}},
+                           context)
+                  .ok());
+  EXPECT_TRUE(std::equal(state.begin(), state.begin() + info.embed_dim, muted.begin()));
+}
+
+TEST(Model, PaddingDoesNotChangeTheVectorOfASentence) {
+  Context context(1);
+  for (const char* name : {"bert", "roberta", "distilbert_classes", "mpnet", "t5", "albert"}) {
+    const Model model = open_golden(name);
+    const int64_t width = model.info().embed_dim;
+    const std::vector<int32_t> ids = golden_ids(name, "short.input_ids");
+    // Padding has id 1 in the families whose positions depend on it.
+    std::vector<int32_t> padded = ids;
+    padded.resize(ids.size() + 5, 1);
+    std::vector<uint8_t> mask(padded.size(), 1);
+    std::fill(mask.begin() + static_cast<ptrdiff_t>(ids.size()), mask.end(), uint8_t{0});
+    for (const Pooling pooling : {Pooling::kMean, Pooling::kFirstToken}) {
+      std::vector<float> a(static_cast<size_t>(width)), b = a;
+      ASSERT_TRUE(model.embed({.ids = ids}, pooling, {a.data(), {1, width}}, context).ok());
+      ASSERT_TRUE(
+          model.embed({.ids = padded, .mask = mask}, pooling, {b.data(), {1, width}}, context)
+              .ok());
+      double squares = 0;
+      for (size_t i = 0; i < a.size(); ++i) {
+        EXPECT_NEAR(a[i], b[i], 2e-6F) << name;
+        squares += static_cast<double>(a[i]) * static_cast<double>(a[i]);
+      }
+      EXPECT_NEAR(squares, 1.0, 1e-5) << name;
+    }
+  }
+}
+
+TEST(Model, RowsOfMapsSumToOneAndSeeNoHiddenKey) {
+  Context context(1);
+  const Model model = open_golden("mistral");
+  const std::vector<int32_t> ids = golden_ids("mistral", "long.input_ids");
+  const auto tokens = static_cast<int64_t>(ids.size());
+  std::vector<float> map(static_cast<size_t>(tokens * tokens));
+  ASSERT_TRUE(
+      model.attentions({.ids = ids}, 1, 1, {map.data(), {1, tokens, tokens}}, context).ok());
+  constexpr int64_t kWindow = 5;
+  for (int64_t i = 0; i < tokens; ++i) {
+    double sum = 0;
+    for (int64_t j = 0; j < tokens; ++j) {
+      const float weight = map[static_cast<size_t>(i * tokens + j)];
+      sum += static_cast<double>(weight);
+      if (j > i || j <= i - kWindow) {
+        EXPECT_EQ(weight, 0.0F);
+      }
+    }
+    EXPECT_NEAR(sum, 1.0, 1e-5);
+  }
+}
+
+TEST(Model, WrongCallsAreRefused) {
+  Context context(1);
+  const Model bert = open_golden("bert"), gpt2 = open_golden("gpt2"), vit = open_golden("vit");
+  const std::vector<int32_t> ids = {1, 2, 3, 4};
+  std::vector<float> numbers(100000);
+  const auto refused = [&](const Model& model, const ModelInputs& inputs,
+                           const ModelOutputs& outputs) {
+    const Status status = model.forward(inputs, outputs, context);
+    EXPECT_FALSE(status.ok());
+    return status.argument();
+  };
+  EXPECT_EQ(refused(Model(), {.ids = ids}, {}), "model");
+  EXPECT_EQ(refused(bert, {}, {}), "ids");
+  EXPECT_EQ(refused(bert, {.ids = ids, .batch = 3}, {}), "ids");
+  EXPECT_EQ(refused(bert, {.ids = ids, .batch = 0}, {}), "batch");
+  const std::vector<int32_t> negative = {1, -1}, unknown = {100000}, many(49, 1);
+  EXPECT_EQ(refused(bert, {.ids = negative}, {}), "ids");
+  EXPECT_EQ(refused(bert, {.ids = unknown}, {}), "ids");
+  EXPECT_EQ(refused(bert, {.ids = many}, {}), "ids");
+  const std::vector<uint8_t> mask(3, 1);
+  EXPECT_EQ(refused(bert, {.ids = ids, .mask = mask}, {}), "mask");
+  const std::vector<int32_t> types = {0, 1, 2, 0};
+  EXPECT_EQ(refused(bert, {.ids = ids, .token_types = types}, {}), "token_types");
+  EXPECT_EQ(refused(gpt2, {.ids = ids, .token_types = ids}, {}), "token_types");
+  EXPECT_EQ(refused(bert, {.ids = ids, .head_scales = numbers}, {}), "head_scales");
+  EXPECT_EQ(refused(bert, {.ids = ids}, {.logits = {numbers.data(), {1, 4, 10}}}), "logits");
+  EXPECT_EQ(refused(gpt2, {.ids = ids}, {.logits = {numbers.data(), {1, 4, 10}}}), "logits");
+  EXPECT_EQ(refused(gpt2, {.ids = ids}, {.pooler_output = {numbers.data(), {1, 16}}}),
+            "pooler_output");
+  EXPECT_EQ(refused(gpt2, {.ids = ids}, {.hidden_states = {numbers.data(), {2, 1, 4, 16}}}),
+            "hidden_states");
+  EXPECT_EQ(refused(vit, {.ids = ids}, {}), "pixels");
+  const HeadMap no_layer{2, 0, {numbers.data(), {1, 4, 4}}};
+  const HeadMap no_head{0, -1, {numbers.data(), {1, 4, 4}}};
+  const HeadMap other_shape{0, 0, {numbers.data(), {1, 4, 5}}};
+  EXPECT_EQ(refused(gpt2, {.ids = ids}, {.maps = {&no_layer, 1}}), "layer");
+  EXPECT_EQ(refused(gpt2, {.ids = ids}, {.maps = {&no_head, 1}}), "head");
+  EXPECT_EQ(refused(gpt2, {.ids = ids}, {.maps = {&other_shape, 1}}), "maps");
+}
+
+}  // namespace
+}  // namespace multihead
