@@ -5,16 +5,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "conformance_case.h"
@@ -65,8 +66,8 @@ double tolerance_of_output(const ModelCase& c, const std::string& output) {
   return number && *number >= 0 ? *number : kTightest;
 }
 
-// Compares with the golden tensor. `rows` of `width` elements each have a mask entry, of which
-// those that are 0 do not count; without a mask all do.
+// Compares with the golden tensor. Rows whose entry of the mask is 0 do not count; without a mask
+// all rows count.
 std::string compare_output(const ModelCase& c, const std::string& output,
                            const std::vector<float>& result, const std::vector<uint8_t>& mask,
                            double& worst) {
@@ -194,7 +195,7 @@ std::string run_forward(const ModelCase& c, double& worst) {
     std::string problem;
     const int64_t all = info.num_layers;
     if (name == "last_hidden_state") {
-      // Classes of transformers with a head return hidden states only, of which this is the last.
+      // transformers' models with a head return hidden states only: the last one is compared.
       if (info.output != models::Output::kNone) {
         std::copy(states.end() - batch * tokens * width, states.end(), last.begin());
       }

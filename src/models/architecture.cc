@@ -1,11 +1,13 @@
 #include "models/architecture.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "engine/error/error.h"
 #include "models/config_reader.h"
@@ -210,18 +212,17 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   Architecture a;
   a.family = family;
   check_settings(config, *family);
-  const auto extent = [&](const char* field) {
-    const ConfigValue* const value = config.find(field);
-    if (value == nullptr) config.fail(field, "a number", "nothing");
-    return config.integer(field, 1, 1);
+  const auto extent = [&](const char* field, int64_t absent = 0) {
+    if (config.find(field) == nullptr && absent == 0) config.fail(field, "a number", "nothing");
+    return config.integer(field, std::max<int64_t>(1, absent), 1);
   };
   a.width = extent(fields.width);
-  a.heads = extent(fields.heads);
+  a.heads = extent(fields.heads, defaults.heads);
   const int64_t layers = extent(fields.layers);
   if (layers > kMostLayers) {
     config.fail(fields.layers, "at most " + std::to_string(kMostLayers), std::to_string(layers));
   }
-  if (names.embedding != nullptr) a.vocabulary = extent("vocab_size");
+  if (names.embedding != nullptr) a.vocabulary = extent("vocab_size", defaults.vocabulary);
   a.mlp = config.integer(fields.mlp, 0);
   if (a.mlp == 0) a.mlp = 4 * a.width;
   a.embedding_width =

@@ -1,5 +1,5 @@
-// What a configuration says about a model, with the rules of its family applied: all numbers that
-// the loader and the runner need.
+// The numbers of a model that the loader and the runner need: its configuration, with the rules of
+// its family applied.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Architecture {
   int64_t padding_id = -1;                   // pad_token_id
   int64_t parameter_sets = 0;                // different LayerPlan::weights
   int64_t image_size = 0, patch_size = 0, channels = 0;
-  int64_t labels = 0;  // that the configuration names; 0: as many as the matrix has rows
+  int64_t labels = 0;  // named by the configuration; 0: the matrix decides
   float eps = 0.0F;
   float embedding_scale = 1.0F;
   float attention_cap = 0.0F, logit_cap = 0.0F;

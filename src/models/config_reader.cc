@@ -1,6 +1,7 @@
 #include "models/config_reader.h"
 
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "multihead/models.h"
 #include "multihead/status.h"
@@ -13,7 +13,7 @@ namespace multihead::models {
 
 // An error in a setting of config.json.
 Status setting_error(std::string_view name, std::string_view expected, std::string_view got);
-// How a value is written in a message.
+// Writes a value for a message.
 std::string described(const ConfigValue* value);
 
 class ConfigReader {

@@ -446,7 +446,9 @@ constexpr Family kFamilies[] = {
     }(),
     [] {
       Family family = gemma_like("gemma3_text",
-                                 {.kv_heads = 4,
+                                 {.vocabulary = 262208,
+                                  .heads = 8,
+                                  .kv_heads = 4,
                                   .head_dim = 256,
                                   .positions = 131072,
                                   .window = 4096,

@@ -1,6 +1,6 @@
-// A family of models: the row of a table that tells how its configuration, its parameters and its
-// blocks differ from those of other families. The definitions are those of the transformers
-// library, models/NAME/modeling_NAME.py.
+// A family of models is a row of a table. The row tells the names of its settings and parameters,
+// and the options of its blocks. Definitions: the transformers library,
+// models/NAME/modeling_NAME.py.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,10 @@ struct Fields {
 
 // Values of fields that a configuration leaves out.
 struct Defaults {
-  int64_t kv_heads = 0;  // 0: as many as heads
-  int64_t head_dim = 0;  // 0: width / heads
+  int64_t vocabulary = 0;  // 0: the configuration must say it
+  int64_t heads = 0;       // likewise
+  int64_t kv_heads = 0;    // 0: the number of heads
+  int64_t head_dim = 0;    // 0: width / heads
   int64_t positions = 512;
   int64_t window = 0;  // 0: none
   double eps = 1e-12;
@@ -45,13 +47,13 @@ struct Defaults {
 };
 
 // Names of modules below the prefix; null if the family does not have the module. `#` is the
-// number of the layer, `|` separates names of which a file has one.
+// number of the layer. `|` separates alternatives: a file has one of the names.
 struct Names {
   const char* embedding = nullptr;
   const char* position = nullptr;
   const char* token_type = nullptr;
   const char* embedding_norm = nullptr;
-  const char* embedding_projection = nullptr;  // from the width of the embedding to that of layers
+  const char* embedding_projection = nullptr;  // embedding width to layer width
   const char* relative_bias = nullptr;         // (buckets, heads), shared by all layers
   const char* patch = nullptr;                 // convolution of pixels
   const char* first_token = nullptr;           // (1, 1, width), before the patches
@@ -63,7 +65,7 @@ struct Names {
   const char* qkv = nullptr;  // all three as one matrix
   const char* o = nullptr;
   const char *q_norm = nullptr, *k_norm = nullptr;
-  const char* mlp_norm = nullptr;  // as those of attention
+  const char* mlp_norm = nullptr;  // as attention_norm
   const char* mlp_out_norm = nullptr;
   const char* mlp_sum_norm = nullptr;
   const char *gate = nullptr, *up = nullptr;
@@ -72,7 +74,7 @@ struct Names {
   const char* final_norm = nullptr;
   const char* pooler = nullptr;
 
-  // Heads, below the prefix or beside it.
+  // Heads, with or without the prefix.
   const char* output = nullptr;       // logits of tokens; the embedding where they are tied
   const char* output_bias = nullptr;  // a vector of its own
   const char* transform = nullptr;    // masked language models: dense, activation, norm
@@ -90,7 +92,7 @@ enum class Windows : uint8_t {
   kWithoutRope,  // those without RoPE, if use_sliding_window is true
 };
 
-// What a classifier reads.
+// The input of a classifier.
 enum class Classifier : uint8_t {
   kPooler,     // the pooler's output
   kFirst,      // the first token's last hidden state

@@ -318,7 +318,7 @@ struct ModelLoader::State {
       add_projection(n.patch, 0, a.width, a.channels * a.patch_size * a.patch_size, true, p.patch);
       add_vector(n.first_token, 0, "", a.width, p.first_token);
     }
-    // Tables of which a token reads one row stay as they are stored.
+    // A token reads one row of these tables, so they stay as they are stored.
     if (n.position != nullptr) {
       add_matrix(n.position, 0, n.patch != nullptr ? "" : ".weight", a.positions, width, p.position,
                  false, true);
@@ -344,7 +344,7 @@ struct ModelLoader::State {
     return model->architecture.architecture.find(part) != std::string::npos;
   }
 
-  // What the files and the name of the class say about the output.
+  // Decides by the name of the class and by the tensors of the files.
   Output find_output() const {
     const Architecture& a = model->architecture;
     const Names& n = a.family->names;
@@ -406,7 +406,7 @@ struct ModelLoader::State {
     const bool dense = !each_token && (a.family->classifier == Classifier::kFirstTanh ||
                                        a.family->classifier == Classifier::kFirstRelu);
     if (dense) add_projection(n.classifier_dense, 0, a.width, a.width, true, p.classifier_dense);
-    // The number of classes is that of the matrix.
+    // The matrix tells the number of classes.
     const std::optional<size_t> tensor = find(n.classifier, 0, ".weight");
     if (n.classifier == nullptr || !tensor) {
       append(missing, n.classifier == nullptr ? "a classifier" : std::string(n.classifier));
@@ -459,7 +459,7 @@ struct ModelLoader::State {
     const Parameters& p = model->parameters;
     for (const Part& part : parts) {
       model->info.weight_bytes += part.memory_bytes();
-      // Of a table that is no output matrix a token reads one row.
+      // A token reads one row of a table, unless the table is the output matrix, too.
       const WeightMatrix* const matrix = part.matrix;
       const bool row = matrix == &p.position || matrix == &p.token_type ||
                        (matrix == &p.embedding && p.output.given());

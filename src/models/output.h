@@ -1,8 +1,6 @@
 // From the last hidden state to logits and the pooler's output.
 #pragma once
 
-#include <cstdint>
-
 #include "models/run.h"
 #include "multihead/models.h"
 

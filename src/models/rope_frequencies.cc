@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <numbers>
 #include <string>
@@ -81,7 +82,7 @@ RopeFrequencies::RopeFrequencies(ConfigReader& config, const std::string& object
     return config.number(in_group(name).c_str(), absent);
   };
 
-  // What older files write beside the group holds where the group does not say it.
+  // Settings outside the group hold if the group lacks them.
   double outer_theta = config.number(fallback.theta_field, fallback.theta);
   const double outer_partial =
       config.number(fallback.partial_rotary_field, fallback.partial_rotary);
@@ -107,7 +108,7 @@ RopeFrequencies::RopeFrequencies(ConfigReader& config, const std::string& object
   if (type == "default" || type == "mrope") return;
 
   const auto positions = static_cast<double>(fallback.positions);
-  // transformers gives the field beside the group precedence over that in it.
+  // In transformers, the field outside the group has precedence over the field in the group.
   double original = number("original_max_position_embeddings", positions);
   if (config.has("original_max_position_embeddings")) {
     original = config.number("original_max_position_embeddings", original);

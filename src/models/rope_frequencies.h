@@ -13,7 +13,7 @@ namespace multihead::models {
 // frequency c, and then multiplied by `factor`.
 class RopeFrequencies {
  public:
-  // What a family knows besides the configuration.
+  // Defaults and names of fields of a family.
   struct Fallback {
     double theta = 10000.0;
     const char* theta_field = "rope_theta";

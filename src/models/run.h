@@ -11,7 +11,7 @@
 
 namespace multihead::models {
 
-// What a pass computes. Shapes are checked already.
+// The inputs and outputs of a pass. Shapes are checked already.
 struct Pass {
   ModelInputs inputs = {};
   int64_t tokens = 0;              // of each sequence

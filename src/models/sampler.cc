@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "engine/error/error.h"
 #include "engine/error/guard.h"

@@ -1,10 +1,10 @@
 /// \file
-/// Models that people have, in the library multihead::models: a folder as Hugging Face stores it
-/// (config.json and safetensors files) is opened as it is and run on token ids.
+/// Opens folders of Hugging Face models (config.json and safetensors files) as they are, and runs
+/// the models on token ids. In the library multihead::models.
 ///
 /// The family is found by `model_type` of config.json: gpt2, bert, roberta, xlm-roberta, camembert,
 /// distilbert, albert, mpnet, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3 and gemma3_text,
-/// phi3, smollm3, olmo2, gpt_neox, starcoder2, t5 (its encoder), vit. Definitions are those of the
+/// phi3, smollm3, olmo2, gpt_neox, starcoder2, t5 (its encoder), vit. The definitions stand in the
 /// transformers library; configurations of its versions 4 and 5 are read.
 #pragma once
 
@@ -56,7 +56,7 @@ struct OpenOptions {
   std::function<bool(int64_t done, int64_t total)> progress = {};
 };
 
-/// What the last hidden state is made into.
+/// The output that is computed from the last hidden state.
 enum class Output : uint8_t {
   kNone,                 ///< the model ends with the last hidden state
   kLanguageModel,        ///< logits of the next token
@@ -65,28 +65,28 @@ enum class Output : uint8_t {
   kTokenClassification,  ///< logits of classes, one row for each token
 };
 
-/// What a model is.
+/// The properties of a model.
 struct ModelInfo {
-  std::string model_type = {};    ///< of config.json
-  Output output = Output::kNone;  ///< what logits are
-  bool causal = false;            ///< a token sees itself and the tokens before it; else all
-  bool has_pooler = false;        ///< forward() has a pooler_output
-  bool takes_pixels = false;      ///< the input is `pixels` and not `ids`
-  int64_t num_layers = 0;         ///< number of layers
-  int64_t embed_dim = 0;          ///< width of the hidden state
-  int64_t num_heads = 0;          ///< query heads of each layer
-  int64_t num_kv_heads = 0;       ///< key and value heads of each layer
-  int64_t head_dim = 0;           ///< width of a head
-  int64_t vocab_size = 0;         ///< number of token ids; 0 for pixels
-  int64_t num_labels = 0;         ///< number of classes; 0 without classification
-  int64_t max_tokens = 0;         ///< longest sequence; 0 if only memory limits it
-  int64_t token_types = 0;        ///< number of token types; 0 if there are none
-  int64_t image_size = 0;         ///< height and width of pixels
-  int64_t channels = 0;           ///< channels of pixels
-  int64_t patch_size = 0;         ///< height and width of a patch
-  int64_t parameters = 0;         ///< number of parameters in use; shared ones count once
-  int64_t weight_bytes = 0;       ///< bytes of all weights in memory, with those of the file map
-  int64_t step_bytes = 0;         ///< bytes of the weights that one token reads
+  std::string model_type = {};        ///< of config.json
+  Output output = Output::kNone;      ///< what logits are
+  bool causal = false;                ///< a token sees itself and the tokens before it; else all
+  bool has_pooler = false;            ///< forward() has a pooler_output
+  bool takes_pixels = false;          ///< the input is `pixels` and not `ids`
+  int64_t num_layers = 0;             ///< number of layers
+  int64_t embed_dim = 0;              ///< width of the hidden state
+  int64_t num_heads = 0;              ///< query heads of each layer
+  int64_t num_kv_heads = 0;           ///< key and value heads of each layer
+  int64_t head_dim = 0;               ///< width of a head
+  int64_t vocab_size = 0;             ///< number of token ids; 0 for pixels
+  int64_t num_labels = 0;             ///< number of classes; 0 without classification
+  int64_t max_tokens = 0;             ///< longest sequence; 0 if only memory limits it
+  int64_t token_types = 0;            ///< number of token types; 0 if there are none
+  int64_t image_size = 0;             ///< height and width of pixels
+  int64_t channels = 0;               ///< channels of pixels
+  int64_t patch_size = 0;             ///< height and width of a patch
+  int64_t parameters = 0;             ///< number of parameters in use; shared ones count once
+  int64_t weight_bytes = 0;           ///< bytes of all weights, in memory or mapped
+  int64_t step_bytes = 0;             ///< bytes of the weights that one token reads
   std::vector<int32_t> end_ids = {};  ///< eos_token_id of the configuration
 };
 
@@ -123,7 +123,7 @@ struct ModelOutputs {
   std::span<const HeadMap> maps = {};  ///< weights of single heads
 };
 
-/// How Model::embed() makes one vector of a sequence.
+/// The vector of a sequence, for Model::embed().
 enum class Pooling : uint8_t {
   kMean,        ///< mean over the tokens that are not padding
   kFirstToken,  ///< the first token
@@ -138,7 +138,7 @@ class Model {
  public:
   Model() = default;  ///< a model that refuses every call
 
-  /// What the model is. All zeros before open().
+  /// The properties of the model. All zeros before open().
   const ModelInfo& info() const;
 
   /// One pass over whole sequences. Errors: kShape, kOption (an id, token type or layer out of
@@ -174,7 +174,7 @@ struct StoredTensor {
 /// the same time. open() is this class with files that are mapped.
 class ModelLoader {
  public:
-  ModelLoader();
+  ModelLoader();  ///< a loader that refuses every call
   ~ModelLoader();
   ModelLoader(ModelLoader&&) noexcept;             ///< Movable, not copyable.
   ModelLoader& operator=(ModelLoader&&) noexcept;  ///< Movable, not copyable.
@@ -217,7 +217,7 @@ struct SessionOptions {
 /// A causal model with the keys and values of the tokens so far.
 class Session {
  public:
-  Session();
+  Session();  ///< a session that refuses every call
   ~Session();
   Session(Session&&) noexcept;             ///< Movable, not copyable.
   Session& operator=(Session&&) noexcept;  ///< Movable, not copyable.
@@ -243,7 +243,8 @@ class Session {
   std::unique_ptr<State> state_;
 };
 
-/// How the next token is chosen, in this order: repetition_penalty, temperature, top_k, top_p.
+/// Rules for the choice of the next token, applied in this order: repetition_penalty, temperature,
+/// top_k, top_p.
 struct SamplingOptions {
   /// 0: always the likeliest token, of equal ones the first. Else logits are divided by it.
   float temperature = 0.0F;

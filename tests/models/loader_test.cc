@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,9 +11,9 @@
 #include <functional>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/golden_models.h"
@@ -129,7 +130,7 @@ TEST(ModelLoader, MappedWeightsAreNotCopied) {
   read_files("llama3", files);
   ModelLoader loader;
   ASSERT_TRUE(ModelLoader::create(files.config, files.tensors, {}, loader).ok());
-  // Only norms are converted.
+  // Only the norms need memory.
   EXPECT_LT(loader.bytes(true) * 20, loader.bytes(false));
   ASSERT_TRUE(
       ModelLoader::create(files.config, files.tensors, {.weights = WeightType::kInt8}, loader)
@@ -200,6 +201,25 @@ TEST(ModelLoader, OtherFormsOfNames) {
         used.embed({.ids = ids}, models::Pooling::kMean, {out->data(), {1, 16}}, context).ok());
   }
   EXPECT_EQ(a, b);
+}
+
+// The text part of Gemma 3 with images: settings below text_config, and other prefixes.
+TEST(ModelLoader, TextPartOfAModelWithImages) {
+  Context context(1);
+  const std::vector<int32_t> ids = golden_ids("gemma3", "short.input_ids");
+  for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+    Files files;
+    read_files("gemma3", files);
+    Config config;
+    for (auto& [name, value] : files.config) config["text_config." + name] = std::move(value);
+    config["model_type"] = {ConfigValue::Kind::kText, 0, "gemma3"};
+    files.config = std::move(config);
+    for (StoredTensor& tensor : files.tensors) tensor.name = prefix + tensor.name.substr(6);
+    Model model;
+    const Status status = load(files, {}, 4096, model);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(logits_of(model, ids, context), logits_of(open_golden("gemma3"), ids, context));
+  }
 }
 
 TEST(ModelLoader, MissingAndMisshapedTensorsAreNamed) {

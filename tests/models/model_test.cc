@@ -3,9 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "models/golden_models.h"
@@ -46,7 +45,7 @@ TEST(Model, TheLastTokensLogitsAloneAreTheSame) {
   }
 }
 
-// Muting every head of every layer leaves what the MLPs and the embeddings compute.
+// With all heads muted, a token's state depends on this token alone.
 TEST(Model, HeadsCanBeMutedAndScaled) {
   Context context(1);
   const Model model = open_golden("gpt2");

@@ -15,6 +15,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <span>
+#include <utility>
 #define MULTIHEAD_MAPS_FILES 1
 #endif
 

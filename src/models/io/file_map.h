@@ -13,7 +13,7 @@ namespace multihead::models {
 // A mapped file. Where a file cannot be mapped, its bytes are read instead.
 class FileMap {
  public:
-  // Errors: kFormat (no file, or one that cannot be read), kMemory.
+  // Errors: kFormat (the file cannot be read), kMemory.
   static Status open(const std::string& path, std::shared_ptr<FileMap>& map);
   FileMap() = default;
   ~FileMap();

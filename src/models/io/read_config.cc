@@ -1,4 +1,5 @@
 // config.json as a flat list.
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <iterator>

@@ -7,7 +7,7 @@
 
 namespace multihead::models {
 
-// As read_config(), for any JSON file that is an object.
+// Reads a JSON object as read_config() does.
 Status read_flat_json(const std::string& path, Config& config);
 
 }  // namespace multihead::models
