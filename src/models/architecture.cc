@@ -58,9 +58,6 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
   if (switched && !config.flag("use_sliding_window", false)) window = 0;
   const int64_t upper = config.integer("max_window_layers", 28);
   int64_t pattern = config.integer("sliding_window_pattern", 6);
-  if (config.has("_sliding_window_pattern")) {
-    pattern = config.integer("_sliding_window_pattern", 6);
-  }
   if (pattern < 1) pattern = 1;
   for (int64_t i = 0; i < static_cast<int64_t>(a.layers.size()); ++i) {
     LayerPlan& layer = a.layers[static_cast<size_t>(i)];
