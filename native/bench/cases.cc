@@ -42,6 +42,13 @@ constexpr Shape kGemm[] = {
     {"512x768x768", 1, 1, 1, 512, 768, 768},
     {"1x768x2304", 1, 1, 1, 1, 2304, 768},
 };
+// Rows of x, inputs x outputs: the MLPs and the outputs of SmolLM2-135M and Qwen3-0.6B.
+constexpr Shape kLinear[] = {
+    {"decode-576x1536", 1, 1, 1, 1, 1536, 576},   {"decode-576x49152", 1, 1, 1, 1, 49152, 576},
+    {"decode-1024x3072", 1, 1, 1, 1, 3072, 1024}, {"decode-1024x151936", 1, 1, 1, 1, 151936, 1024},
+    {"rows8-576x1536", 1, 1, 1, 8, 1536, 576},    {"prefill-576x1536", 1, 1, 1, 512, 1536, 576},
+};
+constexpr const char* kWeightTypes[] = {"f32", "f16", "bf16", "int8", "int4"};
 // The attention of each layer; train_work.cc has the rest of the models.
 constexpr Shape kTrain[] = {
     {"four-jobs", 16, 4, 4, 32, 32, 16},
@@ -119,6 +126,8 @@ const char* name_of(Op op) {
       return "train";
     case Op::kGemm:
       return "gemm";
+    case Op::kLinear:
+      return "linear";
   }
   return "";
 }
@@ -197,6 +206,11 @@ std::vector<Case> all_cases(const std::vector<int>& threads) {
   for (const Shape& shape : kGemm) cases.push_back({Op::kGemm, shape, Mask::kFull, "f32", 1});
   cases.push_back({Op::kModule, kModule, Mask::kFull, kBf16Precision, 1});
   cases.push_back({Op::kGemm, kGemm[0], Mask::kFull, kBf16Precision, 1});
+  for (const Shape& shape : kLinear) {
+    for (const char* const type : kWeightTypes) {
+      cases.push_back({Op::kLinear, shape, Mask::kFull, type, 1});
+    }
+  }
 
   std::vector<Case> all;
   for (const int count : threads) {

@@ -48,6 +48,7 @@ enum class Op : uint8_t {
   kStep,      // Transformer::step() with one token
   kTrain,     // Trainer::step(); `width` is the width of a head
   kGemm,      // linear() for `queries` rows of `width`, with `keys` outputs
+  kLinear,    // the same with a WeightMatrix, whose type the dtype is
 };
 const char* name_of(Op op);
 

@@ -164,6 +164,8 @@ std::unique_ptr<Work> make_work(const Case& which) {
       return make_step(which);
     case Op::kGemm:
       return make_gemm(which);
+    case Op::kLinear:
+      return make_linear(which);
     case Op::kForward:
     case Op::kDecode:
       break;

@@ -47,6 +47,7 @@ std::unique_ptr<Work> make_merge(const Case& which);
 std::unique_ptr<Work> make_module(const Case& which);
 std::unique_ptr<Work> make_step(const Case& which);
 std::unique_ptr<Work> make_gemm(const Case& which);
+std::unique_ptr<Work> make_linear(const Case& which);
 std::unique_ptr<Work> make_train(const Case& which);
 std::unique_ptr<Work> make_packed(const Case& which);
 

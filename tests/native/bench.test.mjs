@@ -166,7 +166,7 @@ test('multihead-bench: the simulated schedule of many cores', () => {
 
 test('cases: the same names natively and in JavaScript', () => {
   const native = multiheadBench('--benchmark_list_tests').stdout.trim().split('\n');
-  const alone = /-bnhd\/|\/packed-|\/bf16-precision\//;
+  const alone = /^linear\/|-bnhd\/|\/packed-|\/bf16-precision\//;
   const both = native.filter((name) => name.endsWith('/threads:1') && !alone.test(name));
   assert.deepEqual(
     CASES.map(({ name }) => name),

@@ -46,10 +46,15 @@ constexpr size_t kStepBlocks = kStepBytes == 64 ? 2 : 1;
 #else
 #define MULTIHEAD_DOT_RELAXED 0
 #endif
-#define MULTIHEAD_DOT_WASM (HWY_ARCH_WASM && !MULTIHEAD_DOT_RELAXED)
 
-// Activations are 16-bit numbers where only those are multiplied in one instruction.
-using Quant = std::conditional_t<MULTIHEAD_DOT_WASM, int16_t, int8_t>;
+// WebAssembly multiplies 16-bit numbers, except for int4 with relaxed SIMD, whose dot products of
+// bytes need a factor of 0 to 127: for int8 the signs would have to move to x, which takes 1.9
+// times as long. Its instructions that also add to a sum are not used, because the baseline
+// compiler of V8 11 gives wrong results for them.
+template <WeightType kType>
+constexpr bool kWidens = HWY_ARCH_WASM && !(MULTIHEAD_DOT_RELAXED && kType == WeightType::kInt4);
+template <WeightType kType>
+using Quant = std::conditional_t<kWidens<kType>, int16_t, int8_t>;
 
 // The number that is added to a weight in its products: VNNI multiplies unsigned by signed bytes,
 // and the numbers of int4 are stored as 0 to 15.
@@ -67,7 +72,7 @@ constexpr size_t place_of(size_t column) {
     // The low halves of two blocks, then the high halves.
     if (kStepBlocks == 2) return half * kBlock + block * 16 + i;
     // Even columns of the low half, of the high half; odd columns of both.
-    if (MULTIHEAD_DOT_WASM) return i % 2 * 16 + half * 8 + i / 2;
+    if (kWidens<kType>) return i % 2 * 16 + half * 8 + i / 2;
   }
   return column;
 }
@@ -104,11 +109,6 @@ HWY_INLINE VI32 sum_of_pairs(hn::Vec<DI16> pairs) {
   const auto magnitude = hn::BitCast(DU8(), hn::Abs(w));
   const auto signed_x = hn::IfNegativeThenNegOrUndefIfZero(w, x);
   return hn::Add(sum, sum_of_pairs(hn::SatWidenMulPairwiseAdd(DI16(), magnitude, signed_x)));
-#elif MULTIHEAD_DOT_RELAXED
-  // The second factor must be 0 to 127.
-  const v128_t negative = wasm_i8x16_lt(w.raw, wasm_i8x16_const_splat(0));
-  const v128_t signed_x = wasm_i8x16_sub(wasm_v128_xor(x.raw, negative), negative);
-  return VI32{wasm_i32x4_relaxed_dot_i8x16_i7x16_add(signed_x, wasm_i8x16_abs(w.raw), sum.raw)};
 #elif HWY_ARCH_ARM_A64 && !HWY_HAVE_SCALABLE
 #if defined(__ARM_FEATURE_DOTPROD)
   return VI32{vdotq_s32(sum.raw, w.raw, x.raw)};
@@ -128,8 +128,6 @@ HWY_INLINE VI32 sum_of_pairs(hn::Vec<DI16> pairs) {
   return hn::SumOfMulQuadAccumulate(DI32(), w, x, sum);
 #elif MULTIHEAD_DOT_MADDUBS
   return hn::Add(sum, sum_of_pairs(hn::SatWidenMulPairwiseAdd(DI16(), w, x)));
-#elif MULTIHEAD_DOT_RELAXED
-  return VI32{wasm_i32x4_relaxed_dot_i8x16_i7x16_add(x.raw, w.raw, sum.raw)};
 #else
   return add_products_of_bytes(hn::BitCast(DI8(), w), x, sum);
 #endif
@@ -139,25 +137,26 @@ HWY_INLINE VI32 sum_of_pairs(hn::Vec<DI16> pairs) {
 template <WeightType kType>
 struct StepWeights;
 
+#if HWY_ARCH_WASM
+// Sum of products of 32 pairs of 16-bit numbers.
+HWY_INLINE VI32 dot_of_wide(const v128_t (&w)[4], const int16_t* HWY_RESTRICT x) {
+  v128_t sum = wasm_i32x4_dot_i16x8(w[0], wasm_v128_load(x));
+  for (size_t i = 1; i < 4; ++i) {
+    sum = wasm_i32x4_add(sum, wasm_i32x4_dot_i16x8(w[i], wasm_v128_load(x + i * 8)));
+  }
+  return VI32{sum};
+}
+#endif
+
 template <>
 struct StepWeights<WeightType::kInt8> {
-#if MULTIHEAD_DOT_WASM
-  // `count`: blocks there are, kStepBlocks or fewer.
+#if HWY_ARCH_WASM
+  // `count`: number of blocks, at most kStepBlocks.
   HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t) {
-    for (size_t i = 0; i < 2; ++i) {
-      const v128_t bytes = wasm_v128_load(from + i * 16);
-      wide[2 * i] = wasm_i16x8_extend_low_i8x16(bytes);
-      wide[2 * i + 1] = wasm_i16x8_extend_high_i8x16(bytes);
-    }
+    for (size_t i = 0; i < 4; ++i) w[i] = wasm_i16x8_load8x8(from + i * 8);
   }
-  HWY_INLINE VI32 dot(const int16_t* HWY_RESTRICT x) const {
-    v128_t sum = wasm_i32x4_dot_i16x8(wide[0], wasm_v128_load(x));
-    for (size_t i = 1; i < 4; ++i) {
-      sum = wasm_i32x4_add(sum, wasm_i32x4_dot_i16x8(wide[i], wasm_v128_load(x + i * 8)));
-    }
-    return VI32{sum};
-  }
-  v128_t wide[4];
+  HWY_INLINE VI32 dot(const int16_t* HWY_RESTRICT x) const { return dot_of_wide(w, x); }
+  v128_t w[4];
 #else
   static constexpr size_t kVectors = kStepBytes < kBlock ? kBlock / kStepBytes : 1;
 
@@ -192,23 +191,29 @@ struct StepWeights<WeightType::kInt8> {
 
 template <>
 struct StepWeights<WeightType::kInt4> {
-#if MULTIHEAD_DOT_WASM
+#if MULTIHEAD_DOT_RELAXED
   HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t) {
-    const v128_t bytes = wasm_v128_load(from);
-    const v128_t mask = wasm_i16x8_const_splat(15);
-    wide[0] = wasm_v128_and(bytes, mask);
-    wide[1] = wasm_v128_and(wasm_u16x8_shr(bytes, 4), mask);
-    wide[2] = wasm_v128_and(wasm_u16x8_shr(bytes, 8), mask);
-    wide[3] = wasm_u16x8_shr(bytes, 12);
+    const v128_t bytes = wasm_v128_load(from), mask = wasm_i8x16_const_splat(15);
+    low = wasm_v128_and(bytes, mask);
+    high = wasm_v128_and(wasm_u16x8_shr(bytes, 4), mask);
   }
-  HWY_INLINE VI32 dot(const int16_t* HWY_RESTRICT x) const {
-    v128_t sum = wasm_i32x4_dot_i16x8(wide[0], wasm_v128_load(x));
-    for (size_t i = 1; i < 4; ++i) {
-      sum = wasm_i32x4_add(sum, wasm_i32x4_dot_i16x8(wide[i], wasm_v128_load(x + i * 8)));
-    }
-    return VI32{sum};
+  // Sums of four products fit in 16 bits.
+  HWY_INLINE VI32 dot(const int8_t* HWY_RESTRICT x) const {
+    const v128_t first = wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_v128_load(x), low);
+    const v128_t second = wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_v128_load(x + 16), high);
+    return VI32{wasm_i32x4_extadd_pairwise_i16x8(wasm_i16x8_add(first, second))};
   }
-  v128_t wide[4];
+  v128_t low, high;
+#elif HWY_ARCH_WASM
+  HWY_INLINE StepWeights(const uint8_t* HWY_RESTRICT from, size_t) {
+    const v128_t bytes = wasm_v128_load(from), mask = wasm_i16x8_const_splat(15);
+    w[0] = wasm_v128_and(bytes, mask);
+    w[1] = wasm_v128_and(wasm_u16x8_shr(bytes, 4), mask);
+    w[2] = wasm_v128_and(wasm_u16x8_shr(bytes, 8), mask);
+    w[3] = wasm_u16x8_shr(bytes, 12);
+  }
+  HWY_INLINE VI32 dot(const int16_t* HWY_RESTRICT x) const { return dot_of_wide(w, x); }
+  v128_t w[4];
 #else
   static constexpr size_t kVectors = kStepBytes < kBlock ? 2 : 1;
 
@@ -220,13 +225,11 @@ struct StepWeights<WeightType::kInt4> {
       w[0] = hn::And(bytes, mask);
       w[1] = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(DU16(), bytes))), mask);
     } else {
-      // The upper half of the vector gets the high bits of the lower half's bytes.
-      const hn::Half<DU8> half;
+      // Both halves of the vector hold the same bytes, shifted by 0 and by 4 bits.
       const DU32 d32;
       const auto bytes = hn::BitCast(d32, both_halves(from, count));
       const auto shift = hn::ConcatUpperLower(d32, hn::Set(d32, 4), hn::Zero(d32));
       w[0] = hn::And(hn::BitCast(d, hn::Shr(bytes, shift)), mask);
-      static_cast<void>(half);
     }
   }
   HWY_INLINE VI32 dot(const int8_t* HWY_RESTRICT x) const {

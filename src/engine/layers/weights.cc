@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "cpu/elementwise/convert_rows.h"
 #include "cpu/gemm/few_rows.h"
@@ -21,6 +22,7 @@
 #include "engine/layers/gemm.h"
 #include "engine/layers/linear.h"
 #include "engine/runtime/scratch.h"
+#include "engine/runtime/team.h"
 #include "engine/runtime/threads.h"
 
 namespace multihead {
@@ -214,18 +216,32 @@ Status multiply_few_rows(const cpu::FewRows& call, int threads, Context& context
   return {};
 }
 
-Status multiply(const ConstTensor& x, const WeightMatrix& weight, const ConstTensor& bias,
-                const Tensor& y, Context& context) {
+struct WeightCall {
+  const ConstTensor& x;
+  const WeightMatrix& weight;
+  const ConstTensor& bias;
+  const Tensor& y;
+};
+
+// Makes all checks. `outputs`: rows of the whole matrix, of which call.weight may be a share.
+Status check(const WeightCall& call, int64_t outputs) {
+  const auto& [x, weight, bias, y] = call;
   MULTIHEAD_TRY(validate_enumerator(Name::kType, weight.type, WeightType::kInt4));
-  const ConstAnyTensor tensor = tensor_of(weight);
-  MULTIHEAD_TRY(validate_linear(x, tensor, bias, y));
-  MULTIHEAD_TRY(validate_apart(
-      {{Name::kX, x}, {Name::kWeight, bytes_of(weight)}, {Name::kBias, bias}}, {{Name::kY, y}}));
+  ConstAnyTensor whole = tensor_of(weight);
+  whole.shape[0] = outputs;
+  MULTIHEAD_TRY(validate_linear(x, whole, bias, y));
+  return validate_apart({{Name::kX, x}, {Name::kWeight, bytes_of(weight)}, {Name::kBias, bias}},
+                        {{Name::kY, y}});
+}
+
+// Computes a checked call.
+Status compute(const WeightCall& call, Context& context) {
+  const auto& [x, weight, bias, y] = call;
   const int64_t rows = x.shape[0];
   if (rows == 0 || weight.rows == 0) return {};
   const bool few = rows <= kFewWeightRows && weight.type != WeightType::kF32;
   if (weight.columns == 0 || !(few || has_blocks(weight.type))) {
-    return compute_linear({x, tensor, bias, y, Precision::kF32}, context);
+    return compute_linear({x, tensor_of(weight), bias, y, Precision::kF32}, context);
   }
   const cpu::GemmParams product{.a = x.data,
                                 .b = {.stride = {0, 0, weight.columns}},
@@ -238,17 +254,48 @@ Status multiply(const ConstTensor& x, const WeightMatrix& weight, const ConstTen
                                 .depth = weight.columns,
                                 .b_transposed = true};
   const int threads = threads_for(product.operations(), context.threads());
-  if (few) {
-    return multiply_few_rows({.x = x.data,
-                              .x_stride = x.strides[0],
-                              .rows = rows,
-                              .weight = weight,
-                              .bias = bias.data,
-                              .y = y.data,
-                              .y_stride = y.strides[0]},
-                             threads, context);
+  if (!few) return multiply_widened(product, weight, threads, context);
+  return multiply_few_rows({.x = x.data,
+                            .x_stride = x.strides[0],
+                            .rows = rows,
+                            .weight = weight,
+                            .bias = bias.data,
+                            .y = y.data,
+                            .y_stride = y.strides[0]},
+                           threads, context);
+}
+
+// Computes this member's outputs and exchanges them, as WorkerTeam::run_linear() does. A member may
+// have only its share of the weights.
+Status compute_in_team(const WeightCall& call, Team& team, Context& context) {
+  const auto& [x, weight, bias, y] = call;
+  const int64_t outputs = y.shape.rank() == 2 ? y.shape[1] : weight.rows;
+  const int64_t first = team.first_output(outputs), own = team.end_output(outputs) - first;
+  const bool shares = weight.rows != outputs && weight.rows == own;
+  MULTIHEAD_TRY(check(call, shares ? outputs : weight.rows));
+  const int64_t rows = y.shape[0];
+  const double operations = 2.0 * static_cast<double>(rows) * static_cast<double>(outputs) *
+                            static_cast<double>(weight.columns);
+  if (rows == 0 || outputs == 0 || !(shares || team.is_worth(operations))) {
+    return compute(call, context);
   }
-  return multiply_widened(product, weight, threads, context);
+  Tensor own_y = y;
+  own_y.data += first;
+  own_y.shape[1] = own;
+  ConstTensor own_bias = bias;
+  if (bias.given()) {
+    own_bias.data += first;
+    own_bias.shape[0] = own;
+  }
+  const WeightMatrix own_weight = shares ? weight : weight.part(first, own);
+  MULTIHEAD_TRY(compute({x, own_weight, own_bias, own_y}, context));
+  if (!team.exchanges_outputs()) return {};
+  std::vector<uint32_t> bounds;
+  for (int member = 0; member <= team.members(); ++member) {
+    bounds.push_back(static_cast<uint32_t>(team.first_output(outputs, member)) *
+                     static_cast<uint32_t>(sizeof(float)));
+  }
+  return team.exchange(y.data, rows, y.strides[0] * static_cast<int64_t>(sizeof(float)), bounds);
 }
 
 }  // namespace
@@ -264,7 +311,14 @@ Status dequantize(const WeightMatrix& weight, std::span<const int32_t> rows, con
 
 Status linear(const ConstTensor& x, const WeightMatrix& weight, const ConstTensor& bias,
               const Tensor& y, Context& context) {
-  return engine::memory_guard([&] { return engine::multiply(x, weight, bias, y, context); });
+  return engine::memory_guard([&]() -> Status {
+    const engine::WeightCall call{x, weight, bias, y};
+    if (engine::Team* const team = engine::team_of(context); team != nullptr) {
+      return engine::compute_in_team(call, *team, context);
+    }
+    MULTIHEAD_TRY(engine::check(call, weight.rows));
+    return engine::compute(call, context);
+  });
 }
 
 }  // namespace multihead

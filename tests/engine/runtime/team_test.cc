@@ -20,6 +20,7 @@
 #include "multihead/linear.h"
 #include "multihead/state_dict.h"
 #include "multihead/transformer.h"
+#include "multihead/weights.h"
 #include "nn/parameters.h"
 #include "nn/transformer/module_access.h"
 #include "support/random_case.h"
@@ -101,6 +102,38 @@ TEST(Team, SharesTheOutputsOfAProduct) {
                       .ok());
       return y;
     });
+  }
+}
+
+// Members have the whole matrix, or only the rows of their own outputs.
+TEST(Team, SharesTheOutputsOfWeightsOfEveryType) {
+  Random random(1);
+  constexpr int64_t kIn = 300, kOut = 5003;
+  const std::vector<float> numbers = random.floats(kIn * kOut), bias = random.floats(kOut);
+  for (const WeightType type :
+       {WeightType::kF32, WeightType::kBF16, WeightType::kInt8, WeightType::kInt4}) {
+    std::vector<float> memory(static_cast<size_t>(weight_bytes(type, kOut, kIn) / 4 + 1));
+    Context one(1);
+    ASSERT_TRUE(quantize(ConstTensor(numbers.data(), {kOut, kIn}), type, memory.data(), one).ok());
+    const WeightMatrix whole{memory.data(), type, kOut, kIn};
+    for (const int64_t rows : {1, 3, 200}) {
+      const std::vector<float> x = random.floats(rows * kIn);
+      for (const bool shares : {false, true}) {
+        expect_bits_of_one([&](Context& context) {
+          std::vector<float> y(static_cast<size_t>(rows * kOut));
+          WeightMatrix weight = whole;
+          if (const engine::Team* const team = engine::team_of(context);
+              shares && team != nullptr) {
+            const int64_t first = team->first_output(kOut);
+            weight = whole.part(first, team->end_output(kOut) - first);
+          }
+          EXPECT_TRUE(linear({x.data(), {rows, kIn}}, weight, {bias.data(), {kOut}},
+                             {y.data(), {rows, kOut}}, context)
+                          .ok());
+          return y;
+        });
+      }
+    }
   }
 }
 
