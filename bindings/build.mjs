@@ -25,13 +25,14 @@ const parts = ['', 'core-'];
  * The entry points that share chunks. The workers' script contains everything: pages copy it, and Parcel does not load the
  * chunks that a page and its worker share.
  */
-const entries = ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'training'];
+const entries = ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'training', 'lab'];
 /** Names of the chunks, which also contain all that their modules import and that no group above contains. */
 const groups = [
-  { name: 'features', test: /src.load.features\.ts$/, priority: 4 },
-  { name: 'shared', test: /src.(api.operations|load.(loader|unpack)|runtime.abort)\.ts$/, priority: 3 },
-  { name: 'safetensors', test: /src.safetensors.\w+\.ts$/, priority: 2 },
-  { name: 'multihead', test: /src.(api.multihead|modules.gpt2_config)\.ts$/, priority: 1 },
+  { name: 'features', test: /src.load.features\.ts$/, priority: 5 },
+  { name: 'shared', test: /src.(api.operations|load.(loader|unpack)|runtime.abort)\.ts$/, priority: 4 },
+  { name: 'safetensors', test: /src.safetensors.\w+\.ts$/, priority: 3 },
+  { name: 'multihead', test: /src.(api.multihead|modules.gpt2_config)\.ts$/, priority: 2 },
+  { name: 'experiment', test: /src.training.(experiment|head_statistics)\.ts$/, priority: 1 },
   { name: 'core_glue', test: /src.api.core\.ts$/ },
   { name: 'pool_creator', test: /src.pool.creator\.ts$/ },
 ];
@@ -155,7 +156,7 @@ function writeDeclarations() {
     const text = readFileSync(file, 'utf8');
     for (const [, path] of text.matchAll(/(?:from|import\()\s*["'](\.[^"']+)\.js["']/g)) visit(join(dirname(file), `${path}.d.ts`));
   };
-  for (const name of ['index', 'core', 'inline', 'pool', 'pool_worker', 'training']) visit(join(folder, 'entry', `${name}.d.ts`));
+  for (const name of ['index', 'core', 'inline', 'pool', 'pool_worker', 'training', 'lab']) visit(join(folder, 'entry', `${name}.d.ts`));
   for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
     const file = join(entry.parentPath, entry.name);
     if (entry.isFile() && !reached.has(file)) rmSync(file);

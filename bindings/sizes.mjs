@@ -25,19 +25,21 @@ async function script(...modules) {
 }
 
 /**
- * Returns the sizes by entry point. The sizes of `multihead/training` and `multihead/pool` are in addition to
+ * Returns the sizes by entry point. The sizes of `multihead/training`, `multihead/lab` and `multihead/pool` are in addition to
  * `multihead`.
  */
 export async function sizes() {
-  const [all, core, training, pool] = await Promise.all([
+  const [all, core, training, lab, pool] = await Promise.all([
     script('index'),
     script('core'),
     script('index', 'training'),
+    script('index', 'lab'),
     script('index', 'pool'),
   ]);
   return {
     multihead: { script: all, wasm: file('multihead-simd128.wasm') },
     'multihead/training': { script: minus(training, all) },
+    'multihead/lab': { script: minus(lab, all) },
     'multihead/pool': { script: minus(pool, all), worker: file('pool_worker.js') },
     'multihead/core': { script: core, wasm: file('multihead-core-simd128.wasm') },
     'multihead/inline': { script: file('inline.js') },

@@ -84,7 +84,7 @@ function appendWork(mh, { shape, dtype }) {
   mh.scope(() => given.forEach((from, at) => part(mh, from, 0, keys, dtype, kept[at])));
   return {
     run: () => {
-      for (let entry = 0; entry < batch; entry += 1) cache.truncate(entry, 0);
+      for (let entry = 0; entry < batch; entry += 1) cache.truncate(0, entry);
       cache.append(k, v);
     },
     output: () => new Float32Array(0),

@@ -1,6 +1,7 @@
 // Disposing results as a whole, scopes that `using` ends, and mh.dispose().
 
 import { load, type Multihead, type Tensor } from 'multihead';
+import { createExperiment, headStatistics } from 'multihead/lab';
 import { createPool } from 'multihead/pool';
 import { beforeEach, describe, expect, it, vi } from 'vitest';
 import { errorOf, expectRefused, expectWorks, freshLoad, loadBuild, openBuild } from './builds.ts';
@@ -247,12 +248,12 @@ describe('mh.dispose()', () => {
       () => mh.alibiSlopes(2),
       () => mh.rotate(q, Int32Array.of(0, 1, 2), { style: 'half' }),
       () => mh.linear(q, plain(4, 4)),
-      () => mh.headStatistics(plain(2, 3, 3)),
+      () => headStatistics(mh, plain(2, 3, 3)),
       () => mh.multiHeadAttention({ embedDim: 4, numHeads: 2 }),
       () => mh.transformerBlock({ embedDim: 4, numHeads: 2 }),
       () => mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 2 }),
       () => mh.trainer(model),
-      () => mh.experiment(),
+      () => createExperiment(mh),
       () => mh.createCache({ numKvHeads: 2, headDim: 4, capacity: 8 }),
       () => mh.scope(() => 1),
       () => mh.scope(),

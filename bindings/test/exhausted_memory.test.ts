@@ -4,6 +4,7 @@
 
 import type { Multihead } from 'multihead';
 import { describe, expect, it, vi } from 'vitest';
+import { createExperiment } from '../src/api/lab.ts';
 import type { RawModule } from '../src/runtime/raw.ts';
 import { builds, errorOf, expectWorks, openBuild } from './builds.ts';
 
@@ -105,7 +106,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const trainer = mh.trainer(model);
     const large = mh.transformer({ numLayers: 1, vocabSize: 100_000, embedDim: 4, numHeads: 2 });
     large.initialize();
-    const experiment = mh.experiment({ batch: 1 });
+    const experiment = createExperiment(mh, { batch: 1 });
     const [ids, many] = [new Int32Array(8), new Int32Array(4096)];
     trainer.step(ids, ids);
     const trained = trainer.stateDict();
@@ -119,7 +120,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const calls: [string, () => unknown][] = [
       ['E_OPTION', () => mh.attention(x, x, x, { out, scale: NaN })],
       ['E_OPTION', () => cache.attend(x, { out, softcap: -1 })],
-      ['E_OPTION', () => cache.truncate(0, 12)],
+      ['E_OPTION', () => cache.truncate(12, 0)],
       ['E_OPTION', () => past.truncate(-3)],
       ['E_OPTION', () => mh.multiHeadAttention({ embedDim: 8, numHeads: 4, numKvHeads: 3 })],
       ['E_OPTION', () => mh.prepare({ q: shape, scale: NaN })],
@@ -141,7 +142,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
       ['E_MEMORY', () => large.initialize()],
       ['E_MEMORY', () => mh.trainer(large)],
       ['E_MEMORY', () => trainer.restore(checkpoint)],
-      ['E_MEMORY', () => mh.experiment({ numLayers: 64 })],
+      ['E_MEMORY', () => createExperiment(mh, { numLayers: 64 })],
       ['E_MEMORY', () => experiment.evaluate({ sequences: 64 })],
       ['E_MEMORY', () => experiment.heldOut(0, 2 ** 16)],
       ['E_MEMORY', () => [...mh.scores(x, x, { stage: 'raw' })]],

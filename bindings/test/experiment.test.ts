@@ -2,8 +2,10 @@
 // lifetime, bad arguments.
 
 import type { EvaluationOptions, Experiment, ExperimentKind, ExperimentOptions } from 'multihead';
+import { createExperiment } from 'multihead/lab';
 import { train } from 'multihead/training';
 import { afterEach, describe, expect, it } from 'vitest';
+import { createExperiment as createOwn } from '../src/api/lab.ts';
 import { builds, errorOf, expectRefused, expectWorks, loadBuild, openCountingBuild } from './builds.ts';
 
 const tokensOf = (count: number): number => 32 * count;
@@ -39,7 +41,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
   });
 
   it.each(native)('%s has the data and the losses of a native run', (kind, seed, hash, losses, loss, accuracy) => {
-    using experiment = mh.experiment({ kind, seed });
+    using experiment = createExperiment(mh, { kind, seed });
     const { tokens, targets } = experiment.heldOut(3, 4);
     expect(tokens.length).toBe(tokensOf(4));
     expect(targets.length).toBe(tokensOf(4) * experiment.jobs.length);
@@ -54,7 +56,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
 
   it('says what it fills in', () => {
     const filled = (options?: ExperimentOptions) => {
-      using experiment = mh.experiment(options);
+      using experiment = createExperiment(mh, options);
       const { jobs, patterns, attentionOptions } = experiment;
       return { options: experiment.options, jobs, patterns, attentionOptions };
     };
@@ -76,7 +78,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
   });
 
   it('learns, and a muted head shows in what the model gets right', () => {
-    using experiment = mh.experiment({ steps: 120, batch: 8 });
+    using experiment = createExperiment(mh, { steps: 120, batch: 8 });
     const before = experiment.evaluate({ sequences: 16 });
     expect(experiment.finished).toBe(false);
     while (!experiment.finished) experiment.step();
@@ -90,7 +92,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
   });
 
   it('evaluations have the documented shapes, and their parts add up', () => {
-    using experiment = mh.experiment({ kind: 'induction', numHeads: 4, batch: 4 });
+    using experiment = createExperiment(mh, { kind: 'induction', numHeads: 4, batch: 4 });
     lossesOf(experiment, 3);
     const all = experiment.evaluate({ sequences: 70, ablation: true });
     const sizes = [all.jobAccuracy, all.attention, all.mutedAccuracy].map(({ length }) => length);
@@ -108,8 +110,8 @@ describe.each(builds)('experiments, %s', async (simd) => {
   });
 
   it('evaluations do not change the training', () => {
-    using plain = mh.experiment({ batch: 2 });
-    using watched = mh.experiment({ batch: 2, recompute: true });
+    using plain = createExperiment(mh, { batch: 2 });
+    using watched = createExperiment(mh, { batch: 2, recompute: true });
     const losses = Array.from({ length: 4 }, () => {
       watched.evaluate({ sequences: 2, ablation: true });
       watched.heldOut(0, 3);
@@ -117,12 +119,12 @@ describe.each(builds)('experiments, %s', async (simd) => {
       return watched.step().loss;
     });
     expect(losses).toEqual(lossesOf(plain, 4));
-    expect(errorOf(() => mh.experiment({ numHeads: 3 })).argument).toBe('numHeads');
+    expect(errorOf(() => createExperiment(mh, { numHeads: 3 })).argument).toBe('numHeads');
   });
 
   it.each(['rope', 'learned', 'alibi', 'none'] as const)('its model computes what it evaluates: %s', (positions) => {
     mh.scope(() => {
-      const experiment = mh.experiment({ positions, batch: 2, numLayers: 2 });
+      const experiment = createExperiment(mh, { positions, batch: 2, numLayers: 2 });
       lossesOf(experiment, 3);
       const { model, attentionOptions: options } = experiment;
       expect(model).toBe(experiment.model);
@@ -165,7 +167,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
   });
 
   it('nothing that is done to its model changes the experiment', () => {
-    using experiment = mh.experiment({ batch: 2 });
+    using experiment = createExperiment(mh, { batch: 2 });
     const { model } = experiment;
     const dict = model.stateDict();
     expectRefused(mh, () => model.initialize(), 'E_OPTION', 'transformer', 'of an experiment');
@@ -181,9 +183,9 @@ describe.each(builds)('experiments, %s', async (simd) => {
   });
 
   it('goes on from a checkpoint with the same bits', () => {
-    using whole = mh.experiment({ seed: 9, batch: 4, positions: 'learned' });
-    using other = mh.experiment({ seed: 9, batch: 4, positions: 'learned' });
-    using single = mh.experiment({ seed: 9, numLayers: 2, positions: 'learned' });
+    using whole = createExperiment(mh, { seed: 9, batch: 4, positions: 'learned' });
+    using other = createExperiment(mh, { seed: 9, batch: 4, positions: 'learned' });
+    using single = createExperiment(mh, { seed: 9, numLayers: 2, positions: 'learned' });
     lossesOf(whole, 3);
     const file = whole.checkpoint();
     const dict = whole.stateDict();
@@ -201,7 +203,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
       [{ numHeads: 2 }, 'numHeads', '2, as in the state'],
       [{ positions: 'alibi' }, 'positions', '"alibi", as in the state'],
     ] as const) {
-      using another = mh.experiment({ batch: 4, positions: 'learned', ...options });
+      using another = createExperiment(mh, { batch: 4, positions: 'learned', ...options });
       const error = errorOf(() => other.restore(another.checkpoint()));
       expect([error.code, error.argument, error.expected]).toEqual(['E_OPTION', argument, expected]);
     }
@@ -238,7 +240,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
   });
 
   it('is trained by the loop of multihead/training', async () => {
-    const [experiment, plain] = [{ steps: 6, batch: 2 }, { batch: 2 }].map((each) => mh.experiment(each)) as [Experiment, Experiment];
+    const [experiment, plain] = [{ steps: 6, batch: 2 }, { batch: 2 }].map((each) => createExperiment(mh, each)) as [Experiment, Experiment];
     const seen: [number, number][] = [];
     for await (const { step, loss } of train({ experiment, every: 2 })) seen.push([step, loss]);
     const losses = lossesOf(plain, 6);
@@ -262,8 +264,8 @@ describe.each(builds)('experiments, %s', async (simd) => {
 
   it('is owned by scopes and by using, with its model', () => {
     const kept = mh.scope(() => {
-      mh.experiment().model.stateDict();
-      const experiment = mh.experiment();
+      createExperiment(mh).model.stateDict();
+      const experiment = createExperiment(mh);
       expect(experiment.model.disposed).toBe(false);
       return experiment;
     });
@@ -293,7 +295,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
   it('100 rounds of training, evaluation and reset leave nothing', () => {
     const round = (seed: number) =>
       mh.scope(() => {
-        const experiment = mh.experiment({ kind: seed % 2 ? 'induction' : 'fourJobs', batch: 1, seed });
+        const experiment = createExperiment(mh, { kind: seed % 2 ? 'induction' : 'fourJobs', batch: 1, seed });
         experiment.step();
         const { tokens } = experiment.heldOut(0, 1);
         experiment.evaluate({ sequences: 1, ablation: true });
@@ -310,11 +312,11 @@ describe.each(builds)('experiments, %s', async (simd) => {
   });
 
   it('a getter that disposes it cannot make it read freed memory', () => {
-    const experiment = mh.experiment({ batch: 1 });
+    const experiment = createExperiment(mh, { batch: 1 });
     const { model } = experiment;
     const disposing = { get sequences() { experiment.dispose(); return 1; } };
     expect(errorOf(() => experiment.evaluate(disposing)).code).toBe('E_DISPOSED');
-    const other = mh.experiment({ batch: 1 });
+    const other = createExperiment(mh, { batch: 1 });
     const inForward = { get batch() { other.dispose(); return 1; } };
     expect(errorOf(() => other.model.forward(new Int32Array(2), inForward)).code).toBe('E_DISPOSED');
     expect(model.disposed).toBe(true);
@@ -322,7 +324,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
 
   it('steps allocate nothing after the first', async () => {
     const { mh: own, allocations } = await openCountingBuild(simd);
-    const experiment = own.experiment({ batch: 2 });
+    const experiment = createOwn(own, { batch: 2 });
     experiment.step();
     const before = own.memory();
     const counted = allocations();
@@ -343,13 +345,13 @@ describe.each(builds)('experiments, %s', async (simd) => {
     ['more', [1]],
   ])('refuses a wrong %s', (name, values) => {
     for (const value of values) {
-      expectRefused(mh, () => mh.experiment({ [name]: value } as never), 'E_OPTION', name);
+      expectRefused(mh, () => createExperiment(mh, { [name]: value } as never), 'E_OPTION', name);
     }
-    expectRefused(mh, () => mh.experiment(null as never), 'E_OPTION', 'experiment');
+    expectRefused(mh, () => createExperiment(mh, null as never), 'E_OPTION', 'experiment');
   });
 
   it('refuses evaluations and held-out sequences that do not fit', () => {
-    using experiment = mh.experiment();
+    using experiment = createExperiment(mh);
     const evaluate = (options: unknown) => () => experiment.evaluate(options as EvaluationOptions);
     for (const sequences of [0, -1, 0.5, 2 ** 21, '8']) {
       expectRefused(mh, evaluate({ sequences }), 'E_OPTION', 'sequences');

@@ -12,6 +12,7 @@ const cwd = fileURLToPath(new URL('..', import.meta.url));
 async function inNode(script: string): Promise<unknown> {
   const prelude = `
     import { load } from 'multihead';
+    import { createExperiment } from 'multihead/lab';
     const warnings = [];
     console.warn = (message) => warnings.push(message);
     const mh = await load({ simd: 'simd128' });
@@ -116,7 +117,7 @@ describe('a cache that is not disposed, and rows of scores that are not read to 
 describe('an experiment that is not disposed', () => {
   it('is freed by the garbage collector with its model, with one warning', async () => {
     const result = await afterForgetting(`
-      const experiment = mh.experiment({ batch: 1 });
+      const experiment = createExperiment(mh, { batch: 1 });
       experiment.step();
       experiment.model.stateDict();`);
     expect(result).toEqual({
@@ -129,7 +130,7 @@ describe('an experiment that is not disposed', () => {
 
   it('lives as long as its model', async () => {
     const result = await inNode(`
-      const model = (() => mh.experiment({ batch: 1 }).model)();
+      const model = (() => createExperiment(mh, { batch: 1 }).model)();
       const before = model.stateDict()['embedding.weight'].data;
       await collect((round) => round === 20);
       const after = model.stateDict()['embedding.weight'].data;

@@ -1,3 +1,4 @@
+import { headStatistics } from 'multihead/lab';
 import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
@@ -59,14 +60,14 @@ describe.each(builds)('headStatistics, %s', async (simd) => {
         );
         const tokens = Int32Array.from({ length: batch * keys }, () => r.int(0, 3));
         const wanted = expected(weights.data, shape, tokens);
-        const actual = mh.headStatistics(weights, { tokens });
+        const actual = headStatistics(mh, weights, { tokens });
         expect(Object.keys(actual)).toEqual(Object.keys(wanted));
         for (const name of ['entropy', 'previousToken', 'firstToken', 'induction'] as const) {
           const off = maxDifference(actual[name] ?? [], wanted[name] ?? []);
           expect(off, `${name}, seed ${runSeed + round}: (${shape})`).toBeLessThan(2e-6);
         }
         const { induction: _, ...rest } = actual;
-        expect(mh.headStatistics(weights)).toEqual(rest);
+        expect(headStatistics(mh, weights)).toEqual(rest);
       });
     }
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
@@ -76,7 +77,7 @@ describe.each(builds)('headStatistics, %s', async (simd) => {
     // Head 0 attends to the first token, head 1 to the previous one.
     const rows = [...[1, 0, 0, 1, 0, 0, 1, 0, 0], ...[1, 0, 0, 1, 0, 0, 0, 1, 0]];
     const weights = { shape: [2, 3, 3], data: new Float32Array(rows) };
-    const { entropy, previousToken, firstToken } = mh.headStatistics(weights);
+    const { entropy, previousToken, firstToken } = headStatistics(mh, weights);
     expect([...entropy]).toEqual([0, 0]);
     expect([...previousToken]).toEqual([0.5, 1]);
     expect([...firstToken]).toEqual([1, 0.5]);
@@ -91,14 +92,14 @@ describe.each(builds)('headStatistics, %s', async (simd) => {
       name: string,
       ...words: string[]
     ) => expectRefused(mh, fn, code, name, ...words);
-    refused(() => mh.headStatistics(filled(r, 3, 4)), 'E_SHAPE', 'weights', '(B, H, N_q, N_k)');
-    refused(() => mh.headStatistics(filled(r, 1, 2, 4, 3)), 'E_SHAPE', 'weights', 'N_q <= N_k');
-    refused(() => mh.headStatistics(new Float32Array(24) as never), 'E_OPTION', 'weights');
+    refused(() => headStatistics(mh, filled(r, 3, 4)), 'E_SHAPE', 'weights', '(B, H, N_q, N_k)');
+    refused(() => headStatistics(mh, filled(r, 1, 2, 4, 3)), 'E_SHAPE', 'weights', 'N_q <= N_k');
+    refused(() => headStatistics(mh, new Float32Array(24) as never), 'E_OPTION', 'weights');
     const tokens = (length: number) => () =>
-      mh.headStatistics(weights, { tokens: new Int32Array(length) });
+      headStatistics(mh, weights, { tokens: new Int32Array(length) });
     refused(tokens(3), 'E_SHAPE', 'tokens', '4 values', '3 values');
     refused(tokens(0), 'E_SHAPE', 'tokens', '4 values', '0 values');
-    refused(() => mh.headStatistics(weights, { tokens: [1] as never }), 'E_OPTION', 'tokens');
-    refused(() => mh.headStatistics(weights, { token: 1 } as never), 'E_OPTION', 'token', 'tokens');
+    refused(() => headStatistics(mh, weights, { tokens: [1] as never }), 'E_OPTION', 'tokens');
+    refused(() => headStatistics(mh, weights, { token: 1 } as never), 'E_OPTION', 'token', 'tokens');
   });
 });

@@ -12,6 +12,7 @@ import {
   type Tensor,
   type Trainer,
 } from 'multihead';
+import { createExperiment, headStatistics } from 'multihead/lab';
 import { train } from 'multihead/training';
 import { describe, expect, it, vi } from 'vitest';
 import { builds, loadBuild } from './builds.ts';
@@ -170,7 +171,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     return use(fresh);
   };
   const checkpoint = training((trainer) => trainer.checkpoint());
-  const newExperiment = () => mh.experiment({ kind: 'induction', numLayers: 1, batch: 1 });
+  const newExperiment = () => createExperiment(mh, { kind: 'induction', numLayers: 1, batch: 1 });
   const experimenting = <R>(use: (experiment: Experiment) => R): R => {
     using fresh = newExperiment();
     return use(fresh);
@@ -366,7 +367,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
         ...{ learningRate: 0.01, recompute: true },
       }],
       call: (options) => {
-        using made = mh.experiment(options);
+        using made = createExperiment(mh, options);
         using logits = made.model.forward(Int32Array.of(1, 2)).logits;
         return digest([made.options, logits]);
       },
@@ -385,7 +386,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     },
     headStatistics: {
       arguments: () => [plain6, { tokens: new Int32Array([1, 2, 1]) }],
-      call: (weights, options) => mh.headStatistics(weights, options),
+      call: (weights, options) => headStatistics(mh, weights, options),
     },
     createCache: {
       arguments: () => [{ batch: 2, numKvHeads: 2, headDim: 4, valueDim: 3, capacity: 8, layout: 'ring', dtype: 'f16' }],
@@ -399,7 +400,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       arguments: () => [q, { causal: 'bottomRight', scale: 0.5, alibi: true, out: out(), return: ['lse'] }],
       call: (a, options) => filledCache().attend(a, options),
     },
-    truncate: { arguments: () => [0, 3], call: (batch, n) => filledCache().truncate(batch, n) },
+    truncate: { arguments: () => [3, 0], call: (n, batch) => filledCache().truncate(n, batch) },
     length: { arguments: () => [0], call: (batch) => [filledCache().length(batch), filledCache().firstKept(batch)] },
     scope: { arguments: () => [{ a: [1], b: q }], call: (result) => mh.scope(() => (mh.tensor([3]), result)) },
     readSafetensors: { arguments: () => [file], call: (bytes) => readSafetensors(bytes) },

@@ -154,7 +154,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
         cache.append(k, v);
         const before = cache.attend(q, { causal: 'bottomRight' }).out.data.slice();
         cache.append(bad, bad);
-        cache.truncate(0, 5);
+        cache.truncate(5, 0);
         expect(cache.attend(q, { causal: 'bottomRight' }).out.data).toEqual(before);
         cache.clear();
         expect([cache.length(), cache.firstKept()]).toEqual([0, 0]);
@@ -175,7 +175,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
     } else if (what < 0.25) {
       const b = r.int(0, batch - 1);
       const length = r.int(0, model.length(b));
-      cache.truncate(b, length);
+      cache.truncate(length, b);
       model.truncate(b, length);
     } else {
       const room = (b: number) => (model.ring ? 2 * capacity : capacity - model.length(b));
@@ -300,7 +300,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       append(12, 4);
       expect(errorOf(() => append(0, 1))).toMatchObject({ code: 'E_OPTION', argument: 'k' });
       expect([cache.length(0), cache.length(1)]).toEqual([12, 4]);
-      cache.truncate(0, 8);
+      cache.truncate(8, 0);
       append(0, 4);
       expect([cache.length(0), cache.length(1)]).toEqual([8, 8]);
     });

@@ -76,7 +76,7 @@ describe.each(builds)(`latent module, %s (MULTIHEAD_SEED=${runSeed})`, async (si
           expect(y).toBeCloseTo(output.data[at] ?? NaN, 4);
         });
       }
-      expect(cache.length).toBe(tokens);
+      expect(cache.length()).toBe(tokens);
     });
   });
 

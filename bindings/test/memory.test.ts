@@ -1,4 +1,5 @@
 import type { Multihead } from 'multihead';
+import { createExperiment, headStatistics } from 'multihead/lab';
 import { beforeEach, describe, expect, it, vi } from 'vitest';
 import type { Uint32 } from '../src/types/wire.ts';
 import { builds, expectRefused, expectWorks, loadBuild, openBuild } from './builds.ts';
@@ -41,7 +42,7 @@ describe.each(builds)('memory, %s', (simd) => {
         module.loadStateDict({ ...module.stateDict(), 'out_proj.weight': square });
         const tokens = { shape: [1, 8, 16], data: new Float32Array(128) };
         const seen = module.forward(tokens, { trace: true, return: ['weights', 'meanWeights'] });
-        mh.headStatistics(seen.weights, { tokens: new Int32Array(8) });
+        headStatistics(mh, seen.weights, { tokens: new Int32Array(8) });
         module.backward(tokens, tokens, { causal: 'topLeft' });
         expect(() => module.backward(tokens, square)).toThrow();
         const model = mh.transformer({ numLayers: 1, vocabSize: 9, embedDim: 16, numHeads: 4 });
@@ -51,7 +52,7 @@ describe.each(builds)('memory, %s', (simd) => {
         expect(() => trainer.step(new Int32Array(8), new Int32Array(9))).toThrow();
         trainer.restore(trainer.checkpoint());
         expect(() => trainer.loadStateDict(model.stateDict())).toThrow();
-        const experiment = mh.experiment({ batch: 1 });
+        const experiment = createExperiment(mh, { batch: 1 });
         experiment.step();
         experiment.model.forward(experiment.heldOut(0, 1).tokens);
         const past = module.createCache({ capacity: 8 });

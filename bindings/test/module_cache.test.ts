@@ -114,7 +114,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
 
           /** Runs a step of n tokens, and compares it with the same rows of one pass. */
           const step = (n: number): void => {
-            const done = cache.length;
+            const done = cache.length();
             const where = `tokens ${done} to ${done + n - 1}, ${label}`;
             const stepOptions: StepOptions = {
               ...(options as object),
@@ -127,7 +127,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
                 ...(stepOptions as object),
                 ...({ return: ['weights', 'meanWeights'], trace: true } as const),
               });
-              expect(cache.length, label).toBe(done + n);
+              expect(cache.length(), label).toBe(done + n);
               const rows = slice(expected, tokenAxis, done, n);
               expect(result.output.shape).toEqual(rows.shape);
               expect(maxDifference(result.output.data, rows.data), where).toBeLessThan(2e-5 * size);
@@ -153,14 +153,14 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
           const ring = storage.layout === 'ring';
           const most = ring ? storage.capacity - (config.window?.left ?? 0) : tokens;
           const run = () => {
-            while (cache.length < tokens) step(r.int(1, Math.min(most, tokens - cache.length)));
+            while (cache.length() < tokens) step(r.int(1, Math.min(most, tokens - cache.length())));
           };
           run();
           // A ring has lost the overwritten tokens.
           const back = ring ? tokens : r.int(0, tokens);
           cache.truncate(back);
           twin.truncate(back);
-          expect(cache.length, label).toBe(back);
+          expect(cache.length(), label).toBe(back);
           run();
         });
       }
@@ -202,7 +202,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
     cache[Symbol.dispose]();
     expect(cache.disposed).toBe(true);
     const x = filled(random(1), 2, 1, 16);
-    for (const fn of [() => module.step(x, cache), () => cache.length, () => cache.truncate(0)]) {
+    for (const fn of [() => module.step(x, cache), () => cache.length(), () => cache.truncate(0)]) {
       expectRefused(mh, fn, 'E_DISPOSED', 'cache');
     }
     module.dispose();
@@ -231,9 +231,9 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
           const step = () => module.step(x, wrong as never);
           expectRefused(mh, step, 'E_OPTION', 'cache', /createCache\(\)/);
         }
-        expect(cache.length).toBe(0);
+        expect(cache.length()).toBe(0);
         module.step(x, cache);
-        expect(cache.length).toBe(2);
+        expect(cache.length()).toBe(2);
       }),
     );
 
@@ -258,7 +258,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
         module.step(slice(x, 1, 0, 5), cache);
         const past = () => module.step(tokens(4), cache, { trace: true, return: ['weights'] });
         expectRefused(mh, past, 'E_OPTION', 'x', 'at most 3', 'capacity 8', '4');
-        expect(cache.length).toBe(5);
+        expect(cache.length()).toBe(5);
         const rest = module.step(slice(x, 1, 5, 3), cache).output;
         const wanted = expected.data.subarray(5 * 8);
         expect(maxDifference(rest.data, wanted)).toBeLessThan(2e-6);
@@ -278,7 +278,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
         for (const beyond of [2 ** 31, 2 ** 32, 2 ** 32 + 2, 2 ** 53]) {
           expectRefused(mh, () => cache.truncate(beyond), 'E_OPTION', 'length', String(beyond));
         }
-        expect(cache.length).toBe(3);
+        expect(cache.length()).toBe(3);
         const ring = module.createCache({ capacity: 3, layout: 'ring' });
         for (let n = 0; n < 5; n += 1) module.step(tokens(1), ring);
         expectRefused(mh, () => ring.truncate(1), 'E_OPTION', 'length', 'at least 2');
@@ -336,7 +336,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
         module.step(tokens(3), cache);
         const step = () => module.step(tokens(2), cache, options);
         expectRefused(mh, step, code as 'E_SHAPE', argument, ...words);
-        expect(cache.length).toBe(3);
+        expect(cache.length()).toBe(3);
       });
     });
 
@@ -350,7 +350,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
         const module = small();
         const cache = module.createCache({ capacity: 8, batch: 2 });
         expectRefused(mh, () => module.step(x, cache), 'E_SHAPE', 'x', ...words);
-        expect(cache.length).toBe(0);
+        expect(cache.length()).toBe(0);
       });
     });
   });

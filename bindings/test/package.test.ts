@@ -87,11 +87,11 @@ describe('the packed package', { timeout: 120_000 }, () => {
     }[];
     const paths = files.map(({ path }) => path);
     const declarations = paths.filter((path) => path.startsWith('dist/declarations/'));
-    for (const path of declarations) expect(path).toMatch(/\/(entry|types)\/\w+\.d\.ts$|\/(errors|features|gpt2_config|open|read|write|train)\.d\.ts$/);
+    for (const path of declarations) expect(path).toMatch(/\/(entry|types)\/\w+\.d\.ts$|\/(errors|features|gpt2_config|lab|open|read|write|train)\.d\.ts$/);
     expect(declarations.length).toBeLessThan(40);
     const scripts = [
-      ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training'],
-      ...['core_glue', 'features', 'multihead', 'pool_creator', 'safetensors', 'shared'],
+      ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training', 'lab'],
+      ...['core_glue', 'experiment', 'features', 'multihead', 'pool_creator', 'safetensors', 'shared'],
     ];
     const expected = [
       ...['CHANGELOG.md', 'LICENSE', 'README.md', 'package.json', 'dist/sbom.cdx.json'],
@@ -146,7 +146,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     const sources = (await readdir(join(root, 'src'), { recursive: true })).filter((name) => /(?<!\.d)\.ts$/.test(name));
     const types = sources.filter((name) => !mapped.has(name));
     // Files with nothing but types and exports have no place in a map.
-    for (const name of types) expect(name).toMatch(/^types\/|^entry\/\w*exports\.ts$|^entry\/training\.ts$|protocol\.ts$|raw\.ts$/);
+    for (const name of types) expect(name).toMatch(/^types\/|^entry\/\w*exports\.ts$|^entry\/(training|lab)\.ts$|protocol\.ts$|raw\.ts$/);
   });
 
   it('lists what is linked into it', async () => {
@@ -201,6 +201,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     const types = `
       import { load, MultiheadError, type AttentionBackwardOptions, type FloatDType, type Tensor, type TraceStep } from 'multihead';
       import type { Evaluation, Experiment, ModuleGradients, PlainTensor, Trainer, TrainingStep } from 'multihead';
+      import { createExperiment, headStatistics } from 'multihead/lab';
       import { train, type Training } from 'multihead/training';
       import { readSafetensors, writeSafetensors } from 'multihead';
       import { createPool, type Pool, type PoolTransformer } from 'multihead/pool';
@@ -271,7 +272,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error a step is always causal
       module.step(x, past, { causal: 'topLeft' });
       module.forward({ query: x, key: x }, { heads: { temperature: 2 } }).output.dispose();
-      const statistics = mh.headStatistics(mean, { tokens: new Int32Array(2) });
+      const statistics = headStatistics(mh, mean, { tokens: new Int32Array(2) });
       const numbers: Float32Array | undefined = statistics.induction;
       const every = mh.attention(x, x, x, {
         ...{ causal: 'topLeft', window: { left: 3 }, alibi: true, outDtype: 'f16' },
@@ -336,7 +337,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       trainer.restore(trainer.checkpoint());
       const training: Training = train({ trainer, batches: async (step) => ({ tokens: cu, targets: cu, batch: step }), every: 5 });
       for await (const progress of training) console.log(progress.gradientNorm satisfies number);
-      using experiment: Experiment = mh.experiment({ kind: 'induction', positions: 'alibi', numHeads: 2, seed: 3n });
+      using experiment: Experiment = createExperiment(mh, { kind: 'induction', positions: 'alibi', numHeads: 2, seed: 3n });
       const { attention, headOfPattern }: Evaluation = experiment.evaluate({ ablation: true, headScales: new Float32Array(4) });
       const { tokens: drawn } = experiment.heldOut(0, 2);
       const seen = experiment.model.forward(drawn, { ...experiment.attentionOptions, batch: 2, trace: ['weights'] });
@@ -345,7 +346,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error an experiment has its own batches
       train({ experiment, batches: [] });
       // @ts-expect-error not an experiment's kind
-      mh.experiment({ kind: 'copying' });
+      createExperiment(mh, { kind: 'copying' });
       // @ts-expect-error batches have targets
       train({ trainer, batches: [{ tokens: cu }] });
       console.log(ofInputs, loss, counted);
@@ -363,6 +364,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   it('has types that need no DOM library and no types of Node', async () => {
     const types = `
       import { load, type LoadOptions, type WasmSource } from 'multihead';
+      import { createExperiment } from 'multihead/lab';
       import { train } from 'multihead/training';
       import { load as loadInline } from 'multihead/inline';
       import { createPool } from 'multihead/pool';
@@ -374,7 +376,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       using x = mh.tensor([1, 1, 2, 2], new Float32Array(4), { dtype: undefined });
       const { out } = mh.attention(x, x, x);
       export const shape: readonly number[] = out.shape;
-      for await (const { step } of train({ experiment: mh.experiment() })) shape.at(step);
+      for await (const { step } of train({ experiment: createExperiment(mh) })) shape.at(step);
       using pool = await createPool({ workers: 2, leastWork: 1e6 });
       export const { data }: { data: Float32Array } = (await pool.attention(x, x, x)).out;
       const own = { signal: undefined };
@@ -417,7 +419,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   });
 
   it('has types for every way in which TypeScript finds modules', async () => {
-    const all = ['multihead', 'multihead/core', 'multihead/inline', 'multihead/pool', 'multihead/training'];
+    const all = ['multihead', 'multihead/core', 'multihead/inline', 'multihead/pool', 'multihead/training', 'multihead/lab'];
     await writeFile(
       join(folder, 'modes.ts'),
       all.map((entry, index) => `import * as e${index} from '${entry}'; export const o${index}: object = e${index};`).join('\n'),

@@ -1,6 +1,7 @@
 // Transfer of arguments to workers: options have the same meaning in a pool as in `mh`, for any kind of object.
 
 import { load, type Multihead } from 'multihead';
+import { headStatistics } from 'multihead/lab';
 import { createPool, type Pool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { packArguments } from '../src/pool/arguments.ts';
@@ -242,7 +243,7 @@ describe('wrong arguments get the error of one thread, word for word', () => {
       [() => mh.rotate(x, given(), { style: 'half' }), () => pool.rotate(x, given(), { style: 'half' })],
       [() => mh.rotate(q, Int32Array.of(1), given()), () => pool.rotate(q, Int32Array.of(1), given())],
       [() => mh.latentAttention(given(), { form: 'absorbed' }), () => pool.latentAttention(given(), { form: 'absorbed' })],
-      [() => mh.headStatistics(given()), () => pool.headStatistics(given())],
+      [() => headStatistics(mh, given()), () => pool.headStatistics(given())],
       [() => mh.attention(q, given(), v), () => pool.attention(q, given(), v)],
       [() => mh.scores(q, given(), { stage: 'raw' }).next(), () => pool.scores(q, given(), { stage: 'raw' }).next()],
       [() => mh.createCache(given()), () => pool.createCache(given())],

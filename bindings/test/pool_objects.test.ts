@@ -5,6 +5,7 @@ import { createHash } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { load, type Multihead, type PlainTensor, type Tensor, type TransformerConfig } from 'multihead';
+import { createExperiment } from 'multihead/lab';
 import { createPool, type Pool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { rejectionOf } from './builds.ts';
@@ -146,7 +147,7 @@ test('a cache of keys and values', async () => {
   const actual = await remote.attend(q, { return: ['lse'] });
   sameBits(actual.out, expected.out);
   sameBits(actual.lse, expected.lse);
-  await remote.truncate(0, 7);
+  await remote.truncate(7, 0);
   expect([await remote.length(), await remote.firstKept()]).toEqual([7, 0]);
   for (const each of [local, remote, expected.out, expected.lse]) each.dispose();
   expect((await rejectionOf(remote.length())).code).toBe('E_DISPOSED');
@@ -154,7 +155,7 @@ test('a cache of keys and values', async () => {
 
 test('an experiment and the operations that run whole', async () => {
   const options = { kind: 'induction', steps: 3 } as const;
-  const [local, remote] = [mh.experiment(options), await pool.experiment(options)];
+  const [local, remote] = [createExperiment(mh, options), await pool.experiment(options)];
   expect(remote.patterns).toEqual([...local.patterns]);
   for (let step = 0; step < 3; step += 1) expect(await remote.step()).toEqual(local.step());
   for (const each of [local, remote]) each.dispose();

@@ -10,6 +10,7 @@ import {
   type TransformerBlockConfig,
   type TransformerConfig,
 } from 'multihead';
+import { createExperiment, headStatistics } from 'multihead/lab';
 import { createPool, type Pool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { sameOfBoth } from './pool_results.ts';
@@ -120,7 +121,7 @@ const verbs: Record<string, Verb> = {
     const q = [filled(r, 1, heads, queries, 8), filled(r, 1, heads, keys, 8)] as const;
     const { weights } = mh.attention(q[0], q[1], q[1], { return: ['weights'] });
     const options = chance(r, 0.5) ? { tokens: tokensOf(r, keys, 4) } : {};
-    await compare(() => mh.headStatistics(weights, options), () => pool.headStatistics(weights, options), 'headStatistics');
+    await compare(() => headStatistics(mh, weights, options), () => pool.headStatistics(weights, options), 'headStatistics');
   },
 
   async scores(pool, r, compare) {
@@ -196,12 +197,12 @@ const verbs: Record<string, Verb> = {
         const options = chance(r, 0.3) ? ({ return: ['logits', 'hidden'] } as const) : {};
         await compare(() => local.step(ids, caches[0], options as object), () => remote.step(ids, caches[1], options as object), `step, ${what}`);
       }
-      const length = r.int(0, caches[0].length);
+      const length = r.int(0, caches[0].length());
       caches[0].truncate(length);
       await caches[1].truncate(length);
       const [id] = [tokensOf(r, batch, config.vocabSize)];
       await compare(() => local.step(id, caches[0]), () => remote.step(id, caches[1]), `step after truncate, ${what}`);
-      await compare(() => caches[0].length, () => caches[1].length(), `length, ${what}`);
+      await compare(() => caches[0].length(), () => caches[1].length(), `length, ${what}`);
       caches[1].dispose();
     }
     await compare(() => local.stateDict(), () => remote.stateDict(), `stateDict, ${what}`);
@@ -250,7 +251,7 @@ const verbs: Record<string, Verb> = {
 
   async experiment(pool, r, compare) {
     const options = { kind: r.pick(['fourJobs', 'induction'] as const), positions: r.pick(['rope', 'learned', 'alibi'] as const), batch: 4, seed: r.int(0, 99) };
-    const [local, remote] = [mh.experiment(options), await pool.experiment(options)];
+    const [local, remote] = [createExperiment(mh, options), await pool.experiment(options)];
     const what = described(options);
     for (let step = 0; step < 2; step += 1) await compare(() => local.step(), () => remote.step(), `step, ${what}`);
     const evaluation = { sequences: 8, ablation: chance(r, 0.5) };

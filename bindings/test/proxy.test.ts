@@ -1,6 +1,7 @@
 // Tensors and other objects behind a proxy, as state libraries create them: every use works or throws a MultiheadError.
 
 import { MultiheadError, writeSafetensors, type Multihead, type Tensor } from 'multihead';
+import { createExperiment, headStatistics } from 'multihead/lab';
 import { describe, expect, it } from 'vitest';
 import { builds, errorOf, loadBuild } from './builds.ts';
 import { random } from './random.ts';
@@ -34,7 +35,7 @@ function makeAll(mh: Multihead): Record<string, object> {
     block: mh.transformerBlock(config),
     model,
     trainer: mh.trainer(model),
-    experiment: mh.experiment({ batch: 1 }),
+    experiment: createExperiment(mh, { batch: 1 }),
     modelCache: model.createCache({ capacity: 4 }),
   };
 }
@@ -106,7 +107,7 @@ describe.each(builds)('behind a proxy, %s', async (simd) => {
         () => mh.rotate(p, positions, { style: 'half' }),
         () => mh.linear(proxied(matrix), matrix),
         () => mh.linear(matrix, proxied(matrix)),
-        () => mh.headStatistics(p),
+        () => headStatistics(mh, p),
         () => cache.append(p, x),
         () => cache.attend(p),
         () => module.forward(proxied(tokens)),

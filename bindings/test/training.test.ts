@@ -1,6 +1,7 @@
 // The loop of multihead/training: progress, pausing, single steps, restoring, aborting, and the sources of batches.
 
 import { load, type Multihead, type TrainingStep } from 'multihead';
+import { createExperiment } from 'multihead/lab';
 import { createPool } from 'multihead/pool';
 import { train, type TrainingBatch, type TrainingBatches, type TrainOptions } from 'multihead/training';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
@@ -245,7 +246,7 @@ describe('train()', () => {
       expect(await losses({ trainer, ...same })).toEqual(await losses({ trainer: local, ...same }));
     }
     const options = { kind: 'induction', batch: 2, steps: 3 } as const;
-    const experiments = [await pool.experiment(options), mh.experiment(options)] as const;
+    const experiments = [await pool.experiment(options), createExperiment(mh, options)] as const;
     made.push(experiments[1]);
     expect(await losses({ experiment: experiments[0] })).toEqual(await losses({ experiment: experiments[1] }));
 

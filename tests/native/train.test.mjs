@@ -131,7 +131,8 @@ for (const [command, steps, ...args] of [['four-jobs', 240], ['text', 3000, ...S
 
 test('the npm package and the program continue each other’s checkpoints of experiments', async () => {
   const { load } = await import('../../bindings/dist/index.js');
-  const experiment = (await load()).experiment({ kind: 'fourJobs', numHeads: 2, seed: 3, positions: 'alibi', batch: 1 });
+  const { createExperiment } = await import('../../bindings/dist/lab.js');
+  const experiment = createExperiment(await load(), { kind: 'fourJobs', numHeads: 2, seed: 3, positions: 'alibi', batch: 1 });
   const common = ['four-jobs', '--heads', '2', '--seed', '3', '--positions', 'alibi', '--batch', '1'];
   experiment.step();
   writeFileSync(at('from npm'), experiment.checkpoint());

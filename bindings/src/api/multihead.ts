@@ -13,13 +13,11 @@ import { WasmTransformer } from '../modules/transformer.js';
 import { WasmTransformerBlock } from '../modules/transformer_block.js';
 import type { GuardedModule } from '../runtime/guard.js';
 import type { Runtime } from '../runtime/operands.js';
-import { WasmExperiment } from '../training/experiment.js';
-import { headStatistics } from '../training/head_statistics.js';
 import { WasmTrainer } from '../training/trainer.js';
 import type { Multihead } from '../types/index.js';
 import { completed, coreOperations, createRuntime, type Ended } from './operations.js';
 
-/** For multihead/pool. */
+/** For multihead/pool and multihead/lab. */
 export const runtimeOf = new WeakMap<Multihead, Runtime>();
 
 export function createMultihead(raw: GuardedModule, backend: LoadedBackend): Multihead {
@@ -35,8 +33,6 @@ export function createMultihead(raw: GuardedModule, backend: LoadedBackend): Mul
     transformerBlock: (config) => scopes.track(new WasmTransformerBlock(runtime, config)),
     transformer: (config) => scopes.track(new WasmTransformer(runtime, config)),
     trainer: (model, options) => scopes.track(new WasmTrainer(runtime, model, options)),
-    experiment: (options) => scopes.track(new WasmExperiment(runtime, options)),
-    headStatistics: (weights, options) => headStatistics(runtime, weights, options),
   } satisfies Omit<Multihead, keyof Ended> as Omit<Multihead, keyof Ended>);
   runtimeOf.set(multihead, runtime);
   return multihead;

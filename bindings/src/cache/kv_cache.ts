@@ -104,10 +104,10 @@ export class WasmKVCache extends CoreCache implements KVCache {
     });
   }
 
-  truncate(batch: number, length: number): void {
+  truncate(length: number, batch = 0): void {
     this.assertLive();
-    const entry = checkCount(batch, 'batch', 0);
     const rest = checkCount(length, 'length', 0);
+    const entry = checkCount(batch, 'batch', 0);
     call(this.runtime, (operands) => {
       operands.run(() => this.runtime.raw.cacheTruncate(this.handle, entry, rest));
     });

@@ -31,7 +31,7 @@ export class WasmModuleCache extends CoreCache implements MultiHeadAttentionCach
     Object.freeze(this);
   }
 
-  get length(): number {
+  length(): number {
     return this.runtime.raw.moduleCacheLength(this.handle);
   }
 

@@ -1,5 +1,5 @@
 /**
- * All of `multihead`, `multihead/training` and `multihead/pool` with the WebAssembly in one file of JavaScript, which
+ * All of `multihead`, `multihead/training`, `multihead/lab` and `multihead/pool` with the WebAssembly in one file of JavaScript, which
  * build.mjs makes of this module. For pages without a bundler, CDNs, service workers, and bundlers that do not copy the
  * .wasm files. It has the simd128 build alone.
  *
@@ -19,6 +19,7 @@ import type { CreatePool } from '../types/pool.js';
 
 export * from './exports.js';
 export * from '../training/train.js';
+export { createExperiment, headStatistics } from '../api/lab.js';
 export type * from '../types/pool.js';
 
 /** See {@link Load}. */

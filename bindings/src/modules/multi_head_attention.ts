@@ -120,7 +120,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
     const options = readOptions(given, stepNames, 'step', notInStep);
     const { config, runtime } = this;
     const own = ownCache(cache, runtime.heap);
-    const before = own.length;
+    const before = own.length();
 
     return call(runtime, (operands) => {
       const input = operands.input(x, ['f32'], 'x');

@@ -134,7 +134,8 @@ export class WasmTransformer extends CoreModule implements Transformer {
     const options = readOptions(given, stepNames, 'step', notInModelStep);
     const { raw, heap } = this.runtime;
     const own = ownCache(cache, heap);
-    const { batch, length: before } = own;
+    const { batch } = own;
+    const before = own.length();
     const run = (): Int32 => raw.moduleStep(this.handle, own.handle);
     return this.#call(tokens, options, { batch, before, run }) as TransformerResult<R, T>;
   }

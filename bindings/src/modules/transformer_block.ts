@@ -87,7 +87,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     const read = readOptions(options, stepNames, 'step', notInStep);
     const own = ownCache(cache, this.runtime.heap);
     const run = (): Int32 => this.runtime.raw.moduleStep(this.handle, own.handle);
-    return this.#call(x, own.length, read, run);
+    return this.#call(x, own.length(), read, run);
   }
 
   #call<R extends readonly BlockReturn[], T extends TraceOption>(

@@ -1,4 +1,4 @@
-// mh.experiment: a handle to an experiment in the core.
+// createExperiment() of multihead/lab: a handle to an experiment in the core.
 
 import { seedWords } from '../attention/options.js';
 import { experimentKinds, positionKinds } from '../generated/tables.js';

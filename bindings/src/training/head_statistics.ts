@@ -1,4 +1,4 @@
-// mh.headStatistics: statistics of the attention weights of each head.
+// headStatistics() of multihead/lab: statistics of the attention weights of each head.
 
 import * as wire from '../generated/wire.js';
 import { bytesPerElement } from '../runtime/memory.js';
@@ -7,7 +7,7 @@ import { plain, readOptions } from '../runtime/options.js';
 import type { HeadStatistics, HeadStatisticsOptions, TensorLike } from '../types/index.js';
 import type { Span, Uint32 } from '../types/wire.js';
 
-export function headStatistics(
+export function statisticsOf(
   runtime: Runtime,
   weights: TensorLike,
   given: HeadStatisticsOptions = {},

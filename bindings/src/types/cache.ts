@@ -109,13 +109,13 @@ export interface KVCache {
   ): AttentionResult<R, O, C>;
 
   /**
-   * Truncates one batch entry to its first `length` tokens. In a ring, older tokens that were
+   * Truncates one batch entry, by default entry 0, to its first `length` tokens. In a ring, older tokens that were
    * overwritten stay hidden.
    *
    * @throws {MultiheadError} `E_OPTION` if there is no such entry, or it has fewer than `length`
    * tokens; `E_DISPOSED`
    */
-  truncate(batch: number, length: number): void;
+  truncate(length: number, batch?: number): void;
   /**
    * Truncates every entry to length 0.
    *

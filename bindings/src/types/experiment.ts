@@ -19,7 +19,7 @@ export type ExperimentKind = 'fourJobs' | 'induction';
 /** Source of position information: RoPE, learned positions, ALiBi, or only the causal mask. */
 export type PositionKind = 'rope' | 'learned' | 'alibi' | 'none';
 
-/** Options of {@link Multihead.experiment}. If two defaults are given, the second is for `'induction'`. */
+/** Options of `createExperiment()` of `multihead/lab`. If two defaults are given, the second is for `'induction'`. */
 export interface ExperimentOptions {
   /** Default `'fourJobs'`. */
   readonly kind?: ExperimentKind | undefined;
@@ -146,7 +146,7 @@ export interface Experiment extends TrainingState {
   heldOut(first: number, count: number): HeldOutSequences;
 }
 
-/** Options of {@link Multihead.headStatistics}. */
+/** Options of `headStatistics()` of `multihead/lab`. */
 export interface HeadStatisticsOptions {
   /** (B · N_k): the token id of each key, required for `induction`. Default none. */
   readonly tokens?: Int32Array | undefined;

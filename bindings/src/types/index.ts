@@ -29,7 +29,6 @@ import type {
   VarlenGradientName,
 } from './backward.js';
 import type { KVCache, KVCacheConfig } from './cache.js';
-import type { Experiment, ExperimentOptions, HeadStatistics, HeadStatisticsOptions } from './experiment.js';
 import type { Backend, LoadOptions } from './load.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './module.js';
 import type { PlatformFloat16Array } from './platform.js';
@@ -331,24 +330,6 @@ export interface Multihead {
    * @throws {MultiheadError} `E_OPTION`, also for a model without parameters; `E_DISPOSED`; `E_MEMORY`
    */
   trainer(model: Transformer, options?: TrainerOptions): Trainer;
-
-  /**
-   * Makes one of two experiments in which attention heads learn to specialize, ready to be trained with
-   * {@link Experiment.step} or `train({ experiment })` of `multihead/training`. Dispose it like a tensor.
-   *
-   * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
-   */
-  experiment(options?: ExperimentOptions): Experiment;
-
-  /**
-   * Statistics of the attention weights of each head: their entropy, and how much weight goes to the
-   * previous token, to the first token, and to tokens that follow an earlier occurrence of the query's
-   * token (induction).
-   *
-   * @param weights (B, H, N_q, N_k) with N_q ≤ N_k, as a module returns them, or (H, N_q, N_k)
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
-   */
-  headStatistics(weights: TensorLike, options?: HeadStatisticsOptions): HeadStatistics;
 
   /**
    * Makes an empty cache of keys and values. Dispose it like a tensor.

@@ -212,7 +212,7 @@ export interface MultiHeadAttentionCache {
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */
-  readonly length: number;
+  length(): number;
   /** True once dispose() was called. */
   readonly disposed: boolean;
   /**

@@ -228,7 +228,7 @@ export interface Pool {
   /** {@link Multihead.rotate} in one worker. */
   rotate(x: TensorLike, positions: Int32Array, rope: RopeRotation, options?: PoolCallOptions): Promise<PlainTensor>;
 
-  /** {@link Multihead.headStatistics} in one worker. */
+  /** `headStatistics()` of `multihead/lab` in one worker. */
   headStatistics(weights: TensorLike, options?: HeadStatisticsOptions & PoolCallOptions): Promise<HeadStatistics>;
 
   /**

@@ -1,6 +1,7 @@
 // Computes one forward pass for the page: the trace of every step, and further numbers for the sections.
 
 import type { ForwardOptions, Multihead, MultiHeadAttention } from 'multihead';
+import { headStatistics } from 'multihead/lab';
 import { fitting, isUnbent, unbent, editedRow, hides, type Bend } from './bend.js';
 import { embed, embedDim } from './embedding.js';
 import type { Matrix } from './matrix.js';
@@ -182,7 +183,7 @@ function aboutWeights(mh: Multihead, { data, shape }: Matrix, tokens: readonly s
     { data: new Float32Array(heads).fill(1 / heads), shape: [1, heads] },
   );
   return {
-    statistics: mh.headStatistics({ data, shape }, { tokens: ids }),
+    statistics: headStatistics(mh, { data, shape }, { tokens: ids }),
     meanWeights: { data: mean.toFloat32(), shape: [n, n] },
   };
 }

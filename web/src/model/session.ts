@@ -146,7 +146,7 @@ export class ModelSession {
     const top = row.reduce((most, value) => Math.max(most, value), -Infinity);
     this.#last = row.indexOf(top);
     const share = 1 / row.reduce((sum, value) => sum + Math.exp(value - top), 0);
-    return { label: this.#tokenizer.label(this.#last), share, milliseconds, more: cache.length < cache.capacity };
+    return { label: this.#tokenizer.label(this.#last), share, milliseconds, more: cache.length() < cache.capacity };
   }
 }
 

@@ -37,7 +37,7 @@ export class Generation {
 
   /** Computes only the tokens that the cache does not hold: the prompt at first, then one token per tick. */
   #withCache(all: Int32Array): Cost {
-    const held = this.#cache.length;
+    const held = this.#cache.length();
     const rest = all.subarray(held);
     const milliseconds = timeOf(() => {
       this.#cache.truncate(held);

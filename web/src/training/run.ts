@@ -1,6 +1,7 @@
 // A training in the worker: an experiment, the moments it can go back to, and its measurements.
 
 import type { Experiment, MemoryInfo, Multihead } from 'multihead';
+import { createExperiment } from 'multihead/lab';
 import { train } from 'multihead/training';
 import type { Implementation } from '../workers/protocol.js';
 import { Generation } from './generation.js';
@@ -44,7 +45,7 @@ export class Run implements Implementation<TrainingCalls> {
 
   start(settings: TrainingSettings, small: boolean): Started {
     const { kind, seed, heads: numHeads, layers: numLayers, rate: learningRate } = settings;
-    const experiment = this.#mh.experiment({ kind, seed, numHeads, numLayers, learningRate });
+    const experiment = createExperiment(this.#mh, { kind, seed, numHeads, numLayers, learningRate });
     this.end();
     const tokens = sequenceOfMaps(experiment);
     this.#current = { settings, small, experiment, tokens, moments: new Moments(frameEvery, this.#limits) };

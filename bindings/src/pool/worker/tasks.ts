@@ -9,9 +9,12 @@ import type { Runtime } from '../../runtime/operands.js';
 import { checkCount } from '../../runtime/options.js';
 import { copiedClasses, coreOf, WasmTensor } from '../../runtime/tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf } from '../../runtime/typed_arrays.js';
+import { WasmExperiment } from '../../training/experiment.js';
+import { statisticsOf } from '../../training/head_statistics.js';
 import type {
   AttentionBackwardInputs,
   AttentionBackwardOptions,
+  ExperimentOptions,
   FloatTensorLike,
   Multihead,
   ScoreRows,
@@ -34,6 +37,8 @@ interface Disposable {
 }
 
 type Method = (...args: unknown[]) => unknown;
+/** The parameters of a function after the first. */
+type TailOf<F extends (...args: never[]) => unknown> = Parameters<F> extends [unknown, ...infer Tail] ? Tail : never;
 
 export class TaskRunner {
   readonly #mh: Multihead;
@@ -97,8 +102,10 @@ export class TaskRunner {
       case 'part':
         return runPart(this.#runtime, task.part, task.taskBuffer);
       case 'run': {
-        const method = this.#mh[task.verb] as Method;
-        return method(...this.#read(task.args));
+        const { verb } = task;
+        const args = this.#read(task.args);
+        if (verb === 'headStatistics') return statisticsOf(this.#runtime, ...(args as TailOf<typeof statisticsOf>));
+        return (this.#mh[verb] as Method)(...args);
       }
       case 'backwardPart': {
         const [inputs, options] = this.#read(task.args) as [AttentionBackwardInputs, AttentionBackwardOptions];
@@ -120,6 +127,7 @@ export class TaskRunner {
 
   #make(maker: Maker, args: unknown[]): Disposable {
     if (maker === 'scores') return new HeldScores(this.#mh, args as ConstructorParameters<typeof HeldScores>[1]);
+    if (maker === 'experiment') return new WasmExperiment(this.#runtime, ...(args as [ExperimentOptions?]));
     return (this.#mh[maker] as Method)(...args) as Disposable;
   }
 
