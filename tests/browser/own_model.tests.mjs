@@ -290,14 +290,14 @@ export const tests = [
         const { page, close } = await openPage(browser, `${url}#${sentence}`);
         const whole = safetensors(tensors);
         const say = async (pattern) => {
-          await until(page, () => /cannot be used|no \.safetensors|at most/.test(document.querySelector('.own-status').textContent));
+          await until(page, () => /cannot be used|no \.safetensors|at most|is not a/.test(document.querySelector('.own-status').textContent));
           assert.match(await statusOf(page), pattern);
           await page.$eval('.own-status', (line) => (line.textContent = ''));
         };
         await give(page, await write('cut.safetensors', whole.subarray(0, 999)));
-        await say(/^cut\.safetensors cannot be used: .*safetensors header/);
+        await say(/^cut\.safetensors is not a safetensors file\.$/);
         await give(page, await write('other.safetensors', safetensors({ weight: tensors['ln_f.bias'] })));
-        await say(/^other\.safetensors cannot be used: .*wte\.weight/);
+        await say(/^other\.safetensors is not a GPT-2: it has no wte\.weight\.$/);
         await give(page, await write('notes.txt', 'hello'));
         await say(/^There is no \.safetensors file among notes\.txt/);
         const drop = (names) =>
@@ -309,7 +309,7 @@ export const tests = [
         await drop(Array.from({ length: 522 }, (_, i) => `${i}\u202e.txt`));
         await say(/^There is no \.safetensors file among 0\\u202e\.txt, 1\\u202e\.txt, .*, 9\\u202e\.txt and 512 more\.$/);
         await drop([`x\n\u202e${'y'.repeat(1000)}.safetensors`]);
-        await say(/^x\\u000a\\u202ey{77}… cannot be used: /);
+        await say(/^x\\u000a\\u202ey{77}… is not a safetensors file/);
         const name = 'y\n'.repeat(500_000);
         const header = Buffer.from(JSON.stringify({ [name]: { dtype: 'Q9' } }));
         const length = Buffer.alloc(8);
@@ -329,7 +329,7 @@ export const tests = [
         await until(page, () => document.querySelectorAll('#own .card').length === 3);
         await rm(good);
         await page.select('#own-heads', '6');
-        await say(/^good\.safetensors cannot be used: the browser could not read its \d+ kB into memory: .*The model before it stays/);
+        await say(/^good\.safetensors cannot be used: the browser could not read its \d+ kB into memory: .*Your earlier model stays open/);
         await page.evaluate(() => history.back());
         await until(page, () => !location.hash.includes('ownHeads'));
         await page.evaluate(() => {
@@ -339,7 +339,7 @@ export const tests = [
         await until(page, () => /cannot keep the file: it has too little room/.test(document.querySelector('.own-kept').textContent));
         assert.equal(await page.$eval('#own-keep', (button) => button.textContent), 'Keep it in this browser');
         await give(page, await write('bad.safetensors', whole.subarray(0, 999)));
-        await say(/The model before it stays/);
+        await say(/Your earlier model stays open/);
         assert.equal((await page.$$('#own .card')).length, 3);
         await close();
       }),

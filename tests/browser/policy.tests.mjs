@@ -79,7 +79,7 @@ async function useEverything(page) {
     const transfer = { types: ['Files'], files: [new File(['x'], 'no.safetensors')] };
     document.dispatchEvent(Object.defineProperty(new Event('drop', { cancelable: true }), 'dataTransfer', { value: transfer }));
   });
-  await until(page, () => /^no\.safetensors cannot be used: safetensors/.test(document.querySelector('.own-status').textContent));
+  await until(page, () => /^no\.safetensors is not a safetensors file/.test(document.querySelector('.own-status').textContent));
   await page.$eval('#run-speed', (button) => button.click());
   await until(page, () => /^(Done|The measurement)/.test(document.querySelector('#speed [role=status]').textContent));
   const rows = await page.$$eval('#speed .speed-row', (list) => list.map((row) => row.textContent));

@@ -91,7 +91,7 @@ export const patterns: readonly Pattern[] = [
     id: 'first',
     name: 'First word',
     line: 'Every word looks at the first word.',
-    how: 'W_Q makes the code of position 0 from the constant feature; W_K selects the position code.',
+    how: 'The query always asks for the first position; W_K selects the position code.',
     carries: 'word',
     query: () => {
       const w = projection();
@@ -104,7 +104,7 @@ export const patterns: readonly Pattern[] = [
     id: 'same',
     name: 'Same word',
     line: 'Looks at other occurrences of the same word. If there are none, it looks at itself.',
-    how: 'Half of each query and key is the word code, which raises the scores of equal words; the other half is the position code with a negative gain, which lowers the score of the word itself.',
+    how: 'One half compares words: equal words score high. The other half compares positions, with a minus: a word does not choose itself.',
     carries: 'word',
     query: () => sameWord(14, -6),
     key: () => sameWord(1, 1),

@@ -18,14 +18,14 @@ export const presets: readonly Preset[] = [
     heads: ['previous', 'first', 'same', 'nearby'],
     causal: false,
     query: 6,
-    line: 'Four heads, four answers: the word before dog₇, the first word, the other dog, all neighbors.',
+    line: 'Head 1 looks at the word before dog₇, head 2 at the first word, head 3 at the other dog, head 4 a little at everything near.',
   },
   {
     text: 'The bank by the river approved my loan',
     heads: ['previous', 'next', 'letter', 'average'],
     causal: false,
     query: 1,
-    line: 'These heads read position and spelling. So bank cannot find river or loan: that takes training on much text.',
+    line: 'These heads know only where a word stands and how it is spelled. To link bank with river, a head must be trained on a lot of text.',
   },
   {
     text: 'the black cat sat on the mat',
@@ -46,14 +46,14 @@ export const presets: readonly Preset[] = [
     heads: ['previous', 'next', 'same', 'letter'],
     causal: false,
     query: 9,
-    line: 'From the₁₀, Same word finds The₁ and the₇. Same first letter takes that as well.',
+    line: 'From the₁₀, Same word finds The₁ and the₇. The head Same first letter also looks at the word “that”.',
   },
   {
     text: 'The cat sat on the',
     heads: ['previous', 'first', 'same', 'average'],
     causal: true,
     query: 4,
-    line: 'A language model would predict the next word from what the₅ has gathered. These heads only gather.',
+    line: 'A language model would predict the next word from what the₅ has collected. These heads only collect.',
   },
 ];
 

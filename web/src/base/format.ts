@@ -26,6 +26,9 @@ export function listed(names: readonly string[]): string {
   return names.slice(0, mostListed).join(', ') + (more > 0 ? ` and ${more} more` : '');
 }
 
+/** "1 head", "4 heads". */
+export const counted = (count: number, noun: string): string => `${count} ${noun}${count === 1 ? '' : 's'}`;
+
 export function formatShape(shape: readonly number[]): string {
   return `(${shape.join(', ')})`;
 }

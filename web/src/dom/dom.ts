@@ -79,7 +79,9 @@ export const pairOf = (query: string, key: string): Child[] => [word(query), ' â
 export function rich(text: string): Child[] {
   return text.split(/((?<=\b[Wd])_\w+|\^\{[^}]*\})/).map((part) => {
     if (part.startsWith('_')) return el('sub', {}, part.slice(1));
-    return part.startsWith('^{') ? el('sup', {}, part.slice(2, -1)) : part;
+    if (!part.startsWith('^{')) return part;
+    // Screen readers leave out that it is a power.
+    return el('sup', {}, el('span', { class: 'sr-only' }, ' to the power of '), part.slice(2, -1));
   });
 }
 

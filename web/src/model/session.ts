@@ -10,6 +10,7 @@ import {
 } from 'multihead';
 import type { Matrix } from '../attention/matrix.js';
 import { modelHeads } from './limits.js';
+import { notANumberIn } from './problems.js';
 import { bytePairs, wordNumbers, type Encoded, type Tokenizer } from './tokenizers.js';
 
 export const mostTokens = 64;
@@ -67,6 +68,8 @@ export class ModelSession {
   /** Replaces the model. Keeps the old model if the files are not valid. */
   open({ model: bytes, vocabulary, merges, heads }: ModelFiles): ModelInfo {
     const { stateDict, metadata } = readSafetensors(bytes);
+    const broken = notANumberIn(stateDict);
+    if (broken !== undefined) throw new Error(`${broken}.`);
     const { embedDim } = gpt2Config(stateDict, 1);
     const possibleHeads = modelHeads.filter((count) => embedDim % count === 0);
     const stated = Number(metadata['n_head']);

@@ -12,21 +12,24 @@ export interface Failure {
   hide(): void;
 }
 
-/** The reason in the visitor's words, because the package's own message is for programmers. */
+/** The reason and the advice in the visitor's words, because the package's own message is for programmers. */
 function plainReason(reason: string, argument?: string): string {
-  if (typeof WebAssembly !== 'object') return 'this browser has no WebAssembly, or it is switched off';
-  if (argument === 'WebAssembly') return 'WebAssembly SIMD is missing in this browser; browsers since 2023 have it';
-  return reason.replace(/\.$/, '');
+  if (typeof WebAssembly !== 'object') {
+    return 'This browser has no WebAssembly, or it is switched off. Another browser, or its settings, may help.';
+  }
+  if (argument === 'WebAssembly') return 'This browser lacks WebAssembly SIMD, which browsers have since 2023. A newer browser helps.';
+  if (/\.wasm: HTTP status/.test(reason)) return 'A file of this page is missing on the server.';
+  return `${reason.replace(/\.$/, '')}. Reloading the page may help.`;
 }
 
 /** Returns the bold sentence, and the text after it. */
 export function wordsFor(problem: Problem, hasNumbers: boolean): readonly [string, string] {
   switch (problem.kind) {
     case 'failed': {
-      const rest = ` The reason: ${plainReason(problem.reason, problem.argument)}.`;
-      if (hasNumbers) return ['The attention engine could not compute this; the numbers below are older.', rest];
-      const what = 'The attention engine could not start, so there are no numbers to show.';
-      return [what, `${rest} Reloading the page may help.`];
+      const rest = ` ${plainReason(problem.reason, problem.argument)}`;
+      return hasNumbers
+        ? ['The attention engine could not compute this; the numbers below are older.', rest]
+        : ['The attention engine could not start, so there are no numbers to show.', rest];
     }
     case 'late':
       return [

@@ -85,7 +85,7 @@ export function speedSection(app: App): HTMLElement {
     'section',
     { class: 'panel', id: 'speed', 'aria-labelledby': 'speed-title' },
     el('h2', { id: 'speed-title' }, 'Speed'),
-    el('p', { class: 'lead' }, 'Causal attention of the same numbers, by this module and by plain JavaScript, in your browser.'),
+    el('p', { class: 'lead' }, 'The same attention, computed by this library and by plain JavaScript, timed in your browser.'),
     sizeChoice(app),
     __HAS_PEERS__ ? peerChoice(boxes) : howToHavePeers(),
     el('div', { class: 'speed-controls' }, button, status, save),

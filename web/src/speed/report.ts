@@ -61,7 +61,7 @@ export function comparison({ name, failure, timesPlain, difference }: Reported):
   if (failure) return '';
   if (isPlain({ name })) return 'the baseline';
   if (timesPlain === null) return `outputs differ by ${power(difference)}, so the times are not compared`;
-  const outputs = `outputs within ${power(difference)}`;
+  const outputs = `results differ by at most ${power(difference)}`;
   return timesPlain < 1
     ? `plain JavaScript is ${factor(1 / timesPlain)} times as fast; ${outputs}`
     : `${factor(timesPlain)} times as fast as plain JavaScript; ${outputs}`;

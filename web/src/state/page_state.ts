@@ -116,7 +116,7 @@ export type PageState = {
 
 /** Conditions between fields. If a condition fails, its field gets the default. */
 const checks: { readonly [name in FieldName]?: (state: PageState) => boolean } = {
-  head: ({ head, heads }) => head < heads.length,
+  head: ({ head, heads }) => head >= 0 && head < heads.length,
   query: ({ query, text }) => query === null || query < tokenize(text).tokens.length,
   muted: ({ muted, heads }) => muted.every((head) => head < heads.length),
   key: ({ key, text }) => key === null || key < tokenize(text).tokens.length,

@@ -29,6 +29,8 @@ export interface Frame extends Measured {
 
 /** Progress of a run since the last report. */
 export interface Progress {
+  /** Number of the run in its worker, which counts its starts. Reports of a run that was replaced may still be on their way. */
+  readonly run: number;
   /** Number of steps done. */
   readonly step: number;
   /** The losses of the steps since the last report, up to `step`. */

@@ -17,6 +17,8 @@ const manySequences = 128;
 export type Report = (progress: Progress) => void;
 
 interface Current {
+  /** Number of the run. */
+  readonly run: number;
   /** The sequence on which the maps are computed. */
   readonly tokens: Int32Array;
   readonly settings: TrainingSettings;
@@ -29,6 +31,7 @@ export class Run implements Implementation<TrainingCalls> {
   readonly #mh: Multihead;
   readonly #report: Report;
   readonly #limits: Limits;
+  #runs = 0;
   #current: Current | undefined;
   #generation: Generation | undefined;
   #stop: AbortController | undefined;
@@ -48,7 +51,8 @@ export class Run implements Implementation<TrainingCalls> {
     const experiment = createExperiment(this.#mh, { kind, seed, numHeads, numLayers, learningRate });
     this.end();
     const tokens = sequenceOfMaps(experiment);
-    this.#current = { settings, small, experiment, tokens, moments: new Moments(frameEvery, this.#limits) };
+    this.#runs += 1;
+    this.#current = { run: this.#runs, settings, small, experiment, tokens, moments: new Moments(frameEvery, this.#limits) };
     this.#saveMoment();
     this.#addFrame();
     return { tokens, progress: this.#progress() };
@@ -56,7 +60,7 @@ export class Run implements Implementation<TrainingCalls> {
 
   async run(until: number): Promise<Progress> {
     this.pause();
-    const { experiment } = this.#live();
+    const { run, experiment } = this.#live();
     const stop = new AbortController();
     this.#stop = stop;
     this.#dropGeneration();
@@ -73,7 +77,7 @@ export class Run implements Implementation<TrainingCalls> {
       if (!stop.signal.aborted) throw error;
     }
     // start() or end() has ended this run.
-    if (experiment.disposed) return { step: 0, losses: [], frames: [], moments: [], memory: this.#mh.memory() };
+    if (experiment.disposed) return { run, step: 0, losses: [], frames: [], moments: [], memory: this.#mh.memory() };
     this.#saveMoment();
     this.#addFrame();
     return this.#progress();
@@ -162,9 +166,8 @@ export class Run implements Implementation<TrainingCalls> {
     const [losses, frames] = [this.#losses, this.#frames];
     this.#losses = [];
     this.#frames = [];
-    const steps = this.#current?.experiment.steps ?? 0;
-    const moments = this.#current?.moments.steps ?? [];
-    return { step: steps, losses, frames, moments, memory: this.#mh.memory() };
+    const { run, experiment, moments } = this.#live();
+    return { run, step: experiment.steps, losses, frames, moments: moments.steps, memory: this.#mh.memory() };
   }
 
   /** Saves the current step. `onlyIfDue`: not if moments between the saved ones are no longer wanted. */

@@ -49,6 +49,9 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   let now = view.get();
   let main: Client | undefined;
   let smallerClient: Client | undefined;
+  /** The numbers of the runs on the screen. Reports of other runs are dropped. */
+  let mainRun: number | undefined;
+  let smallerRun: number | undefined;
   let unconfirmed: (() => void)[] = [];
   let planned = false;
   let starting = Promise.resolve();
@@ -63,10 +66,14 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     planned = true;
     afterFrames(now.status === 'running' ? framesOfTraining : 1, () => {
       planned = false;
-      view.set(now);
       const confirmed = unconfirmed;
       unconfirmed = [];
-      for (const confirm of confirmed) confirm();
+      try {
+        view.set(now);
+      } finally {
+        // The workers go on reporting even if a part of the page fails to show this view.
+        for (const confirm of confirmed) confirm();
+      }
     });
   }
 
@@ -79,12 +86,14 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
       onReport(progress, confirm) {
         unconfirmed.push(confirm);
         take(progress);
+        change({});
       },
       onLost,
     });
   }
 
   function take(progress: Progress): void {
+    if (progress.run !== mainRun) return;
     const { step, moments } = progress;
     const memory = { ...now.memory, main: progress.memory };
     now.curve.add(progress);
@@ -98,6 +107,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   }
 
   function takeSmaller(progress: Progress): void {
+    if (progress.run !== smallerRun) return;
     now.smallerRun?.add(progress);
     change({ memory: { ...now.memory, smallerRun: progress.memory } });
   }
@@ -134,6 +144,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
       clearTimeout(settling);
       stepToLoad = undefined;
       frames.clear();
+      mainRun = progress.run;
       now = { ...blank(settings), status: 'paused', earlier: earlierOf(now, settings), tokens, model: now.model };
       take(progress);
       startSmaller(smaller(settings));
@@ -150,9 +161,15 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
       smallerClient = undefined;
       return;
     }
-    now = { ...now, smallerRun: new Curve(settings) };
+    const curve = new Curve(settings);
+    now = { ...now, smallerRun: curve };
+    smallerRun = undefined;
     smallerClient ??= open(takeSmaller, () => (smallerClient = undefined));
-    smallerClient.call('start', settings, true).then(({ progress }) => takeSmaller(progress), ignore);
+    smallerClient.call('start', settings, true).then(({ progress }) => {
+      if (now.smallerRun !== curve) return;
+      smallerRun = progress.run;
+      takeSmaller(progress);
+    }, ignore);
   }
 
   async function startWorkers(): Promise<void> {
@@ -192,8 +209,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
       smallerClient?.call('run', until).then(takeSmaller, ignore);
       const begun = performance.now() - now.milliseconds;
       const progress = await client.call('run', until);
-      // A result without a frame means that a new run has replaced this one.
-      if (progress.frames.length === 0) return;
+      if (progress.run !== mainRun) return;
       take(progress);
       change({ status: 'paused', milliseconds: performance.now() - begun });
       await measure();

@@ -31,7 +31,7 @@ describe('presets', () => {
 
   it('says that bank does not find its meaning, and it does not', () => {
     expect(namesIn(bank)[bank.query]).toBe('bank');
-    expect(bank.line).toMatch(/cannot find river or loan/);
+    expect(bank.line).toMatch(/must be trained on a lot of text/);
     for (const head of bank.heads) expect(['river', 'loan']).not.toContain(strongest(bank, head));
   });
 

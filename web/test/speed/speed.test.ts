@@ -74,7 +74,7 @@ describe('report', () => {
   it('prints no speed-up if outputs differ by more than 1e-4', () => {
     expect(reported(rows).map(({ timesPlain }) => timesPlain)).toEqual([50, null, null, 0.25, null]);
     const said = reported(rows).map(comparison);
-    expect(said[0]).toBe('50 times as fast as plain JavaScript; outputs within 2\u00a0×\u00a010⁻⁷');
+    expect(said[0]).toBe('50 times as fast as plain JavaScript; results differ by at most 2\u00a0×\u00a010⁻⁷');
     expect(said[2]).toMatch(/outputs differ by 2\u00a0×\u00a010⁻⁴, so the times are not compared/);
     expect(said[3]).toMatch(/^plain JavaScript is 4.0 times as fast/);
     expect(said[4]).toBe('');

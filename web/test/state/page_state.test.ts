@@ -68,6 +68,10 @@ describe('the address', () => {
     expect(fromHash('#text=two+words&query=2&key=3').broken).toEqual(['key']);
   });
 
+  it('repairs a head that is not among the heads', () => {
+    expect(repaired({ ...defaults, head: -1 }).head).toBe(0);
+  });
+
   it('repairs a selection whose word or head is gone', () => {
     const state = { ...defaults, query: 6, key: 1, head: 3 };
     expect(repaired(state)).toEqual(state);

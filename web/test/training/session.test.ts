@@ -4,6 +4,7 @@ import { load } from 'multihead';
 import { afterAll, describe, expect, it, vi } from 'vitest';
 import { Run } from '../../src/training/run.js';
 import { createTraining, type TrainingSession } from '../../src/training/session.js';
+import { defaultSeed } from '../../src/training/settings.js';
 import type { TrainingView } from '../../src/training/view.js';
 import type { Message } from '../../src/workers/protocol.js';
 import type { Port } from '../../src/workers/remote.js';
@@ -19,8 +20,11 @@ afterAll(() => {
   expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
 });
 
-/** A worker in this thread. kill() reports an error on its port; after terminate() it no longer answers. */
-function startPort(): Port & { kill(): void } {
+/**
+ * A worker in this thread. kill() reports an error on its port; after terminate() it no longer answers. Messages arrive
+ * `delay` milliseconds after they were sent.
+ */
+function startPort(delay = 0): Port & { kill(): void } {
   let ended = false;
   const port: Port & { kill(): void } = {
     onmessage: null,
@@ -36,16 +40,17 @@ function startPort(): Port & { kill(): void } {
       );
     },
   };
-  const reply = (data: Message) => !ended && port.onmessage?.({ data } as MessageEvent<Message>);
+  const deliver = (data: Message) => !ended && port.onmessage?.({ data } as MessageEvent<Message>);
+  const reply = (data: Message) => (delay > 0 ? setTimeout(deliver, delay, data) : deliver(data));
   const run = new Run(mh, (progress) => reply({ event: progress }));
   runs.push(run);
   return port;
 }
 
-function setUp(settings = usualSettings('induction')) {
+function setUp(settings = usualSettings('induction'), delay = 0) {
   const ports: ReturnType<typeof startPort>[] = [];
   const session = createTraining(settings, {
-    startWorker: () => ports[ports.push(startPort()) - 1]!,
+    startWorker: () => ports[ports.push(startPort(delay)) - 1]!,
     nextFrame: (run) => setTimeout(run),
   });
   return { session, ports };
@@ -117,6 +122,55 @@ describe('a training session', () => {
     await until(session, ({ status, step, curve }) => curve.settings.seed === 9 && status === 'running' && step > 5);
     session.pause();
     await until(session, ({ status }) => status === 'paused');
+  });
+
+  it('drops the reports of a run that was replaced', async () => {
+    const { session } = setUp(usualSettings('induction'), 30);
+    const wholeCurves: boolean[] = [];
+    session.view.watch(({ curve, smallerRun }) => {
+      const lists = [curve.losses, smallerRun?.losses ?? []];
+      wholeCurves.push(lists.every((losses) => Object.keys(losses).length === losses.length));
+    });
+    void session.train();
+    const trains = (seed: number) =>
+      until(session, ({ step, curve, smallerRun }) => curve.settings.seed === seed && Math.min(step, smallerRun?.losses.length ?? 0) >= 5);
+    await trains(defaultSeed);
+    for (const seed of [21, 22, 23]) {
+      await session.reset({ ...usualSettings('induction'), seed });
+      await trains(seed);
+    }
+    expect(wholeCurves).not.toContain(false);
+    const mixed = session.view.get().smallerRun!.losses.slice(0, 3);
+    session.pause();
+    await until(session, ({ status }) => status === 'paused');
+    const alone = setUp({ ...usualSettings('induction'), seed: 23 }).session;
+    void alone.train();
+    await until(alone, ({ smallerRun }) => (smallerRun?.losses.length ?? 0) >= 3);
+    alone.pause();
+    expect(mixed).toEqual(alone.view.get().smallerRun!.losses.slice(0, 3));
+  });
+
+  it('goes on reporting if a part of the page throws', async () => {
+    const errors: unknown[] = [];
+    const session = createTraining(usualSettings('induction'), {
+      startWorker: () => startPort(),
+      nextFrame: (run) =>
+        setTimeout(() => {
+          try {
+            run();
+          } catch (error) {
+            errors.push(error);
+          }
+        }),
+    });
+    session.view.watch(({ step }) => {
+      if (step >= 3 && errors.length === 0) throw new Error('cannot draw');
+    });
+    void session.train();
+    await until(session, ({ step }) => step >= 10);
+    session.pause();
+    await until(session, ({ status }) => status === 'paused');
+    expect(errors).toEqual([new Error('cannot draw')]);
   });
 
   it('mutes heads until the model changes', async () => {

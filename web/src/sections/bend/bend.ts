@@ -121,7 +121,7 @@ function effect(app: App): HTMLElement {
     const { head } = chosen(app, result);
     const { straight, statistics } = result;
     if (!straight) {
-      summary.textContent = 'Nothing is bent: these are the weights and outputs of the sections above.';
+      summary.textContent = 'Nothing is changed yet.';
       list.replaceChildren();
       return;
     }

@@ -101,7 +101,7 @@ function divisorChoice(app: App): HTMLElement {
     option('none', 'nothing'),
   ];
   const line =
-    'A score adds up one product for each of the d_head columns of a head. Dividing by √d_model, a common mistake, makes the weights too equal; dividing by nothing makes them too sure.';
+    'A score adds up one product for each of the d_head columns of a head. Dividing by √d_model, a common mistake, makes the weights too equal; without division one word takes nearly everything.';
   return el(
     'div',
     { class: 'control', role: 'group', 'aria-labelledby': 'bend-divisor' },

@@ -56,7 +56,7 @@ export function weightEditor(app: App): HTMLElement {
   function show(): void {
     const now = selected();
     const { edits } = app.state.get();
-    clear.textContent = edits.length === 0 ? 'No weight set' : `Unset all (${edits.length})`;
+    clear.textContent = edits.length === 0 ? 'Unset all' : `Unset all (${edits.length})`;
     clear.setAttribute('aria-disabled', String(edits.length === 0));
     const locked = !now || isLocked(now.result, now.place);
     // Use aria-disabled: disabled inputs would lose the focus when the mask changes.
@@ -112,6 +112,6 @@ function lineText(now: { result: ForwardResult; place: Omit<WeightEdit, 'weight'
   if (isHidden(now.result, now.place)) return 'The mask hides this word, so its weight stays exactly 0.';
   if (isOnly(now.result, now.place.query)) return 'This row has only one visible word, so its weight stays 1.';
   return isSet
-    ? 'Set by hand. The other weights of the row keep their proportions and fill it up to 1.'
-    : 'Move the slider: the other weights of the row keep their proportions, and the row still adds up to 1.';
+    ? 'You set this weight. The others shrink or grow together, so the row still adds up to 1.'
+    : 'Move the slider: the other weights shrink or grow together, so the row still adds up to 1.';
 }

@@ -34,7 +34,7 @@ export function gallerySection(app: App): HTMLElement {
         el(
           'p',
           { class: 'lead' },
-          'A row is a query, a column a key. Point at a cell, or walk with the arrow keys: every head shows its weight for that pair, and the query, key and value behind it.',
+          'A row is a word that looks, a column a word that is looked at. Point at a cell to compare it in all heads.',
         ),
       ),
       views.element,
@@ -120,7 +120,7 @@ function createMean(app: App) {
       view = { ...first, data: result.meanWeights.data };
       title.textContent = `Mean of ${count} heads`;
       text.textContent =
-        'Plots of attention often show only this. A pattern that one head is sure of looks faint here, and patterns of different heads run into each other.';
+        'Many plots show only this average. It hides the heads: a clear pattern of one turns faint, and patterns overlap.';
       frame.show({ view, title: `Mean of the weights of ${count} heads` }, 'mean', as);
     },
     point(query: number, key: number | null): void {
@@ -134,13 +134,13 @@ function meanings(): HTMLElement {
   const terms: readonly [string, string][] = [
     [
       'entropy',
-      'How widely a head spreads its weights: 0 if all weight is on one word, ln n if n words share it equally.',
+      'How widely a head looks: 0 for one word; 0.69 for two words equally; 2.08 for eight.',
     ],
     ['previous', 'Mean weight on the word before, over all words but the first.'],
     ['first', 'Mean weight on the first word, over all words but the first.'],
     [
       'induction',
-      'Mean weight on words that follow an earlier occurrence of the query’s word: “last time, cat came after black”. A dash: no word repeats.',
+      'How much a word looks at what came right after it last time. A dash: no word repeats.',
     ],
     ['row sum', 'The weights of a query add up to 1.'],
   ];

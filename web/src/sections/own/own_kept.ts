@@ -49,7 +49,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
       return `${shownName(kept!.model)} is kept in this browser, ${formatBytes(sizeOf(kept!))}. Only this page can read it.`;
     }
     return inUse
-      ? `After a reload the page asks for the file again. To keep it in this browser takes ${formatBytes(sizeOf(used!))}.`
+      ? `After a reload the page asks for the file again. Keeping it in this browser takes ${formatBytes(sizeOf(used!))}.`
       : `This address was made with a file named ${quoted(model, 40)}, which is not part of it: files never leave a browser. Choose that file to see its heads.`;
   }
 

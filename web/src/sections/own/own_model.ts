@@ -1,12 +1,13 @@
 // "Your own model": a GPT-2 from the visitor's disk, its heads on the sentence, and its continuation.
 
-import { formatMilliseconds, listed, messageOf } from '../../base/format.js';
+import { counted, formatMilliseconds, listed, messageOf } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, refill } from '../../dom/dom.js';
 import { createLegend } from '../../maps/legend.js';
 import { connect } from '../../model/client.js';
 import { formatBytes, nameInAddress, refusalOf, shownName } from '../../model/limits.js';
 import type { GivenFiles } from '../../model/messages.js';
+import { problemOf } from '../../model/problems.js';
 import type { TextAttention, ModelInfo } from '../../model/session.js';
 import { update, type App } from '../../state/app.js';
 import { columnsFor } from '../gallery/gallery.js';
@@ -108,16 +109,16 @@ export function ownModelSection(app: App): HTMLElement {
       body.hidden = false;
       await follow();
     } catch (error) {
-      status.textContent = `${shownName(given.model)} cannot be used: ${messageOf(error)}${info ? ' The model before it stays.' : ''}`;
+      status.textContent = `${problemOf(shownName(given.model), messageOf(error))}${info ? ' Your earlier model stays open.' : ''}`;
     }
   }
 
   function showInfo(opened: ModelInfo): void {
     facts.textContent =
-      `${opened.layers} layers of ${opened.heads} heads, ${opened.width} columns, ${inMillions(opened.parameters)} parameters. ` +
+      `${counted(opened.layers, 'layer')} of ${counted(opened.heads, 'head')}, ${opened.width} columns, ${inMillions(opened.parameters)} parameters. ` +
       (opened.tokens === 'byte pairs'
-        ? `Words are cut by byte pairs, into tokens of ${opened.vocabulary.toLocaleString('en')} kinds.`
-        : 'Without vocab.json and merges.txt, each different word only gets a number, which means nothing to the model.');
+        ? `The text is cut into pieces from a list of ${opened.vocabulary.toLocaleString('en')}.`
+        : 'Without vocab.json and merges.txt, words get arbitrary numbers, which the model cannot read, and the maps mean nothing.');
     layer.max = String(opened.layers);
     const options = opened.possibleHeads.map((count) =>
       el('option', { value: count, selected: count === opened.heads }, String(count)),

@@ -139,7 +139,7 @@ function headChooser(app: App): HTMLElement {
     el(
       'p',
       { class: 'hint what-head' },
-      'A head gives each word one row of weights: how much it looks at every word. The weights of a row add up to 1.',
+      'For each word, a head decides how much to look at every word. These shares, its weights, add up to 1.',
     ),
     el('div', { class: 'chips' }, ...chips),
     hint,

@@ -46,8 +46,8 @@ export function splitSection(app: App): HTMLElement {
       splitButton(app),
       stateSwitch(app, 'wrongReshape', {
         id: 'wrong-reshape',
-        name: ['Wrong reshape'],
-        line: 'skip the transpose',
+        name: ['A common bug:'],
+        line: 'reshape without transpose',
       }),
     ),
     row,
@@ -65,7 +65,8 @@ export function splitSection(app: App): HTMLElement {
     const parts = partsOf(app, result);
     while (list.length < parts.length) list.push(createBlock(list.length, point));
     list = list.slice(0, Math.max(parts.length, 1));
-    refill(blocks, ...list.map((block) => block.element));
+    // Only when their number changes: an element that is inserted again loses its transition.
+    if (blocks.childElementCount !== list.length) refill(blocks, ...list.map((block) => block.element));
     blocks.style.gridTemplateColumns = parts.map(({ cols }) => `${cols}fr`).join(' ');
     row.classList.toggle('is-apart', splitApart);
     row.classList.toggle('is-numbers', revealView === 'numbers');
@@ -114,7 +115,7 @@ export function splitSection(app: App): HTMLElement {
       const cells = [head, token, col].map((step) => el('td', { class: 'number' }, `+${step}`));
       return el('tr', current ? { class: 'is-current' } : {}, el('th', { scope: 'row' }, name), ...cells);
     };
-    const heading = ['Steps in memory to the next', 'head', 'token', 'column'];
+    const heading = ['How far in memory is the next', 'head', 'token', 'column'];
     strides.replaceChildren(
       el(
         'table',
@@ -225,7 +226,7 @@ function saved(app: App): { view: MatrixView; title: string } | null {
 function leadText({ split, splitHeads }: ForwardResult): string {
   const width = Math.floor(embedDim / splitHeads);
   return split.heads
-    ? `Each of ${splitHeads} heads takes ${width} of the 64 columns of x. Nothing is computed: the numbers keep their place in memory.`
+    ? `Each of ${splitHeads} heads takes ${width} of the 64 columns of x. No number moves: head 1 reads columns 1–${width}, head 2 columns ${width + 1}–${2 * width}, and so on.`
     : `${splitHeads} heads cannot share 64 columns equally.`;
 }
 
@@ -245,7 +246,7 @@ function verdictText(app: App, result: ForwardResult): Child[] {
     ];
   }
   if (!wrongReshape) {
-    return [`Head 1 has columns 1–${embedDim / splitHeads} of every word, so each block has one color. The stronger it is, the larger the number.`];
+    return [`Head 1 has columns 1–${embedDim / splitHeads} of every word, so each block has one color. Strong means large, pale means small or negative.`];
   }
   const place = firstWrong(splitHeads, result.tokens.length);
   if (!place) return ['With one head or one word, the wrong reshape changes nothing.'];
@@ -263,7 +264,7 @@ function verdictText(app: App, result: ForwardResult): Child[] {
   ];
 }
 
-/** Describes the place of a number: "head 3, cat, column 2 is number 146 in memory: cat, column 18 of x, 0.500". */
+/** Describes the place of a number: "Head 2, saw, column 1 is 0.574: column 9 of saw, the 73rd of 512 numbers in memory." */
 function addressText(result: ForwardResult, place: Place, wrong: boolean): Child[] {
   const { split, tokens } = result;
   const heads = split.heads!.shape[0]!;
@@ -271,10 +272,17 @@ function addressText(result: ForwardResult, place: Place, wrong: boolean): Child
   const source = sourceOf(index);
   const { rowLabels, data } = viewOf(result, 'x', 0);
   return [
-    el('strong', {}, `head ${place.head + 1}, `, withComma(rowLabels[place.token]!), ` column ${place.col + 1}`),
-    ` is number ${index + 1} of ${tokens.length * embedDim} in memory: `,
-    withComma(rowLabels[source.token]!),
-    ` column ${source.col + 1} of x, `,
+    el('strong', {}, `Head ${place.head + 1}, `, withComma(rowLabels[place.token]!), ` column ${place.col + 1}`),
+    ' is ',
     el('span', { class: 'number' }, formatNumber(data[index]!)),
+    `: column ${source.col + 1} of `,
+    withComma(rowLabels[source.token]!),
+    ` the ${ordinal(index + 1)} of ${tokens.length * embedDim} numbers in memory.`,
   ];
+}
+
+/** "73rd". */
+function ordinal(number: number): string {
+  const teens = number % 100 > 10 && number % 100 < 14;
+  return `${number}${(teens ? undefined : ['th', 'st', 'nd', 'rd'][number % 10]) ?? 'th'}`;
 }

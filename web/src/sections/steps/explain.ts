@@ -179,7 +179,8 @@ function softmax(result: ForwardResult, { row, col, head }: Place): Explanation 
   if (edits.some(({ key }) => key === col)) return { why: 'You set this weight by hand.', bars, terms };
   if (edits.length > 0) return { why: 'A weight of this row is set by hand; the others share the rest.', bars, terms };
   const exponent = scores[col]! - most;
-  const why = `e^{${f(exponent, exponent === 0 ? 0 : 2)}} ÷ ${f(total)}. The row's largest score, ${f(most, 2)}, is subtracted first; the result is the same.`;
+  const shown = exponent === 0 ? 'e⁰ = 1' : `e^{${f(exponent, 2)}} = ${f(power(col))}`;
+  const why = `${shown}, divided by the sum of the row, ${f(total)}. (${f(most, 2)}, the largest score, was subtracted from all; that changes nothing.)`;
   return { why, bars, terms };
 }
 
@@ -226,7 +227,7 @@ function barKeys(weights: Float32Array): number[] {
 export function carries({ trace, tokens, heads, bend }: ForwardResult, query: number): string {
   const names = tokenNames(tokens);
   const speaking = [...heads.keys()].filter((head) => !bend.muted.includes(head));
-  if (speaking.length === 0) return `Every head is muted, so ${names[query]} carries nothing.`;
+  if (speaking.length === 0) return `Every head is muted, so ${names[query]} is nothing.`;
   const shares = tokens.map((_, key) => {
     const weights = speaking.map((head) => trace.weights.data[(head * tokens.length + query) * tokens.length + key]!);
     return weights.reduce((a, b) => a + b, 0) / speaking.length;
@@ -235,6 +236,6 @@ export function carries({ trace, tokens, heads, bend }: ForwardResult, query: nu
   const shown = order.filter((key) => shares[key]! >= 0.05).slice(0, 5);
   const list = (shown.length > 0 ? shown : order.slice(0, 1)).map((key) => `${formatPercent(shares[key]!)} ${names[key]}`);
   const rest = shares.filter((_, key) => !shown.includes(key)).reduce((a, b) => a + b, 0);
-  const others = Math.round(rest * 100) > 0 ? `, and ${formatPercent(rest)} of the others` : '';
-  return `${names[query]} now carries ${list.join(', ')}${others}.`;
+  const others = Math.round(rest * 100) > 0 ? ` and ${formatPercent(rest)} other words` : '';
+  return `${names[query]} is ${list.join(', ')}${others}, averaged over the heads in use.`;
 }

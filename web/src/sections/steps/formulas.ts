@@ -24,8 +24,8 @@ const sup = (base: Part, power: Part) => part('msup', {}, base, power);
 const subsup = (base: Part, index: Part, power: Part) => part('msubsup', {}, base, index, power);
 const frac = (above: Part, below: Part) => part('mfrac', {}, above, below);
 const root = (inner: Part) => part('msqrt', {}, inner);
-const text = (words: string) => part('mtext', {}, words);
-const space = part('mspace', { width: '1em' });
+/** Browsers trim ordinary spaces at the ends of mtext. */
+const text = (words: string) => part('mtext', {}, words.replaceAll(' ', '\u00a0'));
 const sum = (under: Part, over: Part) => part('munderover', {}, op('∑'), under, over);
 const transposed = (base: Part, index: Part) => subsup(base, index, i('⊤'));
 const line = (...cells: Part[]) => part('mtr', {}, ...cells.map((cell) => part('mtd', {}, cell)));
@@ -50,22 +50,20 @@ const sources = {
   k: row(i('k'), op('='), i('x'), transposed(i('W'), i('K'))),
   v: row(i('v'), op('='), i('x'), transposed(i('W'), i('V'))),
   split: row(
-    text('head'),
+    text('Head '),
     h,
-    op(':'),
-    space,
-    text('columns'),
+    text(' has the columns '),
+    width,
     op('('),
-    i('h'),
+    h,
     op('−'),
     n('1'),
     op(')'),
-    width,
     op('+'),
     n('1'),
     text(' to '),
-    i('h'),
     width,
+    h,
   ),
   scores: row(
     sub(i('s'), ij),

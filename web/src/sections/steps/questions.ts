@@ -41,7 +41,7 @@ const questions: readonly Question[] = [
   {
     question: 'What does causal do?',
     answer:
-      'It hides later words. A model that learns to predict the next word must not see it. And what was computed for earlier words stays true when more words follow.',
+      'It hides later words. A model that learns to predict the next word must not see it. So nothing computed for earlier words changes when a word is added.',
     step: 'mask',
   },
   {

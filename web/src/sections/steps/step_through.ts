@@ -271,9 +271,8 @@ function ending(app: App): HTMLElement {
   return el(
     'div',
     { class: 'ending' },
-    el('strong', {}, 'In the end: '),
+    el('strong', {}, 'After the last step '),
     line,
-    el('span', { class: 'hint' }, ' The mean over all heads that are not muted.'),
   );
 }
 

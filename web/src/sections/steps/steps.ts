@@ -52,7 +52,7 @@ export const steps: readonly Step[] = [
     title: 'Split into heads',
     symbol: 'split',
     text: always(
-      'Each head gets 16 columns of q, k and v, and works by itself from here on. So each head can look at something else.',
+      'Each head gets 16 columns of q, k and v and works on its own from here. That is how heads can look at different words.',
     ),
     parts: letters.map((name) => ({ label: name, trace: `${name}Heads`, formula: 'split' })),
     axes: 'batch, heads, tokens, d_head',
@@ -103,7 +103,7 @@ export const steps: readonly Step[] = [
     title: 'Mix the values',
     symbol: 'w · v',
     text: always(
-      'Each row is now a mixture of the values that its word looked at. A row that looks like one value: nearly all the weight was on one word.',
+      'Each row is now a mixture of the values that its word looked at. If a row looks just like the value of one word, nearly all the weight was on that word.',
     ),
     parts: [{ label: 'head output', trace: 'headsOut', formula: 'values' }],
     axes: 'batch, heads, tokens, d_head',

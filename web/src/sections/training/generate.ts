@@ -21,7 +21,7 @@ export function generateSection(app: App): HTMLElement {
     'section',
     { class: 'panel', id: 'generate', 'aria-labelledby': 'generate-title' },
     el('h2', { id: 'generate-title' }, 'Generate'),
-    el('p', { class: 'lead' }, 'The model just trained continues a pattern, one token a tick.'),
+    el('p', { class: 'lead' }, 'The model just trained continues a pattern, one token at a time.'),
     nothingToContinue(app),
     el(
       'div',
@@ -57,7 +57,7 @@ function nothingToContinue(app: App): HTMLElement {
     el(
       'p',
       {},
-      'The model in training does four jobs, which are all about tokens it has already seen. It knows nothing of the next token, so it has nothing to generate. The induction model does.',
+      'The four-jobs model only looks back and never says what comes next. The induction model does.',
     ),
     train,
   );
@@ -179,8 +179,8 @@ function answer(app: App, generating: Generating): HTMLElement {
     if (kind !== 'induction') return;
     const each = cacheBytes({ layers, embedDim, vocabSize }, 1);
     why.textContent =
-      'A token’s key and value depend on no later token, so they never change. With them in a cache, a tick computes one of each; ' +
-      `without, it computes them all again. The price is memory: ${each} bytes a token in this model.`;
+      'A token’s key and value depend on no later token, so they never change. Stored in a cache, each new token costs one new key and value; ' +
+      `without it, all are computed again. The price is memory: ${each} bytes a token in this model.`;
     setText(same, sameText(view));
     same.classList.toggle('is-same', view.ticks.length > 0 && differing(view) === 0);
     setText(total, totalText(view));

@@ -123,7 +123,7 @@ function keyOf(app: App, { name, curve }: NamedCurve): HTMLElement {
 function conclusionOf({ smallerRun, curve }: TrainingView): string {
   if (!smallerRun) return '';
   return curve.settings.kind === 'fourJobs'
-    ? 'Both models have the same number of weights. One head has one pattern of attention at a time, which cannot do four jobs.'
+    ? 'The 1-head model has as many weights, but can look at one place at a time: too few for four jobs.'
     : 'One layer cannot do this: the second layer looks for what the first has written into each position.';
 }
 

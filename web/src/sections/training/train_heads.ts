@@ -179,7 +179,7 @@ export function trainHeads(app: App): HTMLElement {
     el('div', { class: 'train-heads-head' }, el(
       'p',
       { class: 'hint' },
-      'Each map shows one head on the same unseen sequence. The cells below it say how much of its weight lies on the key that each job needs. Click a cell to keep its pair in view while the heads train.',
+      'Each map is one head, on letters it never trained on. The four numbers say how much it looks where each job must look: 1 is perfect.',
     ), views.element),
     layers,
     readout,

@@ -14,7 +14,7 @@ export function mutedJobs(app: App): HTMLElement {
   const { training } = app;
   const text = el('p', { class: 'proof-text', role: 'status' });
   const bars = el('ul', { class: 'proof-bars' });
-  const key = el('p', { class: 'legend' }, keyOf('before', 'with every head'), keyOf('after', 'without what is muted'));
+  const key = el('p', { class: 'legend' }, keyOf('before', 'all heads'), keyOf('after', 'muted'));
   const clear = el('button', { type: 'button', class: 'secondary', id: 'train-unmute' }, 'Unmute');
   clear.addEventListener('click', () => {
     void training.mute([]);
@@ -40,7 +40,7 @@ function sentence(view: TrainingView): string {
   if (muted.length === 0) {
     return status === 'running'
       ? 'Pause, then press the badge of a head.'
-      : 'Press the badge of a head above: its output becomes 0, and all else stays.';
+      : 'Press a head’s badge to switch it off, and see which job breaks.';
   }
   const who = `head${muted.length > 1 ? 's' : ''} ${muted.map((head) => head + 1).join(', ')}`;
   if (!muting) return `Measuring without ${who}…`;
