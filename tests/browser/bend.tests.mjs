@@ -67,13 +67,13 @@ export const tests = [
       const address = await page.evaluate(() => location.href);
       for (const output of outputs.slice(0, -1).reverse()) {
         const hash = await hashOf(page);
-        await page.click('#bend-undo');
+        await page.click('#undo');
         for (let i = 0; i < 200 && (await hashOf(page)) === hash; i += 1) await settled(page);
         assert.deepEqual((await snapshot(page)).trace.output.data, output, 'undone');
       }
-      assert.equal(await page.$eval('#bend-undo', (button) => button.ariaDisabled), 'true');
+      assert.equal(await page.$eval('#undo', (button) => button.ariaDisabled), 'true');
       const hash = await hashOf(page);
-      await page.click('#bend-redo');
+      await page.click('#redo');
       for (let i = 0; i < 200 && (await hashOf(page)) === hash; i += 1) await settled(page);
       assert.deepEqual((await snapshot(page)).trace.output.data, outputs[1], 'redone');
       await close();

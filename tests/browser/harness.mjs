@@ -78,13 +78,14 @@ export const withWorkerPrelude = (code) =>
   });
 
 /**
- * Opens a page in a new browser context. `prepare` is called before it loads. `complaints` collects errors of the
+ * Opens a page in a new browser context. `prepare` is called before it loads. `walking`: the chosen word walks through the sentence, as for a visitor who has not touched the
+ * page. `complaints` collects errors of the
  * console and the page; `close` fails if there are any unexpected ones.
  */
 export async function openPage(
   browser,
   url,
-  { width = 1280, height = 900, scheme, ready = true, prepare } = {},
+  { width = 1280, height = 900, scheme, ready = true, walking = false, prepare } = {},
 ) {
   const context = await browser.createBrowserContext();
   const page = await patientPage(context);
@@ -103,6 +104,8 @@ export async function openPage(
   await prepare?.(page);
   await page.goto(url);
   if (ready) await settled(page);
+  // The first touch ends the walk of the chosen word through the sentence.
+  if (ready && !walking) await page.evaluate(() => void document.dispatchEvent(new Event('pointerdown')));
   if (scheme) await checkScheme(page, scheme);
   return {
     page,

@@ -130,7 +130,7 @@ export const tests = [
         await give(page, ...files);
         await until(page, () => document.querySelectorAll('#own .card').length === 3);
         await until(page, () => document.querySelector('#own .map-cell') !== null);
-        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /^2 layers of 3 heads, 12 columns, .* byte pairs/);
+        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /^2 layers of 3 heads, 12 columns, .* cut into pieces from a list of 24/);
         const label = await page.$eval('#own .card:nth-child(2) .map-cell', (cell) => cell.ariaLabel);
         assert.equal(label, 'head 2, query the, key the, 1.00');
         await catchDownloads(page);
@@ -171,7 +171,7 @@ export const tests = [
         assert.equal((await page.$$('#own .card')).length, 0, 'nothing is read unasked');
         await page.click('#own-open');
         await until(page, () => document.querySelector('#own [role=grid]')?.ariaLabel === 'Layer 2, head 1');
-        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /byte pairs/, 'the vocabulary is kept, too');
+        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /cut into pieces/, 'the vocabulary is kept, too');
         await until(page, () => document.activeElement.id === 'own-layer');
         await page.evaluate(() => history.back());
         await until(page, () => document.querySelector('#own .control-value').textContent === '1 of 2');
@@ -203,7 +203,7 @@ export const tests = [
           document.body.dispatchEvent(new DragEvent('drop', { dataTransfer: files, bubbles: true, cancelable: true }));
         }, safetensors(tensors).toString('base64'));
         await until(page, () => document.querySelectorAll('#own .card').length === 3);
-        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /each different word only gets a number/);
+        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /words get arbitrary numbers/);
         await page.select('#own-heads', '6');
         await until(page, () => document.querySelectorAll('#own .card').length === 6);
         assert.match(await page.evaluate(() => location.hash), /model=small\.safetensors&ownHeads=6/);

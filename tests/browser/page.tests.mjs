@@ -28,7 +28,7 @@ export const tests = [
       assert.equal(maps.length, 5, 'four heads and their mean');
       for (const colors of maps) assert.ok(colors > 5, 'a map has more than one color');
       const shown = await page.evaluate(() => performance.getEntriesByName('numbers shown')[0].startTime);
-      assert.match(await textOf(page, '.about summary'), /hand-built patterns/);
+      assert.match(await textOf(page, '.about summary'), /written by hand, not trained/);
       await close();
       return `first numbers after ${Math.round(shown)} ms`;
     },
@@ -124,7 +124,7 @@ export const tests = [
       await page.focus('#gallery [role=gridcell]');
       await until(page, () => document.querySelector('#gallery .readout').textContent.includes('→'));
       await check('a cell pointed at');
-      for (const place of ['.token', '#strip-summary', '.origin-pair', '#gallery .readout']) {
+      for (const place of ['.token', '.strip-summary', '.origin-pair', '#gallery .readout']) {
         const whole = await page.$eval(
           `${place} .word`,
           ({ title, textContent }) => title === textContent && textContent.length,
@@ -201,7 +201,7 @@ export const tests = [
       assert.ok(chosen, 'a cell of the map');
       assert.equal(await page.$eval('.token[aria-pressed=true]', (token) => [...token.parentElement.children].indexOf(token) + 1), Number(chosen[1]));
       assert.match(await touch('.strip-head:nth-child(3)'), /&head=3$/);
-      assert.match(await touch('.step-buttons .secondary:last-child'), /&step=values$/);
+      assert.match(await touch('.step-buttons .secondary:nth-last-child(2)'), /&step=project$/);
       assert.match(await touch('#gallery .card:nth-child(2) canvas', 0.8, 0.8), /&head=2&/);
       const { trace } = await snapshot(page);
       const { query, key } = Object.fromEntries(new URLSearchParams(await page.evaluate(() => location.hash.slice(1))));

@@ -80,7 +80,7 @@ export const tests = [
           const outer = element.closest('.map').parentElement.getBoundingClientRect();
           return element.getBoundingClientRect().right > outer.right + 1;
         });
-        const pressed = '.token, .strip-head, .card-title, .head-button, .step, [aria-pressed=true], .mutes *';
+        const pressed = '.token, .strip-head, .card-title, .head-button, .live-title, .step, [aria-pressed=true], .mutes *';
         const buttons = shown('button').filter((button) => !button.matches(pressed));
         const corner = (canvas) => canvas.getContext('2d').getImageData(1, 1, 1, 1).data;
         return {

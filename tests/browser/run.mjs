@@ -10,11 +10,13 @@ import { dirname, join } from 'node:path';
 import { findBrowsers, whyTooOld } from './browsers.mjs';
 import { PATIENCE, compressAhead, resultFile, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
+import { tests as bar } from './bar.tests.mjs';
 import { tests as bend } from './bend.tests.mjs';
 import { tests as generation } from './generation.tests.mjs';
 import { tests as hosting } from './hosting.tests.mjs';
 import { tests as firstLook } from './first_look.tests.mjs';
 import { tests as maps } from './maps.tests.mjs';
+import { tests as monkey } from './monkey.tests.mjs';
 import { tests as numbers } from './numbers.tests.mjs';
 import { tests as ownModel } from './own_model.tests.mjs';
 import { tests as packaged } from './package.tests.mjs';
@@ -34,6 +36,7 @@ import { tests as useIt } from './use_it.tests.mjs';
 const tests = [
   ...page,
   ...firstLook,
+  ...bar,
   ...steps,
   ...state,
   ...numbers,
@@ -53,6 +56,7 @@ const tests = [
   ...useIt,
   ...packaged,
   ...pool,
+  ...monkey,
 ];
 const [option, ...names] = process.argv.slice(2);
 const groups = {

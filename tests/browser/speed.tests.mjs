@@ -30,8 +30,8 @@ export const tests = [
       assert.deepEqual(await facts(page), []);
       const rows = await run(page);
       for (const [at, pattern] of [
-        /^multihead, one worker.* ms \(.* to .*\).*times as fast.*outputs within \d × 10[⁻⁰¹²³⁴-⁹]+$/,
-        /^multihead, all workers ?(\d+ workers?, (shared memory|messages)|).* ms .*outputs within/,
+        /^multihead, one worker.* ms \(.* to .*\).*times as fast.*results differ by at most \d × 10[⁻⁰¹²³⁴-⁹]+$/,
+        /^multihead, all workers ?(\d+ workers?, (shared memory|messages)|).* ms .*results differ by at most/,
         /^Plain JavaScript ?one thread.* ms .*the baseline$/,
       ].entries()) {
         assert.match(rows[at].replaceAll('\u00a0', ' '), pattern);

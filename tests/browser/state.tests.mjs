@@ -184,9 +184,9 @@ export const tests = [
       assert.match(await noticeOf(page), /I could not read \(text\)/);
       assert.equal((await snapshot(page)).tokens.length, 8, 'the default sentence');
       assert.ok(!(await textIn(page)).includes('\uFFFD'), 'no broken character');
-      await page.click('#step-x');
+      await page.click('#step-mask');
       assert.equal(await noticeOf(page), null, 'the address is whole again');
-      assert.equal(await hashOf(page), '#step=x');
+      assert.equal(await hashOf(page), '#step=mask');
       await close();
     },
   },
@@ -210,7 +210,7 @@ export const tests = [
       assert.equal(await chosenToken(page), 3, 'the word that the page chooses');
       assert.equal(await selectedStep(page), 'step-scores');
       await go(page, -1);
-      assert.equal(await selectedStep(page), 'step-softmax');
+      assert.equal(await selectedStep(page), 'step-x');
       assert.equal(await textIn(page), 'my own words here');
       await go(page, -1);
       assert.equal(await textIn(page), first, 'the whole typing at once');
@@ -223,7 +223,7 @@ export const tests = [
     },
   },
   {
-    name: 'undo and redo by buttons in the corner, which say what they changed, and by Ctrl+Z and Ctrl+Y outside of text fields',
+    name: 'undo and redo by buttons in the bar, which say what they changed, and by Ctrl+Z and Ctrl+Y outside of text fields',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const press = async (key) => {
@@ -239,7 +239,7 @@ export const tests = [
         });
       assert.equal((await bar()).inside, false, 'nothing to undo yet');
       await page.click('#step-mask');
-      await page.click('#step-x');
+      await page.click('#step-split');
       assert.deepEqual(await bar(), { inside: true, said: '' });
       await page.click('#undo');
       await until(page, () => document.querySelector('.undo-said').textContent === 'Undone: step');
@@ -247,12 +247,12 @@ export const tests = [
       assert.equal(await page.evaluate(() => document.activeElement.id), 'undo', 'the focus stays');
       await page.click('#redo');
       await until(page, () => document.querySelector('.undo-said').textContent === 'Redone: step');
-      assert.equal(await selectedStep(page), 'step-x');
+      assert.equal(await selectedStep(page), 'step-split');
       assert.equal(await page.$eval('#redo', (button) => button.ariaDisabled), 'true');
       await press('z');
       await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-mask');
       await press('z');
-      await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-softmax');
+      await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-x');
       assert.equal(await hashOf(page), '');
       await press('y');
       await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-mask');
@@ -267,7 +267,7 @@ export const tests = [
   {
     name: 'one selection: a chosen word or cell shows in the strip, the step map and the gallery',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#step=softmax`);
       const rowOf = (selector) =>
         page.$eval(selector, (mark) => (mark.hidden ? null : mark.style.transform));
       const before = await rowOf('#step-detail .map-mark-cell');
@@ -281,7 +281,7 @@ export const tests = [
       });
       await page.mouse.click(cell.x, cell.y);
       await page.mouse.move(2, 2);
-      assert.equal(await hashOf(page), '#query=5&key=3&head=2');
+      assert.equal(await hashOf(page), '#query=5&key=3&head=2&step=softmax');
       assert.equal(await chosenToken(page), 4);
       await until(page, () => document.querySelector('#show-head-2').ariaPressed === 'true');
       assert.match(await page.$eval('.origin-pair', (line) => line.textContent), /^and → the₃/);

@@ -65,6 +65,22 @@ export const tests = [
     },
   },
   {
+    name: 'Play walks through the steps, and the operands move; another choice stops it',
+    async run({ browser, url, kind }) {
+      const { page, close } = await openPage(browser, `${url}#step=split`);
+      await page.click('#step-play');
+      await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-scores');
+      if (kind === 'chromium') {
+        await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-softmax');
+        const moving = await page.evaluate(() => document.querySelector('.origin').getAnimations({ subtree: true }).length);
+        assert.ok(moving > 0, 'the bars grow');
+      }
+      await page.click('#step-x');
+      await until(page, () => document.querySelector('#step-play').textContent === 'Play');
+      await close();
+    },
+  },
+  {
     name: 'a score is shown as query, key and product; all terms open and add up',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#step=scores&query=7&key=3&head=3`);
@@ -113,12 +129,15 @@ export const tests = [
       assert.match(await seen(page), /comes after saw, so it is hidden: its score becomes −∞/);
       const label = await page.$eval('#step-detail [aria-colindex="2"]', (cell) => cell.ariaLabel);
       assert.equal(label, 'head 1, query I, key saw, masked, −∞');
-      assert.equal(await page.$eval('.origin-why', (line) => line.ariaLive), 'polite', 'the explanation is announced');
+      await page.$eval('.origin', (box) => box.scrollIntoView({ block: 'center' }));
+      await until(page, () => document.querySelector('.origin-why').ariaLive === 'polite');
+      await page.evaluate(() => scrollTo(0, 0));
+      await until(page, () => document.querySelector('.origin-why').ariaLive === 'off');
       await page.click('#step-split');
       await page.click('#show-head-2');
       await settled(page);
       assert.match(await seen(page), /head 2 has columns 17 to 32/);
-      assert.match(await page.$eval('.layer.is-current math', (math) => math.textContent), /columns\(h−1\)dhead\+1 to hdhead/);
+      assert.match(await page.$eval('.layer.is-current math', (math) => math.textContent), /^Head.h.has.the.columns.dhead\(h−1\)\+1.to.dheadh$/);
       await page.click('#step-merge');
       await settled(page);
       assert.match(await seen(page), /Columns 1 to 16 come from head 1/);

@@ -58,7 +58,7 @@ export const tests = [
         });
         const said = await textOf(page, '.proof-text');
         assert.match(said, new RegExp(`Without head ${head + 1}, ${jobs[job]} falls from .* the other 3 jobs stay`));
-        assert.equal(await page.$eval('.proof .legend', (key) => key.innerText.replace(/\s+/g, ' ')), 'with every head without what is muted');
+        assert.equal(await page.$eval('.proof .legend', (key) => key.innerText.replace(/\s+/g, ' ')), 'all heads muted');
         assert.equal((await page.$$('.train-card.is-muted .job-box.is-muted')).length, 4);
         await buttons[head].click();
         await until(page, () => window.multiheadPage.training().muted.length === 0);

@@ -111,11 +111,11 @@ export const tests = [
           readout: document.querySelector('.train-heads .readout').textContent,
         }));
       const before = await seen();
-      assert.equal(before.marks, 4);
+      assert.equal(before.marks, 5, 'in four heads and in the model with one');
       assert.match(before.readout, /^query . at 2, key . at 1(\d\d\.\d\d){4}$/);
       await trainFor(page, 30);
       const after = await seen();
-      assert.equal(after.marks, 4);
+      assert.equal(after.marks, 5);
       assert.notEqual(after.readout, before.readout, 'the weights of the step shown');
       await page.evaluate(() => history.back());
       await until(page, () => document.querySelector('.train-heads .readout').textContent.trim() === '');

@@ -11,7 +11,7 @@
 //   dom         elements, drawing in frames, the theme
 //   controls    switches and buttons that change the state
 //   maps        matrices as heat maps and tables
-//   page        what is around the sections: status, messages, undo
+//   page        what is around the sections: the bar with undo, status, messages
 //   sections    a folder or file for each section
 
 import './style.css';
@@ -19,10 +19,13 @@ import { connect } from './attention/client.js';
 import { listed, messageOf } from './base/format.js';
 import { createStore } from './base/store.js';
 import { el } from './dom/dom.js';
+import { allDrawn } from './dom/draw_queue.js';
 import { themeToggle } from './dom/theme.js';
 import { keepOffline, startWorker } from './own_scripts.js';
+import { placeLinks, sentenceBar } from './page/bar.js';
 import { failureNotice, type Problem } from './page/failure.js';
 import { exposePage } from './page/page_api.js';
+import { goToElement, goToPlaceInAddress, watchPlaces } from './page/places.js';
 import { statusChip } from './page/status_chip.js';
 import { undoBar } from './page/undo_bar.js';
 import { sentenceSection } from './sections/sentence/sentence.js';
@@ -50,7 +53,14 @@ function addSections(): void {
   if (complete) return;
   complete = true;
   import('./sections/below.js').then(
-    ({ sections }) => page.append(...sections.map((section) => section(app))),
+    ({ sections }) => {
+      const elements = sections.map((section) => section(app));
+      page.append(...elements);
+      watchPlaces([...document.querySelectorAll('#your-sentence'), ...elements]);
+      goToPlaceInAddress();
+      // The maps above get their heights when they are drawn.
+      if (location.hash) void allDrawn().then(goToPlaceInAddress);
+    },
     () => failure.show({ kind: 'incomplete' }),
   );
 }
@@ -84,6 +94,7 @@ function start(): void {
     else {
       client.cancel();
       addSections();
+      chip.idle();
       app.result.set(null);
     }
   });
@@ -96,17 +107,19 @@ function followLinksWithin(): void {
     const target = link && document.getElementById(link.getAttribute('href')!.slice(1));
     if (!link || event.defaultPrevented) return;
     event.preventDefault();
-    target?.scrollIntoView();
-    if (target && !target.hasAttribute('tabindex')) target.tabIndex = -1;
-    target?.focus({ preventScroll: true });
+    goToElement(target);
   });
 }
 
-document.getElementById('tools')!.append(chip.element, themeToggle());
+const tools = document.getElementById('tools')!;
+const header = tools.parentElement!;
+tools.append(undoBar(app), chip.element, themeToggle());
+header.insertBefore(placeLinks(), tools);
+header.insertBefore(sentenceBar(app, header), tools.previousElementSibling);
 page.replaceChildren(notice, failure.element, sentenceSection(app));
-page.after(undoBar(app));
 exposePage(app);
 followLinksWithin();
+addEventListener('hashchange', goToPlaceInAddress);
 addEventListener('pagehide', () => app.history.flush());
 try {
   start();

@@ -3,7 +3,7 @@
 import { formatNumber } from '../base/format.js';
 import type { Theme } from '../dom/theme.js';
 import { colorScale, headScale, type Color, type ScaleName } from './color_scale.js';
-import { family, shortened, textWidth, type Layout } from './map_layout.js';
+import { family, shortened, strongLine, strongLines, textWidth, type Layout } from './map_layout.js';
 
 /** A named range of columns. */
 export interface Band {
@@ -25,6 +25,12 @@ export interface MatrixView {
   readonly bands?: readonly Band[];
   /** True: paints no labels; `rowLabels` then serve screen readers only. */
   readonly bare?: boolean;
+  /** True: paints no numbers, and no titles of the axes. */
+  readonly small?: boolean;
+  /** Tokens with labels, upright and in the accent color; all other tokens have none. For maps with small cells. */
+  readonly strong?: readonly boolean[];
+  /** True: there are no numbers yet; paints labels and an outline. */
+  readonly blank?: boolean;
   /** True if the mask hides a cell; the cell is hatched. */
   readonly hidden?: (row: number, col: number) => boolean;
   /** True if a cell was set by hand; the cell gets a mark in a corner. */
@@ -85,11 +91,15 @@ export function paintMap(
   layout: Layout,
   style: PaintStyle,
 ): void {
-  const colors = colorsOf(view, style.theme);
-  paintCells(context, view, layout, style, colors);
-  paintNumbers(context, view, layout, style, colors);
-  if (view.edited) paintEdited(context, view, layout, colors);
-  paintLabels(context, view, layout, style.ink);
+  if (view.blank) paintOutline(context, view, layout, style.ink);
+  else {
+    const colors = colorsOf(view, style.theme);
+    paintCells(context, view, layout, style, colors);
+    if (!view.small) paintNumbers(context, view, layout, style, colors);
+    if (view.edited) paintEdited(context, view, layout, colors);
+  }
+  if (view.strong && !view.bare) paintStrongLabels(context, view, layout, view.strong, style);
+  else paintLabels(context, view, layout, style.ink);
   paintTitles(context, view, layout, style.ink);
 }
 
@@ -98,9 +108,23 @@ function colorsOf(view: MatrixView, theme: Theme): Color[] {
   const { headOf, cols } = view;
   if (headOf) {
     const color = headScale(theme, limit);
-    return Array.from(view.data, (value, i) => color(value, headOf(Math.floor(i / cols), i % cols)));
+    // A weight of 0 is as pale as the smallest signed value.
+    const tone = (value: number): number => (view.scale === 'weights' ? 2 * value - 1 : value);
+    return Array.from(view.data, (value, i) => color(tone(value), headOf(Math.floor(i / cols), i % cols)));
   }
   return Array.from(view.data, colorScale(theme, view.scale, limit));
+}
+
+function paintOutline(
+  context: CanvasRenderingContext2D,
+  { rows, cols }: MatrixView,
+  { left, top, cellWidth: w, cellHeight: h }: Layout,
+  ink: string,
+): void {
+  context.strokeStyle = ink;
+  context.globalAlpha = 0.4;
+  context.strokeRect(left + 0.5, top + 0.5, cols * w - 1, rows * h - 1);
+  context.globalAlpha = 1;
 }
 
 const small = document.createElement('canvas');
@@ -253,6 +277,30 @@ function paintLabels(context: CanvasRenderingContext2D, view: MatrixView, layout
     context.fillText(shortened(view.colLabels[col]!, font, labelLimit), 0, 0);
     context.restore();
   }
+}
+
+const accents: Readonly<Record<Theme, string>> = { light: '#2c4bb8', dark: '#93b0ff' };
+
+/** A label next to another one moves outward, because cells are smaller than letters. */
+function paintStrongLabels(
+  context: CanvasRenderingContext2D,
+  { rowLabels, colLabels = [] }: MatrixView,
+  { left, top, cellWidth: w, cellHeight: h, font }: Layout,
+  strong: readonly boolean[],
+  { theme, ink }: PaintStyle,
+): void {
+  context.fillStyle = ink === 'CanvasText' ? ink : accents[theme];
+  context.font = `600 ${font}px ${family}`;
+  context.textBaseline = 'middle';
+  context.textAlign = 'center';
+  let outward = 0;
+  strong.forEach((labeled, i) => {
+    outward = labeled && strong[i - 1] ? (outward + 1) % strongLines : 0;
+    if (!labeled) return;
+    const away = strongLine * (outward + 0.5) + 1;
+    context.fillText(rowLabels[i]!, left - away, top + (i + 0.5) * h);
+    context.fillText(colLabels[i] ?? '', left + (i + 0.5) * w, top - away);
+  });
 }
 
 /** Draws "key" above the columns, and "query" left of the rows. */

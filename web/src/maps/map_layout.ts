@@ -54,6 +54,10 @@ export function shortened(text: string, size: number, limit: number): string {
 const widest = (labels: readonly string[], size: number, limit: number): number =>
   labels.reduce((most, label) => Math.max(most, Math.min(limit, textWidth(label, size))), 0);
 
+/** Labels of strong tokens stand in up to two lines of this height, in pixels. */
+export const strongLine = 11;
+export const strongLines = 2;
+
 const smallestFont = 9;
 /** Pixels that a label of the smallest font needs. */
 const line = 10.5;
@@ -68,7 +72,7 @@ export const rowHeightOf = (rows: number): number =>
 /** The layout of a matrix in a width of `available` pixels; maps of tokens by tokens have square cells. */
 export function layoutOf(view: MatrixView, available: number, maxCell: number): Layout {
   const square = view.colLabels !== undefined;
-  const title = square ? titleHeight : 0;
+  const title = square && !view.bare && !view.small ? titleHeight : 0;
   const labelLimit = Math.max(36, Math.min(110, available * 0.24));
   const featureHeight = rowHeightOf(view.rows);
   const fit = (room: number): number => {
@@ -76,20 +80,21 @@ export function layoutOf(view: MatrixView, available: number, maxCell: number): 
     return square && cell >= 4 ? Math.floor(cell) : Math.max(1, cell);
   };
 
-  const font = view.rows > 0 && !view.bare ? fontFor(square ? fit(available * 0.8) : featureHeight) : 0;
-  const left = title + (font ? Math.ceil(widest(view.rowLabels, font, labelLimit)) + 8 : 0);
+  const strong = view.strong !== undefined && !view.bare;
+  const font = strong ? 10 : view.rows > 0 && !view.bare ? fontFor(square ? fit(available * 0.8) : featureHeight) : 0;
+  const left = strong ? strongLines * strongLine + 2 : title + (font ? Math.ceil(widest(view.rowLabels, font, labelLimit)) + 8 : 0);
   let cellWidth = fit(available - left);
   let right = 0;
   let slant = Math.PI / 2;
-  if (square && cellWidth >= line) {
+  if (square && font && !strong && cellWidth >= line) {
     // Labels are slanted by 45 degrees if there is room, else vertical.
     const reach = overhang(view.colLabels!, font, labelLimit, cellWidth);
     const slanted = fit(available - left - reach);
     if (slanted >= 17) [cellWidth, right, slant] = [slanted, reach, Math.PI / 4];
   }
   const cellHeight = square ? cellWidth : featureHeight;
-  const longest = square ? widest(view.colLabels!, font, labelLimit) : 0;
-  const labels = square ? title + Math.ceil(longest * Math.sin(slant) + font) : 0;
+  const longest = square && font ? widest(view.colLabels!, font, labelLimit) : 0;
+  const labels = strong ? strongLines * strongLine + 2 : square && font ? title + Math.ceil(longest * Math.sin(slant) + font) : 0;
   const top = view.bands ? bandHeight : labels;
   return {
     left,

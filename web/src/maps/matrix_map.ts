@@ -169,7 +169,7 @@ function createMarks() {
     move(at: Mark | null, { view }: MapContent, layout: Layout): void {
       const inside = at && at.row < view.rows && (at.col ?? 0) < view.cols ? at : null;
       const { left, top, cellWidth, cellHeight, labelEvery } = layout;
-      const named = labelEvery > 1 && view.colLabels !== undefined;
+      const named = labelEvery > 1 && view.colLabels !== undefined && !view.bare;
       row.hidden = inside === null;
       col.hidden = cell.hidden = !inside || inside.col === null;
       rowLabel.hidden = row.hidden || !named;

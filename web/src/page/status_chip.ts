@@ -9,6 +9,8 @@ export interface StatusChip {
   readonly element: HTMLElement;
   /** Shows "no engine" until the next result. */
   fail(): void;
+  /** Shows that there is no sentence, if nothing was computed yet. */
+  idle(): void;
 }
 
 /** @param passTime median of warm runs in milliseconds; null before the first median */
@@ -31,14 +33,13 @@ export function statusChip(
     chip.classList.add('is-ready');
     summary.replaceChildren(
       dot,
-      el('span', {}, simd === 'relaxed' ? 'relaxed SIMD' : 'SIMD128'),
-      ...(time ? [el('span', { class: 'number' }, time)] : []),
-      el('span', { class: 'number' }, kilobytes),
+      ...(time ? [el('span', { class: 'number' }, time), ' in your browser'] : ['in your browser']),
     );
     const rows: [string, string][] = [
-      ['Backend', simd],
-      ['Why', why],
+      ['Backend', simd === 'relaxed' ? 'WebAssembly with relaxed SIMD' : 'WebAssembly with SIMD128'],
+      ['Why', simd === 'relaxed' ? 'Your browser has the fastest kind of SIMD: it multiplies and adds in one instruction.' : why],
       ['Forward pass', measured],
+      ['Workers', crossOriginIsolated ? 'share memory, because the page is isolated' : 'exchange messages, because the page is not isolated'],
       ['WebAssembly', `${kilobytes}, version ${version}`],
     ];
     facts.replaceChildren(...rows.flatMap(([name, value]) => [el('dt', {}, name), el('dd', {}, value)]));
@@ -61,6 +62,9 @@ export function statusChip(
   });
   return {
     element: chip,
+    idle() {
+      if (!result.get()) summary.replaceChildren(dot, 'no sentence yet');
+    },
     fail() {
       chip.classList.remove('is-ready');
       summary.replaceChildren(dot, 'no engine');

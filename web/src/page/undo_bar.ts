@@ -1,7 +1,6 @@
-// Undo and redo for the whole page: two buttons in a corner of the screen, and keyboard shortcuts. They announce the
+// Undo and redo for the whole page: two buttons in the bar, and keyboard shortcuts. They announce the
 // change, because it may be in a section that is not on the screen.
 
-import { connectUndo } from '../controls/undo.js';
 import { el, setText, svg } from '../dom/dom.js';
 import type { App } from '../state/app.js';
 
@@ -16,16 +15,28 @@ const arrow = (className: string) =>
   );
 
 export function undoBar(app: App): HTMLElement {
-  const undo = el('button', { type: 'button', id: 'undo', title: isMac ? '⌘Z' : 'Ctrl+Z' }, arrow('is-back'), 'Undo');
-  const redo = el('button', { type: 'button', id: 'redo', title: isMac ? '⇧⌘Z' : 'Ctrl+Y' }, 'Redo', arrow('is-forth'));
+  const button = (id: string, name: string, key: string, className: string) =>
+    el('button', { type: 'button', id, 'aria-label': name, title: `${name} (${key})` }, arrow(className));
+  const undo = button('undo', 'Undo', isMac ? '⌘Z' : 'Ctrl+Z', 'is-back');
+  const redo = button('redo', 'Redo', isMac ? '⇧⌘Z' : 'Ctrl+Y', 'is-forth');
   const said = el('span', { class: 'undo-said', role: 'status' });
   const element = el('div', { class: 'undo-bar', role: 'group', 'aria-label': 'Undo and redo', hidden: true }, said, undo, redo);
-  connectUndo(app, undo, redo);
+  undo.addEventListener('click', () => app.undo());
+  redo.addEventListener('click', () => app.redo());
   app.history.moves.watch((moves) => {
-    // The bar stays once it is shown: a button that vanishes would take the focus with it.
+    // The buttons stay once they are shown: a button that vanishes would take the focus with it.
     if (moves.undo || moves.redo) element.hidden = false;
+    // aria-disabled keeps the focus where it is; a disabled button would lose it.
+    undo.setAttribute('aria-disabled', String(!moves.undo));
+    redo.setAttribute('aria-disabled', String(!moves.redo));
   });
-  app.undone.watch((text) => setText(said, text));
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  app.undone.watch((text) => {
+    clearTimeout(timer);
+    setText(said, text);
+    // It lies over the page.
+    timer = setTimeout(() => setText(said, ''), 4000);
+  });
   document.addEventListener('keydown', (event) => byKeyboard(app, event));
   return element;
 }

@@ -38,6 +38,16 @@ export const stepIds = [
 ] as const;
 export type StepId = (typeof stepIds)[number];
 
+/** The sections of the page, in its order. An address may name one: "#train", or "at=train" among other parts. */
+export const placeIds = ['your-sentence', 'steps', 'reveal', 'gallery', 'bend', 'train', 'generate', 'own', 'speed', 'use-it'] as const;
+export type PlaceId = (typeof placeIds)[number];
+
+const partsOf = (hash: string): string[] => hash.replace(/^#/, '').split('&');
+const placeOfPart = (part: string): PlaceId | undefined => placeIds.find((id) => part === id || part === `at=${id}`);
+
+/** The section that an address names. */
+export const placeIn = (hash: string): PlaceId | undefined => partsOf(hash).map(placeOfPart).find((place) => place !== undefined);
+
 export const viewNames = ['colors', 'numbers'] as const;
 export type ViewName = (typeof viewNames)[number];
 
@@ -62,7 +72,7 @@ export const fields = {
   /** View of the map next to the sentence. */
   liveView: oneOf(viewNames, 'colors'),
   // Step through
-  step: oneOf(stepIds, 'softmax'),
+  step: oneOf(stepIds, 'x'),
   /** The matrix shown, in the steps that have q, k and v. */
   part: oneOf(['q', 'k', 'v'], 'q'),
   stepView: oneOf(viewNames, 'colors'),
@@ -156,8 +166,8 @@ function decoded(text: string): string | undefined {
 export function fromHash(hash: string): ReadState {
   const read: Record<string, unknown> = {};
   const broken = new Set<string>();
-  for (const part of hash.replace(/^#/, '').split('&')) {
-    if (part === '') continue;
+  for (const part of partsOf(hash)) {
+    if (part === '' || placeOfPart(part)) continue;
     const [rawName = '', ...rest] = part.split('=');
     const name = decoded(rawName) ?? rawName;
     const text = decoded(rest.join('='));

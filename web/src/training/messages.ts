@@ -23,7 +23,7 @@ export interface Measured {
 /** The measurements and the attention maps of one step. */
 export interface Frame extends Measured {
   readonly step: number;
-  /** (layers · heads, 32, 32): the attention weights on `tokens` of Started. Empty for a small run. */
+  /** (layers · heads, 32, 32): the attention weights on `tokens` of Started. */
   readonly maps: Float32Array;
 }
 
@@ -80,7 +80,7 @@ export interface Tick {
 /** The functions of a training worker. Its events are reports of type Progress. */
 export interface TrainingCalls {
   /**
-   * Starts a new run. If that fails, the previous run stays. `small`: without maps, and without moments to go back to.
+   * Starts a new run. If that fails, the previous run stays. `small`: without measuring the heads, and without moments to go back to.
    */
   start(settings: TrainingSettings, small: boolean): Started;
   /** Trains until `pause`, or until step number `until`. Returns the progress since the last report. */

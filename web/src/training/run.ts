@@ -187,9 +187,8 @@ export class Run implements Implementation<TrainingCalls> {
   }
 
   #frame(): Frame {
-    const { experiment, small, tokens } = this.#live();
-    const maps = small ? new Float32Array() : this.#mapsOn(tokens);
-    return { step: experiment.steps, maps, ...this.#measured(frameSequences) };
+    const { experiment, tokens } = this.#live();
+    return { step: experiment.steps, maps: this.#mapsOn(tokens), ...this.#measured(frameSequences) };
   }
 
   #measured(sequences: number): Measured {

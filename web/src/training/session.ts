@@ -46,6 +46,8 @@ const framesOfTraining = 2;
 export function createTraining(first: TrainingSettings, { startWorker, nextFrame }: Browser): TrainingSession {
   const view = createStore(blank(first));
   const frames = new Map<number, Frame>();
+  /** All frames of the smaller model, in the order of steps. */
+  let smallerFrames: Frame[] = [];
   let now = view.get();
   let main: Client | undefined;
   let smallerClient: Client | undefined;
@@ -109,7 +111,15 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   function takeSmaller(progress: Progress): void {
     if (progress.run !== smallerRun) return;
     now.smallerRun?.add(progress);
-    change({ memory: { ...now.memory, smallerRun: progress.memory } });
+    for (const frame of progress.frames) {
+      smallerFrames = [...smallerFrames.filter(({ step }) => step < frame.step), frame];
+    }
+    change({ smallerShown: smallerAt(now.step), memory: { ...now.memory, smallerRun: progress.memory } });
+  }
+
+  /** While it trains, the smaller model may be ahead or behind: then its last frame counts. */
+  function smallerAt(step: number): Frame | undefined {
+    return now.step < now.last ? smallerFrames.findLast((frame) => frame.step <= step) : smallerFrames.at(-1);
   }
 
   function lose(reason: string): void {
@@ -164,6 +174,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     const curve = new Curve(settings);
     now = { ...now, smallerRun: curve };
     smallerRun = undefined;
+    smallerFrames = [];
     smallerClient ??= open(takeSmaller, () => (smallerClient = undefined));
     smallerClient.call('start', settings, true).then(({ progress }) => {
       if (now.smallerRun !== curve) return;
@@ -240,7 +251,8 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     if (step === undefined || !frame || step === now.step) return;
     if (now.status === 'running') pause();
     stepToLoad = step;
-    change({ ...changed(now), step, shown: frame });
+    now = { ...now, step };
+    change({ ...changed(now), shown: frame, smallerShown: smallerAt(step) });
     clearTimeout(settling);
     settling = setTimeout(() => void measure().catch(fail), settleAfter);
   }

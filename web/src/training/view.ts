@@ -15,6 +15,8 @@ export interface TrainingView {
   readonly curve: Curve;
   /** The smaller model's curve. */
   readonly smallerRun: Curve | undefined;
+  /** The smaller model's frame at the step shown, or the last one before it. */
+  readonly smallerShown: Frame | undefined;
   /** The curve of the previous run, if it was of the same kind. */
   readonly earlier: Curve | undefined;
   /** The sequence on which the maps are computed. Empty before the worker has started. */
@@ -39,7 +41,7 @@ export interface TrainingView {
 }
 
 export const blank = (settings: TrainingSettings): TrainingView => ({
-  ...{ status: 'notStarted', message: '', curve: new Curve(settings), smallerRun: undefined, earlier: undefined },
+  ...{ status: 'notStarted', message: '', curve: new Curve(settings), smallerRun: undefined, smallerShown: undefined, earlier: undefined },
   ...{ tokens: new Int32Array(), step: 0, last: 0, shown: undefined, moments: [], measured: undefined },
   ...{ muted: [], muting: undefined, milliseconds: 0, memory: {}, model: 0 },
 });

@@ -74,18 +74,18 @@ describe('the history', () => {
 
   it('has one entry for each change, and undo and redo walk through them', () => {
     const { change, history, state, entries } = make();
-    change({ step: 'x' });
+    change({ step: 'split' });
     change({ causal: true });
-    expect(entries.map(({ hash }) => hash)).toEqual(['', 'step=x', 'causal=1&step=x']);
+    expect(entries.map(({ hash }) => hash)).toEqual(['', 'step=split', 'causal=1&step=split']);
     history.undo();
-    expect(state.get()).toEqual({ ...defaults, step: 'x' });
+    expect(state.get()).toEqual({ ...defaults, step: 'split' });
     history.undo();
     expect(state.get()).toEqual(defaults);
     expect(history.moves.get()).toEqual({ undo: false, redo: true });
     history.undo();
     history.redo();
     history.redo();
-    expect(state.get()).toEqual({ ...defaults, step: 'x', causal: true });
+    expect(state.get()).toEqual({ ...defaults, step: 'split', causal: true });
     expect(history.moves.get()).toEqual({ undo: true, redo: false });
     history.redo();
     expect(state.get().causal).toBe(true);
@@ -93,7 +93,7 @@ describe('the history', () => {
 
   it('forgets what was undone after a new change', () => {
     const { change, history, entries } = make();
-    change({ step: 'x' });
+    change({ step: 'split' });
     history.undo();
     change({ step: 'mask' });
     expect(history.moves.get()).toEqual({ undo: true, redo: false });
@@ -145,14 +145,14 @@ describe('the history', () => {
     const { change, entries } = make();
     change({ text: 'a' }, 'typing');
     change({ text: 'ab' }, 'typing');
-    change({ step: 'x' });
-    expect(entries.map(({ hash }) => hash)).toEqual(['', 'text=ab', 'text=ab&step=x']);
+    change({ step: 'split' });
+    expect(entries.map(({ hash }) => hash)).toEqual(['', 'text=ab', 'text=ab&step=split']);
   });
 
   it('takes an address that the visitor types as a change', () => {
     const { typeAddress, history, state, broken } = make();
-    typeAddress('step=x&color=red');
-    expect(state.get().step).toBe('x');
+    typeAddress('step=split&color=red');
+    expect(state.get().step).toBe('split');
     expect(broken.at(-1)).toEqual(['"color"']);
     history.undo();
     expect(state.get()).toEqual(defaults);
@@ -186,7 +186,7 @@ describe('the history', () => {
 
   it('can undo again after a move that the browser has refused', () => {
     const { change, history, state, slow, bar, make: moveNow } = make();
-    change({ step: 'x' });
+    change({ step: 'split' });
     slow();
     const { go } = bar;
     bar.go = () => {};
@@ -200,26 +200,26 @@ describe('the history', () => {
 
   it('keeps a change that the browser makes no entry for, and writes it once it may', () => {
     const { change, history, state, entries, refuse } = make();
-    change({ step: 'x' });
+    change({ step: 'split' });
     refuse(true);
     change({ causal: true });
     change({ head: 2 });
     vi.advanceTimersByTime(5000);
-    expect(entries.map(({ hash }) => hash)).toEqual(['', 'step=x']);
+    expect(entries.map(({ hash }) => hash)).toEqual(['', 'step=split']);
     refuse(false);
     vi.advanceTimersByTime(5000);
-    expect(entries.map(({ hash }) => hash)).toEqual(['', 'causal=1&head=3&step=x']);
+    expect(entries.map(({ hash }) => hash)).toEqual(['', 'causal=1&head=3&step=split']);
     history.undo();
     expect(state.get()).toEqual(defaults);
     history.redo();
-    expect(state.get()).toEqual({ ...defaults, step: 'x', causal: true, head: 2 });
+    expect(state.get()).toEqual({ ...defaults, step: 'split', causal: true, head: 2 });
   });
 
   it('reads entries from before a reload from their addresses', () => {
     const { bar, entries } = fakeBar('');
     bar.replace('', 0);
-    bar.push('step=x', 1);
-    const state = createStore(fromHash('step=x').state);
+    bar.push('step=split', 1);
+    const state = createStore(fromHash('step=split').state);
     const history = keepHistory(state, bar, () => {});
     expect(history.moves.get()).toEqual({ undo: true, redo: false });
     history.undo();

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { defaults, fromHash, repaired, toHash, type PageState } from '../../src/state/page_state.js';
+import { defaults, fromHash, placeIn, repaired, toHash, type PageState } from '../../src/state/page_state.js';
 
 describe('the address', () => {
   it('is empty for the defaults', () => {
@@ -54,6 +54,13 @@ describe('the address', () => {
       broken: ['text'],
     });
     expect(fromHash('#%E0%A4%A')).toEqual({ state: defaults, broken: ['"%E0%A4%A"'] });
+  });
+
+  it('may name a section, alone or among other parts', () => {
+    expect(fromHash('#train')).toEqual({ state: defaults, broken: [] });
+    expect(fromHash('#head=2&at=own')).toEqual({ state: { ...defaults, head: 1 }, broken: [] });
+    expect(['#train', '#head=2&at=own', '#head=2', '#at=nowhere'].map(placeIn)).toEqual(['train', 'own', undefined, undefined]);
+    expect(fromHash('#at=nowhere').broken).toEqual(['"at"']);
   });
 
   it('keeps the valid fields', () => {

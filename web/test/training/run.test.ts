@@ -103,12 +103,13 @@ describe('a run', () => {
     expect(run.step().step).toBe(pausedAt + 1);
   });
 
-  it('a small run has neither maps nor moments', async () => {
+  it('a small run has a map on the same sequence, and no moments', async () => {
     const run = setUp();
-    run.start({ ...fourJobs, heads: 1 }, true);
+    const { tokens } = run.start({ ...fourJobs, heads: 1 }, true);
+    expect(tokens).toEqual(setUp().start(fourJobs, false).tokens);
     const { moments, frames } = await run.run(10);
     expect(moments).toEqual([]);
-    expect(frames.map(({ maps }) => maps.length)).toEqual([0]);
+    expect(frames.map(({ maps }) => maps.length)).toEqual([32 * 32]);
     expect(() => run.goTo(0)).toThrow('no saved moment of step 0');
   });
 

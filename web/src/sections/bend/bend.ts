@@ -5,12 +5,13 @@ import { patternOf } from '../../attention/patterns.js';
 import { formatNumber, formatPercent } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, refill, rich, word } from '../../dom/dom.js';
+import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { createLegend } from '../../maps/legend.js';
 import { createMapFrame } from '../../maps/map_frame.js';
 import { viewOf } from '../../maps/step_view.js';
 import { chosen, inView, update, whenChanged, type App } from '../../state/app.js';
-import { bendControls, bendHistory } from './bend_controls.js';
+import { bendControls, resetButton } from './bend_controls.js';
 import { weightEditor } from './bend_weight.js';
 
 export function bendSection(app: App): HTMLElement {
@@ -26,7 +27,7 @@ export function bendSection(app: App): HTMLElement {
         el('h2', { id: 'bend-title' }, 'Bend it'),
         el('p', { class: 'lead' }, 'Change something and see what it does to the weights and to the output.'),
       ),
-      bendHistory(app),
+      resetButton(app),
     ),
     el(
       'div',
@@ -142,7 +143,7 @@ function effect(app: App): HTMLElement {
     list.replaceChildren(...changes.slice(0, mostWords).map(lineOf));
   }
 
-  const element = el('div', { class: 'effect', 'aria-live': 'polite' }, el('h3', {}, 'What it does'), summary, list);
+  const element = announced(el('div', { class: 'effect' }, el('h3', {}, 'What it does'), summary, list));
   show();
   app.result.watch(whenSeen(element, show));
   whenChanged(app, ['head'], show);

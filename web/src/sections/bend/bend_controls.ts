@@ -6,7 +6,6 @@ import { headDim, patternOf } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
 import { choiceOf } from '../../controls/choice.js';
 import { stateSwitch } from '../../controls/switch.js';
-import { connectUndo } from '../../controls/undo.js';
 import { el, headBadge, refill, rich, type Child } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 
@@ -149,12 +148,9 @@ function muteButtons(app: App): HTMLElement {
   );
 }
 
-/** Makes buttons for undo, redo, and a reset that removes every bend. */
-export function bendHistory(app: App): HTMLElement {
-  const undo = el('button', { type: 'button', class: 'secondary', id: 'bend-undo' }, 'Undo');
-  const redo = el('button', { type: 'button', class: 'secondary', id: 'bend-redo' }, 'Redo');
+/** Removes every bend. */
+export function resetButton(app: App): HTMLElement {
   const reset = el('button', { type: 'button', class: 'secondary', id: 'bend-reset' }, 'Reset');
-  connectUndo(app, undo, redo);
   reset.addEventListener('click', () => update(app, unbent));
-  return el('div', { class: 'bend-history' }, undo, redo, reset);
+  return reset;
 }

@@ -4,6 +4,7 @@ import { hides, type WeightEdit } from '../../attention/bend.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { formatNumber } from '../../base/format.js';
 import { el, headBadge, pairOf } from '../../dom/dom.js';
+import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { viewOf } from '../../maps/step_view.js';
 import { chosen, update, whenChanged, type App } from '../../state/app.js';
@@ -20,7 +21,7 @@ export function weightEditor(app: App): HTMLElement {
     'aria-labelledby': 'edit-place',
     'aria-describedby': 'edit-line',
   });
-  const line = el('p', { class: 'hint', id: 'edit-line', role: 'status' });
+  const line = announced(el('p', { class: 'hint', id: 'edit-line' }));
   const free = el('button', { type: 'button', class: 'secondary', id: 'edit-free' }, 'Unset');
   const clear = el('button', { type: 'button', class: 'secondary', id: 'edit-clear' });
 

@@ -6,7 +6,7 @@ import { maxCharacters, maxTokens, tokenize } from '../../attention/tokens.js';
 import { stateSwitch } from '../../controls/switch.js';
 import { el, headBadge, rich } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
-import { liveMap } from './live_map.js';
+import { liveMaps } from './live_maps.js';
 import { tokenStrip } from './token_strip.js';
 
 export function sentenceSection(app: App): HTMLElement {
@@ -33,15 +33,19 @@ export function sentenceSection(app: App): HTMLElement {
           el('a', { href: '#own' }, 'open your own model'),
           '.',
         ),
+        el(
+          'div',
+          { class: 'sentence-choices' },
+          headChooser(app),
+          stateSwitch(app, 'causal', {
+            id: 'causal',
+            name: ['Causal'],
+            line: 'each word sees only itself and earlier words, as in GPT',
+          }),
+        ),
       ),
-      liveMap(app),
+      liveMaps(app),
     ),
-    headChooser(app),
-    stateSwitch(app, 'causal', {
-      id: 'causal',
-      name: ['Causal'],
-      line: 'each word sees only itself and earlier words, as in GPT',
-    }),
     aboutWeights(),
   );
 }
@@ -109,7 +113,8 @@ function presetLine(app: App): HTMLElement {
   app.state.watch(({ text, heads, causal }) => {
     const preset = presetOf(text);
     const fits = preset && preset.heads.join() === heads.join() && preset.causal === causal;
-    line.textContent = fits ? preset.line : 'Pick a word: the arcs show where each head looks.';
+    const empty = tokenize(text).tokens.length === 0;
+    line.textContent = fits ? preset.line : empty ? '' : 'Pick a word: the arcs show where each head looks.';
   });
   return line;
 }
@@ -158,14 +163,13 @@ function aboutWeights(): HTMLElement {
     el(
       'summary',
       {},
-      el('strong', {}, 'Weights in use: hand-built patterns. '),
-      ...rich(
-        'They are not trained. Each W_Q, W_K, W_V and W_O was written by hand to produce one attention pattern.',
-      ),
+      el('strong', {}, 'These heads were written by hand, not trained. '),
+      'Open to see how.',
     ),
     el(
       'p',
       {},
+      ...rich('Each W_Q, W_K, W_V and W_O was written to produce one attention pattern. '),
       'They are ordinary matrices, with 64 input features and 16 outputs per head, and the same code would run trained ones. ' +
         'The rows of x are computed by rules, too: the position as sines and cosines, a code for the word, a code for its first letter, ' +
         'and a few traits of its spelling.',

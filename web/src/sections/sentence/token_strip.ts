@@ -4,26 +4,25 @@
 import { largestIndex, rowOf } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { patternOf, type PatternId } from '../../attention/patterns.js';
-import { directionOf, defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
+import { defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
-import { el, headBadge, refill, word } from '../../dom/dom.js';
+import { createTokenRow } from '../../controls/token_row.js';
+import { el, headBadge, refill, setText, word } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
-import { chosen, inView, update, type App } from '../../state/app.js';
+import { chosen, inView, update, whenChanged, type App } from '../../state/app.js';
 import { arcsOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
 
 export function tokenStrip(app: App): HTMLElement {
   const arcs = createArcs();
-  const words = el('div', { class: 'strip-words', role: 'toolbar', 'aria-label': 'Tokens' });
-  const strip = el('div', { class: 'strip' }, arcs.element, words);
+  const words = createTokenRow(app, 'token', { class: 'strip-words', 'aria-label': 'Tokens' });
+  const strip = el('div', { class: 'strip' }, arcs.element, words.element);
   const query = el('strong', {});
   const looks = el('p', { class: 'strip-looks' }, query, ' looks at');
   const heads = el('div', { class: 'strip-heads', role: 'group', 'aria-label': 'Head in view' });
-  const summary = el('div', { id: 'strip-summary', class: 'strip-summary' }, looks, heads);
-  const element = el('div', { class: 'strip-box' }, strip, summary);
+  const said = el('p', { class: 'sr-only strip-said', role: 'status' });
+  const element = el('div', { class: 'strip-box' }, strip, el('div', { class: 'strip-summary' }, looks, heads), said);
 
-  let buttons: readonly HTMLButtonElement[] = [];
   let boxes: readonly WordBox[] = [];
-  let labels = '';
   let stale = true;
   let summaryKey = '';
 
@@ -33,7 +32,7 @@ export function tokenStrip(app: App): HTMLElement {
     const tokens = shownTokens();
     element.hidden = tokens.length === 0;
     if (element.hidden) return;
-    nameButtons(tokenNames(tokens));
+    if (words.name(tokenNames(tokens))) stale = true;
     const result = app.result.get();
     if (!result) {
       describe(null, defaultQuery(tokens));
@@ -45,62 +44,16 @@ export function tokenStrip(app: App): HTMLElement {
     describe(result, selection.query);
   }
 
-  function nameButtons(names: readonly string[]): void {
-    const key = names.join('\n');
-    if (key === labels) return;
-    labels = key;
-    words.dir = directionOf(names);
-    if (buttons.length !== names.length) {
-      buttons = names.map((_, i) => buttons[i] ?? createButton(i));
-      refill(words, ...buttons);
-    }
-    names.forEach((name, i) => {
-      if (buttons[i]!.textContent !== name) buttons[i]!.replaceChildren(word(name));
-    });
-    stale = true;
-  }
-
-  function createButton(index: number): HTMLButtonElement {
-    const button = el('button', { type: 'button', class: 'token', 'aria-describedby': 'strip-summary', tabindex: -1 });
-    button.addEventListener('click', () => update(app, { query: index, key: null }));
-    button.addEventListener('pointerenter', () => app.pointed.set({ query: index, key: null }));
-    button.addEventListener('pointerleave', () => app.pointed.set(null));
-    return button;
-  }
-
-  words.addEventListener('keydown', (event) => {
-    const now = buttons.indexOf(event.target as HTMLButtonElement);
-    const forward = words.dir === 'rtl' ? -1 : 1;
-    const moves: Readonly<Record<string, number>> = {
-      ArrowRight: now + forward,
-      ArrowLeft: now - forward,
-      Home: 0,
-      End: buttons.length - 1,
-    };
-    const next = moves[event.key];
-    if (next === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
-    event.preventDefault();
-    const target = buttons[(next + buttons.length) % buttons.length]!;
-    update(app, { query: buttons.indexOf(target), key: null }, 'arrow keys in the words');
-    target.focus();
-  });
-
   function mark(result: ForwardResult, shown: number): void {
-    const stop = chosen(app, result).query;
-    buttons.forEach((button, token) => {
-      const pressed = String(token === shown);
-      if (button.ariaPressed !== pressed) button.ariaPressed = pressed;
-      const tab = token === stop ? 0 : -1;
-      if (button.tabIndex !== tab) button.tabIndex = tab;
-      button.classList.toggle('is-hidden', isMasked(result, shown, token));
-    });
+    words.mark(shown, chosen(app, result).query);
+    words.buttons().forEach((button, token) => button.classList.toggle('is-hidden', isMasked(result, shown, token)));
   }
 
   /** Reads the layout if the words or the width may have changed since the last call. */
   function measure(): void {
     if (!stale) return;
     stale = false;
-    boxes = buttons.map(({ offsetLeft, offsetTop, offsetWidth, offsetHeight }) => ({
+    boxes = words.buttons().map(({ offsetLeft, offsetTop, offsetWidth, offsetHeight }) => ({
       left: offsetLeft,
       right: offsetLeft + offsetWidth,
       top: offsetTop,
@@ -156,19 +109,57 @@ export function tokenStrip(app: App): HTMLElement {
     return button;
   }
 
+  /** Says what the heads look at when a word is chosen, and not when a new sentence brings another word. */
+  function say(): void {
+    const result = app.result.get();
+    if (!result || app.state.get().query === null) return;
+    const { query: shown } = chosen(app, result);
+    const names = tokenNames(result.tokens);
+    const parts = result.heads.map((_, head) => {
+      const row = rowOf(result.trace.weights, head, shown);
+      const most = largestIndex(row);
+      return `head ${head + 1} ${row[most]! < 0.5 ? 'mostly ' : ''}${names[most]} ${formatNumber(row[most]!, 2)}`;
+    });
+    setText(said, `${names[shown]} looks at: ${parts.join(', ')}`);
+  }
+
   const drawSoon = whenSeen(element, draw);
   draw();
+  whenChanged(app, ['query'], say);
   app.result.watch(() => {
     stale = true;
     drawSoon();
   });
   app.pointed.watch(drawSoon);
   app.state.watch(drawSoon);
+  walk(app, element);
   new ResizeObserver(() => {
     stale = true;
     drawSoon();
-  }).observe(words);
+  }).observe(words.element);
   return element;
+}
+
+const stride = 1100;
+const stillness = matchMedia('(prefers-reduced-motion: reduce)');
+
+/** Shows the words one after another, until the visitor touches the page in any way. A shared link stays at its word. */
+function walk(app: App, element: HTMLElement): void {
+  if (stillness.matches || location.hash !== '') return;
+  const touches = ['pointerdown', 'pointermove', 'keydown', 'wheel', 'touchstart', 'focusin', 'scroll'] as const;
+  let place: number | undefined;
+  const timer = setInterval(() => {
+    const result = app.result.get();
+    if (!result || document.hidden || !element.checkVisibility()) return;
+    place = ((place ?? chosen(app, result).query) + 1) % result.tokens.length;
+    app.pointed.set({ query: place, key: null });
+  }, stride);
+  const stop = (): void => {
+    clearInterval(timer);
+    for (const touch of touches) document.removeEventListener(touch, stop);
+    if (place !== undefined) app.pointed.set(null);
+  };
+  for (const touch of touches) document.addEventListener(touch, stop, { passive: true });
 }
 
 /** The key with the largest weight in a head's row. */

@@ -8,6 +8,7 @@ import { choiceOf } from '../../controls/choice.js';
 import { stateSwitch } from '../../controls/switch.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, refill, word, type Child } from '../../dom/dom.js';
+import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { rowHeightOf } from '../../maps/map_layout.js';
@@ -25,7 +26,7 @@ export function splitSection(app: App): HTMLElement {
   const labels = el('div', { class: 'reveal-labels', 'aria-hidden': 'true' });
   const blocks = el('div', { class: 'reveal-blocks' });
   const row = el('div', { class: 'reveal' }, labels, blocks);
-  const verdict = el('p', { class: 'reveal-verdict', role: 'status' });
+  const verdict = announced(el('p', { class: 'reveal-verdict' }));
   const address = el('p', { class: 'reveal-address' });
   const strides = el('div', { class: 'reveal-strides' });
   const memory = el('div', { class: 'reveal-memory' }, address, strides);

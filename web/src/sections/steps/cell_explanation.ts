@@ -2,18 +2,24 @@
 // all its terms.
 
 import { el, rich, word, type Child } from '../../dom/dom.js';
+import { announced } from '../../dom/live_region.js';
 import { createStrips, type Strip } from '../../maps/vector_strips.js';
 import type { Bar, Explanation, Terms } from './explain.js';
 
 export interface CellExplanation {
   readonly element: HTMLElement;
   show(place: readonly Child[], value: string, explanation: Explanation): void;
+  /** Moves the operands together: the strips meet, their products light up, the sum drops; bars grow. */
+  play(): void;
 }
+
+const stillness = matchMedia('(prefers-reduced-motion: reduce)');
+const playTime = 600;
 
 export function createCellExplanation(): CellExplanation {
   const place = el('p', { class: 'origin-pair' });
   const value = el('p', { class: 'origin-value number' });
-  const why = el('p', { class: 'origin-why', 'aria-live': 'polite' });
+  const why = announced(el('p', { class: 'origin-why' }));
   const strips = createStrips(3);
   const bars = el('div', { class: 'origin-bars', 'aria-hidden': 'true' });
   const summary = el('summary', {});
@@ -30,6 +36,17 @@ export function createCellExplanation(): CellExplanation {
 
   return {
     element,
+    play() {
+      if (stillness.matches) return;
+      const move = (target: Element | undefined, frames: Keyframe[], delay = 0) =>
+        target?.animate(frames, { duration: playTime - delay, delay, easing: 'ease-out', fill: 'backwards' });
+      const [left, right, product] = strips.element.querySelectorAll('canvas');
+      move(left, [{ transform: 'translateY(-18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
+      move(right, [{ transform: 'translateY(18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
+      move(product, [{ clipPath: 'inset(0 100% 0 0)' }, { clipPath: 'inset(0)' }], playTime / 3);
+      for (const bar of bars.querySelectorAll('.origin-bar')) move(bar, [{ transform: 'scaleX(0)' }, { transform: 'none' }]);
+      move(value, [{ transform: 'translateY(-14px)', opacity: 0 }, { transform: 'none', opacity: 1 }], playTime / 2);
+    },
     show(where, number, explanation) {
       current = explanation;
       const { product, bars: shown = [] } = explanation;

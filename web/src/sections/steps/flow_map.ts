@@ -69,10 +69,40 @@ export function flowMap(app: App): HTMLElement {
     });
   });
   const values = el('span', { class: 'flow-label', 'aria-hidden': 'true' }, 'values');
-  return el('div', { class: 'flow' }, valuesPath(), values, list, stepButtons(app));
+  return el('div', { class: 'flow' }, valuesPath(), values, list);
 }
 
-function stepButtons(app: App): HTMLElement {
+/** Milliseconds for which Play shows a step: all ten take 20 s. */
+const playPause = 2000;
+
+/** Walks through the steps until the end, or until another step is chosen. */
+function playButton(app: App): HTMLElement {
+  const button = el('button', { type: 'button', class: 'secondary', id: 'step-play' }, 'Play');
+  let timer: ReturnType<typeof setInterval> | undefined;
+  let expected: StepId | undefined;
+  const stop = (): void => {
+    clearInterval(timer);
+    timer = undefined;
+    button.textContent = 'Play';
+  };
+  const show = (index: number): void => {
+    expected = steps[index]!.id;
+    goTo(app, index);
+    if (index === steps.length - 1) stop();
+  };
+  button.addEventListener('click', () => {
+    if (timer !== undefined) return stop();
+    timer = setInterval(() => show(indexOf(app) + 1), playPause);
+    button.textContent = 'Stop';
+    show(indexOf(app) === steps.length - 1 ? 0 : indexOf(app) + 1);
+  });
+  app.state.watch(({ step }) => {
+    if (timer !== undefined && step !== expected) stop();
+  });
+  return button;
+}
+
+export function stepButtons(app: App): HTMLElement {
   const button = (label: string, by: number): HTMLElement => {
     const element = el('button', { type: 'button', class: 'secondary' }, label);
     const atEnd = () => steps[indexOf(app) + by] === undefined;
@@ -95,5 +125,5 @@ function stepButtons(app: App): HTMLElement {
     slider.value = String(index + 1);
     slider.setAttribute('aria-valuetext', `${index + 1} of ${steps.length}: ${steps[index]!.title}`);
   });
-  return el('div', { class: 'step-buttons' }, button('← Back', -1), slider, button('Next →', 1));
+  return el('div', { class: 'step-buttons' }, button('← Back', -1), slider, button('Next →', 1), playButton(app));
 }

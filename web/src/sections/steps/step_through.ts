@@ -18,7 +18,7 @@ import { chosen, inView, update, type App } from '../../state/app.js';
 import type { PageState, StepId } from '../../state/page_state.js';
 import { createCellExplanation } from './cell_explanation.js';
 import { carries, explain } from './explain.js';
-import { flowMap } from './flow_map.js';
+import { flowMap, stepButtons } from './flow_map.js';
 import { formula, type FormulaName } from './formulas.js';
 import { questionList } from './questions.js';
 import { stepOf, steps, type Part, type Step } from './steps.js';
@@ -34,6 +34,7 @@ export function stepSection(app: App): HTMLElement {
     el('h2', { id: 'steps-title' }, 'Step through'),
     el('p', { class: 'lead' }, 'From words to output in ten steps, with the numbers of your sentence.'),
     flowMap(app),
+    stepButtons(app),
     stepDetail(app),
     ending(app),
     questionList(app),
@@ -174,6 +175,14 @@ function stepDetail(app: App): HTMLElement {
     headName.textContent = isPerHead(result.trace[part.trace]) ? patternOf(result.heads[head]!).name : 'all heads';
   }
 
+  /** Gives the room beside a small map to the explanation of its cell. */
+  function fixColumns(view: MatrixView): void {
+    const whole = body.clientWidth;
+    const { width } = layoutOf(view, whole, maxCell);
+    const narrow = view.colLabels !== undefined && views.current() === 'colors' && whole > 750 && width < whole / 2;
+    body.style.gridTemplateColumns = narrow ? `${width}px minmax(0, 1fr)` : '';
+  }
+
   /** Sets the height to the tallest matrix of all steps, so that the height does not change between steps. */
   function fixHeight(result: ForwardResult): void {
     const width = picture.clientWidth;
@@ -192,6 +201,7 @@ function stepDetail(app: App): HTMLElement {
       legend.element.classList.toggle('is-idle', scale !== view.scale);
     }
     legends[view.scale].show({ masked: view.hidden !== undefined, edited: view.edited !== undefined, limit: largestOf(view) });
+    fixColumns(view);
     fixHeight(result);
     const label = `${name}${perHead ? ` of head ${head + 1}` : ''}, ${view.rows} by ${view.cols}`;
     const where = perHead ? `head ${head + 1}, ` : `${name}, `;
@@ -246,6 +256,7 @@ function stepDetail(app: App): HTMLElement {
     const result = app.result.get();
     if (result && differs('part')) write(result);
     if (differs('step', 'head', 'part', 'stepView')) show();
+    if (previous && differs('step', 'part')) explanation.play();
     else if (differs('query', 'key')) explainSoon();
   });
   new ResizeObserver(() => {

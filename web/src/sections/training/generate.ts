@@ -69,6 +69,8 @@ function controls(app: App, generating: Generating): HTMLElement {
   const other = el('button', { type: 'button', class: 'secondary', id: 'generate-other' }, 'Another pattern');
   const place = el('p', { class: 'train-place number' });
   const hint = el('p', { class: 'hint generate-hint', role: 'status' });
+  // Moves beside the sentence, which stays the same during the training so that it is announced once.
+  const progress = el('progress', { class: 'generate-progress', 'aria-hidden': 'true', hidden: true });
   go.addEventListener('click', () => {
     if (generating.view.get().running) generating.pause();
     else void generating.run();
@@ -86,14 +88,17 @@ function controls(app: App, generating: Generating): HTMLElement {
     one.disabled = running || finished(view);
     setText(place, tokens.length > 0 ? `${tokens.length} of ${mostTokens} tokens` : '');
     const right = training.measured?.accuracy ?? training.shown?.accuracy ?? 0;
+    progress.hidden = !trains;
+    progress.max = factsOf(training.curve.settings.kind).steps;
+    progress.value = Math.min(progress.max, training.step);
     const said = trains
-      ? `Training: step ${training.step}…`
+      ? 'Training…'
       : message || (right < learned ? 'This model has not learned the pattern: it will guess. Train it above first.' : '');
-    if (hint.textContent !== said && !(trains && hint.textContent?.startsWith('Training'))) setText(hint, said);
+    setText(hint, said);
   };
   generating.view.watch(show);
   app.training.view.watch(show);
-  return el('div', {}, el('div', { class: 'run-buttons' }, go, one, other, place), hint);
+  return el('div', {}, el('div', { class: 'run-buttons' }, go, one, other, place), progress, hint);
 }
 
 function strip(app: App, generating: Generating): HTMLElement {

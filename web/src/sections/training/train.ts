@@ -3,28 +3,37 @@
 import { el } from '../../dom/dom.js';
 import type { App } from '../../state/app.js';
 import { settingsOf } from '../../training/settings.js';
-import { trainChart } from './train_chart.js';
+import { runButtons, trainChart } from './train_chart.js';
 import { trainHeads } from './train_heads.js';
 import { mutedJobs } from './train_proof.js';
-import { trainSettings } from './train_settings.js';
+import { aboutTask, kindButtons, trainFields } from './train_settings.js';
 
 /** Milliseconds for which a hidden page continues to train. */
 const hiddenFor = 20_000;
 
 export function trainSection(app: App): HTMLElement {
+  const heads = trainHeads(app);
   const section = el(
     'section',
     { class: 'panel', id: 'train', 'aria-labelledby': 'train-title' },
-    el('h2', { id: 'train-title' }, 'Train live'),
     el(
-      'p',
-      { class: 'lead' },
-      'These heads start as noise, and nothing tells them where to look. Training alone gives each its job.',
+      'div',
+      { class: 'train-head' },
+      el('h2', { id: 'train-title' }, 'Train live'),
+      el(
+        'p',
+        { class: 'lead' },
+        'These heads start as noise, and nothing tells them where to look. Training alone gives each its job.',
+      ),
     ),
-    trainSettings(app),
+    kindButtons(app),
+    runButtons(app),
+    aboutTask(app),
+    heads.element,
     trainChart(app),
-    trainHeads(app),
+    heads.about,
     mutedJobs(app),
+    trainFields(app),
   );
   followSettings(app);
   startNear(section, app);

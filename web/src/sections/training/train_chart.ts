@@ -39,7 +39,6 @@ export function trainChart(app: App): HTMLElement {
   return el(
     'div',
     { class: 'train-run' },
-    runButtons(app),
     el('div', { class: 'chart-head' }, keys, whatSwitch(app)),
     chart.element,
     scrubber(app),
@@ -166,7 +165,7 @@ function scrubber(app: App): HTMLElement {
   );
 }
 
-function runButtons(app: App): HTMLElement {
+export function runButtons(app: App): HTMLElement {
   const { training } = app;
   const train = el('button', { type: 'button', class: 'primary', id: 'train-go' }, 'Train');
   const one = el('button', { type: 'button', class: 'secondary', id: 'train-step' }, 'One step');
@@ -184,6 +183,8 @@ function runButtons(app: App): HTMLElement {
   });
   training.view.watch((view, previous) => {
     const { status, step, last, message, milliseconds } = view;
+    const right = (view.measured ?? view.shown)?.accuracy;
+    const accuracy = right === undefined || step === 0 ? '' : ` · ${percent(right)} right`;
     const running = status === 'running';
     const { steps } = factsOf(view.curve.settings.kind);
     const atEnd = step >= mostSteps;
@@ -192,7 +193,7 @@ function runButtons(app: App): HTMLElement {
     one.disabled = running || atEnd;
     setText(anew, status === 'lost' ? 'Start again' : 'Start over');
     const seconds = milliseconds > 0 && !running ? ` in ${(milliseconds / 1000).toFixed(1)} s` : '';
-    setText(place, step < last ? `Step ${step} of ${last}` : `Step ${step}${seconds}`);
+    setText(place, (step < last ? `Step ${step} of ${last}` : `Step ${step}${seconds}`) + accuracy);
     setText(failure, message);
     failure.hidden = message === '';
     if (view.measured && view.measured !== previous?.measured) {

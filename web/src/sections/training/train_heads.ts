@@ -1,7 +1,7 @@
 // The heads of the model in training: for each head its map, its row of job cells, and a badge that mutes it.
 
 import { patternIds } from '../../attention/patterns.js';
-import { formatNumber } from '../../base/format.js';
+import { formatNumber, formatPercent } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, refill, setText } from '../../dom/dom.js';
 import type { MatrixView } from '../../maps/heat_map.js';
@@ -38,7 +38,8 @@ interface Card {
   drawn?: { readonly shown: Frame | undefined; readonly muted: boolean; readonly numbers: boolean };
 }
 
-export function trainHeads(app: App): HTMLElement {
+/** The maps, and separately the line about them with the switch of their view, which stands below the chart. */
+export function trainHeads(app: App): { readonly element: HTMLElement; readonly about: HTMLElement } {
   const { training } = app;
   const layers = el('div', { class: 'train-layers' });
   const readout = el('p', { class: 'readout' }, '\u00a0');
@@ -68,7 +69,8 @@ export function trainHeads(app: App): HTMLElement {
     const rows = Array.from({ length: settings.layers }, (_, layer) => {
       const some = cards.slice(layer * settings.heads, (layer + 1) * settings.heads);
       const title = settings.layers > 1 ? [el('h3', {}, `Layer ${layer + 1}`)] : [];
-      return el('div', { class: 'train-layer' }, ...title, el('div', { class: 'train-cards' }, ...some.map(({ element }) => element)));
+      const all = [...some.map(({ element }) => element), ...(settings.layers === 1 ? [beside.element] : [])];
+      return el('div', { class: 'train-layer' }, ...title, el('div', { class: 'train-cards' }, ...all));
     });
     refill(layers, ...rows);
     for (const { element } of cards) watcher.observe(element);
@@ -96,12 +98,15 @@ export function trainHeads(app: App): HTMLElement {
     const body = el('div', { class: 'train-map' }, map.element);
     const saves = saveButtons(`the weights of trained head ${head + 1}`, () => {
       const view = training.view.get();
-      return { view: matrixOf(view, head), title: titleOf(head, view) };
+      return view.shown ? { view: matrixOf(view, head), title: titleOf(head, view) } : null;
     });
     const title = el(heading, { class: 'train-name' }, button);
     const element = el('article', { class: 'train-card' }, title, body, cells.element, saves);
     return { element, button, name, body, map, cells, visible: false };
   }
+
+  const beside = smallerMap();
+
 
   function toggle(head: number): void {
     const { muted } = training.view.get();
@@ -112,6 +117,7 @@ export function trainHeads(app: App): HTMLElement {
     const { settings } = view.curve;
     if (JSON.stringify(settings) !== built) build(settings);
     cards.forEach((card, head) => showCard(card, head, view));
+    beside.show(view);
     mark();
   }
 
@@ -120,7 +126,7 @@ export function trainHeads(app: App): HTMLElement {
     const { patterns } = factsOf(view.curve.settings.kind);
     const muted = view.muted.includes(head);
     const jobs = earnedBy(view, head);
-    const title = jobs.join(', ') || 'no job yet';
+    const title = jobs.join(', ') || (view.status !== 'running' && view.step > 0 ? 'no job of these' : 'no job yet');
     setText(name, title);
     name.classList.toggle('is-earned', jobs.length > 0);
     element.classList.toggle('is-muted', muted);
@@ -155,7 +161,7 @@ export function trainHeads(app: App): HTMLElement {
     const cell = inView();
     const view = training.view.get();
     const names = namesOf(view);
-    for (const { map } of cards) map.highlight(cell);
+    for (const map of [...cards.map((card) => card.map), beside.map]) map.highlight(cell);
     const all = cell ? cards.map((_, head) => valueIn(view, head, cell)) : [];
     const key = cell ? [describe(cell, names), ...all].join() : '';
     if (key === said) return;
@@ -173,26 +179,57 @@ export function trainHeads(app: App): HTMLElement {
   training.view.watch(show);
   whenChanged(app, ['trainView'], () => show(training.view.get()));
   whenChanged(app, ['trainQuery', 'trainKey'], mark);
-  return el(
-    'div',
-    { class: 'train-heads' },
-    el('div', { class: 'train-heads-head' }, el(
-      'p',
-      { class: 'hint' },
-      'Each map is one head, on letters it never trained on. The four numbers say how much it looks where each job must look: 1 is perfect.',
-    ), views.element),
-    layers,
-    readout,
-    legend.element,
-  );
+  return {
+    element: el('div', { class: 'train-heads' }, layers, readout),
+    about: el(
+      'div',
+      { class: 'train-heads-head' },
+      el(
+        'p',
+        { class: 'hint' },
+        'Each map is one head, on letters it never trained on. The numbers say how much it looks where each job must look: 1 is perfect.',
+      ),
+      legend.element,
+      views.element,
+    ),
+  };
 }
+
+/** The map of the model with one head, in gray: one pattern for all jobs. */
+function smallerMap() {
+  const said = el('span', { class: 'beside-text' });
+  const map = createMap({ maxCell: 12, onPoint: () => undefined });
+  const name = el('p', { class: 'train-name train-beside-name' }, el('span', { class: 'badge head-average', 'aria-hidden': 'true' }, '1'), said);
+  const element = el('article', { class: 'train-beside', hidden: true }, name, map.element);
+  let drawn: Frame | undefined;
+  return {
+    element,
+    map,
+    show(view: TrainingView): void {
+      const { smallerRun, smallerShown } = view;
+      element.hidden = smallerRun?.settings.heads !== 1;
+      if (element.hidden || !smallerShown) return;
+      setText(said, `alone: ${formatPercent(smallerShown.accuracy)} right`);
+      if (smallerShown === drawn) return;
+      drawn = smallerShown;
+      const gray = { ...matrixOf(view, 0), data: smallerShown.maps, hidden: (row: number, col: number) => col > row, headOf: () => averageColor };
+      const label = `Attention weights of the model with 1 head at step ${smallerShown.step}`;
+      const cellLabel = ({ row, col }: Cell): string =>
+        `1 head, ${describe({ row, col }, gray.rowLabels)}, ${formatNumber(smallerShown.maps[row * length + col]!, 2)}`;
+      map.show({ view: gray, label, cellLabel });
+    },
+  };
+}
+
+const averageColor = patternIds.indexOf('average');
 
 function matrixOf(view: TrainingView, head: number): MatrixView {
   const names = namesOf(view);
   const muted = view.muted.includes(head);
   return {
-    ...{ rows: length, cols: length, rowLabels: names, colLabels: names, scale: 'weights' },
-    data: view.shown ? mapOf(view.shown.maps, head) : new Float32Array(length * length),
+    ...{ rows: length, cols: length, rowLabels: names, colLabels: names, scale: 'weights', small: true },
+    ...(view.curve.settings.kind === 'fourJobs' && { strong: names.map((name) => name !== '' && 'aeio★☆✦✧'.includes(name)) }),
+    ...(view.shown ? { data: mapOf(view.shown.maps, head) } : { data: new Float32Array(), blank: true }),
     hidden: (row, col) => muted || col > row,
   };
 }

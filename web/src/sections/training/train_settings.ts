@@ -6,7 +6,8 @@ import { update, type App } from '../../state/app.js';
 import { fields, type PageState } from '../../state/page_state.js';
 import { factsOf, headChoices, kinds, layerChoices, mostSeed, rates, settingsOf } from '../../training/settings.js';
 
-export function trainSettings(app: App): HTMLElement {
+/** The fields of the settings, and what is wrong with them. */
+export function trainFields(app: App): HTMLElement {
   const problem = el('p', { class: 'hint train-problem', id: 'train-problem', role: 'alert', hidden: true });
   const say = (text: string): void => {
     problem.textContent = text;
@@ -16,8 +17,6 @@ export function trainSettings(app: App): HTMLElement {
   return el(
     'div',
     { class: 'train-settings' },
-    kindButtons(app),
-    about(app),
     el(
       'div',
       { class: 'fields' },
@@ -30,7 +29,7 @@ export function trainSettings(app: App): HTMLElement {
   );
 }
 
-function kindButtons(app: App): HTMLElement {
+export function kindButtons(app: App): HTMLElement {
   const options = kinds.map(({ kind, title }) => ({
     ...{ value: kind, label: title, id: `train-${kind}` },
     change: { trainHeads: null, layers: null },
@@ -39,7 +38,7 @@ function kindButtons(app: App): HTMLElement {
 }
 
 /** Describes the model's task, with an example from the sequence of the maps. */
-function about(app: App): HTMLElement {
+export function aboutTask(app: App): HTMLElement {
   const line = el('p', { class: 'train-line' });
   const example = el('p', { class: 'train-example' });
   app.training.view.watch(({ curve, tokens }, previous) => {

@@ -4,6 +4,7 @@
 import { choiceOf } from '../../controls/choice.js';
 import { el } from '../../dom/dom.js';
 import { download } from '../../maps/save_map.js';
+import { addressWithPlace } from '../../page/places.js';
 import { chosen, type App } from '../../state/app.js';
 import { programLanguages, type ProgramLanguage } from '../../state/page_state.js';
 import { cPlusPlus, fileName, javaScript, type Shown } from './code.js';
@@ -73,7 +74,7 @@ function copyButton(label: string, what: string, text: () => string | null): HTM
 const linkButton = (app: App): HTMLElement =>
   copyButton('Copy a link to this view', 'the link', () => {
     app.history.flush();
-    return location.href;
+    return addressWithPlace();
   });
 
 function fileButton(app: App): HTMLElement {

@@ -1,0 +1,81 @@
+// The bar that stays at the top: the sentence, the heads, the sections by name, and the addresses of the sections.
+
+import assert from 'node:assert/strict';
+import { openPage, settled, snapshot, until } from './harness.mjs';
+
+const topOf = (page, selector) => page.$eval(selector, (element) => element.getBoundingClientRect().top);
+const inView = async (page, selector) => {
+  const top = await topOf(page, selector);
+  return top > -1 && top < 120;
+};
+
+export const tests = [
+  {
+    name: 'the bar shows the words and the heads once they have left the screen: a word is chosen, a head shown and muted',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      assert.equal(await page.$eval('.bar-sentence', ({ hidden }) => hidden), true, 'the words are on the screen');
+      await page.$eval('#bend', (section) => section.scrollIntoView());
+      await until(page, () => document.querySelectorAll('.bar-word').length === 8);
+      assert.ok(Math.abs(await topOf(page, '.top')) < 1, 'the bar stays');
+      await (await page.$$('.bar-word'))[1].click();
+      await until(page, () => /query=2/.test(location.hash));
+      await (await page.$$('.bar-heads button'))[2].click();
+      await until(page, () => /head=3/.test(location.hash));
+      await page.click('#bar-mute');
+      assert.deepEqual((await snapshot(page)).bend.muted, [2]);
+      await until(page, () => document.querySelector('#bar-mute').textContent === 'Unmute 3');
+      await page.click('#undo');
+      await until(page, () => !location.hash.includes('muted'));
+      await page.evaluate(() => scrollTo(0, 0));
+      await until(page, () => document.querySelector('.bar-sentence').hidden);
+      await close();
+    },
+  },
+  {
+    name: 'sections have addresses: a link leads to its section, and a copied link to the section in view',
+    async run({ browser, url }) {
+      for (const [hash, id] of [
+        ['#train', 'train'],
+        ['#causal=1&at=own', 'own'],
+      ]) {
+        const { page, close } = await openPage(browser, url + hash);
+        await until(page, async () => {
+          await window.multiheadPage.settled();
+          return document.querySelector('.places a[aria-current]')?.textContent !== 'Sentence';
+        });
+        assert.ok(await inView(page, `#${id}`), `${hash} leads to ${id}, at ${await topOf(page, `#${id}`)}`);
+        assert.equal(await page.$eval('#notice', ({ hidden }) => hidden), true, 'the whole address is understood');
+        await close();
+      }
+      const { page, close } = await openPage(browser, url);
+      await page.click('.places a[href="#bend"]');
+      await until(page, () => document.querySelector('.places a[aria-current]').textContent === 'Bend');
+      assert.ok(await inView(page, '#bend'));
+      const copied = await page.evaluate(async () => {
+        const texts = [];
+        const write = (text) => (texts.push(text), Promise.resolve());
+        Object.defineProperty(navigator, 'clipboard', { configurable: true, value: { writeText: write } });
+        [...document.querySelectorAll('#use-it button')].find(({ textContent }) => textContent === 'Copy a link to this view').click();
+        return texts[0];
+      });
+      assert.equal(copied, `${url}#at=bend`);
+      await close();
+    },
+  },
+  {
+    name: 'the chosen word walks through the sentence until the first touch, and not from a shared link',
+    skip: (kind) => kind === 'firefox' && 'the same script as in Chromium',
+    async run({ browser, url }) {
+      const looks = (page) => page.$eval('.strip-looks', ({ textContent }) => textContent);
+      const { page, close } = await openPage(browser, url, { walking: true });
+      await until(page, () => document.querySelector('.strip-looks').textContent !== 'dog₇ looks at');
+      await page.mouse.move(3, 3);
+      await page.mouse.down();
+      await settled(page);
+      assert.equal(await looks(page), 'dog₇ looks at', 'the word that the page chooses');
+      assert.equal(await page.evaluate(() => location.hash), '', 'the walk changes nothing');
+      await close();
+    },
+  },
+];

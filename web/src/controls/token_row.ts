@@ -1,0 +1,73 @@
+// The words of the sentence as a row of buttons: a click or an arrow key chooses a word, the pointer points at it.
+
+import { directionOf } from '../attention/tokens.js';
+import { el, refill, word } from '../dom/dom.js';
+import { update, type App } from '../state/app.js';
+
+export interface TokenRow {
+  readonly element: HTMLElement;
+  readonly buttons: () => readonly HTMLButtonElement[];
+  /** Writes the words. Returns true if they have changed. */
+  name(names: readonly string[]): boolean;
+  /** `shown` is pressed; Tab reaches `stop`. */
+  mark(shown: number, stop: number): void;
+}
+
+/** `className`: the class of the buttons. */
+export function createTokenRow(app: App, className: string, attributes: { class: string; 'aria-label': string }): TokenRow {
+  const element = el('div', { role: 'toolbar', ...attributes });
+  let buttons: readonly HTMLButtonElement[] = [];
+  let labels = '';
+
+  function createButton(index: number): HTMLButtonElement {
+    const button = el('button', { type: 'button', class: className, tabindex: -1 });
+    button.addEventListener('click', () => update(app, { query: index, key: null }));
+    button.addEventListener('pointerenter', () => app.pointed.set({ query: index, key: null }));
+    button.addEventListener('pointerleave', () => app.pointed.set(null));
+    return button;
+  }
+
+  element.addEventListener('keydown', (event) => {
+    const now = buttons.indexOf(event.target as HTMLButtonElement);
+    const forward = element.dir === 'rtl' ? -1 : 1;
+    const moves: Readonly<Record<string, number>> = {
+      ArrowRight: now + forward,
+      ArrowLeft: now - forward,
+      Home: 0,
+      End: buttons.length - 1,
+    };
+    const next = moves[event.key];
+    if (next === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    const target = buttons[(next + buttons.length) % buttons.length]!;
+    update(app, { query: buttons.indexOf(target), key: null }, 'arrow keys in the words');
+    target.focus();
+  });
+
+  return {
+    element,
+    buttons: () => buttons,
+    name(names) {
+      const key = names.join('\n');
+      if (key === labels) return false;
+      labels = key;
+      element.dir = directionOf(names);
+      if (buttons.length !== names.length) {
+        buttons = names.map((_, i) => buttons[i] ?? createButton(i));
+        refill(element, ...buttons);
+      }
+      names.forEach((name, i) => {
+        if (buttons[i]!.textContent !== name) buttons[i]!.replaceChildren(word(name));
+      });
+      return true;
+    },
+    mark(shown, stop) {
+      buttons.forEach((button, token) => {
+        const pressed = String(token === shown);
+        if (button.ariaPressed !== pressed) button.ariaPressed = pressed;
+        const tab = token === stop ? 0 : -1;
+        if (button.tabIndex !== tab) button.tabIndex = tab;
+      });
+    },
+  };
+}

@@ -1,0 +1,95 @@
+// The bar at the top of the page, which stays while the page scrolls: the sentence and the heads once they have left the
+// screen, the sections by name, undo and redo.
+
+import { patternOf } from '../attention/patterns.js';
+import { tokenNames } from '../attention/tokens.js';
+import { createTokenRow } from '../controls/token_row.js';
+import { el, headBadge, refill, setText } from '../dom/dom.js';
+import { whenSeen } from '../dom/when_seen.js';
+import { chosen, inView, update, type App } from '../state/app.js';
+import { placeIds, type PlaceId } from '../state/page_state.js';
+import { currentPlace, goToElement, placeNames } from './places.js';
+
+/** The words and the heads. They are drawn only while they are shown, so that typing in the text field costs nothing here. */
+export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
+  const words = createTokenRow(app, 'bar-word', { class: 'bar-words', 'aria-label': 'Words' });
+  const heads = el('span', { class: 'bar-heads', role: 'group', 'aria-label': 'Head in view' });
+  const mute = el('button', { type: 'button', class: 'bar-mute', id: 'bar-mute' });
+  const element = el('div', { class: 'bar-sentence', hidden: true }, words.element, heads, mute);
+  let shown = '';
+
+  mute.addEventListener('click', () => {
+    const result = app.result.get();
+    if (!result) return;
+    const { head } = chosen(app, result);
+    const { muted } = app.state.get();
+    const next = muted.includes(head) ? muted.filter((other) => other !== head) : [...muted, head];
+    update(app, { muted: next.sort((a, b) => a - b) });
+  });
+
+  function draw(): void {
+    const result = app.result.get();
+    if (element.hidden || !result) return;
+    words.name(tokenNames(result.tokens));
+    const { query } = inView(app, result);
+    const { head, query: stop } = chosen(app, result);
+    words.mark(query, stop);
+    const { muted } = app.state.get();
+    const key = JSON.stringify([result.heads, head, muted]);
+    if (key === shown) return;
+    shown = key;
+    const buttons = result.heads.map((id, index) => {
+      const label = `head ${index + 1}, ${patternOf(id).name}${muted.includes(index) ? ', muted' : ''}`;
+      const button = el(
+        'button',
+        { type: 'button', 'aria-label': label, title: label, 'aria-pressed': String(index === head) },
+        headBadge(index + 1, id),
+      );
+      button.classList.toggle('is-muted', muted.includes(index));
+      button.addEventListener('click', () => update(app, { head: index }));
+      return button;
+    });
+    refill(heads, ...buttons);
+    setText(mute, muted.includes(head) ? `Unmute ${head + 1}` : `Mute ${head + 1}`);
+    mute.setAttribute('aria-pressed', String(muted.includes(head)));
+  }
+
+  const drawSoon = whenSeen(header, draw);
+  app.result.watch(drawSoon);
+  app.pointed.watch(drawSoon);
+  app.state.watch(drawSoon);
+  /** Watches the words of the first section: when they are above the screen, the bar shows its own. */
+  const watcher = new IntersectionObserver(([entry]) => {
+    const away = entry !== undefined && !entry.isIntersecting && entry.boundingClientRect.bottom < 100;
+    if (element.hidden === !away) return;
+    header.classList.toggle('is-away', away);
+    // The focus must not vanish with the element.
+    if (!away && element.contains(document.activeElement)) document.getElementById('page')?.focus({ preventScroll: true });
+    element.hidden = !away;
+    drawSoon();
+  }, { rootMargin: '-56px 0px 0px' });
+  queueMicrotask(() => {
+    const strip = document.querySelector('.strip-box');
+    if (strip) watcher.observe(strip);
+  });
+  return element;
+}
+
+/** The sections as links, and as a list to choose from where links have no room. */
+export function placeLinks(): HTMLElement {
+  const links = placeIds.map((id) => el('a', { href: `#${id}` }, placeNames[id]));
+  const list = el(
+    'select',
+    { class: 'place-list', 'aria-label': 'Go to a section' },
+    ...placeIds.map((id) => el('option', { value: id }, placeNames[id])),
+  );
+  list.addEventListener('change', () => goToElement(document.getElementById(list.value)));
+  currentPlace.watch((place: PlaceId) => {
+    links.forEach((link, i) => {
+      if (placeIds[i] === place) link.setAttribute('aria-current', 'true');
+      else link.removeAttribute('aria-current');
+    });
+    list.value = place;
+  });
+  return el('nav', { class: 'places', 'aria-label': 'Sections' }, ...links, list);
+}
