@@ -6,7 +6,7 @@ import { choiceOf } from '../controls/choice.js';
 import { el } from '../dom/dom.js';
 import { download } from '../maps/save_map.js';
 import { peerNames, sizeIds, sizes, type PeerName, type SizeId, type SpeedCalls, type SpeedEvent } from '../speed/messages.js';
-import { comparison, csvOfSpeed, machineName, reported, significant, type Reported } from '../speed/report.js';
+import { busyLine, comparison, csvOfSpeed, gigaflops, machineName, reported, significant, type Reported } from '../speed/report.js';
 import type { App } from '../state/app.js';
 import { connect, type Remote } from '../workers/remote.js';
 
@@ -23,7 +23,7 @@ export function speedSection(app: App): HTMLElement {
   const about = el(
     'p',
     { class: 'hint speed-about', hidden: true },
-    'Bars: calls in a second, so longer is faster. Lines: from the slowest round to the fastest.',
+    'Bars: calls in a second, so longer is faster. Lines: from the slowest round to the fastest. Each round times every implementation in turn, after all have warmed up.',
   );
   const machine = el('p', { class: 'hint speed-machine', hidden: true });
   const boxes = peerNames.map((name) => ({ name, box: el('input', { type: 'checkbox', name: 'peer', value: name }) }));
@@ -52,7 +52,7 @@ export function speedSection(app: App): HTMLElement {
     worker = started;
     const peers = boxes.filter(({ box }) => box.checked).map(({ name }) => name);
     started.call('measure', { size: lastSize, peers }).then(
-      () => stop(`Done: ${describe(lastSize)}, median of ${last?.rounds ?? 0} rounds.`),
+      () => stop(`Done: ${describe(lastSize)}, median of ${last?.rounds ?? 0} rounds. ${busyLine(reported(last?.rows ?? []))}`.trim()),
       (error: unknown) => started === worker && stop(`The measurement failed: ${messageOf(error)}`),
     );
   }
@@ -72,7 +72,7 @@ export function speedSection(app: App): HTMLElement {
 
   function show(rows: readonly Reported[]): void {
     const fastest = Math.max(...rows.filter(({ failure }) => !failure).map(({ fastest: best }) => 1 / best));
-    list.replaceChildren(...rows.map((row) => speedRow(row, fastest)));
+    list.replaceChildren(...rows.map((row) => speedRow(row, fastest, lastSize)));
   }
 
   button.addEventListener('click', () => (worker ? stop('Stopped.') : run()));
@@ -133,7 +133,7 @@ function howToHavePeers(): HTMLElement {
 }
 
 /** A bar whose length is the number of calls per second, with a line from the slowest to the fastest round. */
-function speedRow(row: Reported, fastest: number): HTMLElement {
+function speedRow(row: Reported, fastest: number, size: SizeId): HTMLElement {
   const { name, note, failure, milliseconds, fastest: least, slowest } = row;
   const title = el('span', { class: 'speed-name' }, el('strong', {}, name), note ? ` ${note}` : '');
   if (failure) return el('li', { class: 'speed-row' }, title, el('span', { class: 'speed-facts' }, `No result: ${failure}`));
@@ -153,7 +153,7 @@ function speedRow(row: Reported, fastest: number): HTMLElement {
       'span',
       { class: 'speed-facts' },
       el('strong', { class: 'number' }, `${significant(milliseconds)} ms`),
-      el('span', { class: 'number' }, ` (${significant(least)} to ${significant(slowest)})`),
+      el('span', { class: 'number' }, ` (${significant(least)} to ${significant(slowest)}), ${gigaflops(size, milliseconds)}`),
       el('span', { class: 'speed-comparison' }, comparison(row)),
     ),
   );

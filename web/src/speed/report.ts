@@ -17,21 +17,26 @@ export interface Reported {
   readonly difference: number;
   /** Speed relative to plain JavaScript; null if the outputs differ, and for plain JavaScript itself. */
   readonly timesPlain: number | null;
+  /** The least and the largest of these ratios, each of two times of the same round. */
+  readonly timesRange: readonly [number, number] | null;
 }
 
 const isPlain = ({ name }: Pick<Row, 'name'>): boolean => name === 'Plain JavaScript';
 
 export function reported(rows: readonly Row[]): Reported[] {
-  const plain = median(rows.find(isPlain)?.samples ?? []);
+  const plainSamples = rows.find(isPlain)?.samples ?? [];
+  const plain = median(plainSamples);
   return rows.map((row) => {
     const { name, note, failure, samples, difference } = row;
     const milliseconds = median(samples);
+    const ratios = plainSamples.slice(0, samples.length).map((time, round) => time / samples[round]!);
     const comparable = !failure && !isPlain(row) && difference <= mostDifference && plain > 0;
     return {
       ...{ name, note, failure, milliseconds, difference },
       fastest: Math.min(...samples),
       slowest: Math.max(...samples),
       timesPlain: comparable ? plain / milliseconds : null,
+      timesRange: comparable ? [Math.min(...ratios), Math.max(...ratios)] : null,
     };
   });
 }
@@ -56,15 +61,36 @@ export function power(value: number): string {
 
 const factor = (value: number): string => value.toFixed(value >= 10 ? 0 : 1);
 
+/** Billions of floating-point operations per second: a multiplication and an addition for each term of q·k and of weights·v. */
+export function gigaflops(size: SizeId, milliseconds: number): string {
+  const { heads, queries, width } = sizes[size];
+  // Causal: query i sees i + 1 keys.
+  const pairs = (queries * (queries + 1)) / 2;
+  return `${significant((4 * width * heads * pairs) / milliseconds / 1e6)} GFLOP/s`;
+}
+
+/** From this ratio of the slowest round to the fastest, the page says that the machine is busy. */
+const busySpread = 2;
+
+/** A sentence if the machine was busy during the measurement; empty if it was calm. */
+export function busyLine(rows: readonly Reported[]): string {
+  const spread = Math.max(...rows.filter(({ failure }) => !failure).map(({ slowest, fastest }) => slowest / fastest));
+  return spread >= busySpread
+    ? `This machine is busy: the same call took up to ${factor(spread)} times as long in another round. Close other programs and run again.`
+    : '';
+}
+
 /** Compares a row with plain JavaScript in words, or says why there is no comparison. */
-export function comparison({ name, failure, timesPlain, difference }: Reported): string {
+export function comparison({ name, failure, timesPlain, timesRange, difference }: Reported): string {
   if (failure) return '';
   if (isPlain({ name })) return 'the baseline';
   if (timesPlain === null) return `outputs differ by ${power(difference)}, so the times are not compared`;
   const outputs = `results differ by at most ${power(difference)}`;
+  const [low, high] = (timesRange ?? [timesPlain, timesPlain]).map((ratio) => factor(timesPlain < 1 ? 1 / ratio : ratio)).sort((a, b) => Number(a) - Number(b));
+  const range = low === high ? '' : ` (${low} to ${high} in the rounds)`;
   return timesPlain < 1
-    ? `plain JavaScript is ${factor(1 / timesPlain)} times as fast; ${outputs}`
-    : `${factor(timesPlain)} times as fast as plain JavaScript; ${outputs}`;
+    ? `plain JavaScript is ${factor(1 / timesPlain)} times as fast${range}; ${outputs}`
+    : `${factor(timesPlain)} times as fast as plain JavaScript${range}; ${outputs}`;
 }
 
 /** The browser, its system and its number of processors, if the browser tells them. */

@@ -5,7 +5,7 @@ import { aliasesOfPeers, foundPeers } from '../../peers.js';
 import { inTurns, largestDifference, warmUp, type Contender } from '../../src/speed/measure.js';
 import { sizes, type Row } from '../../src/speed/messages.js';
 import { plainAttention } from '../../src/speed/plain_attention.js';
-import { comparison, csvOfSpeed, machineName, power, reported, significant } from '../../src/speed/report.js';
+import { busyLine, comparison, csvOfSpeed, gigaflops, machineName, power, reported, significant } from '../../src/speed/report.js';
 
 describe('plain attention', () => {
   it('computes what the module computes', async () => {
@@ -74,10 +74,16 @@ describe('report', () => {
   it('prints no speed-up if outputs differ by more than 1e-4', () => {
     expect(reported(rows).map(({ timesPlain }) => timesPlain)).toEqual([50, null, null, 0.25, null]);
     const said = reported(rows).map(comparison);
-    expect(said[0]).toBe('50 times as fast as plain JavaScript; results differ by at most 2\u00a0×\u00a010⁻⁷');
+    expect(said[0]).toBe('50 times as fast as plain JavaScript (33 to 90 in the rounds); results differ by at most 2\u00a0×\u00a010⁻⁷');
     expect(said[2]).toMatch(/outputs differ by 2\u00a0×\u00a010⁻⁴, so the times are not compared/);
     expect(said[3]).toMatch(/^plain JavaScript is 4.0 times as fast/);
     expect(said[4]).toBe('');
+  });
+
+  it('says how many operations a second, and that a machine is busy', () => {
+    expect(gigaflops('sentence', 1)).toBe('0.135 GFLOP/s');
+    expect(busyLine(reported(rows))).toMatch(/^This machine is busy: .* up to 3\.0 times as long/);
+    expect(busyLine(reported(rows.slice(1, 3)))).toBe('');
   });
 
   it('gives median and spread', () => {

@@ -96,7 +96,9 @@ export function gallerySection(app: App): HTMLElement {
 /** Number of columns: full rows if possible, fewer for longer sentences and for tables, because tables are wider. */
 export function columnsFor(heads: number, tokens: number, view: ViewName): number {
   const even = heads <= 4 ? heads : heads <= 6 ? 3 : 4;
-  return Math.min(even, view === 'numbers' || tokens > 24 ? 2 : tokens > 12 ? 3 : 4);
+  const most = Math.min(even, view === 'numbers' || tokens > 24 ? 2 : tokens > 12 ? 3 : 4);
+  // Two and two instead of three and one.
+  return heads === most + 1 && most > 2 ? most - 1 : most;
 }
 
 function createMean(app: App) {

@@ -1,5 +1,6 @@
 // "Your own model": a GPT-2 from the visitor's disk, its heads on the sentence, and its continuation.
 
+import { tokenNames } from '../../attention/tokens.js';
 import { counted, formatMilliseconds, listed, messageOf } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, refill } from '../../dom/dom.js';
@@ -164,7 +165,7 @@ export function ownModelSection(app: App): HTMLElement {
     list = list.slice(0, count);
     refill(cards, ...list.map((head) => head.element));
     cards.dataset['columns'] = String(columnsFor(count, attention.ids.length, views.current()));
-    for (const head of list) head.show(matrix, attention.labels, index + 1, views.current());
+    for (const head of list) head.show(matrix, tokenNames(attention.labels), index + 1, views.current());
     legend.show({ masked: true });
   }
 
