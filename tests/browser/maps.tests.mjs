@@ -171,7 +171,7 @@ export const tests = [
       for (const section of ['#bend', '#live-map']) {
         assert.deepEqual(await numbersIn(section), [...trace.weights.data.subarray(0, n * n)], section);
       }
-      assert.deepEqual(await numbersIn('#reveal'), [...trace.x.data]);
+      assert.deepEqual(await numbersIn('#reveal'), [...trace.q.data]);
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
       await until(page, () => window.multiheadPage.training().status === 'paused');
       const untrained = await numbersIn('#train');

@@ -29,12 +29,12 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#${sentence}`);
       const { trace, tokens } = await snapshot(page);
-      const x = trace.x.data;
+      const q = trace.q.data;
       for (let head = 0; head < 8; head += 1) {
         const row = await rowOf(page, head + 1);
         assert.deepEqual(
           row.map(([, , , value]) => value),
-          [...x.subarray(head * 8, head * 8 + 8)].map(written),
+          [...q.subarray(head * 8, head * 8 + 8)].map(written),
         );
       }
       const before = await pictures(page);
@@ -47,7 +47,7 @@ export const tests = [
         const row = await rowOf(page, head + 1);
         assert.deepEqual(
           row.map(([, , , value]) => value),
-          [...x.subarray(start, start + 8)].map(written),
+          [...q.subarray(start, start + 8)].map(written),
         );
       }
       const verdict = await page.$eval('.reveal-verdict', (line) => line.textContent);
@@ -64,7 +64,7 @@ export const tests = [
       for (const key of ['ArrowDown', 'ArrowDown', 'ArrowRight']) await page.keyboard.press(key);
       const index = 2 * 64 + 2 * 16 + 1;
       const line = await page.$eval('.reveal-address', (element) => element.textContent);
-      const value = trace.x.data[index].toFixed(3).replace('-', '−');
+      const value = trace.q.data[index].toFixed(3).replace('-', '−');
       assert.match(line, new RegExp(`^Head 3, cat.*, column 2 is ${value}: column 34 of cat.*, the ${index + 1}(th|st|nd|rd) of ${tokens.length * 64} numbers in memory\\.$`));
       const strides = await page.$$eval('.reveal-strides td', (list) => list.map((cell) => cell.textContent));
       assert.deepEqual(strides, ['+16', '+64', '+1', `+${tokens.length * 16}`, '+16', '+1']);

@@ -51,7 +51,7 @@ export function createForward(mh: Multihead): Forward {
           statistics: aboutWeights(mh, plain.weights, input.tokens).statistics,
         },
         ...aboutWeights(mh, trace.weights, input.tokens),
-        split: splitOf(mh, x, input.splitHeads),
+        split: splitOf(mh, trace.q, input.splitHeads),
       };
     });
     return { ...input, weights, ...numbers, backend: mh.backend, memory: mh.memory() };
@@ -188,18 +188,17 @@ function aboutWeights(mh: Multihead, { data, shape }: Matrix, tokens: readonly s
   };
 }
 
-/** Splits x with a module whose W_Q is the identity, so that its queries are x itself. */
-function splitOf(mh: Multihead, x: Matrix, heads: number): Split {
-  const identity = Float32Array.from({ length: embedDim ** 2 }, (_, i) =>
-    i % (embedDim + 1) === 0 ? 1 : 0,
-  );
-  const square = { data: identity, shape: [embedDim, embedDim] };
+/** Splits q with a module whose W_Q is the identity, so that its queries are q itself. */
+function splitOf(mh: Multihead, q: Matrix, heads: number): Split {
+  const width = q.shape.at(-1)!;
+  const identity = Float32Array.from({ length: width ** 2 }, (_, i) => (i % (width + 1) === 0 ? 1 : 0));
+  const square = { data: identity, shape: [width, width] };
   try {
-    const module = mh.multiHeadAttention({ embedDim, numHeads: heads, bias: false, outProj: false });
+    const module = mh.multiHeadAttention({ embedDim: width, numHeads: heads, bias: false, outProj: false });
     module.loadStateDict({ q_proj_weight: square, k_proj_weight: square, v_proj_weight: square });
-    const { trace } = module.forward(x, { trace: ['qHeads'] });
+    const { trace } = module.forward(q, { trace: ['qHeads'] });
     const { shape, data } = trace.qHeads;
-    const tensor = mh.tensor(x.shape, x.data);
+    const tensor = mh.tensor(q.shape, q.data);
     const reshaped = tensor.reshape(shape).toFloat32();
     const inner = shape.slice(1);
     return {

@@ -10,7 +10,7 @@ export interface ForwardInput {
   readonly heads: readonly PatternId[];
   readonly causal: boolean;
   readonly bend: Bend;
-  /** Number of heads among which the head-split section divides the 64 columns. */
+  /** Number of heads among which the head-split section divides the columns of q. */
   readonly splitHeads: number;
 }
 
@@ -22,11 +22,11 @@ export const tracedSteps = [
 
 export type Trace = { readonly [name in (typeof tracedSteps)[number]]: Matrix };
 
-/** x (N, 64), split among heads. */
+/** q (N, width), split among heads. */
 export interface Split {
-  /** (H, N, 64 / H), split by the core. Null if the core refuses. */
+  /** (H, N, width / H), split by the core. Null if the core refuses. */
   readonly heads: Matrix | null;
-  /** x reshaped to (H, N, 64 / H) without the transpose. Null if the core refuses. */
+  /** q reshaped to (H, N, width / H) without the transpose. Null if the core refuses. */
   readonly reshaped: Matrix | null;
   /** Reason why the core refuses the number of heads; empty if it accepts. */
   readonly refusal: string;

@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import { firstWrong, indexOf, sourceOf, stridesOf } from '../../src/sections/split/split.js';
 
-describe('the split of x (5, 64) among 8 heads', () => {
-  const [right, wrong] = [stridesOf(8, 5, false), stridesOf(8, 5, true)];
+describe('the split of q (5, 64) among 8 heads', () => {
+  const size = { heads: 8, tokens: 5, width: 64 };
+  const [right, wrong] = [stridesOf(size, false), stridesOf(size, true)];
 
   it('has strides of 64 from token to token and 8 from head to head', () => {
     expect(right).toEqual({ head: 8, token: 64, col: 1 });
@@ -22,13 +23,13 @@ describe('the split of x (5, 64) among 8 heads', () => {
   });
 
   it('goes wrong first at head 1, token 2, column 1, which gets column 9 of token 1', () => {
-    const place = firstWrong(8, 5)!;
+    const place = firstWrong(size)!;
     expect(place).toEqual({ head: 0, token: 1, col: 0 });
-    expect(sourceOf(indexOf(place, wrong))).toEqual({ token: 0, col: 8 });
+    expect(sourceOf(indexOf(place, wrong), 64)).toEqual({ token: 0, col: 8 });
   });
 
   it('cannot go wrong with one head or one token', () => {
-    expect(firstWrong(1, 5)).toBeNull();
-    expect(firstWrong(8, 1)).toBeNull();
+    expect(firstWrong({ ...size, heads: 1 })).toBeNull();
+    expect(firstWrong({ ...size, tokens: 1 })).toBeNull();
   });
 });

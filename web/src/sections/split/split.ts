@@ -1,6 +1,4 @@
-// Computes which numbers of x (N, 64) each head gets: after a correct split, and after a reshape without the transpose.
-
-import { embedDim } from '../../attention/embedding.js';
+// Computes which numbers of q (N, width) each head gets: after a correct split, and after a reshape without the transpose.
 
 /** A cell of a head's part. Indices from 0. */
 export interface Place {
@@ -16,31 +14,39 @@ export interface Strides {
   readonly col: number;
 }
 
-/** `wrong`: x is reshaped to (H, N, 64 / H) without the transpose. */
-export function stridesOf(heads: number, tokens: number, wrong: boolean): Strides {
-  const width = embedDim / heads;
+/** The matrix to split, (tokens, width), and the number of heads that share its columns. */
+export interface SplitSize {
+  readonly heads: number;
+  readonly tokens: number;
+  readonly width: number;
+}
+
+/** `wrong`: q is reshaped to (H, N, width / H) without the transpose. */
+export function stridesOf({ heads, tokens, width: whole }: SplitSize, wrong: boolean): Strides {
+  const width = whole / heads;
   return wrong
     ? { head: tokens * width, token: width, col: 1 }
-    : { head: width, token: embedDim, col: 1 };
+    : { head: width, token: whole, col: 1 };
 }
 
 /** The index in memory of a cell. */
 export const indexOf = ({ head, token, col }: Place, strides: Strides): number =>
   head * strides.head + token * strides.token + col * strides.col;
 
-/** The row and column of x at an index in memory. */
-export const sourceOf = (index: number): { token: number; col: number } => ({
-  token: Math.floor(index / embedDim),
-  col: index % embedDim,
+/** The row and column of q at an index in memory. */
+export const sourceOf = (index: number, width: number): { token: number; col: number } => ({
+  token: Math.floor(index / width),
+  col: index % width,
 });
 
 /**
  * The first cell in memory order that the reshape without the transpose fills with another number; null if there is
  * none.
  */
-export function firstWrong(heads: number, tokens: number): Place | null {
-  const [right, wrong] = [stridesOf(heads, tokens, false), stridesOf(heads, tokens, true)];
-  const width = embedDim / heads;
+export function firstWrong(size: SplitSize): Place | null {
+  const [right, wrong] = [stridesOf(size, false), stridesOf(size, true)];
+  const { heads, tokens } = size;
+  const width = size.width / heads;
   for (let head = 0; head < heads; head += 1) {
     for (let token = 0; token < tokens; token += 1) {
       for (let col = 0; col < width; col += 1) {

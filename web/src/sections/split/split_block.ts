@@ -1,4 +1,4 @@
-// The part of x that one head gets: its name in its color, and its map or table.
+// The part of q that one head gets: its name in its color, and its map or table.
 
 import { patternIds } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
@@ -35,7 +35,7 @@ export function createBlock(head: number, onPoint: (place: Place | null) => void
         ...(left ? ['left'] : [headBadge(head + 1, pattern), el('span', { class: 'sr-only' }, `Head ${head + 1}`)]),
       );
       const where = left ? 'left over' : `head ${head + 1}`;
-      const label = `x, ${where}: ${view.rows} by ${view.cols}`;
+      const label = `q, ${where}: ${view.rows} by ${view.cols}`;
       const cellLabel = ({ row, col }: Cell): string =>
         `${where}, token ${view.rowLabels[row]}, column ${col + 1}, ${formatNumber(view.data[row * view.cols + col]!, 2)}`;
       showMatrix(body, map, { view, label, cellLabel }, as);

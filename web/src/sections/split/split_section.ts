@@ -1,6 +1,5 @@
-// "Split into heads": the 64 columns of x take their head's color and slide apart. The bytes do not change.
+// "Split into heads": the columns of q take their head's color and slide apart. The bytes do not change.
 
-import { embedDim } from '../../attention/embedding.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { patternIds } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
@@ -15,7 +14,7 @@ import { rowHeightOf } from '../../maps/map_layout.js';
 import { saveButtons } from '../../maps/save_map.js';
 import { viewOf } from '../../maps/step_view.js';
 import { update, whenChanged, type App } from '../../state/app.js';
-import { firstWrong, indexOf, sourceOf, stridesOf, type Place } from './split.js';
+import { firstWrong, indexOf, sourceOf, stridesOf, type Place, type SplitSize } from './split.js';
 import { createBlock, type Block } from './split_block.js';
 
 const choices = [2, 4, 7, 8] as const;
@@ -83,7 +82,7 @@ export function splitSection(app: App): HTMLElement {
   }
 
   function showLabels(result: ForwardResult): void {
-    const names = viewOf(result, 'x', 0).rowLabels;
+    const names = viewOf(result, 'q', 0).rowLabels;
     const height = rowHeightOf(names.length);
     labels.style.gridAutoRows = `${height}px`;
     labels.style.fontSize = `${Math.min(13, Math.max(9, Math.floor(height * 0.62)))}px`;
@@ -97,9 +96,10 @@ export function splitSection(app: App): HTMLElement {
     if (!result?.split.heads) return;
     const { splitHeads, wrongReshape } = app.state.get();
     const count = result.tokens.length;
-    const first = wrongReshape ? firstWrong(splitHeads, count) : null;
+    const size = sizeOf(result, splitHeads);
+    const first = wrongReshape ? firstWrong(size) : null;
     const fallback = first ?? { head: 1 % splitHeads, token: Math.min(1, count - 1), col: 0 };
-    const fits = place && place.head < splitHeads && place.token < count && place.col < embedDim / splitHeads;
+    const fits = place && place.head < splitHeads && place.token < count && place.col < size.width / splitHeads;
     address.replaceChildren(...addressText(result, fits ? place : fallback, wrongReshape));
     list.forEach((block, head) => {
       const at = fits ? place : fallback;
@@ -111,7 +111,7 @@ export function splitSection(app: App): HTMLElement {
     const { splitHeads, wrongReshape } = app.state.get();
     if (!result.split.heads) return;
     const line = (name: string, wrong: boolean) => {
-      const { head, token, col } = stridesOf(splitHeads, result.tokens.length, wrong);
+      const { head, token, col } = stridesOf(sizeOf(result, splitHeads), wrong);
       const current = wrong === wrongReshape;
       const cells = [head, token, col].map((step) => el('td', { class: 'number' }, `+${step}`));
       return el('tr', current ? { class: 'is-current' } : {}, el('th', { scope: 'row' }, name), ...cells);
@@ -161,30 +161,30 @@ function splitButton(app: App): HTMLElement {
  */
 function partsOf(app: App, result: ForwardResult): MatrixView[] {
   const { splitHeads, wrongReshape } = app.state.get();
-  const whole = viewOf(result, 'x', 0);
+  const whole = viewOf(result, 'q', 0);
   const { heads, reshaped } = result.split;
   const base = { rows: whole.rows, rowLabels: whole.rowLabels, bare: true, scale: 'signed' } as const;
   if (!heads || !reshaped) {
-    const width = Math.floor(embedDim / splitHeads);
+    const width = Math.floor(whole.cols / splitHeads);
     const equal = Array.from({ length: splitHeads }, (_, head) => ({
       ...base,
       ...columnsOf(whole, head * width, width),
       headOf: () => head,
     }));
-    const left = embedDim - splitHeads * width;
+    const left = whole.cols - splitHeads * width;
     const rest = { ...base, ...columnsOf(whole, splitHeads * width, left), hidden: () => true };
     return left > 0 ? [...equal, rest] : equal;
   }
   const [count, rows, cols] = heads.shape as [number, number, number];
   const { data } = wrongReshape ? reshaped : heads;
-  const strides = stridesOf(count, rows, wrongReshape);
+  const strides = stridesOf({ heads: count, tokens: rows, width: whole.cols }, wrongReshape);
   return Array.from({ length: count }, (_, head) => ({
     ...base,
     cols,
     data: data.subarray(head * rows * cols, (head + 1) * rows * cols),
-    // The index of the head that owns the number in x; it sets the color.
+    // The index of the head that owns the number in q; it sets the color.
     headOf: (token: number, col: number) =>
-      Math.floor(sourceOf(indexOf({ head, token, col }, strides)).col / cols),
+      Math.floor(sourceOf(indexOf({ head, token, col }, strides), whole.cols).col / cols),
   }));
 }
 
@@ -201,7 +201,7 @@ function saved(app: App): { view: MatrixView; title: string } | null {
   const result = app.result.get();
   if (!result) return null;
   const parts = partsOf(app, result);
-  const whole = viewOf(result, 'x', 0);
+  const whole = viewOf(result, 'q', 0);
   const data = new Float32Array(whole.data.length);
   const bands: { label: string; start: number; end: number; className: string }[] = [];
   const owner: { part: MatrixView; start: number }[] = [];
@@ -221,14 +221,22 @@ function saved(app: App): { view: MatrixView; title: string } | null {
     bands,
     headOf: (row, col) => owner[col]!.part.headOf?.(row, col - owner[col]!.start) ?? patternIds.length - 2,
   };
-  return { view, title: `x split among ${splitHeads} heads${wrongReshape ? ', wrong reshape' : ''}` };
+  return { view, title: `q split among ${splitHeads} heads${wrongReshape ? ', wrong reshape' : ''}` };
 }
 
-function leadText({ split, splitHeads }: ForwardResult): string {
-  const width = Math.floor(embedDim / splitHeads);
+const sizeOf = ({ tokens, trace }: ForwardResult, heads: number): SplitSize => ({
+  heads,
+  tokens: tokens.length,
+  width: trace.q.shape.at(-1)!,
+});
+
+function leadText(result: ForwardResult): string {
+  const { split, splitHeads } = result;
+  const { width: whole } = sizeOf(result, splitHeads);
+  const width = Math.floor(whole / splitHeads);
   return split.heads
-    ? `Each of ${splitHeads} heads takes ${width} of the 64 columns of x. No number moves: head 1 reads columns 1–${width}, head 2 columns ${width + 1}–${2 * width}, and so on.`
-    : `${splitHeads} heads cannot share 64 columns equally.`;
+    ? `Each of ${splitHeads} heads takes ${width} of the ${whole} columns of q, and the same of k and v. x itself is never split. No number moves: head 1 reads columns 1–${width}, head 2 columns ${width + 1}–${2 * width}, and so on.`
+    : `${splitHeads} heads cannot share ${whole} columns equally.`;
 }
 
 /** A word, followed by a comma on the same line. */
@@ -237,24 +245,24 @@ const withComma = (name: string): HTMLElement => el('span', { class: 'unbroken' 
 function verdictText(app: App, result: ForwardResult): Child[] {
   const { splitHeads, wrongReshape } = app.state.get();
   if (result.splitHeads !== splitHeads) return [];
+  const size = sizeOf(result, splitHeads);
   if (!result.split.heads) {
-    const width = Math.floor(embedDim / splitHeads);
-    const left = embedDim - splitHeads * width;
+    const width = Math.floor(size.width / splitHeads);
+    const left = size.width - splitHeads * width;
     const columns = left === 1 ? 'column is' : 'columns are';
     return [
-      el('strong', {}, `64 = ${splitHeads} · ${width} + ${left}: ${left} ${columns} left over. `),
+      el('strong', {}, `${size.width} = ${splitHeads} · ${width} + ${left}: ${left} ${columns} left over. `),
       `The module refuses: “${result.split.refusal}”`,
     ];
   }
   if (!wrongReshape) {
-    return [`Head 1 has columns 1–${embedDim / splitHeads} of every word, so each block has one color. Strong means large, pale means small or negative.`];
+    return [`Head 1 has columns 1–${size.width / splitHeads} of every word, so each block has one color. Strong means large, pale means small or negative.`];
   }
-  const place = firstWrong(splitHeads, result.tokens.length);
+  const place = firstWrong(size);
   if (!place) return ['With one head or one word, the wrong reshape changes nothing.'];
-  const strides = stridesOf(splitHeads, result.tokens.length, true);
-  const source = sourceOf(indexOf(place, strides));
-  const names = viewOf(result, 'x', 0).rowLabels;
-  const owner = Math.floor((source.col * splitHeads) / embedDim) + 1;
+  const source = sourceOf(indexOf(place, stridesOf(size, true)), size.width);
+  const names = viewOf(result, 'q', 0).rowLabels;
+  const owner = Math.floor((source.col * splitHeads) / size.width) + 1;
   return [
     el('strong', {}, `First wrong cell: head ${place.head + 1}, `, withComma(names[place.token]!), ` column ${place.col + 1}. `),
     'It holds column ',
@@ -268,17 +276,17 @@ function verdictText(app: App, result: ForwardResult): Child[] {
 /** Describes the place of a number: "Head 2, saw, column 1 is 0.574: column 9 of saw, the 73rd of 512 numbers in memory." */
 function addressText(result: ForwardResult, place: Place, wrong: boolean): Child[] {
   const { split, tokens } = result;
-  const heads = split.heads!.shape[0]!;
-  const index = indexOf(place, stridesOf(heads, tokens.length, wrong));
-  const source = sourceOf(index);
-  const { rowLabels, data } = viewOf(result, 'x', 0);
+  const size = sizeOf(result, split.heads!.shape[0]!);
+  const index = indexOf(place, stridesOf(size, wrong));
+  const source = sourceOf(index, size.width);
+  const { rowLabels, data } = viewOf(result, 'q', 0);
   return [
     el('strong', {}, `Head ${place.head + 1}, `, withComma(rowLabels[place.token]!), ` column ${place.col + 1}`),
     ' is ',
     el('span', { class: 'number' }, formatNumber(data[index]!)),
     `: column ${source.col + 1} of `,
     withComma(rowLabels[source.token]!),
-    ` the ${ordinal(index + 1)} of ${tokens.length * embedDim} numbers in memory.`,
+    ` the ${ordinal(index + 1)} of ${tokens.length * size.width} numbers in memory.`,
   ];
 }
 
