@@ -133,6 +133,12 @@ export const tests = [
         assert.match(await page.$eval('.own-facts', (line) => line.textContent), /^2 layers of 3 heads, 12 columns, .* cut into pieces from a list of 24/);
         const label = await page.$eval('#own .card:nth-child(2) .map-cell', (cell) => cell.ariaLabel);
         assert.equal(label, 'head 2, query the, key the, 1.00');
+        const rows = await page.$$eval('.own-row', (list) => list.map((row) => row.querySelectorAll('canvas').length));
+        assert.deepEqual(rows, [3, 3], 'both layers and their heads are one picture');
+        await (await page.$$('.own-row'))[1].click();
+        await until(page, () => location.hash.includes('ownLayer=2'));
+        await page.evaluate(() => history.back());
+        await until(page, () => !location.hash.includes('ownLayer'));
         await catchDownloads(page);
         const ids = words.map((word) => vocab[word]);
         const expected = firstLayer(ids);

@@ -36,8 +36,8 @@ export interface TextAttention extends Encoded {
 
 export interface Next {
   readonly label: string;
-  /** Softmax probability of the token. */
-  readonly share: number;
+  /** The most probable tokens with their softmax probabilities, the chosen token first. */
+  readonly likeliest: readonly { readonly label: string; readonly share: number }[];
   readonly milliseconds: number;
   /** True if the cache has room for another token. */
   readonly more: boolean;
@@ -147,10 +147,29 @@ export class ModelSession {
     const row = logits.toFloat32().slice(-model.config.vocabSize);
     logits.dispose();
     const top = row.reduce((most, value) => Math.max(most, value), -Infinity);
+    const total = row.reduce((sum, value) => sum + Math.exp(value - top), 0);
+    const likeliest = largest(row, mostLikely).map((id) => ({
+      label: this.#tokenizer.label(id),
+      share: Math.exp(row[id]! - top) / total,
+    }));
     this.#last = row.indexOf(top);
-    const share = 1 / row.reduce((sum, value) => sum + Math.exp(value - top), 0);
-    return { label: this.#tokenizer.label(this.#last), share, milliseconds, more: cache.length() < cache.capacity };
+    return { label: this.#tokenizer.label(this.#last), likeliest, milliseconds, more: cache.length() < cache.capacity };
   }
+}
+
+/** Number of next tokens whose probabilities are shown. */
+const mostLikely = 5;
+
+/** The indices of the largest values, the largest first. */
+function largest(values: Float32Array, count: number): number[] {
+  const found: number[] = [];
+  values.forEach((value, i) => {
+    const place = found.findIndex((other) => value > values[other]!);
+    if (place >= 0) found.splice(place, 0, i);
+    else if (found.length < count) found.push(i);
+    if (found.length > count) found.pop();
+  });
+  return found;
 }
 
 function infoOf({ numLayers, numHeads, embedDim, vocabSize, maxPositions }: TransformerConfig) {

@@ -65,6 +65,27 @@ describe('a model that the visitor brought', () => {
     expect(labels).toEqual(wanted);
   });
 
+  it('gives the five likeliest next tokens, the chosen one first', () => {
+    const session = new ModelSession(mh);
+    session.open({ model });
+    const { label, likeliest } = session.start(text);
+    const shares = likeliest.map(({ share }) => share);
+    expect([likeliest.length, likeliest[0]!.label]).toEqual([5, label]);
+    expect(shares).toEqual([...shares].sort((a, b) => b - a));
+    expect(shares.reduce((a, b) => a + b)).toBeLessThanOrEqual(1);
+
+    const plain = mh.transformer(gpt2Config(file.tensors, 3));
+    plain.loadStateDict(file.tensors, { names: 'gpt2' });
+    const words = [...new Set(text.split(' '))];
+    const ids = Int32Array.from(text.split(' '), (word) => words.indexOf(word));
+    const row = mh.scope(() => plain.forward(ids).logits.toFloat32().slice(-20));
+    plain.dispose();
+    session.close();
+    const total = row.reduce((sum, value) => sum + Math.exp(value), 0);
+    const sorted = [...row].sort((a, b) => b - a).map((value) => Math.exp(value) / total);
+    shares.forEach((share, i) => expect(share).toBeCloseTo(sorted[i]!, 6));
+  });
+
   it('stops at the last position of the model', () => {
     const session = new ModelSession(mh);
     session.open({ model });

@@ -140,7 +140,7 @@ function effect(app: App): HTMLElement {
       (changes.length === 0
         ? 'No output changed by 0.1 % or more.'
         : `${changes.length} of ${result.tokens.length} outputs changed${changes.length > mostWords ? ', these the most' : ''}:`);
-    list.replaceChildren(...changes.slice(0, mostWords).map(lineOf));
+    list.replaceChildren(...changes.slice(0, mostWords).map(({ label, share }) => shareLine(label, share)));
   }
 
   const element = announced(el('div', { class: 'effect' }, el('h3', {}, 'What it does'), summary, list));
@@ -171,7 +171,8 @@ export function changesOf(result: ForwardResult): Change[] {
     .sort((a, b) => b.share - a.share);
 }
 
-function lineOf({ label, share }: Change): HTMLElement {
+/** A word with a bar and a percentage. */
+export function shareLine(label: string, share: number): HTMLElement {
   const fill = el('span', { class: 'effect-fill' });
   fill.style.width = `${Math.min(100, 100 * share).toFixed(1)}%`;
   const percent = el('span', { class: 'number' }, formatPercent(share, share < 0.1 ? 1 : 0));

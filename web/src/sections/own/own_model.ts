@@ -12,8 +12,10 @@ import { problemOf } from '../../model/problems.js';
 import type { TextAttention, ModelInfo } from '../../model/session.js';
 import { update, type App } from '../../state/app.js';
 import { columnsFor } from '../gallery/gallery.js';
+import { shareLine } from '../bend/bend.js';
 import { createOwnHead, type OwnHead } from './own_head.js';
 import { keptModel } from './own_kept.js';
+import { createOverview } from './own_overview.js';
 
 const mostNew = 24;
 
@@ -40,6 +42,8 @@ export function ownModelSection(app: App): HTMLElement {
   const cards = el('div', { class: 'cards own-cards' });
   const go = el('button', { type: 'button', class: 'secondary', id: 'own-continue' }, 'Continue the sentence');
   const written = el('p', { class: 'own-text', id: 'own-text', 'aria-live': 'polite' });
+  const likely = el('ol', { class: 'effect-list own-likely', 'aria-label': 'The likeliest next tokens', hidden: true });
+  const overview = createOverview((index) => update(app, { ownLayer: index }));
   /** The part of the section that needs a sentence which the model can read. */
   const picture = el(
     'div',
@@ -51,9 +55,11 @@ export function ownModelSection(app: App): HTMLElement {
       el('span', { class: 'own-choice' }, el('label', { for: 'own-heads', class: 'control-name' }, 'Heads'), heads),
       views.element,
     ),
+    overview.element,
     cards,
     legend.element,
     el('div', { class: 'own-continue' }, go, written),
+    likely,
   );
   const body = el('div', { class: 'own-body', hidden: true }, facts, picture);
   const kept = keptModel(app, open);
@@ -138,8 +144,10 @@ export function ownModelSection(app: App): HTMLElement {
     asked = text;
     run += 1;
     written.textContent = '';
+    likely.hidden = true;
     try {
       attention = await client.call('attend', text);
+      overview.show(attention.weights);
       status.textContent =
         attention.found > attention.ids.length ? `Cut to the first ${attention.ids.length} of ${attention.found} tokens.` : '';
       show();
@@ -156,6 +164,7 @@ export function ownModelSection(app: App): HTMLElement {
     if (!attention || !info) return;
     const index = Math.min(app.state.get().ownLayer, info.layers - 1);
     const matrix = attention.weights[index];
+    overview.mark(index);
     layer.value = String(index + 1);
     layerValue.textContent = `${index + 1} of ${info.layers}`;
     cards.hidden = matrix === undefined;
@@ -184,6 +193,8 @@ export function ownModelSection(app: App): HTMLElement {
       const prompt = next.milliseconds;
       while (own === run) {
         words.push(next.label);
+        likely.hidden = false;
+        likely.replaceChildren(...next.likeliest.map(({ label, share }) => shareLine(readable([label]), share)));
         if (words.length > 1) total += next.milliseconds;
         const mean = words.length > 1 ? `, then ${formatMilliseconds(total / (words.length - 1))} a token with the cache` : '';
         written.replaceChildren(
