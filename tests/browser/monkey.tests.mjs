@@ -73,6 +73,6 @@ async function monkey({ browser, url }, seed, rounds, each) {
 }
 
 export const tests = [
-  { name: 'random actions, a few: no error, and the display goes on', run: (on) => monkey(on, 7, 1, 150) },
+  { name: 'random actions, a few: no error, and the display goes on', run: (on) => monkey(on, 7, 1, 100) },
   { name: 'random actions, many: no error, and the display goes on', thorough: true, run: (on) => monkey(on, 42, 6, 250) },
 ];
