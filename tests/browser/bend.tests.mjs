@@ -90,7 +90,7 @@ export const tests = [
   {
     name: 'a weight is chosen and set by keyboard; the row still sums to 1, and a masked weight stays 0',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#${sentence}&causal=1`);
+      const { page, close } = await openPage(browser, `${url}#${sentence}&causal=1&step=softmax`);
       await page.focus('#bend .map-cell[tabindex="0"]');
       for (const key of ['ArrowDown', 'ArrowDown', 'ArrowRight', 'Enter']) await page.keyboard.press(key);
       await until(page, () => document.querySelector('#edit-weight').ariaDisabled === 'false');

@@ -45,7 +45,8 @@ export function createCellExplanation(): CellExplanation {
       move(right, [{ transform: 'translateY(18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
       move(product, [{ clipPath: 'inset(0 100% 0 0)' }, { clipPath: 'inset(0)' }], playTime / 3);
       for (const bar of bars.querySelectorAll('.origin-bar')) move(bar, [{ transform: 'scaleX(0)' }, { transform: 'none' }]);
-      move(value, [{ transform: 'translateY(-14px)', opacity: 0 }, { transform: 'none', opacity: 1 }], playTime / 2);
+      // Its opacity stays, so that the text can be read at any moment.
+      move(value, [{ transform: 'translateY(-14px)' }, { transform: 'none' }], playTime / 2);
     },
     show(where, number, explanation) {
       current = explanation;
