@@ -1,4 +1,4 @@
-// Beside the sentence: a small map of each head in its color, and the weights of the pair that is pointed at or chosen.
+// Small maps next to the sentence, one for each head in its color, and the weights of the pair that is pointed at or chosen.
 
 import type { ForwardResult } from '../../attention/messages.js';
 import { patternIds, patternOf, type PatternId } from '../../attention/patterns.js';
@@ -134,7 +134,7 @@ export function liveMaps(app: App): HTMLElement {
 
 const titleOf = (id: PatternId, head: number): string => `Attention weights of head ${head + 1}, ${patternOf(id).name}`;
 
-/** What makes a map small: no numbers and no titles of its axes, and on a narrow screen no labels. */
+/** Small maps have no numbers and no titles of their axes, and on a narrow screen no labels. */
 const small = (id: PatternId): Pick<MatrixView, 'small' | 'bare' | 'scale' | 'headOf'> => ({
   small: true,
   bare: narrow.matches,

@@ -109,7 +109,7 @@ export function tokenStrip(app: App): HTMLElement {
     return button;
   }
 
-  /** Says what the heads look at when a word is chosen, and not when a new sentence brings another word. */
+  /** Announces the words that the heads look at, when the visitor chooses a word. A new sentence announces nothing. */
   function say(): void {
     const result = app.result.get();
     if (!result || app.state.get().query === null) return;

@@ -65,7 +65,7 @@ export function splitSection(app: App): HTMLElement {
     const parts = partsOf(app, result);
     while (list.length < parts.length) list.push(createBlock(list.length, point));
     list = list.slice(0, Math.max(parts.length, 1));
-    // Only when their number changes: an element that is inserted again loses its transition.
+    // Insert blocks only if their number changes: an element that is inserted again loses its transition.
     if (blocks.childElementCount !== list.length) refill(blocks, ...list.map((block) => block.element));
     blocks.style.gridTemplateColumns = parts.map(({ cols }) => `${cols}fr`).join(' ');
     row.classList.toggle('is-apart', splitApart);

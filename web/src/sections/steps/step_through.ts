@@ -175,7 +175,7 @@ function stepDetail(app: App): HTMLElement {
     headName.textContent = isPerHead(result.trace[part.trace]) ? patternOf(result.heads[head]!).name : 'all heads';
   }
 
-  /** Gives the room beside a small map to the explanation of its cell. */
+  /** Gives the room that a small map leaves to the explanation of its cell. */
   function fixColumns(view: MatrixView): void {
     const whole = body.clientWidth;
     const { width } = layoutOf(view, whole, maxCell);

@@ -69,7 +69,7 @@ function controls(app: App, generating: Generating): HTMLElement {
   const other = el('button', { type: 'button', class: 'secondary', id: 'generate-other' }, 'Another pattern');
   const place = el('p', { class: 'train-place number' });
   const hint = el('p', { class: 'hint generate-hint', role: 'status' });
-  // Moves beside the sentence, which stays the same during the training so that it is announced once.
+  // The bar moves; the sentence stays the same during the training, so that it is announced once.
   const progress = el('progress', { class: 'generate-progress', 'aria-hidden': 'true', hidden: true });
   go.addEventListener('click', () => {
     if (generating.view.get().running) generating.pause();

@@ -6,7 +6,7 @@ import { update, type App } from '../../state/app.js';
 import { fields, type PageState } from '../../state/page_state.js';
 import { factsOf, headChoices, kinds, layerChoices, mostSeed, rates, settingsOf } from '../../training/settings.js';
 
-/** The fields of the settings, and what is wrong with them. */
+/** The fields of the settings, and a message about a wrong value. */
 export function trainFields(app: App): HTMLElement {
   const problem = el('p', { class: 'hint train-problem', id: 'train-problem', role: 'alert', hidden: true });
   const say = (text: string): void => {
