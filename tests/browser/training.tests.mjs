@@ -241,7 +241,7 @@ export const tests = [
           // Skip maps that are not on the screen, because they are drawn when scrolled to.
           wide: [...document.querySelectorAll('#train .map canvas, #train .chart-picture')].filter((picture) => {
             const { top, bottom, right } = picture.getBoundingClientRect();
-            const room = picture.closest('.train-card, .train-run').getBoundingClientRect();
+            const room = picture.closest('.train-card, .train-beside, .train-run').getBoundingClientRect();
             return bottom > 0 && top < innerHeight && right > room.right + 1;
           }).length,
         }));

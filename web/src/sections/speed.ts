@@ -6,9 +6,12 @@ import { choiceOf } from '../controls/choice.js';
 import { el } from '../dom/dom.js';
 import { download } from '../maps/save_map.js';
 import { peerNames, sizeIds, sizes, type PeerName, type SizeId, type SpeedCalls, type SpeedEvent } from '../speed/messages.js';
-import { busyLine, comparison, csvOfSpeed, gigaflops, machineName, reported, significant, type Reported } from '../speed/report.js';
+import type { Reported } from '../speed/report.js';
 import type { App } from '../state/app.js';
 import { connect, type Remote } from '../workers/remote.js';
+
+/** The texts about measurements; loaded with the first measurement. */
+type Report = typeof import('../speed/report.js');
 
 const peerTitles: Readonly<Record<PeerName, string>> = {
   onnxruntime: 'ONNX Runtime Web (14 MB)',
@@ -28,6 +31,7 @@ export function speedSection(app: App): HTMLElement {
   const machine = el('p', { class: 'hint speed-machine', hidden: true });
   const boxes = peerNames.map((name) => ({ name, box: el('input', { type: 'checkbox', name: 'peer', value: name }) }));
   let worker: Remote<SpeedCalls> | undefined;
+  let report: Report | undefined;
   let last: Extract<SpeedEvent, { kind: 'rows' }> | undefined;
   let lastSize: SizeId = 'paragraph';
 
@@ -38,7 +42,14 @@ export function speedSection(app: App): HTMLElement {
     status.textContent = said;
   }
 
-  function run(): void {
+  async function run(): Promise<void> {
+    try {
+      report ??= await import('../speed/report.js');
+    } catch (error) {
+      return stop(`The measurement could not start: ${messageOf(error)}`);
+    }
+    if (worker) return;
+    const { busyLine, reported } = report;
     last = undefined;
     lastSize = app.state.get().speed;
     list.replaceChildren();
@@ -64,21 +75,22 @@ export function speedSection(app: App): HTMLElement {
     }
     last = event;
     status.textContent = `Round ${event.round} of ${event.rounds}…`;
-    show(reported(event.rows));
+    if (!report) return;
+    show(report, report.reported(event.rows));
     const isolated = crossOriginIsolated ? 'cross-origin isolated' : 'not cross-origin isolated';
-    machine.textContent = `${machineName(navigator)}. ${event.engine.simd === 'relaxed' ? 'Relaxed SIMD' : 'SIMD128'}, ${isolated}.`;
+    machine.textContent = `${report.machineName(navigator)}. ${event.engine.simd === 'relaxed' ? 'Relaxed SIMD' : 'SIMD128'}, ${isolated}.`;
     save.hidden = machine.hidden = about.hidden = false;
   }
 
-  function show(rows: readonly Reported[]): void {
+  function show(texts: Report, rows: readonly Reported[]): void {
     const fastest = Math.max(...rows.filter(({ failure }) => !failure).map(({ fastest: best }) => 1 / best));
-    list.replaceChildren(...rows.map((row) => speedRow(row, fastest, lastSize)));
+    list.replaceChildren(...rows.map((row) => speedRow(texts, row, fastest, lastSize)));
   }
 
-  button.addEventListener('click', () => (worker ? stop('Stopped.') : run()));
+  button.addEventListener('click', () => (worker ? stop('Stopped.') : void run()));
   save.addEventListener('click', () => {
-    if (!last) return;
-    const text = csvOfSpeed(reported(last.rows), lastSize, last.engine, machineName(navigator));
+    if (!last || !report) return;
+    const text = report.csvOfSpeed(report.reported(last.rows), lastSize, last.engine, report.machineName(navigator));
     download(new Blob([text], { type: 'text/csv' }), `multihead-speed-${lastSize}.csv`);
   });
   return el(
@@ -133,7 +145,7 @@ function howToHavePeers(): HTMLElement {
 }
 
 /** A bar whose length is the number of calls per second, with a line from the slowest to the fastest round. */
-function speedRow(row: Reported, fastest: number, size: SizeId): HTMLElement {
+function speedRow({ comparison, gigaflops, significant }: Report, row: Reported, fastest: number, size: SizeId): HTMLElement {
   const { name, note, failure, milliseconds, fastest: least, slowest } = row;
   const title = el('span', { class: 'speed-name' }, el('strong', {}, name), note ? ` ${note}` : '');
   if (failure) return el('li', { class: 'speed-row' }, title, el('span', { class: 'speed-facts' }, `No result: ${failure}`));

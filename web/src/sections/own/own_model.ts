@@ -15,7 +15,7 @@ import { columnsFor } from '../gallery/gallery.js';
 import { shareLine } from '../bend/bend.js';
 import { createOwnHead, type OwnHead } from './own_head.js';
 import { keptModel } from './own_kept.js';
-import { createOverview } from './own_overview.js';
+import type { Overview } from './own_overview.js';
 
 const mostNew = 24;
 
@@ -43,7 +43,9 @@ export function ownModelSection(app: App): HTMLElement {
   const go = el('button', { type: 'button', class: 'secondary', id: 'own-continue' }, 'Continue the sentence');
   const written = el('p', { class: 'own-text', id: 'own-text', 'aria-live': 'polite' });
   const likely = el('ol', { class: 'effect-list own-likely', 'aria-label': 'The likeliest next tokens', hidden: true });
-  const overview = createOverview((index) => update(app, { ownLayer: index }));
+  const rows = el('div', {});
+  /** Loaded with the first model. */
+  let overview: Overview | undefined;
   /** The part of the section that needs a sentence which the model can read. */
   const picture = el(
     'div',
@@ -55,7 +57,7 @@ export function ownModelSection(app: App): HTMLElement {
       el('span', { class: 'own-choice' }, el('label', { for: 'own-heads', class: 'control-name' }, 'Heads'), heads),
       views.element,
     ),
-    overview.element,
+    rows,
     cards,
     legend.element,
     el('div', { class: 'own-continue' }, go, written),
@@ -147,6 +149,7 @@ export function ownModelSection(app: App): HTMLElement {
     likely.hidden = true;
     try {
       attention = await client.call('attend', text);
+      overview ??= await openOverview();
       overview.show(attention.weights);
       status.textContent =
         attention.found > attention.ids.length ? `Cut to the first ${attention.ids.length} of ${attention.found} tokens.` : '';
@@ -164,7 +167,7 @@ export function ownModelSection(app: App): HTMLElement {
     if (!attention || !info) return;
     const index = Math.min(app.state.get().ownLayer, info.layers - 1);
     const matrix = attention.weights[index];
-    overview.mark(index);
+    overview?.mark(index);
     layer.value = String(index + 1);
     layerValue.textContent = `${index + 1} of ${info.layers}`;
     cards.hidden = matrix === undefined;
@@ -176,6 +179,13 @@ export function ownModelSection(app: App): HTMLElement {
     cards.dataset['columns'] = String(columnsFor(count, attention.ids.length, views.current()));
     for (const head of list) head.show(matrix, tokenNames(attention.labels), index + 1, views.current());
     legend.show({ masked: true });
+  }
+
+  async function openOverview(): Promise<Overview> {
+    const { createOverview } = await import('./own_overview.js');
+    const made = createOverview((index) => update(app, { ownLayer: index }));
+    rows.append(made.element);
+    return made;
   }
 
   function point(cell: { row: number; col: number } | null): void {
