@@ -16,7 +16,10 @@ let open: Run[] = [];
 afterEach(() => {
   for (const run of open) run.end();
   open = [];
-  expect(mh.memory()).toMatchObject({ live: empty.live, bytes: empty.bytes });
+  // Tests of other files use the same module, and the garbage collector may free what they left.
+  const { live, bytes } = mh.memory();
+  expect(live).toBeLessThanOrEqual(empty.live);
+  expect(bytes).toBeLessThanOrEqual(empty.bytes);
 });
 
 function setUp(report: (progress: Progress, run: Run) => void = () => {}, limits?: Limits): Run {
