@@ -19,10 +19,11 @@ namespace {
 using testing::Random;
 
 // Scores may be rounded differently in steps than in one pass.
-constexpr float kTolerance = 2e-5F;
+constexpr float kSequenceTolerance = 2e-5F;
 
 void expect_near(const std::vector<float>& got, const float* expected, const char* what) {
-  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], kTolerance) << what;
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(got[i], expected[i], kSequenceTolerance) << what;
 }
 
 // A module with one cache, and the tokens that were appended to it.
@@ -304,7 +305,7 @@ class TransformerPlayer {
     const float scale = *std::max_element(whole.begin(), whole.end());
     for (size_t i = 0; i < logits.size(); ++i) {
       ASSERT_NEAR(logits[i], whole[whole.size() - logits.size() + i],
-                  kTolerance * std::max(1.0F, std::abs(scale)));
+                  kSequenceTolerance * std::max(1.0F, std::abs(scale)));
     }
   }
 

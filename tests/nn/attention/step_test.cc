@@ -20,14 +20,14 @@ using testing::Random;
 using testing::random_parameters;
 using testing::sixteenths;
 
-struct Steps {
+struct ModuleSteps {
   int64_t batch = 2, tokens = 12;
   MultiHeadAttentionConfig config;
   MultiHeadAttention module;
   std::vector<float> x;
   Context context{2};
 
-  Steps(const MultiHeadAttentionConfig& config_, uint64_t seed) : config(config_) {
+  ModuleSteps(const MultiHeadAttentionConfig& config_, uint64_t seed) : config(config_) {
     Random random(seed);
     module = module_of(config, random_parameters(config, random).dict);
     x = sixteenths(random, batch * tokens * config.embed_dim);
@@ -82,7 +82,7 @@ TEST(ModuleStep, EqualsTheOnePassForward) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
-    Steps s(random_step_config(random), seed + 1000);
+    ModuleSteps s(random_step_config(random), seed + 1000);
     KVCacheConfig kept{.batch = s.batch, .capacity = s.tokens};
     int64_t most = s.tokens;
     if (random.chance(0.3)) {
@@ -109,7 +109,7 @@ TEST(ModuleStep, EqualsTheOnePassForward) {
 }
 
 TEST(ModuleStep, TruncatesAndGoesOn) {
-  Steps s({.embed_dim = 12, .num_heads = 3, .rope = {.style = Rope::Style::kHalf}}, 1);
+  ModuleSteps s({.embed_dim = 12, .num_heads = 3, .rope = {.style = Rope::Style::kHalf}}, 1);
   MultiHeadAttentionCache cache;
   ASSERT_TRUE(s.module.create_cache({.batch = 2, .capacity = 12}, cache).ok());
   std::vector<float> out(s.x.size());
@@ -126,7 +126,7 @@ TEST(ModuleStep, TruncatesAndGoesOn) {
 }
 
 TEST(ModuleStep, WeightsAndTraceOfAStep) {
-  Steps s({.embed_dim = 12, .num_heads = 3, .num_kv_heads = 1}, 2);
+  ModuleSteps s({.embed_dim = 12, .num_heads = 3, .num_kv_heads = 1}, 2);
   MultiHeadAttentionCache cache;
   ASSERT_TRUE(s.module.create_cache({.batch = 2, .capacity = 12}, cache).ok());
   std::vector<float> out(s.x.size()), plain(s.x.size());
@@ -156,8 +156,8 @@ TEST(ModuleStep, WeightsAndTraceOfAStep) {
 }
 
 TEST(ModuleStep, RefusesAndChangesNothing) {
-  Steps s({.embed_dim = 12, .num_heads = 3}, 3);
-  const Steps other({.embed_dim = 12, .num_heads = 3}, 3);
+  ModuleSteps s({.embed_dim = 12, .num_heads = 3}, 3);
+  const ModuleSteps other({.embed_dim = 12, .num_heads = 3}, 3);
   MultiHeadAttentionCache cache, of_other, none;
   ASSERT_TRUE(s.module.create_cache({.batch = 2, .capacity = 4}, cache).ok());
   ASSERT_TRUE(other.module.create_cache({.batch = 2, .capacity = 4}, of_other).ok());
@@ -197,7 +197,7 @@ TEST(ModuleStep, RefusesAndChangesNothing) {
 
 // A cache with keys and values of other weights is refused.
 TEST(ModuleStep, RefusesTokensOfEarlierWeights) {
-  Steps s({.embed_dim = 12, .num_heads = 3}, 3);
+  ModuleSteps s({.embed_dim = 12, .num_heads = 3}, 3);
   MultiHeadAttentionCache cache;
   ASSERT_TRUE(s.module.create_cache({.batch = 2, .capacity = 12}, cache).ok());
   std::vector<float> out(s.x.size());
