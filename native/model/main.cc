@@ -3,6 +3,8 @@
 //
 // Runs the model of a folder as Hugging Face stores it: continues token ids, or for a model that is
 // no language model prints its vector; or measures how fast it reads a prompt and generates.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -225,12 +227,13 @@ int run_bench(const Model& model, const Arguments& arguments, json result, Conte
 int run(const Arguments& arguments) {
   multihead::models::OpenOptions options;
   options.weights = weight_type(arguments.weights);
-  // One line that is written over, where somebody sees it.
+  // One line that is written over, on a terminal.
   constexpr int64_t kLarge = int64_t{1} << 27;
+  const bool on_terminal = isatty(STDERR_FILENO) != 0;
   int64_t shown = -1;
   options.progress = [&](int64_t done, int64_t total) {
     const int64_t percent = 100 * done / std::max<int64_t>(1, total);
-    if (total >= kLarge && percent != shown) {
+    if (on_terminal && total >= kLarge && percent != shown) {
       std::fprintf(stderr, "\rloading %3d %%", static_cast<int>(percent));
       if (done == total) std::fprintf(stderr, "\n");
       shown = percent;
