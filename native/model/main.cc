@@ -3,8 +3,6 @@
 //
 // Runs the model of a folder as Hugging Face stores it: continues token ids, or for a model that is
 // no language model prints its vector; or measures how fast it reads a prompt and generates.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -21,6 +19,7 @@
 #include "engine/error/printable.h"
 #include "exit_code.h"
 #include "multihead/models.h"
+#include "terminal.h"
 
 namespace {
 
@@ -229,7 +228,7 @@ int run(const Arguments& arguments) {
   options.weights = weight_type(arguments.weights);
   // One line that is written over, on a terminal.
   constexpr int64_t kLarge = int64_t{1} << 27;
-  const bool on_terminal = isatty(STDERR_FILENO) != 0;
+  const bool on_terminal = multihead::stderr_is_terminal();
   int64_t shown = -1;
   options.progress = [&](int64_t done, int64_t total) {
     const int64_t percent = 100 * done / std::max<int64_t>(1, total);

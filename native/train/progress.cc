@@ -1,29 +1,14 @@
 #include "progress.h"
 
-#if defined(_WIN32)
-#include <io.h>
-#else
-#include <unistd.h>
-#endif
-
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 
+#include "terminal.h"
+
 namespace multihead::train {
-namespace {
-
-bool stderr_is_terminal() {
-#if defined(_WIN32)
-  return _isatty(_fileno(stderr)) != 0;
-#else
-  return isatty(STDERR_FILENO) == 1;
-#endif
-}
-
-}  // namespace
 
 Progress::Progress(int64_t begin, int64_t total, bool quiet)
     : begin_(begin), total_(total), quiet_(quiet), on_terminal_(stderr_is_terminal()) {}
