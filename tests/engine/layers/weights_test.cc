@@ -26,15 +26,15 @@ namespace {
 
 using testing::Random;
 
-constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBF16,
-                                 WeightType::kInt8, WeightType::kInt4};
-constexpr WeightType kBlockTypes[] = {WeightType::kInt8, WeightType::kInt4};
+constexpr WeightType kWeightTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBF16,
+                                       WeightType::kInt8, WeightType::kInt4};
+constexpr WeightType kBlockWeightTypes[] = {WeightType::kInt8, WeightType::kInt4};
 
 // The memory of a matrix, with bytes behind it that must not be written. Its address is no multiple
 // of more than 4.
-class Stored {
+class StoredWeights {
  public:
-  Stored(WeightType type, int64_t rows, int64_t columns)
+  StoredWeights(WeightType type, int64_t rows, int64_t columns)
       : type_(type), rows_(rows), columns_(columns), words_(2 + size() / 2 + kSpare, 0xABAB) {
     first_ = std::bit_cast<uintptr_t>(words_.data()) % 8 == 0 ? 2 : 0;
   }
@@ -59,9 +59,9 @@ class Stored {
   size_t first_;
 };
 
-Stored stored_weights(const std::vector<float>& numbers, WeightType type, int64_t rows,
-                      int64_t columns) {
-  Stored stored(type, rows, columns);
+StoredWeights stored_weights(const std::vector<float>& numbers, WeightType type, int64_t rows,
+                             int64_t columns) {
+  StoredWeights stored(type, rows, columns);
   Context context(1);
   const Status status =
       quantize(ConstTensor(numbers.data(), {rows, columns}), type, stored.data(), context);
@@ -69,7 +69,7 @@ Stored stored_weights(const std::vector<float>& numbers, WeightType type, int64_
   return stored;
 }
 
-std::vector<float> floats_of(const WeightMatrix& weight) {
+std::vector<float> weights_as_floats(const WeightMatrix& weight) {
   std::vector<int32_t> rows(static_cast<size_t>(weight.rows));
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<float> floats(rows.size() * static_cast<size_t>(weight.columns));
@@ -98,7 +98,7 @@ std::vector<float> block_by_definition(const std::vector<float>& block, WeightTy
 }
 
 // The bound of the header; `largest`: the largest magnitude of the weight's block.
-double error_bound(WeightType type, double weight, double largest) {
+double weight_error_bound(WeightType type, double weight, double largest) {
   switch (type) {
     case WeightType::kF32:
       return 0;
@@ -139,7 +139,7 @@ TEST(Weights, RowInMemory) {
   numbers[0] = -127.0F;
   numbers[1] = 3.0F;
   numbers[33] = 254.0F;
-  const Stored wide = stored_weights(numbers, WeightType::kInt8, 1, 64);
+  const StoredWeights wide = stored_weights(numbers, WeightType::kInt8, 1, 64);
   const auto half = [](const std::byte* at) {
     Float16 value;
     std::memcpy(&value, at, sizeof(value));
@@ -154,7 +154,7 @@ TEST(Weights, RowInMemory) {
   numbers[0] = -8.0F;
   numbers[16] = 5.0F;
   numbers[32] = 4.0F;
-  const Stored narrow = stored_weights(numbers, WeightType::kInt4, 1, 64);
+  const StoredWeights narrow = stored_weights(numbers, WeightType::kInt4, 1, 64);
   EXPECT_EQ(half(narrow.bytes()), 1.0F);
   EXPECT_EQ(half(narrow.bytes() + 2), -0.5F);
   EXPECT_EQ(narrow.bytes()[4], std::byte{0xD0});
@@ -173,8 +173,9 @@ TEST_P(WeightsOnTarget, BlocksFollowTheirDefinition) {
   Random random(1);
   constexpr int64_t kRows = 61;
   const std::vector<float> numbers = weights_of_many_sizes(random, kRows, 32);
-  for (const WeightType type : kBlockTypes) {
-    const std::vector<float> got = floats_of(stored_weights(numbers, type, kRows, 32).matrix());
+  for (const WeightType type : kBlockWeightTypes) {
+    const std::vector<float> got =
+        weights_as_floats(stored_weights(numbers, type, kRows, 32).matrix());
     for (int64_t row = 0; row < kRows; ++row) {
       const auto first = numbers.begin() + row * 32;
       const std::vector<float> expected = block_by_definition({first, first + 32}, type);
@@ -196,18 +197,18 @@ TEST_P(WeightsOnTarget, ErrorsAreWithinTheirBounds) {
     const DType from = random.pick({DType::kF32, DType::kF16, DType::kBF16});
     const ConstAnyTensor source =
         testing::stored(kept, numbers, from, {rows, columns}, {columns + gap, 1});
-    for (const WeightType type : kTypes) {
+    for (const WeightType type : kWeightTypes) {
       SCOPED_TRACE("seed " + std::to_string(seed) + ": " + std::to_string(rows) + " x " +
                    std::to_string(columns) + " from " + name_of(from) + " to " + name_of(type));
-      Stored target(type, rows, columns);
-      Stored same(type, rows, columns);
+      StoredWeights target(type, rows, columns);
+      StoredWeights same(type, rows, columns);
       ASSERT_TRUE(quantize(source, type, target.data(), one_).ok());
       ASSERT_TRUE(quantize(source, type, same.data(), more_).ok());
       ASSERT_TRUE(target.is_intact_behind());
       ASSERT_EQ(
           std::memcmp(target.bytes(), same.bytes(), static_cast<size_t>(target.matrix().bytes())),
           0);
-      const std::vector<float> got = floats_of(target.matrix());
+      const std::vector<float> got = weights_as_floats(target.matrix());
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t c = 0; c < columns; ++c) {
           const auto number = [&](int64_t at) {
@@ -218,7 +219,7 @@ TEST_P(WeightsOnTarget, ErrorsAreWithinTheirBounds) {
             largest = std::max(largest, std::abs(number(i)));
           }
           ASSERT_NEAR(got[static_cast<size_t>(r * columns + c)], number(c),
-                      error_bound(type, number(c), largest))
+                      weight_error_bound(type, number(c), largest))
               << "row " << r << ", column " << c;
         }
       }
@@ -229,7 +230,7 @@ TEST_P(WeightsOnTarget, ErrorsAreWithinTheirBounds) {
 // Blocks of one sign, of zeros, of tiny and of the largest numbers.
 TEST_P(WeightsOnTarget, SpecialBlocksAreWithinTheirBounds) {
   for (const float size : {0.0F, 1e-40F, 1e-20F, 1e-7F, 6e-5F, 65519.0F}) {
-    for (const WeightType type : kTypes) {
+    for (const WeightType type : kWeightTypes) {
       for (const float sign : {-1.0F, 1.0F}) {
         std::vector<float> numbers(32);
         for (size_t i = 0; i < 32; ++i) {
@@ -237,10 +238,12 @@ TEST_P(WeightsOnTarget, SpecialBlocksAreWithinTheirBounds) {
         }
         numbers[5] = -numbers[5];
         numbers[30] = sign * -size;
-        const std::vector<float> got = floats_of(stored_weights(numbers, type, 1, 32).matrix());
+        const std::vector<float> got =
+            weights_as_floats(stored_weights(numbers, type, 1, 32).matrix());
         for (size_t i = 0; i < 32; ++i) {
-          ASSERT_NEAR(got[i], numbers[i],
-                      error_bound(type, static_cast<double>(numbers[i]), static_cast<double>(size)))
+          ASSERT_NEAR(
+              got[i], numbers[i],
+              weight_error_bound(type, static_cast<double>(numbers[i]), static_cast<double>(size)))
               << name_of(type) << ", size " << size << ", column " << i;
         }
       }
@@ -263,13 +266,13 @@ TEST_P(WeightsOnTarget, RefusesNumbersThatAreNotFiniteOrTooLarge) {
     std::vector<float> numbers(3 * 37, 1.0F);
     for (const float value : {most, -most}) {
       numbers[80] = value;
-      for (const float got : floats_of(stored_weights(numbers, type, 3, 37).matrix())) {
+      for (const float got : weights_as_floats(stored_weights(numbers, type, 3, 37).matrix())) {
         ASSERT_TRUE(std::isfinite(got));
       }
     }
     for (const float value : {too_large, -too_large, kInf, -kInf, kNaN, -kNaN}) {
       numbers[80] = value;
-      Stored target(type, 3, 37);
+      StoredWeights target(type, 3, 37);
       const Status status =
           quantize(ConstTensor(numbers.data(), {3, 37}), type, target.data(), more_);
       EXPECT_EQ(status.code(), StatusCode::kOption) << value;
@@ -279,7 +282,7 @@ TEST_P(WeightsOnTarget, RefusesNumbersThatAreNotFiniteOrTooLarge) {
   }
 }
 
-struct LinearCase {
+struct WeightCase {
   WeightType type;
   int64_t rows, in, out;
   int64_t x_gap = 0, y_gap = 0;  // elements between two rows
@@ -292,10 +295,10 @@ struct LinearCase {
   }
 };
 
-class LinearInputs {
+class WeightInputs {
  public:
-  LinearInputs(const LinearCase& which, uint64_t seed)
-      : c_(which), random_(seed), stored_(weights()), floats_(floats_of(stored_.matrix())) {
+  WeightInputs(const WeightCase& which, uint64_t seed)
+      : c_(which), random_(seed), stored_(weights()), floats_(weights_as_floats(stored_.matrix())) {
     x_ = random_.floats(c_.rows * (c_.in + c_.x_gap));
     for (int64_t at = 0; at < std::ssize(x_); ++at) {
       if (at % (c_.in + c_.x_gap) >= c_.in) x_[static_cast<size_t>(at)] = kNaN;
@@ -352,19 +355,19 @@ class LinearInputs {
   }
 
  private:
-  Stored weights() {
+  StoredWeights weights() {
     std::vector<float> numbers = random_.floats(c_.out * c_.in);
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] *= 1.0F + static_cast<float>(i / 32 % 3);
     return stored_weights(numbers, c_.type, c_.out, c_.in);
   }
 
-  LinearCase c_;
+  WeightCase c_;
   Random random_;
-  Stored stored_;
+  StoredWeights stored_;
   std::vector<float> floats_, x_, bias_;
 };
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
   const auto bits = [](float value) { return std::bit_cast<uint32_t>(value); };
   return std::ranges::equal(a, b, {}, bits, bits);
 }
@@ -372,7 +375,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 TEST_P(WeightsOnTarget, ProductsEqualThoseInDouble) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     Random random(seed);
-    const LinearCase which{.type = kTypes[random.integer(0, 4)],
+    const WeightCase which{.type = kWeightTypes[random.integer(0, 4)],
                            .rows = random.integer(0, random.chance(0.7) ? 9 : 70),
                            .in = random.integer(0, random.chance(0.5) ? 70 : 300),
                            .out = random.integer(0, random.chance(0.5) ? 20 : 150),
@@ -380,39 +383,39 @@ TEST_P(WeightsOnTarget, ProductsEqualThoseInDouble) {
                            .y_gap = random.integer(0, 3),
                            .with_bias = random.chance(0.5)};
     SCOPED_TRACE(which.description(seed));
-    LinearInputs inputs(which, seed);
+    WeightInputs inputs(which, seed);
     const std::vector<float> y = inputs.run(one_);
     inputs.expect_product(y);
     if (HasFatalFailure()) return;
-    ASSERT_TRUE(same_bits(y, inputs.run(more_))) << "other bits with more threads";
+    ASSERT_TRUE(equal_bits(y, inputs.run(more_))) << "other bits with more threads";
   }
 }
 
 // Shapes beyond the blocks of the kernels, and enough work for several threads.
 TEST_P(WeightsOnTarget, LargeProductsEqualThoseInDouble) {
-  for (const WeightType type : kTypes) {
-    for (const LinearCase& which : {LinearCase{type, 1, 1536, 577}, LinearCase{type, 3, 577, 300},
-                                    LinearCase{type, 8, 96, 515}, LinearCase{type, 50, 1601, 70}}) {
+  for (const WeightType type : kWeightTypes) {
+    for (const WeightCase& which : {WeightCase{type, 1, 1536, 577}, WeightCase{type, 3, 577, 300},
+                                    WeightCase{type, 8, 96, 515}, WeightCase{type, 50, 1601, 70}}) {
       SCOPED_TRACE(which.description(1));
-      LinearInputs inputs(which, 1);
+      WeightInputs inputs(which, 1);
       const std::vector<float> y = inputs.run(one_);
       inputs.expect_product(y);
       if (HasFatalFailure()) return;
-      ASSERT_TRUE(same_bits(y, inputs.run(more_))) << "other bits with more threads";
+      ASSERT_TRUE(equal_bits(y, inputs.run(more_))) << "other bits with more threads";
     }
   }
 }
 
 // The bits of a row do not depend on the rows beside it.
 TEST_P(WeightsOnTarget, FewRowsAreIndependent) {
-  for (const WeightType type : kBlockTypes) {
-    const LinearInputs inputs({.type = type, .rows = kFewWeightRows, .in = 205, .out = 83}, 1);
+  for (const WeightType type : kBlockWeightTypes) {
+    const WeightInputs inputs({.type = type, .rows = kFewWeightRows, .in = 205, .out = 83}, 1);
     const std::vector<float> all = inputs.run(one_);
     for (int64_t first = 0; first < kFewWeightRows; ++first) {
       for (int64_t count = 1; first + count <= kFewWeightRows; ++count) {
         const std::vector<float> some = inputs.run(one_, first, count);
         const auto begin = all.begin() + first * 83;
-        ASSERT_TRUE(same_bits(some, {begin, begin + count * 83}))
+        ASSERT_TRUE(equal_bits(some, {begin, begin + count * 83}))
             << name_of(type) << ", rows " << first << " to " << first + count - 1;
       }
     }
@@ -421,11 +424,11 @@ TEST_P(WeightsOnTarget, FewRowsAreIndependent) {
 
 // A number that is not finite makes all results of its own row not finite, and no others.
 TEST_P(WeightsOnTarget, NonFiniteNumbersStayInTheirRow) {
-  for (const WeightType type : kTypes) {
+  for (const WeightType type : kWeightTypes) {
     for (const int64_t rows : {1, 3, 8, 41}) {
       for (const float value : {kNaN, kInf, -kInf}) {
         SCOPED_TRACE(std::string(name_of(type)) + ", rows " + std::to_string(rows));
-        LinearInputs inputs({.type = type, .rows = rows, .in = 100, .out = 75}, 1);
+        WeightInputs inputs({.type = type, .rows = rows, .in = 100, .out = 75}, 1);
         const std::vector<float> before = inputs.run(one_);
         const int64_t bad = rows / 2;
         inputs.x(bad, 70) = value;
@@ -447,9 +450,9 @@ TEST_P(WeightsOnTarget, NonFiniteNumbersStayInTheirRow) {
 
 // The largest and the smallest rows of x; rows of zeros.
 TEST_P(WeightsOnTarget, RowsOfAnySize) {
-  for (const WeightType type : kBlockTypes) {
+  for (const WeightType type : kBlockWeightTypes) {
     for (const float size : {0.0F, 1e-42F, 1e-37F, 1e-30F, 1e30F}) {
-      LinearInputs inputs({.type = type, .rows = 2, .in = 70, .out = 9, .with_bias = false}, 1);
+      WeightInputs inputs({.type = type, .rows = 2, .in = 70, .out = 9, .with_bias = false}, 1);
       for (int64_t k = 0; k < 70; ++k) {
         inputs.x(0, k) *= size;
         inputs.x(1, k) *= k < 32 ? size : 1.0F;
@@ -461,9 +464,9 @@ TEST_P(WeightsOnTarget, RowsOfAnySize) {
 }
 
 TEST_P(WeightsOnTarget, AllocatesNothingOnceItsScratchIsThere) {
-  for (const WeightType type : kTypes) {
+  for (const WeightType type : kWeightTypes) {
     for (const int64_t rows : {1, 40}) {
-      const Stored weight = stored_weights(std::vector<float>(64 * 64, 0.5F), type, 64, 64);
+      const StoredWeights weight = stored_weights(std::vector<float>(64 * 64, 0.5F), type, 64, 64);
       std::vector<float> x(static_cast<size_t>(rows * 64), 1.0F), y(x.size());
       const auto call = [&] {
         return linear({x.data(), {rows, 64}}, weight.matrix(), {}, {y.data(), {rows, 64}}, one_)
@@ -483,10 +486,10 @@ INSTANTIATE_TEST_SUITE_P(EveryTarget, WeightsOnTarget, ::testing::ValuesIn(testi
 TEST(Weights, PartsOfAMatrix) {
   Random random(1);
   const std::vector<float> numbers = random.floats(9 * 40);
-  for (const WeightType type : kTypes) {
-    const Stored stored = stored_weights(numbers, type, 9, 40);
-    const std::vector<float> all = floats_of(stored.matrix());
-    const std::vector<float> some = floats_of(stored.matrix().part(2, 3));
+  for (const WeightType type : kWeightTypes) {
+    const StoredWeights stored = stored_weights(numbers, type, 9, 40);
+    const std::vector<float> all = weights_as_floats(stored.matrix());
+    const std::vector<float> some = weights_as_floats(stored.matrix().part(2, 3));
     EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + 2 * 40)) << name_of(type);
     EXPECT_EQ(some.size(), 3U * 40U);
   }
@@ -495,9 +498,9 @@ TEST(Weights, PartsOfAMatrix) {
 TEST(Weights, ReadsListedRows) {
   Random random(1);
   const std::vector<float> numbers = random.floats(9 * 40);
-  for (const WeightType type : kTypes) {
-    const Stored stored = stored_weights(numbers, type, 9, 40);
-    const std::vector<float> all = floats_of(stored.matrix());
+  for (const WeightType type : kWeightTypes) {
+    const StoredWeights stored = stored_weights(numbers, type, 9, 40);
+    const std::vector<float> all = weights_as_floats(stored.matrix());
     std::vector<float> got(4 * 43, kUntouched);
     const std::vector<int32_t> rows{8, 0, 8, 3};
     ASSERT_TRUE(dequantize(stored.matrix(), rows, {got.data(), {4, 40}, {43, 1}}).ok());
@@ -513,7 +516,7 @@ TEST(Weights, ReadsListedRows) {
 TEST(Weights, RefusesWrongArguments) {
   Context context(1);
   std::vector<float> floats(400, 1.0F), results(400, kUntouched);
-  const Stored stored = stored_weights(floats, WeightType::kInt8, 4, 40);
+  const StoredWeights stored = stored_weights(floats, WeightType::kInt8, 4, 40);
   const WeightMatrix weight = stored.matrix();
   const auto wrong_type = static_cast<WeightType>(5);
   const auto multiply = [&](const Dims& x, const WeightMatrix& matrix, const Dims& bias,
