@@ -1,5 +1,5 @@
 // The programs that the page's section "Use it" shows: the C++ programs print the same numbers as the JavaScript
-// programs. web/test/code.test.ts tests that the page shows exactly these programs.
+// programs. web/test/sections/code.test.ts tests that the page shows exactly these programs.
 //
 //   node --test tests/native/page_code.test.mjs        after npm run build
 
@@ -14,7 +14,7 @@ import { writeSafetensors } from '../../bindings/dist/index.js';
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const at = (...path) => join(root, 'build', ...path);
 const folder = at('page-code', 'native');
-const programs = join(root, 'web', 'test', 'programs');
+const programs = join(root, 'web', 'test', 'sections', 'programs');
 const names = ['bent', 'plain'];
 
 function output(...[program, ...words]) {
