@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/cache_sizes.h"
 #include "cpu/target.h"
 #include "hwy/highway.h"
 #include "hwy/targets.h"
@@ -58,6 +59,12 @@ bool use_processor(const std::string& name) {
   if (wanted != "intel" && wanted != "other") return false;
   cpu::replace_processor_family(wanted == "intel" ? &kIntel : &kOther);
   return true;
+}
+
+bool use_l2(const std::string& size) {
+  const int64_t bytes = cpu::bytes_of_size(size);
+  cpu::replace_l2_cache_bytes(bytes);
+  return bytes != 0;
 }
 
 const Machine& machine() {

@@ -17,6 +17,10 @@ bool use_simd_target(const std::string& name);
 // processor is. Returns false for another name.
 bool use_processor(const std::string& name);
 
+// Makes blocks for a second-level cache of this size, such as "512K". Returns false for a text that
+// is no size.
+bool use_l2(const std::string& size);
+
 struct Machine {
   double fma_peak;         // floating-point operations per second, one thread
   double read_stream;      // bytes per second, one thread

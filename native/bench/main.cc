@@ -1,7 +1,8 @@
 // multihead-bench: attention at commonly used shapes, with Google Benchmark.
 //
-//   multihead-bench [--device=cuda] [--target=NAME] [--processor=NAME] [--threads=LIST]
-//                   [--save=FOLDER] [--alone] [--explain] [--schedule=LIST] [--benchmark_…]
+//   multihead-bench [--device=cuda] [--target=NAME] [--processor=NAME] [--l2=SIZE]
+//                   [--threads=LIST] [--save=FOLDER] [--alone] [--explain] [--schedule=LIST]
+//                   [--benchmark_…]
 //
 // --alone skips Eigen and the machine's limits. Use it to alternate with another program.
 // --device=cuda runs the cases of device_measure.h instead, on the current GPU.
@@ -56,7 +57,7 @@ namespace multihead::bench {
 namespace {
 
 struct Arguments {
-  std::string device = "cpu", target, processor, save;
+  std::string device = "cpu", target, processor, l2, save;
   std::vector<int> threads, schedule;  // if empty: threads 1 and all; no simulation
   bool alone = false, explain = false, list = false;
   std::string wrong;        // error in a list of numbers
@@ -105,6 +106,8 @@ Arguments parse(int argc, char** argv) {
       arguments.target = *target;
     } else if (const auto processor = value_of(argv[i], "--processor=")) {
       arguments.processor = *processor;
+    } else if (const auto l2 = value_of(argv[i], "--l2=")) {
+      arguments.l2 = *l2;
     } else if (const auto folder = value_of(argv[i], "--save=")) {
       arguments.save = *folder;
     } else if (const auto threads = value_of(argv[i], "--threads=")) {
@@ -133,6 +136,7 @@ std::string device_complaint(const Arguments& arguments) {
   }
   for (const auto& [option, given] : {std::pair{"--target", !arguments.target.empty()},
                                       {"--processor", !arguments.processor.empty()},
+                                      {"--l2", !arguments.l2.empty()},
                                       {"--threads", !arguments.threads.empty()},
                                       {"--schedule", !arguments.schedule.empty()}}) {
     if (given) return std::string(option) + ": expected none with --device=cuda, got one";
@@ -154,6 +158,9 @@ std::string complaint(const Arguments& arguments) {
   if (!arguments.processor.empty() && !use_processor(arguments.processor)) {
     return "--processor: expected intel or other, got " + arguments.processor;
   }
+  if (!arguments.l2.empty() && !use_l2(arguments.l2)) {
+    return "--l2: expected a size such as 512K, got " + arguments.l2;
+  }
   if (!arguments.save.empty() && !std::filesystem::is_directory(arguments.save)) {
     return "--save: expected a folder, got " + arguments.save;
   }
@@ -166,6 +173,7 @@ void print_help() {
       "  --device=NAME   cpu, or cuda for the cases of an NVIDIA GPU; cpu if not given\n"
       "  --target=NAME   the SIMD target to run on\n"
       "  --processor=NAME  plans for processors of intel or of others, whatever this one is\n"
+      "  --l2=SIZE       makes blocks for a second-level cache of this size, for example 512K\n"
       "  --threads=LIST  numbers of threads, for example 1,2,4; one and all if not given\n"
       "  --schedule=LIST simulates so many cores, for example 8,32,96, from the time of each job\n"
       "  --save=FOLDER   writes the output of each case there; on a GPU also q, k and v\n"
@@ -241,7 +249,8 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&rest, arguments.rest.data());
   if (benchmark::ReportUnrecognizedArguments(rest, arguments.rest.data())) {
     std::fputs(
-        "expected --target=NAME, --processor=NAME, --threads=LIST, --schedule=LIST, --save=FOLDER, "
+        "expected --target=NAME, --processor=NAME, --l2=SIZE, --threads=LIST, --schedule=LIST, "
+        "--save=FOLDER, "
         "--alone, "
         "--explain, --device=NAME or an option that --help lists\n",
         stderr);

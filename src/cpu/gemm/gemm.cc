@@ -131,7 +131,7 @@ GemmLayout projection_layout(const GemmParams& p, int threads) {
   GemmLayout layout = divide_gemm(p, threads, job_columns, 128, 4);
   layout.scratch_bytes =
       sizeof(float) * (panel_floats<ALayout::kRowMajor>(depth) +
-                       widened_floats(p, part_of(depth, kPanelDepth<ALayout::kRowMajor>)));
+                       widened_floats(p, part_of(depth, most_panel_depth<ALayout::kRowMajor>())));
   return layout;
 }
 
@@ -258,7 +258,7 @@ GemmLayout product_layout(const GemmParams& p, int threads) {
   GemmLayout layout =
       divide_gemm(p, threads, static_cast<int64_t>(panel_columns<kLayout>()), 32, 8);
   // Enough for smaller depths too: a smaller depth may have longer parts.
-  const size_t depth = std::min(static_cast<size_t>(p.depth), kPanelDepth<kLayout>);
+  const size_t depth = std::min(static_cast<size_t>(p.depth), most_panel_depth<kLayout>());
   const size_t transposed = kLayout == ALayout::kColMajor ? kTransposedFloats : 0;
   layout.scratch_bytes = sizeof(float) * (panel_floats<kLayout>(depth) + transposed);
   return layout;

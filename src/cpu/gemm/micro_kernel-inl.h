@@ -40,6 +40,16 @@ HWY_INLINE float element_of_a(const uint16_t* at) {
   return pair;
 }
 
+// A vector of successive elements of A.
+template <class D>
+HWY_INLINE hn::Vec<D> load_elements(D d, const float* at) {
+  return hn::LoadU(d, at);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load_elements(D d, const uint16_t* at) {
+  return hn::BitCast(d, hn::LoadU(hn::Repartition<uint16_t, D>(), at));
+}
+
 // Turns scores into weights exp2(to_log2 * (score - reference)) before they leave the registers, so
 // that the exponentials overlap with the products of the next tile.
 struct FusedExp {
@@ -82,23 +92,67 @@ struct DepthRange {
 // The contents of C.
 enum class Result { kProduct, kWeights };
 
+// Adds A(r, k) * B[k][vector v] to sum[r][v] for one k; `factor` is a vector with A(r, k) in lane
+// kLane.
+template <class Arithmetic, size_t kLane, size_t kVecs, class V>
+HWY_INLINE void add_lane(V factor, const V (&row)[kVecs], V (&sum)[kVecs]) {
+  for (size_t v = 0; v < kVecs; ++v) {
+    sum[v] = Arithmetic::template multiply_add_lane<kLane>(factor, row[v], sum[v]);
+  }
+}
+
+template <size_t kVecs, class D, class V = hn::Vec<D>>
+HWY_INLINE void load_row(D d, const float* HWY_RESTRICT b, V (&row)[kVecs]) {
+  for (size_t v = 0; v < kVecs; ++v) row[v] = hn::LoadU(d, b + v * hn::Lanes(d));
+}
+
 // Computes sum[r][v], the sum over k < depth of A(r, k) * B[k][vector v].
 template <ALayout kLayout, class Arithmetic, size_t kRows, size_t kVecs, class D, class A,
           class V = hn::Vec<D>>
 HWY_INLINE void add_products(D d, const A* HWY_RESTRICT a, ptrdiff_t a_stride,
                              const float* HWY_RESTRICT b, ptrdiff_t b_stride, size_t depth,
                              V (&sum)[kRows][kVecs]) {
-  const size_t lanes = hn::Lanes(d);
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVecs; ++v) sum[r][v] = hn::Zero(d);
   }
-  for (size_t k = 0; k < depth; ++k) {
-    V row[kVecs];
-    for (size_t v = 0; v < kVecs; ++v) {
-      row[v] = hn::LoadU(d, b + v * lanes);
+  constexpr auto kStep = static_cast<ptrdiff_t>(sizeof(float) / sizeof(A));  // numbers per element
+  size_t k = 0;
+  if constexpr (kMultipliesByLane && kLayout == ALayout::kRowMajor) {
+    // Four k at a time: one load per row of A instead of four.
+    for (; k + 4 <= depth; k += 4, a += 4 * kStep) {
+      V factor[kRows];
+      for (size_t r = 0; r < kRows; ++r) {
+        factor[r] = load_elements(d, a + static_cast<ptrdiff_t>(r) * a_stride);
+      }
+      const auto add = [&](auto lane) HWY_ATTR MULTIHEAD_INLINED {
+        V row[kVecs];
+        load_row(d, b, row);
+        b += b_stride;
+        for (size_t r = 0; r < kRows; ++r) {
+          add_lane<Arithmetic, decltype(lane)::value>(factor[r], row, sum[r]);
+        }
+      };
+      add(std::integral_constant<size_t, 0>());
+      add(std::integral_constant<size_t, 1>());
+      add(std::integral_constant<size_t, 2>());
+      add(std::integral_constant<size_t, 3>());
     }
+  }
+  for (; k < depth; ++k) {
+    V row[kVecs];
+    load_row(d, b, row);
     b += b_stride;
-    for (size_t r = 0; r < kRows; ++r) {
+    size_t r = 0;
+    if constexpr (kMultipliesByLane && kLayout == ALayout::kColMajor) {
+      for (; r + 4 <= kRows; r += 4) {
+        const V factor = load_elements(d, a + r);
+        add_lane<Arithmetic, 0>(factor, row, sum[r]);
+        add_lane<Arithmetic, 1>(factor, row, sum[r + 1]);
+        add_lane<Arithmetic, 2>(factor, row, sum[r + 2]);
+        add_lane<Arithmetic, 3>(factor, row, sum[r + 3]);
+      }
+    }
+    for (; r < kRows; ++r) {
       const auto row_index = static_cast<ptrdiff_t>(r);
       const ptrdiff_t index = kLayout == ALayout::kRowMajor ? row_index * a_stride : row_index;
       const V factor = hn::Set(d, element_of_a(a + index));
@@ -106,8 +160,7 @@ HWY_INLINE void add_products(D d, const A* HWY_RESTRICT a, ptrdiff_t a_stride,
         sum[r][v] = Arithmetic::multiply_add(factor, row[v], sum[r][v]);
       }
     }
-    a += kLayout == ALayout::kRowMajor ? static_cast<ptrdiff_t>(sizeof(float) / sizeof(A))
-                                       : a_stride;
+    a += kLayout == ALayout::kRowMajor ? kStep : a_stride;
   }
 }
 

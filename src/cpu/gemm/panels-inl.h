@@ -9,6 +9,7 @@
 
 #include <cstddef>
 
+#include "cpu/cache_sizes.h"
 #include "cpu/gemm/micro_kernel-inl.h"
 #include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
@@ -20,14 +21,23 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Size of a packed panel of B: 384 kB, which fit in L2 together with the rows of A and C. With
-// kColMajor, blocks of A are also packed, once for each panel, which pays for wide panels
-// (2048x256x1024: 103 GFLOP/s instead of 92).
-constexpr size_t kPanelFloats = 98304;
+// Most floats of a packed panel of B: three eighths of L2, so that the rows of A and C fit too, in
+// WebAssembly as of 1 MB. With kColMajor, blocks of A are also packed, once for each panel, which
+// pays for wide panels (2048x256x1024: 103 GFLOP/s instead of 92).
+HWY_INLINE size_t most_panel_floats() {
+#if HWY_ARCH_WASM
+  return 98304;
+#else
+  constexpr size_t kUnit = 4096;  // depths are multiples of 16
+  return static_cast<size_t>(l2_cache_bytes()) * 3 / 8 / sizeof(float) / kUnit * kUnit;
+#endif
+}
 template <ALayout kLayout>
 inline constexpr size_t kPanelColumns = kLayout == ALayout::kRowMajor ? 64 : 256;
 template <ALayout kLayout>
-inline constexpr size_t kPanelDepth = kPanelFloats / kPanelColumns<kLayout>;
+HWY_INLINE size_t most_panel_depth() {
+  return most_panel_floats() / kPanelColumns<kLayout>;
+}
 
 // A block of rows of C stays in L1 while the panel is used, kDepthBlock of its depth at a time.
 // Without blocking of depth, 512x768x768 is as fast within 1 %, but the rounding error is three
@@ -60,7 +70,7 @@ struct PanelProduct {
 // Scratch of multiply_panels(): a panel, and sums of columns that end within a vector.
 template <ALayout kLayout>
 HWY_INLINE size_t panel_floats(size_t depth) {
-  return panel_columns<kLayout>() * part_of(depth, kPanelDepth<kLayout>) +
+  return panel_columns<kLayout>() * part_of(depth, most_panel_depth<kLayout>()) +
          kRowBlock * strip_width();
 }
 
@@ -119,7 +129,7 @@ template <ALayout kLayout>
 HWY_NOINLINE void multiply_block(const PanelProduct& p, size_t row, size_t rows, size_t first,
                                  size_t depth, float* HWY_RESTRICT packed) {
   const size_t width = strip_width();
-  const size_t most = part_of(p.depth, kPanelDepth<kLayout>);
+  const size_t most = part_of(p.depth, most_panel_depth<kLayout>());
   const size_t whole = p.columns / width * width;
   float* const edge = packed + panel_columns<kLayout>() * most;
   const auto at = static_cast<ptrdiff_t>(row);
@@ -156,7 +166,7 @@ HWY_NOINLINE void multiply_block(const PanelProduct& p, size_t row, size_t rows,
 template <ALayout kLayout, class Pack, class Start>
 HWY_INLINE void multiply_panels(const PanelProduct& p, float* HWY_RESTRICT packed, const Pack& pack,
                                 const Start& start) {
-  const size_t most = part_of(p.depth, kPanelDepth<kLayout>);
+  const size_t most = part_of(p.depth, most_panel_depth<kLayout>());
   if (p.depth == 0) start(0, p.rows);
   for (size_t first = 0; first < p.depth; first += most) {
     const size_t depth = HWY_MIN(most, p.depth - first);

@@ -75,17 +75,29 @@ HWY_INLINE hn::Vec512<T> times_exp2_floor(hn::Vec512<T> a, hn::Vec512<T> x) {
 }
 #endif
 
+// True if the multiply-add takes one factor from a lane of a vector (FMLA by element), so that
+// elements of A need no broadcast.
+inline constexpr bool kMultipliesByLane = HWY_ARCH_ARM_A64 && (HWY_TARGET & HWY_ALL_NEON) != 0;
+
 // Multiplies one element of A by a vector of B in the micro-kernel.
 struct F32Arithmetic {
   template <class V>
   static HWY_INLINE V multiply_add(V a, V b, V c) {
     return mul_add(a, b, c);
   }
+#if HWY_ARCH_ARM_A64 && (HWY_TARGET & HWY_ALL_NEON) != 0
+  // The element is lane kLane of a.
+  template <size_t kLane, class V>
+  static HWY_INLINE V multiply_add_lane(V a, V b, V c) {
+    return V{vfmaq_laneq_f32(c.raw, b.raw, a.raw, kLane)};
+  }
+#endif
 };
 
 // Pairs of bf16, summed in f32. Each lane of a float vector holds the bits of two numbers.
+#undef MULTIHEAD_HAS_BF16_PAIRS
 #if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
-inline constexpr bool kHasBf16Pairs = true;
+#define MULTIHEAD_HAS_BF16_PAIRS 1
 struct Bf16PairArithmetic {
   template <class V>
   static HWY_INLINE V multiply_add(V a, V b, V c) {
@@ -93,9 +105,25 @@ struct Bf16PairArithmetic {
                               reinterpret_cast<__m512bh>(b.raw))};
   }
 };
+#elif HWY_TARGET == HWY_NEON_BF16
+#define MULTIHEAD_HAS_BF16_PAIRS 1
+struct Bf16PairArithmetic {
+  template <class V>
+  static HWY_INLINE V multiply_add(V a, V b, V c) {
+    return V{vbfdotq_f32(c.raw, vreinterpretq_bf16_f32(a.raw), vreinterpretq_bf16_f32(b.raw))};
+  }
+  // The pair is lane kLane of a. From a copied float clang 19 makes one BFDOT by element, from
+  // vbfdotq_laneq_f32() a copy and a BFDOT.
+  template <size_t kLane, class V>
+  static HWY_INLINE V multiply_add_lane(V a, V b, V c) {
+    const float32x4_t pairs = vdupq_laneq_f32(a.raw, kLane);
+    return V{vbfdotq_f32(c.raw, vreinterpretq_bf16_f32(b.raw), vreinterpretq_bf16_f32(pairs))};
+  }
+};
 #else
-inline constexpr bool kHasBf16Pairs = false;
+#define MULTIHEAD_HAS_BF16_PAIRS 0
 #endif
+inline constexpr bool kHasBf16Pairs = MULTIHEAD_HAS_BF16_PAIRS != 0;
 
 }  // namespace
 }  // namespace multihead::cpu::HWY_NAMESPACE

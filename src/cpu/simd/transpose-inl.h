@@ -23,6 +23,10 @@ inline constexpr size_t kSide = HWY_MAX_LANES_D(D);
 // A square: as many vectors as a vector has lanes.
 template <class D>
 struct Square {
+  // Written out, because the constructors of Highway's vectors for NEON_BF16 are inlined only into
+  // functions of that target, and the implicit one is none.
+  HWY_INLINE Square() {}  // NOLINT(modernize-use-equals-default)
+
   hn::Vec<D> row[kSide<D>];
 };
 

@@ -63,7 +63,7 @@ struct F32Products {
   static void convert_weights(DF, float*, size_t, size_t) {}
 };
 
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+#if MULTIHEAD_HAS_BF16_PAIRS || (HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86)
 // Converts one vector of lanes to bf16. Row i then holds the weights of keys 2i (lower half) and 2i
 // + 1 (upper half), rounded to nearest, ties away from zero. A missing last weight is 0.
 template <class D>
@@ -85,7 +85,7 @@ HWY_NOINLINE void pair_weights(D d, float* HWY_RESTRICT weights, size_t stride, 
 
 #endif
 
-#if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
+#if MULTIHEAD_HAS_BF16_PAIRS
 // Products of bf16, read in place, two numbers at a time. Queries cannot be scaled, so the softmax
 // applies the whole scale.
 struct Bf16PairProducts {

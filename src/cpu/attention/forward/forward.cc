@@ -128,7 +128,7 @@ void forward_bf16_heads(const AttentionParams& params, const BlockTiling& tiling
 void forward_bf16([[maybe_unused]] const AttentionParams& params,
                   [[maybe_unused]] const BlockTiling& tiling, [[maybe_unused]] const BlockJob& job,
                   [[maybe_unused]] const BlockJob* next, [[maybe_unused]] void* scratch) {
-#if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
+#if MULTIHEAD_HAS_BF16_PAIRS
   forward_bf16_heads<Bf16PairProducts>(params, tiling, job, next, scratch);
 #endif
 }
