@@ -53,7 +53,7 @@ TEST(CacheSizes, AreBounded) {
 }
 
 // a and b as their flags say; c = a b.
-struct Matrices {
+struct PanelFactors {
   int64_t rows, columns, depth;
   bool a_transposed, b_transposed;
   std::vector<float> a = {}, b = {};
@@ -66,8 +66,9 @@ struct Matrices {
   }
 };
 
-Matrices make(int64_t rows, int64_t columns, int64_t depth, bool a_transposed, bool b_transposed) {
-  Matrices m{rows, columns, depth, a_transposed, b_transposed};
+PanelFactors make_factors(int64_t rows, int64_t columns, int64_t depth, bool a_transposed,
+                          bool b_transposed) {
+  PanelFactors m{rows, columns, depth, a_transposed, b_transposed};
   m.a.resize(static_cast<size_t>(rows * depth));
   m.b.resize(static_cast<size_t>(depth * columns));
   for (int64_t k = 0; k < depth; ++k) {
@@ -81,7 +82,7 @@ Matrices make(int64_t rows, int64_t columns, int64_t depth, bool a_transposed, b
   return m;
 }
 
-std::vector<float> product(const Matrices& m) {
+std::vector<float> product_of_factors(const PanelFactors& m) {
   std::vector<float> c(static_cast<size_t>(m.rows * m.columns));
   GemmParams p;
   p.a = m.a.data();
@@ -109,7 +110,7 @@ std::vector<float> product(const Matrices& m) {
 }
 
 // Sums of integers below 2^24 are exact in every order.
-void expect_exact(Matrices& m) {
+void expect_exact_product(PanelFactors& m) {
   std::vector<float> right;
   for (int64_t row = 0; row < m.rows; ++row) {
     for (int64_t column = 0; column < m.columns; ++column) {
@@ -122,18 +123,18 @@ void expect_exact(Matrices& m) {
   }
   for (const int64_t size : {64, 256, 512, 1024}) {
     const UseL2 use(size * kKilobyte);
-    testing::on_every_target([&] { EXPECT_EQ(product(m), right) << size << " kB"; });
+    testing::on_every_target([&] { EXPECT_EQ(product_of_factors(m), right) << size << " kB"; });
   }
 }
 
 TEST(CacheSizes, ProductsAreExactWithEverySize) {
   // Panels of these depths have several parts in the smaller caches.
-  Matrices projection = make(130, 70, 1601, false, true);
-  expect_exact(projection);
-  Matrices inputs = make(50, 67, 1601, false, false);
-  expect_exact(inputs);
-  Matrices weights = make(50, 67, 413, true, false);
-  expect_exact(weights);
+  PanelFactors projection = make_factors(130, 70, 1601, false, true);
+  expect_exact_product(projection);
+  PanelFactors inputs = make_factors(50, 67, 1601, false, false);
+  expect_exact_product(inputs);
+  PanelFactors weights = make_factors(50, 67, 413, true, false);
+  expect_exact_product(weights);
 }
 
 }  // namespace

@@ -113,8 +113,9 @@ void mainloop_step(QueryBlock<Products>& b, Panel& panel, const rules::KeyRange&
     if constexpr (Products::kTiles) {
       accumulate_tiles(b, panel, tile, block, visible_end);
     } else {
-      // A tile of as many rows as a vector has lanes, or fewer, reads no weights beyond its vector's
-      // end. A taller one (ARM64) reads up to the end of the next vector, where they are 0.
+      // A tile of as many rows as a vector has lanes, or fewer, reads no weights beyond its
+      // vector's end. A taller one (ARM64) reads up to the end of the next vector, where they are
+      // 0.
       constexpr bool kSpansVectors = hn::MaxLanes(DF()) % TileSize::rows(1) != 0;
       for (size_t v = 0; v * b.vector < panel.lanes; ++v) {
         const bool has_next = kSpansVectors && (v + 1) * b.vector < panel.lanes;
