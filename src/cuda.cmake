@@ -6,18 +6,26 @@ if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
 endif()
 
-# A build for one processor takes half the time.
-set(MULTIHEAD_CUDA_ARCHITECTURES 80 90a CACHE STRING "For which processors the CUDA kernels are built: 80, 90a or both")
+# Without code for its processor, a GPU compiles the kernels at their first launch, for up to a minute.
+set(multihead_cuda_known 80 86 89 90a)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+  list(APPEND multihead_cuda_known 100 120)
+endif()
+list(JOIN multihead_cuda_known ", " multihead_cuda_named)
+# A build for one processor takes a fraction of the time.
+set(MULTIHEAD_CUDA_ARCHITECTURES ${multihead_cuda_known} CACHE STRING
+  "For which processors the CUDA kernels are built: some of ${multihead_cuda_named}")
 set(multihead_cuda_targets "")
 foreach(architecture IN LISTS MULTIHEAD_CUDA_ARCHITECTURES)
-  if(architecture STREQUAL "80")
-    # Also as PTX, for processors newer than both.
-    list(APPEND multihead_cuda_targets "-gencode=arch=compute_80,code=[sm_80,compute_80]")
-  elseif(architecture STREQUAL "90a")
-    list(APPEND multihead_cuda_targets "-gencode=arch=compute_90a,code=sm_90a")
-  else()
-    message(FATAL_ERROR "MULTIHEAD_CUDA_ARCHITECTURES: expected 80, 90a or both, got ${architecture}")
+  if(NOT architecture IN_LIST multihead_cuda_known)
+    message(FATAL_ERROR "MULTIHEAD_CUDA_ARCHITECTURES: expected some of ${multihead_cuda_named}, got ${architecture}")
   endif()
+  set(code "sm_${architecture}")
+  if(architecture STREQUAL "80")
+    # Also as PTX, for processors that are not listed.
+    set(code "[sm_80,compute_80]")
+  endif()
+  list(APPEND multihead_cuda_targets "-gencode=arch=compute_${architecture},code=${code}")
 endforeach()
 
 # multihead_cuda_kernels(target GENERIC sources... HOPPER sources...) adds kernels to a target: those for sm_80 and

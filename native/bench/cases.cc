@@ -248,7 +248,7 @@ std::vector<Case> all_device_cases() {
   for (const Mask mask : {Mask::kFull, Mask::kCausal}) {
     add(Op::kBackward, kGpt2, mask, "f32");
     for (const Shape& shape : kServer) {
-      if (shape.keys >= 1024 && shape.keys <= 4096) add(Op::kBackward, shape, mask, "bf16");
+      add(Op::kBackward, shape, mask, "bf16");
     }
   }
   add(Op::kDecode, kGpt2Decode, Mask::kFull, "f32");

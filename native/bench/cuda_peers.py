@@ -35,10 +35,15 @@ class Failure(Exception):
     """The reason why a case did not run."""
 
 
+def objection_to(name):
+    """Returns the reason why the peers do not support a case, as far as its name tells, or None."""
+    return 'only outputs are compared, not gradients' if name.startswith('backward/') else None
+
+
 def objection(case):
     """Returns the reason why the peers do not support a case, or None."""
-    if case['name'].startswith('backward/'):
-        return 'only outputs are compared, not gradients'
+    if wrong := objection_to(case['name']):
+        return wrong
     if case['dtype'] not in ALLOWED or case['q_dtype'] != case['dtype']:
         return 'q, k and v are not all bf16 or all f16'
     if case['mask'] not in ('full', 'causal'):
@@ -90,6 +95,8 @@ def run_ours(bench, name, folder):
 
 def compare(bench, name, peers, rounds, folder):
     """Returns a row: { name, us, rate, peers: { label: { us, ratio, difference } or { message } } }, or { name, message }."""
+    if wrong := objection_to(name):
+        return {'name': name, 'message': wrong}
     ours, theirs, differences = [], {}, {}
     for _ in range(rounds):
         seconds, case, stem = run_ours(bench, name, folder)

@@ -1,6 +1,6 @@
 // Assembles the CUDA kernels and prints for each: ptxas's figures (registers, spills, stack); its tensor-core and
-// local-memory instructions, if cuobjdump is found; and the numbers of blocks that fit in a multiprocessor and that are
-// planned.
+// local-memory instructions and those of a step, if cuobjdump is found; and the numbers of blocks that fit in a
+// multiprocessor and that are planned.
 //
 //   node native/dev/cuda_assembly.mjs [f32/decode.cu …]      needs nvcc, no GPU; exit code 1 if a kernel has fewer blocks than planned
 //
@@ -13,12 +13,16 @@ import { ROOT } from './build.mjs';
 import { SetupError, ask, run, say } from './console.mjs';
 import { findCuda } from './cuda.mjs';
 import { occupancy, plannedBlocks, readLaunches, shortName } from './cuda_occupancy.mjs';
-import { findProgram } from './find.mjs';
+import { atLeast, findProgram } from './find.mjs';
 import { runAsProgram } from './program.mjs';
 
 const folder = join(ROOT, 'src', 'cuda');
-/** Returns the architectures of a file. Only compute capability 9.0 has the instruction wgmma. */
-export const architecturesOf = (file) => (file.startsWith('hopper/') ? ['sm_90a'] : ['sm_80', 'sm_90a']);
+const GENERIC = ['sm_80', 'sm_86', 'sm_89', 'sm_90a'];
+/** Returns the architectures of a file, which depend on nvcc's version. Only compute capability 9.0 has wgmma. */
+export function architecturesOf(file, version = '12.0') {
+  if (file.startsWith('hopper/')) return ['sm_90a'];
+  return atLeast(version, '12.8') ? [...GENERIC, 'sm_100', 'sm_120'] : GENERIC;
+}
 
 export const cuda = () => findCuda(join(ROOT, 'build', 'toolchain', 'cuda'));
 export const kernelFiles = () => readdirSync(folder, { recursive: true }).filter((name) => name.endsWith('.cu'));
@@ -46,7 +50,32 @@ export function readPtxas(text, file, architecture) {
   return kernels;
 }
 
-/** Parses cuobjdump's output: numbers of instructions { hgmma, hmma, local } per kernel, by its mangled name. */
+/**
+ * Returns the step of a kernel: its loop with the largest share of tensor-core instructions, as { instructions, products,
+ * order }. `order`: the waits for wgmma (W1, W0: at most so many groups still run) and the exponentials (E) in it, as a
+ * string such as 'W1 E W0'. Null without such a loop.
+ */
+export function readStep(code) {
+  const lines = [...code.matchAll(/^\s+\/\*([0-9a-f]{4,})\*\/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)([^;]*);/gm)];
+  const instructions = lines.map(([, at, name, operands]) => ({ at: parseInt(at, 16), name, operands }));
+  const isProduct = ({ name }) => /^HG?MMA\b/.test(name);
+  let step = null;
+  for (const { at, name, operands } of instructions) {
+    const to = name.startsWith('BRA') ? parseInt(operands.match(/0x([0-9a-f]+)\s*$/)?.[1], 16) : NaN;
+    if (!(to < at)) continue;
+    const loop = instructions.filter((one) => one.at >= to && one.at <= at);
+    const products = loop.filter(isProduct).length;
+    if (products === 0 || (step && products / loop.length <= step.products / step.instructions)) continue;
+    const marks = loop.flatMap((one) => {
+      if (one.name.startsWith('MUFU.EX2')) return ['E'];
+      return one.name.startsWith('WARPGROUP.DEPBAR') ? [`W${Number(one.operands.match(/0x([0-9a-f]+)/)[1])}`] : [];
+    });
+    step = { instructions: loop.length, products, order: marks.filter((mark, i) => mark !== marks[i - 1]).join(' ') };
+  }
+  return step;
+}
+
+/** Parses cuobjdump's output: numbers of instructions { hgmma, hmma, local } and the step per kernel, by its mangled name. */
 export function readMachineCode(text) {
   const kernels = new Map();
   for (const part of text.split(/^\s*Function : /m).slice(1)) {
@@ -55,13 +84,14 @@ export function readMachineCode(text) {
       hgmma: count(/\bHGMMA\b/g),
       hmma: count(/\bHMMA\b/g),
       local: count(/\b(LDL|STL)\b/g),
+      step: readStep(part),
     });
   }
   return kernels;
 }
 
 /** Assembles one file, by default for all architectures of its kernels. */
-export async function assemble(nvcc, file, architectures = architecturesOf(file)) {
+export async function assemble({ path: nvcc, version }, file, architectures = architecturesOf(file, version)) {
   // Look next to nvcc, and where native/dev/cuda.mjs unpacks cuobjdump.
   const besides = ['.', '../usr/bin'].map((folder) => join(dirname(nvcc), folder, 'cuobjdump'));
   const disassembler = findProgram(...besides, 'cuobjdump');
@@ -97,13 +127,14 @@ export function withOccupancy(kernel, launches) {
   });
 }
 
-const TITLES = ['file', 'for', 'kernel', 'registers', 'spills', 'stack', 'HGMMA', 'HMMA', 'LDL, STL'].concat(
+const TITLES = ['file', 'for', 'kernel', 'registers', 'spills', 'stack', 'HGMMA', 'HMMA', 'LDL, STL', 'a step', 'its products'].concat(
   ['d up to', 'threads', 'shared', 'blocks', 'planned', 'warps', '% of 64', 'limited by'],
 );
 
 function rowsOf(kernel, launches) {
   const { file, architecture, registers, spills, stack, hgmma = '–', hmma = '–', local = '–' } = kernel;
-  const own = [file, architecture, `\`${kernel.kernel}\``, registers, spills, stack, hgmma, hmma, local];
+  const step = [kernel.step?.instructions ?? '–', kernel.step?.products ?? '–'];
+  const own = [file, architecture, `\`${kernel.kernel}\``, registers, spills, stack, hgmma, hmma, local, ...step];
   const places = withOccupancy(kernel, launches);
   if (places.length === 0) return [[...own, '–', '–', '–', '–', plannedBlocks(kernel.kernel), '–', '–', 'not known']];
   return places.map(({ width, threads, bytes, blocks, warps, percent, limit }) => [
@@ -113,7 +144,7 @@ function rowsOf(kernel, launches) {
 }
 
 runAsProgram(import.meta.url, async (...args) => {
-  const nvcc = (await cuda())?.path;
+  const nvcc = await cuda();
   if (!nvcc) throw new SetupError('No nvcc was found', 'npm run setup -- cuda gets one');
   const native = join(ROOT, 'build', 'native');
   if (existsSync(join(native, 'CMakeCache.txt'))) {

@@ -9,7 +9,10 @@
 #   native/dev/cuda_check.sh --pack FOLDER             builds only, and copies the programs and their libraries to FOLDER
 #   native/dev/cuda_check.sh --built FOLDER [FILE]     builds nothing, runs those programs: the GPU machine then needs none of the above
 #
-# It builds for this machine's GPU, or for CUDA_CHECK_ARCHITECTURES (80, 90a) if that is set.
+# It builds for this machine's GPU, or for CUDA_CHECK_ARCHITECTURES (80, 86, 89, 90a, 100, 120) if that is set.
+#
+# It has four parts, of which CUDA_CHECK_PARTS may name some (default: checks measure compare sanitize), so that each can
+# have all the time of a call.
 #
 # Each check and each group of measurements runs in its own process with its own time limit, so that a kernel that fails or
 # hangs does not affect the others. Results are printed and written to FILE immediately. The script ends within
@@ -31,6 +34,15 @@ case ${1-} in
   -*) usage ;;
 esac
 if [ $# -gt 1 ] || [ "$mode$#" = pack1 ]; then usage; fi
+for part in ${CUDA_CHECK_PARTS-}; do
+  case $part in
+    checks | measure | compare | sanitize) ;;
+    *)
+      echo "CUDA_CHECK_PARTS: expected checks, measure, compare or sanitize, got $part" >&2
+      exit 2
+      ;;
+  esac
+done
 file=$(realpath "${1:-cuda_check.txt}")
 cd "$(dirname "$0")/../.." || exit 1
 build=build/cuda-check
@@ -77,6 +89,8 @@ build_programs() {
   architectures=${CUDA_CHECK_ARCHITECTURES-}
   if [ -z "$architectures" ]; then
     case $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) in
+      8.6) architectures=86 ;;
+      8.9) architectures=89 ;;
       8.*) architectures=80 ;;
       9.0*) architectures=90a ;;
     esac
@@ -127,12 +141,19 @@ run_checks() {
   done
 }
 
+clocks() {
+  command -v nvidia-smi >/dev/null || return 0
+  nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_throttle_reasons.active --format=csv,noheader
+}
+
 measure() {
+  echo "clocks before: $(clocks)"
   for cases in forward/d128 forward/d64 forward/d256 backward/d128 backward/d64 backward/d256; do
     measure_cases 25 "^$cases-(512|4k|16k)/[a-z]+/bf16/"
   done
-  measure_cases 20 '^decode/llama3-b'
-  measure_cases 20 '^cache/llama3-b'
+  measure_cases 20 '^decode/llama3-b.*/bf16/'
+  measure_cases 20 '^cache/llama3-b.*/bf16/'
+  echo "clocks after: $(clocks)"
 }
 measure_cases() {
   limited "$1" "$bench" --device=cuda --explain --benchmark_min_time=0.05 "--benchmark_filter=$2" 2>&1
@@ -142,16 +163,19 @@ measure_cases() {
 
 compare() {
   # Exit code 3: no PyTorch; 127: no Python.
-  limited 90 python3 native/bench/cuda_peers.py --bench "$bench" \
-    --filter '/d(64|128|256)-(2k|8k)/[a-z]+/bf16/|^decode/llama3-b.*/bf16/' 2>&1
+  limited 150 python3 native/bench/cuda_peers.py --bench "$bench" \
+    --filter '^(forward/d(64|128|256)-(2k|8k)/[a-z]+|decode/llama3-b.*)/bf16/' 2>&1
   code=$?
   [ $code -eq 0 ] || [ $code -eq 3 ] || [ $code -eq 124 ] || [ $code -eq 127 ] || result=1
 }
 
 sanitize() {
   command -v compute-sanitizer >/dev/null || return 0
-  for tool in memcheck racecheck synccheck; do
-    for name in $("$program" --list | grep -v '^random-'); do
+  # Hopper's kernels first; racecheck before memcheck, since barriers are what the emulator models least exactly.
+  names=$("$program" --list | grep -v '^random-')
+  # shellcheck disable=SC2086
+  for name in $(printf '%s\n' $names | grep hopper; printf '%s\n' $names | grep -v hopper); do
+    for tool in racecheck memcheck synccheck; do
       said=$(limited "$limit" compute-sanitizer --tool $tool --error-exitcode 9 "$program" "$name" 2>&1)
       code=$?
       echo "compute-sanitizer --tool $tool, $name: $(echo "$said" | tail -1)"
@@ -179,11 +203,15 @@ check() {
     build_programs 250 || { result=1; return; }
     echo "built after $((${CUDA_CHECK_SECONDS:-460} - end + $(date +%s))) seconds"
   fi
-  [ ! -x "$program" ] || run_checks
-  [ $result -ne 3 ] || return
-  [ ! -x "$bench" ] || measure
-  [ ! -x "$bench" ] || compare
-  [ ! -x "$program" ] || sanitize
+  for part in ${CUDA_CHECK_PARTS:-checks measure compare sanitize}; do
+    case $part in
+      checks) [ ! -x "$program" ] || run_checks ;;
+      measure) [ ! -x "$bench" ] || measure ;;
+      compare) [ ! -x "$bench" ] || compare ;;
+      sanitize) [ ! -x "$program" ] || sanitize ;;
+    esac
+    [ $result -ne 3 ] || return
+  done
 }
 
 mkdir -p build

@@ -11,7 +11,11 @@ const KB = 1024;
  */
 export const LIMITS = {
   sm_80: { registers: 65536, shared: 164 * KB, block: 163 * KB, warps: 64, blocks: 32 },
+  sm_86: { registers: 65536, shared: 100 * KB, block: 99 * KB, warps: 48, blocks: 16 },
+  sm_89: { registers: 65536, shared: 100 * KB, block: 99 * KB, warps: 48, blocks: 24 },
   sm_90a: { registers: 65536, shared: 228 * KB, block: 227 * KB, warps: 64, blocks: 32 },
+  sm_100: { registers: 65536, shared: 228 * KB, block: 227 * KB, warps: 64, blocks: 32 },
+  sm_120: { registers: 65536, shared: 100 * KB, block: 99 * KB, warps: 48, blocks: 24 },
 };
 const PARTS = 4; // parts of a multiprocessor, each with its own registers
 const REGISTER_UNIT = 256; // a warp gets a multiple of this number of registers
@@ -47,7 +51,7 @@ export function occupancy(architecture, { registers, threads, shared }) {
  * block in 164 kB of shared memory.
  */
 const ONE_BLOCK =
-  /^(\w+_hopper<.*|forward_f32<8>|forward_half<true, \w+, 128>|decode_half<\w+, 256>|(backward::)?backward_(keys|queries)<(8|.*, 256)>|backward::differentiate_bias)$/;
+  /^(\w+_hopper<.*|forward_f32<8>|forward_half<true, \w+, 128>|(backward::)?backward_(keys|queries)<(8|.*, 256)>|backward::differentiate_bias)$/;
 
 /**
  * Returns the planned number of blocks per multiprocessor of a kernel, by its short name. Two blocks, if they fit, hide

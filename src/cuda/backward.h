@@ -40,12 +40,11 @@ int launch_backward_f32(const BackwardParams& params, const Device& device, Stre
 // addresses and strides are multiples of 16 bytes, and all widths are multiples of 8.
 int launch_backward_half(const BackwardParams& params, const Device& device, StreamHandle stream);
 
-// Computes d_q, d_k and d_v through TMA and wgmma, only on Hopper (compute capability 9.0), and
-// only if hopper_backward_objection() is null.
+// Computes d_q, d_k and d_v through TMA and wgmma, only if hopper_backward_objection() is null.
 int launch_backward_hopper(const BackwardParams& params, const Device& device, StreamHandle stream);
 
 // Returns the reason why launch_backward_hopper() does not support a call; null if it does.
-const char* hopper_backward_objection(const BackwardParams& params);
+const char* hopper_backward_objection(const BackwardParams& params, const Device& device);
 
 // Compute d_bias and d_sinks, which must not be null.
 int launch_bias_gradient(const BackwardParams& params, StreamHandle stream);

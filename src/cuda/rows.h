@@ -77,15 +77,21 @@ struct QueryRow {
   int64_t alibi_position = 0;
 };
 
-__device__ __forceinline__ QueryRow query_row(const rules::AttentionParams& call,
-                                              const Entry& entry, int64_t head, int64_t query) {
+// `seen`: the keys that the query sees by position.
+__device__ __forceinline__ QueryRow row_of_query(const rules::AttentionParams& call,
+                                                 const Entry& entry, int64_t head, int64_t query,
+                                                 const rules::KeyRange& seen) {
   QueryRow row;
-  row.seen = entry.visibility.seen_by(query);
+  row.seen = seen;
   if (call.mask.given()) row.mask = call.mask.row(entry.batch, head, query);
   if (call.bias.given()) row.bias = call.bias.row(entry.batch, head, query);
   if (call.alibi_slopes != nullptr) row.slope = call.alibi_slopes[head];
   row.alibi_position = query + entry.alibi_shift;
   return row;
+}
+__device__ __forceinline__ QueryRow query_row(const rules::AttentionParams& call,
+                                              const Entry& entry, int64_t head, int64_t query) {
+  return row_of_query(call, entry, head, query, entry.visibility.seen_by(query));
 }
 
 __device__ __forceinline__ bool sees(const rules::AttentionParams& call, const QueryRow& row,

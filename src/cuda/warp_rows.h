@@ -15,16 +15,14 @@ namespace multihead::cuda {
 inline constexpr int kWarpRowThreads = 128;
 inline constexpr int kRowsOfBlock = kWarpRowThreads / kWarpSize;
 
-// Row of this warp. The last block may have more warps than there are rows.
-__device__ __forceinline__ int64_t row_of_warp() {
-  return static_cast<int64_t>(block_index().x) * kRowsOfBlock + warp();
-}
+// Row of this warp. Blocks may have more warps than there are rows.
+__device__ __forceinline__ int64_t row_of_warp() { return block_number() * kRowsOfBlock + warp(); }
 
 // Launches a kernel with one warp for each of `rows` rows.
 template <class Params>
 int launch_warp_rows(int64_t rows, StreamHandle stream, void (*kernel)(Params),
                      const std::type_identity_t<Params>& params) {
-  return launch({.grid = {static_cast<uint32_t>((rows + kRowsOfBlock - 1) / kRowsOfBlock), 1, 1},
+  return launch({.blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock,
                  .threads = kWarpRowThreads,
                  .shared_bytes = 0,
                  .stream = stream},

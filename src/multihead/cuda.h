@@ -55,8 +55,8 @@ struct Workspace {
   uint64_t bytes = 0;    ///< size of `data`
 };
 
-/// Checks that calls can run: the library was built with CUDA, and the current device has compute
-/// capability 8.0 or newer. Errors: kDevice, with the reason.
+/// Checks that calls can run: the library was built with CUDA and has code for the current device,
+/// which has compute capability 8.0 or newer. Errors: kDevice, with the reason.
 [[nodiscard]] Status available();
 
 /// Computes the workspace size, in bytes, of attention() with the same arguments. Errors: as

@@ -263,7 +263,9 @@ void check_call(uint64_t seed, bool packed) {
   params.d_q = d_q.rows();
   params.d_k = d_k.rows();
   params.d_v = d_v.rows();
-  if (k_rows > 0) ASSERT_EQ(hopper_backward_objection(params), nullptr);
+  constexpr Device kHopper{
+      .compute_capability = 90, .multiprocessors = 132, .shared_bytes = 227 << 10};
+  if (k_rows > 0) ASSERT_EQ(hopper_backward_objection(params, kHopper), nullptr);
 
   device().set_seed(seed);
   device().take_findings();
@@ -280,7 +282,6 @@ void check_call(uint64_t seed, bool packed) {
   memory.add(call.lengths, Use::kInput, "kv_lengths");
   memory.add(call.cu_q, Use::kInput, "cu_q");
   memory.add(call.cu_k, Use::kInput, "cu_k");
-  constexpr Device kHopper{.compute_capability = 90, .multiprocessors = 132};
   ASSERT_EQ(launch_backward_hopper(params, kHopper, nullptr), 0);
   const std::vector<std::string> findings = device().take_findings();
   ASSERT_TRUE(findings.empty()) << findings[0];

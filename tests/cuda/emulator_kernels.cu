@@ -18,7 +18,8 @@ template <Fault kFault>
 __global__ void __launch_bounds__(kThreads) reverse(const __grid_constant__ ReverseParams p) {
   auto* const tile = reinterpret_cast<float*>(shared_memory());
   const int t = thread_index();
-  const int64_t first = static_cast<int64_t>(block_index().x) * kThreads;
+  if (block_number() >= p.blocks) return;
+  const int64_t first = block_number() * kThreads;
   copy_async<4>(tile + t, p.in + first + t);
   commit_copies();
   if constexpr (kFault != Fault::kNoWait) wait_copies<0>();
@@ -77,9 +78,8 @@ __global__ void __launch_bounds__(32) multiply(const __grid_constant__ MultiplyP
 }  // namespace
 
 int launch_reverse(const ReverseParams& p, Fault fault) {
-  const LaunchShape shape{.grid = {static_cast<uint32_t>(p.blocks), 1, 1},
-                          .threads = kThreads,
-                          .shared_bytes = kThreads * sizeof(float)};
+  const LaunchShape shape{
+      .blocks = p.blocks, .threads = kThreads, .shared_bytes = kThreads * sizeof(float)};
   switch (fault) {
     case Fault::kNoWait:
       return launch(shape, reverse<Fault::kNoWait>, p);
@@ -95,9 +95,8 @@ int launch_reverse(const ReverseParams& p, Fault fault) {
 }
 
 int launch_sum(const ReverseParams& p, Fault fault) {
-  const LaunchShape shape{.grid = {static_cast<uint32_t>(p.blocks), 1, 1},
-                          .threads = kThreads,
-                          .shared_bytes = kThreads * sizeof(float)};
+  const LaunchShape shape{
+      .blocks = p.blocks, .threads = kThreads, .shared_bytes = kThreads * sizeof(float)};
   switch (fault) {
     case Fault::kUnwritten:
       return launch(shape, sum<Fault::kUnwritten>, p);

@@ -112,6 +112,9 @@ inline HopperCase random_hopper_case(Random& random, bool packed,
          call.lengths.empty() ? Alignment::kBottomRight : Alignment::kBottomRightOfLength});
     if (options.causal.alignment == Alignment::kOffset) {
       options.causal.offset = random.integer(-call.queries - 2, call.keys + 2);
+      // Positions beyond 32 bits, with a window that ends before them.
+      constexpr int64_t kFar = int64_t{1} << 33;
+      if (random.chance(0.1)) options.causal.offset += random.pick({kFar, -kFar});
     }
   }
   if (random.chance(0.25)) options.window.left = random.integer(0, call.keys + 1);

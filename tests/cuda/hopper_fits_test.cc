@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "cuda/backward.h"
@@ -15,6 +16,8 @@
 
 namespace multihead::cuda::testing {
 namespace {
+
+constexpr Device kH100{.compute_capability = 90, .multiprocessors = 132, .shared_bytes = 227 << 10};
 
 // Batch 2, 4 query and 2 key/value heads, 100 queries, 200 keys, d 64, bf16. Addresses are never
 // followed.
@@ -44,17 +47,27 @@ ForwardParams fitting_params() {
 }
 
 TEST(HopperFits, TakesAlignedHalvesWithoutOptionsThatChangeScores) {
-  EXPECT_EQ(hopper_objection(fitting_params()), nullptr);
+  EXPECT_EQ(hopper_objection(fitting_params(), kH100), nullptr);
   ForwardParams params = fitting_params();
   params.call.out.type = DType::kF32;
   const std::array<float, 4> sinks{};
   params.call.sinks = sinks.data();
   params.call.visibility.causal = true;
-  EXPECT_EQ(hopper_objection(params), nullptr);
+  EXPECT_EQ(hopper_objection(params, kH100), nullptr);
   // An axis of extent 1 may have any stride.
   params.call.batch = 1;
   params.call.q.stride[0] = 3;
-  EXPECT_EQ(hopper_objection(params), nullptr);
+  EXPECT_EQ(hopper_objection(params, kH100), nullptr);
+}
+
+TEST(HopperFits, SaysWhyItDoesNotTakeADevice) {
+  const auto said = [](const Device& device) {
+    return std::string(hopper_objection(fitting_params(), device));
+  };
+  EXPECT_EQ(said({.compute_capability = 100, .multiprocessors = 148, .shared_bytes = 227 << 10}),
+            "the compute capability is not 9.0");
+  EXPECT_EQ(said({.compute_capability = 90, .multiprocessors = 132, .shared_bytes = 99 << 10}),
+            "a block has less than 227 KB of shared memory");
 }
 
 TEST(HopperFits, SaysWhyItDoesNotTakeACall) {
@@ -85,7 +98,7 @@ TEST(HopperFits, SaysWhyItDoesNotTakeACall) {
   for (size_t i = 0; i < changes.size(); ++i) {
     ForwardParams params = fitting_params();
     changes[i](params.call);
-    EXPECT_NE(hopper_objection(params), nullptr) << "change " << i;
+    EXPECT_NE(hopper_objection(params, kH100), nullptr) << "change " << i;
   }
 }
 
@@ -107,11 +120,11 @@ BackwardParams fitting_gradients() {
 }
 
 TEST(HopperFits, TakesGradientsOfTheCallsThatItTakes) {
-  EXPECT_EQ(hopper_backward_objection(fitting_gradients()), nullptr);
+  EXPECT_EQ(hopper_backward_objection(fitting_gradients(), kH100), nullptr);
   BackwardParams params = fitting_gradients();
   params.d_q = params.d_k = {};
   params.forward.call.head_dim = params.forward.call.value_dim = 256;
-  EXPECT_EQ(hopper_backward_objection(params), nullptr);
+  EXPECT_EQ(hopper_backward_objection(params, kH100), nullptr);
 }
 
 TEST(HopperFits, SaysWhyItDoesNotTakeGradients) {
@@ -129,7 +142,7 @@ TEST(HopperFits, SaysWhyItDoesNotTakeGradients) {
   for (size_t i = 0; i < changes.size(); ++i) {
     BackwardParams params = fitting_gradients();
     changes[i](params);
-    EXPECT_NE(hopper_backward_objection(params), nullptr) << "change " << i;
+    EXPECT_NE(hopper_backward_objection(params, kH100), nullptr) << "change " << i;
   }
 }
 

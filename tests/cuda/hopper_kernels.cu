@@ -107,8 +107,7 @@ int launch_typed(const HopperProducts& products, HopperFault fault) {
   tiles.extents[2] = static_cast<uint64_t>(products.steps);
   if (const int error = encode_tensor_map(params.a, shape); error != 0) return error;
   if (const int error = encode_tensor_map(params.b, tiles); error != 0) return error;
-  const LaunchShape launch_shape{.grid = {1, 1, 1},
-                                 .threads = 160,
+  const LaunchShape launch_shape{.threads = 160,
                                  .shared_bytes = (1 + kSlots) * kTileBytes + 8 * (1 + 2 * kSlots),
                                  .stream = nullptr};
   return products.transposed ? launch(launch_shape, multiply_tiles<T, true>, params)

@@ -73,7 +73,10 @@ void launch_decoding(int64_t width) {
     params.splits = 1;
     launch_decode(params, nullptr);
     params.half = type == DType::kF16 || type == DType::kBF16;
-    if (params.half) launch_decode(params, nullptr);
+    if (!params.half) continue;
+    launch_decode(params, nullptr);
+    params.forward.call.softcap = 1.0F;
+    launch_decode(params, nullptr);
   }
 }
 

@@ -9,14 +9,21 @@
 #include "multihead/status.h"
 
 namespace multihead::cuda {
+
+int find_code() { return fake_cuda::answer(fake_cuda::runtime.of_code); }
+
 namespace {
 
 using fake_cuda::runtime;
 
 class CudaRuntime : public ::testing::Test {
  protected:
+  // Each test has a device of its own, because current_device() remembers devices.
   CudaRuntime() {
+    static int tests = 0;
     runtime = {};
+    runtime.device = ++tests;
+    runtime.pointer.device = runtime.device;
     runtime.attributes = {{cudaDevAttrComputeCapabilityMajor, 9},
                           {cudaDevAttrComputeCapabilityMinor, 0},
                           {cudaDevAttrMultiProcessorCount, 132},
@@ -42,6 +49,27 @@ TEST_F(CudaRuntime, DescribesTheCurrentDevice) {
   EXPECT_EQ(device.shared_bytes, 227 << 10);
 }
 
+TEST_F(CudaRuntime, AsksForADeviceOnce) {
+  Device first, second;
+  EXPECT_TRUE(current_device(first).ok());
+  const int asked = runtime.asked;
+  EXPECT_GT(asked, 0);
+  EXPECT_TRUE(current_device(second).ok());
+  EXPECT_EQ(runtime.asked, asked);
+  EXPECT_EQ(second.compute_capability, first.compute_capability);
+  EXPECT_EQ(second.multiprocessors, first.multiprocessors);
+  EXPECT_EQ(second.shared_bytes, first.shared_bytes);
+}
+
+TEST_F(CudaRuntime, RefusesADeviceThatTheBuildHasNoCodeFor) {
+  Device device;
+  runtime.of_code = cudaErrorNoKernelImageForDevice;
+  expect(current_device(device), "device",
+         "cudaErrorNoKernelImageForDevice (209): what CUDA says of it");
+  runtime.of_code = cudaSuccess;
+  EXPECT_TRUE(current_device(device).ok());
+}
+
 TEST_F(CudaRuntime, RefusesAMachineWithoutADevice) {
   Device device;
   runtime.of_device = cudaErrorNoDevice;
@@ -64,10 +92,10 @@ TEST_F(CudaRuntime, RefusesADeviceOlderThan80) {
 }
 
 TEST_F(CudaRuntime, TakesMemoryOfTheDeviceAndManagedMemory) {
-  runtime.pointer = {cudaMemoryTypeDevice, 0};
+  runtime.pointer = {cudaMemoryTypeDevice, runtime.device};
   EXPECT_TRUE(validate_memory("q", &number_).ok());
   // Kernels of every device may use managed memory.
-  runtime.pointer = {cudaMemoryTypeManaged, 1};
+  runtime.pointer = {cudaMemoryTypeManaged, runtime.device + 1};
   EXPECT_TRUE(validate_memory("q", &number_).ok());
 }
 
@@ -76,8 +104,8 @@ TEST_F(CudaRuntime, RefusesMemoryOfTheHostAndOfAnotherDevice) {
     runtime.pointer = {type, 0};
     expect(validate_memory("q", &number_), "q", "memory of the host");
   }
-  runtime.pointer = {cudaMemoryTypeDevice, 2};
   runtime.device = 1;
+  runtime.pointer = {cudaMemoryTypeDevice, 2};
   const Status status = validate_memory("bias", &number_);
   expect(status, "bias", "memory of device 2");
   EXPECT_EQ(status.expected(), "memory of the current device 1");

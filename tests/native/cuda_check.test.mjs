@@ -112,7 +112,7 @@ test('the clock leaves out what comes last', () => {
   const slow = { ...machine, cmake: cmake(), 'compute-sanitizer': 'sleep 60' };
   const { status, found } = check(slow, { environment: { CUDA_CHECK_SECONDS: '4' } });
   assert.equal(status, 0, found);
-  assert.match(found, /^compute-sanitizer --tool memcheck, copies: cut off after \d seconds: /m);
+  assert.match(found, /^compute-sanitizer --tool racecheck, copies: cut off after \d seconds: /m);
   assert.match(found, /left out, since no time is left: /);
 });
 
@@ -121,6 +121,20 @@ test('programs that another machine built run without a compiler', () => {
   const { status, found } = check({ ...machine, cmake: 'exit 1' }, { built, args: (folder) => ['--built', join(folder, 'built')] });
   assert.equal(status, 0, found);
   assert.match(found, /^checked products 100$[^]*^multihead-bench --device=cuda/m);
+});
+
+test('only the named parts run, and Hopper is sanitized first', () => {
+  const some = checker().replace('random-calls', 'forward-hopper-64\\nrandom-calls');
+  const run = (parts) => check({ ...machine, cmake: cmake(some) }, { environment: { CUDA_CHECK_PARTS: parts } });
+  const sanitized = run('sanitize');
+  assert.equal(sanitized.status, 0, sanitized.found);
+  assert.doesNotMatch(sanitized.found, /^checked|--device=cuda|^peers$/m);
+  assert.match(sanitized.found, /racecheck, forward-hopper-64[^]*memcheck, forward-hopper-64[^]*racecheck, copies/);
+  assert.match(run('measure').found, /^clocks before: [^]*--device=cuda[^]*^clocks after: /m);
+  assert.doesNotMatch(run('measure').found, /^checked|^peers$/m);
+  const wrong = run('measure everything');
+  assert.equal(wrong.status, 2);
+  assert.match(wrong.stderr, /got everything/);
 });
 
 test('wrong arguments give 2', () => {

@@ -86,6 +86,7 @@ class CudaPeers(unittest.TestCase):
         self.assertIn('bf16 or all f16', cuda_peers.objection({**CASE, 'dtype': 'f32', 'q_dtype': 'f32'}))
         self.assertIn('bf16 or all f16', cuda_peers.objection({**CASE, 'q_dtype': 'f32'}))
         self.assertIn('gradients', cuda_peers.objection({**CASE, 'name': 'backward/d128-1k/causal/bf16/cuda'}))
+        self.assertIn('gradients', cuda_peers.compare('/no/bench', 'backward/d128-1k/causal/bf16/cuda', None, 1, '')['message'])
         self.assertIn('window', cuda_peers.objection({**CASE, 'mask': 'window'}))
         self.assertIn('aligned', cuda_peers.objection({**CASE, 'queries': 512}))
 

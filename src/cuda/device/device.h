@@ -19,16 +19,14 @@ namespace multihead::cuda {
 
 inline constexpr int kWarpSize = 32;
 
-struct Index3 {
-  uint32_t x = 0, y = 0, z = 0;
-};
-
 __device__ __forceinline__ int thread_index() { return static_cast<int>(threadIdx.x); }
 __device__ __forceinline__ int thread_count() { return static_cast<int>(blockDim.x); }
 __device__ __forceinline__ int lane() { return thread_index() % kWarpSize; }
 __device__ __forceinline__ int warp() { return thread_index() / kWarpSize; }
-__device__ __forceinline__ Index3 block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
-__device__ __forceinline__ Index3 grid_size() { return {gridDim.x, gridDim.y, gridDim.z}; }
+// Number of the block in its launch. It may exceed the number of blocks asked for, see grid_of().
+__device__ __forceinline__ int64_t block_number() {
+  return static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
+}
 
 // --- Shared memory ---
 

@@ -3,37 +3,78 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #include "cuda/device/device.h"
+#include "cuda/device/grid.h"
 
 namespace multihead::cuda {
 
 struct LaunchShape {
-  Index3 grid = {1, 1, 1};
+  int64_t blocks = 1;
   int threads = 0;          // threads per block
   size_t shared_bytes = 0;  // bytes per block
   void* stream = nullptr;   // a cudaStream_t
 };
 
-// Enqueues one launch; returns its cudaError_t.
+// Lets a kernel use all shared memory of a block; CUDA's limit is 48 KB without it. Asks CUDA only
+// once for a kernel on a device, because that takes about a microsecond. `again`: asks in any case.
+inline cudaError_t allow_shared_memory(const void* kernel, bool again) {
+  static std::array<std::atomic<uintptr_t>, 256> allowed{};
+  int device = 0, most = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
+  // Kernels are aligned to 16 bytes at least.
+  const auto key = reinterpret_cast<uintptr_t>(kernel) + static_cast<uintptr_t>(device) + 1;
+  std::atomic<uintptr_t>& place = allowed[key / 16 % allowed.size()];
+  if (!again && place.load(std::memory_order_relaxed) == key) return cudaSuccess;
+  cudaError_t error =
+      cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+  }
+  if (error == cudaSuccess) place.store(key, std::memory_order_relaxed);
+  return error;
+}
+
+// Returns CUDA's error if the build has no code of a kernel for the current device.
+template <class... Params>
+int code_error(void (*kernel)(Params...)) {
+  cudaFuncAttributes attributes{};
+  return static_cast<int>(
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
+}
+
+// Enqueues one launch; returns its cudaError_t. Blocks may be more than the grid's x allows, see
+// grid_of().
 template <class... Params>
 int launch(const LaunchShape& shape, void (*kernel)(Params...),
            std::type_identity_t<Params>... params) {
+  Grid grid;
+  if (!grid_of(shape.blocks, grid)) return static_cast<int>(cudaErrorInvalidConfiguration);
   constexpr size_t kWithoutAsking = 48 << 10;
-  if (shape.shared_bytes > kWithoutAsking) {
-    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   static_cast<int>(shape.shared_bytes));
+  const bool asks = shape.shared_bytes > kWithoutAsking;
+  const auto* const address = reinterpret_cast<const void*>(kernel);
+  if (asks) {
+    const cudaError_t error = allow_shared_memory(address, /*again=*/false);
     if (error != cudaSuccess) return static_cast<int>(error);
   }
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(shape.grid.x, shape.grid.y, shape.grid.z);
+  config.gridDim = dim3(grid.x, grid.y);
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(shape.stream);
-  return static_cast<int>(cudaLaunchKernelEx(&config, kernel, params...));
+  cudaError_t error = cudaLaunchKernelEx(&config, kernel, params...);
+  // cudaDeviceReset() makes CUDA forget the permission.
+  if (error == cudaErrorInvalidValue && asks &&
+      allow_shared_memory(address, /*again=*/true) == cudaSuccess) {
+    cudaGetLastError();
+    error = cudaLaunchKernelEx(&config, kernel, params...);
+  }
+  return static_cast<int>(error);
 }
 
 }  // namespace multihead::cuda

@@ -15,8 +15,7 @@
 #include "cuda/backward_pair.h"
 #include "cuda/f32/backward_tile.h"
 #include "cuda/kernels.h"
-#include "cuda/key_tile.h"
-#include "cuda/row_tile.h"
+#include "cuda/tiles.h"
 #include "rules/attention_params.h"
 #include "rules/visibility.h"
 
@@ -174,15 +173,16 @@ __global__ void __launch_bounds__(kThreads)
 
 template <int kColumns>
 int launch_keys(const BackwardParams& params, StreamHandle stream) {
-  return launch_key_tiles<kHeld>(params, kThreads, Tiles::bytes(params.forward.call), stream,
-                                 backward_keys<kColumns>);
+  const rules::AttentionParams& call = params.forward.call;
+  return launch_tiles(key_axis(params.forward, kHeld), call.kv_heads, kThreads, Tiles::bytes(call),
+                      stream, backward_keys<kColumns>, params);
 }
 
 template <int kColumns>
 int launch_queries(const BackwardParams& params, StreamHandle stream) {
   const rules::AttentionParams& call = params.forward.call;
-  return launch_row_tiles<kHeld>(call, kThreads, Tiles::bytes(call), stream,
-                                 backward_queries<kColumns>, params);
+  return launch_tiles(query_axis(params.forward, kHeld, call.group()), call.kv_heads, kThreads,
+                      Tiles::bytes(call), stream, backward_queries<kColumns>, params);
 }
 
 constexpr int64_t columns_of(int64_t width) { return (width + kWarpSize - 1) / kWarpSize; }

@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
   const int64_t group = call.group();
   const int64_t all_rows = call.queries * group;
   const int64_t tiles = (all_rows + kRows - 1) / kRows;
-  int64_t index = block_index().x;
+  int64_t index = block_number();
+  if (index >= p.tiles() * p.splits) return;
   const int64_t split = index % p.splits;
   index /= p.splits;
   const int64_t first_row = index % tiles * kRows;
@@ -254,7 +255,7 @@ __global__ void __launch_bounds__(kWarpRowThreads) decode_merge(const SplitParam
 int launch_f32(const SplitParams& params, StreamHandle stream) {
   const rules::AttentionParams& call = params.forward.call;
   const size_t floats = static_cast<size_t>(Layout(call.head_dim, call.value_dim).floats);
-  const LaunchShape shape{.grid = {static_cast<uint32_t>(params.tiles() * params.splits), 1, 1},
+  const LaunchShape shape{.blocks = params.tiles() * params.splits,
                           .threads = kThreads,
                           .shared_bytes = floats * sizeof(float),
                           .stream = stream};

@@ -12,7 +12,7 @@ namespace multihead::cuda {
 // decode.cu: query rows of a key/value head per block, and keys per step.
 inline constexpr int64_t kDecodeRows = 8;
 inline constexpr int64_t kDecodeKeyStep = 32;
-// mma/decode.cu: query rows per block, and keys per step.
+// mma/decode.cu: query rows per block, and a multiple of the keys per step.
 inline constexpr int64_t kDecodeHalfRows = 16;
 inline constexpr int64_t kDecodeHalfKeyStep = 64;
 

@@ -14,8 +14,8 @@
 
 #include "cuda/f32/tile.h"
 #include "cuda/kernels.h"
-#include "cuda/row_tile.h"
 #include "cuda/rows.h"
+#include "cuda/tiles.h"
 #include "rules/lse.h"
 
 namespace multihead::cuda {
@@ -84,8 +84,7 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
     const int64_t row =
         rules::row_offset(call.q.stride, entry.batch, head_of(r), entry.first_query + query_of(r));
     for (int c = lane(); c < head_dim; c += kWarpSize) {
-      queries[r * head_dim + c] =
-          element(call.q.data, call.q.type, row + c) * call.scale.queries;
+      queries[r * head_dim + c] = element(call.q.data, call.q.type, row + c) * call.scale.queries;
     }
   }
 
@@ -179,12 +178,14 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
 template <int kColumns>
 int launch_columns(const ForwardParams& params, StreamHandle stream) {
   const Layout layout(params.call.head_dim, params.call.value_dim);
-  return launch_row_tiles<kRows>(params.call, kThreads,
-                                 static_cast<size_t>(layout.floats) * sizeof(float), stream,
-                                 forward_f32<kColumns>, params);
+  return launch_tiles(query_axis(params, kRows, params.call.group()), params.call.kv_heads,
+                      kThreads, static_cast<size_t>(layout.floats) * sizeof(float), stream,
+                      forward_f32<kColumns>, params);
 }
 
 }  // namespace
+
+int find_code() { return code_error(forward_f32<2>); }
 
 int launch_forward_f32(const ForwardParams& params, const Device&, StreamHandle stream) {
   const int64_t columns = (params.call.value_dim + kWarpSize - 1) / kWarpSize;

@@ -8,6 +8,7 @@
 #include "cuda/hopper/backward.h"
 #include "cuda/hopper/launch.h"
 #include "cuda/rows.h"
+#include "cuda/tiles.h"
 
 namespace multihead::cuda {
 namespace {
@@ -16,10 +17,12 @@ template <class T, class Tile>
 int launch_tile(const BackwardParams& params, StreamHandle stream) {
   const rules::AttentionParams& attention = params.forward.call;
   const Extents stored = extents_of(params.forward);
-  const int64_t kept = Tile::kOfKeys ? attention.keys : attention.queries;
-  const int64_t passing = Tile::kOfKeys ? attention.queries : attention.keys;
-  const int64_t heads = attention.batch * (Tile::kOfKeys ? attention.kv_heads : attention.heads);
-  if (kept * heads == 0) return 0;
+  const TileAxis axis = axis_of<Tile>(params.forward);
+  const bool packed = params.forward.cu_q != nullptr;
+  const int64_t passing = Tile::kOfKeys ? stored.queries : stored.keys;
+  const int64_t heads =
+      (packed ? 1 : attention.batch) * (Tile::kOfKeys ? attention.kv_heads : attention.heads);
+  if (axis.rows * heads == 0) return 0;
   HopperBackwardCall call{};
   call.params = params;
   if (stored.queries > 0 && stored.keys > 0) {  // without rows nothing is loaded
@@ -38,12 +41,13 @@ int launch_tile(const BackwardParams& params, StreamHandle stream) {
   const rules::ScaleFactors& scale = attention.scale;
   call.scale_log2 = scale.queries * scale.scores * scale.softmax * kLog2E;
   call.reference_log2 = scale.softmax * kLog2E;
-  call.tiles = (kept + Tile::kKept - 1) / Tile::kKept;
+  call.tiles = packed ? axis.slots() : tiles_of(axis.rows, Tile::kKept);
+  call.heads = heads;
   // Heads that share passing rows have adjacent indices.
   const int64_t sharing = Tile::kOfKeys ? 1 : attention.group();
   const int64_t passing_heads = Tile::kOfKeys ? attention.group() : 1;
   call.heads_at_once = heads_at_once(passing * passing_heads * Tile::kWidth * 4 / sharing, heads);
-  return launch({.grid = {static_cast<uint32_t>(call.tiles * heads), 1, 1},
+  return launch({.blocks = call.tiles * heads,
                  .threads = Tile::kThreads,
                  .shared_bytes = Tile::kSharedBytes,
                  .stream = stream},

@@ -164,32 +164,34 @@ __device__ __forceinline__ void store_sums(const rules::Rows<float>& to, int64_t
 
 // Not inlined, so that it takes no registers from the products.
 template <class Tile>
-__device__ __noinline__ void correct_row(const HopperBackwardCall& call, int row) {
+__device__ __noinline__ void correct_row(const HopperBackwardCall& call, int row, bool of_scores,
+                                         bool of_values) {
   const HopperBackwardBlock block = HopperBackwardBlock::of<Tile>(call);
   if constexpr (Tile::kOfKeys) {
     const int64_t group = call.params.forward.call.group();
     const ColumnRange queries = block.visible<Tile>(row);
     write_key_singly(call.params, block.entry, block.kv_head, row,
-                     {queries.first * group, queries.last * group},
-                     Tile::kSumsScores && call.params.d_k.data != nullptr,
-                     Tile::kSumsValues && call.params.d_v.data != nullptr);
+                     {queries.first * group, queries.last * group}, of_scores, of_values);
   } else {
     write_query_singly(call.params, block.entry, block.head, row);
   }
 }
 
-// Recomputes each row for which some lane has set `wrong`. The products of tiles give NaN where a
-// hidden weight of 0 meets a NaN, and an f16 gradient of a score may overflow.
+// Recomputes each row of d_q or d_k for which some lane has set `scores`, and each row of d_v for
+// which one has set `values`. The products of tiles give NaN where a hidden weight of 0 meets a
+// NaN, and an f16 gradient of a score may overflow.
 template <class Tile>
 __device__ __forceinline__ void correct_rows(const HopperBackwardCall& call, int thread_row,
-                                             const bool (&wrong)[2]) {
-  uint32_t lanes[2];
-#pragma unroll
-  for (int which = 0; which < 2; ++which) lanes[which] = ballot(wrong[which]);
-  if ((lanes[0] | lanes[1]) == 0) return;
-  for (int row = 0; row < 16; ++row) {
-    if (((row < 8 ? lanes[0] : lanes[1]) >> (row % 8 * 4) & 0xFU) == 0) continue;
-    correct_row<Tile>(call, thread_row - lane() / 4 + row);
+                                             const bool (&scores)[2], const bool (&values)[2]) {
+  for (int which = 0; which < 2; ++which) {
+    const uint32_t of_scores = ballot(scores[which]), of_values = ballot(values[which]);
+    if ((of_scores | of_values) == 0) continue;
+    for (int row = 0; row < 8; ++row) {
+      const uint32_t lanes = 0xFU << (4 * row);
+      if (((of_scores | of_values) & lanes) == 0) continue;
+      correct_row<Tile>(call, thread_row - lane() / 4 + 8 * which + row, (of_scores & lanes) != 0,
+                        (of_values & lanes) != 0);
+    }
   }
 }
 
@@ -299,22 +301,22 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
   wgmma_touch(value_sums);
 
   const BackwardParams& params = call.params;
-  bool wrong[2] = {false, false};
+  bool wrong_scores[2] = {false, false}, wrong_values[2] = {false, false};
   if constexpr (!Tile::kOfKeys) {
     store_sums(params.d_q, entry.batch, block.head, entry.first_query, thread_row, block.end_kept,
-               score_sums, params.scale, wrong);
+               score_sums, params.scale, wrong_scores);
   } else {
     if constexpr (Tile::kSumsScores) {
       store_sums(params.d_k, entry.batch, block.kv_head, entry.first_key, thread_row,
-                 block.end_kept, score_sums, params.scale, wrong);
+                 block.end_kept, score_sums, params.scale, wrong_scores);
     }
     if constexpr (Tile::kSumsValues) {
       store_sums(params.d_v, entry.batch, block.kv_head, entry.first_key, thread_row,
-                 block.end_kept, value_sums, 1.0F, wrong);
+                 block.end_kept, value_sums, 1.0F, wrong_values);
     }
   }
   sync_warp();  // corrected rows must be written after the rows above
-  correct_rows<Tile>(call, thread_row, wrong);
+  correct_rows<Tile>(call, thread_row, wrong_scores, wrong_values);
 }
 
 template <class T, class Tile>

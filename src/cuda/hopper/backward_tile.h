@@ -34,6 +34,7 @@
 #include "cuda/hopper/rows.h"
 #include "cuda/hopper/softmax.h"
 #include "cuda/params.h"
+#include "cuda/tiles.h"
 #include "rules/visibility.h"
 
 namespace multihead::cuda {
@@ -55,6 +56,7 @@ struct HopperBackwardTile {
   static constexpr int kThreads = kWarpgroupSize * (kConsumers + 1);
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
+  static_assert(registers_suffice(kProducerRegisters, kConsumers, kConsumerRegisters));
   // A slot is released one step after its last product was enqueued, and that step needs another
   // slot.
   static_assert(kSlots >= 2 && (kSecondSlots >= 2 || !kSumsValues));
@@ -67,7 +69,7 @@ struct HopperBackwardTile {
   static constexpr int kRowBytes = kOfKeys ? kSlots * 2 * kStep * 4 : 0;
   static constexpr int kBarrierBytes = 8 * (2 + 2 * kSlots + 2 * kSecondSlots);
   static constexpr int kSharedBytes = kKeptBytes + kPassingBytes + kRowBytes + kBarrierBytes;
-  static_assert(kSharedBytes <= kMostSharedBytes);
+  static_assert(kSharedBytes <= kHopperSharedBytes);
 };
 
 struct HopperBackwardCall {
@@ -75,9 +77,15 @@ struct HopperBackwardCall {
   TensorMap q, k, v, d_out;
   float scale_log2;       // scale * log2(e), applied to products of q and k
   float reference_log2;   // converts BackwardParams::reference to the same exponent
-  int64_t tiles;          // tiles of kept rows per head
+  int64_t tiles;          // of kept rows per head: slots of axis_of()
+  int64_t heads;          // with kept rows, of all batch entries, or of the packed sequences
   int64_t heads_at_once;  // see HopperPlace
 };
+
+template <class Tile>
+constexpr TileAxis axis_of(const ForwardParams& params) {
+  return Tile::kOfKeys ? key_axis(params, Tile::kKept) : query_axis(params, Tile::kKept, 1);
+}
 
 struct HopperBackwardBlock {
   Entry entry;
@@ -91,28 +99,31 @@ struct HopperBackwardBlock {
   static __device__ __forceinline__ HopperBackwardBlock of(const HopperBackwardCall& call) {
     const rules::AttentionParams& attention = call.params.forward.call;
     const int64_t kept_heads = Tile::kOfKeys ? attention.kv_heads : attention.heads;
-    const auto [index, rank] =
-        HopperPlace::of(call.tiles, attention.batch * kept_heads, call.heads_at_once);
+    const auto [index, rank] = HopperPlace::of(call.tiles, call.heads, call.heads_at_once);
     HopperBackwardBlock block{};
-    block.entry = entry_of(call.params.forward, index / kept_heads);
+    if (index >= call.heads) return block;
+    TilePlace place{index / kept_heads, rank};
+    const ForwardParams& forward = call.params.forward;
+    if (forward.cu_q != nullptr) place = axis_of<Tile>(forward).place_of(rank);
+    block.entry = entry_of(forward, place.entry);
     const auto group = static_cast<int>(attention.group());
     block.head = index % kept_heads * (Tile::kOfKeys ? group : 1);
     block.kv_head = block.head / group;
     block.heads = Tile::kOfKeys ? group : 1;
     // Longest tiles first. With a causal mask, most queries see the first keys, and the last
     // queries see the most keys.
-    const int64_t first = (Tile::kOfKeys ? rank : call.tiles - 1 - rank) * Tile::kKept;
     const int64_t kept = Tile::kOfKeys ? block.entry.keys : block.entry.queries;
+    const int64_t last = tiles_of(kept, Tile::kKept) - 1;
+    if (place.tile < 0 || place.tile > last) return block;
+    const int64_t first = (Tile::kOfKeys ? place.tile : last - place.tile) * Tile::kKept;
     block.first_kept = static_cast<int>(first);
     block.end_kept = static_cast<int>(rules::least_of(kept, first + Tile::kKept));
-    if (block.first_kept >= block.end_kept) return block;
     ColumnRange passing{};
     if constexpr (Tile::kOfKeys) {
       passing = block.seeing({first, block.end_kept});
       // TMA writes zeros for rows beyond the last query of the tensor.
-      block.end_present = call.params.forward.cu_q == nullptr
-                              ? passing.last + Tile::kStep
-                              : static_cast<int>(block.entry.queries);
+      block.end_present = forward.cu_q == nullptr ? passing.last + Tile::kStep
+                                                  : static_cast<int>(block.entry.queries);
     } else {
       // The first and the last visible key never decrease as the query rises.
       passing = {block.visible<Tile>(block.first_kept).first,
@@ -131,8 +142,7 @@ struct HopperBackwardBlock {
   __device__ __forceinline__ ColumnRange visible(int row) const {
     const int64_t kept = rules::least_of(row, end_kept - 1);
     if constexpr (Tile::kOfKeys) return seeing({kept, kept + 1});
-    const rules::KeyRange keys = entry.visibility.seen_by(kept);
-    return {static_cast<int>(keys.first), static_cast<int>(keys.last)};
+    return seen_columns(entry.visibility, kept);
   }
 
   __device__ __forceinline__ int steps_of_head(int step_rows) const {

@@ -117,20 +117,21 @@ __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBl
 // Computes one row by plain sums over the keys that it sees, with one warp. Used for rows
 // whose output by tiles is NaN, or whose sum of weights is not positive although they see a key:
 // either the row sees a NaN, or a hidden value was NaN or infinite, or a product overflowed before
-// it was scaled.
+// it was scaled. Ends when all outputs are NaN, so that inputs of NaN take no longer than others.
+// has_lse: the LSE is already written.
 template <class T, class Tile>
 __device__ __forceinline__ void recompute_row(const HopperCall& call, const HopperBlock& block,
-                                              int row) {
+                                              int row, bool has_lse) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   constexpr int kColumns = Tile::kWidth / kWarpSize;  // per lane
   const rules::AttentionParams& attention = call.params.call;
   const Entry& entry = block.entry;
   const T* const query = row_of<T>(attention.q, entry.batch, block.head, entry.first_query + row);
-  const rules::KeyRange visible = block.visible(row);
+  const ColumnRange visible = block.visible(row);
   float reference = kNone, sum = 0.0F;
   float o[size_t{kColumns}] = {};
-  for (int64_t first = visible.first; first < visible.last; first += kWarpSize) {
-    const int64_t key = first + lane();
+  for (int first = visible.first; first < visible.last; first += kWarpSize) {
+    const int key = first + lane();
     float score = kNone;
     if (key < visible.last) {
       const T* const k = row_of<T>(attention.k, entry.batch, block.kv_head, entry.first_key + key);
@@ -147,6 +148,7 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
     const float weight = exp2_approx(score - shift);
     reference = maximum;
     sum = sum * factor + warp_sum(weight);
+    if (sum != sum) break;  // all outputs are NaN
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) o[i] *= factor;
     const auto count = static_cast<int>(rules::least_of(visible.last - first, kWarpSize));
@@ -159,6 +161,10 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
         o[i] = fmaf(w, to_float(value[lane() + i * kWarpSize]), o[i]);
       }
     }
+    bool all_nan = has_lse;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) all_nan = all_nan && o[i] != o[i];
+    if (ballot(!all_nan) == 0) break;
   }
   const RowEnd end = end_row(reference, sum, sink_of(call, block));
 #pragma unroll
@@ -170,7 +176,7 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
       row_of<T>(attention.out, block, row)[column] = from_float<T>(o[i] * end.factor);
     }
   }
-  if (lane() == 0) store_lse(call, block, row, end.lse);
+  if (lane() == 0 && !has_lse) store_lse(call, block, row, end.lse);
 }
 
 // Divides by the softmax denominators and stores a warpgroup's 64 rows.
@@ -179,7 +185,8 @@ __device__ __forceinline__ void finish(const HopperCall& call, const HopperBlock
                                        const ColumnRange (&visible)[2], int thread_row,
                                        const HopperSoftmax& softmax,
                                        const float (&o)[Tile::kWidth / 2]) {
-  uint32_t wrong[2];  // bit i: the row of lane i must be recomputed
+  uint32_t wrong[2];    // bit i: the row of lane i must be recomputed
+  uint32_t has_lse[2];  // bit i: and its LSE is right
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
     const int row = thread_row + 8 * which;
@@ -196,6 +203,7 @@ __device__ __forceinline__ void finish(const HopperCall& call, const HopperBlock
     for (int i = 0; i < Tile::kWidth / 2; i += 4) total += o[i + 2 * which] + o[i + 2 * which + 1];
     const bool sees = visible[which].first < visible[which].last;
     wrong[which] = ballot(stored && (total != total || (sees && !(sum > 0.0F))));
+    has_lse[which] = ballot(sum > 0.0F && sum < std::numeric_limits<float>::infinity());
     store_row<T>(call, block, o, which, stored ? row : -1, end.factor);
     if (stored && lane() % 4 == 0) store_lse(call, block, row, end.lse);
   }
@@ -203,9 +211,9 @@ __device__ __forceinline__ void finish(const HopperCall& call, const HopperBlock
   const int first_row = thread_row - lane() / 4;
   for (int row = 0; row < 16; ++row) {
     const uint32_t lanes = row < 8 ? wrong[0] : wrong[1];
-    if ((lanes >> (row % 8 * 4) & 0xFU) != 0) {
-      recompute_row<T, Tile>(call, block, first_row + row);
-    }
+    if ((lanes >> (row % 8 * 4) & 0xFU) == 0) continue;
+    const uint32_t right = row < 8 ? has_lse[0] : has_lse[1];
+    recompute_row<T, Tile>(call, block, first_row + row, (right >> (row % 8 * 4) & 1U) != 0);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "cuda/hopper/launch.h"
 #include "cuda/kernels.h"
 #include "cuda/rows.h"
+#include "cuda/tiles.h"
 
 namespace multihead::cuda {
 namespace {
@@ -27,11 +28,13 @@ int launch_tile(const ForwardParams& params, StreamHandle stream) {
   }
   call.scale_log2 =
       attention.scale.queries * attention.scale.scores * attention.scale.softmax * kLog2E;
-  const int64_t rows = attention.end_query - attention.first_query;
-  call.row_tiles = (rows + Tile::kRows - 1) / Tile::kRows;
-  const int64_t heads = attention.batch * attention.heads;
-  call.heads_at_once = heads_at_once(attention.keys * Tile::kWidth * 4 / attention.group(), heads);
-  return launch({.grid = {static_cast<uint32_t>(call.row_tiles * heads), 1, 1},
+  const TileAxis axis = query_axis(params, Tile::kRows, 1);
+  const bool packed = params.cu_q != nullptr;
+  call.row_tiles = packed ? axis.slots() : tiles_of(axis.rows, Tile::kRows);
+  call.heads = (packed ? 1 : attention.batch) * attention.heads;
+  const int64_t keys = packed ? params.packed_keys : attention.keys;
+  call.heads_at_once = heads_at_once(keys * Tile::kWidth * 4 / attention.group(), call.heads);
+  return launch({.blocks = call.row_tiles * call.heads,
                  .threads = Tile::kThreads,
                  .shared_bytes = Tile::kSharedBytes,
                  .stream = stream},

@@ -24,7 +24,6 @@
 #include "cuda/hopper/forward_tile.h"
 #include "cuda/hopper/rows.h"
 #include "cuda/hopper/softmax.h"
-#include "rules/visibility.h"
 
 namespace multihead::cuda {
 
@@ -103,14 +102,10 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
                          thread_index() % kWarpgroupSize / kWarpSize * 16 + lane() / 4;
   ColumnRange visible[2];
 #pragma unroll
-  for (int which = 0; which < 2; ++which) {
-    const rules::KeyRange range = block.visible(thread_row + 8 * which);
-    visible[which] = {static_cast<int>(range.first), static_cast<int>(range.last)};
-  }
+  for (int which = 0; which < 2; ++which) visible[which] = block.visible(thread_row + 8 * which);
   // `common`: keys that all rows of the warpgroup see.
   const int group_row = block.first_row + consumer * 64;
-  const ColumnRange common{static_cast<int>(block.visible(group_row + 63).first),
-                           static_cast<int>(block.visible(group_row).last)};
+  const ColumnRange common{block.visible(group_row + 63).first, block.visible(group_row).last};
 
   float o[Tile::kWidth / 2] = {};
   HopperSoftmax softmax;
@@ -123,6 +118,9 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
     const auto slot = [](auto* ring, int step) {
       return ring + slot_of<Tile>(step) * Tile::Keys::kBytes;
     };
+    const auto wait_keys = [&](int step) {
+      mbarrier_wait(shared.keys_full + slot_of<Tile>(step), parity_of<Tile>(step));
+    };
     const auto soften = [&](int step) {
       const int first_key = steps.first_key + step * Tile::kKeys;
       if (first_key < common.first || first_key + Tile::kKeys > common.last) {
@@ -133,7 +131,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
 
     turns.begin();
     mbarrier_wait(shared.queries_full, 0);
-    mbarrier_wait(shared.keys_full, 0);
+    wait_keys(0);
     wgmma_fence();
     multiply_transposed<T, Queries, Keys>(s, queries, shared.keys);
     wgmma_wait<0>();
@@ -144,7 +142,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
 
     for (int step = 1; step < steps.count; ++step) {
       const int before = step - 1;
-      mbarrier_wait(shared.keys_full + slot_of<Tile>(step), parity_of<Tile>(step));
+      if (step == 1) wait_keys(step);
       turns.wait();
       wgmma_fence();
       multiply_transposed<T, Queries, Keys>(s, queries, slot(shared.keys, step));
@@ -156,6 +154,9 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
       wgmma_touch(s);
       release_slot(shared.keys_empty + slot_of<Tile>(step));
       soften(step);
+      // Wait for the next keys here: the branch ends a basic block, else ptxas moves
+      // wgmma_wait<0>() above the exponentials, and the second product overlaps with nothing.
+      if (step + 1 < steps.count) wait_keys(step + 1);
       wgmma_wait<0>();
       wgmma_touch(o);
       release_slot(shared.values_empty + slot_of<Tile>(before));

@@ -7,7 +7,9 @@
 #include "cuda/device/device.h"
 #include "cuda/device/hopper_device.h"
 #include "cuda/hopper/rows.h"
+#include "cuda/hopper/softmax.h"
 #include "cuda/params.h"
+#include "cuda/tiles.h"
 #include "rules/attention_params.h"
 #include "rules/visibility.h"
 
@@ -23,23 +25,24 @@ struct HopperTile {
   static constexpr int kStages = 2;
   static constexpr int kRows = 64 * kConsumers;
   static constexpr int kThreads = kWarpgroupSize * (kConsumers + 1);
-  // Registers of each producer and consumer thread. All threads together have at most 65536, the
-  // registers of a multiprocessor.
+  // Registers of each producer and consumer thread.
   static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
+  static_assert(registers_suffice(kProducerRegisters, kConsumers, kConsumerRegisters));
 
   using Queries = HopperRows<kWidth, kRows>;
   using Keys = HopperRows<kWidth, kKeys>;  // for keys and values
   static constexpr int kBarrierBytes = 8 * (1 + 4 * kStages);
   static constexpr int kSharedBytes = Queries::kBytes + 2 * kStages * Keys::kBytes + kBarrierBytes;
-  static_assert(kSharedBytes <= kMostSharedBytes);
+  static_assert(kSharedBytes <= kHopperSharedBytes);
 };
 
 struct HopperCall {
   ForwardParams params;
   TensorMap q, k, v;
   float scale_log2;       // scale * log2(e), positive
-  int64_t row_tiles;      // per head
+  int64_t row_tiles;      // per head: slots of query_axis()
+  int64_t heads;          // of all batch entries, or of the packed sequences
   int64_t heads_at_once;  // see HopperPlace
 };
 
@@ -47,20 +50,23 @@ struct HopperCall {
 struct HopperBlock {
   Entry entry;
   int64_t head, kv_head;
-  int first_row, end_row;  // queries of the entry; empty beyond the end of a packed sequence
+  int first_row, end_row;  // queries of the entry; empty for a block without work
 
   template <class Tile>
   static __device__ __forceinline__ HopperBlock of(const HopperCall& call) {
     const rules::AttentionParams& attention = call.params.call;
-    const auto [head, rank] =
-        HopperPlace::of(call.row_tiles, attention.batch * attention.heads, call.heads_at_once);
-    // Last rows first: with a causal mask they see the most keys.
-    const int64_t tile = call.row_tiles - 1 - rank;
+    const auto [head, rank] = HopperPlace::of(call.row_tiles, call.heads, call.heads_at_once);
     HopperBlock block{};
-    block.entry = entry_of(call.params, head / attention.heads);
+    if (head >= call.heads) return block;
+    TilePlace place{head / attention.heads, rank};
+    if (call.params.cu_q != nullptr) place = query_axis(call.params, Tile::kRows, 1).place_of(rank);
+    block.entry = entry_of(call.params, place.entry);
     block.head = head % attention.heads;
     block.kv_head = block.head / attention.group();
     const int64_t end = rules::least_of(attention.end_query, block.entry.queries);
+    // Last rows first: with a causal mask they see the most keys.
+    const int64_t tile = tiles_of(end - attention.first_query, Tile::kRows) - 1 - place.tile;
+    if (place.tile < 0 || tile < 0) return block;
     const int64_t first = attention.first_query + tile * Tile::kRows;
     block.first_row = static_cast<int>(first);
     block.end_row = static_cast<int>(rules::least_of(end, first + Tile::kRows));
@@ -69,8 +75,8 @@ struct HopperBlock {
 
   // Keys that row `row` sees. Rows beyond the block's last row get the keys of the last row; they
   // are computed but not stored.
-  __device__ __forceinline__ rules::KeyRange visible(int row) const {
-    return entry.visibility.seen_by(rules::least_of(row, end_row - 1));
+  __device__ __forceinline__ ColumnRange visible(int row) const {
+    return seen_columns(entry.visibility, rules::least_of(row, end_row - 1));
   }
 };
 
@@ -82,8 +88,8 @@ struct HopperSteps {
 
   template <class Tile>
   static __device__ __forceinline__ HopperSteps of(const HopperBlock& block) {
-    const auto first = static_cast<int>(block.visible(block.first_row).first);
-    const auto last = static_cast<int>(block.visible(block.end_row - 1).last);
+    const int first = block.visible(block.first_row).first;
+    const int last = block.visible(block.end_row - 1).last;
     return {first, last <= first ? 0 : (last - first + Tile::kKeys - 1) / Tile::kKeys};
   }
 };

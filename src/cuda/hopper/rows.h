@@ -7,23 +7,29 @@
 
 #include "cuda/device/device.h"
 #include "cuda/device/hopper_device.h"
+#include "cuda/kernels.h"
 #include "rules/visibility.h"
 
 namespace multihead::cuda {
 
-// Limit per block.
-inline constexpr int kMostSharedBytes = 227 << 10;
+// The registers of a multiprocessor are enough for a producer warpgroup and its consumers, so that
+// no warpgroup waits for registers for ever.
+constexpr bool registers_suffice(int producer, int consumers, int consumer) {
+  constexpr int kRegisters = 65536;
+  return kWarpgroupSize * (producer + consumers * consumer) <= kRegisters;
+}
 
 // The tile scheduler: maps a block index to a head and the rank of a tile. Heads are served in
 // groups whose shared operands fit in the L2 cache. Within a group, tiles of rank 0 of all heads
 // come first, then rank 1, and so on. Give rank 0 to the longest tiles: long tiles that start late
 // would leave other multiprocessors idle.
 struct HopperPlace {
-  int64_t head, rank;
+  int64_t head, rank;  // head: `heads` or more for a block without work
 
   static __device__ __forceinline__ HopperPlace of(int64_t tiles, int64_t heads,
                                                    int64_t heads_at_once) {
-    const int64_t index = block_index().x;
+    const int64_t index = block_number();
+    if (index >= tiles * heads) return {heads, 0};
     const int64_t first_head = index / (tiles * heads_at_once) * heads_at_once;
     const int64_t in_group = rules::least_of(heads_at_once, heads - first_head);
     const int64_t rest = index - first_head * tiles;
@@ -58,11 +64,12 @@ __device__ __forceinline__ void load_rows(std::byte* to, const TensorMap& map, u
 template <class T, class A, class B>
 __device__ __forceinline__ void multiply_transposed(float (&s)[B::kCount / 2], const std::byte* a,
                                                     const std::byte* b) {
+  const uint64_t first_a = matrix_descriptor(a, 0, 1024), first_b = matrix_descriptor(b, 0, 1024);
 #pragma unroll
   for (int column = 0; column < A::kWidth; column += 16) {
-    const int in_block = column % 64 * 2;
-    wgmma<T>(s, matrix_descriptor(a + column / 64 * A::kBlockBytes + in_block, 0, 1024),
-             matrix_descriptor(b + column / 64 * B::kBlockBytes + in_block, 0, 1024), column > 0);
+    const int block = column / 64, in_block = column % 64 * 2;
+    wgmma<T>(s, moved_descriptor(first_a, block * A::kBlockBytes + in_block),
+             moved_descriptor(first_b, block * B::kBlockBytes + in_block), column > 0);
   }
   wgmma_commit();
 }
@@ -72,9 +79,10 @@ template <class T, class B>
 __device__ __forceinline__ void add_product(float (&o)[B::kWidth / 2],
                                             const uint32_t (&a)[B::kCount / 16][4],
                                             const std::byte* b) {
+  const uint64_t first = matrix_descriptor(b, B::kBlockBytes, 1024);
 #pragma unroll
   for (int i = 0; i < B::kCount / 16; ++i) {
-    wgmma<T, true>(o, a[i], matrix_descriptor(b + i * 16 * 128, B::kBlockBytes, 1024), true);
+    wgmma<T, true>(o, a[i], moved_descriptor(first, i * 16 * 128), true);
   }
   wgmma_commit();
 }

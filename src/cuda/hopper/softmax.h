@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "cuda/device/device.h"
+#include "rules/visibility.h"
 
 namespace multihead::cuda {
 
@@ -55,6 +56,15 @@ struct HopperSoftmax {
 struct ColumnRange {
   int first, last;
 };
+
+// The keys that a query sees. A window far to the right begins beyond the range of int; such a
+// query sees no key.
+__device__ __forceinline__ ColumnRange seen_columns(const rules::EntryVisibility& visibility,
+                                                    int64_t query) {
+  const rules::KeyRange keys = visibility.seen_by(query);
+  return {static_cast<int>(rules::least_of(keys.first, visibility.present.last)),
+          static_cast<int>(keys.last)};
+}
 
 // Replaces scores that are not visible by `hidden`. Columns of s count from first_column.
 template <size_t kCount>

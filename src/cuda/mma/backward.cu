@@ -48,10 +48,8 @@ int launch_width(const BackwardParams& params, StreamHandle stream) {
 
 template <class T>
 int launch_type(const BackwardParams& params, StreamHandle stream) {
-  const rules::AttentionParams& call = params.forward.call;
-  const bool has_options = call.changes_scores() || call.mask.given() || call.dropout.given();
-  return has_options ? launch_width<true, T>(params, stream)
-                     : launch_width<false, T>(params, stream);
+  return has_options(params.forward.call) ? launch_width<true, T>(params, stream)
+                                          : launch_width<false, T>(params, stream);
 }
 
 }  // namespace

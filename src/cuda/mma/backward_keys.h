@@ -3,16 +3,17 @@
 // key.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/backward.h"
 #include "cuda/backward_pair.h"
 #include "cuda/backward_singly.h"
 #include "cuda/device/device.h"
-#include "cuda/key_tile.h"
 #include "cuda/mma/backward_tile.h"
 #include "cuda/mma/tile.h"
 #include "cuda/params.h"
+#include "cuda/tiles.h"
 #include "multihead/tensor.h"
 #include "rules/attention_params.h"
 #include "rules/visibility.h"
@@ -34,7 +35,8 @@ struct KeysState {
   // Rows are described two steps before they are used, because the copies, one step ahead, read the
   // descriptions.
   PassingRow passing[3][kStep];
-  BackwardRow described[kOptions ? 3 : 1][kOptions ? kStep : 1];
+  // With options: described one step before they are used.
+  QueryRow described[kOptions ? 2 : 1][kOptions ? kStep : 1];
   float reference[2][kStep], delta[2][kStep];
 };
 
@@ -52,12 +54,10 @@ struct KeysBlock {
     const rules::AttentionParams& call = p.forward.call;
     const KeyTile& tile = state.tile;
     const auto copy = [&](const rules::StoredRows& from, int64_t width, T* to) {
-      const int64_t start = rules::row_offset(from.stride, tile.entry.batch, tile.kv_head,
-                                              tile.entry.first_key + tile.first_key);
-      const int64_t left = tile.last_key + 1 - tile.first_key;
-      copy_tile<T, kWidth, kRows>(from.data, static_cast<int>(width), to, [&](int row) {
-        return row < left ? start + row * from.stride[2] : int64_t{-1};
-      });
+      const int64_t start =
+          rules::row_offset(from.stride, tile.entry.batch, tile.kv_head, tile.entry.first_key);
+      RowCopier<T, kWidth>::of(from, start, width)
+          .template copy<kRows>(tile.first_key, tile.last_key + 1, to);
     };
     copy(call.k, call.head_dim, shared);
     copy(call.v, call.value_dim, shared + Shape::kKeptElements);
@@ -80,11 +80,17 @@ struct KeysBlock {
       passing.last = static_cast<int>(rules::limited(seen.last - tile.first_key, 0, kRows));
     }
     state.passing[step % 3][thread_index()] = passing;
-    if constexpr (kOptions) {
-      BackwardRow described;
-      if (exists) described = backward_row(p, tile.entry, passing.head, passing.query);
-      state.described[step % 3][thread_index()] = described;
+  }
+
+  // Describes the options of rows that describe() has described.
+  __device__ __forceinline__ void describe_options(int step) const {
+    if (!kOptions || thread_index() >= kStep) return;
+    const PassingRow& passing = state.passing[step % 3][thread_index()];
+    QueryRow described;
+    if (passing.head >= 0) {
+      described = query_row(p.forward.call, state.tile.entry, passing.head, passing.query);
     }
+    state.described[step % 2][thread_index()] = described;
   }
 
   // Starts to copy the described rows of a step.
@@ -131,9 +137,15 @@ struct KeysBlock {
         const int r = n * 8 + 2 * (lane() % 4) + i % 2;
         const int key = warp() * kRowsOfWarp + lane() / 4 + 8 * (i / 2);
         if constexpr (kOptions) {
-          const PairGradient pair = pair_gradient(
-              call, state.tile.entry, state.described[slot][r], state.tile.first_key + key,
-              weights[n][i] * call.scale.queries, gradients[n][i]);
+          const QueryRow& of = state.described[stage][r];
+          const BackwardRow row{{of.seen, of.mask, of.bias, of.slope, of.alibi_position},
+                                state.passing[slot][r].head,
+                                state.passing[slot][r].query,
+                                state.reference[stage][r],
+                                state.delta[stage][r]};
+          const PairGradient pair =
+              pair_gradient(call, state.tile.entry, row, state.tile.first_key + key,
+                            weights[n][i] * call.scale.queries, gradients[n][i]);
           weights[n][i] = pair.kept ? pair.weight : 0.0F;
           gradients[n][i] = pair.d_product;
         } else {
@@ -151,11 +163,10 @@ struct KeysBlock {
 };
 
 // Not inlined, so that it takes no registers from the usual computation.
-template <bool kOfKeys, bool kOfValues>
-__device__ __noinline__ void write_key(const BackwardParams& p, const Entry& entry, int64_t kv_head,
-                                       int64_t key, RowRange rows) {
-  write_key_singly(p, entry, kv_head, key, rows, kOfKeys && p.d_k.data != nullptr,
-                   kOfValues && p.d_v.data != nullptr);
+template <class Params>
+__device__ __noinline__ void write_key(const Params& p, const Entry& entry, int64_t kv_head,
+                                       int64_t key, RowRange rows, bool of_keys, bool of_values) {
+  write_key_singly(p, entry, kv_head, key, rows, of_keys, of_values);
 }
 
 // Computes d_k, d_v or both. For rows wider than 128, registers hold the sums of only one of them.
@@ -186,6 +197,7 @@ __global__ void __launch_bounds__(kThreads)
   if (steps > 0) {
     b.describe(0);
     b.describe(1);
+    b.describe_options(0);
     sync_threads();
     b.copy_keys();
     b.start_copy(0);
@@ -197,64 +209,67 @@ __global__ void __launch_bounds__(kThreads)
     if (step + 1 < steps) {
       b.start_copy(step + 1);
       b.describe(step + 2);
+      b.describe_options(step + 1);
     }
     const T* const queries = passing_rows<T, kWidth>(shared, step % 2);
     const T* const d_out = queries + Shape::kPassingElements;
     float weights[Shape::kTiles][4], gradients[Shape::kTiles][4];
-    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), queries, static_cast<int>(call.head_dim),
-                             weights);
+    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), queries, weights);
     if (kOfKeys) {
       multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared + Shape::kKeptElements), d_out,
-                               static_cast<int>(call.value_dim), gradients);
+                               gradients);
     } else {
       clear(gradients);
     }
     b.differentiate(step, weights, gradients);
     if constexpr (kOfValues) {
-      multiply_values<T, kWidth>(weights, d_out, static_cast<int>(call.value_dim), d_values);
+      multiply_values<T, kWidth>(weights, d_out, d_values);
     }
     if constexpr (kOfKeys) {
-      multiply_values<T, kWidth>(gradients, queries, static_cast<int>(call.head_dim), d_keys);
+      multiply_values<T, kWidth>(gradients, queries, d_keys);
     }
   }
 
   const bool writes_d_k = kOfKeys && p.d_k.data != nullptr;
   const bool writes_d_v = kOfValues && p.d_v.data != nullptr;
-  uint32_t not_finite = 0;
-  if (writes_d_k) not_finite |= rows_not_finite(d_keys);
-  if (writes_d_v) not_finite |= rows_not_finite(d_values);
+  const uint32_t wrong_keys = writes_d_k ? rows_not_finite(d_keys) : 0;
+  const uint32_t wrong_values = writes_d_v ? rows_not_finite(d_values) : 0;
   const KeyTile& tile = state.tile;
   const int64_t first_key = tile.first_key + warp() * kRowsOfWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int r = lane() / 4 + 8 * half;
-    if (first_key + r > tile.last_key || (not_finite >> r & 1U) != 0) continue;
+    if (first_key + r > tile.last_key) continue;
     const int64_t row = tile.entry.first_key + first_key + r;
     if constexpr (kOfKeys) {
-      if (writes_d_k) {
+      if (writes_d_k && (wrong_keys >> r & 1U) == 0) {
         store_row(d_keys, half, p.scale, p.d_k.row(tile.entry.batch, tile.kv_head, row),
                   call.head_dim);
       }
     }
     if constexpr (kOfValues) {
-      if (writes_d_v) {
+      if (writes_d_v && (wrong_values >> r & 1U) == 0) {
         store_row(d_values, half, 1.0F, p.d_v.row(tile.entry.batch, tile.kv_head, row),
                   call.value_dim);
       }
     }
   }
   for (int r = 0; r < kRowsOfWarp; ++r) {
-    if ((not_finite >> r & 1U) == 0 || first_key + r > tile.last_key) continue;
-    write_key<kOfKeys, kOfValues>(p, tile.entry, tile.kv_head, first_key + r, state.rows);
+    const bool of_keys = (wrong_keys >> r & 1U) != 0, of_values = (wrong_values >> r & 1U) != 0;
+    if (!(of_keys || of_values) || first_key + r > tile.last_key) continue;
+    write_key(p, tile.entry, tile.kv_head, first_key + r, state.rows, of_keys, of_values);
   }
 }
 
 template <bool kOptions, bool kOfKeys, bool kOfValues, class T, int kWidth>
 int launch_keys(const BackwardParams& params, StreamHandle stream) {
   using Shape = GradientTile<kWidth>;
-  return launch_key_tiles<kRows>(
-      params, kThreads, Shape::kAllElements * sizeof(T) + sizeof(KeysState<kOptions, Shape::kStep>),
-      stream, backward_keys<kOptions, kOfKeys, kOfValues, T, kWidth>);
+  constexpr size_t kBytes =
+      Shape::kAllElements * sizeof(T) + sizeof(KeysState<kOptions, Shape::kStep>);
+  static_assert(kBytes <= kLeastSharedBytes);
+  return launch_tiles(key_axis(params.forward, kRows), params.forward.call.kv_heads, kThreads,
+                      kBytes, stream, backward_keys<kOptions, kOfKeys, kOfValues, T, kWidth>,
+                      params);
 }
 
 }  // namespace multihead::cuda::mma

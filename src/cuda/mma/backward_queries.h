@@ -2,6 +2,7 @@
 // loops over the keys that they see.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/backward.h"
@@ -11,7 +12,7 @@
 #include "cuda/mma/backward_tile.h"
 #include "cuda/mma/tile.h"
 #include "cuda/params.h"
-#include "cuda/row_tile.h"
+#include "cuda/tiles.h"
 #include "multihead/tensor.h"
 #include "rules/attention_params.h"
 #include "rules/visibility.h"
@@ -21,7 +22,21 @@ namespace multihead::cuda::mma {
 // State of a block in shared memory, because registers are scarce.
 struct QueriesState {
   Entry entry;
-  BackwardRow rows[kRows];
+  struct Row {
+    int head = 0;
+    uint32_t query = 0;
+    uint32_t first = 0, last = 0;  // keys that it sees by position; none if there is no row
+    float reference = 0.0F, delta = 0.0F;
+  } rows[kRows];
+
+  // Describes a row for calls with options. The addresses are computed in each step: at d 256, an
+  // RTX 30 has no shared memory left for them.
+  __device__ __forceinline__ BackwardRow with_options(const rules::AttentionParams& call,
+                                                      const Row& row) const {
+    const QueryRow described =
+        row_of_query(call, entry, row.head, row.query, {row.first, row.last});
+    return {described, row.head, row.query, row.reference, row.delta};
+  }
 };
 
 template <bool kOptions, class T, int kWidth>
@@ -56,12 +71,9 @@ struct QueriesBlock {
     const rules::AttentionParams& call = p.forward.call;
     T* const passing = passing_rows<T, kWidth>(shared, stage);
     const auto copy = [&](const rules::StoredRows& from, int64_t width, T* to) {
-      const int64_t start = rules::row_offset(from.stride, state.entry.batch, tile.kv_head,
-                                              state.entry.first_key + first);
-      const int64_t left = keys.last - first;
-      copy_tile<T, kWidth, kStep>(from.data, static_cast<int>(width), to, [&](int row) {
-        return row < left ? start + row * from.stride[2] : int64_t{-1};
-      });
+      const int64_t start =
+          rules::row_offset(from.stride, state.entry.batch, tile.kv_head, state.entry.first_key);
+      RowCopier<T, kWidth>::of(from, start, width).template copy<kStep>(first, keys.last, to);
     };
     copy(call.k, call.head_dim, passing);
     copy(call.v, call.value_dim, passing + Shape::kPassingElements);
@@ -76,17 +88,19 @@ struct QueriesBlock {
     const WeightFactors factors = weight_factors(call.scale);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const BackwardRow& row = state.rows[index_of(half)];
+      const QueriesState::Row& row = state.rows[index_of(half)];
       const float reference = row.reference, delta = row.delta;
-      const int begin = static_cast<int>(rules::limited(row.row.seen.first - first, 0, kStep));
-      const int end = static_cast<int>(rules::limited(row.row.seen.last - first, 0, kStep));
+      const int begin = static_cast<int>(rules::limited(row.first - first, 0, kStep));
+      const int end = static_cast<int>(rules::limited(row.last - first, 0, kStep));
+      BackwardRow described;
+      if constexpr (kOptions) described = state.with_options(call, row);
 #pragma unroll
       for (int n = 0; n < Shape::kTiles; ++n) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
           const int at = n * 8 + 2 * (lane() % 4) + i % 2;
           if constexpr (kOptions) {
-            gradients[n][i] = pair_gradient(call, state.entry, row, first + at,
+            gradients[n][i] = pair_gradient(call, state.entry, described, first + at,
                                             products[n][i] * call.scale.queries, gradients[n][i])
                                   .d_product;
           } else {
@@ -123,10 +137,17 @@ __global__ void __launch_bounds__(kThreads)
   if (thread_index() == 0) state.entry = tile.entry;
   if (thread_index() < kRows) {
     const int64_t row = tile.first_row + thread_index();
-    BackwardRow described;
+    QueriesState::Row described;
     if (row <= tile.last_row) {
-      described = backward_row(p, tile.entry, tile.kv_head * call.group() + row % call.group(),
-                               row / call.group());
+      const BackwardRow whole = backward_row(
+          p, tile.entry, tile.kv_head * call.group() + row % call.group(), row / call.group());
+      const rules::KeyRange& seen = whole.row.seen;
+      described = {static_cast<int>(whole.head),
+                   static_cast<uint32_t>(whole.query),
+                   static_cast<uint32_t>(rules::limited(seen.first, 0, UINT32_MAX)),
+                   static_cast<uint32_t>(rules::limited(seen.last, 0, UINT32_MAX)),
+                   whole.reference,
+                   whole.delta};
     }
     state.rows[thread_index()] = described;
   }
@@ -149,13 +170,11 @@ __global__ void __launch_bounds__(kThreads)
       b.start_copy(first + kStep, stage);
     }
     float products[Shape::kTiles][4], gradients[Shape::kTiles][4];
-    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), keys, static_cast<int>(call.head_dim),
-                             products);
+    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), keys, products);
     multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared + Shape::kKeptElements),
-                             keys + Shape::kPassingElements, static_cast<int>(call.value_dim),
-                             gradients);
+                             keys + Shape::kPassingElements, gradients);
     b.differentiate(first, products, gradients);
-    multiply_values<T, kWidth>(gradients, keys, static_cast<int>(call.head_dim), d_queries);
+    multiply_values<T, kWidth>(gradients, keys, d_queries);
   }
 
   const uint32_t not_finite = rows_not_finite(d_queries);
@@ -164,7 +183,7 @@ __global__ void __launch_bounds__(kThreads)
     const int at = b.index_of(half);
     if (tile.first_row + at > tile.last_row) continue;
     if ((not_finite >> (lane() / 4 + 8 * half) & 1U) != 0) continue;
-    const BackwardRow& row = state.rows[at];
+    const QueriesState::Row& row = state.rows[at];
     store_row(d_queries, half, p.scale,
               p.d_q.row(state.entry.batch, row.head, state.entry.first_query + row.query),
               call.head_dim);
@@ -178,10 +197,11 @@ __global__ void __launch_bounds__(kThreads)
 
 template <bool kOptions, class T, int kWidth>
 int launch_queries(const BackwardParams& params, StreamHandle stream) {
-  using Shape = GradientTile<kWidth>;
-  return launch_row_tiles<kRows>(params.forward.call, kThreads,
-                                 Shape::kAllElements * sizeof(T) + sizeof(QueriesState), stream,
-                                 backward_queries<kOptions, T, kWidth>, params);
+  constexpr size_t kBytes = GradientTile<kWidth>::kAllElements * sizeof(T) + sizeof(QueriesState);
+  static_assert(kBytes <= kLeastSharedBytes);
+  const rules::AttentionParams& call = params.forward.call;
+  return launch_tiles(query_axis(params.forward, kRows, call.group()), call.kv_heads, kThreads,
+                      kBytes, stream, backward_queries<kOptions, T, kWidth>, params);
 }
 
 }  // namespace multihead::cuda::mma

@@ -27,12 +27,16 @@ namespace {
 
 static_assert(kDecodeHalfRows == kRowsOfWarp);
 constexpr int kStepKeys = 16;  // per warp
-static_assert(kDecodeHalfKeyStep == kWarps * kStepKeys);
 
 // Shared memory of a block: the queries, then the stages of each warp.
 template <int kWidth>
 struct DecodeTile {
-  // At d 128, the two blocks of a multiprocessor copy 64 kB while they use another 64 kB.
+  // At d 128, the two blocks of a multiprocessor copy 64 kB while they use another 64 kB. At d 256,
+  // so do two blocks of two warps; one of four would not fit in the 99 KB of an RTX 30.
+  static constexpr int kWarps = kWidth <= 128 ? 4 : 2;
+  static constexpr int kThreads = kWarps * kWarpSize;
+  static constexpr int kKeyStep = kWarps * kStepKeys;
+  static_assert(kDecodeHalfKeyStep % kKeyStep == 0);
   static constexpr int kStages = kWidth <= 64 ? 4 : 2;
   static constexpr int kQueryElements = kRowsOfWarp * kWidth;
   static constexpr int kElements = kStepKeys * kWidth;  // K or V of a stage
@@ -108,39 +112,47 @@ __device__ __forceinline__ uint32_t start_step(const DecodeBlock& b, int64_t fir
   return ballot(start >= 0) & ((1U << kStepKeys) - 1);
 }
 
-// Applies every option except scale.softmax to the scores of a step; -inf for hidden keys. most[half]:
-// this thread's largest score of each row.
+// Hides the scores of keys that a row does not see, and applies all options but scale.softmax if
+// there are some.
+template <bool kOptions>
 __device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t first, uint32_t exists,
-                                              float (&scores)[kStepKeys / 8][4], float (&most)[2]) {
+                                              float (&scores)[kStepKeys / 8][4]) {
   const rules::AttentionParams& call = b.call();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const QueryRow& row = b.state.rows[lane() / 4 + 8 * half];
-    most[half] = -INFINITY;
+    const int begin = static_cast<int>(rules::limited(row.seen.first - first, 0, kStepKeys));
+    const int end = static_cast<int>(rules::limited(row.seen.last - first, 0, kStepKeys));
+    const uint32_t visible = exists & ((1U << end) - 1) & ~((1U << begin) - 1);
 #pragma unroll
     for (int i = 0; i < kStepKeys / 4; ++i) {
       float& score = scores[i / 2][2 * half + i % 2];
       const int at = i / 2 * 8 + 2 * (lane() % 4) + i % 2;
-      const bool visible =
-          (exists >> static_cast<uint32_t>(at) & 1U) != 0 && sees(call, row, first + at);
-      score = visible ? biased_score(call, row, first + at,
-                                     capped_score(call, score * call.scale.queries))
-                      : -INFINITY;
-      // A NaN stays the maximum.
-      if (!(score <= most[half])) most[half] = score;
+      bool sees_key = (visible >> static_cast<uint32_t>(at) & 1U) != 0;
+      if constexpr (kOptions) {
+        sees_key = sees_key && sees(call, row, first + at);
+        if (sees_key) {
+          score =
+              biased_score(call, row, first + at, capped_score(call, score * call.scale.queries));
+        }
+      }
+      if (!sees_key) score = -INFINITY;
     }
   }
 }
 
 // One pass of a warp over its keys. With kSingly, it multiplies weights by values key by key and
-// skips hidden keys.
-template <bool kSingly, class T, int kWidth>
+// skips hidden keys; it ends when later keys would change neither an output nor the sum of a row
+// that was not sound before. kOptions: the call has options besides visibility by position and a
+// positive scale.
+template <bool kSingly, bool kOptions, class T, int kWidth>
 __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queries, T* stages,
-                                            Sums<kWidth>& sums) {
+                                            Sums<kWidth>& sums, const Sound& sound) {
   using Shape = DecodeTile<kWidth>;
   constexpr int kStages = kSingly ? 1 : Shape::kStages;
   const rules::AttentionParams& call = b.call();
   const float to_power = call.scale.softmax * kLog2E;
+  const float unit = kOptions ? 1.0F : call.scale.queries * call.scale.scores;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     sums.largest[half] = -INFINITY;
@@ -165,34 +177,41 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
   };
   int64_t first = b.first_key + warp() * kStepKeys;
 #pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) existing[i] = start(first + i * kDecodeHalfKeyStep, i);
+  for (int i = 0; i < kStages - 1; ++i) existing[i] = start(first + i * Shape::kKeyStep, i);
   if (!kSingly) {
     // Wait for the queries, whose group was committed before the stages, and for the block's state.
     wait_copies<Shape::kStages - 1>();
     sync_threads();
   }
   int stage = 0;
-  for (; first < b.end_key; first += kDecodeHalfKeyStep) {
+  for (; first < b.end_key; first += Shape::kKeyStep) {
     const int newest = kStages == 1 ? 0 : (stage + kStages - 1) % kStages;
-    existing[kStages - 1] = start(first + (kStages - 1) * kDecodeHalfKeyStep, newest);
+    existing[kStages - 1] = start(first + (kStages - 1) * Shape::kKeyStep, newest);
     wait_copies<kStages - 1>();
     sync_warp();
     const T* const keys = stage_of(stage);
     const T* const values = keys + Shape::kElements;
 
     float scores[kStepKeys / 8][4];
-    multiply_keys<T, kWidth>(queries, keys, static_cast<int>(call.head_dim), scores);
-    float most[2];
-    finish_scores(b, first, existing[0], scores, most);
-    add_weights<kSingly>(scores, most, to_power, sums, [&](int half, int key) {
-      if (!call.dropout.given()) return true;
+    multiply_keys<T, kWidth>(queries, keys, scores);
+    finish_scores<kOptions>(b, first, existing[0], scores);
+    add_weights<kSingly>(scores, unit, to_power, sums, [&](int half, int key) {
+      if (!kOptions || !call.dropout.given()) return true;
       const int row = lane() / 4 + 8 * half;
       return keeps(call, b.state.entry, b.head_of(row), b.query_of(row), first + key);
     });
     if (kSingly) {
       add_values_singly<T, kWidth>(scores, values, reinterpret_cast<float*>(stage_of(1)), sums.out);
+      bool ended = true;
+      for (int half = 0; half < 2; ++half) {
+        const bool of_row = (sound.row[half] || sums.weights[half] != sums.weights[half]) &&
+                            all_nan(sums, half, call.value_dim);
+        const int64_t last = b.state.rows[lane() / 4 + 8 * half].seen.last;
+        ended = ended && (of_row || last <= first + Shape::kKeyStep);
+      }
+      if (ballot(!ended) == 0) break;
     } else {
-      multiply_values<T, kWidth>(scores, values, static_cast<int>(call.value_dim), sums.out);
+      multiply_values<T, kWidth>(scores, values, sums.out);
     }
     // All lanes must have used the stage before the next copies write to it.
     sync_warp();
@@ -202,19 +221,20 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
   }
 }
 
-// Writes a warp's results to shared memory, over its stages.
+// Writes a warp's results to shared memory, the outputs over its stages. has_sum: rows whose sum
+// and largest score are already written.
 template <int kWidth>
 __device__ __forceinline__ void write_sums(const DecodeBlock& b, const Sums<kWidth>& sums,
-                                           float* to) {
+                                           float* to, const Sound& has_sum) {
   const float factor = b.call().dropout.scale;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float sum = sums.weights[half];
-    sum += shuffle_xor(sum, 1);
-    sum += shuffle_xor(sum, 2);
+    bool sound = false;
+    const float sum = sum_of_row(sums, half, sound);
     const int row = lane() / 4 + 8 * half;
-    if (lane() % 4 == 0) {
-      b.state.largest[warp()][row] = sums.largest[half];
+    if (lane() % 4 == 0 && !has_sum.row[half]) {
+      // The merge skips a warp whose largest score is -inf, but a NaN must stay.
+      b.state.largest[warp()][row] = sum != sum ? sum : sums.largest[half];
       b.state.sums[warp()][row] = sum;
     }
 #pragma unroll
@@ -227,11 +247,12 @@ __device__ __forceinline__ void write_sums(const DecodeBlock& b, const Sums<kWid
 }
 
 // Not inlined, so that it takes no registers from the usual pass.
-template <class T, int kWidth>
-__device__ __noinline__ void recompute_keys(const DecodeBlock& b, const T* queries, T* stages) {
+template <bool kOptions, class T, int kWidth>
+__device__ __noinline__ void recompute_keys(const DecodeBlock& b, const T* queries, T* stages,
+                                            Sound sound) {
   Sums<kWidth> sums;
-  attend_keys<true, T, kWidth>(b, queries, stages, sums);
-  write_sums<kWidth>(b, sums, reinterpret_cast<float*>(stages));
+  attend_keys<true, kOptions, T, kWidth>(b, queries, stages, sums, sound);
+  write_sums<kWidth>(b, sums, reinterpret_cast<float*>(stages), sound);
 }
 
 // Merges the results of the warps into the partial result of the split.
@@ -247,17 +268,17 @@ __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
       ((b.batch * call.kv_heads + b.kv_head) * call.queries * call.group() + b.first_row) *
           p.splits * (width + 2);
   // Columns d_v and d_v + 1 hold the largest score and the sum.
-  for (int at = thread_index(); at < b.rows * (width + 2); at += kThreads) {
+  for (int at = thread_index(); at < b.rows * (width + 2); at += DecodeTile<kWidth>::kThreads) {
     const int row = at / (width + 2), c = at % (width + 2);
     float largest = -INFINITY;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
+    for (int w = 0; w < DecodeTile<kWidth>::kWarps; ++w) {
       const float of_warp = b.state.largest[w][row];
       if (of_warp > largest || of_warp != of_warp) largest = of_warp;
     }
     float result = 0.0F;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
+    for (int w = 0; w < DecodeTile<kWidth>::kWarps; ++w) {
       const float of_warp = b.state.largest[w][row];
       // Skip a warp without visible keys.
       if (of_warp == -INFINITY) continue;
@@ -271,14 +292,15 @@ __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
 }
 
 // The minimum number of blocks lets ptxas use more registers; without it ptxas spills.
-template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads, kWidth <= 128 ? 2 : 1)
+template <bool kOptions, class T, int kWidth>
+__global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
     decode_half(const __grid_constant__ SplitParams p) {
   using Shape = DecodeTile<kWidth>;
   const rules::AttentionParams& call = p.forward.call;
   const int64_t all_rows = call.queries * call.group();
   const int64_t tiles = (all_rows + kRowsOfWarp - 1) / kRowsOfWarp;
-  int64_t index = block_index().x;
+  int64_t index = block_number();
+  if (index >= p.tiles() * p.splits) return;
   const int64_t split = index % p.splits;
   index /= p.splits;
   const int64_t first_row = index % tiles * kRowsOfWarp;
@@ -291,7 +313,7 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 128 ? 2 : 1)
   T* const stages = queries + Shape::kQueryElements;
   auto& state = *reinterpret_cast<DecodeState*>(queries + Shape::kAllElements);
   DecodeBlock b{p, state, entry.batch, kv_head, first_row, rows, 0, 0};
-  copy_tile<T, kWidth, kRowsOfWarp>(
+  copy_tile<T, kWidth, kRowsOfWarp, Shape::kThreads>(
       call.q.data, static_cast<int>(call.head_dim), queries, [&](int r) {
         return r < rows ? rules::row_offset(call.q.stride, entry.batch, b.head_of(r), b.query_of(r))
                         : int64_t{-1};
@@ -314,39 +336,48 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 128 ? 2 : 1)
 
   T* const own = stages + warp() * Shape::kWarpElements;
   Sums<kWidth> sums;
-  attend_keys<false, T, kWidth>(b, queries, own, sums);
-  bool has_nan = false;
+  attend_keys<false, kOptions, T, kWidth>(b, queries, own, sums, {});
+  Sound sound{};
+  bool wrong = false;
 #pragma unroll
-  for (int n = 0; n < kWidth / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) has_nan = has_nan || sums.out[n][i] != sums.out[n][i];
+  for (int half = 0; half < 2; ++half) {
+    sum_of_row(sums, half, sound.row[half]);
+    wrong = wrong || is_wrong(sums, half, sound);
   }
-  if (ballot(has_nan) != 0) {
-    recompute_keys<T, kWidth>(b, queries, own);
-  } else {
-    write_sums<kWidth>(b, sums, reinterpret_cast<float*>(own));
+  write_sums<kWidth>(b, sums, reinterpret_cast<float*>(own), {});
+  if (ballot(wrong) != 0) {
+    sync_warp();
+    recompute_keys<kOptions, T, kWidth>(b, queries, own, sound);
   }
   sync_threads();
   join_warps<kWidth>(b, split, reinterpret_cast<const float*>(stages));
 }
 
-template <class T, int kWidth>
-int launch_width(const SplitParams& params, StreamHandle stream) {
-  return launch({.grid = {static_cast<uint32_t>(params.tiles() * params.splits), 1, 1},
-                 .threads = kThreads,
-                 .shared_bytes = DecodeTile<kWidth>::kAllElements * sizeof(T) + sizeof(DecodeState),
+template <bool kOptions, class T, int kWidth>
+int launch_of_width(const SplitParams& params, StreamHandle stream) {
+  constexpr size_t kBytes = DecodeTile<kWidth>::kAllElements * sizeof(T) + sizeof(DecodeState);
+  static_assert(kBytes <= kLeastSharedBytes);
+  return launch({.blocks = params.tiles() * params.splits,
+                 .threads = DecodeTile<kWidth>::kThreads,
+                 .shared_bytes = kBytes,
                  .stream = stream},
-                decode_half<T, kWidth>, params);
+                decode_half<kOptions, T, kWidth>, params);
+}
+
+template <bool kOptions, class T>
+int launch_width(const SplitParams& params, StreamHandle stream) {
+  const rules::AttentionParams& call = params.forward.call;
+  const int64_t width = rules::most_of(call.head_dim, call.value_dim);
+  if (width <= 64) return launch_of_width<kOptions, T, 64>(params, stream);
+  if (width <= 128) return launch_of_width<kOptions, T, 128>(params, stream);
+  static_assert(kMaxWidth <= 256);
+  return launch_of_width<kOptions, T, 256>(params, stream);
 }
 
 template <class T>
 int launch_type(const SplitParams& params, StreamHandle stream) {
-  const rules::AttentionParams& call = params.forward.call;
-  const int64_t width = rules::most_of(call.head_dim, call.value_dim);
-  if (width <= 64) return launch_width<T, 64>(params, stream);
-  if (width <= 128) return launch_width<T, 128>(params, stream);
-  static_assert(kMaxWidth <= 256);
-  return launch_width<T, 256>(params, stream);
+  return has_options(params.forward.call) ? launch_width<true, T>(params, stream)
+                                          : launch_width<false, T>(params, stream);
 }
 
 }  // namespace

@@ -7,16 +7,17 @@
 // layout that P V needs for its left operand.
 //
 // A hidden weight is 0, and 0 times a NaN or an infinity of V is NaN. The products do not check for
-// this. If an output of the block is NaN, the block recomputes all its rows key by key and skips
-// hidden keys.
+// this. If an output of the block is NaN, or a sum of weights is not sound, the block recomputes
+// all its rows key by key and skips hidden keys. It stops when all outputs are NaN, so that inputs
+// of NaN take no longer than others.
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 #include "cuda/kernels.h"
 #include "cuda/mma/tile.h"
-#include "cuda/row_tile.h"
 #include "cuda/rows.h"
+#include "cuda/tiles.h"
 #include "multihead/tensor.h"
 #include "rules/lse.h"
 
@@ -36,7 +37,8 @@ struct BlockState {
   Entry entry;
   std::conditional_t<kOptions, QueryRow, SeenKeys> rows[kRows];
   float sinks[kRows];  // -inf for none
-  uint32_t lanes_with_nan[kWarps];
+  bool wrong[kWarps];  // the warp has rows to recompute
+  bool ended[kWarps];  // later keys do not change the warp's recomputed rows
 };
 
 // Parameters that all threads of a block share. Row numbers are indices in the list of
@@ -44,7 +46,7 @@ struct BlockState {
 template <bool kOptions>
 struct BlockOfRows {
   const rules::AttentionParams& call;
-  const BlockState<kOptions>& state;
+  BlockState<kOptions>& state;
   int64_t kv_head, first_row, last_row;
   int64_t first_key, end_key;  // union of the keys its rows see
 
@@ -75,29 +77,67 @@ __device__ __forceinline__ void start_copy(const BlockOfRows<kOptions>& b, int64
   constexpr int kKeys = Tile<kWidth>::kKeys;
   const rules::AttentionParams& call = b.call;
   const auto copy = [&](const rules::StoredRows& rows, int64_t width, T* tile) {
-    const int64_t start = rules::row_offset(rows.stride, b.state.entry.batch, b.kv_head,
-                                            b.state.entry.first_key + first);
-    const int64_t left = b.end_key - first;
-    copy_tile<T, kWidth, kKeys>(rows.data, static_cast<int>(width), tile, [&](int row) {
-      return row < left ? start + row * rows.stride[2] : int64_t{-1};
-    });
+    const int64_t start =
+        rules::row_offset(rows.stride, b.state.entry.batch, b.kv_head, b.state.entry.first_key);
+    RowCopier<T, kWidth>::of(rows, start, width).template copy<kKeys>(first, b.end_key, tile);
   };
   copy(call.k, call.head_dim, keys);
   copy(call.v, call.value_dim, values);
   commit_copies();
 }
 
+// Hides the scores of keys that a row does not see, in a tile of keys that begins at `first`, and
+// applies all options but scale.softmax if there are some.
+template <bool kOptions, int kTiles>
+__device__ __forceinline__ void finish_scores(const BlockOfRows<kOptions>& b, int64_t first,
+                                              float (&scores)[kTiles][4]) {
+  const rules::AttentionParams& call = b.call;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    // Keys of the tile that the row sees by position: begin .. end - 1.
+    const rules::KeyRange seen = b.seen(half);
+    const int begin = static_cast<int>(rules::limited(seen.first - first, 0, 8 * kTiles));
+    const int end = static_cast<int>(rules::limited(seen.last - first, 0, 8 * kTiles));
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        const int at = n * 8 + 2 * (lane() % 4) + i % 2;
+        bool visible = at >= begin && at < end;
+        if constexpr (kOptions) {
+          const QueryRow& row = b.state.rows[b.index_of(half)];
+          visible = visible && sees(call, row, first + at);
+          if (visible) {
+            scores[n][i] = biased_score(call, row, first + at,
+                                        capped_score(call, scores[n][i] * call.scale.queries));
+          }
+        }
+        if (!visible) scores[n][i] = -INFINITY;
+      }
+    }
+  }
+}
+
 // One pass over all keys that the block sees. kOptions: the call has options besides visibility by
-// position and sinks.
+// position, sinks and a positive scale. With kSingly, the pass ends when later keys would change
+// neither an output nor the sum of a row that was not sound before.
 template <bool kSingly, bool kOptions, class T, int kWidth>
 __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared,
-                                       Sums<kWidth>& sums) {
+                                       Sums<kWidth>& sums, const Sound& sound) {
   using Shape = Tile<kWidth>;
   constexpr int kKeys = Shape::kKeys;
   const rules::AttentionParams& call = b.call;
   T* const stages = shared + Shape::kQueryElements;
-  const float to_score = call.scale.queries * call.scale.scores;
   const float to_power = call.scale.softmax * kLog2E;
+  const float unit = kOptions ? 1.0F : call.scale.queries * call.scale.scores;
+  // All rows of the warp see these keys. Rows beyond the last one are not stored, so they may see
+  // any.
+  const int64_t first_of_warp = b.first_row + warp() * kRowsOfWarp;
+  const rules::EntryVisibility& visibility = b.state.entry.visibility;
+  const rules::KeyRange common{
+      visibility.seen_by(b.query_of(rules::least_of(first_of_warp + kRowsOfWarp - 1, b.last_row)))
+          .first,
+      visibility.seen_by(b.query_of(first_of_warp)).last};
 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -121,6 +161,11 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
     T* const values = keys + Shape::kElements;
     if (kSingly) {
       sync_threads();
+      if (first != b.first_key) {
+        bool ended = true;
+        for (const bool of_warp : b.state.ended) ended = ended && of_warp;
+        if (ended) break;
+      }
       start_copy<T, kWidth>(b, first, keys, values);
     }
     wait_copies<0>();
@@ -133,59 +178,38 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
     }
 
     float scores[kKeys / 8][4];
-    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), keys, static_cast<int>(call.head_dim),
-                             scores);
-
-    // Keys of the tile that each row sees by position: begin .. end - 1.
-    int begin[2], end[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const rules::KeyRange seen = b.seen(half);
-      begin[half] = static_cast<int>(rules::limited(seen.first - first, 0, kKeys));
-      end[half] = static_cast<int>(rules::limited(seen.last - first, 0, kKeys));
+    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), keys, scores);
+    if (kOptions || first < common.first || first + kKeys > common.last) {
+      finish_scores(b, first, scores);
     }
-    float most[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int half = i / 2;
-        const int at = n * 8 + 2 * (lane() % 4) + i % 2;
-        bool visible = at >= begin[half] && at < end[half];
-        float score = scores[n][i] * to_score;
-        if constexpr (kOptions) {
-          const QueryRow& row = b.state.rows[b.index_of(half)];
-          visible = visible && sees(call, row, first + at);
-          if (visible) {
-            score = biased_score(call, row, first + at,
-                                 capped_score(call, scores[n][i] * call.scale.queries));
-          }
-        }
-        if (!visible) score = -INFINITY;
-        scores[n][i] = score;
-        // A NaN stays the maximum.
-        if (!(score <= most[half])) most[half] = score;
-      }
-    }
-    add_weights<kSingly>(scores, most, to_power, sums, [&](int half, int key) {
+    add_weights<kSingly>(scores, unit, to_power, sums, [&](int half, int key) {
       if (!kOptions || !call.dropout.given()) return true;
       const int64_t row = b.row_of(half);
       return keeps(call, b.state.entry, b.head_of(row), b.query_of(row), first + key);
     });
-    if (kSingly) {
+    if constexpr (kSingly) {
       add_values_singly<T, kWidth>(
           scores, values,
           reinterpret_cast<float*>(stages + 2 * Shape::kElements) + warp() * kRowsOfWarp * kKeys,
           sums.out);
+      bool ended = true;
+      for (int half = 0; half < 2; ++half) {
+        const bool of_row = (sound.row[half] || sums.weights[half] != sums.weights[half]) &&
+                            all_nan(sums, half, call.value_dim);
+        ended = ended && (of_row || b.seen(half).last <= first + kKeys);
+      }
+      const bool all = ballot(!ended) == 0;
+      if (lane() == 0) b.state.ended[warp()] = all;
     } else {
-      multiply_values<T, kWidth>(scores, values, static_cast<int>(call.value_dim), sums.out);
+      multiply_values<T, kWidth>(scores, values, sums.out);
     }
   }
 }
 
+// has_lse: rows whose LSE is already written.
 template <class T, int kWidth, bool kOptions>
-__device__ __forceinline__ void write_rows(const BlockOfRows<kOptions>& b,
-                                           const Sums<kWidth>& sums) {
+__device__ __forceinline__ void write_rows(const BlockOfRows<kOptions>& b, const Sums<kWidth>& sums,
+                                           const Sound& has_lse) {
   const rules::AttentionParams& call = b.call;
   const rules::WritableRows& to = call.out;
   // True if two adjacent columns fit in one aligned 4-byte store.
@@ -193,13 +217,12 @@ __device__ __forceinline__ void write_rows(const BlockOfRows<kOptions>& b,
                         (to.stride[0] | to.stride[1] | to.stride[2]) % 2 == 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float sum = sums.weights[half];
-    sum += shuffle_xor(sum, 1);
-    sum += shuffle_xor(sum, 2);
+    bool sound = false;
+    const float sum = sum_of_row(sums, half, sound);
     const int64_t row = b.row_of(half);
     if (row > b.last_row) continue;
     const int64_t query = b.state.entry.first_query + b.query_of(row);
-    if (call.lse.data != nullptr && lane() % 4 == 0) {
+    if (call.lse.data != nullptr && lane() % 4 == 0 && !has_lse.row[half]) {
       *call.lse.row(b.state.entry.batch, b.head_of(row), query) =
           rules::lse_of(sums.largest[half], call.scale.softmax, static_cast<double>(sum));
     }
@@ -223,10 +246,10 @@ __device__ __forceinline__ void write_rows(const BlockOfRows<kOptions>& b,
 
 // Not inlined, so that it takes no registers from the usual pass.
 template <bool kOptions, class T, int kWidth>
-__device__ __noinline__ void recompute(const BlockOfRows<kOptions>& b, T* shared) {
+__device__ __noinline__ void recompute(const BlockOfRows<kOptions>& b, T* shared, Sound sound) {
   Sums<kWidth> sums;
-  attend<true, kOptions, T, kWidth>(b, shared, sums);
-  write_rows<T, kWidth>(b, sums);
+  attend<true, kOptions, T, kWidth>(b, shared, sums, sound);
+  write_rows<T, kWidth>(b, sums, sound);
 }
 
 template <bool kOptions, class T, int kWidth>
@@ -272,45 +295,45 @@ __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__
     });
   }
   Sums<kWidth> sums;
-  attend<false, kOptions, T, kWidth>(b, shared, sums);
+  attend<false, kOptions, T, kWidth>(b, shared, sums, {});
 
-  bool has_nan = false;
+  Sound sound{};
+  bool wrong = false;
 #pragma unroll
-  for (int n = 0; n < kWidth / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) has_nan = has_nan || sums.out[n][i] != sums.out[n][i];
+  for (int half = 0; half < 2; ++half) {
+    sum_of_row(sums, half, sound.row[half]);
+    wrong = wrong || (is_wrong(sums, half, sound) && b.row_of(half) <= last_row);
   }
-  const uint32_t lanes = ballot(has_nan);
-  if (lane() == 0) state->lanes_with_nan[warp()] = lanes;
+  const bool of_warp = ballot(wrong) != 0;
+  if (lane() == 0) state->wrong[warp()] = of_warp;
+  write_rows<T, kWidth>(b, sums, {});
   sync_threads();
-  uint32_t any = 0;
-  for (const uint32_t of_warp : state->lanes_with_nan) any |= of_warp;
-  if (any != 0) return recompute<kOptions, T, kWidth>(b, shared);
-  write_rows<T, kWidth>(b, sums);
+  bool any = false;
+  for (const bool one : state->wrong) any = any || one;
+  if (any) recompute<kOptions, T, kWidth>(b, shared, sound);
 }
 
 template <bool kOptions, class T, int kWidth>
-int launch_tiles(const ForwardParams& params, StreamHandle stream) {
-  return launch_row_tiles<kRows>(
-      params.call, kThreads, Tile<kWidth>::kAllElements * sizeof(T) + sizeof(BlockState<kOptions>),
-      stream, forward_half<kOptions, T, kWidth>, params);
+int launch_of_width(const ForwardParams& params, StreamHandle stream) {
+  constexpr size_t kBytes = Tile<kWidth>::kAllElements * sizeof(T) + sizeof(BlockState<kOptions>);
+  static_assert(kBytes <= kLeastSharedBytes);
+  return launch_tiles(query_axis(params, kRows, params.call.group()), params.call.kv_heads,
+                      kThreads, kBytes, stream, forward_half<kOptions, T, kWidth>, params);
 }
 
 template <bool kOptions, class T>
 int launch_width(const ForwardParams& params, StreamHandle stream) {
   const int64_t width = rules::most_of(params.call.head_dim, params.call.value_dim);
-  if (width <= 64) return launch_tiles<kOptions, T, 64>(params, stream);
-  if (width <= 128) return launch_tiles<kOptions, T, 128>(params, stream);
+  if (width <= 64) return launch_of_width<kOptions, T, 64>(params, stream);
+  if (width <= 128) return launch_of_width<kOptions, T, 128>(params, stream);
   static_assert(kMaxWidth <= 256);
-  return launch_tiles<kOptions, T, 256>(params, stream);
+  return launch_of_width<kOptions, T, 256>(params, stream);
 }
 
 template <class T>
 int launch_type(const ForwardParams& params, StreamHandle stream) {
-  const rules::AttentionParams& call = params.call;
-  const bool has_options = call.changes_scores() || call.mask.given() || call.dropout.given();
-  return has_options ? launch_width<true, T>(params, stream)
-                     : launch_width<false, T>(params, stream);
+  return has_options(params.call) ? launch_width<true, T>(params, stream)
+                                  : launch_width<false, T>(params, stream);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #include "cuda/device/device.h"
+#include "rules/attention_params.h"
+#include "rules/visibility.h"
 
 namespace multihead::cuda::mma {
 
@@ -15,6 +17,13 @@ inline constexpr int kRowsOfWarp = 16;
 inline constexpr int kRows = kWarps * kRowsOfWarp;
 inline constexpr int kChunk = 8;           // elements in 16 bytes
 inline constexpr float kNoWeight = -1.0F;  // marks a hidden or dropped key in a recomputed block
+
+// True if a call has more than visibility by position, sinks and a positive scale; then kernels
+// with kOptions serve it.
+inline bool has_options(const rules::AttentionParams& call) {
+  return call.changes_scores() || call.mask.given() || call.dropout.given() ||
+         !(call.scale.queries * call.scale.scores > 0.0F);
+}
 
 // kWidth: row width in shared memory; rows of the call may be shorter.
 template <int kWidth>
@@ -34,24 +43,74 @@ struct Tile {
   }
 };
 
+// Bytes of a chunk that lie within a row of `width` elements.
+template <class T>
+__device__ __forceinline__ int bytes_of_chunk(int width, int chunk) {
+  const int left = width - chunk * kChunk;
+  return (left < 0 ? 0 : left < kChunk ? left : kChunk) * static_cast<int>(sizeof(T));
+}
+
 // Starts to copy `kTileRows` rows. row_at(i): offset of row i in `data`, or negative. Elements
 // beyond `width`, and rows with a negative offset, become zeros.
-template <class T, int kWidth, int kTileRows, class RowAt>
+template <class T, int kWidth, int kTileRows, int kOfThreads = kThreads, class RowAt>
 __device__ __forceinline__ void copy_tile(const void* data, int width, T* tile,
                                           const RowAt& row_at) {
   constexpr int kChunks = kWidth / kChunk;
+  constexpr int kRowsAtOnce = kOfThreads / kChunks;
+  const int chunk = thread_index() % kChunks;
+  const int bytes = bytes_of_chunk<T>(width, chunk);
 #pragma unroll 4
-  for (int i = thread_index(); i < kTileRows * kChunks; i += kThreads) {
-    const int row = i / kChunks, chunk = i % kChunks;
+  for (int row = thread_index() / kChunks; row < kTileRows; row += kRowsAtOnce) {
     const int64_t start = row_at(row);
-    const int left = width - chunk * kChunk;
-    const int elements = start < 0 || left < 0 ? 0 : left < kChunk ? left : kChunk;
-    const T* const from =
-        static_cast<const T*>(data) + (elements == 0 ? 0 : start + chunk * kChunk);
-    copy_async<16>(tile + Tile<kWidth>::at(row, chunk), from,
-                   elements * static_cast<int>(sizeof(T)));
+    const bool exists = start >= 0 && bytes > 0;
+    copy_async<16>(tile + Tile<kWidth>::at(row, chunk),
+                   static_cast<const T*>(data) + (exists ? start + chunk * kChunk : 0),
+                   exists ? bytes : 0);
   }
 }
+
+// Copies tiles of consecutive rows of a tensor. A thread always copies the same chunk of its rows,
+// so its addresses advance by constants.
+template <class T, int kWidth>
+struct RowCopier {
+  static constexpr int kChunks = kWidth / kChunk;
+  static constexpr int kRowsAtOnce = kThreads / kChunks;
+  // Rows at this distance have the same place of a chunk, see Tile::at().
+  static constexpr int kSamePlace = kRowsAtOnce % 8 == 0 ? 1 : 2;  // in units of kRowsAtOnce
+  static_assert(kRowsAtOnce * kSamePlace % 8 == 0);
+
+  const T* from;  // this thread's chunk of the tensor's first row
+  int64_t stride;
+  int bytes;
+
+  // `start`: offset of the first row.
+  static __device__ __forceinline__ RowCopier of(const rules::StoredRows& rows, int64_t start,
+                                                 int64_t width) {
+    const int chunk = thread_index() % kChunks;
+    return {static_cast<const T*>(rows.data) + start + chunk * kChunk, rows.stride[2],
+            bytes_of_chunk<T>(static_cast<int>(width), chunk)};
+  }
+  // Starts to copy rows first .. first + kTileRows - 1. Rows from `end` on become zeros.
+  template <int kTileRows>
+  __device__ __forceinline__ void copy(int64_t first, int64_t end, T* tile) const {
+    const int chunk = thread_index() % kChunks, own = thread_index() / kChunks;
+    const int rows = static_cast<int>(rules::least_of(end - first, kTileRows)) - own;
+    const T* source = from + (first + own) * stride;
+    T* to[kSamePlace];
+#pragma unroll
+    for (int i = 0; i < kSamePlace; ++i) {
+      to[i] = tile + Tile<kWidth>::at(own + i * kRowsAtOnce, chunk);
+    }
+#pragma unroll
+    for (int i = 0; i < kTileRows / kRowsAtOnce; ++i) {
+      constexpr int kRowElements = kRowsAtOnce * kWidth;
+      // Nothing is read at the address of a row that does not exist.
+      copy_async<16>(to[i % kSamePlace] + i / kSamePlace * kSamePlace * kRowElements, source,
+                     i * kRowsAtOnce < rows ? bytes : 0);
+      source += kRowsAtOnce * stride;
+    }
+  }
+};
 
 // The rows of this warp in a tile of kRows rows.
 template <int kWidth, class T>
@@ -59,9 +118,11 @@ __device__ __forceinline__ const T* rows_of_warp(const T* tile) {
   return tile + warp() * kRowsOfWarp * kWidth;
 }
 
-// scores = Q K^T for 16 rows and 8 * kTiles keys.
+// scores = Q K^T for 16 rows and 8 * kTiles keys. Columns beyond the width of the rows are zeros in
+// both tiles and are multiplied too: a test of the width would split the loop into blocks of two
+// products, and no load could move ahead of its use.
 template <class T, int kWidth, int kTiles>
-__device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, int width,
+__device__ __forceinline__ void multiply_keys(const T* queries, const T* keys,
                                               float (&scores)[kTiles][4]) {
   using Shape = Tile<kWidth>;
 #pragma unroll
@@ -71,7 +132,6 @@ __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, i
   }
 #pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
-    if (k * 16 >= width) break;
     uint32_t a[4];
     load_matrix_x4(a, queries + Shape::at(lane() % 16, 2 * k + lane() / 16));
 #pragma unroll
@@ -85,10 +145,11 @@ __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, i
   }
 }
 
-// out += P V, with the weights P of a warp's 16 rows and 8 * kTiles keys.
+// out += P V, with the weights P of a warp's 16 rows and 8 * kTiles keys. For columns beyond the
+// width see multiply_keys().
 template <class T, int kWidth, int kTiles>
 __device__ __forceinline__ void multiply_values(const float (&weights)[kTiles][4], const T* values,
-                                                int width, float (&out)[kWidth / 8][4]) {
+                                                float (&out)[kWidth / 8][4]) {
   using Shape = Tile<kWidth>;
 #pragma unroll
   for (int k = 0; k < kTiles / 2; ++k) {
@@ -98,7 +159,6 @@ __device__ __forceinline__ void multiply_values(const float (&weights)[kTiles][4
                            pack<T>(weights[2 * k + 1][2], weights[2 * k + 1][3])};
 #pragma unroll
     for (int n = 0; n < kWidth / 16; ++n) {
-      if (n * 16 >= width) break;
       uint32_t b[4];
       load_matrix_x4_transposed(
           b, values + Shape::at(k * 16 + lane() / 8 % 2 * 8 + lane() % 8, 2 * n + lane() / 16));
@@ -147,35 +207,43 @@ struct Sums {
 };
 
 // A step of the online softmax (arXiv:1805.02867): turns scores into weights relative to the
-// running max, and rescales the sums. A hidden key has the score -inf. most: this thread's largest
-// score of each row, or NaN. keeps(half, key): whether dropout keeps this weight.
+// running max, and rescales the sums. Scores are given in units of `unit`, which is positive. A
+// hidden key has the score -inf. keeps(half, key): whether dropout keeps this weight.
+//
+// With kSingly, scores are subtracted before they are multiplied, since scores near the largest
+// float would overflow. Otherwise one instruction does both, and the caller checks sound().
 template <bool kSingly, int kTiles, int kWidth, class Keeps>
-__device__ __forceinline__ void add_weights(float (&scores)[kTiles][4], float (&most)[2],
-                                            float to_power, Sums<kWidth>& sums,
-                                            const Keeps& keeps) {
+__device__ __forceinline__ void add_weights(float (&scores)[kTiles][4], float unit, float to_power,
+                                            Sums<kWidth>& sums, const Keeps& keeps) {
   float reference[2], shrink[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    // A NaN is no maximum, but its weight is NaN, and so is the sum.
+    float most = -INFINITY;
 #pragma unroll
-    for (int mask = 1; mask < 4; mask *= 2) {
-      const float other = shuffle_xor(most[half], mask);
-      if (!(other <= most[half])) most[half] = other;
+    for (int n = 0; n < kTiles; ++n) {
+      most = fmaxf(most, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
     }
+    most = fmaxf(most, shuffle_xor(most, 1));
+    most = fmaxf(most, shuffle_xor(most, 2)) * unit;
     const float before = sums.largest[half];
-    const float after = most[half] <= before ? before : most[half];
+    const float after = fmaxf(before, most);
     shrink[half] = before == after ? 1.0F : exp2_approx((before - after) * to_power);
     sums.largest[half] = after;
     // While a row has seen no key, its scores are -inf; with a reference of 0 their weights are 0.
     reference[half] = after == -INFINITY ? 0.0F : after;
     sums.weights[half] *= shrink[half];
   }
+  const float factor = unit * to_power;
+  const float shift[2] = {reference[0] * to_power, reference[1] * to_power};
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int half = i / 2;
       const bool hidden = scores[n][i] == -INFINITY;
-      const float weight = exp2_approx((scores[n][i] - reference[half]) * to_power);
+      const float weight = exp2_approx(kSingly ? (scores[n][i] * unit - reference[half]) * to_power
+                                               : fmaf(scores[n][i], factor, -shift[half]));
       sums.weights[half] += weight;
       scores[n][i] = kSingly && hidden ? kNoWeight : weight;
       if (!hidden && !keeps(half, n * 8 + 2 * (lane() % 4) + i % 2)) {
@@ -188,6 +256,50 @@ __device__ __forceinline__ void add_weights(float (&scores)[kTiles][4], float (&
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums.out[n][i] *= shrink[i / 2];
   }
+}
+
+// Adds up the parts that four threads have of the sum of a row's weights. A sum is sound if it is
+// finite and positive, or if the row has seen no key; otherwise the row must be recomputed.
+template <int kWidth>
+__device__ __forceinline__ float sum_of_row(const Sums<kWidth>& sums, int half, bool& sound) {
+  float sum = sums.weights[half];
+  sum += shuffle_xor(sum, 1);
+  sum += shuffle_xor(sum, 2);
+  sound = (sum > 0.0F && sum < INFINITY) || (sum == 0.0F && sums.largest[half] == -INFINITY);
+  return sum;
+}
+
+// Which of a thread's two rows have a sound sum.
+struct Sound {
+  bool row[2];
+};
+
+// True if this thread sees that a row must be recomputed.
+template <int kWidth>
+__device__ __forceinline__ bool is_wrong(const Sums<kWidth>& sums, int half, const Sound& sound) {
+  bool wrong = !sound.row[half];
+#pragma unroll
+  for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+    for (int i = 2 * half; i < 2 * half + 2; ++i) {
+      wrong = wrong || sums.out[n][i] != sums.out[n][i];
+    }
+  }
+  return wrong;
+}
+
+// True if all of this thread's columns of a row are NaN; true if it has none.
+template <int kWidth>
+__device__ __forceinline__ bool all_nan(const Sums<kWidth>& sums, int half, int64_t width) {
+  bool all = true;
+#pragma unroll
+  for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+    for (int i = 2 * half; i < 2 * half + 2; ++i) {
+      all = all && (n * 8 >= width || sums.out[n][i] != sums.out[n][i]);
+    }
+  }
+  return all;
 }
 
 }  // namespace multihead::cuda::mma

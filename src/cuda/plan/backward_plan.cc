@@ -22,7 +22,10 @@ const char* why_not_half(const BackwardParams& params) {
     return objection;
   }
   if (params.d_out.type != params.forward.call.q.type) return "d_out is not of q's type";
-  if (!is_aligned(params.d_out)) return "rows of d_out do not begin at multiples of 16 bytes";
+  const Extents extents = extents_of(params.forward);
+  if (!is_aligned(params.d_out, {extents.batch, params.forward.call.heads, extents.queries})) {
+    return "rows of d_out do not begin at multiples of 16 bytes";
+  }
   return nullptr;
 }
 
@@ -33,9 +36,7 @@ void choose_kernel(BackwardPlan& plan, const Device& device) {
     return;
   }
   if (params.forward.call.batch * params.forward.call.kv_heads == 0) return;
-  // Only compute capability 9.0 has the instruction wgmma.
-  plan.not_hopper = device.compute_capability == 90 ? hopper_backward_objection(params)
-                                                    : "the compute capability is not 9.0";
+  plan.not_hopper = hopper_backward_objection(params, device);
   if (plan.not_hopper == nullptr) {
     plan.kernel = BackwardKernel::kHopper;
     return;

@@ -41,8 +41,13 @@ bool stores_pieces(const rules::WritableRows& rows, const std::array<int64_t, 3>
   return aligned;
 }
 
-// Checks the inputs and options that forward and backward share. Null if they are supported.
-const char* why_not_inputs(const ForwardParams& params) {
+// Checks the device, and the inputs and options that forward and backward share. Null if they are
+// supported.
+const char* why_not_inputs(const ForwardParams& params, const Device& device) {
+  // Only compute capability 9.0 has the instruction wgmma.
+  if (device.compute_capability != 90) return "the compute capability is not 9.0";
+  if (device.shared_bytes < kHopperSharedBytes)
+    return "a block has less than 227 KB of shared memory";
   const rules::AttentionParams& call = params.call;
   const DType type = call.q.type;
   if ((type != DType::kBF16 && type != DType::kF16) || call.k.type != type || call.v.type != type) {
@@ -68,22 +73,18 @@ const char* why_not_inputs(const ForwardParams& params) {
       !tma_reads(call.v, {extents.batch, call.kv_heads, extents.keys})) {
     return kTmaNeedsAlignment;
   }
-  // The kernels use 32-bit positions, with room for one more tile. The grid size must fit in 32
-  // bits too.
+  // The kernels use 32-bit positions, with room for one more tile.
   constexpr int64_t kMostRows = (int64_t{1} << 31) - 1024;
-  const int64_t longest = call.queries > call.keys ? call.queries : call.keys;
-  const int64_t most_tiles = (longest / 128 + 1) * call.heads;
-  if (extents.queries > kMostRows || extents.keys > kMostRows || call.heads > kMostRows ||
-      call.batch > kMostRows / most_tiles) {
-    return "there are 2^31 or more rows or tiles";
+  for (const int64_t extent : {extents.queries, extents.keys, call.heads, call.batch}) {
+    if (extent > kMostRows) return "an axis has 2^31 or more rows";
   }
   return nullptr;
 }
 
 }  // namespace
 
-const char* hopper_objection(const ForwardParams& params) {
-  if (const char* const objection = why_not_inputs(params); objection != nullptr) {
+const char* hopper_objection(const ForwardParams& params, const Device& device) {
+  if (const char* const objection = why_not_inputs(params, device); objection != nullptr) {
     return objection;
   }
   const rules::AttentionParams& call = params.call;
@@ -98,8 +99,8 @@ const char* hopper_objection(const ForwardParams& params) {
   return nullptr;
 }
 
-const char* hopper_backward_objection(const BackwardParams& params) {
-  if (const char* const objection = why_not_inputs(params.forward); objection != nullptr) {
+const char* hopper_backward_objection(const BackwardParams& params, const Device& device) {
+  if (const char* const objection = why_not_inputs(params.forward, device); objection != nullptr) {
     return objection;
   }
   const rules::AttentionParams& call = params.forward.call;

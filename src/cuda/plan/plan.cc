@@ -1,5 +1,6 @@
 #include "cuda/plan/plan.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -49,9 +50,7 @@ void choose_kernel(CallPlan& plan, const Device& device) {
     choose_decode(plan, device);
     return;
   }
-  // Only compute capability 9.0 has the instruction wgmma.
-  plan.not_hopper = device.compute_capability == 90 ? hopper_objection(plan.params)
-                                                    : "the compute capability is not 9.0";
+  plan.not_hopper = hopper_objection(plan.params, device);
   if (plan.not_hopper == nullptr) {
     plan.kernel = Kernel::kHopper;
     return;
@@ -137,10 +136,10 @@ int launch_kernel(const CallPlan& plan, const Device& device, StreamHandle strea
 
 }  // namespace
 
-bool is_aligned(const StoredRows& rows) {
+bool is_aligned(const StoredRows& rows, const std::array<int64_t, 3>& extents) {
   constexpr int64_t kElements = 8;  // 8 elements of 2 bytes are 16 bytes
-  for (const int64_t stride : rows.stride) {
-    if (stride % kElements != 0) return false;
+  for (size_t axis = 0; axis < extents.size(); ++axis) {
+    if (extents[axis] > 1 && rows.stride[axis] % kElements != 0) return false;
   }
   return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
 }
@@ -156,7 +155,15 @@ const char* why_not_half(const ForwardParams& params) {
   if (call.head_dim % 8 != 0 || call.value_dim % 8 != 0) {
     return "d_k or d_v is not a multiple of 8";
   }
-  if (!is_aligned(call.q) || !is_aligned(call.k) || !is_aligned(call.v)) {
+  const Extents extents = extents_of(params);
+  const auto of_keys = [&](const StoredRows& rows) {
+    // Pages and rings have axes of their own.
+    constexpr int64_t kSeveral = 2;
+    if (!rows.in_order()) return is_aligned(rows, {kSeveral, kSeveral, kSeveral});
+    return is_aligned(rows, {extents.batch, call.kv_heads, extents.keys});
+  };
+  if (!is_aligned(call.q, {extents.batch, call.heads, extents.queries}) || !of_keys(call.k) ||
+      !of_keys(call.v)) {
     return "rows of q, k or v do not begin at multiples of 16 bytes";
   }
   return nullptr;

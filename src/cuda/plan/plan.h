@@ -2,6 +2,7 @@
 // chooses no kernel.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -41,8 +42,9 @@ struct CallPlan {
 
 // Returns the reason why mma.sync does not support q, k and v; null if it does.
 const char* why_not_half(const ForwardParams& params);
-// True if each row begins at a multiple of 16 bytes, for elements of 2 bytes.
-bool is_aligned(const rules::StoredRows& rows);
+// True if each row begins at a multiple of 16 bytes, for elements of 2 bytes. `extents`: batch,
+// heads and rows; the stride of an axis of extent 1 does not matter.
+bool is_aligned(const rules::StoredRows& rows, const std::array<int64_t, 3>& extents);
 
 // shape_of_all(): the shape of all packed sequences as one batch entry. set_sequences() then turns
 // a call of that shape into a packed call.

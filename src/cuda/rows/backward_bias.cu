@@ -94,7 +94,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const rules::AttentionParams& call = p.forward.call;
   const Axes axes(p);
   const Tiles tiles(call);
-  int64_t index = block_index().x;
+  int64_t index = block_number();
+  if (index >= axes.blocks()) return;
   const int64_t of_keys = index % axes.keys.blocks;
   index /= axes.keys.blocks;
   const int64_t of_queries = index % axes.queries.blocks;
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace backward
 
 int launch_bias_gradient(const BackwardParams& params, StreamHandle stream) {
-  return launch({.grid = {static_cast<uint32_t>(backward::Axes(params).blocks()), 1, 1},
+  return launch({.blocks = backward::Axes(params).blocks(),
                  .threads = backward::kThreads,
                  .shared_bytes = backward::Tiles::bytes(params.forward.call),
                  .stream = stream},

@@ -44,7 +44,8 @@ constexpr int kSinkThreads = 256;
 __global__ void __launch_bounds__(kSinkThreads, 1)
     differentiate_sinks(const __grid_constant__ BackwardParams p) {
   const rules::AttentionParams& call = p.forward.call;
-  const int64_t head = block_index().x;
+  const int64_t head = block_number();
+  if (head >= call.heads) return;
   const float sink = call.sinks[head];
   double sum = 0.0;
   for (int64_t index = 0; index < call.batch; ++index) {
@@ -76,7 +77,7 @@ int launch_backward_rows(const BackwardParams& params, StreamHandle stream) {
 }
 
 int launch_sink_gradient(const BackwardParams& params, StreamHandle stream) {
-  return launch({.grid = {static_cast<uint32_t>(params.forward.call.heads), 1, 1},
+  return launch({.blocks = params.forward.call.heads,
                  .threads = kSinkThreads,
                  .shared_bytes = kSinkThreads / kWarpSize * sizeof(double),
                  .stream = stream},

@@ -157,7 +157,8 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1)
     rotate_rows_back(const __grid_constant__ RotateBackParams p) {
   const RotateParams& forward = p.rotate;
   const int64_t rows = forward.batch * forward.heads * forward.rows;
-  const int64_t first = static_cast<int64_t>(block_index().x) * kRowsOfGainPart;
+  const int64_t first = block_number() * kRowsOfGainPart;
+  if (first >= rows) return;
   const int64_t last = rules::least_of(first + kRowsOfGainPart, rows);
   double d_gain[kColumns] = {};
   for (int64_t index = first + warp(); index < last; index += kRowsOfBlock) {
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1)
     for (int w = 0; w < kRowsOfBlock; ++w) {
       sum += sums[c / kWarpSize * kWarpRowThreads + w * kWarpSize + c % kWarpSize];
     }
-    p.parts[block_index().x * forward.width + c] = sum;
+    p.parts[block_number() * forward.width + c] = sum;
   }
 }
 
@@ -204,7 +205,7 @@ int launch_rotate_back(const RotateBackParams& params, StreamHandle stream) {
   const int64_t parts = gain_parts(params.rotate);
   if (parts != 0) {
     const size_t shared = params.d_gain == nullptr ? 0 : kColumns * kWarpRowThreads;
-    const int error = launch({.grid = {static_cast<uint32_t>(parts), 1, 1},
+    const int error = launch({.blocks = parts,
                               .threads = kWarpRowThreads,
                               .shared_bytes = shared * sizeof(double),
                               .stream = stream},
@@ -213,7 +214,7 @@ int launch_rotate_back(const RotateBackParams& params, StreamHandle stream) {
   }
   if (params.d_gain == nullptr) return 0;
   const int64_t width = params.rotate.width;
-  return launch({.grid = {static_cast<uint32_t>((width + kRowsOfBlock - 1) / kRowsOfBlock), 1, 1},
+  return launch({.blocks = (width + kRowsOfBlock - 1) / kRowsOfBlock,
                  .threads = kWarpRowThreads,
                  .shared_bytes = 0,
                  .stream = stream},

@@ -2,6 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
+#include <atomic>
+#include <cstddef>
 #include <string>
 
 namespace multihead::cuda {
@@ -26,9 +29,16 @@ Status status_of(int error) {
 }
 
 Status current_device(Device& device) {
+  // Every call asks for the device, whose properties never change. Null: not known yet.
+  static std::array<std::atomic<const Device*>, 64> known{};
   int number = 0;
   if (const cudaError_t error = cudaGetDevice(&number); error != cudaSuccess) {
     return error_of("device", "a CUDA device", error);
+  }
+  const auto place = static_cast<size_t>(number);
+  if (const Device* const found = place < known.size() ? known[place].load() : nullptr) {
+    device = *found;
+    return {};
   }
   int major = 0, minor = 0;
   const struct {
@@ -46,6 +56,16 @@ Status current_device(Device& device) {
   if (major < 8) {
     return {StatusCode::kDevice, "device", "compute capability 8.0 or newer",
             std::to_string(major) + "." + std::to_string(minor)};
+  }
+  if (const int error = find_code(); error != 0) {
+    return error_of("device",
+                    "a device that this build has code for (CMake: MULTIHEAD_CUDA_ARCHITECTURES)",
+                    static_cast<cudaError_t>(error));
+  }
+  if (place < known.size()) {
+    const auto* const found = new Device(device);
+    const Device* none = nullptr;
+    if (!known[place].compare_exchange_strong(none, found)) delete found;
   }
   return {};
 }

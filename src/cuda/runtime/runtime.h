@@ -8,8 +8,8 @@
 
 namespace multihead::cuda {
 
-// Gets the current device. Returns kDevice if there is none, or if its compute capability is below
-// 8.0.
+// Gets the current device. Returns kDevice if there is none, if its compute capability is
+// below 8.0, or if the build has no code for it.
 Status current_device(Device& device);
 
 // Returns kDevice if the stream cannot take work.

@@ -246,6 +246,7 @@ void Block::fail(const std::string& what) {
 }
 
 void Block::access(const void* address, size_t bytes, Access access, int actor) {
+  ++emulator::device().accesses;
   const auto* const at = static_cast<const std::byte*>(address);
   Shadow* shadow = nullptr;
   size_t offset = 0;
@@ -417,10 +418,10 @@ LaunchObserver& launch_observer() {
 
 void run_grid(const std::array<uint32_t, 3>& grid, int threads, size_t shared_bytes,
               const KernelCall& call) {
-  if (launch_observer()) return launch_observer()({call.kernel, threads, shared_bytes});
+  const uint64_t blocks = uint64_t{grid[0]} * grid[1] * grid[2];
+  if (launch_observer()) return launch_observer()({call.kernel, blocks, threads, shared_bytes});
   static uint64_t launches = 0;
   const uint64_t launch = ++launches;
-  const uint64_t blocks = uint64_t{grid[0]} * grid[1] * grid[2];
   if (threads <= 0 || threads % kLanes != 0 || threads > 1024) {
     device().report("a launch has " + std::to_string(threads) + " threads a block");
     return;

@@ -194,6 +194,7 @@ class InsideEmulator {
 
 struct Launch {
   const void* kernel;
+  uint64_t blocks;
   int threads;
   size_t shared_bytes;
 };

@@ -25,15 +25,10 @@ int thread_count() {
   const InsideEmulator inside;
   return block().threads();
 }
-Index3 block_index() {
+int64_t block_number() {
   const InsideEmulator inside;
-  const auto& at = block().place().block;
-  return {at[0], at[1], at[2]};
-}
-Index3 grid_size() {
-  const InsideEmulator inside;
-  const auto& size = block().place().grid;
-  return {size[0], size[1], size[2]};
+  const auto& [at, size] = block().place();
+  return int64_t{at[1]} * size[0] + at[0];
 }
 std::byte* shared_memory() {
   const InsideEmulator inside;

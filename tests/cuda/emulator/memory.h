@@ -99,6 +99,8 @@ class Device {
   };
   Region* find(const void* address, size_t bytes);
 
+  uint64_t accesses = 0;  // reads and writes of kernels since the program began
+
  private:
   std::vector<Region> regions_;
   size_t last_ = 0;

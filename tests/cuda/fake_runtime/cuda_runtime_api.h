@@ -9,6 +9,7 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
+  cudaErrorNoKernelImageForDevice = 209,
   cudaErrorIllegalAddress = 700,
   cudaErrorStreamCaptureInvalidated = 901,
 };
@@ -44,6 +45,8 @@ struct Runtime {
   std::map<cudaDeviceAttr, int> attributes;
   cudaPointerAttributes pointer{cudaMemoryTypeDevice, 0};
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  int asked = 0;  // calls of cudaDeviceGetAttribute()
+  cudaError_t of_code = cudaSuccess;
   cudaError_t last = cudaSuccess;  // next result of cudaGetLastError()
 };
 inline Runtime runtime;
@@ -61,6 +64,8 @@ inline const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorInsufficientDriver";
     case cudaErrorNoDevice:
       return "cudaErrorNoDevice";
+    case cudaErrorNoKernelImageForDevice:
+      return "cudaErrorNoKernelImageForDevice";
     case cudaErrorIllegalAddress:
       return "cudaErrorIllegalAddress";
     case cudaErrorStreamCaptureInvalidated:
@@ -80,6 +85,7 @@ inline cudaError_t cudaGetDevice(int* device) {
   return fake_cuda::answer(fake_cuda::runtime.of_device);
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  ++fake_cuda::runtime.asked;
   *value = fake_cuda::runtime.attributes[attribute];
   return fake_cuda::answer(fake_cuda::runtime.of_attributes);
 }

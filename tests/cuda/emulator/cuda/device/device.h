@@ -25,16 +25,11 @@ namespace multihead::cuda {
 
 inline constexpr int kWarpSize = 32;
 
-struct Index3 {
-  uint32_t x = 0, y = 0, z = 0;
-};
-
 int thread_index();
 int thread_count();
 inline int lane() { return thread_index() % kWarpSize; }
 inline int warp() { return thread_index() / kWarpSize; }
-Index3 block_index();
-Index3 grid_size();
+int64_t block_number();
 
 std::byte* shared_memory();
 

@@ -57,6 +57,9 @@ void set_max_registers_up() {
 }
 
 uint64_t matrix_descriptor(const void* address, uint32_t block_bytes, uint32_t group_bytes);
+inline uint64_t moved_descriptor(uint64_t descriptor, int bytes) {
+  return descriptor + static_cast<uint64_t>(bytes / 16);
+}
 
 void wgmma_fence();
 void wgmma_commit();

@@ -1,27 +1,41 @@
 // launch() of src/cuda/device/launch.h for the emulator: the kernel has ended when it returns.
+// Grids have few blocks along x, so that nearly all have a second row, and blocks beyond the last
+// one.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <tuple>
 #include <type_traits>
 
 #include "cuda/device/device.h"
+#include "cuda/device/grid.h"
 #include "cuda/emulator/block.h"
 
 namespace multihead::cuda {
 
 struct LaunchShape {
-  Index3 grid = {1, 1, 1};
+  int64_t blocks = 1;
   int threads = 0;
   size_t shared_bytes = 0;
   void* stream = nullptr;
 };
 
 template <class... Params>
+int code_error(void (*)(Params...)) {
+  return 0;
+}
+
+template <class... Params>
 int launch(const LaunchShape& shape, void (*kernel)(Params...),
            std::type_identity_t<Params>... params) {
   const std::tuple<void (*)(Params...), Params...> call(kernel, params...);
-  emulator::run_grid({shape.grid.x, shape.grid.y, shape.grid.z}, shape.threads, shape.shared_bytes,
+  Grid grid;
+  constexpr int kInvalidConfiguration = 9;
+  if (!grid_of(shape.blocks, grid, emulator::launch_observer() ? kMostBlocksOfX : 5)) {
+    return kInvalidConfiguration;
+  }
+  emulator::run_grid({grid.x, grid.y, 1}, shape.threads, shape.shared_bytes,
                      {.kernel = reinterpret_cast<const void*>(kernel),
                       .run =
                           [](const void* data) {
