@@ -195,6 +195,7 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
     float scores[kStepKeys / 8][4];
     multiply_keys<T, kWidth>(queries, keys, scores);
     finish_scores<kOptions>(b, first, existing[0], scores);
+    bool ended = false;  // of the singly computed rows of this thread
     add_weights<kSingly>(scores, unit, to_power, sums, [&](int half, int key) {
       if (!kOptions || !call.dropout.given()) return true;
       const int row = lane() / 4 + 8 * half;
@@ -202,19 +203,19 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
     });
     if (kSingly) {
       add_values_singly<T, kWidth>(scores, values, reinterpret_cast<float*>(stage_of(1)), sums.out);
-      bool ended = true;
+      ended = true;
       for (int half = 0; half < 2; ++half) {
         const bool of_row = (sound.row[half] || sums.weights[half] != sums.weights[half]) &&
                             all_nan(sums, half, call.value_dim);
         const int64_t last = b.state.rows[lane() / 4 + 8 * half].seen.last;
         ended = ended && (of_row || last <= first + Shape::kKeyStep);
       }
-      if (ballot(!ended) == 0) break;
     } else {
       multiply_values<T, kWidth>(scores, values, sums.out);
     }
-    // All lanes must have used the stage before the next copies write to it.
+    // All lanes must have used the stage before the next copies, or the sums, are written to it.
     sync_warp();
+    if (kSingly && ballot(!ended) == 0) break;
 #pragma unroll
     for (int i = 0; i + 1 < kStages; ++i) existing[i] = existing[i + 1];
     stage = stage + 1 == kStages ? 0 : stage + 1;
