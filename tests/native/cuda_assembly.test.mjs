@@ -26,7 +26,7 @@ const launches = readLaunches(); // null without multihead-cuda-launches, which 
  * Bytes that a kernel of a file may spill; kernels of other files spill none. scores.cu captures scores for inspection,
  * so its speed does not matter.
  */
-const MAY_SPILL = { 'rows/scores.cu': 64, 'mma/forward.cu': 128, 'mma/backward.cu': 96 };
+const MAY_SPILL = { 'rows/scores.cu': 64, 'mma/backward.cu': 96 };
 
 /**
  * The most instructions of a warp in a step, by a pattern of the kernel's name: what nvcc 13.0 emits for bf16, and 3 %.
