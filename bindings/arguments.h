@@ -12,12 +12,17 @@
 #include "argument_block.h"
 #include "engine/attention/attention_part.h"
 #include "engine/attention/plan.h"
+#include "multihead/models.h"
 #include "multihead/multihead.h"
 
 namespace multihead::bindings {
 
 using engine::AttentionPart;
 using engine::BackwardPart;
+using models::ModelInputs;
+using models::Pooling;
+using models::SamplingOptions;
+using ModelOutput = models::Output;
 
 // Reads numbers from the block; returns zeros past the last written number, which complete()
 // reports.

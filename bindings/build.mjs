@@ -19,13 +19,13 @@ const here = dirname(fileURLToPath(import.meta.url));
 const dist = resolve(process.argv[2] ?? join(here, 'dist'));
 const made = `${dist}-made`;
 const simds = ['simd128', 'relaxed'];
-/** Name prefixes of the WebAssembly modules: all functions, or only multihead/core. */
-const parts = ['', 'core-'];
+/** Name prefixes of the WebAssembly modules: all functions, only multihead/core, or multihead/models. */
+const parts = ['', 'core-', 'models-'];
 /**
  * The entry points that share chunks. The workers' script contains everything: pages copy it, and Parcel does not load the
  * chunks that a page and its worker share.
  */
-const entries = ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'training', 'lab'];
+const entries = ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'training', 'lab', 'models', 'models_node'];
 /** Names of the chunks, which also contain all that their modules import and that no group above contains. */
 const groups = [
   { name: 'features', test: /src.load.features\.ts$/, priority: 5 },
@@ -34,6 +34,7 @@ const groups = [
   { name: 'multihead', test: /src.(api.multihead|modules.gpt2_config)\.ts$/, priority: 2 },
   { name: 'experiment', test: /src.training.(experiment|head_statistics)\.ts$/, priority: 1 },
   { name: 'core_glue', test: /src.api.core\.ts$/ },
+  { name: 'model_opener', test: /src.models.open\.ts$/ },
   { name: 'pool_creator', test: /src.pool.creator\.ts$/ },
 ];
 const built = (build, extension) =>
@@ -99,6 +100,7 @@ async function bundle(names, { format, groups }) {
     input,
     cwd: here,
     logLevel: 'warn',
+    external: ['@huggingface/tokenizers'],
     plugins: [supplied],
     resolve: { extensionAlias: { '.js': ['.ts'] } },
     transform: { target: 'es2022' },
@@ -156,7 +158,7 @@ function writeDeclarations() {
     const text = readFileSync(file, 'utf8');
     for (const [, path] of text.matchAll(/(?:from|import\()\s*["'](\.[^"']+)\.js["']/g)) visit(join(dirname(file), `${path}.d.ts`));
   };
-  for (const name of ['index', 'core', 'inline', 'pool', 'pool_worker', 'training', 'lab']) visit(join(folder, 'entry', `${name}.d.ts`));
+  for (const name of ['index', 'core', 'inline', 'pool', 'pool_worker', 'training', 'lab', 'models']) visit(join(folder, 'entry', `${name}.d.ts`));
   for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
     const file = join(entry.parentPath, entry.name);
     if (entry.isFile() && !reached.has(file)) rmSync(file);

@@ -70,10 +70,15 @@ __asm__(
     ".ascii \"" MULTIHEAD_VERSION " wire " MULTIHEAD_WIRE_VERSION " " MULTIHEAD_WASM_BUILD "\"");
 
 EMSCRIPTEN_BINDINGS(multihead) {
-#define WIRE_CORE_FUNCTION(javascript, cpp, signature) \
+#define WIRE_BASE_FUNCTION(javascript, cpp, signature) \
   emscripten::function(#javascript, &multihead::bindings::cpp);
+#ifdef MULTIHEAD_MODELS
+#define WIRE_MODELS_FUNCTION WIRE_BASE_FUNCTION
+#else
+#define WIRE_CORE_FUNCTION WIRE_BASE_FUNCTION
 #ifndef MULTIHEAD_CORE
-#define WIRE_FUNCTION WIRE_CORE_FUNCTION
+#define WIRE_FUNCTION WIRE_BASE_FUNCTION
+#endif
 #endif
 #include "wire.inc"
 }

@@ -7,6 +7,7 @@
 namespace multihead::bindings {
 
 #define WIRE_FUNCTION(javascript, function, signature) std::type_identity_t<signature> function;
+#define WIRE_MODELS_FUNCTION WIRE_FUNCTION
 #include "wire.inc"
 
 // Functions that are called in loops are no WIRE_FUNCTIONs: Embind's conversions take 0.13 us and

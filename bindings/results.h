@@ -14,12 +14,15 @@
 #include "engine/attention/attention_part.h"
 #include "engine/attention/backward.h"
 #include "engine/error/error.h"
+#include "multihead/models.h"
 #include "multihead/multihead.h"
 
 namespace multihead::bindings {
 
 using engine::AttentionParts;
 using engine::BackwardParts;
+using models::ModelInfo;
+using ModelOutput = models::Output;
 
 // A named tensor: a step of a trace, or a parameter.
 struct ListedTensor {
@@ -38,6 +41,16 @@ struct ExperimentFacts {
   int64_t num_heads, num_layers, steps, batch, embed_dim, vocab_size, max_positions;
   int64_t parameters;  // elements
   std::span<const std::string_view> jobs, patterns;
+};
+
+// Tensors that a ModelLoader needs, as places in the list that it was given.
+struct NeededTensors {
+  std::vector<int32_t> tensors;
+  double bytes = 0;  // of the weights in memory
+};
+
+struct ChosenToken {
+  int64_t token = 0;
 };
 
 struct HeldOutSequences {

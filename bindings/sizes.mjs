@@ -18,7 +18,7 @@ const file = (name) => encoded(readFileSync(at(name)));
 async function script(...modules) {
   const all = modules.map((name) => `export * from ${JSON.stringify(at(`${name}.js`))};`).join('\n');
   const source = { name: 'entry', resolveId: (id) => (id === 'entry' ? id : null), load: (id) => (id === 'entry' ? all : null) };
-  const bundle = await rolldown({ input: 'entry', plugins: [source], logLevel: 'silent' });
+  const bundle = await rolldown({ input: 'entry', external: ['@huggingface/tokenizers'], plugins: [source], logLevel: 'silent' });
   const { output } = await bundle.generate({ format: 'esm', minify: true });
   await bundle.close();
   return encoded(Buffer.from(output[0].code));
@@ -29,9 +29,10 @@ async function script(...modules) {
  * `multihead`.
  */
 export async function sizes() {
-  const [all, core, training, lab, pool] = await Promise.all([
+  const [all, core, models, training, lab, pool] = await Promise.all([
     script('index'),
     script('core'),
+    script('models'),
     script('index', 'training'),
     script('index', 'lab'),
     script('index', 'pool'),
@@ -42,9 +43,11 @@ export async function sizes() {
     'multihead/lab': { script: minus(lab, all) },
     'multihead/pool': { script: minus(pool, all), worker: file('pool_worker.js') },
     'multihead/core': { script: core, wasm: file('multihead-core-simd128.wasm') },
+    'multihead/models': { script: models, wasm: file('multihead-models-simd128.wasm') },
     'multihead/inline': { script: file('inline.js') },
     'multihead/relaxed.wasm': { wasm: file('multihead-relaxed.wasm') },
     'multihead/core-relaxed.wasm': { wasm: file('multihead-core-relaxed.wasm') },
+    'multihead/models-relaxed.wasm': { wasm: file('multihead-models-relaxed.wasm') },
   };
 }
 

@@ -118,7 +118,7 @@ function each(macro, write) {
 }
 
 function isFunction(macro) {
-  return macro === 'WIRE_FUNCTION' || macro === 'WIRE_CORE_FUNCTION';
+  return ['WIRE_FUNCTION', 'WIRE_CORE_FUNCTION', 'WIRE_BASE_FUNCTION', 'WIRE_MODELS_FUNCTION'].includes(macro);
 }
 
 /** Returns the TypeScript name of a C++ enumeration or record. */
@@ -163,6 +163,8 @@ function wireOf() {
     'std::span<const float>': ["Span<'f32'>", 'span'],
     'std::span<const int32_t>': ["Span<'i32'>", 'span'],
     'std::span<const char>': ["Span<'text'>", 'span'],
+    'std::span<const double>': ["Span<'f64'>", 'span'],
+    'std::span<const uint8_t>': ["Span<'bool'>", 'span'],
     AnyTensor: ['Operand | undefined', 'tensor'],
     ConstAnyTensor: ['Operand | undefined', 'tensor'],
     Tensor: ["Operand<'f32'> | undefined", 'tensor'],
@@ -179,6 +181,7 @@ function wireOf() {
     'engine::Message': ['number', 'number'],
     'engine::Name': ['number', 'number'],
     'engine::Axes': ['number', 'number'],
+    ModelOutput: ['number', 'number'],
     bool: ['boolean', 'flag'],
     'std::string': ['string', 'text'],
     Dims: ['number[]', 'wholes'],

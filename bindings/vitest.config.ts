@@ -13,6 +13,7 @@ export default defineConfig({
     alias: [
       { find: 'built:glue', replacement: fromRoot('../build/wasm/bindings/simd128/multihead.mjs') },
       { find: 'built:core-glue', replacement: fromRoot('../build/wasm/bindings/core-simd128/multihead.mjs') },
+      { find: 'built:models-glue', replacement: fromRoot('../build/wasm/bindings/models-simd128/multihead.mjs') },
     ],
   },
   test: {

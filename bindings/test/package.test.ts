@@ -90,14 +90,14 @@ describe('the packed package', { timeout: 120_000 }, () => {
     for (const path of declarations) expect(path).toMatch(/\/(entry|types)\/\w+\.d\.ts$|\/(errors|features|gpt2_config|lab|open|read|write|train)\.d\.ts$/);
     expect(declarations.length).toBeLessThan(40);
     const scripts = [
-      ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training', 'lab'],
-      ...['core_glue', 'experiment', 'features', 'multihead', 'pool_creator', 'safetensors', 'shared'],
+      ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training', 'lab', 'models', 'models_node'],
+      ...['core_glue', 'experiment', 'features', 'model_opener', 'multihead', 'pool_creator', 'safetensors', 'shared'],
     ];
     const expected = [
       ...['CHANGELOG.md', 'LICENSE', 'README.md', 'package.json', 'dist/sbom.cdx.json'],
       ...scripts.flatMap((name) => [`dist/${name}.js`, `dist/${name}.js.map`]),
-      ...['inline_wasm', 'core_inline_wasm', 'pool_worker_text'].map((name) => `dist/${name}.js`),
-      ...['simd128', 'relaxed', 'core-simd128', 'core-relaxed'].map((build) => `dist/multihead-${build}.wasm`),
+      ...['inline_wasm', 'core_inline_wasm', 'models_inline_wasm', 'pool_worker_text'].map((name) => `dist/${name}.js`),
+      ...['simd128', 'relaxed', 'core-simd128', 'core-relaxed', 'models-simd128', 'models-relaxed'].map((build) => `dist/multihead-${build}.wasm`),
       ...declarations,
     ];
     expect(paths.sort()).toEqual(expected.sort());
@@ -185,7 +185,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   it('passes publint and attw', async () => {
     await run(bin('publint'), [root, '--strict'], { env: quietly });
     // Excludes the .wasm files, because each bundler decides how they are imported and typed.
-    const excluded = ['--exclude-entrypoints', 'relaxed.wasm', 'simd128.wasm', 'core-relaxed.wasm', 'core-simd128.wasm'];
+    const excluded = ['--exclude-entrypoints', 'relaxed.wasm', 'simd128.wasm', 'core-relaxed.wasm', 'core-simd128.wasm', 'models-relaxed.wasm', 'models-simd128.wasm'];
     await run(bin('attw'), [tarball, '--profile', 'esm-only', ...excluded], { env: quietly });
   });
 
@@ -419,7 +419,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   });
 
   it('has types for every way in which TypeScript finds modules', async () => {
-    const all = ['multihead', 'multihead/core', 'multihead/inline', 'multihead/pool', 'multihead/training', 'multihead/lab'];
+    const all = ['multihead', 'multihead/core', 'multihead/inline', 'multihead/models', 'multihead/pool', 'multihead/training', 'multihead/lab'];
     await writeFile(
       join(folder, 'modes.ts'),
       all.map((entry, index) => `import * as e${index} from '${entry}'; export const o${index}: object = e${index};`).join('\n'),

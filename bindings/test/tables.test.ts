@@ -23,7 +23,7 @@ function tablesWith(...lines: string[]): { status: number | null; errors: string
   for (const name of ['tables.mjs', 'package.json', 'arguments.h', 'results.h', 'attention.cc', 'call.cc', 'call.h']) {
     cpSync(join(root, 'bindings', name), join(bindings, name));
   }
-  const first = 'WIRE_CORE_FUNCTION(argumentBlock,';
+  const first = 'WIRE_BASE_FUNCTION(argumentBlock,';
   const wire = readFileSync(join(root, 'bindings', 'wire.inc'), 'utf8');
   expect(wire).toContain(first);
   writeFileSync(join(bindings, 'wire.inc'), wire.replace(first, [...lines, first].join('\n')));

@@ -11,6 +11,11 @@ declare module 'built:core-glue' {
   export { default } from 'built:glue';
 }
 
+/** Emscripten's glue for the two builds of multihead/models. */
+declare module 'built:models-glue' {
+  export { default } from 'built:glue';
+}
+
 /** multihead-simd128.wasm, compressed with gzip and then written in base64. */
 declare module 'built:inline-wasm' {
   const wasm: string;
@@ -26,4 +31,9 @@ declare module 'built:core-inline-wasm' {
 declare module 'built:pool-worker-text' {
   const text: string;
   export default text;
+}
+
+/** multihead-models-simd128.wasm, encoded likewise. */
+declare module 'built:models-inline-wasm' {
+  export { default } from 'built:inline-wasm';
 }

@@ -42,7 +42,7 @@ export type LoadedBackend = Omit<Backend, 'target'>;
 /** The part of the package that an entry point loads: everything, or a part with its own WebAssembly builds. */
 export interface Contents<Api extends object> {
   /** Name of the part in the builds. */
-  readonly part?: 'core';
+  readonly part?: 'core' | 'models';
   readonly createGlue: CreateGlue;
   readonly createApi: (raw: GuardedModule, backend: LoadedBackend) => Api;
   /** Called by the core while a module loads its parameters. */

@@ -3,7 +3,7 @@
 
 import { blockLength, dtypes } from '../generated/tables.js';
 import type { DType } from '../types/index.js';
-import type { Operand, Span, Whole64, WireReader, WireWriter } from '../types/wire.js';
+import type { Operand, Whole64, WireReader, WireWriter } from '../types/wire.js';
 import { MultiheadError } from './errors.js';
 import { utf8Decoder } from './text.js';
 
@@ -96,7 +96,7 @@ export class Arguments implements WireWriter {
     for (let axis = 0; axis < rank; axis += 1) block[at + 3 + axis] = shape[axis] as number;
   }
 
-  span({ address, length }: Span<'f32' | 'i32' | 'text'>): void {
+  span({ address, length }: Parameters<WireWriter['span']>[0]): void {
     const at = this.#take(2);
     this.#block[at] = address;
     this.#block[at + 1] = length;

@@ -19,7 +19,7 @@ export function sentencesOf(error: CoreError, more?: ErrorTables): Sentences {
   const { text, real, shape, given } = error;
   const textOf = (table: keyof ErrorTables, at: number): string => coreTables[table][at] || more?.[table][at] || '';
   const [expected = '', got = '', sentence = ''] = [0, 1, 2].map((part) => textOf('messages', 3 * error.message + part));
-  const argument = textOf('names', error.argument);
+  const argument = error.ownArgument || textOf('names', error.argument);
   const letters = textOf('axes', error.axes);
   const numbers = [error.number0, error.number1, error.number2, error.number3];
   const values: Readonly<Record<string, () => string>> = {
@@ -39,7 +39,7 @@ export function sentencesOf(error: CoreError, more?: ErrorTables): Sentences {
       .split(/[{}]/)
       .map((part, at) => (at % 2 === 0 ? part : (values[part]?.() ?? String(numbers[Number(part)]))))
       .join('');
-  const sentences = { argument, expected: filled(expected), got: filled(got) };
+  const sentences = { argument, expected: error.ownExpected || filled(expected), got: filled(got) };
   return sentence === '' ? sentences : { ...sentences, message: `${argument}: ${filled(sentence)}` };
 }
 

@@ -254,7 +254,8 @@ export function checkStatus({ raw, args, heap, moduleTables }: Runtime, status: 
   if (status === callStatus.memory) {
     throw outOfMemory(error.argument, error.expected, heap.buffer.byteLength);
   }
-  throw new MultiheadError(status === callStatus.shape ? 'E_SHAPE' : 'E_OPTION', error);
+  const code = status === callStatus.shape ? 'E_SHAPE' : status === callStatus.format ? 'E_FORMAT' : 'E_OPTION';
+  throw new MultiheadError(code, error);
 }
 
 /** Checks that `given` is a live tensor of this memory; copies nothing. Throws `E_OPTION`, `E_DISPOSED`. */

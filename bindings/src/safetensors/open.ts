@@ -1,11 +1,10 @@
 // openSafetensors(): reads the header of a Blob or Response, and then one tensor at a time. The memory never holds more
 // than one tensor of the file, unless the caller keeps them.
 
-import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
+import { checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
-import { onJavaScriptHeap } from '../runtime/memory.js';
 import { plain, readFlat } from '../runtime/options.js';
-import { describe, isA, unreadable } from '../runtime/tensor.js';
+import { describe } from '../runtime/tensor.js';
 import type {
   OpenSafetensors,
   OpenSafetensorsOptions,
@@ -13,16 +12,9 @@ import type {
   SafetensorsReader,
   SafetensorsTensor,
 } from '../types/safetensors.js';
-import { emptyRecord, formatError, lengthBytes } from './format.js';
-import { type Entry, headerLength, inFileOrder, readHeader, tensorOf } from './read.js';
-
-/** Reads bytes of a file. */
-interface Bytes {
-  /** Size of the file; undefined if only its end tells. */
-  readonly size: number | undefined;
-  /** Reads `count` bytes at an offset. Returns fewer at the end of the file. */
-  read(offset: number, count: number): Promise<Uint8Array<ArrayBuffer>>;
-}
+import { emptyRecord, formatError } from './format.js';
+import { type Entry, inFileOrder, tensorOf } from './read.js';
+import { openHeader, refused, sourceOf } from './source.js';
 
 /** See {@link OpenSafetensors}. */
 export const openSafetensors: OpenSafetensors = (source, options) => open(source, options);
@@ -32,12 +24,7 @@ async function open(source: unknown, given: OpenSafetensorsOptions = {}): Promis
   checkSignal(signal);
   const { stream, bytes } = sourceOf(source, signal);
 
-  const { size = Infinity } = bytes;
-  const headerBytes = headerLength(await bytes.read(0, lengthBytes), size);
-  const header = await bytes.read(lengthBytes, headerBytes);
-  if (header.length < headerBytes) throw formatError('safetensors header', `${headerBytes} bytes`, `${header.length}`);
-  const first = lengthBytes + headerBytes;
-  const { entries, metadata } = readHeader(header, size - first);
+  const { entries, metadata, first } = await openHeader(bytes);
   const inOrder = inFileOrder(entries);
 
   const read = async (entry: Entry): Promise<SafetensorsTensor> => {
@@ -73,77 +60,4 @@ async function open(source: unknown, given: OpenSafetensorsOptions = {}): Promis
     },
     [Symbol.asyncIterator]: iterate,
   });
-}
-
-const refused = (expected: string, got: string): MultiheadError =>
-  new MultiheadError('E_OPTION', { argument: 'source', expected, got });
-
-/** Throws `E_OPTION` for another kind of source, `E_LOAD` for a response with an HTTP error. */
-function sourceOf(source: unknown, signal: AbortSignal | undefined) {
-  try {
-    const stream = isResponse(source) ? streamOf(source, signal) : undefined;
-    return { stream, bytes: guarded(stream ?? blobBytes(source), signal) };
-  } catch (cause) {
-    throw unreadable(cause, 'source');
-  }
-}
-
-const isResponse = (source: unknown): source is Response => typeof Response === 'function' && isA(source, Response);
-
-function blobBytes(source: unknown): Bytes {
-  if (typeof Blob !== 'function' || !isA(source, Blob)) throw refused('a Blob or a Response', describe(source));
-  return {
-    size: source.size,
-    read: async (offset, count) => new Uint8Array(await source.slice(offset, offset + count).arrayBuffer()),
-  };
-}
-
-/** Reads a response from its begin to its end. */
-function streamOf(response: Response, signal: AbortSignal | undefined): Bytes & { cancel(): Promise<void> } {
-  const { ok, status, statusText, body, bodyUsed } = response;
-  if (!ok) throw unread(`HTTP status ${status} ${statusText}`.trimEnd());
-  if (bodyUsed || body?.locked !== false) throw refused('a Response with a body that was not read', 'one without');
-  const reader = body.getReader();
-  const cancel = async (): Promise<void> => reader.cancel().catch(() => {});
-  signal?.addEventListener('abort', () => void cancel(), { once: true });
-  let chunk: Uint8Array = new Uint8Array();
-  return {
-    size: undefined,
-    cancel,
-    async read(_, count) {
-      const bytes = onJavaScriptHeap(count, 'openSafetensors', () => new Uint8Array(count));
-      let filled = 0;
-      while (filled < count) {
-        if (chunk.length === 0) {
-          const { value, done } = await reader.read();
-          if (done) return bytes.subarray(0, filled);
-          chunk = value;
-        }
-        const part = chunk.subarray(0, count - filled);
-        bytes.set(part, filled);
-        filled += part.length;
-        chunk = chunk.subarray(part.length);
-      }
-      return bytes;
-    },
-  };
-}
-
-const unread = (got: string, cause?: unknown): MultiheadError =>
-  new MultiheadError('E_LOAD', { argument: 'source', expected: 'a file that can be read', got, cause });
-
-/** Turns failures into `E_LOAD`, and an aborted signal into `E_ABORTED`. */
-function guarded({ size, read }: Bytes, signal: AbortSignal | undefined): Bytes {
-  return {
-    size,
-    async read(offset, count) {
-      if (signal?.aborted) throw abortedError(signal, 'openSafetensors');
-      try {
-        return await abortable(read(offset, count), signal, 'openSafetensors');
-      } catch (error) {
-        if (error instanceof MultiheadError) throw error;
-        throw unread(error instanceof Error ? error.message : String(error), error);
-      }
-    },
-  };
 }

@@ -35,7 +35,7 @@ export interface Operand<D extends DType = DType> {
 }
 
 /** Consecutive numbers, or the bytes of a text. Address 0 with length 0 means "not given". */
-export interface Span<E extends 'f32' | 'i32' | 'text'> {
+export interface Span<E extends 'f32' | 'f64' | 'i32' | 'bool' | 'text'> {
   readonly address: Uint32;
   readonly length: Uint32;
   /** Used only by the type checker; no span has this property. */
@@ -56,7 +56,7 @@ export interface WireWriter {
   optional(value: number | undefined): void;
   whole64(value: Whole64): void;
   tensor(operand: Operand | undefined): void;
-  span(span: Span<'f32' | 'i32' | 'text'>): void;
+  span(span: Span<'f32' | 'f64' | 'i32' | 'bool' | 'text'>): void;
 }
 
 /** Reads the results of a call. */

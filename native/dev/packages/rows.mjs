@@ -34,7 +34,7 @@ const typescriptRow = (version) => ({
   name: `TypeScript ${version}: \`node16\`, \`nodenext\`, \`bundler\`, with and without the DOM library`,
   tools: [`typescript@${version}`],
   async run(project) {
-    const text = ['multihead', 'multihead/core', 'multihead/inline', 'multihead/pool', 'multihead/training', 'multihead/lab']
+    const text = ['multihead', 'multihead/core', 'multihead/inline', 'multihead/models', 'multihead/pool', 'multihead/training', 'multihead/lab']
       .map((entry, index) => `import * as e${index} from '${entry}';\nexport const f${index}: object = e${index};\n`)
       .join('');
     await project.write({ 'main.ts': `${text}using x = (await e0.load()).tensor([1]);\nexport const s: readonly number[] = x.shape;\n` });

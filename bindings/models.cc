@@ -1,0 +1,189 @@
+// Models of Hugging Face folders as JavaScript calls them: loading, passes, generation.
+#include "multihead/models.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "arguments.h"
+#include "call.h"
+#include "functions.h"
+#include "handles.h"
+#include "results.h"
+
+namespace multihead::bindings {
+namespace {
+
+using models::Model;
+using models::ModelLoader;
+using models::Session;
+
+// Reads lists that JavaScript wrote as texts, each followed by a zero, and numbers beside them.
+class ListReader {
+ public:
+  ListReader(std::span<const char> texts, std::span<const double> numbers)
+      : texts_(texts.data(), texts.size()), numbers_(numbers) {}
+
+  bool at_end() const { return texts_.empty(); }
+  std::string_view text() {
+    const std::string_view found = texts_.substr(0, texts_.find('\0'));
+    texts_.remove_prefix(std::min(texts_.size(), found.size() + 1));
+    return found;
+  }
+  double number() {
+    if (numbers_.empty()) return 0;
+    const double found = numbers_.front();
+    numbers_ = numbers_.subspan(1);
+    return found;
+  }
+
+ private:
+  std::string_view texts_;
+  std::span<const double> numbers_;
+};
+
+models::Config config_of(ListReader list) {
+  models::Config config;
+  while (!list.at_end()) {
+    models::ConfigValue& value = config[std::string(list.text())];
+    // The first letter says what the value is, the rest is its text.
+    const std::string_view kind_and_text = list.text();
+    const char kind = kind_and_text.empty() ? 'n' : kind_and_text.front();
+    if (kind == 't') {
+      value = {models::ConfigValue::Kind::kText, 0, std::string(kind_and_text.substr(1))};
+    } else if (kind == 'd') {
+      value = {models::ConfigValue::Kind::kNumber, list.number()};
+    } else if (kind == 'b') {
+      value = {models::ConfigValue::Kind::kBool, list.number()};
+    } else {
+      value = {};
+    }
+  }
+  return config;
+}
+
+std::vector<models::StoredTensor> tensors_of(ListReader list) {
+  std::vector<models::StoredTensor> tensors;
+  while (!list.at_end()) {
+    models::StoredTensor& tensor = tensors.emplace_back();
+    tensor.name = list.text();
+    tensor.type = list.text();
+    for (auto rank = static_cast<int>(list.number()); rank > 0; --rank) {
+      tensor.shape.push_back(static_cast<int64_t>(list.number()));
+    }
+  }
+  return tensors;
+}
+
+}  // namespace
+
+int32_t model_loader_create() {
+  const ModelLoaderCall call;
+  return make<ModelLoader>(call.from, [&](ModelLoader& loader) {
+    models::OpenOptions options;
+    if (call.weights >= 0) options.weights = static_cast<WeightType>(call.weights);
+    return ModelLoader::create(config_of({call.settings, call.setting_numbers}),
+                               tensors_of({call.tensors, call.tensor_numbers}), options, loader);
+  });
+}
+
+void model_loader_release(int32_t handle) { release_object<ModelLoader>(handle); }
+
+void model_loader_needed(int32_t handle) {
+  static NeededTensors needed;
+  needed.tensors.clear();
+  for (const size_t tensor : at<ModelLoader>(handle).needed()) {
+    needed.tensors.push_back(static_cast<int32_t>(tensor));
+  }
+  needed.bytes = static_cast<double>(at<ModelLoader>(handle).bytes(false));
+  write(needed);
+}
+
+int32_t model_loader_give(int32_t handle, int32_t tensor) {
+  const ModelBytesCall call;
+  return run(call.from, [&] {
+    return at<ModelLoader>(handle).give(static_cast<size_t>(tensor),
+                                        std::as_bytes(call.bytes));
+  });
+}
+
+int32_t model_loader_finish(int32_t handle) {
+  return make<Model>(Arguments{}, [&](Model& model) { return at<ModelLoader>(handle).finish(model); });
+}
+
+void model_release(int32_t handle) { release_object<Model>(handle); }
+
+void model_info(int32_t handle) { write(at<Model>(handle).info()); }
+
+int32_t model_forward(int32_t handle) {
+  const ModelForwardCall call;
+  return run(call.from, [&] {
+    return at<Model>(handle).forward(call.inputs,
+                                     {.hidden_states = call.hidden_states,
+                                      .last_hidden_state = call.last_hidden_state,
+                                      .logits = call.logits,
+                                      .pooler_output = call.pooler_output},
+                                     context());
+  });
+}
+
+int32_t model_attentions(int32_t handle) {
+  const ModelAttentionsCall call;
+  return run(call.from, [&] {
+    return at<Model>(handle).attentions(call.inputs, call.layer, call.head, call.out, context());
+  });
+}
+
+int32_t model_embed(int32_t handle) {
+  const ModelEmbedCall call;
+  return run(call.from, [&] {
+    return at<Model>(handle).embed(call.inputs, call.pooling, call.out, context());
+  });
+}
+
+int32_t session_create(int32_t model) {
+  const SessionCall call;
+  return make<Session>(call.from, [&](Session& session) {
+    return Session::create(at<Model>(model),
+                           {.capacity = call.capacity, .cache_type = call.cache_type}, session);
+  });
+}
+
+void session_release(int32_t handle) { release_object<Session>(handle); }
+
+double session_bytes(int32_t handle) { return static_cast<double>(at<Session>(handle).bytes()); }
+
+int32_t session_append(int32_t handle) {
+  const SessionAppendCall call;
+  return run(call.from,
+             [&] { return at<Session>(handle).append(call.ids, call.logits, context()); });
+}
+
+int32_t sampler_create() {
+  const SamplerCall call;
+  return make<models::Sampler>(call.from, [&](models::Sampler& sampler) -> Status {
+    sampler = models::Sampler(call.sampling);
+    return {};
+  });
+}
+
+void sampler_release(int32_t handle) { release_object<models::Sampler>(handle); }
+
+int32_t sampler_choose(int32_t handle) {
+  const ChooseCall call;
+  ChosenToken chosen;
+  int32_t token = 0;
+  const int32_t status = run(call.from, [&] {
+    return at<models::Sampler>(handle).choose(call.logits, call.before, token);
+  });
+  chosen.token = token;
+  if (status == 0) write(chosen);
+  return status;
+}
+
+}  // namespace multihead::bindings

@@ -1,0 +1,27 @@
+/**
+ * Models of Hugging Face folders: opens config.json and safetensors files as they are, generates, embeds, and shows what
+ * every head attends to. It has a WebAssembly module of its own.
+ *
+ * @module multihead/models
+ */
+
+import { urlFinder } from '../load/source.js';
+import { createOpenModel } from '../models/open.js';
+import type { WasmUrl } from '../types/load.js';
+import type { OpenModel } from '../types/models.js';
+
+export * from './models_exports.js';
+
+/** Listed per build, because bundlers recognize only new URL() of literal paths. */
+const files = {
+  relaxed: () => new URL('./multihead-models-relaxed.wasm', import.meta.url),
+  simd128: () => new URL('./multihead-models-simd128.wasm', import.meta.url),
+  advice:
+    'If a bundler left the file out, give openModel() the file\'s address as wasm; see "Where it runs" in the README',
+};
+
+/** See {@link OpenModel}. */
+export const openModel: OpenModel = /* @__PURE__ */ createOpenModel(() => files);
+
+/** See {@link WasmUrl}. */
+export const wasmUrl: WasmUrl = /* @__PURE__ */ urlFinder((simd) => files[simd]().href);

@@ -1,0 +1,7 @@
+// Exports that multihead/models has in addition to openModel().
+
+export { MultiheadError } from '../runtime/errors.js';
+export { preferredBuild } from '../load/features.js';
+export type { MultiheadErrorCode, MultiheadErrorParts } from '../runtime/errors.js';
+export type { LoadOptions, Simd, WasmSource, WasmUrl } from '../types/load.js';
+export type * from '../types/models.js';

@@ -1,0 +1,21 @@
+// `multihead/models` under the condition "node": the same as models.ts, with another way to the .wasm files; see
+// index_node.ts.
+
+import { addressBeside, filesBeside, urlFinder } from '../load/source.js';
+import { inlineFiles } from '../load/unpack.js';
+import { createOpenModel } from '../models/open.js';
+import type { WasmUrl } from '../types/load.js';
+import type { OpenModel } from '../types/models.js';
+
+export * from './models_exports.js';
+
+/** URL of this module, written like in index_node.ts; undefined in a bundle of CommonJS. */
+const here: string | undefined = import.meta.url;
+
+/** See {@link OpenModel}. */
+export const openModel: OpenModel = /* @__PURE__ */ createOpenModel(
+  async () => (await filesBeside(here, 'multihead-models')) ?? inlineFiles((await import('built:models-inline-wasm')).default),
+);
+
+/** See {@link WasmUrl}. */
+export const wasmUrl: WasmUrl = /* @__PURE__ */ urlFinder((simd) => addressBeside(here, `multihead-models-${simd}.wasm`));

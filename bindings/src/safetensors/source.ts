@@ -1,0 +1,116 @@
+// The bytes of a Blob or Response, read in pieces, and the header of a safetensors file in them.
+
+import { abortable, abortedError } from '../runtime/abort.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { onJavaScriptHeap } from '../runtime/memory.js';
+import { describe, isA, unreadable } from '../runtime/tensor.js';
+import { formatError, lengthBytes } from './format.js';
+import { type Entry, headerLength, readHeader } from './read.js';
+
+/** Reads bytes of a file. */
+export interface Bytes {
+  /** Size of the file; undefined if only its end tells. */
+  readonly size: number | undefined;
+  /** Reads `count` bytes at an offset. Returns fewer at the end of the file. */
+  read(offset: number, count: number): Promise<Uint8Array<ArrayBuffer>>;
+}
+
+/** The header of a file. */
+export interface OpenedHeader {
+  readonly entries: readonly Entry[];
+  readonly metadata: Record<string, string>;
+  /** Offset of the first tensor. */
+  readonly first: number;
+}
+
+/** Reads and checks the header of a file. Throws `E_FORMAT`. */
+export async function openHeader(bytes: Bytes): Promise<OpenedHeader> {
+  const { size = Infinity } = bytes;
+  const headerBytes = headerLength(await bytes.read(0, lengthBytes), size);
+  const header = await bytes.read(lengthBytes, headerBytes);
+  if (header.length < headerBytes) throw formatError('safetensors header', `${headerBytes} bytes`, `${header.length}`);
+  const first = lengthBytes + headerBytes;
+  return { ...readHeader(header, size - first), first };
+}
+
+export const refused = (expected: string, got: string): MultiheadError =>
+  new MultiheadError('E_OPTION', { argument: 'source', expected, got });
+
+/** Throws `E_OPTION` for another kind of source, `E_LOAD` for a response with an HTTP error. */
+export function sourceOf(source: unknown, signal: AbortSignal | undefined) {
+  try {
+    const stream = isResponse(source) ? streamOf(source, signal) : undefined;
+    return { stream, bytes: guarded(stream ?? blobBytes(source), signal) };
+  } catch (cause) {
+    throw unreadable(cause, 'source');
+  }
+}
+
+const isResponse = (source: unknown): source is Response => typeof Response === 'function' && isA(source, Response);
+
+function blobBytes(source: unknown): Bytes {
+  if (typeof Blob !== 'function' || !isA(source, Blob)) throw refused('a Blob or a Response', describe(source));
+  return {
+    size: source.size,
+    read: async (offset, count) => new Uint8Array(await source.slice(offset, offset + count).arrayBuffer()),
+  };
+}
+
+/** Reads a response from its begin to its end; bytes between two reads are skipped. */
+function streamOf(response: Response, signal: AbortSignal | undefined): Bytes & { cancel(): Promise<void> } {
+  const { ok, status, statusText, body, bodyUsed } = response;
+  if (!ok) throw unread(`HTTP status ${status} ${statusText}`.trimEnd());
+  if (bodyUsed || body?.locked !== false) throw refused('a Response with a body that was not read', 'one without');
+  const reader = body.getReader();
+  const cancel = async (): Promise<void> => reader.cancel().catch(() => {});
+  signal?.addEventListener('abort', () => void cancel(), { once: true });
+  let chunk: Uint8Array = new Uint8Array();
+  let position = 0;
+  /** Takes up to `most` bytes of the stream; none at its end. */
+  const take = async (most: number): Promise<Uint8Array> => {
+    while (chunk.length === 0) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      chunk = value;
+    }
+    const part = chunk.subarray(0, most);
+    chunk = chunk.subarray(part.length);
+    position += part.length;
+    return part;
+  };
+  return {
+    size: undefined,
+    cancel,
+    async read(offset, count) {
+      while (position < offset) if ((await take(offset - position)).length === 0) break;
+      const bytes = onJavaScriptHeap(count, 'openSafetensors', () => new Uint8Array(count));
+      let filled = 0;
+      while (filled < count) {
+        const part = await take(count - filled);
+        if (part.length === 0) return bytes.subarray(0, filled);
+        bytes.set(part, filled);
+        filled += part.length;
+      }
+      return bytes;
+    },
+  };
+}
+
+const unread = (got: string, cause?: unknown): MultiheadError =>
+  new MultiheadError('E_LOAD', { argument: 'source', expected: 'a file that can be read', got, cause });
+
+/** Turns failures into `E_LOAD`, and an aborted signal into `E_ABORTED`. */
+function guarded({ size, read }: Bytes, signal: AbortSignal | undefined): Bytes {
+  return {
+    size,
+    async read(offset, count) {
+      if (signal?.aborted) throw abortedError(signal, 'openSafetensors');
+      try {
+        return await abortable(read(offset, count), signal, 'openSafetensors');
+      } catch (error) {
+        if (error instanceof MultiheadError) throw error;
+        throw unread(error instanceof Error ? error.message : String(error), error);
+      }
+    },
+  };
+}

@@ -1,0 +1,279 @@
+// The types of multihead/models.
+
+import type { LoadOptions } from './load.js';
+import type { PlatformAbortSignal, PlatformBlob, PlatformResponse, PlatformURL } from './platform.js';
+
+/** A file with its name, such as a `File` of a form, or of a folder that was dropped. */
+export type ModelFile = PlatformBlob & {
+  /** Name of the file, with or without folders in front. */
+  readonly name: string;
+  /** Path below the folder that was chosen, as browsers give it; used instead of `name` if it is not empty. */
+  readonly webkitRelativePath?: string;
+};
+
+/**
+ * A folder as Hugging Face stores a model: `config.json` and `model.safetensors`, or the files that
+ * `model.safetensors.index.json` lists, and `tokenizer.json` where text is used. Either its files, as Blobs with names or
+ * responses, or its address: a path in Node, or the URL below which all files can be fetched.
+ */
+export type ModelSource = string | PlatformURL | Iterable<ModelFile | PlatformResponse>;
+
+/** Types of weights. `int8` and `int4` are blocks of 32 numbers with a scale, as llama.cpp's Q8_0 and Q4_0 define them. */
+export type ModelWeights = 'f32' | 'f16' | 'bf16' | 'int8' | 'int4';
+
+/** What openModel() needs of a tokenizer; the Tokenizer of `@huggingface/tokenizers` has it. */
+export interface TextTokenizer {
+  /** Converts a text, or a pair of texts, to token ids. */
+  encode(
+    text: string,
+    options?: {
+      /** The second text of a pair. */
+      text_pair?: string | null;
+      /** True adds the tokens that the model expects around a text, such as `[CLS]`. */
+      add_special_tokens?: boolean;
+      /** True adds `token_type_ids` to the result. */
+      return_token_type_ids?: boolean;
+    },
+  ): {
+    /** Token ids. */
+    ids: number[];
+    /** The tokens as the vocabulary spells them. */
+    tokens: string[];
+    /** 0 for tokens of the first text, 1 for those of the second. */
+    token_type_ids?: number[];
+  };
+  /** Converts token ids to text. */
+  decode(
+    ids: number[],
+    options?: {
+      /** True leaves out tokens such as `[CLS]`. */
+      skip_special_tokens?: boolean;
+    },
+  ): string;
+}
+
+/** Options of openModel(). */
+export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'integrity'> {
+  /**
+   * Type of the matrices and the embedding in memory. Default: as the files have them. Norms and biases are always
+   * f32.
+   */
+  readonly weights?: ModelWeights | undefined;
+  /** Called while weights are read, with the bytes so far and those of all weights. Default none. */
+  readonly onProgress?: ((loaded: number, total: number) => void) | undefined;
+  /** Aborting rejects with `E_ABORTED` and frees everything. Default none. */
+  readonly signal?: PlatformAbortSignal | undefined;
+  /**
+   * Converts text. Default: the Tokenizer of the optional peer dependency `@huggingface/tokenizers`, made of the folder's
+   * `tokenizer.json` and `tokenizer_config.json` when text is first used.
+   */
+  readonly tokenizer?: TextTokenizer | undefined;
+}
+
+/** A text, or token ids. */
+export type ModelInput = string | Int32Array | readonly number[];
+
+/** What a model is. */
+export interface ModelInfo {
+  /** `model_type` of config.json. */
+  readonly modelType: string;
+  /** What the logits are: of the next token, of each token itself, of classes for a sequence or for each token. */
+  readonly output: 'none' | 'languageModel' | 'maskedLanguageModel' | 'classification' | 'tokenClassification';
+  /** True if a token sees only itself and the tokens before it. */
+  readonly causal: boolean;
+  /** True if the model has a pooler. */
+  readonly hasPooler: boolean;
+  /** True if the input is pixels. */
+  readonly takesPixels: boolean;
+  /** Number of layers. */
+  readonly numLayers: number;
+  /** Width of the hidden state. */
+  readonly embedDim: number;
+  /** Query heads of each layer. */
+  readonly numHeads: number;
+  /** Key and value heads of each layer. */
+  readonly numKvHeads: number;
+  /** Width of a head. */
+  readonly headDim: number;
+  /** Number of token ids. */
+  readonly vocabSize: number;
+  /** Number of classes; 0 without classification. */
+  readonly numLabels: number;
+  /** Longest sequence; 0 if only memory limits it. */
+  readonly maxTokens: number;
+  /** Number of token types; 0 if there are none. */
+  readonly tokenTypes: number;
+  /** Height and width of pixels; 0 for text. */
+  readonly imageSize: number;
+  /** Channels of pixels; 0 for text. */
+  readonly channels: number;
+  /** Height and width of a patch; 0 for text. */
+  readonly patchSize: number;
+  /** Number of parameters in use. */
+  readonly parameters: number;
+  /** Bytes of all weights in memory. */
+  readonly weightBytes: number;
+  /** Tokens that end a text, of config.json and generation_config.json. */
+  readonly endIds: readonly number[];
+}
+
+/** Options of {@link Model.generate}. */
+export interface GenerateOptions {
+  /** Most new tokens; default 128, or as many as the model has room for. */
+  readonly maxNewTokens?: number | undefined;
+  /** Default 0: always the likeliest token. Else logits are divided by it, and a token is drawn. */
+  readonly temperature?: number | undefined;
+  /** Draws only from the k likeliest tokens; default 0, all. */
+  readonly topK?: number | undefined;
+  /** Draws only from the likeliest tokens whose probabilities first sum to p or more; default 1. */
+  readonly topP?: number | undefined;
+  /**
+   * Logits of tokens that occurred are divided by it if positive, else multiplied (arXiv:1909.05858); default 1,
+   * none.
+   */
+  readonly repetitionPenalty?: number | undefined;
+  /** Seed of the random numbers, a whole number from 0 to 2⁵³ − 1; default 0. The same seed gives the same tokens. */
+  readonly seed?: number | undefined;
+  /** Texts and token ids that end the generation, in addition to the model's own; the text itself is not given. */
+  readonly stop?: readonly (string | number)[] | undefined;
+  /** Type of the cached keys and values; default `'f32'`. */
+  readonly cache?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
+  /** Aborting ends the iteration with `E_ABORTED`. Default none. */
+  readonly signal?: PlatformAbortSignal | undefined;
+}
+
+/** A step of {@link Model.generate}. */
+export interface GeneratedToken {
+  /** Token id. */
+  readonly token: number;
+  /** New text; empty while a character is incomplete, and if the prompt was token ids and there is no tokenizer. */
+  readonly text: string;
+}
+
+/** Numbers with a shape, row-major. */
+export interface ModelArray {
+  /** Extents, outermost first. */
+  readonly shape: readonly number[];
+  /** The numbers, in memory of JavaScript. */
+  readonly data: Float32Array<ArrayBuffer>;
+}
+
+/** Options of a pass. */
+export interface PassOptions {
+  /** Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. Default all 1. */
+  readonly headScales?: Float32Array | undefined;
+}
+
+/** Options of {@link Model.attentions}. */
+export interface AttentionsOptions extends PassOptions {
+  /** The layer, from 0. */
+  readonly layer: number;
+  /** The query head, from 0. */
+  readonly head: number;
+}
+
+/** Options of {@link Model.embed}. */
+export interface EmbedOptions extends PassOptions {
+  /**
+   * How one vector is made of a text: the mean over its tokens, or its first token. Default: as `1_Pooling/config.json` of
+   * the folder says, else `'mean'`.
+   */
+  readonly pooling?: 'mean' | 'firstToken' | undefined;
+}
+
+/** Options of {@link Model.logits}. */
+export interface LogitsOptions extends PassOptions {
+  /** Language models: logits after the last token alone, the default, or after each token. */
+  readonly positions?: 'last' | 'all' | undefined;
+}
+
+/** Names of the outputs of {@link Model.forward}. */
+export type ForwardOutput = 'hiddenStates' | 'lastHiddenState' | 'logits' | 'poolerOutput';
+
+/** Options of {@link Model.forward}. */
+export interface ForwardOptions<R extends readonly ForwardOutput[]> extends PassOptions {
+  /** The outputs to compute. */
+  readonly return: R;
+  /** The second text of a pair. Default none. */
+  readonly pair?: string | undefined;
+  /** Token types, as many as ids; default those of the tokenizer, else 0. */
+  readonly tokenTypes?: Int32Array | readonly number[] | undefined;
+  /** Models with pixels: (channels, imageSize, imageSize) numbers, normalized as the model expects them. */
+  readonly pixels?: Float32Array | undefined;
+}
+
+/**
+ * The outputs of {@link Model.forward}: `hiddenStates` (numLayers + 1, N, embedDim), `lastHiddenState` (N, embedDim),
+ * `logits` (N, vocabSize), (N, numLabels) or (numLabels), `poolerOutput` (embedDim).
+ */
+export type ForwardResult<R extends readonly ForwardOutput[]> = Readonly<Record<R[number], ModelArray>>;
+
+/** A model that openModel() has opened. Dispose it to free its memory. */
+export interface Model {
+  /** What the model is. */
+  readonly info: ModelInfo;
+  /** Names of the classes by `id2label` of config.json; empty without classification. */
+  readonly labels: readonly string[];
+  /** True after dispose(). */
+  readonly disposed: boolean;
+
+  /** Token ids and tokens of a text, with special tokens. @throws {MultiheadError} `E_OPTION` without a tokenizer. */
+  encode(text: string): Promise<{
+    /** Token ids. */
+    readonly ids: readonly number[];
+    /** The tokens as the vocabulary spells them. */
+    readonly tokens: readonly string[];
+  }>;
+  /** The text of token ids, without special tokens. @throws {MultiheadError} `E_OPTION` without a tokenizer. */
+  decode(ids: Int32Array | readonly number[]): Promise<string>;
+
+  /**
+   * Continues a prompt, token by token. A stop id is given as the last token.
+   *
+   * @throws {MultiheadError} `E_OPTION` for a model that is not a language model, a prompt that is empty or too long, or a
+   *   wrong option; `E_MEMORY`, `E_ABORTED`
+   */
+  generate(prompt: ModelInput, options?: GenerateOptions): AsyncGenerator<GeneratedToken, void, undefined>;
+  /**
+   * One vector of Euclidean length 1 and embedDim numbers for each text.
+   *
+   * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
+   */
+  embed(inputs: readonly ModelInput[], options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>[]>;
+  /**
+   * The weights of one head, (N, N): a row for each query; keys that a query does not see are 0.
+   *
+   * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
+   */
+  attentions(input: ModelInput, options: AttentionsOptions): Promise<ModelArray>;
+  /**
+   * Language models: (vocabSize), or (N, vocabSize) with `positions: 'all'`. Masked language models (N, vocabSize),
+   * classification (numLabels), token classification (N, numLabels).
+   *
+   * @throws {MultiheadError} `E_OPTION` for a model without logits; `E_MEMORY`
+   */
+  logits(input: ModelInput, options?: LogitsOptions): Promise<ModelArray>;
+  /**
+   * One pass with the outputs that `return` names. `input` is ignored by models with pixels.
+   *
+   * @throws {MultiheadError} `E_OPTION`, `E_SHAPE`, `E_MEMORY`
+   */
+  forward<const R extends readonly ForwardOutput[]>(
+    input: ModelInput,
+    options: ForwardOptions<R>,
+  ): Promise<ForwardResult<R>>;
+
+  /** Frees the model's memory. Doing it twice is harmless. */
+  dispose(): void;
+  /** The same as dispose(), for `using`. */
+  [Symbol.dispose](): void;
+}
+
+/**
+ * Opens a folder as Hugging Face stores it. Weights are read in pieces, and only once; the memory never holds them twice.
+ *
+ * @throws {MultiheadError} `E_OPTION` naming a setting of config.json that is not supported; `E_FORMAT` for files that are
+ *   missing, truncated or contradict each other; `E_MEMORY`, before weights are read, if they do not fit; `E_LOAD`,
+ *   `E_ABORTED`
+ */
+export type OpenModel = (source: ModelSource, options?: OpenModelOptions) => Promise<Model>;

@@ -1,0 +1,315 @@
+// multihead/models against golden models of the transformers library, with files in every form that openModel() takes.
+
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { readSafetensors, type SafetensorsTensor } from 'multihead';
+import { type ForwardOutput, type Model, type ModelFile, openModel } from 'multihead/models';
+import { describe, expect, it } from 'vitest';
+import { StopTexts, TextStream } from '../src/models/tokenizer.ts';
+import { builds, rejectionOf } from './builds.ts';
+
+const folder = fileURLToPath(new URL('../../tests/conformance/models', import.meta.url));
+const names = readdirSync(folder, { withFileTypes: true })
+  .filter((entry) => entry.isDirectory())
+  .map(({ name }) => name);
+
+interface Case {
+  readonly name: string;
+  readonly op: 'forward' | 'generate';
+  readonly inputs: Readonly<Record<string, string>>;
+  readonly outputs: Readonly<Record<string, string>>;
+  readonly tolerance?: Readonly<Record<string, number>>;
+  readonly max_new_tokens?: number;
+}
+
+interface Golden {
+  readonly cases: readonly Case[];
+  readonly tensors: Readonly<Record<string, SafetensorsTensor>>;
+}
+
+function readGolden(name: string): Golden {
+  const { cases } = JSON.parse(readFileSync(join(folder, name, 'cases.json'), 'utf8')) as { cases: Case[] };
+  const { tensors } = readSafetensors(readFileSync(join(folder, name, 'expected.safetensors')));
+  return { cases, tensors };
+}
+
+/** The files of a folder as a page has them; config_v4.json in place of config.json. */
+function filesOf(name: string, change: (file: string, bytes: Buffer) => Buffer | undefined = (_, bytes) => bytes): ModelFile[] {
+  return readdirSync(join(folder, name), { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile() && entry.name !== 'config.json')
+    .flatMap((entry) => {
+      const bytes = change(entry.name, readFileSync(join(entry.parentPath ?? entry.path, entry.name)));
+      return bytes === undefined ? [] : [new File([new Uint8Array(bytes)], entry.name.replace('config_v4', 'config'))];
+    });
+}
+
+function expectClose(got: Float32Array, want: ArrayLike<number>, tolerance: number, what: string): void {
+  let worst = 0;
+  let at = 0;
+  expect(got.length, what).toBe(want.length);
+  for (let i = 0; i < got.length; i += 1) {
+    const error = Math.abs((got[i] as number) - (want[i] as number));
+    if (!(error <= worst)) [worst, at] = [error, i];
+  }
+  expect(worst, `${what}[${at}]`).toBeLessThanOrEqual(tolerance);
+}
+
+const part = (tensor: SafetensorsTensor, row: number, count: number): Float32Array => {
+  const size = tensor.data.length / (tensor.shape[0] as number);
+  return (tensor.data as Float32Array).subarray(row * size, row * size + count);
+};
+
+/** Runs a forward case, a sequence of its batch at a time. */
+async function checkForward(model: Model, golden: Golden, entry: Case): Promise<void> {
+  const input = (name: string) => golden.tensors[entry.inputs[name] ?? ''];
+  const [ids, mask, types, pixels] = ['input_ids', 'attention_mask', 'token_type_ids', 'pixel_values'].map(input);
+  const batch = ((ids ?? pixels) as SafetensorsTensor).shape[0] as number;
+  const wanted = Object.keys(entry.outputs);
+  const { embedDim, numHeads, output } = model.info;
+  for (let row = 0; row < batch; row += 1) {
+    const all = ids && [...(ids.data as Int32Array).subarray(row * (ids.shape[1] as number), (row + 1) * (ids.shape[1] as number))];
+    const real = all?.filter((_, at) => mask === undefined || mask.data[row * all.length + at] !== 0) ?? [];
+    const padded = all !== undefined && real.length < all.length;
+    const returned: ForwardOutput[] = ['hiddenStates', 'lastHiddenState'];
+    if (output !== 'none') returned.push('logits');
+    if (model.info.hasPooler) returned.push('poolerOutput');
+    const result = await model.forward(real, {
+      return: returned,
+      ...(types && { tokenTypes: (types.data as Int32Array).subarray(row * (all?.length ?? 0), row * (all?.length ?? 0) + real.length) }),
+      ...(pixels && { pixels: part(pixels, row, pixels.data.length / batch) }),
+    });
+    const close = (got: Float32Array, name: string): void => {
+      const tensor = golden.tensors[entry.outputs[name] as string] as SafetensorsTensor;
+      const want = part(tensor, row, padded ? got.length : tensor.data.length / batch);
+      expectClose(got, want, entry.tolerance?.[name] ?? 1e-5, `${entry.name} ${name}`);
+    };
+    const tokens = result.lastHiddenState.shape[0] as number;
+    for (const name of wanted) {
+      if (name.startsWith('hidden_states.')) {
+        const at = Number(name.slice('hidden_states.'.length)) * tokens * embedDim;
+        close(result.hiddenStates.data.subarray(at, at + tokens * embedDim), name);
+      } else if (name === 'last_hidden_state') {
+        // The golden one of a class with a head is the last of its hidden states, which in ViT is before the final norm.
+        const states = result.hiddenStates.data;
+        close(pixels && output !== 'none' ? states.subarray(states.length - tokens * embedDim) : result.lastHiddenState.data, name);
+      } else if (name === 'pooler_output') close(result.poolerOutput.data, name);
+      else if (name === 'logits') {
+        const want = golden.tensors[entry.outputs[name] as string] as SafetensorsTensor;
+        const isLast = output === 'languageModel' && want.shape[1] === 1;
+        close(isLast ? (await model.logits(real)).data : result.logits.data, name);
+      } else if (name.startsWith('attentions.') && pixels === undefined && !padded) {
+        const layer = Number(name.slice('attentions.'.length));
+        const tensor = golden.tensors[entry.outputs[name] as string] as SafetensorsTensor;
+        for (let head = 0; head < numHeads; head += 1) {
+          const map = await model.attentions(real, { layer, head });
+          const want = part(tensor, row, numHeads * tokens * tokens).subarray(head * tokens * tokens, (head + 1) * tokens * tokens);
+          expectClose(map.data, want, entry.tolerance?.[name] ?? 1e-5, `${entry.name} ${name} head ${head}`);
+        }
+      } else if (name === 'mean_pooled' || name === 'cls_pooled') {
+        const [vector] = await model.embed([real], { pooling: name === 'mean_pooled' ? 'mean' : 'firstToken' });
+        if (types === undefined || !(types.data as Int32Array).includes(1)) close(vector as Float32Array, name);
+      }
+    }
+  }
+}
+
+async function checkGenerate(model: Model, golden: Golden, entry: Case): Promise<void> {
+  const prompt = golden.tensors[entry.inputs['input_ids'] as string]?.data as Int32Array;
+  const want = golden.tensors[entry.outputs['generated_ids'] as string]?.data as Int32Array;
+  const got: number[] = [];
+  for await (const { token } of model.generate(prompt, { maxNewTokens: entry.max_new_tokens ?? want.length })) got.push(token);
+  expect(got).toEqual([...want].slice(0, got.length));
+  expect(got.length === want.length || model.info.endIds.includes(got.at(-1) as number)).toBe(true);
+}
+
+describe.each(builds)('openModel, %s', (simd) => {
+  it.each(names)('%s gives what transformers computes', async (name) => {
+    const golden = readGolden(name);
+    for (const source of [join(folder, name), filesOf(name)]) {
+      using model = await openModel(source, { simd });
+      for (const entry of golden.cases) {
+        await (entry.op === 'generate' ? checkGenerate : checkForward)(model, golden, entry);
+      }
+    }
+  });
+
+  it('embeds a padded batch as each text alone', async () => {
+    using model = await openModel(join(folder, 'bert'), { simd });
+    const inputs = [[5, 6, 7, 8, 9], [10, 11], [12]];
+    const together = await model.embed(inputs);
+    for (const [at, input] of inputs.entries()) {
+      const [alone] = await model.embed([input]);
+      expectClose(together[at] as Float32Array, alone as Float32Array, 2e-6, `input ${at}`);
+      expect(Math.hypot(...(alone as Float32Array))).toBeCloseTo(1, 5);
+    }
+    expect(await model.embed([])).toEqual([]);
+  });
+
+  it('keeps weights in every type, closer to the stored ones the more bits it has', async () => {
+    const ids = [3, 14, 15, 92, 65];
+    using exact = await openModel(join(folder, 'gpt2'), { simd });
+    const { data: want } = await exact.logits(ids);
+    let before = 0;
+    let bytes = exact.info.weightBytes + 1;
+    for (const weights of ['f32', 'f16', 'int8', 'int4'] as const) {
+      using model = await openModel(join(folder, 'gpt2'), { simd, weights });
+      const { data } = await model.logits(ids);
+      const error = Math.max(...data.map((value, at) => Math.abs(value - (want[at] as number))));
+      expect(error).toBeGreaterThanOrEqual(before);
+      expect(model.info.weightBytes).toBeLessThan(bytes);
+      before = error;
+      bytes = model.info.weightBytes;
+    }
+    expect(before).toBeLessThan(1);
+  });
+
+  it('samples the same tokens from the same seed, and ends at stops', async () => {
+    using model = await openModel(join(folder, 'llama3'), { simd });
+    const tokens = async (options: Parameters<Model['generate']>[1]): Promise<number[]> => {
+      const found: number[] = [];
+      for await (const { token } of model.generate([1, 2, 3], { maxNewTokens: 12, ...options })) found.push(token);
+      return found;
+    };
+    const greedy = await tokens({});
+    expect(await tokens({})).toEqual(greedy);
+    const options = { temperature: 1.5, topK: 50, topP: 0.95, repetitionPenalty: 1.1 };
+    const drawn = await tokens({ ...options, seed: 7 });
+    expect(await tokens({ ...options, seed: 7 })).toEqual(drawn);
+    expect(await tokens({ ...options, seed: 8 })).not.toEqual(drawn);
+    expect(await tokens({ stop: [greedy[2] as number] })).toEqual(greedy.slice(0, greedy.indexOf(greedy[2] as number) + 1));
+    expect(await tokens({ maxNewTokens: 0 })).toEqual([]);
+  });
+
+  it('mutes heads', async () => {
+    using model = await openModel(join(folder, 'gpt2'), { simd });
+    const { numLayers, numHeads } = model.info;
+    const headScales = new Float32Array(numLayers * numHeads).fill(1);
+    const ids = [1, 2, 3, 4];
+    const { data } = await model.logits(ids);
+    expect((await model.logits(ids, { headScales })).data).toEqual(data);
+    headScales[1] = 0;
+    expect((await model.logits(ids, { headScales })).data).not.toEqual(data);
+  });
+});
+
+describe('openModel', () => {
+  const refused = async (source: Parameters<typeof openModel>[0], code: string, argument: string, options = {}) => {
+    const error = await rejectionOf(openModel(source, options));
+    expect([error.code, error.argument], error.message).toEqual([code, argument]);
+    return error;
+  };
+  const config = (change: (config: Record<string, unknown>) => void) => (file: string, bytes: Buffer) => {
+    if (file !== 'config_v4.json') return bytes;
+    const json = JSON.parse(bytes.toString()) as Record<string, unknown>;
+    change(json);
+    return Buffer.from(JSON.stringify(json));
+  };
+
+  it('refuses folders that lack a file, are truncated, or are no models', async () => {
+    await refused(join(folder, 'none'), 'E_FORMAT', 'config.json');
+    await refused(filesOf('gpt2', (file, bytes) => (file.endsWith('.safetensors') ? undefined : bytes)), 'E_FORMAT', 'model.safetensors');
+    await refused(filesOf('gpt2', (file, bytes) => (file === 'config_v4.json' ? Buffer.from('{') : bytes)), 'E_FORMAT', 'config.json');
+    const half = (file: string, bytes: Buffer) => (file === 'model.safetensors' ? bytes.subarray(0, bytes.length / 2) : bytes);
+    expect((await rejectionOf(openModel(filesOf('gpt2', half)))).code).toBe('E_FORMAT');
+    await refused(filesOf('gpt2', config((json) => (json['model_type'] = 'mamba'))), 'E_OPTION', 'config.json: model_type');
+    const wider = await rejectionOf(openModel(filesOf('gpt2', config((json) => (json['n_embd'] = 96)))));
+    expect(wider.code).toBe('E_FORMAT');
+  });
+
+  it('refuses other values, and names them', async () => {
+    await refused(3 as never, 'E_OPTION', 'source');
+    await refused([3] as never, 'E_OPTION', 'source');
+    await refused(join(folder, 'gpt2'), 'E_OPTION', 'weights', { weights: 'int2' });
+    await refused(join(folder, 'gpt2'), 'E_OPTION', 'onProgress', { onProgress: 1 });
+    await refused(join(folder, 'gpt2'), 'E_OPTION', 'tokenizer', { tokenizer: {} });
+    await refused(join(folder, 'gpt2'), 'E_OPTION', 'wieghts', { wieghts: 'f16' });
+    using model = await openModel(join(folder, 'gpt2'));
+    const ids = await rejectionOf(model.logits([0, model.info.vocabSize]));
+    expect(ids.code).toBe('E_OPTION');
+    expect((await rejectionOf(model.logits([1.5]))).argument).toBe('input');
+    expect((await rejectionOf(model.logits('a text', {}))).message).toMatch('tokenizer.json');
+    expect((await rejectionOf(model.attentions([1], { layer: 99, head: 0 }))).code).toBe('E_OPTION');
+    const long = Array.from({ length: model.info.maxTokens + 1 }, () => 0);
+    expect((await rejectionOf(model.generate(long).next())).argument).toBe('prompt');
+    expect((await rejectionOf(model.generate([1], { seed: -1 }).next())).argument).toBe('seed');
+    expect((await model.logits([0])).data.length).toBe(model.info.vocabSize);
+    model.dispose();
+    expect((await rejectionOf(model.logits([0]))).code).toBe('E_DISPOSED');
+  });
+
+  it('reports progress, and ends when it is aborted', async () => {
+    const seen: number[] = [];
+    let total = 0;
+    using model = await openModel(join(folder, 'gpt2'), {
+      onProgress(loaded, all) {
+        seen.push(loaded);
+        total = all;
+      },
+    });
+    expect(seen[0]).toBe(0);
+    expect(seen.at(-1)).toBe(total);
+    expect(model.disposed).toBe(false);
+    const aborter = new AbortController();
+    const onProgress = (): void => aborter.abort();
+    await refused(join(folder, 'gpt2'), 'E_ABORTED', 'signal', { signal: aborter.signal, onProgress });
+    const later = new AbortController();
+    const steps = model.generate([1, 2], { signal: later.signal });
+    await steps.next();
+    later.abort();
+    expect((await rejectionOf(steps.next())).code).toBe('E_ABORTED');
+  });
+
+  it('reads responses from their begin to their end', async () => {
+    const responses = filesOf('qwen3').map((file) => {
+      const response = new Response(file.stream());
+      Object.defineProperty(response, 'url', { value: `https://example.org/qwen3/${file.name}` });
+      return response;
+    });
+    using model = await openModel(responses);
+    using direct = await openModel(join(folder, 'qwen3'));
+    expect((await model.logits([1, 2, 3])).data).toEqual((await direct.logits([1, 2, 3])).data);
+  });
+});
+
+describe('text', () => {
+  const tokenizer = {
+    encode: (text: string) => ({ ids: [...Buffer.from(text)], tokens: [...text] }),
+    decode: (ids: number[]) => Buffer.from(ids.filter((id) => id < 256)).toString(),
+  };
+
+  it('comes with the tokens, a character when it is complete', () => {
+    const stream = new TextStream(tokenizer);
+    const pieces = [...Buffer.from('aé😀!')].map((id) => stream.add(id));
+    expect(pieces).toEqual(['a', '', 'é', '', '', '', '😀', '!']);
+  });
+
+  it('ends before a stop that comes in pieces', () => {
+    const add = (stops: StopTexts, ...pieces: string[]) => pieces.map((piece) => stops.add(piece));
+    const stops = new StopTexts(['</s>', '\n\n']);
+    expect(add(stops, 'a<', '/', 's', '>b')).toEqual([
+      { text: 'a', ends: false },
+      { text: '', ends: false },
+      { text: '', ends: false },
+      { text: '', ends: true },
+    ]);
+    const others = new StopTexts(['</s>']);
+    expect(add(others, 'a<', 'b')).toEqual([{ text: 'a', ends: false }, { text: '<b', ends: false }]);
+    expect(add(others, '<')[0]).toEqual({ text: '', ends: false });
+    expect(others.rest()).toBe('<');
+  });
+
+  it('is taken by every verb', async () => {
+    using model = await openModel(join(folder, 'llama3'), { tokenizer });
+    expect(await model.encode('ab')).toEqual({ ids: [97, 98], tokens: ['a', 'b'] });
+    expect(await model.decode([97, 98])).toBe('ab');
+    expect((await model.logits('ab')).data).toEqual((await model.logits([97, 98])).data);
+    let text = '';
+    const ids: number[] = [];
+    for await (const step of model.generate('ab', { maxNewTokens: 5 })) {
+      text += step.text;
+      ids.push(step.token);
+    }
+    expect(tokenizer.decode(ids).startsWith(text.replaceAll('\ufffd', ''))).toBe(true);
+  });
+});
