@@ -99,6 +99,7 @@ const PACKAGE_FLOORS = [
   ['modules'],
   ['training'],
   ['api'],
+  ['models'],
   ['pool/shared'],
   ['pool/worker'],
   ['pool'],
