@@ -1,21 +1,13 @@
 // Keeps the files of the visitor's own model in this browser, on request: in the origin's private file system, which no
 // server sees.
 
+import { folder, keptFolder, storage } from './kept_folder.js';
 import type { GivenFiles } from './messages.js';
 
-const folder = 'own-model';
 const list = 'names.json';
 const roles = ['model', 'vocabulary', 'merges'] as const;
 type Role = (typeof roles)[number];
 type Names = Partial<Readonly<Record<Role, string>>>;
-
-/**
- * Throws if there is no private file system: in private windows of some browsers, and on pages loaded over plain HTTP.
- */
-async function storage(): Promise<FileSystemDirectoryHandle> {
-  if (!(navigator.storage as StorageManager | undefined)?.getDirectory) throw new Error('this page has no storage for files.');
-  return navigator.storage.getDirectory();
-}
 
 /** Runs an action under a lock: the browser would refuse one of two tabs that change the files at the same time. */
 const alone = <T>(action: () => Promise<T>): Promise<T> =>
@@ -24,7 +16,7 @@ const alone = <T>(action: () => Promise<T>): Promise<T> =>
 /** The files that are kept; null if there are none, or if the browser has no such storage. */
 export async function keptFiles(): Promise<GivenFiles | null> {
   try {
-    const kept = await (await storage()).getDirectoryHandle(folder);
+    const kept = await keptFolder();
     const read = async (name: string) => (await kept.getFileHandle(name)).getFile();
     const names = JSON.parse(await (await read(list)).text()) as Names;
     const fileOf = async (role: Role) => {

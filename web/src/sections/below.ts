@@ -4,7 +4,7 @@ import type { App } from '../state/app.js';
 import { bendSection } from './bend/bend.js';
 import { gallerySection } from './gallery/gallery.js';
 import { ownModelSection } from './own/own_model.js';
-import { speedSection } from './speed.js';
+import { speedSection } from './speed/speed.js';
 import { splitSection } from './split/split_section.js';
 import { stepSection } from './steps/step_through.js';
 import { generateSection } from './training/generate.js';

@@ -1,7 +1,8 @@
 // The file that the programs of "Use it" read: the sentence on the screen as numbers, and the weights in use. This
 // module is loaded only when the visitor saves the file.
 
-import { writeSafetensors } from 'multihead';
+// The source: with the package's built entry, boot.ts would share a chunk with this module, one more request at the start.
+import { writeSafetensors } from '../../../../bindings/src/safetensors/write.js';
 import { embedDim } from '../../attention/embedding.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { headDim } from '../../attention/patterns.js';
