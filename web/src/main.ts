@@ -19,7 +19,6 @@ import { connect } from './attention/client.js';
 import { listed, messageOf } from './base/format.js';
 import { createStore } from './base/store.js';
 import { el } from './dom/dom.js';
-import { allDrawn } from './dom/draw_queue.js';
 import { themeToggle } from './dom/theme.js';
 import { keepOffline, startWorker } from './own_scripts.js';
 import { placeLinks, sentenceBar } from './page/bar.js';
@@ -58,8 +57,6 @@ function addSections(): void {
       page.append(...elements);
       watchPlaces([...document.querySelectorAll('#your-sentence'), ...elements]);
       goToPlaceInAddress();
-      // The maps above get their heights when they are drawn.
-      if (location.hash) void allDrawn().then(goToPlaceInAddress);
     },
     () => failure.show({ kind: 'incomplete' }),
   );

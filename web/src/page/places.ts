@@ -31,8 +31,11 @@ export function watchPlaces(sections: readonly Element[]): void {
   for (const section of sections) watcher.observe(section);
 }
 
+let release = (): void => {};
+
 /** Moves the view and the focus to an element of the page. */
 export function goToElement(target: HTMLElement | null): void {
+  release();
   target?.scrollIntoView();
   if (target && !target.hasAttribute('tabindex')) target.tabIndex = -1;
   target?.focus({ preventScroll: true });
@@ -41,7 +44,26 @@ export function goToElement(target: HTMLElement | null): void {
 /** Goes to the section that the address names, if it names one. */
 export function goToPlaceInAddress(): void {
   const place = placeIn(location.hash);
-  if (place) goToElement(document.getElementById(place));
+  const target = place ? document.getElementById(place) : null;
+  if (!target) return;
+  goToElement(target);
+  hold(target);
+}
+
+const touches = ['pointerdown', 'pointermove', 'wheel', 'keydown'] as const;
+
+/**
+ * Keeps an element in view until the visitor's first touch: the maps of the sections above it get their heights when they
+ * are drawn.
+ */
+function hold(target: HTMLElement): void {
+  const heights = new ResizeObserver(() => target.scrollIntoView());
+  for (const section of target.parentElement!.children) heights.observe(section);
+  release = () => {
+    heights.disconnect();
+    for (const touch of touches) document.removeEventListener(touch, release);
+  };
+  for (const touch of touches) document.addEventListener(touch, release, { passive: true });
 }
 
 /** The address of the page's state, with the section in view. */
