@@ -16,6 +16,19 @@ async function tabTo(page, selector, most = 60) {
   assert.fail(`${selector} cannot be reached with Tab`);
 }
 
+/** Presses Shift and Tab until the first element that matches `selector` has the focus. */
+async function tabBackTo(page, selector) {
+  await page.keyboard.down('Shift');
+  const reached = async () => {
+    await page.keyboard.press('Tab');
+    return page.evaluate((wanted) => document.activeElement === document.querySelector(wanted), selector);
+  };
+  let found = false;
+  for (let i = 0; i < 60 && !found; i += 1) found = await reached();
+  await page.keyboard.up('Shift');
+  assert.ok(found, `${selector} cannot be reached with Shift and Tab`);
+}
+
 const cases = ['light', 'dark'].flatMap((scheme) => [320, 360, 1280].map((width) => ({ scheme, width })));
 
 export const tests = [
@@ -64,7 +77,7 @@ export const tests = [
       await tabTo(page, '#train-moment');
       await page.keyboard.press('Home');
       await until(page, () => window.multiheadPage.training().step === 0);
-      await tabTo(page, '.head-button');
+      await tabBackTo(page, '.head-button');
       await page.keyboard.press('Enter');
       await until(page, () => window.multiheadPage.training().muting !== undefined);
       assert.deepEqual((await trainingOf(page)).muted, [0]);
