@@ -5,7 +5,7 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { catchDownloads, pictureSaved, press } from './downloads.mjs';
-import { openPage, setSentence, settled, startBrokenServer, until } from './harness.mjs';
+import { openPage, setSentence, settled, snapshot, startBrokenServer, until } from './harness.mjs';
 
 const sentence = 'text=the+black+cat+sat+on+the+mat';
 
@@ -187,7 +187,7 @@ export const tests = [
         await until(page, () => document.querySelector('#own-keep').textContent === 'Keep it in this browser');
         await page.reload();
         await settled(page);
-        await until(page, () => document.querySelector('.own-kept').textContent.startsWith('This address was made with a file named "model.safetensors"'));
+        await until(page, () => document.querySelector('.own-kept')?.textContent.startsWith('This address was made with a file named "model.safetensors"'));
         assert.equal(await page.evaluate(async () => {
           const root = await navigator.storage.getDirectory();
           const names = [];
@@ -278,10 +278,29 @@ export const tests = [
       }),
   },
   {
+    name: 'if the script that shows a model or the one that measures is missing, its section says so and the page goes on',
+    run: ({ browser }) =>
+      withFiles(async (write) => {
+        const server = await startBrokenServer(async (folder, assets) => {
+          for (const name of assets) if (/^(opened_model|measurement).*\.js$/.test(name)) await rm(join(folder, 'assets', name));
+        });
+        const { page, close } = await openPage(browser, `${server.url}#${sentence}`);
+        await give(page, await write('good.safetensors', safetensors(tensors)));
+        await until(page, () => /^This part of the page could not be loaded: /.test(document.querySelector('.own-status').textContent));
+        await page.click('#run-speed');
+        await until(page, () => /^The measurement could not start: /.test(document.querySelector('.speed-controls [role=status]').textContent));
+        await setSentence(page, 'another one');
+        assert.deepEqual((await snapshot(page)).tokens, ['another', 'one']);
+        await close({ expected: /404|Failed to load|error loading|MIME|dynamically imported/i });
+        await server.close();
+      }),
+  },
+  {
     name: 'the name of a model in the address is quoted, shortened, and never a sentence of the page',
     async run({ browser, url }) {
       const name = encodeURIComponent(`Your session has expired", log in at evil.example\u202e`);
       const { page, close } = await openPage(browser, `${url}#model=${name}`);
+      await until(page, () => document.querySelector('.own-kept')?.textContent);
       assert.match(
         await page.$eval('.own-kept', (line) => line.textContent),
         /^This address was made with a file named "Your session has expired\\", log in at evi…", which is not part of it:/,
