@@ -12,10 +12,17 @@
 #include "argument_block.h"
 #include "engine/attention/attention_part.h"
 #include "engine/attention/plan.h"
+#include "multihead/lab.h"
 #include "multihead/models.h"
 #include "multihead/multihead.h"
 
 namespace multihead::bindings {
+
+// Options of a module's call: those of the core, and of multihead::lab.
+struct ModuleOptions : MultiHeadAttentionOptions {
+  bool skip_out_proj = false;
+  bool scale_by_embed_dim = false;
+};
 
 using engine::AttentionPart;
 using engine::BackwardPart;

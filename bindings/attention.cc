@@ -48,14 +48,14 @@ extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_attention() {
   });
 }
 
-int32_t divide_attention(bool packed) {
+int32_t divide_attention(bool varlen) {
   AttentionCall call;
   const std::vector<ScoreCapture> captures = pushed_captures();
   call.outputs.captures = captures;
   return run(call.from, [&] {
     engine::AttentionParts parts;
-    Status status =
-        engine::divide_attention(call.q, call.k, call.v, call.options, call.outputs, packed, parts);
+    Status status = engine::divide_attention({call.q, call.k, call.v, call.options, call.outputs},
+                                             varlen, parts);
     if (status.ok()) write(parts);
     return status;
   });
@@ -66,7 +66,7 @@ int32_t attention_part() {
   const std::vector<ScoreCapture> captures = pushed_captures();
   call.outputs.captures = captures;
   return run(call.from, [&] {
-    return engine::attention_part(call.q, call.k, call.v, call.options, call.outputs, call.part,
+    return engine::attention_part({call.q, call.k, call.v, call.options, call.outputs}, call.part,
                                   context());
   });
 }
@@ -74,8 +74,9 @@ int32_t attention_part() {
 int32_t attention_backward() {
   const BackwardCall call;
   return run(call.from, [&] {
-    return engine::attention_backward_part(call.q, call.k, call.v, call.options, call.results,
-                                           call.d_out, call.gradients, call.part, context());
+    return engine::attention_backward_part(
+        {call.q, call.k, call.v, call.options, call.results, call.d_out, call.gradients}, call.part,
+        context());
   });
 }
 
@@ -83,8 +84,8 @@ int32_t divide_backward() {
   const BackwardCall call;
   return run(call.from, [&] {
     engine::BackwardParts parts;
-    Status status = engine::divide_backward(call.q, call.k, call.v, call.options, call.results,
-                                            call.d_out, call.gradients, parts);
+    Status status = engine::divide_backward(
+        {call.q, call.k, call.v, call.options, call.results, call.d_out, call.gradients}, parts);
     if (status.ok()) write(parts);
     return status;
   });
@@ -167,12 +168,6 @@ int32_t linear() {
   const LinearCall call;
   return run(call.from,
              [&] { return multihead::linear(call.x, call.weight, call.bias, call.y, context()); });
-}
-
-int32_t head_statistics() {
-  const HeadStatisticsCall call;
-  return run(call.from,
-             [&] { return multihead::head_statistics(call.weights, call.tokens, call.outputs); });
 }
 
 int32_t cache_create() {

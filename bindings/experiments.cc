@@ -1,4 +1,4 @@
-// Experiments as JavaScript calls them.
+// Experiments and statistics of heads as JavaScript calls them.
 #include <emscripten/emscripten.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "functions.h"
 #include "handles.h"
 #include "listed.h"
+#include "multihead/lab.h"
 #include "multihead/multihead.h"
 #include "results.h"
 
@@ -51,6 +52,12 @@ uint64_t bytes_to_evaluate(const Experiment& experiment, int64_t sequences) {
 }
 
 }  // namespace
+
+int32_t head_statistics() {
+  const HeadStatisticsCall call;
+  return run(call.from,
+             [&] { return multihead::head_statistics(call.weights, call.tokens, call.outputs); });
+}
 
 int32_t experiment_create() {
   const ExperimentCall call;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include "engine/runtime/team.h"
 #include "functions.h"
 #include "handles.h"
+#include "lab.h"
 #include "listed.h"
 #include "memory.h"
 #include "multihead/multihead.h"
@@ -171,20 +173,26 @@ int32_t create_cache(const TransformerBlock& block) { return create_cache(block.
 int32_t create_cache(const Transformer& model) { return cache_for<TransformerCache>(model); }
 
 int32_t forward(const MultiHeadAttention& module) {
-  const ForwardCall call;
+  ForwardCall call;
   return run_traced(call.from, [&] {
-    return module.forward(call.inputs, call.options, call.outputs, trace_of(call.steps), context());
+    std::optional<MultiHeadAttention> changed;
+    return apply_lab(module, call.options, changed)
+        .forward(call.inputs, call.options, call.outputs, trace_of(call.steps), context());
   });
 }
 int32_t step(const MultiHeadAttention& module, int32_t cache) {
-  const StepCall call;
+  StepCall call;
   return run_traced(call.from, [&] {
-    return module.step(call.x, call.options, call.outputs, cache_at<MultiHeadAttentionCache>(cache),
-                       trace_of(call.steps), context());
+    std::optional<MultiHeadAttention> changed;
+    return apply_lab(module, call.options, changed)
+        .step(call.x, call.options, call.outputs, cache_at<MultiHeadAttentionCache>(cache),
+              trace_of(call.steps), context());
   });
 }
-int32_t backward(const MultiHeadAttention& module) {
-  const ModuleBackwardCall call;
+int32_t backward(const MultiHeadAttention& given) {
+  ModuleBackwardCall call;
+  std::optional<MultiHeadAttention> changed;
+  const MultiHeadAttention& module = apply_lab(given, call.options, changed);
   return run_listing(call.from, [&](StateDict& dict) {
     return with_gradients(module, dict, [&](std::span<float> block) {
       MultiHeadAttentionGradients gradients = call.gradients;
@@ -196,21 +204,24 @@ int32_t backward(const MultiHeadAttention& module) {
 }
 
 int32_t forward(const TransformerBlock& block) {
-  const BlockCall call;
+  BlockCall call;
   return run_traced(call.from, [&] {
+    MULTIHEAD_TRY(apply_lab(block.config(), call.options));
     return block.forward(call.x, call.options, call.outputs, trace_of(call.steps), context());
   });
 }
 int32_t step(const TransformerBlock& block, int32_t cache) {
-  const BlockCall call;
+  BlockCall call;
   return run_traced(call.from, [&] {
+    MULTIHEAD_TRY(apply_lab(block.config(), call.options));
     return block.step(call.x, call.options, call.outputs, cache_at<MultiHeadAttentionCache>(cache),
                       trace_of(call.steps), context());
   });
 }
 int32_t backward(const TransformerBlock& block) {
-  const BlockBackwardCall call;
+  BlockBackwardCall call;
   return run_listing(call.from, [&](StateDict& dict) {
+    MULTIHEAD_TRY(apply_lab(block.config(), call.options));
     return with_gradients(block, dict, [&](std::span<float> gradients) {
       TransformerBlockActivations activations;
       // The output is not needed: write it to d_x, which backward() then overwrites.
@@ -227,6 +238,7 @@ int32_t backward(const TransformerBlock& block) {
 int32_t call_transformer(const Transformer& model, TransformerCache* cache) {
   TransformerCall call;
   return run_traced(call.from, [&] {
+    MULTIHEAD_TRY(apply_lab(model.config().block, call.options));
     if (const Trace* const wanted = trace_of(call.steps); wanted != nullptr) {
       last_traces.assign(static_cast<size_t>(model.config().num_layers), *wanted);
       call.outputs.traces = last_traces;

@@ -14,6 +14,7 @@
 #include "engine/attention/attention_part.h"
 #include "engine/attention/backward.h"
 #include "engine/error/error.h"
+#include "multihead/lab.h"
 #include "multihead/models.h"
 #include "multihead/multihead.h"
 

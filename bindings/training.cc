@@ -7,6 +7,7 @@
 #include "call.h"
 #include "functions.h"
 #include "handles.h"
+#include "lab.h"
 #include "listed.h"
 #include "multihead/multihead.h"
 #include "results.h"
@@ -32,9 +33,10 @@ int32_t trainer_create(int32_t model) {
 void trainer_release(int32_t handle) { release_object<Trainer>(handle); }
 
 extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_train(int32_t handle, bool updates) {
-  const TrainingCall call;
+  TrainingCall call;
   Trainer& trainer = at<Trainer>(handle);
   return run(call.from, [&] {
+    MULTIHEAD_TRY(apply_lab(trainer.model().config().block, call.options));
     Status status =
         trainer.accumulate(call.tokens, call.batch, call.targets, call.options, context());
     return status.ok() && updates ? update(trainer) : status;

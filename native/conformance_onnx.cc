@@ -142,8 +142,8 @@ Outcome run_onnx_attention(const Case& c, Context& context) {
       options.bias = {bias.data(), shape};
     }
   }
-  const bool masked = options.mask.given() || options.bias.given() || !lengths.empty() ||
-                      options.causal.alignment != Alignment::kNone;
+  const bool masked =
+      options.mask.given() || options.bias.given() || !lengths.empty() || options.causal.given();
   if (options.softcap > 0 && masked) {
     return unsupported("a mask with softcap, which ONNX applies after the mask");
   }

@@ -55,9 +55,9 @@ class AttentionWork : public Work {
 
   std::string explanation() override {
     engine::AttentionShape shape;
-    const Status status = engine::validate_call(q(), k(), v(), options_, outputs(), shape);
+    const Status status = engine::validate_call({q(), k(), v(), options_, outputs()}, shape);
     if (!status.ok()) return status.message();
-    engine::ForwardPlan plan = engine::plan_forward(q(), k(), v(), shape, options_, outputs());
+    engine::ForwardPlan plan = engine::plan_forward({q(), k(), v(), options_, outputs()}, shape);
     engine::finish_plan(plan, 1);
     const std::string on_cpu = engine::explain(plan.choice);
     const std::string on_gpu = cuda::explain(q(), k(), v(), options_, outputs());

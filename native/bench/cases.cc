@@ -22,7 +22,7 @@ constexpr Shape kLlama3 = {"llama3-2k", 1, 32, 8, 2048, 2048, 128};
 constexpr Shape kLong = {"long-8k", 1, 4, 4, 8192, 8192, 64};
 constexpr Shape kLongHead = {"head-8k", 1, 1, 1, 8192, 8192, 64};
 // 256 packed sequences of 16 to 128 tokens.
-constexpr Shape kPacked = {"packed-256", 1, 12, 12, 128, 128, 64, false, 256, 16};
+constexpr Shape kVarlen = {"packed-256", 1, 12, 12, 128, 128, 64, false, 256, 16};
 constexpr Shape kGpt2Decode = {"gpt2-kv1k", 1, 12, 12, 1, 1024, 64};
 constexpr Shape kLlama3Decode[] = {
     {"llama3-kv512", 1, 32, 8, 1, 512, 128},
@@ -153,8 +153,8 @@ std::vector<Case> all_cases(const std::vector<int>& threads) {
   forward(kHead, Mask::kCausal);
   forward(kLlama3, Mask::kCausal);
   forward(kLong, Mask::kCausal);
-  forward(kPacked, Mask::kCausal);
-  forward(kPacked, Mask::kFull);
+  forward(kVarlen, Mask::kCausal);
+  forward(kVarlen, Mask::kFull);
 
   for (const char* dtype : {"f16", "bf16"}) {
     forward(kGpt2, Mask::kCausal, dtype);
@@ -181,7 +181,7 @@ std::vector<Case> all_cases(const std::vector<int>& threads) {
   }
   cases.push_back({Op::kBackward, kTiny, Mask::kCausal, "f32", 1});
   cases.push_back({Op::kBackward, kLongHead, Mask::kCausal, "f32", 1});
-  cases.push_back({Op::kBackward, kPacked, Mask::kCausal, "f32", 1});
+  cases.push_back({Op::kBackward, kVarlen, Mask::kCausal, "f32", 1});
 
   cases.push_back({Op::kDecode, kGpt2Decode, Mask::kFull, "f32", 1});
   for (const Shape& shape : kLlama3Decode) {

@@ -146,7 +146,7 @@ class Session {
 }  // namespace
 
 std::unique_ptr<Work> make_work(const Case& which) {
-  if (which.shape.sequences > 0) return make_packed(which);
+  if (which.shape.sequences > 0) return make_varlen(which);
   switch (which.op) {
     case Op::kBackward:
       return make_backward(which);

@@ -36,7 +36,7 @@ void for_sample_rows(const ConstAnyTensor& q, const ConstAnyTensor& k, const Con
                      const AttentionOptions& options, const Visit& visit) {
   const int64_t rows = q.shape[2], keys = k.shape[2];
   const int64_t head = q.shape[1] - 1, kv_head = k.shape[1] - 1;
-  const bool causal = options.causal.alignment != Alignment::kNone;
+  const bool causal = options.causal.given();
   for (const int64_t row : {int64_t{0}, rows / 3, rows / 2, rows - 1}) {
     // Give the oracle only the keys up to the query's position: with bottom-right alignment these
     // are the visible keys.

@@ -49,7 +49,7 @@ std::unique_ptr<Work> make_step(const Case& which);
 std::unique_ptr<Work> make_gemm(const Case& which);
 std::unique_ptr<Work> make_linear(const Case& which);
 std::unique_ptr<Work> make_train(const Case& which);
-std::unique_ptr<Work> make_packed(const Case& which);
+std::unique_ptr<Work> make_varlen(const Case& which);
 
 // Makes any of the works above.
 std::unique_ptr<Work> make_work(const Case& which);

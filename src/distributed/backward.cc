@@ -83,10 +83,14 @@ Status add_gradients(const Task& task, const Heads& heads, const BackwardInputs&
     const AttentionGradients from = tile_gradients(part), to = tile_gradients(total);
     const engine::Shard shard = tile_shard(call, heads, tile);
     engine::BackwardPlan plan =
-        engine::plan_backward(query_rows(operands.q), key_rows(operands.k), key_rows(operands.v),
-                              tile_shape(call, heads, tile), tile_options(call, options, tile),
-                              {.out = query_rows(inputs.out), .lse = query_rows(inputs.lse)},
-                              query_rows(inputs.d_out), from, {}, &shard);
+        engine::plan_backward({query_rows(operands.q),
+                               key_rows(operands.k),
+                               key_rows(operands.v),
+                               tile_options(call, options, tile),
+                               {.out = query_rows(inputs.out), .lse = query_rows(inputs.lse)},
+                               query_rows(inputs.d_out),
+                               from},
+                              tile_shape(call, heads, tile), {}, &shard);
     const rules::AttentionParams& params = plan.params.forward;
     if (!sees_anything(params) || params.rows() == 0) continue;
     MULTIHEAD_TRY(engine::reserve_backward(plan, from, context));

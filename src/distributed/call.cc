@@ -52,7 +52,7 @@ engine::Transform transform_of(const Call& call, Operand operand, const Segment&
   rule.first_query = segment.first;
   if (rule.lengths != nullptr) rule.lengths += batch;
   engine::Transform result{
-      .normalize = options.qk_norm.enabled,
+      .normalize = options.qk_norm.given(),
       .gain = queries ? options.qk_norm.q_gain : options.qk_norm.k_gain,
       .eps = options.qk_norm.eps,
       .rope = options.rope,

@@ -1,4 +1,4 @@
-// A distributed call, plain or packed, in the one form that all methods read.
+// A distributed call, plain or varlen, in the one form that all methods read.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,23 @@
 namespace multihead::distributed {
 
 // Kind of a call. Ranks compare it, so that calls of different kinds do not exchange data.
-enum class CallKind : uint8_t { kForward, kForwardPacked, kBackward, kBackwardPacked };
+enum class CallKind : uint8_t { kForward, kForwardVarlen, kBackward, kBackwardVarlen };
 
 struct Call {
   CallKind kind = CallKind::kForward;
-  ConstAnyTensor q, k, v;  // (B, H, n, d), this rank's rows; B = 1 if packed
+  ConstAnyTensor q, k, v;  // (B, H, n, d), this rank's rows; B = 1 if varlen
   AttentionOptions options;
-  std::span<const int32_t> cu_q, cu_k;  // whole problem; {0, total} if not packed
+  std::span<const int32_t> cu_q, cu_k;  // whole problem; {0, total} if not varlen
   Sharding sharding;
   engine::AttentionShape shape;  // shape of this rank's part
 
-  bool packed() const {
-    return kind == CallKind::kForwardPacked || kind == CallKind::kBackwardPacked;
+  bool varlen() const {
+    return kind == CallKind::kForwardVarlen || kind == CallKind::kBackwardVarlen;
   }
-  bool transforms() const {
-    return options.qk_norm.enabled || options.rope.style != Rope::Style::kNone;
-  }
+  bool transforms() const { return options.qk_norm.given() || options.rope.given(); }
 };
 
-// Returns a call before its checks, which set the shape and the tensors of packed calls.
+// Returns a call before its checks, which set the shape and the tensors of varlen calls.
 inline Call call_of(CallKind kind, const AttentionOptions& options, const Sharding& sharding,
                     std::span<const int32_t> cu_q, std::span<const int32_t> cu_k) {
   Call call{};

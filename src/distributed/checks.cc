@@ -62,7 +62,7 @@ Status validate_inputs(Call& call) {
   MULTIHEAD_TRY(engine::validate_options(over_all_keys, with_all_keys));
   MULTIHEAD_TRY(engine::validate_positions(engine::Name::kRopeKPositions,
                                            call.options.rope.k_positions, shape.batch, shape.keys));
-  if (call.options.rope.style == Rope::Style::kNone && !call.options.rope.k_positions.empty()) {
+  if (!call.options.rope.given() && !call.options.rope.k_positions.empty()) {
     return option("rope.k_positions", "none without a rope.style", "some");
   }
   if (call.sharding.method != Method::kHeads) return {};
@@ -76,7 +76,7 @@ Status validate_inputs(Call& call) {
   return {};
 }
 
-Status validate_packed_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
+Status validate_varlen_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
                               const ConstAnyTensor& v, Call& call) {
   const Sharding& sharding = call.sharding;
   MULTIHEAD_TRY(validate_sharding(sharding));

@@ -23,7 +23,7 @@ Status validate_sharding(const Sharding& sharding);
 Status validate_inputs(Call& call);
 
 // Checks packed sequences: q, k and v are (T, H, d). Sets the call's tensors, (1, H, T, d).
-Status validate_packed_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
+Status validate_varlen_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
                               const ConstAnyTensor& v, Call& call);
 
 }  // namespace multihead::distributed

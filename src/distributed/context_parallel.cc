@@ -97,11 +97,11 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
                         const Sharding& sharding, Communicator& communicator, Context& context) {
   return run_call(communicator, [&]() -> Status {
     MULTIHEAD_TRY(validate_communicator(communicator));
-    Call call = call_of(CallKind::kForwardPacked, options, sharding, cu_q, cu_k);
+    Call call = call_of(CallKind::kForwardVarlen, options, sharding, cu_q, cu_k);
     AnyTensor out;
     Tensor lse;
     const auto check = [&]() -> Status {
-      MULTIHEAD_TRY(validate_packed_inputs(q, k, v, call));
+      MULTIHEAD_TRY(validate_varlen_inputs(q, k, v, call));
       MULTIHEAD_TRY(validate_results(outputs));
       MULTIHEAD_TRY(engine::validate_varlen_outputs(q, v, outputs));
       out = engine::sequence_of(outputs.out, 0, q.shape[0]);

@@ -89,7 +89,7 @@ Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, cons
     if (own.ok()) own = validate_method(call);
     if (own.ok()) own = validate_inputs(call);
     if (own.ok()) {
-      own = engine::validate_backward(options, results, d_out, gradients, call.shape);
+      own = engine::validate_backward({q, k, v, options, results, d_out, gradients}, call.shape);
     }
     const auto alone = [&] {
       return multihead::attention_backward(q, k, v, options, results, d_out, gradients, context);
@@ -107,11 +107,11 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
                                  Communicator& communicator, Context& context) {
   return run_call(communicator, [&]() -> Status {
     MULTIHEAD_TRY(validate_communicator(communicator));
-    Call call = call_of(CallKind::kBackwardPacked, options, sharding, cu_q, cu_k);
+    Call call = call_of(CallKind::kBackwardVarlen, options, sharding, cu_q, cu_k);
     AttentionGradients row_gradients = gradients;
     BackwardInputs inputs;
     const auto check = [&]() -> Status {
-      MULTIHEAD_TRY(validate_packed_inputs(q, k, v, call));
+      MULTIHEAD_TRY(validate_varlen_inputs(q, k, v, call));
       MULTIHEAD_TRY(validate_method(call));
       MULTIHEAD_TRY(engine::validate_varlen_tensors(q, k, v, results, d_out, gradients));
       row_gradients.d_q = engine::rows_of(gradients.d_q, 0, q.shape[0]);
@@ -120,8 +120,9 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
       inputs = {.out = engine::sequence_of(results.out, 0, q.shape[0]),
                 .d_out = engine::sequence_of(d_out, 0, q.shape[0]),
                 .lse = engine::lse_of(results.lse, 0, q.shape[0])};
-      return engine::validate_backward(options, {.out = inputs.out, .lse = inputs.lse},
-                                       inputs.d_out, row_gradients, call.shape);
+      return engine::validate_backward(
+          {q, k, v, options, {.out = inputs.out, .lse = inputs.lse}, inputs.d_out, row_gradients},
+          call.shape);
     };
     const Status own = check();
     const auto alone = [&] {

@@ -12,14 +12,11 @@
 namespace multihead::distributed {
 namespace {
 
-// Half-open range [first, end) of key indices in the whole problem.
-struct Range {
-  int64_t first, end;
-};
+using rules::KeyRange;
 
-// Range of a tile's keys that any of its queries sees. Both ends of a query's visible range
-// rise with the query, so the first and the last query bound it.
-Range seen_in(const Call& call, const Tile& tile) {
+// Range of a tile's keys, counted in the whole problem, that any of its queries sees. Both ends of
+// a query's visible range rise with the query, so the first and the last query bound it.
+KeyRange seen_in(const Call& call, const Tile& tile) {
   const auto& [queries, keys] = tile;
   const auto s = static_cast<size_t>(queries.sequence);
   rules::Visibility rule = rules::make_visibility(call.options, call.cu_q[s + 1] - call.cu_q[s],
@@ -27,15 +24,15 @@ Range seen_in(const Call& call, const Tile& tile) {
   rule.first_query = queries.first;
   rule.first_key = keys.first;
   rule.shard_keys = keys.count;
-  Range seen{keys.count, 0};
+  KeyRange seen{keys.count, 0};
   for (int64_t batch = 0; batch < call.shape.batch; ++batch) {
     const rules::EntryVisibility entry = rule.entry(batch);
     const int64_t first = entry.seen_by(0).first, end = entry.seen_by(queries.count - 1).last;
     if (first >= end) continue;
-    seen = {std::min(seen.first, first), std::max(seen.end, end)};
+    seen = {std::min(seen.first, first), std::max(seen.last, end)};
   }
   const int64_t before = call.cu_k[s] + keys.first;
-  return {before + seen.first, before + std::max(seen.first, seen.end)};
+  return {before + seen.first, before + std::max(seen.first, seen.last)};
 }
 
 }  // namespace
@@ -51,25 +48,25 @@ Chunks seen_keys(const Call& call, const Shards& shards, std::span<const Chunk> 
   Chunks seen;
   int64_t local = 0;
   for (const Chunk& chunk : keys) {
-    std::vector<Range> ranges;
+    std::vector<KeyRange> ranges;
     const auto ranks = static_cast<int>(shards.queries.size());
     for (int rank = first_rank; rank < end_rank; ++rank) {
       const std::vector<Segment> queries =
           segments_of(shards.query_chunks(call, rank % ranks), call.cu_q);
       for (const Tile& tile : tiles_of(queries, chunk, call.cu_k)) {
-        const Range range = seen_in(call, tile);
-        if (range.first < range.end) ranges.push_back(range);
+        const KeyRange range = seen_in(call, tile);
+        if (!range.empty()) ranges.push_back(range);
       }
     }
     std::sort(ranges.begin(), ranges.end(),
-              [](const Range& a, const Range& b) { return a.first < b.first; });
+              [](const KeyRange& a, const KeyRange& b) { return a.first < b.first; });
     const size_t first_of_chunk = seen.size();
-    for (const Range& range : ranges) {
+    for (const KeyRange& range : ranges) {
       Chunk* const last = seen.size() > first_of_chunk ? &seen.back() : nullptr;
       if (last != nullptr && range.first <= last->first + last->count) {
-        last->count = std::max(last->count, range.end - last->first);
+        last->count = std::max(last->count, range.last - last->first);
       } else {
-        seen.push_back({range.first, range.end - range.first, 0});
+        seen.push_back({range.first, range.last - range.first, 0});
       }
     }
     for (size_t i = first_of_chunk; i < seen.size(); ++i) {

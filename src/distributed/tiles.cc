@@ -113,7 +113,7 @@ AttentionOptions tile_options(const Call& call, const AttentionOptions& head_opt
                               const Tile& tile) {
   const auto& [queries, keys] = tile;
   AttentionOptions options =
-      call.packed()
+      call.varlen()
           ? engine::options_of_sequence(head_options, static_cast<size_t>(queries.sequence))
           : head_options;
   options.mask = part_of_scores(options.mask, 2, queries.local, queries.count);
@@ -190,7 +190,7 @@ Status add_attention(const Task& task, const Heads& heads, const TileOperands& o
         {.q = engine::stored_rows(rows_of(operands.q, queries.local, queries.count)),
          .k = engine::stored_rows(rows_of(operands.k, keys.local, keys.count)),
          .v = engine::stored_rows(rows_of(operands.v, keys.local, keys.count)),
-         .varlen = call.packed()},
+         .varlen = call.varlen()},
         tile_shape(call, heads, tile), tile_options(call, options, tile),
         {.out = to.out, .lse = to.lse}, &shard);
     if (!plan.choice.has_work() || !sees_anything(plan.params)) continue;

@@ -50,6 +50,9 @@ struct Causal {
 
   /// Every key is visible.
   static constexpr Causal none() { return {}; }
+  /// True if the call is causal.
+  constexpr bool given() const { return alignment != Alignment::kNone; }
+
   /// See Alignment::kTopLeft.
   static constexpr Causal top_left() { return {Alignment::kTopLeft, 0}; }
   /// See Alignment::kBottomRight.
@@ -82,6 +85,9 @@ struct Window {
 struct Dropout {
   float probability = 0.0F;  ///< 0 <= p < 1
   uint64_t seed = 0;         ///< seed of the mask
+
+  /// True if weights are dropped.
+  constexpr bool given() const { return probability != 0.0F; }
 };
 
 /// Root-mean-square normalization of each query and key vector, before RoPE (QK-norm,
@@ -91,10 +97,14 @@ struct QkNorm {
   std::span<const float> k_gain = {};  ///< (d_k); empty for a gain of 1
   float eps = 1e-6F;                   ///< finite, 0 or more
   bool enabled = false;                ///< if false, queries and keys are not normalized
+
+  /// True if queries and keys are normalized.
+  constexpr bool given() const { return enabled; }
 };
 
 /// Options of attention(), applied in the order at the head of this file. The defaults change
-/// nothing.
+/// nothing: an option is off as long as it is default-constructed or empty, and given() of the
+/// option says whether it is on.
 struct AttentionOptions {
   /// Factor on Q K^T; default 1/sqrt(d_k). Any finite value: with 0 all visible keys have the same
   /// weight; a negative one reverses the order.

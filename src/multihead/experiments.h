@@ -1,5 +1,6 @@
 /// \file
-/// Two experiments: heads that start alike become specialized by gradient descent alone.
+/// Part of multihead::lab. Two experiments: heads that start alike become specialized by gradient
+/// descent alone.
 ///
 /// kFourJobs: one layer reports four things about every position, each with a read-out of its own:
 /// the previous token, the token two back, the latest vowel and the latest star (the token itself
@@ -68,7 +69,7 @@ struct ExperimentOptions {
 /// Options of Experiment::evaluate().
 struct EvaluationOptions {
   int64_t sequences = 128;  ///< how many, from the beginning of the held-out stream
-  bool attention = true;    ///< number of sequences, from the beginning of the held-out stream
+  bool attention = true;    ///< measures Evaluation::attention and head_of_pattern
   bool ablation = false;    ///< measures Evaluation::muted_accuracy: a forward pass for each head
   /// Factor on the output of each head, (num_layers * H), beginning with layer 0; empty for none.
   std::span<const float> head_scales = {};

@@ -1,6 +1,7 @@
 /// \file
-/// Statistics of attention weights, to find heads that attend to the previous token, to the first
-/// token, or to tokens that follow an earlier occurrence of the query's token.
+/// Part of multihead::lab. Statistics of attention weights, to find heads that attend to the
+/// previous token, to the first token, or to tokens that follow an earlier occurrence of the
+/// query's token.
 #pragma once
 
 #include <cstdint>

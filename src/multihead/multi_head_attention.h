@@ -111,10 +111,7 @@ struct MultiHeadAttentionInputs {
 /// Interventions on single heads, to teach about a model or to study it.
 struct HeadInterventions {
   std::span<const float> head_scales = {};  ///< (H): factor on each head's output; 0 mutes the head
-  bool skip_out_proj = false;               ///< the merged heads are the output
   float temperature = 1.0F;                 ///< divides the scale; more than 0
-  /// Makes the default scale 1/sqrt(embed_dim), a common mistake, to show its effect.
-  bool scale_by_embed_dim = false;
 };
 
 /// Options of MultiHeadAttention::forward(), backward() and step().

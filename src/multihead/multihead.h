@@ -1,7 +1,7 @@
 /// \file
-/// Includes all headers of the library multihead. safetensors.h, models.h, distributed.h and cuda.h
-/// are not part of it: they belong to the libraries multihead::safetensors, multihead::models,
-/// multihead::distributed and multihead::cuda.
+/// Includes all headers of the library multihead. safetensors.h, models.h, lab.h, distributed.h and
+/// cuda.h are not part of it: they belong to the libraries multihead::safetensors,
+/// multihead::models, multihead::lab, multihead::distributed and multihead::cuda.
 
 /// \namespace multihead
 /// The public interface.
@@ -12,9 +12,7 @@
 #include "multihead/attention_backward.h"           // IWYU pragma: export
 #include "multihead/context.h"                      // IWYU pragma: export
 #include "multihead/elementwise.h"                  // IWYU pragma: export
-#include "multihead/experiments.h"                  // IWYU pragma: export
 #include "multihead/export.h"                       // IWYU pragma: export
-#include "multihead/head_statistics.h"              // IWYU pragma: export
 #include "multihead/kv_cache.h"                     // IWYU pragma: export
 #include "multihead/latent_attention.h"             // IWYU pragma: export
 #include "multihead/linear.h"                       // IWYU pragma: export

@@ -22,12 +22,12 @@ namespace multihead {
 ///                               context, op);
 /// if (status.ok()) status = op.run(q, k, v, out);
 /// ```
+/// {nullptr, shape} is f32; {nullptr, DType::kBF16, shape} is bf16.
 ///
 /// What stays and what may change between runs:
 /// - Shapes, element types, strides and option values are copied and stay.
-/// - q, k, v, out and lse are arguments of each run; their addresses may change. out and lse may
-/// not
-///   share memory with another tensor, which a run does not check.
+/// - q, k, v, out and lse are arguments of each run; their addresses may change. A run does not
+///   check that out and lse share no memory with another tensor, which they may not.
 /// - Everything else that the options and outputs point to (mask, bias, kv_lengths, alibi_slopes,
 ///   sinks, gains, positions; weights, dropout_mask, captures, their heads and outputs) is kept by
 ///   address, and read or written by every run: it must live as long as the operation is used. Its

@@ -31,6 +31,9 @@ struct Rope {
   /// 0, 1, 2, ..., queries at i + offset of the call's alignment (offset 0 without an alignment).
   std::span<const int32_t> q_positions = {};
   std::span<const int32_t> k_positions = {};  ///< as q_positions
+
+  /// True if queries and keys are rotated.
+  constexpr bool given() const { return style != Style::kNone; }
 };
 
 /// Rotates x (B, H, N, d) into y of the same shape, for example before keys are appended to a

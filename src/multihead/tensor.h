@@ -178,7 +178,10 @@ struct AnyTensorView {
       : AnyTensorView(TensorView<T>(data_, shape_, strides_)) {}
   /// A shape without data: for an empty tensor, or to prepare a call.
   constexpr AnyTensorView(std::nullptr_t, const Dims& shape_)
-      : shape(shape_), strides(contiguous_strides(shape_)) {}
+      : AnyTensorView(nullptr, DType::kF32, shape_) {}
+  /// The same of any element type.
+  constexpr AnyTensorView(std::nullptr_t, DType dtype_, const Dims& shape_)
+      : dtype(dtype_), shape(shape_), strides(contiguous_strides(shape_)) {}
 
   /// Returns false for a missing optional tensor, which has no data and rank 0.
   constexpr bool given() const { return data != nullptr || shape.rank() > 0; }

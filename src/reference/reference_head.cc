@@ -110,7 +110,7 @@ Head::Head(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTenso
       value(head_of(v, of_batch, kv_head)),
       options_(options) {
   const Window& window = options.window;
-  const bool causal = options.causal.alignment != Alignment::kNone;
+  const bool causal = options.causal.given();
   const int64_t length =
       options.kv_lengths.empty() ? keys : options.kv_lengths[static_cast<size_t>(batch)];
   const int64_t offset =
@@ -156,19 +156,19 @@ Head::Head(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTenso
 Matrix Head::turned(const Rows& rows) const {
   Matrix result = rows.given;
   const QkNorm& norm = options_.qk_norm;
-  if (norm.enabled) normalize(result, rows.gain, norm.eps);
-  if (options_.rope.style != Rope::Style::kNone) {
+  if (norm.given()) normalize(result, rows.gain, norm.eps);
+  if (options_.rope.given()) {
     rotate(result, options_.rope, rows.positions, batch, rows.first, 1.0);
   }
   return result;
 }
 
 Matrix Head::turned_back(const Rows& rows, Matrix gradient, Eigen::VectorXd& gain) const {
-  if (options_.rope.style != Rope::Style::kNone) {
+  if (options_.rope.given()) {
     rotate(gradient, options_.rope, rows.positions, batch, rows.first, -1.0);
   }
   const QkNorm& norm = options_.qk_norm;
-  if (!norm.enabled) return gradient;
+  if (!norm.given()) return gradient;
   for (int64_t row = 0; row < gradient.rows(); ++row) {
     // If the gradient of a row is zero, the row itself may be NaN.
     if ((gradient.row(row).array() == 0.0).all()) continue;

@@ -1,9 +1,11 @@
-// Cuts one block of memory into arrays.
+// Divides one block of memory into arrays.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+
+#include "rules/integers.h"
 
 namespace multihead::rules {
 
@@ -21,7 +23,7 @@ class Arena {
     array = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + bytes_);
     const uint64_t bytes = count > kMost / sizeof(T) ? kMost : count * sizeof(T);
     used_ = std::min(used_ + bytes, kMost);
-    bytes_ = std::min((bytes_ + bytes + kAlignment - 1) / kAlignment * kAlignment, kMost);
+    bytes_ = std::min(round_up(bytes_ + bytes, kAlignment), kMost);
   }
 
   uint64_t bytes() const { return bytes_; }

@@ -2,42 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "multihead/attention.h"
+#include "rules/integers.h"
 
 namespace multihead::rules {
 
-// By value: std::min() and std::max() take references, which nvcc keeps in local memory.
-constexpr int64_t least_of(int64_t a, int64_t b) { return b < a ? b : a; }
-constexpr int64_t most_of(int64_t a, int64_t b) { return a < b ? b : a; }
-constexpr int64_t limited(int64_t value, int64_t least, int64_t most) {
-  return least_of(most_of(value, least), most);
-}
-
-// Keys first .. last-1. Empty if first >= last.
-struct KeyRange {
-  int64_t first = 0;
-  int64_t last = 0;
-  constexpr bool empty() const { return first >= last; }
-  constexpr bool contains(int64_t key) const { return key >= first && key < last; }
-};
-
-// Returns a + b, or the nearest 64-bit integer if that overflows.
-constexpr int64_t saturating_add(int64_t a, int64_t b) {
-  constexpr int64_t kLowest = std::numeric_limits<int64_t>::min();
-  constexpr int64_t kHighest = std::numeric_limits<int64_t>::max();
-  if (b > 0 && a > kHighest - b) return kHighest;
-  if (b < 0 && a < kLowest - b) return kLowest;
-  return a + b;
-}
-
-// Queries first .. last-1. Empty if first >= last.
-struct QueryRange {
-  int64_t first = 0;
-  int64_t last = 0;
-  constexpr bool empty() const { return first >= last; }
-};
+// Names that say what a range counts.
+using KeyRange = Range;
+using QueryRange = Range;
 
 // Visibility in one batch entry: a query sees the existing keys in [query + first_shift, query +
 // last_shift). Both ends of the range increase with the query.
@@ -135,7 +108,7 @@ struct Visibility {
 
 constexpr Visibility make_visibility(const AttentionOptions& options, int64_t queries,
                                      int64_t keys) {
-  const bool causal = options.causal.alignment != Alignment::kNone;
+  const bool causal = options.causal.given();
   return {.queries = queries,
           .keys = keys,
           .causal = causal,

@@ -233,7 +233,8 @@ void check_call(uint64_t seed, bool packed) {
                                      .keys = call.keys,
                                      .head_dim = call.width,
                                      .value_dim = call.width};
-  forward.call = engine::plan_forward(q.view(), k.view(), v.view(), sizes, call.options, {}).params;
+  forward.call =
+      engine::plan_forward({q.view(), k.view(), v.view(), call.options, {}}, sizes).params;
   if (packed) {
     forward.cu_q = call.cu_q.data();
     forward.cu_k = call.cu_k.data();

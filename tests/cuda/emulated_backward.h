@@ -44,11 +44,12 @@ inline Gradients run_backward(const BackwardCall& call, const ConstAnyTensor& d_
   Status status = engine::validate_inputs(c.q, c.k, c.v, shape);
   if (status.ok()) status = engine::validate_options(c.options, shape);
   if (status.ok()) {
-    status = engine::validate_backward(c.options, call.results(), d_out, views, shape);
+    status =
+        engine::validate_backward({c.q, c.k, c.v, c.options, call.results(), d_out, views}, shape);
   }
   EXPECT_TRUE(status.ok()) << status.message();
   engine::BackwardPlan plan =
-      engine::plan_backward(c.q, c.k, c.v, shape, c.options, call.results(), d_out, views);
+      engine::plan_backward({c.q, c.k, c.v, c.options, call.results(), d_out, views}, shape);
   Context context(1);
   rules::AttentionParams& forward = plan.params.forward;
   if (plan.transforms) {

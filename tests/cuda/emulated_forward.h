@@ -88,9 +88,9 @@ inline ForwardResult run_forward(const RandomCase& c, Launch launch) {
       .out = {stored.data(), c.out_type, c.out_shape, contiguous_strides(c.out_shape)},
       .lse = {result.lse.data(), c.lse_shape}};
   engine::AttentionShape shape;
-  const Status status = engine::validate_call(c.q, c.k, c.v, c.options, outputs, shape);
+  const Status status = engine::validate_call({c.q, c.k, c.v, c.options, outputs}, shape);
   EXPECT_TRUE(status.ok()) << status.message();
-  engine::ForwardPlan planned = engine::plan_forward(c.q, c.k, c.v, shape, c.options, outputs);
+  engine::ForwardPlan planned = engine::plan_forward({c.q, c.k, c.v, c.options, outputs}, shape);
   Context context(1);
   rules::AttentionParams& call = planned.params;
   if (planned.transforms) {

@@ -86,11 +86,11 @@ inline HalfGradients run_backward_half(const RandomCase& c, const ConstAnyTensor
   engine::AttentionShape shape;
   std::vector<float> unused(static_cast<size_t>(c.out_shape.elements()));
   const AttentionOutputs outputs{.out = Tensor(unused.data(), c.out_shape)};
-  const Status status = engine::validate_call(c.q, c.k, c.v, c.options, outputs, shape);
+  const Status status = engine::validate_call({c.q, c.k, c.v, c.options, outputs}, shape);
   EXPECT_TRUE(status.ok()) << status.message();
   BackwardParams params{};
   rules::AttentionParams& call = params.forward.call;
-  call = engine::plan_forward(c.q, c.k, c.v, shape, c.options, outputs).params;
+  call = engine::plan_forward({c.q, c.k, c.v, c.options, outputs}, shape).params;
   call.out = {};
   params.d_out = engine::stored_rows(d_out);
   params.scale = static_cast<float>(scale_of(c));

@@ -110,7 +110,7 @@ void check_call(uint64_t seed, bool packed) {
                                      .head_dim = call.width,
                                      .value_dim = call.width};
   params.call =
-      engine::plan_forward(q.view(), k.view(), v.view(), sizes, call.options, outputs).params;
+      engine::plan_forward({q.view(), k.view(), v.view(), call.options, outputs}, sizes).params;
   params.call.captures = {};
   if (packed) {
     params.cu_q = call.cu_q.data();

@@ -10,6 +10,7 @@
 
 #include "fuzz/bytes.h"
 #include "fuzz/operands.h"
+#include "multihead/lab.h"
 #include "multihead/multihead.h"
 #include "reference/reference_attention.h"
 #include "reference/reference_backward.h"
@@ -537,12 +538,12 @@ void run_module(Bytes& from) {
   if (from.one_in(6)) options.key_padding_blocked = operands.bools({s.batch, s.keys});
   if (from.one_in(6)) options.key_padding_bias = operands.floats({s.batch, s.keys});
   if (from.one_in(6)) options.heads.head_scales = operands.values(s.heads);
-  options.heads.skip_out_proj = from.one_in(8);
+  if (from.one_in(8)) module = without_out_proj(module);
   if (from.one_in(8)) options.heads.temperature = option(operands, from, 0.1F, 2.0F);
   options.training = from.one_in(8);
   const int64_t keys = s.keys + (c.add_bias_kv ? 1 : 0) + (c.add_zero_attn ? 1 : 0);
-  const int64_t width = options.heads.skip_out_proj ? c.num_heads * c.value_dim : c.out_dim;
-  MultiHeadAttentionOutputs outputs{.out = operands.float_output(rows(s.queries, width))};
+  MultiHeadAttentionOutputs outputs{
+      .out = operands.float_output(rows(s.queries, module.config().out_dim))};
   if (from.one_in(3)) outputs.weights = operands.float_output({s.batch, s.heads, s.queries, keys});
   if (from.one_in(3)) outputs.mean_weights = operands.float_output({s.batch, s.queries, keys});
   Trace trace;

@@ -45,7 +45,7 @@ before(() => {
   }
   const targets = names.map(
     (name) => `add_executable(${name} ${name}.cc)
-target_link_libraries(${name} PRIVATE multihead::multihead multihead::safetensors)`,
+target_link_libraries(${name} PRIVATE multihead::multihead multihead::lab multihead::safetensors)`,
   );
   const project = ['cmake_minimum_required(VERSION 3.25)', 'project(page_code LANGUAGES CXX)', 'find_package(multihead REQUIRED)'];
   writeFileSync(join(folder, 'CMakeLists.txt'), `${[...project, ...targets].join('\n')}\n`);

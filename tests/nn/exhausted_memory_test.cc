@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "multihead/lab.h"
 #include "multihead/multihead.h"
 #include "multihead/safetensors.h"
 #include "support/allocations.h"

@@ -170,7 +170,7 @@ for (const kind of kinds) {
     assert.match(output([join(build, 'with-cuda')]), /^(available|device: expected .*)\n$/);
   });
 
-  test(`safetensors is a component, and one that does not exist is named: ${kind}`, () => {
+  test(`safetensors and lab are components, and one that does not exist is named: ${kind}`, () => {
     const project = join(folder, 'components');
     mkdirSync(project, { recursive: true });
     writeFileSync(
@@ -178,21 +178,20 @@ for (const kind of kinds) {
       `cmake_minimum_required(VERSION 3.25)
        project(components LANGUAGES CXX)
        find_package(multihead 0.1 REQUIRED COMPONENTS \${COMPONENT})
-       get_target_property(type multihead::safetensors TYPE)
-       get_target_property(type multihead::models TYPE)`,
+       get_target_property(type multihead::\${COMPONENT} TYPE)`,
     );
     const configure = (component) => {
       const options = [`-Dmultihead_ROOT=${prefixes[kind]}`, `-DCOMPONENT=${component}`];
       const build = join(folder, `${kind}-components`);
       return spawnSync('cmake', ['-S', project, '-B', build, '-G', 'Ninja', ...options], { encoding: 'utf8' });
     };
-    for (const component of ['safetensors', 'models']) {
+    for (const component of ['safetensors', 'lab', 'models']) {
       const good = configure(component);
       assert.equal(good.status, 0, good.stderr);
     }
     const wrong = configure('safetensor');
     assert.equal(wrong.status, 1);
-    assert.match(wrong.stderr.replace(/\s+/g, ' '), /are safetensors, models, distributed and cuda; it has no "safetensor"/);
+    assert.match(wrong.stderr.replace(/\s+/g, ' '), /are lab, safetensors, models, distributed and cuda; it has no "safetensor"/);
   });
 
   test(`the guide's command without CMake: ${kind}`, { skip: noPkgConfig }, () => {
@@ -202,18 +201,27 @@ for (const kind of kinds) {
   });
 }
 
-test('pkg-config has the library of safetensors files', { skip: noPkgConfig }, () => {
-  const env = pkgConfigPath('static');
-  const flags = output(['pkg-config', '--cflags', '--libs', 'multihead-safetensors'], { env }).trim().split(/\s+/);
-  const source = join(folder, 'safetensors.cc');
-  writeFileSync(
-    source,
-    `#include <multihead/safetensors.h>
-     int main() { return multihead::Safetensors::parse({}, *new multihead::Safetensors).ok(); }`,
-  );
-  output([cxx.path, source, '-o', join(folder, 'safetensors'), ...flags]);
-  output([join(folder, 'safetensors')], { env: environment(libraryPath('static')) });
-});
+for (const kind of kinds) {
+  for (const [name, body] of [
+    ['safetensors', 'return multihead::Safetensors::parse({}, *new multihead::Safetensors).ok();'],
+    [
+      'lab',
+      `multihead::Experiment made;
+       const bool skips = !multihead::without_out_proj({}).config().out_proj;
+       return !skips || !multihead::Experiment::create({}, made).ok() || multihead::head_statistics({}, {}, {}).ok();`,
+    ],
+  ]) {
+    test(`pkg-config has multihead-${name}: ${kind}`, { skip: noPkgConfig }, () => {
+      const env = pkgConfigPath(kind);
+      const flags = output(['pkg-config', '--cflags', '--libs', `multihead-${name}`], { env }).trim().split(/\s+/);
+      const source = join(folder, `${name}.cc`);
+      writeFileSync(source, `#include <multihead/${name}.h>\nint main() { ${body} }`);
+      const program = join(folder, `${kind}-${name}`);
+      output([cxx.path, source, '-o', program, ...flags]);
+      output([program], { env: environment(libraryPath(kind)) });
+    });
+  }
+}
 
 test('every installed header compiles alone, and names nothing that is not installed', () => {
   const include = join(prefixes.static, 'include');

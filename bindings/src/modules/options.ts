@@ -65,7 +65,7 @@ export const notInStep = {
 export const stepNames = without(forwardNames, notInStep) satisfies Names<StepOptions>;
 
 /** The record of no options. */
-export const noModuleOptions: Readonly<wire.MultiHeadAttentionOptions> = {
+export const noModuleOptions: Readonly<wire.ModuleOptions> = {
   attention: noOptions,
   attnMaskBlocked: undefined,
   keyPaddingBlocked: undefined,
@@ -86,7 +86,7 @@ export function moduleOptions(
   options: Omit<ForwardOptions, 'return'>,
   operands: Operands,
   extents: CallExtents,
-): wire.MultiHeadAttentionOptions {
+): wire.ModuleOptions {
   const { training = false, dropoutSeed, heads = {} } = options;
   checkOptions(heads, toolNames, 'heads');
   const { scales, skipOutProj = false, temperature = 1, scaleByEmbedDim = false } = heads;

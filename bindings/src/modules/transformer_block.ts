@@ -123,7 +123,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     [batch = 0, queries = 0]: Shape,
     before: number,
     operands: Operands,
-  ): wire.MultiHeadAttentionOptions {
+  ): wire.ModuleOptions {
     const { numHeads: heads, headDim: width } = this.config;
     const extents = { batch, heads, queries, keys: before + queries, width };
     return moduleOptions(options, operands, extents);

@@ -158,7 +158,7 @@ export class WasmTrainer extends CoreTrainer implements Trainer {
     this.#memory.targets.set(targets);
   }
 
-  #write(batch: Count, options: wire.MultiHeadAttentionOptions): void {
+  #write(batch: Count, options: wire.ModuleOptions): void {
     const { tokens, targets } = this.#memory;
     wire.training(this.runtime.args, tokens, batch, targets, options);
   }

@@ -10,7 +10,7 @@
 //
 #include "cpu/attention/backward/backward_block-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
-#include "cpu/attention/decode/decode_layout-inl.h"
+#include "cpu/attention/decode/decode_rows-inl.h"
 #include "cpu/attention/forward/short_heads-inl.h"
 #include "hwy/highway.h"
 

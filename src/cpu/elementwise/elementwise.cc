@@ -129,22 +129,27 @@ HWY_EXPORT(scale_heads);
 HWY_EXPORT(mean_heads);
 
 void norm_rows(const NormParams& params, int64_t first, int64_t end) {
+  HWY_DASSERT(0 <= first && first <= end);
   HWY_DYNAMIC_DISPATCH(normalize)(params, first, end);
 }
 
 void activation_rows(const ActivationParams& params, int64_t first, int64_t end) {
+  HWY_DASSERT(0 <= first && first <= end);
   HWY_DYNAMIC_DISPATCH(activate)(params, first, end);
 }
 
 void embed_rows(const EmbedParams& params, int64_t first, int64_t end) {
+  HWY_DASSERT(0 <= first && first <= end);
   HWY_DYNAMIC_DISPATCH(embed)(params, first, end);
 }
 
 void scale_heads_rows(const ScaleHeadsParams& params, int64_t first, int64_t end) {
+  HWY_DASSERT(0 <= first && first <= end);
   HWY_DYNAMIC_DISPATCH(scale_heads)(params, first, end);
 }
 
 void mean_heads_rows(const MeanHeadsParams& params, int64_t first, int64_t end) {
+  HWY_DASSERT(0 <= first && first <= end);
   HWY_DYNAMIC_DISPATCH(mean_heads)(params, first, end);
 }
 

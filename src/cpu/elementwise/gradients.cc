@@ -154,18 +154,22 @@ HWY_EXPORT(embed_backward);
 HWY_EXPORT(drop);
 
 void norm_backward_rows(const NormBackward& call, int64_t first, int64_t end) {
+  HWY_DASSERT(0 <= first && first <= end);
   HWY_DYNAMIC_DISPATCH(norm_backward)(call, first, end);
 }
 
 void activation_backward_range(const ActivationBackward& call, int64_t first, int64_t end) {
+  HWY_DASSERT(0 <= first && first <= end);
   HWY_DYNAMIC_DISPATCH(activation_backward)(call, first, end);
 }
 
 void embed_backward_columns(const EmbedBackward& call, int64_t first, int64_t end) {
+  HWY_DASSERT(0 <= first && first <= end);
   HWY_DYNAMIC_DISPATCH(embed_backward)(call, first, end);
 }
 
 void drop_rows(const DropRows& call, int64_t first, int64_t end) {
+  HWY_DASSERT(0 <= first && first <= end);
   HWY_DYNAMIC_DISPATCH(drop)(call, first, end);
 }
 

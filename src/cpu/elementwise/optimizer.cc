@@ -90,10 +90,12 @@ HWY_EXPORT(sgd);
 HWY_EXPORT(squares);
 
 void adamw_range(const AdamWStep& step, int64_t first, int64_t end) {
+  HWY_DASSERT(0 <= first && first <= end);
   HWY_DYNAMIC_DISPATCH(adamw)(step, first, end);
 }
 
 void sgd_range(const SgdStep& step, int64_t first, int64_t end) {
+  HWY_DASSERT(0 <= first && first <= end);
   HWY_DYNAMIC_DISPATCH(sgd)(step, first, end);
 }
 

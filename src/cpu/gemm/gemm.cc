@@ -342,6 +342,10 @@ GemmLayout gemm_layout(const GemmParams& params, int threads, bool tiles) {
 
 void gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
                 int64_t first_column, void* scratch) {
+  HWY_DASSERT(!params.a_transposed || !params.b_transposed);
+  HWY_DASSERT(params.b_transposed ? !params.adds : params.bias == nullptr);
+  HWY_DASSERT(0 <= first_row && first_row < params.rows && first_row % layout.job_rows == 0);
+  HWY_DASSERT(0 <= first_column && first_column % layout.job_columns == 0);
   if (layout.tiles) {
     tile_gemm_block(params, layout, first_row, first_column, scratch);
   } else {

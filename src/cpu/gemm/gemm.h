@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "rules/attention_params.h"
+#include "rules/integers.h"
 
 namespace multihead::cpu {
 
@@ -50,12 +51,11 @@ void add_column_sums(const float* x, int64_t stride, int64_t rows, int64_t width
 // into jobs of at least `least_rows`, because each job packs its own panel of b.
 inline GemmLayout divide_gemm(const GemmParams& params, int threads, int64_t job_columns,
                               int64_t least_rows, int64_t jobs_per_thread) {
-  const int64_t column_jobs =
-      std::max<int64_t>(1, (params.columns + job_columns - 1) / job_columns);
+  const int64_t column_jobs = std::max<int64_t>(1, rules::ceil_div(params.columns, job_columns));
   const int64_t wanted = threads == 1 ? 1 : threads * jobs_per_thread;
-  const int64_t row_jobs = std::clamp<int64_t>((wanted + column_jobs - 1) / column_jobs, 1,
+  const int64_t row_jobs = std::clamp<int64_t>(rules::ceil_div(wanted, column_jobs), 1,
                                                std::max<int64_t>(1, params.rows / least_rows));
-  return {.job_rows = (params.rows + row_jobs - 1) / row_jobs, .job_columns = job_columns};
+  return {.job_rows = rules::ceil_div(params.rows, row_jobs), .job_columns = job_columns};
 }
 
 // The parts of gemm_layout() and gemm_block() for tiles of bf16, in tile_gemm.cc.

@@ -311,6 +311,9 @@ HWY_INLINE void product_strip(D d, const Product<A>& p, size_t rows, size_t colu
 template <ALayout kLayout, class Arithmetic = F32Arithmetic, size_t kStrip = TileSize::kMaxVecs,
           Result kResult = Result::kProduct, class D, class A, class Depth>
 HWY_INLINE void product(D d, const Product<A>& p, size_t rows, size_t vecs, const Depth& depth) {
+  HWY_DASSERT(kLayout == ALayout::kColMajor || p.normalized.to == nullptr);
+  HWY_DASSERT(kResult == Result::kProduct || (!p.accumulate && p.fused_exp.reference != nullptr));
+  HWY_DASSERT(vecs <= kStrip || p.b_strip != 0 || p.depth == 0);
   const float* b = p.b;
   // The inner loop is over rows: a strip of B is read once from L2 and then reused.
   for (size_t v = 0; v < vecs; v += kStrip, b += p.b_strip) {

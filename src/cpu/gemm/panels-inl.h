@@ -54,8 +54,8 @@ HWY_INLINE size_t panel_columns() {
 
 // Length of equal parts of `depth`, at most `most`.
 HWY_INLINE size_t part_of(size_t depth, size_t most) {
-  const size_t parts = (depth + most - 1) / most;
-  return parts == 0 ? 0 : round_up((depth + parts - 1) / parts, hn::Lanes(DF()));
+  const size_t parts = ceil_div(depth, most);
+  return parts == 0 ? 0 : round_up(ceil_div(depth, parts), hn::Lanes(DF()));
 }
 
 // C += A B for up to panel_columns() columns.
@@ -106,7 +106,7 @@ template <ALayout kLayout>
 HWY_NOINLINE void multiply_narrow_panel(Product<> p, size_t rows, size_t columns, float* edge) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
-  const size_t vecs = (columns + lanes - 1) / lanes;
+  const size_t vecs = ceil_div(columns, lanes);
   float* const c_begin = p.c;
   const ptrdiff_t c_stride = p.c_stride;
   const auto width = static_cast<ptrdiff_t>(vecs * lanes);

@@ -91,7 +91,7 @@ HWY_INLINE void multiply_tile_panel(const TilePanel& s, size_t rows, size_t colu
                              .b_row = kBlockSide * sizeof(float),
                              .c = s.sums,
                              .c_row = kBlockSide * sizeof(float),
-                             .row_tiles = (count + kTileSide - 1) / kTileSide,
+                             .row_tiles = ceil_div(count, kTileSide),
                              .column_tiles = kBlockSide / kTileSide,
                              .depth_tiles = s.depth / kTileDepth});
       const size_t stop = std::min(column + kBlockSide, columns);

@@ -8,10 +8,10 @@
 #define MULTIHEAD_CPU_SIMD_SIMD_INL_H_
 #endif
 
-#include <cstddef>
 #include <limits>
 
 #include "hwy/highway.h"
+#include "rules/integers.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
@@ -22,7 +22,8 @@ using DF = hn::ScalableTag<float>;
 
 inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
-constexpr size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
+using rules::ceil_div;
+using rules::round_up;
 
 // Inlines a lambda, so that the variables it captures stay in registers during a loop; a call would
 // keep them in memory.

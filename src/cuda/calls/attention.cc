@@ -26,7 +26,7 @@ struct Call {
   // Runs all checks that need no address.
   Status validate(AttentionShape& shape) const {
     if (sequences == nullptr) {
-      Status status = engine::validate_call(q, k, v, options, outputs, shape, Values::kOnDevice);
+      Status status = engine::validate_call({q, k, v, options, outputs}, shape, Values::kOnDevice);
       return status.ok() ? validate_widths(shape) : status;
     }
     for (const Status& status : {engine::validate_varlen(q, k, v, sequences->cu_q, sequences->cu_k,
@@ -37,9 +37,10 @@ struct Call {
     if (Status status = validate_longest(*sequences); !status.ok()) return status;
     // The remaining checks do not depend on sequence lengths, so they run on an empty sequence.
     const AttentionOutputs nothing{.out = engine::sequence_of(outputs.out, 0, 0)};
-    Status status = engine::validate_call(
-        engine::sequence_of(q, 0, 0), engine::sequence_of(k, 0, 0), engine::sequence_of(v, 0, 0),
-        options, nothing, shape, Values::kOnDevice);
+    Status status =
+        engine::validate_call({engine::sequence_of(q, 0, 0), engine::sequence_of(k, 0, 0),
+                               engine::sequence_of(v, 0, 0), options, nothing},
+                              shape, Values::kOnDevice);
     return status.ok() ? validate_widths(shape) : status;
   }
 

@@ -27,11 +27,7 @@ struct Call {
     const auto& [q, k, v, options, results, d_out, gradients] = of;
     Status status;
     if (sequences == nullptr) {
-      status = engine::validate_inputs(q, k, v, shape);
-      if (status.ok()) status = engine::validate_options(options, shape, Values::kOnDevice);
-      if (status.ok()) {
-        status = engine::validate_backward(options, results, d_out, gradients, shape);
-      }
+      status = engine::validate_call(of, shape, Values::kOnDevice);
     } else {
       status =
           engine::validate_varlen_backward(q, k, v, sequences->cu_q, sequences->cu_k, options,

@@ -109,11 +109,10 @@ int launch_kernel(const BackwardPlan& plan, const Device& device, StreamHandle s
 BackwardPlan plan_backward(const BackwardCall& call, const engine::AttentionShape& shape,
                            const Device& device) {
   BackwardPlan plan{};
-  const rules::BackwardParams params =
-      engine::backward_params({.q = engine::stored_rows(call.q),
-                               .k = engine::stored_rows(call.k),
-                               .v = engine::stored_rows(call.v)},
-                              shape, call.options, call.results, call.d_out, call.gradients);
+  const rules::BackwardParams params = engine::backward_params({.q = engine::stored_rows(call.q),
+                                                                .k = engine::stored_rows(call.k),
+                                                                .v = engine::stored_rows(call.v)},
+                                                               shape, call);
   static_cast<rules::GradientParams&>(plan.params) = params;
   plan.params.forward.call = params.forward;
   plan.transforms = plan_transforms(call.q, call.k, call.options, plan.params.forward);
@@ -138,7 +137,7 @@ BackwardPlan plan_packed_backward(const BackwardCall& call, const PackedSequence
   BackwardPlan plan{};
   const rules::BackwardParams params = engine::backward_params(
       {.q = engine::stored_rows(q), .k = engine::stored_rows(k), .v = engine::stored_rows(v)},
-      shape_of_all(call.q, call.k, call.v), call.options, results, d_out, gradients);
+      shape_of_all(call.q, call.k, call.v), of_all);
   static_cast<rules::GradientParams&>(plan.params) = params;
   plan.params.forward.call = params.forward;
   set_sequences(plan.params.forward, sequences);

@@ -40,14 +40,8 @@ struct BackwardPlan {
   uint64_t workspace_bytes = 0;
 };
 
-// The operands of a call. Planning does not read through their addresses.
-struct BackwardCall {
-  const ConstAnyTensor &q, &k, &v;
-  const AttentionOptions& options;
-  const AttentionResults& results;
-  const ConstAnyTensor& d_out;
-  const AttentionGradients& gradients;
-};
+// Planning does not read through the addresses of a call.
+using engine::BackwardCall;
 
 BackwardPlan plan_backward(const BackwardCall& call, const engine::AttentionShape& shape,
                            const Device& device);

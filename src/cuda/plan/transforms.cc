@@ -28,12 +28,12 @@ RotateParams rotate_params(const ConstAnyTensor& x, const AttentionOptions& opti
   rotate.heads = x.shape[1];
   rotate.rows = rows;
   rotate.width = width;
-  rotate.normalize = options.qk_norm.enabled;
+  rotate.normalize = options.qk_norm.given();
   rotate.gain = gain.empty() ? nullptr : gain.data();
   rotate.eps = options.qk_norm.eps;
   rotate.style = rope.style;
   rotate.base = rope.base;
-  if (rope.style != Rope::Style::kNone) {
+  if (rope.given()) {
     rotate.rotary = rope.rotary_dim != 0 ? rope.rotary_dim : width;
   }
   rotate.positions = positions.empty() ? nullptr : positions.data();
@@ -46,7 +46,7 @@ RotateParams rotate_params(const ConstAnyTensor& x, const AttentionOptions& opti
 std::optional<Transforms> plan_transforms(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                           const AttentionOptions& options,
                                           const ForwardParams& params) {
-  if (!options.qk_norm.enabled && options.rope.style == Rope::Style::kNone) return {};
+  if (!options.qk_norm.given() && !options.rope.given()) return {};
   const bool packed = params.cu_q != nullptr;
   const auto positions = [&](std::span<const int32_t> given) {
     return packed ? std::span<const int32_t>() : given;

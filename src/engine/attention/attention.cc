@@ -18,14 +18,11 @@ Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAn
                  const AttentionOptions& options, const AttentionOutputs& outputs,
                  Context& context) {
   return engine::memory_guard([&]() -> Status {
+    const engine::ForwardCall call{q, k, v, options, outputs};
     engine::AttentionShape shape;
-    if (Status status = engine::validate_call(q, k, v, options, outputs, shape); !status.ok()) {
-      return status;
-    }
-    if (Status status = engine::validate_apart(q, k, v, options, outputs); !status.ok()) {
-      return status;
-    }
-    engine::ForwardPlan plan = engine::plan_forward(q, k, v, shape, options, outputs);
+    MULTIHEAD_TRY(engine::validate_call(call, shape));
+    MULTIHEAD_TRY(engine::validate_apart(call));
+    engine::ForwardPlan plan = engine::plan_forward(call, shape);
     return engine::run(plan, context);
   });
 }
@@ -39,15 +36,10 @@ Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
     v.data = nullptr;
     if (k.shape.rank() == 4) v.shape[3] = 0;
     engine::AttentionShape shape;
-    if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
-    for (const Status& status :
-         {engine::validate_options(options, shape), engine::validate_capture(capture, shape)}) {
-      if (!status.ok()) return status;
-    }
-    if (Status status = engine::validate_apart(q, k, {}, options, {.captures = {&capture, 1}});
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(engine::validate_inputs(q, k, v, shape));
+    MULTIHEAD_TRY(engine::validate_options(options, shape));
+    MULTIHEAD_TRY(engine::validate_capture(capture, shape));
+    MULTIHEAD_TRY(engine::validate_apart({q, k, {}, options, {.captures = {&capture, 1}}}));
     engine::ForwardPlan plan = engine::plan_scores(q, k, shape, options, capture);
     return engine::run(plan, context);
   });
@@ -56,9 +48,7 @@ Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
 Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
                        const ConstTensor& lse_b, Context* context) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = engine::validate_merge(out_a, lse_a, out_b, lse_b); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(engine::validate_merge(out_a, lse_a, out_b, lse_b));
     const Dims& shape = out_a.shape;
     const auto rows_of = [](const auto& tensor) {
       using T = std::remove_pointer_t<decltype(tensor.data)>;

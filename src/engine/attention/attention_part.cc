@@ -36,15 +36,11 @@ TensorView<T> rebased_view(const TensorView<T>& tensor, int64_t head) {
 
 }  // namespace
 
-Status divide_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                        const AttentionOptions& options, const AttentionOutputs& outputs,
-                        bool packed, AttentionParts& parts) {
+Status divide_attention(const ForwardCall& call, bool varlen, AttentionParts& parts) {
   return memory_guard([&]() -> Status {
     AttentionShape shape;
-    if (Status status = validate_call(q, k, v, options, outputs, shape); !status.ok()) {
-      return status;
-    }
-    const ForwardPlan plan = plan_forward(q, k, v, shape, options, outputs, packed);
+    MULTIHEAD_TRY(validate_call(call, shape));
+    const ForwardPlan plan = plan_forward(call, shape, varlen);
     const rules::BlockTiling& blocks = plan.choice.blocks;
     parts.heads = shape.batch * shape.kv_heads;
     const bool divides_rows = plan.choice.kernel != Kernel::kDecode && plan.choice.has_work();
@@ -55,24 +51,21 @@ Status divide_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
   });
 }
 
-Status attention_part(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                      const AttentionOptions& options, const AttentionOutputs& outputs,
-                      const AttentionPart& part, Context& context) {
+Status attention_part(const ForwardCall& call, const AttentionPart& part, Context& context) {
   return memory_guard([&]() -> Status {
     AttentionShape shape;
-    if (Status status = validate_call(q, k, v, options, outputs, shape); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(validate_call(call, shape));
     if (shape.kv_heads == 0) return {};
     const int64_t head = part.first_in_memory;
     const int64_t query_head = head * (shape.heads / shape.kv_heads);
-    AttentionOutputs own = outputs;
-    own.out = rebased_any(outputs.out, query_head);
-    own.lse = rebased_view(outputs.lse, query_head);
-    own.weights = rebased_view(outputs.weights, query_head);
-    own.dropout_mask = rebased_view(outputs.dropout_mask, query_head);
-    ForwardPlan plan = plan_forward(rebased_any(q, query_head), rebased_any(k, head),
-                                    rebased_any(v, head), shape, options, own, part.packed);
+    AttentionOutputs own = call.outputs;
+    own.out = rebased_any(own.out, query_head);
+    own.lse = rebased_view(own.lse, query_head);
+    own.weights = rebased_view(own.weights, query_head);
+    own.dropout_mask = rebased_view(own.dropout_mask, query_head);
+    ForwardPlan plan = plan_forward({rebased_any(call.q, query_head), rebased_any(call.k, head),
+                                     rebased_any(call.v, head), call.options, own},
+                                    shape, part.varlen);
     return run_part(plan, part, context);
   });
 }

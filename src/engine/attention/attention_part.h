@@ -4,7 +4,8 @@
 
 #include <cstdint>
 
-#include "multihead/attention.h"
+#include "engine/attention/call.h"
+#include "multihead/context.h"
 
 namespace multihead::engine {
 
@@ -24,21 +25,17 @@ struct AttentionPart {
   int64_t first_in_memory = 0;
   int64_t first_head = 0, end_head = 0;
   int64_t first_block = 0, end_block = 0;
-  bool packed = false;  // as in divide_attention()
+  bool varlen = false;  // as in divide_attention()
 };
 
 // Checks a call of attention() and computes how it can be divided. Reads options, but no element of
-// a tensor, and writes nothing. With `packed`, q, k and v (batch 1) are one sequence of a call of
+// a tensor, and writes nothing. With `varlen`, q, k and v (batch 1) are one sequence of a call of
 // attention_varlen(), and the parts give the bits of that call.
-Status divide_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                        const AttentionOptions& options, const AttentionOutputs& outputs,
-                        bool packed, AttentionParts& parts);
+Status divide_attention(const ForwardCall& call, bool varlen, AttentionParts& parts);
 
 // Computes one part of a call. Shapes and options describe the whole call. The data of q, k, v,
 // out, lse, weights and dropout_mask begin at head first_in_memory; mask, bias and captures are
 // whole.
-Status attention_part(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                      const AttentionOptions& options, const AttentionOutputs& outputs,
-                      const AttentionPart& part, Context& context);
+Status attention_part(const ForwardCall& call, const AttentionPart& part, Context& context);
 
 }  // namespace multihead::engine

@@ -67,9 +67,7 @@ void lay_out_backward(BackwardPlan& plan, rules::Arena& take) {
 
 Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
   if (plan.transforms) {
-    if (Status status = reserve_for_transform(*plan.transforms, gradients, context); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(reserve_for_transform(*plan.transforms, gradients, context));
   }
   return reserve_gradients(plan, context);
 }
@@ -187,15 +185,12 @@ Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Lse
                     Context& context) {
   finish_plan(plan, context.threads());
   // All memory is reserved, and the LSE checked, before anything is written.
-  if (Status status = reserve_backward(plan, gradients, context); !status.ok()) return status;
+  MULTIHEAD_TRY(reserve_backward(plan, gradients, context));
   if (plan.transforms) {
-    if (Status status = transform_inputs(*plan.transforms, plan.params.forward, context);
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(transform_inputs(*plan.transforms, plan.params.forward, context));
   }
   if (lse == Lse::kToCheck) {
-    if (Status status = check_lse(plan.params); !status.ok()) return status;
+    MULTIHEAD_TRY(check_lse(plan.params));
   }
   begin_backward(plan, gradients, context);
   const Scratch& scratch = scratch_of(context);
@@ -206,61 +201,26 @@ Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Lse
   return plan.transforms ? transform_gradients(*plan.transforms, gradients, context) : Status();
 }
 
-namespace {
-
-Status validate_backward_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                              const ConstAnyTensor& v, const AttentionOptions& options,
-                              const AttentionResults& results, const ConstAnyTensor& d_out,
-                              const AttentionGradients& gradients, AttentionShape& shape) {
-  Status status = validate_inputs(q, k, v, shape);
-  if (status.ok()) status = validate_options(options, shape);
-  if (status.ok()) status = validate_backward(options, results, d_out, gradients, shape);
-  return status;
-}
-
-Status plan_and_run(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                    const AttentionOptions& options, const AttentionResults& results, Lse lse,
-                    const ConstAnyTensor& d_out, const AttentionGradients& gradients,
-                    const BackwardPart& part, Context& context) {
+Status attention_backward_part(const BackwardCall& call, const BackwardPart& part,
+                               Context& context) {
   return memory_guard([&]() -> Status {
     AttentionShape shape;
-    Status status = validate_backward_call(q, k, v, options, results, d_out, gradients, shape);
-    if (status.ok()) status = validate_apart(q, k, v, options, results, d_out, gradients);
-    if (!status.ok()) return status;
-    BackwardPlan plan = plan_backward(q, k, v, shape, options, results, d_out, gradients, part);
-    return run_backward(plan, gradients, lse, context);
+    MULTIHEAD_TRY(validate_call(call, shape));
+    MULTIHEAD_TRY(validate_apart(call));
+    BackwardPlan plan = plan_backward(call, shape, part);
+    const bool is_first = part.first_batch == 0 && part.first_head == 0;
+    const Lse lse = is_first && call.results.check_lse ? Lse::kToCheck : Lse::kTrusted;
+    return run_backward(plan, call.gradients, lse, context);
   });
 }
 
-}  // namespace
-
-Status attention_backward_of_own(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                                 const ConstAnyTensor& v, const AttentionOptions& options,
-                                 const AttentionResults& results, const ConstAnyTensor& d_out,
-                                 const AttentionGradients& gradients, Context& context) {
-  return plan_and_run(q, k, v, options, results, Lse::kTrusted, d_out, gradients, {}, context);
-}
-
-Status attention_backward_part(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                               const ConstAnyTensor& v, const AttentionOptions& options,
-                               const AttentionResults& results, const ConstAnyTensor& d_out,
-                               const AttentionGradients& gradients, const BackwardPart& part,
-                               Context& context) {
-  const bool is_first = part.first_batch == 0 && part.first_head == 0;
-  const Lse lse = is_first && results.check_lse ? Lse::kToCheck : Lse::kTrusted;
-  return plan_and_run(q, k, v, options, results, lse, d_out, gradients, part, context);
-}
-
-Status divide_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                       const AttentionOptions& options, const AttentionResults& results,
-                       const ConstAnyTensor& d_out, const AttentionGradients& gradients,
-                       BackwardParts& parts) {
+Status divide_backward(const BackwardCall& call, BackwardParts& parts) {
   return memory_guard([&]() -> Status {
     AttentionShape shape;
-    Status status = validate_backward_call(q, k, v, options, results, d_out, gradients, shape);
-    if (!status.ok()) return status;
-    const BackwardPlan plan = plan_backward(q, k, v, shape, options, results, d_out, gradients);
+    MULTIHEAD_TRY(validate_call(call, shape));
+    const BackwardPlan plan = plan_backward(call, shape);
     const rules::BackwardTiling& tiling = plan.tiling;
+    const AttentionGradients& gradients = call.gradients;
     const bool sums_all = !gradients.d_q_gain.empty() || !gradients.d_k_gain.empty();
     const bool sums_batches = sums_all || !gradients.d_sinks.empty();
     parts.batches = sums_batches ? std::min<int64_t>(1, tiling.batch_parts) : tiling.batch_parts;
@@ -277,7 +237,8 @@ Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, cons
                           const AttentionOptions& options, const AttentionResults& results,
                           const ConstAnyTensor& d_out, const AttentionGradients& gradients,
                           Context& context) {
-  return engine::attention_backward_part(q, k, v, options, results, d_out, gradients, {}, context);
+  return engine::attention_backward_part({q, k, v, options, results, d_out, gradients}, {},
+                                         context);
 }
 
 }  // namespace multihead

@@ -47,22 +47,12 @@ MULTIHEAD_SHARED Status differentiate_sinks(std::span<const float> sinks,
                                             const ConstAnyTensor& d_out, std::span<float> d_sinks,
                                             Context& context);
 
-// Runs attention_backward() without checking the LSE, for results that the library computed itself
-// from these inputs.
-Status attention_backward_of_own(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                                 const ConstAnyTensor& v, const AttentionOptions& options,
-                                 const AttentionResults& results, const ConstAnyTensor& d_out,
-                                 const AttentionGradients& gradients, Context& context);
-
 // Runs attention_backward() for some batch entries and key/value heads, with the bits of the whole
 // call. Shapes and options describe the part: masks, biases, lengths, positions, slopes and sinks
 // begin at its first entry and head. A part must have all batch entries if they share d_bias or if
 // d_sinks is given, and all heads if they share d_bias; d_q_gain and d_k_gain need the whole call.
 // If results.check_lse is set, the part with the first entry and head checks the LSE.
-Status attention_backward_part(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                               const ConstAnyTensor& v, const AttentionOptions& options,
-                               const AttentionResults& results, const ConstAnyTensor& d_out,
-                               const AttentionGradients& gradients, const BackwardPart& part,
+Status attention_backward_part(const BackwardCall& call, const BackwardPart& part,
                                Context& context);
 
 // The parts that a call of attention_backward() can be divided into: `batches` runs of batch
@@ -77,9 +67,6 @@ struct BackwardParts {
 
 // Checks a call of attention_backward(), except its LSE, and computes how it can be divided. Reads
 // options, but no element of a tensor, and writes nothing.
-Status divide_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                       const AttentionOptions& options, const AttentionResults& results,
-                       const ConstAnyTensor& d_out, const AttentionGradients& gradients,
-                       BackwardParts& parts);
+Status divide_backward(const BackwardCall& call, BackwardParts& parts);
 
 }  // namespace multihead::engine

@@ -14,18 +14,9 @@ Status validate_apart(std::initializer_list<Operand> /*inputs*/,
   return {};
 }
 
-Status validate_apart(const ConstAnyTensor& /*q*/, const ConstAnyTensor& /*k*/,
-                      const ConstAnyTensor& /*v*/, const AttentionOptions& /*options*/,
-                      const AttentionOutputs& /*outputs*/) {
-  return {};
-}
+Status validate_apart(const ForwardCall& /*call*/) { return {}; }
 
-Status validate_apart(const ConstAnyTensor& /*q*/, const ConstAnyTensor& /*k*/,
-                      const ConstAnyTensor& /*v*/, const AttentionOptions& /*options*/,
-                      const AttentionResults& /*results*/, const ConstAnyTensor& /*d_out*/,
-                      const AttentionGradients& /*gradients*/) {
-  return {};
-}
+Status validate_apart(const BackwardCall& /*call*/) { return {}; }
 
 Status validate_apart(const ConstTensor& /*x*/, const ConstAnyTensor& /*weight*/,
                       const ConstTensor& /*bias*/, const Tensor& /*y*/) {

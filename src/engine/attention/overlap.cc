@@ -172,17 +172,16 @@ Status validate_apart(std::initializer_list<Operand> inputs, std::initializer_li
     return status;
   };
   for (const Operand& output : outputs) {
-    if (Status status = check(output, &output, 0); !status.ok()) return status;
+    MULTIHEAD_TRY(check(output, &output, 0));
   }
   for (size_t i = 0; i < captures.size(); ++i) {
-    Status status = check({Name::kCaptureOut, captures[i].out}, outputs.end(), i);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(check({Name::kCaptureOut, captures[i].out}, outputs.end(), i));
   }
   return {};
 }
 
-Status validate_apart(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                      const AttentionOptions& options, const AttentionOutputs& outputs) {
+Status validate_apart(const ForwardCall& call) {
+  const auto& [q, k, v, options, outputs] = call;
   Ranges ranges(q, k, v, options.mask, options.bias);
   if (outputs.captures.empty() && ranges.has_apart(outputs.out) && ranges.has_apart(outputs.lse) &&
       ranges.has_apart(outputs.weights) && ranges.has_apart(outputs.dropout_mask)) {
@@ -200,9 +199,8 @@ Status validate_apart(const ConstAnyTensor& q, const ConstAnyTensor& k, const Co
                         outputs.captures);
 }
 
-Status validate_apart(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                      const AttentionOptions& options, const AttentionResults& results,
-                      const ConstAnyTensor& d_out, const AttentionGradients& gradients) {
+Status validate_apart(const BackwardCall& call) {
+  const auto& [q, k, v, options, results, d_out, gradients] = call;
   Ranges ranges(q, k, v, options.mask, options.bias, results.out, results.lse, d_out);
   if (ranges.has_apart(gradients.d_q) && ranges.has_apart(gradients.d_k) &&
       ranges.has_apart(gradients.d_v) && ranges.has_apart(gradients.d_bias)) {

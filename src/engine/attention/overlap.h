@@ -6,9 +6,8 @@
 #include <initializer_list>
 #include <span>
 
+#include "engine/attention/call.h"
 #include "engine/error/error.h"
-#include "multihead/attention.h"
-#include "multihead/attention_backward.h"
 #include "multihead/tensor.h"
 
 namespace multihead::engine {
@@ -43,13 +42,10 @@ Status validate_apart(std::initializer_list<Operand> inputs, std::initializer_li
                       std::span<const ScoreCapture> captures = {});
 
 // Checks the outputs of attention(). k and v may be absent, as with caches.
-Status validate_apart(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                      const AttentionOptions& options, const AttentionOutputs& outputs);
+Status validate_apart(const ForwardCall& call);
 
 // Checks the gradients of attention_backward().
-Status validate_apart(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                      const AttentionOptions& options, const AttentionResults& results,
-                      const ConstAnyTensor& d_out, const AttentionGradients& gradients);
+Status validate_apart(const BackwardCall& call);
 
 // Checks the output of linear().
 Status validate_apart(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,

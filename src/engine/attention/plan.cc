@@ -50,7 +50,7 @@ ScaleFactors scale_factors(const AttentionParams& p, float scale) {
 }
 
 rules::DropoutParams dropout_params(const Dropout& dropout) {
-  if (dropout.probability == 0.0F) return {};
+  if (!dropout.given()) return {};
   return {.seed = dropout.seed,
           .threshold = rules::dropout_threshold(dropout.probability),
           .scale = 1.0F / (1.0F - dropout.probability)};
@@ -278,7 +278,7 @@ void make_heads_single(Tiling& tiling, int64_t kv_heads) {
 std::optional<InputTransforms> transforms_of(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                              const AttentionShape& shape,
                                              const AttentionOptions& options) {
-  if (!options.qk_norm.enabled && options.rope.style == Rope::Style::kNone) return {};
+  if (!options.qk_norm.given() && !options.rope.given()) return {};
   return InputTransforms{.q = q,
                          .k = k,
                          .norm = options.qk_norm,
@@ -322,9 +322,8 @@ ForwardPlan plan_forward(const AttentionInputs& inputs, const AttentionShape& sh
   return plan;
 }
 
-ForwardPlan plan_forward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                         const AttentionShape& shape, const AttentionOptions& options,
-                         const AttentionOutputs& outputs, bool varlen) {
+ForwardPlan plan_forward(const ForwardCall& call, const AttentionShape& shape, bool varlen) {
+  const auto& [q, k, v, options, outputs] = call;
   ForwardPlan plan{};
   plan.transforms = transforms_of(q, k, shape, options);
   AttentionInputs inputs = inputs_of(q, k, plan.transforms.has_value());
@@ -386,15 +385,15 @@ void finish_plan(ForwardPlan& plan, int threads, const Team* team, const WorkRan
 }
 
 rules::BackwardParams backward_params(const AttentionInputs& inputs, const AttentionShape& shape,
-                                      const AttentionOptions& options,
-                                      const AttentionResults& results, const ConstAnyTensor& d_out,
-                                      const AttentionGradients& gradients, const Shard* shard) {
+                                      const BackwardCall& call, const Shard* shard) {
+  const AttentionGradients& gradients = call.gradients;
+  const ConstTensor& lse = call.results.lse;
   rules::BackwardParams params{};
-  params.forward = params_of(inputs, shape, options, shard);
-  params.scale = scale_of(shape, options);
-  params.out = stored_rows(results.out);
-  params.d_out = stored_rows(d_out);
-  params.lse = {results.lse.data, row_strides(results.lse)};
+  params.forward = params_of(inputs, shape, call.options, shard);
+  params.scale = scale_of(shape, call.options);
+  params.out = stored_rows(call.results.out);
+  params.d_out = stored_rows(call.d_out);
+  params.lse = {lse.data, row_strides(lse)};
   params.d_q = {gradients.d_q.data, row_strides(gradients.d_q)};
   params.d_k = {gradients.d_k.data, row_strides(gradients.d_k)};
   params.d_v = {gradients.d_v.data, row_strides(gradients.d_v)};
@@ -417,17 +416,15 @@ bool needs_products(const rules::BackwardParams& params, const AttentionGradient
 
 }  // namespace
 
-BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                           const ConstAnyTensor& v, const AttentionShape& shape,
-                           const AttentionOptions& options, const AttentionResults& results,
-                           const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+BackwardPlan plan_backward(const BackwardCall& call, const AttentionShape& shape,
                            const BackwardPart& part, const Shard* shard) {
+  const AttentionGradients& gradients = call.gradients;
   BackwardPlan plan{};
-  plan.transforms = transforms_of(q, k, shape, options);
-  AttentionInputs inputs = inputs_of(q, k, plan.transforms.has_value());
-  inputs.v = stored_rows(v);
+  plan.transforms = transforms_of(call.q, call.k, shape, call.options);
+  AttentionInputs inputs = inputs_of(call.q, call.k, plan.transforms.has_value());
+  inputs.v = stored_rows(call.v);
   rules::BackwardParams& params = plan.params;
-  params = backward_params(inputs, shape, options, results, d_out, gradients, shard);
+  params = backward_params(inputs, shape, call, shard);
   if (shard == nullptr) {
     params.forward.first.batch = part.first_batch;
     params.forward.first.head = part.first_head;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "engine/attention/call.h"
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
 #include "engine/runtime/kernel_choice.h"
@@ -29,11 +30,6 @@ struct WorkRange {
   int64_t first_block = 0, end_block = 0;  // decoding computes all rows of a head
 };
 
-// Key/value heads first to end - 1 of every batch entry.
-struct HeadRange {
-  int64_t first = 0, end = 0;
-};
-
 // A call of attention().
 struct ForwardPlan {
   rules::AttentionParams params;
@@ -46,9 +42,9 @@ struct ForwardPlan {
   bool scores_alone = false;
   // True if blocks copy V only when its rows do not start at cache lines.
   bool copies_split_lines = false;
-  // The heads that a cache stores if it stores a share: the heads of this member of the context's
-  // team.
-  std::optional<HeadRange> stored_heads;
+  // The key/value heads of every batch entry that a cache stores if it stores a share: the heads of
+  // this member of the context's team.
+  std::optional<rules::Range> stored_heads;
 
   // Decided by finish_plan().
   rules::BlockTiling blocks;  // of a call that does not decode, or of the captures beside decoding
@@ -97,9 +93,7 @@ MULTIHEAD_SHARED ForwardPlan plan_forward(const AttentionInputs& inputs,
                                           const AttentionOptions& options,
                                           const AttentionOutputs& outputs,
                                           const Shard* shard = nullptr);
-ForwardPlan plan_forward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                         const AttentionShape& shape, const AttentionOptions& options,
-                         const AttentionOutputs& outputs, bool varlen = false);
+ForwardPlan plan_forward(const ForwardCall& call, const AttentionShape& shape, bool varlen = false);
 
 // Plans attention_scores(): one capture; only the scores of its rows are computed.
 ForwardPlan plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
@@ -156,16 +150,14 @@ struct BackwardPlan {
 };
 
 // Returns the parameters of a backward call, without the arrays that jobs share.
-MULTIHEAD_SHARED rules::BackwardParams backward_params(
-    const AttentionInputs& inputs, const AttentionShape& shape, const AttentionOptions& options,
-    const AttentionResults& results, const ConstAnyTensor& d_out,
-    const AttentionGradients& gradients, const Shard* shard = nullptr);
+MULTIHEAD_SHARED rules::BackwardParams backward_params(const AttentionInputs& inputs,
+                                                       const AttentionShape& shape,
+                                                       const BackwardCall& call,
+                                                       const Shard* shard = nullptr);
 
-MULTIHEAD_SHARED BackwardPlan plan_backward(
-    const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-    const AttentionShape& shape, const AttentionOptions& options, const AttentionResults& results,
-    const ConstAnyTensor& d_out, const AttentionGradients& gradients, const BackwardPart& part = {},
-    const Shard* shard = nullptr);
+MULTIHEAD_SHARED BackwardPlan plan_backward(const BackwardCall& call, const AttentionShape& shape,
+                                            const BackwardPart& part = {},
+                                            const Shard* shard = nullptr);
 
 // Makes the choices of one run on `threads` threads.
 MULTIHEAD_SHARED void finish_plan(BackwardPlan& plan, int threads);

@@ -39,25 +39,22 @@ Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& 
     to_come.lse = with_address(outputs.lse);
     const ConstAnyTensor some_q = with_address(q), some_k = with_address(k),
                          some_v = with_address(v);
+    const ForwardCall some{some_q, some_k, some_v, options, to_come};
     AttentionShape shape;
-    if (Status status = validate_call(some_q, some_k, some_v, options, to_come, shape);
-        !status.ok()) {
-      return status;
-    }
-    std::unique_ptr<Call> call(new (std::nothrow) Call{
-        .plan = plan_forward(some_q, some_k, some_v, shape, options, to_come),
-        .context = &context,
-        .lengths = options.kv_lengths,
-        .shape = shape,
-        .lse = outputs.lse.data,
-        .has_lse = outputs.lse.given(),
-        .needs_q = has_elements(q),
-        .needs_k = has_elements(k),
-        .needs_v = has_elements(v),
-        .needs_out = has_elements(outputs.out),
-        .needs_lse = has_elements(outputs.lse)});
+    MULTIHEAD_TRY(validate_call(some, shape));
+    std::unique_ptr<Call> call(new (std::nothrow) Call{.plan = plan_forward(some, shape),
+                                                       .context = &context,
+                                                       .lengths = options.kv_lengths,
+                                                       .shape = shape,
+                                                       .lse = outputs.lse.data,
+                                                       .has_lse = outputs.lse.given(),
+                                                       .needs_q = has_elements(q),
+                                                       .needs_k = has_elements(k),
+                                                       .needs_v = has_elements(v),
+                                                       .needs_out = has_elements(outputs.out),
+                                                       .needs_lse = has_elements(outputs.lse)});
     if (call == nullptr) return Status::out_of_memory(sizeof(Call));
-    if (Status status = reserve_scratch(call->plan, context); !status.ok()) return status;
+    MULTIHEAD_TRY(reserve_scratch(call->plan, context));
     prepared.call_ = std::move(call);
     return {};
   });
@@ -79,9 +76,7 @@ Status PreparedAttention::run(const void* q, const void* k, const void* v, void*
     if (lse == nullptr) lse = call.lse;
     if (lse == nullptr && call.needs_lse) return engine::no_address(engine::Name::kLse);
     if (!call.lengths.empty()) {
-      if (Status status = engine::validate_lengths(call.lengths, call.shape); !status.ok()) {
-        return status;
-      }
+      MULTIHEAD_TRY(engine::validate_lengths(call.lengths, call.shape));
     }
     engine::ForwardPlan& plan = call.plan;
     plan.set_queries(q);

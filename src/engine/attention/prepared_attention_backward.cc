@@ -41,29 +41,25 @@ Status PreparedAttentionBackward::create(const ConstAnyTensor& q, const ConstAny
     using engine::with_address;
     const ConstAnyTensor some_q = with_address(q), some_k = with_address(k),
                          some_v = with_address(v), some_d_out = with_address(d_out);
-    const AttentionResults some{.out = with_address(results.out), .lse = with_address(results.lse)};
+    const AttentionResults some_results{.out = with_address(results.out),
+                                        .lse = with_address(results.lse)};
     AttentionGradients to_come = gradients;
     to_come.d_q = with_address(gradients.d_q);
     to_come.d_k = with_address(gradients.d_k);
     to_come.d_v = with_address(gradients.d_v);
     engine::AttentionShape shape;
-    Status status = engine::validate_inputs(some_q, some_k, some_v, shape);
-    if (status.ok()) status = engine::validate_options(options, shape);
-    if (status.ok()) {
-      status = engine::validate_backward(options, some, some_d_out, to_come, shape);
-    }
-    if (!status.ok()) return status;
-    std::unique_ptr<Call> call(
-        new (std::nothrow) Call{.plan = engine::plan_backward(some_q, some_k, some_v, shape,
-                                                              options, some, some_d_out, to_come),
-                                .gradients = to_come,
-                                .context = &context,
-                                .lengths = options.kv_lengths,
-                                .shape = shape});
+    const engine::BackwardCall some{some_q,       some_k,     some_v, options,
+                                    some_results, some_d_out, to_come};
+    MULTIHEAD_TRY(engine::validate_call(some, shape));
+    std::unique_ptr<Call> call(new (std::nothrow) Call{.plan = engine::plan_backward(some, shape),
+                                                       .gradients = to_come,
+                                                       .context = &context,
+                                                       .lengths = options.kv_lengths,
+                                                       .shape = shape});
     if (call == nullptr) return Status::out_of_memory(sizeof(Call));
-    status = engine::reserve_backward(call->plan, call->gradients, context);
-    if (status.ok()) prepared.call_ = std::move(call);
-    return status;
+    MULTIHEAD_TRY(engine::reserve_backward(call->plan, call->gradients, context));
+    prepared.call_ = std::move(call);
+    return {};
   });
 }
 
@@ -105,7 +101,7 @@ Status PreparedAttentionBackward::run(const Data& data) {
       if (address == nullptr && engine::has_elements(prepared)) return engine::no_address(name);
     }
     if (!call.lengths.empty()) {
-      if (Status status = engine::validate_lengths(call.lengths, s); !status.ok()) return status;
+      MULTIHEAD_TRY(engine::validate_lengths(call.lengths, s));
     }
     engine::BackwardPlan& plan = call.plan;
     rules::BackwardParams& params = plan.params;

@@ -8,6 +8,7 @@
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
 #include "engine/runtime/threads.h"
+#include "rules/integers.h"
 
 namespace multihead::engine {
 namespace {
@@ -37,7 +38,7 @@ int64_t splits_of_entry(const ForwardPlan& plan, int64_t batch) {
   const rules::KeyRange seen = plan.params.seen_keys(batch);
   if (seen.empty()) return 1;
   const int64_t keys = plan.splits.split_keys;
-  return std::min(plan.splits.splits, (seen.last - seen.first + keys - 1) / keys);
+  return std::min(plan.splits.splits, rules::ceil_div(seen.last - seen.first, keys));
 }
 
 // Computes all KV splits, then merges the splits of each head.
@@ -93,9 +94,7 @@ Status reserve_for_jobs(const ForwardPlan& plan, Context& context) {
 
 Status reserve_scratch(const ForwardPlan& plan, Context& context) {
   if (plan.transforms) {
-    if (Status status = reserve_for_transform(*plan.transforms, context); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(reserve_for_transform(*plan.transforms, context));
   }
   return reserve_for_jobs(plan, context);
 }
@@ -136,11 +135,9 @@ Status run(ForwardPlan& plan, Context& context) {
   finish_plan(plan, context.threads(), team);
   if (!plan.scores_alone) last_call_of(context) = plan.choice;
   if (!plan.choice.has_work()) return {};
-  if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
+  MULTIHEAD_TRY(reserve_scratch(plan, context));
   if (plan.transforms) {
-    if (Status status = transform_inputs(*plan.transforms, plan.params, context); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(transform_inputs(*plan.transforms, plan.params, context));
   }
   if (plan.divides_heads) {
     return team == nullptr ? Team::member_left() : team->run_attention(plan, context);
@@ -154,13 +151,10 @@ Status run_part(ForwardPlan& plan, const AttentionPart& part, Context& context) 
   const WorkRange work{part.first_head, part.end_head, part.first_block, part.end_block};
   finish_plan(plan, context.threads(), nullptr, &work);
   if (plan.transforms) {
-    if (Status status =
-            transform_part(*plan.transforms, part.first_head, part.end_head, plan.params, context);
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(
+        transform_part(*plan.transforms, part.first_head, part.end_head, plan.params, context));
   }
-  if (Status status = reserve_for_jobs(plan, context); !status.ok()) return status;
+  MULTIHEAD_TRY(reserve_for_jobs(plan, context));
   execute(plan, context);
   return {};
 }

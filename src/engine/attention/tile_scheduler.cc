@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/target.h"
+#include "rules/integers.h"
 
 namespace multihead::engine {
 namespace {
@@ -12,11 +13,10 @@ namespace {
 using cpu::TargetTraits;
 using rules::AttentionParams;
 using rules::BlockTiling;
+using rules::ceil_div;
+using rules::round_up;
 using rules::SplitTiling;
 using rules::StoredRows;
-
-constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-constexpr int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 // Number of rows whose attention takes as long as setting up a job: 2^17 multiply-adds, for example
 // 32 tokens of some heads.
@@ -38,8 +38,8 @@ int64_t block_rows(const AttentionParams& p, const TargetTraits& target) {
 // Divides the keys into blocks of equal size, so that the last block is not much shorter.
 int64_t keys_of_step(const AttentionParams& p, const TargetTraits& target) {
   constexpr int64_t kUnit = 8;
-  const int64_t blocks = blocks_of(p.keys, target.key_block);
-  return blocks == 0 ? 0 : round_up(blocks_of(p.keys, blocks), kUnit);
+  const int64_t blocks = ceil_div(p.keys, target.key_block);
+  return blocks == 0 ? 0 : round_up(ceil_div(p.keys, blocks), kUnit);
 }
 
 constexpr int64_t kLineFloats = 16;  // floats per cache line
@@ -85,7 +85,7 @@ constexpr int64_t kSplitJobs = 64, kLeastSplit = 512;
 // Number of splits of `keys` keys, if `entries` batch entries have as many.
 int64_t splits_of(const AttentionParams& p, int64_t entries, int64_t keys) {
   const int64_t heads = std::max<int64_t>(1, entries * p.kv_heads);
-  return std::clamp(blocks_of(kSplitJobs, heads), int64_t{1},
+  return std::clamp(ceil_div(kSplitJobs, heads), int64_t{1},
                     std::max<int64_t>(1, keys / kLeastSplit));
 }
 
@@ -107,14 +107,14 @@ BlockTiling tile_blocks(const AttentionParams& params, const TargetTraits& targe
   BlockTiling g;
   g.panel_rows = target.panel_lanes;
   g.rows = block_rows(params, target);
-  g.row_parts = blocks_of(params.rows(), g.rows);
+  g.row_parts = ceil_div(params.rows(), g.rows);
   // Small heads share a job.
   g.heads = std::clamp<int64_t>(rows_worth_a_job(params) / std::max<int64_t>(1, params.rows()), 1,
                                 std::max<int64_t>(1, params.kv_heads));
-  g.head_parts = blocks_of(params.kv_heads, g.heads);
+  g.head_parts = ceil_div(params.kv_heads, g.heads);
   g.jobs = params.batch * g.head_parts * g.row_parts;
   g.key_block = keys_of_step(params, target);
-  g.key_blocks = g.key_block == 0 ? 0 : blocks_of(params.keys, g.key_block);
+  g.key_blocks = g.key_block == 0 ? 0 : ceil_div(params.keys, g.key_block);
   g.copies_values = copies_values(params, g.rows, target);
   g.stores_vectors = params.out.data != nullptr && params.out.type == DType::kF32 &&
                      params.value_dim % target.lanes == 0;
@@ -128,10 +128,10 @@ BlockTiling divide_for_threads(const AttentionParams& params, BlockTiling g, int
   constexpr int64_t kJobsOfThread = 8;
   const int64_t wanted = kJobsOfThread * threads;
   if (threads == 1 || g.jobs == 0 || g.jobs >= wanted) return g;
-  const int64_t parts = blocks_of(wanted, params.batch * g.head_parts);
+  const int64_t parts = ceil_div(wanted, params.batch * g.head_parts);
   const int64_t panels = std::max<int64_t>(1, params.rows() / parts / g.panel_rows);
   g.rows = std::min(g.rows, panels * g.panel_rows);
-  g.row_parts = blocks_of(params.rows(), g.rows);
+  g.row_parts = ceil_div(params.rows(), g.rows);
   g.jobs = params.batch * g.head_parts * g.row_parts;
   return g;
 }
@@ -140,7 +140,7 @@ SplitTiling tile_splits(const AttentionParams& params, const TargetTraits& targe
   SplitTiling g;
   g.rows = params.rows();
   g.tile_rows = g.rows <= target.decode_few_rows ? g.rows : g.rows <= 2 ? 1 : cpu::kDecodeTileRows;
-  g.tiles = blocks_of(g.rows, g.tile_rows);
+  g.tiles = ceil_div(g.rows, g.tile_rows);
 
   g.row_bytes = std::max({int64_t{1}, params.head_dim * bytes_of(params.k.type),
                           params.value_dim * bytes_of(params.v.type)});
@@ -163,7 +163,7 @@ SplitTiling tile_splits(const AttentionParams& params, const TargetTraits& targe
     g.prefetch_rows = std::clamp(kPrefetchBytes / g.row_bytes / kStep * kStep, kStep, g.key_block);
   }
 
-  g.head_parts = blocks_of(params.kv_heads, g.heads);
+  g.head_parts = ceil_div(params.kv_heads, g.heads);
   const bool is_ragged = params.visibility.lengths != nullptr;
   g.most_splits = splits_of(params, is_ragged ? 1 : params.batch, params.keys);
   return g;
@@ -181,8 +181,8 @@ void split_keys(const AttentionParams& params, SplitTiling& g) {
   // Number of entries of the longest length that together have as many keys as all entries.
   const int64_t entries =
       longest == 0 ? 0 : std::llround(std::ceil(sum / static_cast<double>(longest)));
-  g.split_keys = round_up(blocks_of(longest, splits_of(params, entries, longest)), g.key_block);
-  g.splits = longest == 0 ? 1 : blocks_of(longest, g.split_keys);
+  g.split_keys = round_up(ceil_div(longest, splits_of(params, entries, longest)), g.key_block);
+  g.splits = longest == 0 ? 1 : ceil_div(longest, g.split_keys);
   g.jobs = params.batch * g.head_parts * g.splits;
 }
 
@@ -199,29 +199,29 @@ rules::BackwardTiling tile_backward(const rules::BackwardParams& params, const T
   rules::BackwardTiling g;
   g.blocks.rows =
       std::clamp(round_up(p.rows(), target.lanes), target.lanes, target.panel_lanes * kPanels);
-  g.blocks.row_parts = blocks_of(p.rows(), g.blocks.rows);
+  g.blocks.row_parts = ceil_div(p.rows(), g.blocks.rows);
   g.blocks.key_block = std::min(kKeyBlock, std::max<int64_t>(p.keys, 1));
   const rules::SharedScores& bias = params.d_bias;
   if (bias.data != nullptr && bias.stride[0] == 0) g.batches = std::max<int64_t>(1, p.batch);
   if (bias.data != nullptr && bias.stride[1] == 0) g.heads = std::max<int64_t>(1, p.kv_heads);
-  g.batch_parts = blocks_of(p.batch, g.batches);
-  g.head_parts = blocks_of(p.kv_heads, g.heads);
+  g.batch_parts = ceil_div(p.batch, g.batches);
+  g.head_parts = ceil_div(p.kv_heads, g.heads);
   const int64_t heads = std::max({int64_t{1}, g.batch_parts * g.head_parts, jobs_of_whole});
   const bool has_threads = target.least_jobs > 1;
   const bool shares_keys = bias.data != nullptr && bias.stride[3] == 0;
   g.chunks = shares_keys ? 1
-                         : std::clamp(blocks_of(has_threads ? kJobs : 1, heads), int64_t{1},
+                         : std::clamp(ceil_div(has_threads ? kJobs : 1, heads), int64_t{1},
                                       std::max<int64_t>(1, p.keys / kLeastChunk));
-  g.chunk_keys = round_up(blocks_of(std::max<int64_t>(p.keys, 1), g.chunks), g.blocks.key_block);
-  g.chunks = std::max<int64_t>(1, blocks_of(p.keys, g.chunk_keys));
+  g.chunk_keys = round_up(ceil_div(std::max<int64_t>(p.keys, 1), g.chunks), g.blocks.key_block);
+  g.chunks = std::max<int64_t>(1, ceil_div(p.keys, g.chunk_keys));
   // Sums over queries, and sums over the heads of a group, stay in one job.
   const bool shares_rows =
       bias.data != nullptr && (bias.stride[2] == 0 || (bias.stride[1] == 0 && p.group() > 1));
-  const int64_t wanted = has_threads && !shares_rows ? blocks_of(kMostJobs, heads * g.chunks) : 1;
+  const int64_t wanted = has_threads && !shares_rows ? ceil_div(kMostJobs, heads * g.chunks) : 1;
   const int64_t row_jobs =
       std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, p.rows() / kLeastJobRows));
-  g.job_blocks = std::max<int64_t>(1, blocks_of(g.blocks.row_parts, row_jobs));
-  g.row_jobs = std::max<int64_t>(1, blocks_of(g.blocks.row_parts, g.job_blocks));
+  g.job_blocks = std::max<int64_t>(1, ceil_div(g.blocks.row_parts, row_jobs));
+  g.row_jobs = std::max<int64_t>(1, ceil_div(g.blocks.row_parts, g.job_blocks));
   g.jobs = g.batch_parts * g.head_parts * g.chunks * g.row_jobs;
   return g;
 }

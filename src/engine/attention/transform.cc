@@ -15,6 +15,7 @@
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
 #include "rules/element.h"
+#include "rules/integers.h"
 #include "rules/rope.h"
 
 namespace multihead::engine {
@@ -119,7 +120,7 @@ int64_t position_of(const Transform& transform, int64_t batch, int64_t row, int6
 }
 
 int64_t rotated_width(const Rope& rope, int64_t width) {
-  if (rope.style == Rope::Style::kNone) return 0;
+  if (!rope.given()) return 0;
   return rope.rotary_dim != 0 ? rope.rotary_dim : width;
 }
 
@@ -147,7 +148,7 @@ constexpr int64_t kTokensOfJob = 32;
 
 int64_t token_jobs(const ConstAnyTensor& x) {
   if (x.shape.elements() == 0) return 0;
-  return (x.shape[0] * x.shape[2] + kTokensOfJob - 1) / kTokensOfJob;
+  return rules::ceil_div(x.shape[0] * x.shape[2], kTokensOfJob);
 }
 
 // Calls visit(token, job) for every token of x that is read. The token's angles are multiplied by
@@ -161,7 +162,7 @@ Status for_tokens(const ConstAnyTensor& x, const Transform& transform, double di
   const Rope& rope = transform.rope;
   const int64_t rotary = rotated_width(rope, width);
   const int64_t pairs = rotary / 2;
-  if (Status status = reserve_for_transform(rope, width, context); !status.ok()) return status;
+  MULTIHEAD_TRY(reserve_for_transform(rope, width, context));
   const Scratch& scratch = scratch_of(context);
   const int64_t batch = x.shape[0], tokens = batch * rows;
   const double operations = 8.0 * static_cast<double>(x.shape.elements());
@@ -205,20 +206,19 @@ Status reserve_copies(const InputTransforms& transforms, Context& context) {
 }  // namespace
 
 Status reserve_for_transform(const InputTransforms& transforms, Context& context) {
-  if (Status status = reserve_copies(transforms, context); !status.ok()) return status;
+  MULTIHEAD_TRY(reserve_copies(transforms, context));
   return reserve_for_transform(transforms.rope, transforms.q.shape[3], context);
 }
 
 Status reserve_for_transform(const InputTransforms& transforms, const AttentionGradients& gradients,
                              Context& context) {
-  Status status = reserve_for_transform(transforms, context);
-  if (status.ok()) status = reserve_for_transform_back(transforms.q, gradients.d_q_gain, context);
-  if (status.ok()) status = reserve_for_transform_back(transforms.k, gradients.d_k_gain, context);
-  return status;
+  MULTIHEAD_TRY(reserve_for_transform(transforms, context));
+  MULTIHEAD_TRY(reserve_for_transform_back(transforms.q, gradients.d_q_gain, context));
+  return reserve_for_transform_back(transforms.k, gradients.d_k_gain, context);
 }
 
 Transform InputTransforms::query_transform() const {
-  return {.normalize = norm.enabled,
+  return {.normalize = norm.given(),
           .gain = norm.q_gain,
           .eps = norm.eps,
           .rope = rope,
@@ -227,7 +227,7 @@ Transform InputTransforms::query_transform() const {
 }
 
 Transform InputTransforms::key_transform() const {
-  return {.normalize = norm.enabled,
+  return {.normalize = norm.given(),
           .gain = norm.k_gain,
           .eps = norm.eps,
           .rope = rope,
@@ -238,13 +238,11 @@ Transform InputTransforms::key_transform() const {
 Status transform_inputs(const InputTransforms& transforms, rules::AttentionParams& params,
                         Context& context) {
   const ConstAnyTensor &q = transforms.q, &k = transforms.k;
-  if (Status status = reserve_copies(transforms, context); !status.ok()) return status;
+  MULTIHEAD_TRY(reserve_copies(transforms, context));
   const Tensor new_q(static_cast<float*>(scratch_of(context).transformed().data()), q.shape);
   const Tensor new_k(new_q.data + q.shape.elements(), k.shape);
-  if (Status status = transform_rows(q, transforms.query_transform(), new_q, context); !status.ok())
-    return status;
-  if (Status status = transform_rows(k, transforms.key_transform(), new_k, context); !status.ok())
-    return status;
+  MULTIHEAD_TRY(transform_rows(q, transforms.query_transform(), new_q, context));
+  MULTIHEAD_TRY(transform_rows(k, transforms.key_transform(), new_k, context));
   params.q.data = new_q.data;
   params.k.data = new_k.data;
   return {};
@@ -322,7 +320,7 @@ Status transform_back(const ConstAnyTensor& x, const Transform& transform, const
   const bool sums_gain = !d_gain.empty();
   // Each job sums its own part, and the parts are added in order, so that the bits do not depend on
   // the number of threads.
-  if (Status status = reserve_for_transform_back(x, d_gain, context); !status.ok()) return status;
+  MULTIHEAD_TRY(reserve_for_transform_back(x, d_gain, context));
   auto* const parts = static_cast<double*>(scratch_of(context).partials().data());
   if (sums_gain) std::fill_n(parts, jobs * width, 0.0);
   Status status = for_tokens(x, transform, -1.0, context, [&](const Token& token, int64_t job) {
@@ -367,9 +365,7 @@ namespace multihead {
 Status rotate(const ConstTensor& x, std::span<const int32_t> positions, const Rope& rope,
               const Tensor& y, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = engine::validate_rotate(x, positions, rope, y); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(engine::validate_rotate(x, positions, rope, y));
     return engine::transform_rows(x, {.rope = rope, .positions = positions}, y, context);
   });
 }

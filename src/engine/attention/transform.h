@@ -31,7 +31,7 @@ struct Transform {
   // Range of heads of x (B, H, N, d) to read and write, counted as batch * H + head.
   int64_t first_head = 0, end_head = std::numeric_limits<int64_t>::max();
 
-  bool does_nothing() const { return !normalize && rope.style == Rope::Style::kNone; }
+  bool does_nothing() const { return !normalize && !rope.given(); }
 };
 
 // The transformations of a call of attention().

@@ -124,13 +124,8 @@ Status validate_exact_of(Name argument, Axes axes, const Checked& tensor, const 
     return shape_error(argument, given ? Message::kExact : Message::kExactMissing, axes, shape,
                        tensor.shape);
   }
-  if (Status status = validate_rank_of(argument, axes, tensor, shape.rank()); !status.ok()) {
-    return status;
-  }
-  if (Status status = validate_rows_contiguous(argument, tensor.shape, tensor.strides);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(validate_rank_of(argument, axes, tensor, shape.rank()));
+  MULTIHEAD_TRY(validate_rows_contiguous(argument, tensor.shape, tensor.strides));
   return tensor.written ? validate_writable(argument, tensor) : Status();
 }
 
@@ -144,9 +139,7 @@ Status validate_broadcast(Name argument, const TensorView<const T>& view, const 
   };
   if (rank == 3) return wrong_shape(Message::kBroadcastRank3);
   if (rank != 2 && rank != 4) return wrong_shape(Message::kBroadcast);
-  if (Status status = validate_rank(argument, Axes::kNone, view, rank); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(validate_rank(argument, Axes::kNone, view, rank));
   for (int axis = 0; axis < rank; ++axis) {
     const int64_t extent = view.shape[axis];
     if (extent != 1 && extent != scores[axis + 4 - rank]) return wrong_shape(Message::kBroadcast);
@@ -178,9 +171,7 @@ Status validate_window(const AttentionOptions& options) {
   const Window& window = options.window;
   for (const auto& [name, alignment] : {std::pair{Name::kCausal, options.causal.alignment},
                                         std::pair{Name::kWindowAlignment, window.alignment}}) {
-    if (Status status = validate_enumerator(name, alignment, Alignment::kOffset); !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(validate_enumerator(name, alignment, Alignment::kOffset));
   }
   for (const auto& [name, side] :
        {std::pair{Name::kWindowLeft, window.left}, std::pair{Name::kWindowRight, window.right}}) {
@@ -190,7 +181,7 @@ Status validate_window(const AttentionOptions& options) {
   const Causal& causal = options.causal;
   const bool same = window.alignment == causal.alignment &&
                     (causal.alignment != Alignment::kOffset || window.offset == causal.offset);
-  if (states_alignment && causal.alignment != Alignment::kNone && !same) {
+  if (states_alignment && causal.given() && !same) {
     return option_error(Name::kWindowAlignment, Message::kWindowAlignmentOfCausal);
   }
   if (states_alignment && !window.given()) {
@@ -205,17 +196,15 @@ Status validate_window(const AttentionOptions& options) {
 }
 
 Status validate_norm(const QkNorm& norm, const AttentionShape& shape) {
-  if (!norm.enabled) {
+  if (!norm.given()) {
     if (norm.q_gain.empty() && norm.k_gain.empty()) return {};
     return option_error(Name::kQkNorm, Message::kNormEnabled);
   }
-  for (const Status& status : {validate_not_negative(Name::kQkNormEpsilon, norm.eps),
-                               validate_count(Name::kQkNormQGain, norm.q_gain.size(),
-                                              shape.head_dim, Message::kValuePerElement),
-                               validate_count(Name::kQkNormKGain, norm.k_gain.size(),
-                                              shape.head_dim, Message::kValuePerElement)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_not_negative(Name::kQkNormEpsilon, norm.eps));
+  MULTIHEAD_TRY(validate_count(Name::kQkNormQGain, norm.q_gain.size(), shape.head_dim,
+                               Message::kValuePerElement));
+  MULTIHEAD_TRY(validate_count(Name::kQkNormKGain, norm.k_gain.size(), shape.head_dim,
+                               Message::kValuePerElement));
   return {};
 }
 
@@ -233,11 +222,9 @@ Status validate_exact(Name argument, Axes axes, const TensorLike& tensor, const 
 
 Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                        AttentionShape& shape) {
-  for (const Status& status :
-       {validate_rank(Name::kQ, Axes::kQ, q, 4), validate_rank(Name::kK, Axes::kK, k, 4),
-        validate_rank(Name::kV, Axes::kV, v, 4)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_rank(Name::kQ, Axes::kQ, q, 4));
+  MULTIHEAD_TRY(validate_rank(Name::kK, Axes::kK, k, 4));
+  MULTIHEAD_TRY(validate_rank(Name::kV, Axes::kV, v, 4));
   shape = {.batch = q.shape[0],
            .heads = q.shape[1],
            .kv_heads = k.shape[1],
@@ -249,11 +236,9 @@ Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
     return shape_error(Name::kV, Message::kDtypeOfKeys, static_cast<int>(k.dtype),
                        static_cast<int>(v.dtype));
   }
-  for (const Status& status : {validate_rows_contiguous(Name::kQ, q.shape, q.strides),
-                               validate_rows_contiguous(Name::kK, k.shape, k.strides),
-                               validate_rows_contiguous(Name::kV, v.shape, v.strides)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_rows_contiguous(Name::kQ, q.shape, q.strides));
+  MULTIHEAD_TRY(validate_rows_contiguous(Name::kK, k.shape, k.strides));
+  MULTIHEAD_TRY(validate_rows_contiguous(Name::kV, v.shape, v.strides));
   if (k.shape[0] != shape.batch || k.shape[3] != shape.head_dim) {
     return shape_error(Name::kK, Message::kKeysAsQueries, Axes::kK, q.shape, k.shape, shape.batch,
                        shape.head_dim);
@@ -268,12 +253,16 @@ Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
   return {};
 }
 
-Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                     const AttentionOptions& options, const AttentionOutputs& outputs,
-                     AttentionShape& shape, Values values) {
-  if (Status status = validate_inputs(q, k, v, shape); !status.ok()) return status;
-  if (Status status = validate_options(options, shape, values); !status.ok()) return status;
-  return validate_outputs(outputs, shape);
+Status validate_call(const ForwardCall& call, AttentionShape& shape, Values values) {
+  MULTIHEAD_TRY(validate_inputs(call.q, call.k, call.v, shape));
+  MULTIHEAD_TRY(validate_options(call.options, shape, values));
+  return validate_outputs(call.outputs, shape);
+}
+
+Status validate_call(const BackwardCall& call, AttentionShape& shape, Values values) {
+  MULTIHEAD_TRY(validate_inputs(call.q, call.k, call.v, shape));
+  MULTIHEAD_TRY(validate_options(call.options, shape, values));
+  return validate_backward(call, shape);
 }
 
 Status validate_options(const AttentionOptions& options, const AttentionShape& shape,
@@ -284,51 +273,41 @@ Status validate_options(const AttentionOptions& options, const AttentionShape& s
   if (shape.head_dim == 0 && !options.scale) {
     return option_error(Name::kScale, Message::kScaleOfWidthZero);
   }
-  if (Status status = validate_not_negative(Name::kSoftcap, options.softcap); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(validate_not_negative(Name::kSoftcap, options.softcap));
   const float p = options.dropout.probability;
   if (!(p >= 0.0F && p < 1.0F)) {
     return real_error(Name::kDropoutProbability, Message::kProbability, p);
   }
-  if (Status status = validate_enumerator(Name::kPrecision, options.precision, Precision::kBf16);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(validate_enumerator(Name::kPrecision, options.precision, Precision::kBf16));
   const Dims scores = shape.scores();
-  for (const Status& status :
-       {validate_window(options), validate_lengths(options.kv_lengths, shape, values),
-        validate_broadcast(Name::kMask, options.mask, scores),
-        validate_broadcast(Name::kBias, options.bias, scores),
-        validate_count(Name::kAlibiSlopes, options.alibi_slopes.size(), shape.heads,
-                       Message::kValuePerQueryHead),
-        validate_finite(Name::kAlibiSlopes, options.alibi_slopes, values),
-        validate_count(Name::kSinks, options.sinks.size(), shape.heads,
-                       Message::kValuePerQueryHead),
-        validate_finite(Name::kSinks, options.sinks, values), validate_norm(options.qk_norm, shape),
-        validate_rope(options.rope, shape.head_dim)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_window(options));
+  MULTIHEAD_TRY(validate_lengths(options.kv_lengths, shape, values));
+  MULTIHEAD_TRY(validate_broadcast(Name::kMask, options.mask, scores));
+  MULTIHEAD_TRY(validate_broadcast(Name::kBias, options.bias, scores));
+  MULTIHEAD_TRY(validate_count(Name::kAlibiSlopes, options.alibi_slopes.size(), shape.heads,
+                               Message::kValuePerQueryHead));
+  MULTIHEAD_TRY(validate_finite(Name::kAlibiSlopes, options.alibi_slopes, values));
+  MULTIHEAD_TRY(
+      validate_count(Name::kSinks, options.sinks.size(), shape.heads, Message::kValuePerQueryHead));
+  MULTIHEAD_TRY(validate_finite(Name::kSinks, options.sinks, values));
+  MULTIHEAD_TRY(validate_norm(options.qk_norm, shape));
+  MULTIHEAD_TRY(validate_rope(options.rope, shape.head_dim));
   const Rope& rope = options.rope;
-  if (rope.style == Rope::Style::kNone) {
+  if (!rope.given()) {
     if (rope.q_positions.empty() && rope.k_positions.empty()) return {};
     return option_error(Name::kRopeStyle, Message::kRopeStyleForPositions);
   }
-  for (const Status& status :
-       {validate_positions(Name::kRopeQPositions, rope.q_positions, shape.batch, shape.queries),
-        validate_positions(Name::kRopeKPositions, rope.k_positions, shape.batch, shape.keys)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(
+      validate_positions(Name::kRopeQPositions, rope.q_positions, shape.batch, shape.queries));
+  MULTIHEAD_TRY(
+      validate_positions(Name::kRopeKPositions, rope.k_positions, shape.batch, shape.keys));
   return {};
 }
 
 Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& shape,
                         Values values) {
-  if (Status status = validate_count(Name::kKvLengths, lengths.size(), shape.batch,
-                                     Message::kValuePerBatchEntry);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(
+      validate_count(Name::kKvLengths, lengths.size(), shape.batch, Message::kValuePerBatchEntry));
   if (values == Values::kOnDevice) return {};
   for (const int32_t length : lengths) {
     if (length < 0 || length > shape.keys) {
@@ -339,11 +318,8 @@ Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& 
 }
 
 Status validate_rope(const Rope& rope, int64_t width) {
-  if (Status status = validate_enumerator(Name::kRopeStyle, rope.style, Rope::Style::kHalf);
-      !status.ok()) {
-    return status;
-  }
-  if (rope.style == Rope::Style::kNone) {
+  MULTIHEAD_TRY(validate_enumerator(Name::kRopeStyle, rope.style, Rope::Style::kHalf));
+  if (!rope.given()) {
     if (rope.rotary_dim == 0) return {};
     return option_error(Name::kRopeStyle, Message::kRopeStyleForDim);
   }
@@ -366,14 +342,12 @@ Status validate_positions(Name argument, std::span<const int32_t> positions, int
 
 Status validate_rotate(const ConstTensor& x, std::span<const int32_t> positions, const Rope& rope,
                        const Tensor& y) {
-  if (Status status = validate_rank(Name::kX, Axes::kHeads, x, 4); !status.ok()) return status;
-  for (const Status& status :
-       {validate_exact(Name::kX, Axes::kHeads, x, x.shape),
-        validate_exact(Name::kY, Axes::kHeads, y, x.shape), validate_rope(rope, x.shape[3]),
-        validate_positions(Name::kPositions, positions, x.shape[0], x.shape[2])}) {
-    if (!status.ok()) return status;
-  }
-  if (rope.style == Rope::Style::kNone) return option_error(Name::kRopeStyle, Message::kRopeStyle);
+  MULTIHEAD_TRY(validate_rank(Name::kX, Axes::kHeads, x, 4));
+  MULTIHEAD_TRY(validate_exact(Name::kX, Axes::kHeads, x, x.shape));
+  MULTIHEAD_TRY(validate_exact(Name::kY, Axes::kHeads, y, x.shape));
+  MULTIHEAD_TRY(validate_rope(rope, x.shape[3]));
+  MULTIHEAD_TRY(validate_positions(Name::kPositions, positions, x.shape[0], x.shape[2]));
+  if (!rope.given()) return option_error(Name::kRopeStyle, Message::kRopeStyle);
   if (positions.empty() && x.shape.elements() != 0) {
     return option_error(Name::kPositions, Message::kPositionPerRow);
   }
@@ -390,20 +364,12 @@ Status validate_cumulative(Name argument, std::span<const int32_t> cu, int64_t t
 
 Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape) {
   const Tensor& out = capture.out;
-  if (Status status = validate_enumerator(Name::kCaptureStage, capture.stage, ScoreStage::kWeights);
-      !status.ok()) {
-    return status;
-  }
-  if (Status status = validate_rank(Name::kCaptureOut, Axes::kCapture, out, 4); !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(validate_enumerator(Name::kCaptureStage, capture.stage, ScoreStage::kWeights));
+  MULTIHEAD_TRY(validate_rank(Name::kCaptureOut, Axes::kCapture, out, 4));
   const int64_t heads =
       capture.heads.empty() ? shape.heads : static_cast<int64_t>(capture.heads.size());
-  if (Status status = validate_exact(Name::kCaptureOut, Axes::kCapture, out,
-                                     {shape.batch, heads, out.shape[2], shape.keys});
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(validate_exact(Name::kCaptureOut, Axes::kCapture, out,
+                               {shape.batch, heads, out.shape[2], shape.keys}));
   for (size_t i = 0; i < capture.heads.size(); ++i) {
     const int32_t head = capture.heads[i];
     if (head < 0 || head >= shape.heads) {
@@ -423,49 +389,35 @@ Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape
 }
 
 Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& shape) {
-  if (Status status = validate_exact(Name::kOut, Axes::kOut, outputs.out,
-                                     {shape.batch, shape.heads, shape.queries, shape.value_dim});
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(validate_exact(Name::kOut, Axes::kOut, outputs.out,
+                               {shape.batch, shape.heads, shape.queries, shape.value_dim}));
   if (outputs.lse.given()) {
-    if (Status status = validate_exact(Name::kLse, Axes::kLse, outputs.lse,
-                                       {shape.batch, shape.heads, shape.queries});
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(validate_exact(Name::kLse, Axes::kLse, outputs.lse,
+                                 {shape.batch, shape.heads, shape.queries}));
   }
   if (outputs.weights.given()) {
-    if (Status status =
-            validate_exact(Name::kWeights, Axes::kScores, outputs.weights, shape.scores());
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(validate_exact(Name::kWeights, Axes::kScores, outputs.weights, shape.scores()));
   }
   if (outputs.dropout_mask.given()) {
-    if (Status status =
-            validate_exact(Name::kDropoutMask, Axes::kScores, outputs.dropout_mask, shape.scores());
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(
+        validate_exact(Name::kDropoutMask, Axes::kScores, outputs.dropout_mask, shape.scores()));
   }
   for (const ScoreCapture& capture : outputs.captures) {
-    if (Status status = validate_capture(capture, shape); !status.ok()) return status;
+    MULTIHEAD_TRY(validate_capture(capture, shape));
   }
   return {};
 }
 
-Status validate_backward(const AttentionOptions& options, const AttentionResults& results,
-                         const ConstAnyTensor& d_out, const AttentionGradients& gradients,
-                         const AttentionShape& shape) {
+Status validate_backward(const BackwardCall& call, const AttentionShape& shape) {
+  const AttentionOptions& options = call.options;
+  const AttentionResults& results = call.results;
+  const ConstAnyTensor& d_out = call.d_out;
+  const AttentionGradients& gradients = call.gradients;
   const auto& [batch, heads, kv_heads, queries, keys, head_dim, value_dim] = shape;
   const Dims out_shape{batch, heads, queries, value_dim};
-  for (const Status& status :
-       {validate_exact(Name::kOut, Axes::kOut, results.out, out_shape),
-        validate_exact(Name::kLse, Axes::kLse, results.lse, {batch, heads, queries}),
-        validate_exact(Name::kDOut, Axes::kOut, d_out, out_shape)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_exact(Name::kOut, Axes::kOut, results.out, out_shape));
+  MULTIHEAD_TRY(validate_exact(Name::kLse, Axes::kLse, results.lse, {batch, heads, queries}));
+  MULTIHEAD_TRY(validate_exact(Name::kDOut, Axes::kOut, d_out, out_shape));
   struct Gradient {
     Name name;
     Axes axes;
@@ -481,11 +433,7 @@ Status validate_backward(const AttentionOptions& options, const AttentionResults
     if (gradient.name == Name::kDBias && !options.bias.given()) {
       return option_error(Name::kDBias, Message::kGradientOfNoBias);
     }
-    if (Status status =
-            validate_exact(gradient.name, gradient.axes, gradient.tensor, gradient.shape);
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(validate_exact(gradient.name, gradient.axes, gradient.tensor, gradient.shape));
   }
   struct Row {
     Name name;
@@ -497,7 +445,7 @@ Status validate_backward(const AttentionOptions& options, const AttentionResults
   const auto gain = [&](Name name, std::span<float> row) {
     return Row{name,
                row,
-               options.qk_norm.enabled,
+               options.qk_norm.given(),
                Message::kGradientOfNoNorm,
                Message::kValuePerElement,
                head_dim};
@@ -522,38 +470,28 @@ Status validate_backward(const AttentionOptions& options, const AttentionResults
 
 Status validate_merge(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
                       const ConstTensor& lse_b) {
-  if (Status status = validate_rank(Name::kOutA, Axes::kOut, out_a, 4); !status.ok()) return status;
+  MULTIHEAD_TRY(validate_rank(Name::kOutA, Axes::kOut, out_a, 4));
   const Dims& shape = out_a.shape;
   const Dims rows{shape[0], shape[1], shape[2]};
-  for (const Status& status : {validate_exact(Name::kOutA, Axes::kOut, out_a, shape),
-                               validate_exact(Name::kLseA, Axes::kLse, lse_a, rows),
-                               validate_exact(Name::kOutB, Axes::kOut, out_b, shape),
-                               validate_exact(Name::kLseB, Axes::kLse, lse_b, rows)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_exact(Name::kOutA, Axes::kOut, out_a, shape));
+  MULTIHEAD_TRY(validate_exact(Name::kLseA, Axes::kLse, lse_a, rows));
+  MULTIHEAD_TRY(validate_exact(Name::kOutB, Axes::kOut, out_b, shape));
+  MULTIHEAD_TRY(validate_exact(Name::kLseB, Axes::kLse, lse_b, rows));
   return {};
 }
 
 Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                        const Tensor& y) {
-  for (const Status& status : {validate_rank(Name::kX, Axes::kLinearX, x, 2),
-                               validate_rank(Name::kWeight, Axes::kLinearWeight, weight, 2)}) {
-    if (!status.ok()) return status;
-  }
-  for (const Status& status :
-       {validate_rows_contiguous(Name::kX, x.shape, x.strides),
-        validate_rows_contiguous(Name::kWeight, weight.shape, weight.strides)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_rank(Name::kX, Axes::kLinearX, x, 2));
+  MULTIHEAD_TRY(validate_rank(Name::kWeight, Axes::kLinearWeight, weight, 2));
+  MULTIHEAD_TRY(validate_rows_contiguous(Name::kX, x.shape, x.strides));
+  MULTIHEAD_TRY(validate_rows_contiguous(Name::kWeight, weight.shape, weight.strides));
   if (weight.shape[1] != x.shape[1]) {
     return shape_error(Name::kWeight, Message::kWeightAsInput, Axes::kLinearWeight, x.shape,
                        weight.shape, x.shape[1]);
   }
   if (bias.given()) {
-    if (Status status = validate_exact(Name::kBias, Axes::kLinearBias, bias, {weight.shape[0]});
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(validate_exact(Name::kBias, Axes::kLinearBias, bias, {weight.shape[0]}));
   }
   return validate_exact(Name::kY, Axes::kLinearY, y, {x.shape[0], weight.shape[0]});
 }

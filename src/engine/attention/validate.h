@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/attention/call.h"
 #include "engine/error/error.h"
 #include "multihead/attention.h"
 #include "multihead/attention_backward.h"
@@ -27,10 +28,11 @@ enum class Values : uint8_t { kReadable, kOnDevice };
 MULTIHEAD_SHARED Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, AttentionShape& shape);
 
-// Makes all checks of attention(), and sets the shape.
-MULTIHEAD_SHARED Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                                      const ConstAnyTensor& v, const AttentionOptions& options,
-                                      const AttentionOutputs& outputs, AttentionShape& shape,
+// Makes all checks of attention() and attention_backward() but those of overlap.h and check_lse.h,
+// and sets the shape.
+MULTIHEAD_SHARED Status validate_call(const ForwardCall& call, AttentionShape& shape,
+                                      Values values = Values::kReadable);
+MULTIHEAD_SHARED Status validate_call(const BackwardCall& call, AttentionShape& shape,
                                       Values values = Values::kReadable);
 
 // Checks every option by itself, against the shape and against the other options.
@@ -42,11 +44,7 @@ MULTIHEAD_SHARED Status validate_outputs(const AttentionOutputs& outputs,
                                          const AttentionShape& shape);
 
 // Checks the results, d_out and gradients of attention_backward(), but not q, k, v and options.
-MULTIHEAD_SHARED Status validate_backward(const AttentionOptions& options,
-                                          const AttentionResults& results,
-                                          const ConstAnyTensor& d_out,
-                                          const AttentionGradients& gradients,
-                                          const AttentionShape& shape);
+MULTIHEAD_SHARED Status validate_backward(const BackwardCall& call, const AttentionShape& shape);
 
 Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape);
 
@@ -83,7 +81,7 @@ MULTIHEAD_SHARED Status validate_exact(Name argument, Axes axes, const TensorLik
 
 // Requires a rank; extents and strides are free.
 template <class TensorLike>
-Status validate_rank(Name argument, Axes axes, const TensorLike& tensor, int rank);
+MULTIHEAD_SHARED Status validate_rank(Name argument, Axes axes, const TensorLike& tensor, int rank);
 
 // The address of all data that a prepared operation gets only when it runs, because the checks
 // refuse a null address of a tensor with elements. plan_forward() and plan_backward() decide

@@ -9,22 +9,21 @@ namespace multihead::engine {
 Status make_cache_call(const KVCacheConfig& config, const CacheMemory& memory, int64_t keys,
                        const ConstAnyTensor& q, const AttentionOptions& options,
                        const AttentionOutputs& outputs, Values values, CacheCall& call) {
-  if (Status status = validate_rank(Name::kQ, Axes::kQ, q, 4); !status.ok()) return status;
+  MULTIHEAD_TRY(validate_rank(Name::kQ, Axes::kQ, q, 4));
   // k and v only carry shapes for the checks below: the cache has another layout.
   const Dims k_shape{config.batch, config.num_kv_heads, keys, config.head_dim};
   const Dims v_shape{config.batch, config.num_kv_heads, keys, config.value_dim};
   const ConstAnyTensor k(memory.keys, DType::kF32, k_shape, contiguous_strides(k_shape));
   const ConstAnyTensor v(memory.values, DType::kF32, v_shape, contiguous_strides(v_shape));
-  if (Status status = validate_inputs(q, k, v, call.shape); !status.ok()) return status;
+  MULTIHEAD_TRY(validate_inputs(q, k, v, call.shape));
   if (!options.kv_lengths.empty()) {
     return option_error(Name::kKvLengths, Message::kLengthsOfCache);
   }
-  if (options.rope.style != Rope::Style::kNone || options.qk_norm.enabled) {
-    return option_error(options.qk_norm.enabled ? Name::kQkNorm : Name::kRope,
+  if (options.rope.given() || options.qk_norm.given()) {
+    return option_error(options.qk_norm.given() ? Name::kQkNorm : Name::kRope,
                         Message::kTransformOfCache);
   }
-  if (options.causal.alignment != Alignment::kNone &&
-      options.causal.alignment != Alignment::kBottomRight) {
+  if (options.causal.given() && options.causal.alignment != Alignment::kBottomRight) {
     return option_error(Name::kCausal, Message::kAlignmentOfCache);
   }
   if (options.window.alignment != Alignment::kNone &&
@@ -34,15 +33,13 @@ Status make_cache_call(const KVCacheConfig& config, const CacheMemory& memory, i
   // The queries are the newest tokens of each entry.
   call.options = options;
   call.options.kv_lengths = memory.lengths;
-  const bool causal = options.causal.alignment != Alignment::kNone;
+  const bool causal = options.causal.given();
   if (causal) call.options.causal = Causal::bottom_right_of_length();
   if (options.window.alignment != Alignment::kNone || (options.window.given() && !causal)) {
     call.options.window.alignment = Alignment::kBottomRightOfLength;
   }
-  for (Status status : {validate_options(call.options, call.shape, values),
-                        validate_outputs(outputs, call.shape)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_options(call.options, call.shape, values));
+  MULTIHEAD_TRY(validate_outputs(outputs, call.shape));
   call.inputs.q = stored_rows(q);
   call.inputs.k =
       cached_rows(config, memory.keys, memory.key_scales, memory.page_table, config.head_dim);

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "rules/integers.h"
+
 namespace multihead::engine {
 namespace {
 
@@ -16,7 +18,7 @@ const void* before(const void* address, int64_t bytes) {
 }  // namespace
 
 int64_t pages_per_entry(const KVCacheConfig& config) {
-  return (config.capacity + config.page_size - 1) / config.page_size;
+  return rules::ceil_div(config.capacity, config.page_size);
 }
 
 rules::StoredRows cached_rows(const KVCacheConfig& config, const std::byte* rows,

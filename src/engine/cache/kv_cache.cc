@@ -22,6 +22,7 @@
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
 #include "rules/arena.h"
+#include "rules/integers.h"
 
 namespace multihead {
 namespace {
@@ -49,14 +50,8 @@ int64_t product(std::initializer_list<int64_t> factors) {
 }
 
 Status validate(const KVCacheConfig& config) {
-  if (Status status = engine::validate_enumerator(Name::kLayout, config.layout, Layout::kPaged);
-      !status.ok()) {
-    return status;
-  }
-  if (Status status = engine::validate_enumerator(Name::kType, config.type, Type::kInt8);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kLayout, config.layout, Layout::kPaged));
+  MULTIHEAD_TRY(engine::validate_enumerator(Name::kType, config.type, Type::kInt8));
   const struct {
     Name name;
     int64_t value;
@@ -89,7 +84,7 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
 Status KVCache::Internals::create(const KVCacheConfig& config, const engine::Team* team,
                                   KVCache& cache) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = validate(config); !status.ok()) return status;
+    MULTIHEAD_TRY(validate(config));
     KVCache made;
     made.config_ = config;
     made.end_head_ = config.num_kv_heads;
@@ -173,19 +168,16 @@ std::span<const int32_t> KVCache::page_table() const {
 Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
                        std::span<const int32_t> counts, Context* context) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = engine::validate_rank(Name::kK, Axes::kCacheK, k, 4); !status.ok())
-      return status;
+    MULTIHEAD_TRY(engine::validate_rank(Name::kK, Axes::kCacheK, k, 4));
     const int64_t tokens = k.shape[2];
-    for (Status status :
-         {engine::validate_exact(Name::kK, Axes::kCacheK, k,
-                                 {config_.batch, config_.num_kv_heads, tokens, config_.head_dim}),
-          config_.values_in_keys ? Status()
-                                 : engine::validate_exact(Name::kV, Axes::kCacheV, v,
-                                                          {config_.batch, config_.num_kv_heads,
-                                                           tokens, config_.value_dim})}) {
-      if (!status.ok()) return status;
-    }
-    if (config_.values_in_keys && v.given()) {
+    const auto shape_of = [&](int64_t width) {
+      return Dims{config_.batch, config_.num_kv_heads, tokens, width};
+    };
+    MULTIHEAD_TRY(engine::validate_exact(Name::kK, Axes::kCacheK, k, shape_of(config_.head_dim)));
+    if (!config_.values_in_keys) {
+      MULTIHEAD_TRY(
+          engine::validate_exact(Name::kV, Axes::kCacheV, v, shape_of(config_.value_dim)));
+    } else if (v.given()) {
       return option_error(Name::kV, Message::kValuesInKeys);
     }
     if (!counts.empty() && static_cast<int64_t>(counts.size()) != config_.batch) {
@@ -209,9 +201,7 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
         return option_error(Name::kK, Message::kCacheRoom, count, b, config_.capacity, length(b));
       }
       if (config_.layout == Layout::kPaged) {
-        const auto pages_of = [&](int64_t n) {
-          return (n + config_.page_size - 1) / config_.page_size;
-        };
+        const auto pages_of = [&](int64_t n) { return rules::ceil_div(n, config_.page_size); };
         new_pages += pages_of(end) - pages_of(length(b));
       }
     }
@@ -259,18 +249,17 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
     engine::CacheCall call;
     const std::span<const int32_t> lengths(parts_.lengths, static_cast<size_t>(config_.batch));
     const int64_t keys = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-    Status status =
-        engine::make_cache_call(config_,
-                                {.keys = parts_.keys.rows,
-                                 .values = values().rows,
-                                 .key_scales = parts_.keys.scales,
-                                 .value_scales = values().scales,
-                                 .lengths = lengths,
-                                 .firsts = parts_.firsts,
-                                 .page_table = parts_.page_table},
-                                keys, q, options, outputs, engine::Values::kReadable, call);
-    if (status.ok()) status = engine::validate_apart(q, {}, {}, options, outputs);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(engine::make_cache_call(config_,
+                                          {.keys = parts_.keys.rows,
+                                           .values = values().rows,
+                                           .key_scales = parts_.keys.scales,
+                                           .value_scales = values().scales,
+                                           .lengths = lengths,
+                                           .firsts = parts_.firsts,
+                                           .page_table = parts_.page_table},
+                                          keys, q, options, outputs, engine::Values::kReadable,
+                                          call));
+    MULTIHEAD_TRY(engine::validate_apart({q, {}, {}, options, outputs}));
     engine::ForwardPlan plan = engine::plan_forward(call.inputs, call.shape, call.options, outputs);
     if (stored_heads() == config_.num_kv_heads) return engine::run(plan, context);
     // The plan covers all heads, not just the stored ones, so that each head gets the same bits as
@@ -296,8 +285,8 @@ Status KVCache::truncate(int64_t batch, int64_t new_length) {
       return option_error(Name::kLength, Message::kRange, 0, length(batch), new_length);
     }
     if (config_.layout == Layout::kPaged) {
-      const int64_t kept = (new_length + config_.page_size - 1) / config_.page_size;
-      const int64_t used = (length(batch) + config_.page_size - 1) / config_.page_size;
+      const int64_t kept = rules::ceil_div(new_length, config_.page_size);
+      const int64_t used = rules::ceil_div(length(batch), config_.page_size);
       for (int64_t page = used; page-- > kept;) {
         int32_t& number = parts_.page_table[batch * engine::pages_per_entry(config_) + page];
         parts_.free_pages[free_pages_++] = number;

@@ -41,14 +41,15 @@ MULTIHEAD_SHARED Status option_error(Name argument, Message message, int64_t fir
 // `real` fills in {real}, `first` {0}.
 Status real_error(Name argument, Message message, double real, int64_t first = 0);
 
-Status shape_error(Name argument, Message message, int64_t first = 0, int64_t second = 0,
-                   int64_t third = 0);
+MULTIHEAD_SHARED Status shape_error(Name argument, Message message, int64_t first = 0,
+                                    int64_t second = 0, int64_t third = 0);
 // `given` fills in {given}.
 Status shape_error(Name argument, Message message, const Dims& given, int64_t first = 0,
                    int64_t second = 0);
 // `axes`, `shape` and `given` fill in {axes}, {shape} and {given}.
-Status shape_error(Name argument, Message message, Axes axes, const Dims& shape, const Dims& given,
-                   int64_t first = 0, int64_t second = 0, int64_t third = 0);
+MULTIHEAD_SHARED Status shape_error(Name argument, Message message, Axes axes, const Dims& shape,
+                                    const Dims& given, int64_t first = 0, int64_t second = 0,
+                                    int64_t third = 0);
 
 // `text` fills in {text}, after it was made printable. It may be a list of names: shorten long
 // names before the call.

@@ -14,6 +14,7 @@
 #include "engine/error/enumerators.h"
 #include "engine/error/guard.h"
 #include "multihead/elementwise.h"
+#include "rules/integers.h"
 
 namespace multihead {
 namespace {
@@ -127,8 +128,8 @@ void mean_over_heads(const ConstTensor& heads, const Tensor& mean, const Context
 
 double sum_of_squares(const float* x, int64_t count, const Context& context) {
   constexpr int64_t kMostChunks = 256, kLeastChunk = 16384;
-  const int64_t chunk = std::max(kLeastChunk, (count + kMostChunks - 1) / kMostChunks);
-  const int64_t chunks = (count + chunk - 1) / chunk;
+  const int64_t chunk = std::max(kLeastChunk, rules::ceil_div(count, kMostChunks));
+  const int64_t chunks = rules::ceil_div(count, chunk);
   std::array<double, kMostChunks> sums{};
   parallel_for(chunks > 1 ? context.threads() : 1, chunks, [&](int64_t index, int) {
     const int64_t first = index * chunk;

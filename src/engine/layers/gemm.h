@@ -10,6 +10,7 @@
 #include "engine/runtime/threads.h"
 #include "multihead/context.h"
 #include "multihead/status.h"
+#include "rules/integers.h"
 
 namespace multihead::engine {
 
@@ -21,8 +22,8 @@ struct GemmJobs {
 
   GemmJobs(const cpu::GemmParams& p, int threads, bool tiles)
       : layout(cpu::gemm_layout(p, threads, tiles)),
-        row_jobs((p.rows + layout.job_rows - 1) / std::max<int64_t>(1, layout.job_rows)),
-        column_jobs((p.columns + layout.job_columns - 1) / layout.job_columns) {}
+        row_jobs(rules::ceil_div(p.rows, std::max<int64_t>(1, layout.job_rows))),
+        column_jobs(rules::ceil_div(p.columns, layout.job_columns)) {}
 
   int64_t count() const { return row_jobs * column_jobs; }
   int64_t first_row(int64_t job) const { return job % row_jobs * layout.job_rows; }

@@ -11,6 +11,7 @@
 #include "engine/layers/elementwise.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
+#include "rules/integers.h"
 
 namespace multihead::engine {
 namespace {
@@ -26,7 +27,7 @@ Status norm_backward(const cpu::NormBackward& call, Context& context) {
   if (call.rows == 0 || call.width == 0) return {};
   // Rows per chunk. The chunks' sums for weight and bias are added in order.
   const int64_t part = std::max<int64_t>(16, kFloatsPerJob / call.width);
-  const int64_t chunks = (call.rows + part - 1) / part;
+  const int64_t chunks = rules::ceil_div(call.rows, part);
   const bool has_sums = call.d_weight != nullptr || call.d_bias != nullptr;
   const auto sums_bytes = static_cast<uint64_t>(2 * call.width) * sizeof(float);
   float* sums = nullptr;
@@ -62,7 +63,7 @@ void embed_backward(const cpu::EmbedBackward& call, const Context& context) {
   // Jobs divide columns, not rows, so that no two jobs add to the same element.
   constexpr int64_t kColumns = 128;
   parallel_for(threads_for_floats(call.rows * call.width, context),
-               (call.width + kColumns - 1) / kColumns, [&](int64_t job, int) {
+               rules::ceil_div(call.width, kColumns), [&](int64_t job, int) {
                  const int64_t first = job * kColumns;
                  cpu::embed_backward_columns(call, first, std::min(call.width, first + kColumns));
                });
@@ -81,8 +82,8 @@ cpu::CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const
   // The losses of the chunks of rows are added in order.
   constexpr int64_t kMostChunks = 64;
   const int64_t least = std::max<int64_t>(1, kFloatsPerJob / std::max<int64_t>(classes, 1));
-  const int64_t part = std::max(least, (rows + kMostChunks - 1) / kMostChunks);
-  const int64_t chunks = (rows + part - 1) / part;
+  const int64_t part = std::max(least, rules::ceil_div(rows, kMostChunks));
+  const int64_t chunks = rules::ceil_div(rows, part);
   std::array<cpu::CrossEntropyResult, kMostChunks> results{};
   parallel_for(threads_for_floats(rows * classes, context), chunks, [&](int64_t chunk, int) {
     results[static_cast<size_t>(chunk)] =

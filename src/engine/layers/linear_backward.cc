@@ -9,6 +9,7 @@
 #include "engine/runtime/kernel_choice.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
+#include "rules/integers.h"
 
 namespace multihead::engine {
 namespace {
@@ -47,7 +48,7 @@ Status gradients_of_parameters(const LinearBackward& call, bool tiles, Context& 
   const int64_t in = call.d_weight.given() ? call.d_weight.shape[1] : 0;
   if (rows == 0 || out == 0 || (in == 0 && call.d_bias == nullptr)) return {};
   const int64_t chunks = chunks_of(rows, out, in);
-  const int64_t chunk_rows = (rows + chunks - 1) / chunks;
+  const int64_t chunk_rows = rules::ceil_div(rows, chunks);
 
   // Each chunk stores d_weight without gaps, then d_bias.
   Scratch& scratch = scratch_of(context);
@@ -77,7 +78,7 @@ Status gradients_of_parameters(const LinearBackward& call, bool tiles, Context& 
   const cpu::GemmParams first = product_of(0);
   const int threads =
       threads_for(first.operations() * static_cast<double>(chunks), context.threads());
-  const GemmJobs jobs(first, static_cast<int>((threads + chunks - 1) / chunks), tiles);
+  const GemmJobs jobs(first, static_cast<int>(rules::ceil_div<int64_t>(threads, chunks)), tiles);
   MULTIHEAD_TRY(scratch.reserve(threads, jobs.layout.scratch_bytes));
   const int64_t chunk_jobs = jobs.row_jobs * std::max<int64_t>(1, jobs.column_jobs);
   parallel_for(threads, chunks * chunk_jobs, [&](int64_t job, int thread) {

@@ -18,6 +18,7 @@
 #include "engine/runtime/kernel_choice.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
+#include "rules/integers.h"
 
 namespace multihead {
 namespace engine {
@@ -44,7 +45,7 @@ void* allocate(uint64_t bytes) {
   // and returns memory that is in use. 1 MB is left for malloc()'s own header.
   constexpr uint64_t kLargest = PTRDIFF_MAX - (1 << 20);
   if (bytes > kLargest) return nullptr;
-  const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t rounded = rules::round_up(static_cast<size_t>(bytes), kAlignment);
 #if defined(_WIN32)  // has no aligned_alloc(), because its free() takes no aligned memory
   void* const memory = _aligned_malloc(rounded, kAlignment);
 #else

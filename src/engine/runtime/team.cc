@@ -8,6 +8,7 @@
 #include "cpu/gemm/gemm.h"
 #include "engine/error/error.h"
 #include "engine/runtime/scratch.h"
+#include "rules/integers.h"
 
 namespace multihead::engine {
 namespace {
@@ -26,7 +27,7 @@ bool Team::divides(int64_t outputs) { return outputs > outputs_of_unit(); }
 
 int64_t Team::first_output(int64_t outputs, int member) const {
   const int64_t unit = outputs_of_unit();
-  return std::min(outputs, first_of((outputs + unit - 1) / unit, member) * unit);
+  return std::min(outputs, first_of(rules::ceil_div(outputs, unit), member) * unit);
 }
 
 bool Team::computes_own(int64_t items, int64_t outputs) const {

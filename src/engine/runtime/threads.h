@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "rules/integers.h"
 #include "rules/shared.h"
 
 namespace multihead::engine {
@@ -58,8 +59,8 @@ void over_ranges(double operations, int64_t count, int threads, Run&& run) {
   constexpr int64_t kRangesPerThread = 8;
   const int team = threads_for(operations, threads);
   const int64_t ranges = team == 1 ? 1 : team * kRangesPerThread;
-  const int64_t range = (count + ranges - 1) / ranges;
-  parallel_for(team, (count + range - 1) / range,
+  const int64_t range = rules::ceil_div(count, ranges);
+  parallel_for(team, rules::ceil_div(count, range),
                [&](int64_t job, int) { run(job * range, std::min(count, (job + 1) * range)); });
 }
 

@@ -46,11 +46,10 @@ Status exchange_capture(Team& team, const AttentionParams& p, const ScoreCapture
   // One by one, because they may have any order.
   int64_t place = 0;
   for (const int32_t head : capture.heads) {
-    Status status = team.exchange_rows(
+    MULTIHEAD_TRY(team.exchange_rows(
         data + place++ * stride[1],
         ((rows - 1) * stride[2] + width) * static_cast<int64_t>(sizeof(float)),
-        [&](int member) { return team.first_of(p.kv_heads, member) > head / p.group() ? 1 : 0; });
-    if (!status.ok()) return status;
+        [&](int member) { return team.first_of(p.kv_heads, member) > head / p.group() ? 1 : 0; }));
   }
   return {};
 }
@@ -58,12 +57,12 @@ Status exchange_capture(Team& team, const AttentionParams& p, const ScoreCapture
 Status exchange_captures(Team& team, const AttentionParams& p, int64_t batch) {
   const rules::RowStrides& stride = p.dropout_mask.stride;
   uint8_t* const mask = p.dropout_mask.data == nullptr ? nullptr : p.dropout_mask.row(batch, 0, 0);
-  Status status = exchange_heads(team, p, mask, stride, p.queries, p.keys, 1);
-  if (status.ok()) status = exchange_capture(team, p, p.weights, batch);
+  MULTIHEAD_TRY(exchange_heads(team, p, mask, stride, p.queries, p.keys, 1));
+  MULTIHEAD_TRY(exchange_capture(team, p, p.weights, batch));
   for (const ScoreCapture& capture : p.captures) {
-    if (status.ok()) status = exchange_capture(team, p, capture, batch);
+    MULTIHEAD_TRY(exchange_capture(team, p, capture, batch));
   }
-  return status;
+  return {};
 }
 
 // True if `weight` has only the rows for the outputs of this member.
@@ -79,7 +78,7 @@ bool is_share(const Team& team, const ConstAnyTensor& weight, const Tensor& y) {
 Status WorkerTeam::run_attention(ForwardPlan& plan, Context& context) {
   const AttentionParams& p = plan.params;
   const int64_t first = first_of(p.kv_heads), end = end_of(p.kv_heads);
-  if (plan.stored_heads && (plan.stored_heads->first != first || plan.stored_heads->end != end)) {
+  if (plan.stored_heads && (plan.stored_heads->first != first || plan.stored_heads->last != end)) {
     return member_left();
   }
   const int64_t bytes = bytes_of(p.out.type);
@@ -93,13 +92,12 @@ Status WorkerTeam::run_attention(ForwardPlan& plan, Context& context) {
     void* const out = p.out.data == nullptr
                           ? nullptr
                           : static_cast<char*>(p.out.data) + batch * p.out.stride[0] * bytes;
-    Status status = exchange_heads(*this, p, out, p.out.stride, p.queries, p.value_dim, bytes);
-    if (status.ok() && p.lse.data != nullptr) {
-      status = exchange_heads(*this, p, p.lse.row(batch, 0, 0), p.lse.stride, p.queries, 1,
-                              sizeof(float));
+    MULTIHEAD_TRY(exchange_heads(*this, p, out, p.out.stride, p.queries, p.value_dim, bytes));
+    if (p.lse.data != nullptr) {
+      MULTIHEAD_TRY(exchange_heads(*this, p, p.lse.row(batch, 0, 0), p.lse.stride, p.queries, 1,
+                                   sizeof(float)));
     }
-    if (status.ok()) status = exchange_captures(*this, p, batch);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(exchange_captures(*this, p, batch));
   }
   return {};
 }

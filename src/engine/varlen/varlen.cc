@@ -35,19 +35,15 @@ Status engine::validate_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                const ConstAnyTensor& v, std::span<const int32_t> cu_q,
                                std::span<const int32_t> cu_k, const AttentionOptions& options,
                                Values values) {
-  for (const Status& status : {engine::validate_rank(Name::kQ, Axes::kVarlenQ, q, 3),
-                               engine::validate_rank(Name::kK, Axes::kVarlenK, k, 3),
-                               engine::validate_rank(Name::kV, Axes::kVarlenV, v, 3)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(engine::validate_rank(Name::kQ, Axes::kVarlenQ, q, 3));
+  MULTIHEAD_TRY(engine::validate_rank(Name::kK, Axes::kVarlenK, k, 3));
+  MULTIHEAD_TRY(engine::validate_rank(Name::kV, Axes::kVarlenV, v, 3));
   if (v.shape[0] != k.shape[0]) {
     return shape_error(Name::kV, Message::kRowsAsKeys, v.shape, k.shape[0]);
   }
   if (values == Values::kReadable || cu_q.empty()) {
-    for (const Status& status : {engine::validate_cumulative(Name::kCuQ, cu_q, q.shape[0]),
-                                 engine::validate_cumulative(Name::kCuK, cu_k, k.shape[0])}) {
-      if (!status.ok()) return status;
-    }
+    MULTIHEAD_TRY(engine::validate_cumulative(Name::kCuQ, cu_q, q.shape[0]));
+    MULTIHEAD_TRY(engine::validate_cumulative(Name::kCuK, cu_k, k.shape[0]));
   }
   if (cu_q.size() != cu_k.size()) {
     return option_error(Name::kCuK, Message::kSequencesAsQueries,
@@ -80,10 +76,7 @@ Status engine::validate_varlen_outputs(const ConstAnyTensor& q, const ConstAnyTe
     if (given) return option_error(name, Message::kNotVarlen);
   }
   const Dims out_shape{q.shape[0], q.shape[1], v.shape[2]};
-  if (Status status = engine::validate_exact(Name::kOut, Axes::kVarlenOut, outputs.out, out_shape);
-      !status.ok()) {
-    return status;
-  }
+  MULTIHEAD_TRY(engine::validate_exact(Name::kOut, Axes::kVarlenOut, outputs.out, out_shape));
   if (!outputs.lse.given()) return {};
   return engine::validate_exact(Name::kLse, Axes::kVarlenLse, outputs.lse,
                                 {q.shape[1], q.shape[0]});
@@ -111,7 +104,7 @@ AttentionShape VarlenInputs::shape_of(size_t sequence) const {
 
 VarlenTransforms::VarlenTransforms(const VarlenInputs& inputs)
     : positions_(rules::make_visibility(inputs.options, 0, 0)),
-      queries{.normalize = inputs.options.qk_norm.enabled,
+      queries{.normalize = inputs.options.qk_norm.given(),
               .gain = inputs.options.qk_norm.q_gain,
               .eps = inputs.options.qk_norm.eps,
               .rope = inputs.options.rope,
@@ -132,7 +125,7 @@ Status reserve_for_transform(const VarlenInputs& inputs, Context& context) {
 
 Status transform_varlen(const VarlenTransforms& transforms, VarlenInputs& inputs,
                         Context& context) {
-  if (Status status = reserve_for_transform(inputs, context); !status.ok()) return status;
+  MULTIHEAD_TRY(reserve_for_transform(inputs, context));
   auto* to = static_cast<float*>(scratch_of(context).transformed().data());
   const struct {
     ConstAnyTensor& tensor;
@@ -141,10 +134,7 @@ Status transform_varlen(const VarlenTransforms& transforms, VarlenInputs& inputs
   for (const auto& [tensor, rule] : inputs_and_rules) {
     const int64_t tokens = tensor.shape[0], heads = tensor.shape[1], width = tensor.shape[2];
     const Tensor moved(to, {1, heads, tokens, width});
-    if (Status status = transform_rows(sequence_of(tensor, 0, tokens), rule, moved, context);
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(transform_rows(sequence_of(tensor, 0, tokens), rule, moved, context));
     to += tensor.shape.elements();
     tensor = {moved.data, DType::kF32, tensor.shape, {width, tokens * width, 1}};
   }
@@ -177,14 +167,11 @@ class VarlenCall {
       : inputs_(inputs), outputs_(outputs) {}
 
   Status run(Context& context) {
-    if (Status status = transform(context); !status.ok()) return status;
-    if (Status status = plans_.reserve(inputs_, context); !status.ok()) return status;
+    MULTIHEAD_TRY(transform(context));
+    MULTIHEAD_TRY(plans_.reserve(inputs_, context));
     const VarlenJobs jobs = plans_.plan(context, [&](size_t s) { return plan_of(s); });
     if (!plans_.plans().empty()) engine::last_call_of(context) = plans_.plans().front().choice;
-    if (Status status = engine::scratch_of(context).reserve(context.threads(), jobs.scratch_bytes);
-        !status.ok()) {
-      return status;
-    }
+    MULTIHEAD_TRY(engine::scratch_of(context).reserve(context.threads(), jobs.scratch_bytes));
     const engine::Scratch& scratch = engine::scratch_of(context);
     plans_.for_jobs(engine::threads_for(jobs.operations, context.threads()), jobs,
                     [&](const ForwardPlan& plan, int64_t index, int thread) {
@@ -224,15 +211,13 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
                         const AttentionOptions& options, const AttentionOutputs& outputs,
                         Context& context) {
   return engine::memory_guard([&]() -> Status {
-    Status status = engine::validate_varlen(q, k, v, cu_q, cu_k, options);
-    if (status.ok()) status = engine::validate_varlen_outputs(q, v, outputs);
-    if (status.ok()) status = engine::validate_apart(q, k, v, options, outputs);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(engine::validate_varlen(q, k, v, cu_q, cu_k, options));
+    MULTIHEAD_TRY(engine::validate_varlen_outputs(q, v, outputs));
+    MULTIHEAD_TRY(engine::validate_apart({q, k, v, options, outputs}));
     // Runs all checks of attention() on an empty sequence before anything is written.
     const AttentionOutputs nothing{.out = sequence_of(outputs.out, 0, 0)};
-    status = attention(sequence_of(q, 0, 0), sequence_of(k, 0, 0), sequence_of(v, 0, 0), options,
-                       nothing, context);
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(attention(sequence_of(q, 0, 0), sequence_of(k, 0, 0), sequence_of(v, 0, 0),
+                            options, nothing, context));
     return VarlenCall({q, k, v, cu_q, cu_k, options}, outputs).run(context);
   });
 }

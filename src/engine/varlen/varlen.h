@@ -16,6 +16,7 @@
 #include "engine/runtime/threads.h"
 #include "multihead/attention.h"
 #include "multihead/attention_backward.h"
+#include "rules/integers.h"
 #include "rules/shared.h"
 
 namespace multihead::engine {
@@ -147,7 +148,7 @@ class VarlenPlans {
   VarlenJobs plan(Context& context, const MakePlan& make_plan) {
     constexpr int64_t kPlansOfJob = 16;
     const auto count = static_cast<int64_t>(plans_.size());
-    const int64_t blocks = (count + kPlansOfJob - 1) / kPlansOfJob;
+    const int64_t blocks = rules::ceil_div(count, kPlansOfJob);
     constexpr double kOperationsOfPlan = 5e4;
     parallel_for(threads_for(kOperationsOfPlan * static_cast<double>(count), context.threads()),
                  blocks, [&](int64_t block, int) {

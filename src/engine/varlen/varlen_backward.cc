@@ -26,12 +26,10 @@ Status validate_varlen_tensors(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                const ConstAnyTensor& v, const AttentionResults& results,
                                const ConstAnyTensor& d_out, const AttentionGradients& gradients) {
   const Dims out_shape{q.shape[0], q.shape[1], v.shape[2]};
-  for (const Status& status :
-       {validate_exact(Name::kOut, Axes::kVarlenOut, results.out, out_shape),
-        validate_exact(Name::kLse, Axes::kVarlenLse, results.lse, {q.shape[1], q.shape[0]}),
-        validate_exact(Name::kDOut, Axes::kVarlenOut, d_out, out_shape)}) {
-    if (!status.ok()) return status;
-  }
+  MULTIHEAD_TRY(validate_exact(Name::kOut, Axes::kVarlenOut, results.out, out_shape));
+  MULTIHEAD_TRY(
+      validate_exact(Name::kLse, Axes::kVarlenLse, results.lse, {q.shape[1], q.shape[0]}));
+  MULTIHEAD_TRY(validate_exact(Name::kDOut, Axes::kVarlenOut, d_out, out_shape));
   const struct {
     Name name;
     Axes axes;
@@ -42,7 +40,7 @@ Status validate_varlen_tensors(const ConstAnyTensor& q, const ConstAnyTensor& k,
                  {Name::kDV, Axes::kVarlenV, gradients.d_v, v.shape}};
   for (const auto& [name, axes, tensor, shape] : tensors) {
     if (!tensor.given()) continue;
-    if (Status status = validate_exact(name, axes, tensor, shape); !status.ok()) return status;
+    MULTIHEAD_TRY(validate_exact(name, axes, tensor, shape));
   }
   return {};
 }
@@ -59,20 +57,22 @@ Status validate_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& k
                                 const AttentionResults& results, const ConstAnyTensor& d_out,
                                 const AttentionGradients& gradients, AttentionShape& shape,
                                 Values values) {
-  Status status = validate_varlen(q, k, v, cu_q, cu_k, options, values);
-  if (status.ok()) status = validate_varlen_tensors(q, k, v, results, d_out, gradients);
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(validate_varlen(q, k, v, cu_q, cu_k, options, values));
+  MULTIHEAD_TRY(validate_varlen_tensors(q, k, v, results, d_out, gradients));
   // Runs all checks of attention_backward() on an empty sequence.
   const auto empty = [](const auto& packed) { return sequence_of(packed, 0, 0); };
   AttentionGradients to = gradients;
   to.d_q = rows_of(gradients.d_q, 0, 0);
   to.d_k = rows_of(gradients.d_k, 0, 0);
   to.d_v = rows_of(gradients.d_v, 0, 0);
-  status = validate_inputs(empty(q), empty(k), empty(v), shape);
-  if (status.ok()) status = validate_options(options, shape, values);
-  if (!status.ok()) return status;
-  return validate_backward(options, {.out = empty(results.out), .lse = lse_of(results.lse, 0, 0)},
-                           empty(d_out), to, shape);
+  return validate_call(BackwardCall{empty(q),
+                                    empty(k),
+                                    empty(v),
+                                    options,
+                                    {.out = empty(results.out), .lse = lse_of(results.lse, 0, 0)},
+                                    empty(d_out),
+                                    to},
+                       shape, values);
 }
 
 }  // namespace multihead::engine
@@ -103,14 +103,14 @@ class VarlenBackward {
 
   Status run(Context& context) {
     // Memory is reserved and the LSE checked before anything is written.
-    if (Status status = transform(context); !status.ok()) return status;
-    if (Status status = plans_.reserve(given_, context); !status.ok()) return status;
+    MULTIHEAD_TRY(transform(context));
+    MULTIHEAD_TRY(plans_.reserve(given_, context));
     const VarlenJobs jobs = plans_.plan(context, [&](size_t s) { return plan_of(s); });
-    if (Status status = reserve(jobs, context); !status.ok()) return status;
+    MULTIHEAD_TRY(reserve(jobs, context));
     const int threads = engine::threads_for(jobs.operations, context.threads());
     const engine::Scratch& scratch = engine::scratch_of(context);
     if (results_.check_lse) {
-      if (Status status = check_lse(threads); !status.ok()) return status;
+      MULTIHEAD_TRY(check_lse(threads));
     }
     const int64_t heads = given_.q.shape[1];
     // Without a query there may be any number of heads.
@@ -151,14 +151,17 @@ class VarlenBackward {
     const int64_t first_query = given_.cu_q[s], end_query = given_.cu_q[s + 1];
     const int64_t first_key = given_.cu_k[s], end_key = given_.cu_k[s + 1];
     return engine::plan_backward(
-        queries_of(inputs_.q, s), keys_of(inputs_.k, s), keys_of(inputs_.v, s), given_.shape_of(s),
-        options_of(s),
-        {.out = queries_of(results_.out, s), .lse = lse_of(results_.lse, first_query, end_query)},
-        queries_of(d_out_, s),
-        {.d_q = rows_of(gradients_.d_q, first_query, end_query),
-         .d_k = rows_of(gradients_.d_k, first_key, end_key),
-         .d_v = rows_of(gradients_.d_v, first_key, end_key),
-         .d_sinks = gradients_.d_sinks});
+        {queries_of(inputs_.q, s),
+         keys_of(inputs_.k, s),
+         keys_of(inputs_.v, s),
+         options_of(s),
+         {.out = queries_of(results_.out, s), .lse = lse_of(results_.lse, first_query, end_query)},
+         queries_of(d_out_, s),
+         {.d_q = rows_of(gradients_.d_q, first_query, end_query),
+          .d_k = rows_of(gradients_.d_k, first_key, end_key),
+          .d_v = rows_of(gradients_.d_v, first_key, end_key),
+          .d_sinks = gradients_.d_sinks}},
+        given_.shape_of(s));
   }
 
   Status reserve(const VarlenJobs& jobs, Context& context) {
@@ -175,11 +178,8 @@ class VarlenBackward {
     if (!transforms_.does_nothing()) {
       for (const auto& [x, d_gain] :
            {std::pair{&given_.q, gradients_.d_q_gain}, {&given_.k, gradients_.d_k_gain}}) {
-        if (Status status = engine::reserve_for_transform_back(sequence_of(*x, 0, x->shape[0]),
-                                                               d_gain, context);
-            !status.ok()) {
-          return status;
-        }
+        MULTIHEAD_TRY(
+            engine::reserve_for_transform_back(sequence_of(*x, 0, x->shape[0]), d_gain, context));
       }
     }
     return scratch.reserve(context.threads(), jobs.scratch_bytes);
@@ -234,11 +234,8 @@ class VarlenBackward {
     for (const auto& [x, rule, gradient, d_gain] : operands) {
       if (!gradient.given()) continue;
       const int64_t tokens = x.shape[0];
-      if (Status status = engine::transform_back(sequence_of(x, 0, tokens), rule,
-                                                 rows_of(gradient, 0, tokens), d_gain, context);
-          !status.ok()) {
-        return status;
-      }
+      MULTIHEAD_TRY(engine::transform_back(sequence_of(x, 0, tokens), rule,
+                                           rows_of(gradient, 0, tokens), d_gain, context));
     }
     return {};
   }
@@ -262,12 +259,9 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
                                  const AttentionGradients& gradients, Context& context) {
   return engine::memory_guard([&]() -> Status {
     engine::AttentionShape shape;
-    Status status = engine::validate_varlen_backward(q, k, v, cu_q, cu_k, options, results, d_out,
-                                                     gradients, shape);
-    if (status.ok()) {
-      status = engine::validate_apart(q, k, v, options, results, d_out, gradients);
-    }
-    if (!status.ok()) return status;
+    MULTIHEAD_TRY(engine::validate_varlen_backward(q, k, v, cu_q, cu_k, options, results, d_out,
+                                                   gradients, shape));
+    MULTIHEAD_TRY(engine::validate_apart({q, k, v, options, results, d_out, gradients}));
     return VarlenBackward({q, k, v, cu_q, cu_k, options}, results, d_out, gradients).run(context);
   });
 }

@@ -28,8 +28,8 @@ using G = MultiHeadAttentionWeightGradients;
 
 // Each weight, with its gradient.
 constexpr struct {
-  ConstTensor W::* weight;
-  Tensor G::* gradient;
+  ConstTensor W::*weight;
+  Tensor G::*gradient;
 } kMembers[] = {
     {&W::q_proj, &G::q_proj},       {&W::k_proj, &G::k_proj},       {&W::v_proj, &G::v_proj},
     {&W::q_bias, &G::q_bias},       {&W::k_bias, &G::k_bias},       {&W::v_bias, &G::v_bias},
@@ -39,7 +39,7 @@ constexpr struct {
     {&W::q_a_norm, &G::q_a_norm},   {&W::q_b_proj, &G::q_b_proj},   {&W::kv_a_proj, &G::kv_a_proj},
     {&W::kv_a_bias, &G::kv_a_bias}, {&W::kv_a_norm, &G::kv_a_norm}, {&W::kv_b_proj, &G::kv_b_proj}};
 
-Tensor G::* gradient_of(ConstTensor W::* weight) {
+Tensor G::*gradient_of(ConstTensor W::*weight) {
   return std::ranges::find(kMembers, weight, [](const auto& m) { return m.weight; })->gradient;
 }
 
@@ -67,7 +67,7 @@ std::vector<AttentionParameter> attention_parameters(const MultiHeadAttentionCon
   const std::string out_proj = latent ? "o_proj" : names.out_proj;
 
   std::vector<AttentionParameter> list;
-  const auto add = [&](ConstTensor W::* member, Name argument, Axes axes, const Dims& shape,
+  const auto add = [&](ConstTensor W::*member, Name argument, Axes axes, const Dims& shape,
                        ParameterRole role, bool exists, const std::string& name) {
     list.push_back({member, gradient_of(member), argument, axes, shape, role, exists, name});
   };
@@ -185,6 +185,16 @@ Status MultiHeadAttention::use_weights(const MultiHeadAttentionWeights& weights)
     MULTIHEAD_TRY(nn::validate_weights(config_, weights));
     return Internals::take_weights(*this, weights, std::make_shared<Memory>(), {});
   });
+}
+
+MultiHeadAttention MultiHeadAttention::Internals::without_out_proj(
+    const MultiHeadAttention& module) {
+  MultiHeadAttention result = module;
+  result.config_.out_proj = false;
+  result.config_.out_dim = module.config_.num_heads * module.config_.value_dim;
+  result.weights_.out_proj = {};
+  result.weights_.out_bias = {};
+  return result;
 }
 
 void MultiHeadAttention::weights_changed() {

@@ -11,6 +11,7 @@
 #include "engine/runtime/team.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/parameters.h"
+#include "rules/shared.h"
 
 namespace multihead {
 
@@ -24,6 +25,8 @@ struct MultiHeadAttention::Internals {
   // Implements create_cache(). With a team: for the heads of this member only.
   static Status create_cache(const MultiHeadAttention& module, const KVCacheConfig& config,
                              const engine::Team* team, MultiHeadAttentionCache& cache);
+  // Returns a module of the same parameters and caches without its output projection.
+  MULTIHEAD_SHARED static MultiHeadAttention without_out_proj(const MultiHeadAttention& module);
 };
 
 namespace nn {
@@ -43,8 +46,8 @@ struct AttentionNames {
 
 // One member of MultiHeadAttentionWeights.
 struct AttentionParameter {
-  ConstTensor MultiHeadAttentionWeights::* member;
-  Tensor MultiHeadAttentionWeightGradients::* gradient;
+  ConstTensor MultiHeadAttentionWeights::*member;
+  Tensor MultiHeadAttentionWeightGradients::*gradient;
   engine::Name argument;  // the member's name, in errors
   engine::Axes axes;      // the shape in terms of the config
   Dims shape;

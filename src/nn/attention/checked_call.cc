@@ -78,13 +78,13 @@ AttentionOptions resolved_options(const MultiHeadAttentionConfig& config,
   }
   if (resolved.softcap == 0.0F) resolved.softcap = config.softcap;
   if (resolved.sinks.empty()) resolved.sinks = span_of(weights.sinks);
-  if (config.qk_norm && !resolved.qk_norm.enabled) {
+  if (config.qk_norm && !resolved.qk_norm.given()) {
     resolved.qk_norm = {.q_gain = span_of(weights.q_norm),
                         .k_gain = span_of(weights.k_norm),
                         .eps = config.qk_norm_eps,
                         .enabled = true};
   }
-  if (resolved.rope.style == Rope::Style::kNone) {
+  if (!resolved.rope.given()) {
     resolved.rope.style = config.rope.style;
     resolved.rope.base = config.rope.base;
     resolved.rope.rotary_dim = config.rope.rotary_dim;
@@ -94,8 +94,7 @@ AttentionOptions resolved_options(const MultiHeadAttentionConfig& config,
   }
   const HeadInterventions& interventions = options.heads;
   if (!resolved.scale) {
-    const int64_t width = interventions.scale_by_embed_dim ? config.embed_dim : config.head_dim;
-    resolved.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(width)));
+    resolved.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   }
   // Skip division by 1 to keep the scale bit-identical.
   if (interventions.temperature != 1.0F) *resolved.scale /= interventions.temperature;
@@ -136,7 +135,7 @@ ModuleCall CheckedCall::module_call(const MultiHeadAttentionConfig& config,
           .self = self,
           .appended = appended,
           .out_dropout = {drops ? config.out_dropout : 0.0F, options.dropout_seed, kModuleOutput},
-          .normalizes = options.attention.qk_norm.enabled};
+          .normalizes = options.attention.qk_norm.given()};
 }
 
 Status check_call(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,

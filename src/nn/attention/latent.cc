@@ -163,10 +163,10 @@ Status validate_latent_config(const MultiHeadAttentionConfig& c) {
 
 Status validate_latent_options(const MultiHeadAttentionConfig& c, const AttentionOptions& options) {
   if (c.kv_latent_dim == 0) return {};
-  if (options.qk_norm.enabled) {
+  if (options.qk_norm.given()) {
     return option_error(Name::kQkNorm, Message::kNormWithLatent);
   }
-  if (options.rope.style != Rope::Style::kNone && c.rope_head_dim == 0) {
+  if (options.rope.given() && c.rope_head_dim == 0) {
     return option_error(Name::kRope, Message::kRopeWithLatent);
   }
   return {};

@@ -74,8 +74,8 @@ CallMasks::CallMasks(const MultiHeadAttentionOptions& options, const engine::Att
       padding_(over_keys(options.key_padding_blocked, shape.scores())),
       key_bias_(over_keys(options.key_padding_bias, shape.scores())) {
   const AttentionOptions& given = options.attention;
-  const bool by_position = given.causal.alignment != Alignment::kNone || given.window.given() ||
-                           !given.kv_lengths.empty();
+  const bool by_position =
+      given.causal.given() || given.window.given() || !given.kv_lengths.empty();
   joins_mask_ =
       blocked_.given() || padding_.given() || (appended > 0 && (given.mask.given() || by_position));
   joins_bias_ = (key_bias_.given() && given.bias.given()) ||

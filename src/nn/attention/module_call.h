@@ -57,7 +57,7 @@ struct ModuleCall {
   Sequence<float> absorbed_q = {}, latent_out = {};  // latent attention's step() only
 
   bool drops() const { return out_dropout.probability > 0.0F; }
-  bool projects() const { return config.out_proj && !interventions.skip_out_proj; }
+  bool projects() const { return config.out_proj; }
   int64_t q_width() const { return config.num_heads * config.head_dim; }
   int64_t k_width() const { return config.num_kv_heads * config.head_dim; }
   int64_t v_width() const { return config.num_kv_heads * config.value_dim; }

@@ -108,9 +108,10 @@ Status ModuleGradients::attention_back(const AttentionOptions& effective) const 
   // If the call's own sinks replace the module's, the module's sinks have no gradient.
   const Tensor& d_sinks = gradients_.weights.sinks;
   const bool own_sinks = d_sinks.given() && effective.sinks.data() == call_.weights.sinks.data;
-  MULTIHEAD_TRY(engine::attention_backward_of_own(
+  MULTIHEAD_TRY(attention_backward(
       call_.q_heads(), call_.k_heads(), call_.v_heads(), effective,
-      {.out = call_.attended_heads(), .lse = call_.lse_tensor()}, d_heads_.heads(c.num_heads),
+      {.out = call_.attended_heads(), .lse = call_.lse_tensor(), .check_lse = false},
+      d_heads_.heads(c.num_heads),
       {.d_q = d_q_.heads(c.num_heads),
        .d_k = d_k_.heads(c.num_kv_heads),
        .d_v = d_v_.heads(c.num_kv_heads),

@@ -32,11 +32,11 @@ Status refuse_others(const MultiHeadAttentionOptions& options) {
     Name name;
     bool is_given;
   } decided[] = {
-      {Name::kCausal, given.causal.alignment != Alignment::kNone},
+      {Name::kCausal, given.causal.given()},
       {Name::kWindow, given.window.given() || given.window.alignment != Alignment::kNone},
       {Name::kKvLengths, !given.kv_lengths.empty()},
-      {Name::kRope, given.rope.style != Rope::Style::kNone || !given.rope.q_positions.empty() ||
-                        !given.rope.k_positions.empty()},
+      {Name::kRope,
+       given.rope.given() || !given.rope.q_positions.empty() || !given.rope.k_positions.empty()},
       {Name::kAttnMaskBlocked, options.attn_mask_blocked.given()},
       {Name::kKeyPaddingBlocked, options.key_padding_blocked.given()},
       {Name::kKeyPaddingBias, options.key_padding_bias.given()}};

@@ -15,6 +15,7 @@
 #include "engine/error/printable.h"
 #include "engine/layers/elementwise.h"
 #include "engine/runtime/scratch.h"
+#include "rules/integers.h"
 
 namespace multihead {
 namespace {
@@ -87,7 +88,7 @@ Status Tracer::begin(double floats) {
 Tensor Tracer::add(const char* name, const Dims& shape) {
   const auto floats = static_cast<size_t>(shape.elements());
   const std::shared_ptr<float> values = next_;
-  next_ = {values, values.get() + (floats + kAlignment - 1) / kAlignment * kAlignment};
+  next_ = {values, values.get() + rules::round_up(floats, kAlignment)};
   std::fill_n(values.get(), floats, 0.0F);
   steps_.push_back({name, shape, {values, floats}});
   return {values.get(), shape};

@@ -102,11 +102,8 @@ Status validate_call(const TransformerConfig& config, std::span<const int32_t> t
   if (config.max_positions > 0 && positions > config.max_positions) {
     return option_error(Name::kTokens, Message::kMaxPositions, config.max_positions, positions);
   }
-  if (options.attention.causal.alignment != Alignment::kNone) {
+  if (options.attention.causal.given()) {
     return option_error(Name::kCausal, Message::kCausalOfModel);
-  }
-  if (options.heads.skip_out_proj) {
-    return option_error(Name::kSkipOutProj, Message::kFalseInTransformer);
   }
   return {};
 }

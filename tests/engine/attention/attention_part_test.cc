@@ -56,10 +56,11 @@ void run_in_parts(const RandomCase& c, const AttentionParts& parts, Random& rand
                                .end_head = end_head,
                                .first_block = block,
                                .end_block = end_block};
-      const Status status = engine::attention_part(from_head(c.q, query_head, bytes_of(c.q.dtype)),
-                                                   from_head(c.k, first, bytes_of(c.k.dtype)),
-                                                   from_head(c.v, first, bytes_of(c.v.dtype)),
-                                                   c.options, own, part, context);
+      const Status status =
+          engine::attention_part({from_head(c.q, query_head, bytes_of(c.q.dtype)),
+                                  from_head(c.k, first, bytes_of(c.k.dtype)),
+                                  from_head(c.v, first, bytes_of(c.v.dtype)), c.options, own},
+                                 part, context);
       ASSERT_TRUE(status.ok()) << status.message();
       block = end_block;
     }
@@ -75,7 +76,7 @@ void expect_same(uint64_t seed, const CaseLimits& limits, Context& context) {
   ASSERT_TRUE(attention(c.q, c.k, c.v, c.options, expected.outputs(), context).ok());
   AttentionParts parts;
   const Status status =
-      engine::divide_attention(c.q, c.k, c.v, c.options, actual.outputs(), false, parts);
+      engine::divide_attention({c.q, c.k, c.v, c.options, actual.outputs()}, false, parts);
   ASSERT_TRUE(status.ok()) << status.message();
   run_in_parts(c, parts, random, actual.outputs(), context);
   EXPECT_EQ(expected.bytes(), actual.bytes());
@@ -150,16 +151,17 @@ TEST(AttentionPart, HasTheBitsOfAPackedSequence) {
           part_v(own_v.data(), v_shape);
       AttentionParts parts;
       ASSERT_TRUE(
-          engine::divide_attention(part_q, part_k, part_v, options, outputs, true, parts).ok());
+          engine::divide_attention({part_q, part_k, part_v, options, outputs}, true, parts).ok());
       for (int64_t head = 0; head < parts.heads; ++head) {
         for (int64_t block = 0; block < parts.blocks; ++block) {
           const AttentionPart part{.first_head = head,
                                    .end_head = head + 1,
                                    .first_block = block,
                                    .end_block = block + 1,
-                                   .packed = true};
+                                   .varlen = true};
           ASSERT_TRUE(
-              engine::attention_part(part_q, part_k, part_v, options, outputs, part, context).ok());
+              engine::attention_part({part_q, part_k, part_v, options, outputs}, part, context)
+                  .ok());
         }
       }
       EXPECT_EQ(by_heads(expected, queries, heads, value_dim), out) << "seed " << seed;
@@ -174,7 +176,7 @@ TEST(AttentionPart, RefusesWhatAttentionRefuses) {
   float out[8];
   AttentionParts parts;
   const Status status =
-      engine::divide_attention(q, k, q, {}, {.out = Tensor(out, q.shape)}, false, parts);
+      engine::divide_attention({q, k, q, {}, {.out = Tensor(out, q.shape)}}, false, parts);
   EXPECT_EQ(status.code(), StatusCode::kShape);
   EXPECT_EQ(parts.heads, 0);
 }

@@ -90,8 +90,9 @@ int64_t row_jobs(const Call& call) {
   engine::AttentionShape shape;
   const Status status = engine::validate_inputs(call.c.q, call.c.k, call.c.v, shape);
   EXPECT_TRUE(status.ok()) << status.message();
-  return engine::plan_backward(call.c.q, call.c.k, call.c.v, shape, call.c.options, call.results(),
-                               ConstTensor(call.d_out.data(), call.c.out_shape), call.views(g))
+  return engine::plan_backward({call.c.q, call.c.k, call.c.v, call.c.options, call.results(),
+                                ConstTensor(call.d_out.data(), call.c.out_shape), call.views(g)},
+                               shape)
       .tiling.row_jobs;
 }
 
@@ -130,8 +131,9 @@ TEST_F(Backward, JobsWaitForJobsOfSmallerNumbers) {
     engine::AttentionShape shape;
     ASSERT_TRUE(engine::validate_inputs(call.c.q, call.c.k, call.c.v, shape).ok());
     const rules::BackwardTiling tiling =
-        engine::plan_backward(call.c.q, call.c.k, call.c.v, shape, call.c.options, call.results(),
-                              ConstTensor(call.d_out.data(), call.c.out_shape), call.views(g))
+        engine::plan_backward({call.c.q, call.c.k, call.c.v, call.c.options, call.results(),
+                               ConstTensor(call.d_out.data(), call.c.out_shape), call.views(g)},
+                              shape)
             .tiling;
     const int64_t parts = tiling.batch_parts * tiling.head_parts;
     int64_t number = 0;
@@ -252,7 +254,7 @@ TEST_F(Backward, IsDividedIntoEntriesAndHeadsUnlessAGradientSumsOverThem) {
   std::vector<float> d_vector(8);
   const auto divide = [&](const AttentionOptions& options, const AttentionGradients& gradients,
                           engine::BackwardParts& parts) {
-    return engine::divide_backward(q, k, v, options, results, d_out, gradients, parts);
+    return engine::divide_backward({q, k, v, options, results, d_out, gradients}, parts);
   };
   engine::BackwardParts parts;
   const AttentionGradients d_q{.d_q = tensor({3, 4, 50, 8})};
@@ -314,15 +316,16 @@ TEST_F(Backward, PartsHaveTheBitsOfTheWholeCall) {
           of_out{count_b, count_h * group, queries, value_dim};
       ASSERT_TRUE(
           engine::attention_backward_part(
-              ConstTensor(&q[static_cast<size_t>(first_q * width)], of_q),
-              ConstTensor(&k[static_cast<size_t>(first * keys * width)], of_k),
-              ConstTensor(&v[static_cast<size_t>(first * keys * value_dim)], of_v), options,
-              {.out = ConstTensor(&out[static_cast<size_t>(first_q * value_dim)], of_out),
-               .lse = {&lse[static_cast<size_t>(first_q)], {count_b, count_h * group, queries}}},
-              ConstTensor(&d_out[static_cast<size_t>(first_q * value_dim)], of_out),
-              {.d_q = Tensor(&to.d_q[static_cast<size_t>(first_q * width)], of_q),
-               .d_k = Tensor(&to.d_k[static_cast<size_t>(first * keys * width)], of_k),
-               .d_v = Tensor(&to.d_v[static_cast<size_t>(first * keys * value_dim)], of_v)},
+              {ConstTensor(&q[static_cast<size_t>(first_q * width)], of_q),
+               ConstTensor(&k[static_cast<size_t>(first * keys * width)], of_k),
+               ConstTensor(&v[static_cast<size_t>(first * keys * value_dim)], of_v),
+               options,
+               {.out = ConstTensor(&out[static_cast<size_t>(first_q * value_dim)], of_out),
+                .lse = {&lse[static_cast<size_t>(first_q)], {count_b, count_h * group, queries}}},
+               ConstTensor(&d_out[static_cast<size_t>(first_q * value_dim)], of_out),
+               {.d_q = Tensor(&to.d_q[static_cast<size_t>(first_q * width)], of_q),
+                .d_k = Tensor(&to.d_k[static_cast<size_t>(first * keys * width)], of_k),
+                .d_v = Tensor(&to.d_v[static_cast<size_t>(first * keys * value_dim)], of_v)}},
               part, context_)
               .ok());
     };

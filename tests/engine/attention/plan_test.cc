@@ -38,9 +38,9 @@ struct Call {
     const ConstAnyTensor k(memory.data(), type, k_shape, contiguous_strides(k_shape));
     outputs.out = {memory.data(), q_shape};
     AttentionShape shape;
-    const Status status = validate_call(q, k, k, options, outputs, shape);
+    const Status status = validate_call({q, k, k, options, outputs}, shape);
     EXPECT_TRUE(status.ok()) << status.message();
-    ForwardPlan plan = plan_forward(q, k, k, shape, options, outputs);
+    ForwardPlan plan = plan_forward({q, k, k, options, outputs}, shape);
     finish_plan(plan, 1);
     return plan;
   }
@@ -167,8 +167,8 @@ TEST(Plan, CopiesValuesThatCrossCacheLines) {
       out.assign(static_cast<size_t>(shape.elements()), 0.0F);
       const AttentionOutputs outputs{.out = Tensor(out.data(), shape)};
       AttentionShape validated;
-      ASSERT_TRUE(validate_call(x, x, x, {}, outputs, validated).ok());
-      ForwardPlan plan = plan_forward(x, x, x, validated, {}, outputs);
+      ASSERT_TRUE(validate_call({x, x, x, {}, outputs}, validated).ok());
+      ForwardPlan plan = plan_forward({x, x, x, {}, outputs}, validated);
       finish_plan(plan, 1);
       if (slow_lines) EXPECT_EQ(plan.blocks.copies_values, intel && first != at_line);
       Context context(1);
@@ -192,8 +192,8 @@ TEST(Plan, CopiesValuesByTheAddressOfARun) {
     const ConstTensor x(at_line + planned, shape);
     const AttentionOutputs outputs{.out = Tensor(out.data(), shape)};
     AttentionShape validated;
-    ASSERT_TRUE(validate_call(x, x, x, {}, outputs, validated).ok());
-    ForwardPlan plan = plan_forward(x, x, x, validated, {}, outputs);
+    ASSERT_TRUE(validate_call({x, x, x, {}, outputs}, validated).ok());
+    ForwardPlan plan = plan_forward({x, x, x, {}, outputs}, validated);
     const uint64_t bytes = plan.scratch_bytes;
     for (const int64_t moved : {4, 0, 4}) {
       const ConstTensor y(at_line + moved, shape);
@@ -202,7 +202,7 @@ TEST(Plan, CopiesValuesByTheAddressOfARun) {
       plan.set_values(y.data);
       finish_plan(plan, 1);
       if (slow_lines) EXPECT_EQ(plan.blocks.copies_values, moved != 0);
-      ForwardPlan fresh = plan_forward(y, y, y, validated, {}, outputs);
+      ForwardPlan fresh = plan_forward({y, y, y, {}, outputs}, validated);
       finish_plan(fresh, 1);
       EXPECT_EQ(plan.blocks.copies_values, fresh.blocks.copies_values);
       EXPECT_EQ(fresh.scratch_bytes, bytes);
@@ -246,8 +246,8 @@ TEST(Plan, RaggedLengthsAreSplitBySum) {
     AttentionShape shape;
     const AttentionOptions options{.kv_lengths = lengths};
     const AttentionOutputs outputs{.out = Tensor(&out, q_shape)};
-    EXPECT_TRUE(validate_call(q, k, k, options, outputs, shape).ok());
-    ForwardPlan plan = plan_forward(q, k, k, shape, options, outputs);
+    EXPECT_TRUE(validate_call({q, k, k, options, outputs}, shape).ok());
+    ForwardPlan plan = plan_forward({q, k, k, options, outputs}, shape);
     finish_plan(plan, 1);
     return plan.splits;
   };

@@ -238,6 +238,23 @@ TEST(PreparedAttention, AllocatesNothingAndNeitherDoesARepeatedCall) {
   }
 }
 
+TEST(PreparedAttention, HasTheElementTypeOfShapesWithoutData) {
+  constexpr int64_t kRows = 3, kWidth = 8;
+  const Dims shape{1, 1, kRows, kWidth};
+  const std::vector<BFloat16> ones(kRows * kWidth, BFloat16{0x3F80});
+  std::vector<BFloat16> out(ones.size());
+  Context context(1);
+  PreparedAttention op;
+  const ConstAnyTensor bf16{nullptr, DType::kBF16, shape};
+  ASSERT_TRUE(PreparedAttention::create(bf16, bf16, bf16, {},
+                                        {.out = {nullptr, DType::kBF16, shape}}, context, op)
+                  .ok());
+  ASSERT_TRUE(op.run(ones.data(), ones.data(), ones.data(), out.data(), nullptr).ok());
+  for (const BFloat16 number : out) EXPECT_EQ(number.bits, 0x3F80);
+  EXPECT_EQ(bf16.strides, contiguous_strides(shape));
+  EXPECT_EQ(ConstAnyTensor(nullptr, shape).dtype, DType::kF32);
+}
+
 TEST(PreparedAttention, CountsAllocations) {
   const int64_t before = allocations();
   // Explicit calls, because compilers may remove an unused new-expression.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cpu/target.h"
+#include "multihead/lab.h"
 #include "support/closeness.h"
 #include "support/random_module.h"
 #include "support/simd_targets.h"
@@ -227,21 +228,24 @@ struct Fixture {
     x = sixteenths(random, batch * tokens * config.embed_dim);
   }
   ConstTensor query() const { return {x.data(), {batch, tokens, config.embed_dim}}; }
-  std::vector<float> run(const MultiHeadAttentionOptions& options, int64_t width = 0) {
-    if (width == 0) width = module.config().out_dim;
+  std::vector<float> run(const MultiHeadAttentionOptions& options) { return run(module, options); }
+  std::vector<float> run(const MultiHeadAttention& which,
+                         const MultiHeadAttentionOptions& options) {
+    const int64_t width = which.config().out_dim;
     std::vector<float> out(static_cast<size_t>(batch * tokens * width));
     const Status status =
-        module.forward({.query = query()}, options, {.out = {out.data(), {batch, tokens, width}}},
-                       nullptr, context);
+        which.forward({.query = query()}, options, {.out = {out.data(), {batch, tokens, width}}},
+                      nullptr, context);
     EXPECT_TRUE(status.ok()) << status.message();
     return out;
   }
+  std::vector<float> run_without_out_proj() { return run(without_out_proj(module), {}); }
 };
 
 TEST(MultiHeadAttention, MutedHeadsAddNothing) {
   Fixture f;
   const std::vector<float> muted{1.0F, 0.0F, -2.0F};
-  const std::vector<float> merged = f.run({.heads = {.skip_out_proj = true}}, 24);
+  const std::vector<float> merged = f.run_without_out_proj();
   const std::vector<float> out = f.run({.heads = {.head_scales = muted}});
   const std::vector<float>& weight = f.parameters.at("out_proj.weight");
   const std::vector<float>& bias = f.parameters.at("out_proj.bias");
@@ -258,13 +262,12 @@ TEST(MultiHeadAttention, MutedHeadsAddNothing) {
   EXPECT_LE(largest_difference(out, expected), 1e-5);
 }
 
-TEST(MultiHeadAttention, TemperatureAndTheWrongScaleAreScales) {
+TEST(MultiHeadAttention, TemperatureIsAScale) {
   Fixture f;
   const auto scaled = [&](double scale) {
     return f.run({.attention = {.scale = static_cast<float>(scale)}});
   };
   EXPECT_EQ(f.run({}), scaled(1.0 / std::sqrt(8.0)));
-  EXPECT_EQ(f.run({.heads = {.scale_by_embed_dim = true}}), scaled(1.0 / std::sqrt(24.0)));
   std::vector<double> expected;
   for (const float value : scaled(0.5 / std::sqrt(8.0))) expected.push_back(value);
   EXPECT_LE(largest_difference(f.run({.heads = {.temperature = 2.0F}}), expected), 1e-5);
@@ -300,7 +303,7 @@ TEST(MultiHeadAttention, NormalisesQueriesAndKeys) {
 // head must be columns of the projections.
 TEST(MultiHeadAttention, EqualsOneHeadAtATime) {
   Fixture f;
-  const std::vector<float> merged = f.run({.heads = {.skip_out_proj = true}}, 24);
+  const std::vector<float> merged = f.run_without_out_proj();
   const auto& weight = f.parameters.at("in_proj_weight");
   const auto& bias = f.parameters.at("in_proj_bias");
   for (int64_t h = 0; h < 3; ++h) {
@@ -346,10 +349,11 @@ TEST(MultiHeadAttention, MultipliesInBf16WhereThatIsAskedFor) {
   const auto run = [&](Precision precision, bool projects) {
     std::vector<float> out(x.size(), kUntouched);
     const int64_t before = model.products();
-    const Status status = module.forward(
-        {.query = {x.data(), {1, kTokens, kWidth}}},
-        {.attention = {.precision = precision}, .heads = {.skip_out_proj = !projects}},
-        {.out = {out.data(), {1, kTokens, kWidth}}}, nullptr, context);
+    const Status status =
+        (projects ? module : without_out_proj(module))
+            .forward({.query = {x.data(), {1, kTokens, kWidth}}},
+                     {.attention = {.precision = precision}},
+                     {.out = {out.data(), {1, kTokens, kWidth}}}, nullptr, context);
     EXPECT_TRUE(status.ok()) << status.message();
     return std::pair{out, model.products() - before};
   };
@@ -394,10 +398,6 @@ TEST(MultiHeadAttention, RefusesWhatDoesNotFit) {
   expect_refused("key", [&](In& in, Options&, Out&) { in.key = {f.x.data(), {2, 6, 20}}; });
   expect_refused("value", [&](In& in, Options&, Out&) { in.value = {f.x.data(), {2, 5, 24}}; });
   expect_refused("out", [](In&, Options&, Out& o) { o.out.shape[2] = 23; });
-  expect_refused("out", [](In&, Options& o, Out& outs) {
-    outs.out.shape[2] = 12;
-    o.heads.skip_out_proj = true;
-  });
   expect_refused("weights", [](In&, Options&, Out& o) { o.weights.shape = {2, 6, 6}; });
   expect_refused("mean_weights", [&](In&, Options&, Out& o) {
     o.mean_weights = {weights.data(), {2, 3, 6, 6}};

@@ -273,12 +273,12 @@ TEST(LatentModule, ForwardEqualsItsDefinition) {
   }
 }
 
-// Steps through one causal sequence.
-struct Steps : LatentModel {
+// LatentSteps through one causal sequence.
+struct LatentSteps : LatentModel {
   int64_t batch = 2, tokens = 11;
   std::vector<float> x;
 
-  Steps(const MultiHeadAttentionConfig& config, uint64_t seed) : LatentModel(config, seed) {
+  LatentSteps(const MultiHeadAttentionConfig& config, uint64_t seed) : LatentModel(config, seed) {
     Random random(seed + 1);
     x = sixteenths(random, batch * tokens * c.embed_dim);
   }
@@ -319,7 +319,7 @@ TEST(LatentModule, AbsorbedStepsEqualTheExpandedForward) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
-    Steps s(random_latent_config(random), seed + 2000);
+    LatentSteps s(random_latent_config(random), seed + 2000);
     KVCacheConfig kept{.batch = s.batch, .capacity = s.tokens};
     int64_t most = s.tokens;
     double tolerance = kTolerance;
@@ -366,7 +366,7 @@ TEST(LatentModule, CachesKeepTheLatentAlone) {
 }
 
 TEST(LatentModule, StepsTruncateAndTakeHeadInterventions) {
-  Steps s(small(), 3);
+  LatentSteps s(small(), 3);
   MultiHeadAttentionCache cache;
   ASSERT_TRUE(s.module.create_cache({.batch = 2, .capacity = 11}, cache).ok());
   const std::vector<float> expected = s.one_pass();
@@ -384,7 +384,7 @@ TEST(LatentModule, StepsTruncateAndTakeHeadInterventions) {
 }
 
 TEST(LatentModule, WeightsOfAStepAreThoseOfTheForward) {
-  Steps s(small(), 4);
+  LatentSteps s(small(), 4);
   std::vector<float> all;
   s.one_pass(&all);
   MultiHeadAttentionCache cache;
@@ -432,7 +432,7 @@ void expect_scores(const Trace& trace, size_t batch, size_t heads, size_t kv_hea
 }
 
 TEST(LatentModule, TracesTheExpandedForward) {
-  Steps s(small(), 5);
+  LatentSteps s(small(), 5);
   Trace trace;
   const std::vector<float> out = s.one_pass(nullptr, &trace);
   EXPECT_EQ(out, s.one_pass());
@@ -472,7 +472,7 @@ TEST(LatentModule, TracesTheExpandedForward) {
 }
 
 TEST(LatentModule, TracesTheAbsorbedStep) {
-  Steps s(small(), 6);
+  LatentSteps s(small(), 6);
   Trace whole;
   s.one_pass(nullptr, &whole);
   MultiHeadAttentionCache cache;
@@ -550,7 +550,7 @@ TEST(LatentModule, StateDictsHaveTheNamesOfDeepSeek) {
 }
 
 TEST(LatentModule, TakesViewsAndKnowsNewOnesInSteps) {
-  Steps s(small(), 9);
+  LatentSteps s(small(), 9);
   const MultiHeadAttention owner = s.module;
   const MultiHeadAttentionWeights weights = owner.weights();
   MultiHeadAttentionCache cache;
@@ -624,7 +624,7 @@ TEST(LatentModule, RefusesConfigsThatContradict) {
 }
 
 TEST(LatentModule, RefusesCallsThatContradictAndWritesNothing) {
-  Steps s(small(), 10);
+  LatentSteps s(small(), 10);
   std::vector<float> out(s.x.size(), kUntouched);
   const std::vector<float> before = out;
   const Dims shape{2, 11, 12};
@@ -644,7 +644,7 @@ TEST(LatentModule, RefusesCallsThatContradictAndWritesNothing) {
   MultiHeadAttentionConfig without = small();
   without.rope_head_dim = 0;
   without.rope = {};
-  Steps plain(without, 11);
+  LatentSteps plain(without, 11);
   EXPECT_EQ(plain.module
                 .forward({.query = x}, {.attention = {.rope = {.style = Rope::Style::kHalf}}},
                          {.out = {out.data(), shape}}, nullptr, s.context)

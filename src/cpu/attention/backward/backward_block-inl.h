@@ -15,7 +15,6 @@
 #include "cpu/attention/block/loading-inl.h"
 #include "cpu/attention/block/products-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
-#include "cpu/attention/block/rows-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"

@@ -129,15 +129,15 @@ void prefetch_next(QueryBlock<Products>& b, const BlockJob* next) {
     return (b.prefetched.lines() / 2 + tiles) / std::max<size_t>(tiles, 1);
   };
   const auto tiles = [](size_t rows, size_t tile_rows, size_t columns, size_t strip) {
-    return (rows + tile_rows - 1) / tile_rows * ((columns + strip - 1) / strip);
+    return ceil_div(rows, tile_rows) * ceil_div(columns, strip);
   };
   const auto keys = static_cast<size_t>(std::max<int64_t>(b.seen.last - b.seen.first, 0));
   const auto step = static_cast<size_t>(std::max<int64_t>(b.g.key_block, 1));
   b.lines_per_score_tile =
       lines_per_tile(tiles(keys, TileSize::rows(TileSize::kScoreVecs), b.lanes, score_lanes()));
-  b.lines_per_value_tile = lines_per_tile(
-      (keys + step - 1) / step *
-      tiles(b.rows, TileSize::rows(TileSize::kMaxVecs), b.value_lanes, strip_lanes()));
+  b.lines_per_value_tile =
+      lines_per_tile(ceil_div(keys, step) * tiles(b.rows, TileSize::rows(TileSize::kMaxVecs),
+                                                  b.value_lanes, strip_lanes()));
 }
 
 }  // namespace

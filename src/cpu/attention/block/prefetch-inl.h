@@ -86,8 +86,7 @@ class PrefetchedRows {
       rows.next = 0;
       rows.last = 1;
     }
-    lines_ +=
-        static_cast<size_t>(rows.last - rows.next) * ((rows.bytes + kCacheLine - 1) / kCacheLine);
+    lines_ += static_cast<size_t>(rows.last - rows.next) * ceil_div(rows.bytes, kCacheLine);
     rows_[count_++] = rows;
   }
 

@@ -167,7 +167,7 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
   const size_t lanes = hn::Lanes(d);
   const FloatReader<T, D> read(d);
   constexpr size_t kBytes = kVecs * hn::MaxLanes(D()) * sizeof(T);
-  constexpr size_t kLines = (kBytes + kCacheLine - 1) / kCacheLine;
+  constexpr size_t kLines = ceil_div(kBytes, kCacheLine);
   const bool starts_line = column * sizeof(T) % kCacheLine == 0;
   const float* HWY_RESTRICT weight = work.weights;
   const char* const* HWY_RESTRICT values = work.values;
@@ -320,7 +320,7 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
   const ToLog2<D> to_log2(d, SoftmaxFactor(factor));
   const V subtract = finite_reference(d, hn::LoadU(d, reference));
   const Exp2Table HWY_RESTRICT table = exp2_table();
-  // Sum in parts to reduce rounding errors, see kRecentKeys in decode_split-inl.h.
+  // Sum in parts to reduce rounding errors, see kRecentKeys in decode.cc.
   constexpr size_t kJoined = 32;
   V sum = hn::Zero(d);
   for (size_t i = 0; i < count;) {

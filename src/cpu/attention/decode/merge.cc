@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "cpu/kernels.h"
+#include "cpu/preconditions.h"
 #include "rules/element.h"
 #include "rules/lse.h"
 
@@ -14,7 +15,6 @@
 #define HWY_TARGET_INCLUDE "cpu/attention/decode/merge.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/attention/decode/decode_layout-inl.h"
 #include "cpu/attention/decode/decode_rows-inl.h"
 #include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
@@ -155,10 +155,13 @@ HWY_EXPORT(merge_pairs);
 
 void decode_merge(const AttentionParams& params, const SplitTiling& tiling, int64_t batch,
                   int64_t kv_head, void* partials) {
+  require_head(params, batch, kv_head);
+  HWY_DASSERT(tiling.splits > 0 && is_scratch(partials));
   HWY_DYNAMIC_DISPATCH(merge_splits)(params, tiling, batch, kv_head, partials);
 }
 
 void merge_rows(const MergeParams& params, int64_t first, int64_t end) {
+  require_rows(first, end, params.batch * params.heads * params.rows);
   HWY_DYNAMIC_DISPATCH(merge_pairs)(params, first, end);
 }
 

@@ -14,7 +14,6 @@
 #include <type_traits>
 
 #include "cpu/attention/block/query_block-inl.h"
-#include "cpu/attention/block/rows-inl.h"
 #include "hwy/highway.h"
 #include "rules/dropout_mask.h"
 #include "rules/element.h"

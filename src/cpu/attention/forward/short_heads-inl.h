@@ -177,7 +177,7 @@ class ShortHeads {
     const size_t vectors = lanes_ / vector_;
     // Make the strips as equal as possible.
     const size_t strips = (vectors + TileSize::kScoreVecs - 1) / TileSize::kScoreVecs;
-    const size_t step = (vectors + strips - 1) / strips;
+    const size_t step = ceil_div(vectors, strips);
     bool sound = true;
     for (size_t v = 0; v < vectors; v += step) {
       const size_t lane = v * vector_;

@@ -22,7 +22,6 @@
 #include "cpu/amx/amx.h"
 #include "cpu/attention/block/products-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
-#include "cpu/attention/block/rows-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
@@ -128,7 +127,7 @@ struct TileProducts {
                            .b_row = static_cast<size_t>(p.b_stride) * sizeof(float),
                            .c = p.c,
                            .c_row = static_cast<size_t>(p.c_stride) * sizeof(float),
-                           .row_tiles = (keys + kTileSide - 1) / kTileSide,
+                           .row_tiles = ceil_div(keys, kTileSide),
                            .column_tiles = vecs,
                            .depth_tiles = p.depth * kUnit / kTileDepth});
     if (p.column_max == nullptr) return;

@@ -184,7 +184,7 @@ TEST(Semaphores, JobsSleepUntilTheJobBeforeHasAddedItsPart) {
   ASSERT_TRUE(engine::validate_inputs(view(q), view(k), view(v), checked).ok());
   const AttentionGradients to = views(got);
   engine::BackwardPlan plan =
-      engine::plan_backward(view(q), view(k), view(v), checked, {}, results, view(d_out), to);
+      engine::plan_backward({view(q), view(k), view(v), {}, results, view(d_out), to}, checked);
   const rules::BackwardTiling& g = plan.tiling;
   ASSERT_EQ(g.chunks, 2);
   ASSERT_EQ(g.row_jobs, 2);

@@ -101,9 +101,9 @@ bool takes_tiles(const RandomCase& c) {
   engine::AttentionShape shape;
   std::vector<float> out(static_cast<size_t>(c.out_shape.elements()));
   const AttentionOutputs outputs{.out = Tensor(out.data(), c.out_shape)};
-  const Status status = engine::validate_call(c.q, c.k, c.v, c.options, outputs, shape);
+  const Status status = engine::validate_call({c.q, c.k, c.v, c.options, outputs}, shape);
   EXPECT_TRUE(status.ok()) << status.message();
-  return engine::plan_forward(c.q, c.k, c.v, shape, c.options, outputs).choice.kernel ==
+  return engine::plan_forward({c.q, c.k, c.v, c.options, outputs}, shape).choice.kernel ==
          engine::Kernel::kAmxBlocks;
 }
 

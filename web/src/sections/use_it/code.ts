@@ -65,8 +65,10 @@ const float = (value: number): string => `${Number.isInteger(value) ? value.toFi
 export function cPlusPlus({ tokens, heads, causal, bend, head, query }: Shown): string {
   const { window, temperature, divisor, muted, withoutOutput } = bend;
   const width = withoutOutput ? heads * headDim : embedDim;
+  const needsLab = divisor === 'model' || withoutOutput;
   return lines(
-    '// Link with multihead::multihead and multihead::safetensors.',
+    `// Link with multihead::multihead${needsLab ? ', multihead::lab' : ''} and multihead::safetensors.`,
+    needsLab && '#include <multihead/lab.h>',
     '#include <multihead/multihead.h>',
     '#include <multihead/safetensors.h>',
     '',
@@ -101,9 +103,9 @@ export function cPlusPlus({ tokens, heads, causal, bend, head, query }: Shown): 
     window >= 0 && `  options.attention.window = {.left = ${window}, .right = ${window}};`,
     divisor === 'none' && '  options.attention.scale = 1.0F;',
     temperature !== 1 && `  options.heads.temperature = ${float(temperature)};`,
-    divisor === 'model' && '  options.heads.scale_by_embed_dim = true;',
+    divisor === 'model' && '  options.attention.scale = mh::embed_dim_scale(mha.config());',
     muted.length > 0 && '  options.heads.head_scales = scales;',
-    withoutOutput && '  options.heads.skip_out_proj = true;',
+    withoutOutput && '  mha = mh::without_out_proj(mha);',
     '',
     `  std::vector<float> output(${tokens} * ${width}), attention(${heads} * ${tokens} * ${tokens});`,
     '  mh::Context context;',

@@ -12,12 +12,12 @@
 #include <set>
 #include <vector>
 
-#include "nn/training/experiment.h"
+#include "lab/experiment.h"
 
 namespace multihead {
 namespace {
 
-using nn::DataStream;
+using lab::DataStream;
 
 constexpr size_t kLength = 32;
 
@@ -28,7 +28,7 @@ struct Sequence {
 Sequence draw(ExperimentKind kind, uint64_t seed, DataStream stream, int64_t batch, int64_t row) {
   Sequence made{.tokens = std::vector<int32_t>(kLength),
                 .targets = std::vector<int32_t>(kLength * Experiment::jobs(kind).size())};
-  nn::draw_sequence(kind, {.seed = seed, .stream = stream, .batch = batch, .row = row}, made.tokens,
+  lab::draw_sequence(kind, {.seed = seed, .stream = stream, .batch = batch, .row = row}, made.tokens,
                     made.targets);
   return made;
 }
@@ -164,7 +164,7 @@ TEST(Experiments, PatternsAskForTheKeysThatAnswer) {
   const auto [tokens, targets] = draw(ExperimentKind::kFourJobs, 11, DataStream::kHeldOut, 0, 1);
   for (size_t t = 0; t < kLength; ++t) {
     for (size_t job = 0; job < 4; ++job) {
-      const double key = nn::pattern_attention(ExperimentKind::kFourJobs, static_cast<int64_t>(job),
+      const double key = lab::pattern_attention(ExperimentKind::kFourJobs, static_cast<int64_t>(job),
                                                tokens, static_cast<int64_t>(t), weights.data());
       const int32_t target = targets[4 * t + job];
       ASSERT_EQ(key < 0, target < 0) << t << ", job " << job;
@@ -173,7 +173,7 @@ TEST(Experiments, PatternsAskForTheKeysThatAnswer) {
   }
   const std::vector<int32_t> repeated{4, 7, 9, 4, 7, 9, 4, 7};
   const auto induction = [&](int64_t position) {
-    return nn::pattern_attention(ExperimentKind::kInduction, 1, repeated, position, weights.data());
+    return lab::pattern_attention(ExperimentKind::kInduction, 1, repeated, position, weights.data());
   };
   EXPECT_EQ(induction(2), -1);
   EXPECT_EQ(induction(3), 1);

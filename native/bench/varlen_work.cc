@@ -26,9 +26,9 @@ std::vector<int32_t> starts_of(const Shape& shape) {
   return starts;
 }
 
-class PackedWork : public Work {
+class VarlenWork : public Work {
  public:
-  explicit PackedWork(const Case& which)
+  explicit VarlenWork(const Case& which)
       : shape_(which.shape),
         backward_(which.op == Op::kBackward),
         starts_(starts_of(shape_)),
@@ -70,7 +70,7 @@ class PackedWork : public Work {
       const double tokens = starts_[s + 1] - starts_[s];
       pairs += tokens * tokens;
     }
-    if (options_.causal.alignment != Alignment::kNone) pairs /= 2;
+    if (options_.causal.given()) pairs /= 2;
     return (backward_ ? 14.0 : 4.0) * static_cast<double>(shape_.heads * shape_.width) * pairs;
   }
 
@@ -102,6 +102,6 @@ class PackedWork : public Work {
 
 }  // namespace
 
-std::unique_ptr<Work> make_packed(const Case& which) { return std::make_unique<PackedWork>(which); }
+std::unique_ptr<Work> make_varlen(const Case& which) { return std::make_unique<VarlenWork>(which); }
 
 }  // namespace multihead::bench

@@ -1,4 +1,4 @@
-#include "nn/training/experiment.h"
+#include "lab/experiment.h"
 
 #include <array>
 #include <cstddef>
@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "lab/attention_patterns.h"
 #include "multihead/experiments.h"
-#include "nn/attention/attention_patterns.h"
 #include "rules/dropout_mask.h"
 
 namespace multihead {
@@ -32,7 +32,7 @@ std::span<const std::string_view> Experiment::patterns(ExperimentKind kind) {
   return kInductionPatterns;
 }
 
-namespace nn {
+namespace lab {
 namespace {
 
 // Independent 32-bit words from Philox. The counter consists of the sequence and the index of the
@@ -157,5 +157,5 @@ double pattern_attention(ExperimentKind kind, int64_t pattern, std::span<const i
   return key < 0 ? -1.0 : static_cast<double>(weights[key]);
 }
 
-}  // namespace nn
+}  // namespace lab
 }  // namespace multihead

@@ -1,5 +1,5 @@
 // Experiment: its model, its trainer and its steps.
-#include "nn/training/experiment.h"
+#include "lab/experiment.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ using engine::Name;
 using engine::option_error;
 
 TransformerConfig config_of(const ExperimentOptions& options) {
-  const nn::ExperimentSize size = nn::experiment_size(options.kind);
+  const lab::ExperimentSize size = lab::experiment_size(options.kind);
   TransformerConfig config{
       .block = {.attention = {.embed_dim = size.embed_dim,
                               .num_heads = options.num_heads,
@@ -33,7 +33,7 @@ TransformerConfig config_of(const ExperimentOptions& options) {
   if (options.positions == PositionKind::kRope) {
     config.block.attention.rope = {.style = Rope::Style::kHalf};
   } else if (options.positions == PositionKind::kLearned) {
-    config.max_positions = nn::kExperimentLength;
+    config.max_positions = lab::kExperimentLength;
   }
   return config;
 }
@@ -42,7 +42,7 @@ Status with_defaults(const ExperimentOptions& given, ExperimentOptions& options)
   MULTIHEAD_TRY(engine::validate_enumerator(Name::kKind, given.kind, ExperimentKind::kInduction));
   MULTIHEAD_TRY(
       engine::validate_enumerator(Name::kPositions, given.positions, PositionKind::kNone));
-  const nn::ExperimentSize size = nn::experiment_size(given.kind);
+  const lab::ExperimentSize size = lab::experiment_size(given.kind);
   options = given;
   const struct {
     Name name;
@@ -101,8 +101,8 @@ Status Experiment::step(TrainingStep& result, Context& context) {
   if (internals_ == nullptr) return not_created();
   return engine::memory_guard([&] {
     Internals& own = *internals_;
-    nn::draw_batch(own.options, nn::DataStream::kTraining, own.trainer.steps(), 0,
-                   own.options.batch, own.tokens, own.targets);
+    lab::draw_batch(own.options, lab::DataStream::kTraining, own.trainer.steps(), 0,
+                    own.options.batch, own.tokens, own.targets);
     return own.trainer.step(own.tokens, own.options.batch, own.targets, attention_options(), result,
                             context);
   });
@@ -117,7 +117,8 @@ Status Experiment::held_out(int64_t first, int64_t count, std::vector<int32_t>& 
   if (count < 0 || count > kMost)
     return option_error(Name::kCount, Message::kRange, 0, kMost, count);
   return engine::memory_guard([&]() -> Status {
-    nn::draw_batch(internals_->options, nn::DataStream::kHeldOut, 0, first, count, tokens, targets);
+    lab::draw_batch(internals_->options, lab::DataStream::kHeldOut, 0, first, count, tokens,
+                    targets);
     return {};
   });
 }

@@ -18,7 +18,7 @@ struct Experiment::Internals {
   std::vector<int32_t> tokens, targets;  // last batch
 };
 
-namespace nn {
+namespace lab {
 
 inline constexpr int64_t kExperimentLength = 32;  // tokens per sequence
 
@@ -56,5 +56,5 @@ void draw_batch(const ExperimentOptions& options, DataStream stream, int64_t bat
 double pattern_attention(ExperimentKind kind, int64_t pattern, std::span<const int32_t> tokens,
                          int64_t position, const float* weights);
 
-}  // namespace nn
+}  // namespace lab
 }  // namespace multihead

@@ -9,16 +9,16 @@
 
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
+#include "lab/attention_patterns.h"
+#include "lab/experiment.h"
 #include "multihead/experiments.h"
-#include "nn/attention/attention_patterns.h"
-#include "nn/training/experiment.h"
 
 namespace multihead {
 namespace {
 
 using engine::Message;
 using engine::Name;
-using nn::Mean;
+using lab::Mean;
 
 std::vector<double> values_of(const std::vector<Mean>& means) {
   std::vector<double> values;
@@ -58,11 +58,11 @@ class Chunk {
 
   std::vector<int32_t> tokens, targets;
 
-  int64_t sequences() const { return static_cast<int64_t>(tokens.size()) / nn::kExperimentLength; }
+  int64_t sequences() const { return static_cast<int64_t>(tokens.size()) / lab::kExperimentLength; }
 
   Status answer(std::span<const float> head_scales, std::span<Trace> traces, Answers& answers) {
     const int64_t classes = model_.config().vocab_size * model_.config().num_readouts;
-    const Dims shape{sequences(), nn::kExperimentLength, classes};
+    const Dims shape{sequences(), lab::kExperimentLength, classes};
     logits_.resize(static_cast<size_t>(shape.elements()));
     MultiHeadAttentionOptions options = options_;
     options.heads.head_scales = head_scales;
@@ -82,7 +82,7 @@ class Chunk {
 // Adds the attention of one layer's heads to `means` (H, patterns).
 void add_attention(ExperimentKind kind, const Trace& trace, const Chunk& chunk, int64_t heads,
                    std::span<Mean> means) {
-  const int64_t length = nn::kExperimentLength;
+  const int64_t length = lab::kExperimentLength;
   const auto patterns = static_cast<int64_t>(Experiment::patterns(kind).size());
   const float* row = trace.find("weights")->values.data();
   for (int64_t sequence = 0; sequence < chunk.sequences(); ++sequence) {
@@ -92,7 +92,7 @@ void add_attention(ExperimentKind kind, const Trace& trace, const Chunk& chunk, 
     for (int64_t head = 0; head < heads; ++head) {
       for (int64_t position = 0; position < length; ++position, row += length) {
         for (int64_t pattern = 0; pattern < patterns; ++pattern) {
-          const double weight = nn::pattern_attention(kind, pattern, tokens, position, row);
+          const double weight = lab::pattern_attention(kind, pattern, tokens, position, row);
           if (weight >= 0) means[static_cast<size_t>(head * patterns + pattern)].add(weight);
         }
       }
@@ -153,7 +153,7 @@ Status Experiment::evaluate(const EvaluationOptions& options, Evaluation& result
                               Trace{.wanted = {"weights"}});
     for (int64_t first = 0; first < options.sequences; first += kChunk) {
       const int64_t count = std::min(kChunk, options.sequences - first);
-      nn::draw_batch(own, nn::DataStream::kHeldOut, 0, first, count, chunk.tokens, chunk.targets);
+      lab::draw_batch(own, lab::DataStream::kHeldOut, 0, first, count, chunk.tokens, chunk.targets);
       MULTIHEAD_TRY(chunk.answer(options.head_scales, traces, answers));
       for (size_t layer = 0; layer < traces.size(); ++layer) {
         const size_t size = heads * pattern_count / traces.size();

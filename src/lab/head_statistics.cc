@@ -7,7 +7,7 @@
 
 #include "engine/attention/validate.h"
 #include "engine/error/guard.h"
-#include "nn/attention/attention_patterns.h"
+#include "lab/attention_patterns.h"
 
 namespace multihead {
 namespace {
@@ -55,7 +55,7 @@ Status head_statistics(const ConstTensor& weights, std::span<const int32_t> toke
       return shape_error(Name::kTokens, Message::kTokensForInduction, batch * keys);
     }
     for (int64_t h = 0; h < heads; ++h) {
-      nn::Mean entropy, previous, first, induction;
+      lab::Mean entropy, previous, first, induction;
       for (int64_t b = 0; b < batch; ++b) {
         for (int64_t i = 0; i < queries; ++i) {
           const float* const row = weights.data + b * weights.strides[0] + h * weights.strides[1] +
@@ -66,7 +66,7 @@ Status head_statistics(const ConstTensor& weights, std::span<const int32_t> toke
           previous.add(static_cast<double>(row[position - 1]));
           first.add(static_cast<double>(row[0]));
           if (!induces) continue;
-          const auto weight = nn::induction_weight(row, tokens.data() + b * keys, position);
+          const auto weight = lab::induction_weight(row, tokens.data() + b * keys, position);
           if (weight) induction.add(*weight);
         }
       }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace multihead::nn {
+namespace multihead::lab {
 
 // Mean of the added numbers; 0 if none was added.
 struct Mean {
@@ -31,4 +31,4 @@ inline std::optional<double> induction_weight(const float* weights, const int32_
   return sum;
 }
 
-}  // namespace multihead::nn
+}  // namespace multihead::lab
