@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "arguments.h"
@@ -107,13 +106,13 @@ void model_loader_needed(int32_t handle) {
 int32_t model_loader_give(int32_t handle, int32_t tensor) {
   const ModelBytesCall call;
   return run(call.from, [&] {
-    return at<ModelLoader>(handle).give(static_cast<size_t>(tensor),
-                                        std::as_bytes(call.bytes));
+    return at<ModelLoader>(handle).give(static_cast<size_t>(tensor), std::as_bytes(call.bytes));
   });
 }
 
 int32_t model_loader_finish(int32_t handle) {
-  return make<Model>(Arguments{}, [&](Model& model) { return at<ModelLoader>(handle).finish(model); });
+  return make<Model>(Arguments{},
+                     [&](Model& model) { return at<ModelLoader>(handle).finish(model); });
 }
 
 void model_release(int32_t handle) { release_object<Model>(handle); }

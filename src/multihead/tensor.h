@@ -160,8 +160,8 @@ struct AnyTensorView {
   /// A writable view converts to a read-only one.
   template <class Other>
   // NOLINTNEXTLINE(google-explicit-constructor)
-  constexpr AnyTensorView(const AnyTensorView<Other>& view)
-    requires(std::is_const_v<Void> && !std::is_const_v<Other>)
+  constexpr AnyTensorView(const AnyTensorView<Other>& view) requires(std::is_const_v<Void> &&
+                                                                     !std::is_const_v<Other>)
       : data(view.data), dtype(view.dtype), shape(view.shape), strides(view.strides) {}
   /// Converts from a view of one of the three types.
   template <class T>

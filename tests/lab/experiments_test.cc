@@ -28,8 +28,8 @@ struct Sequence {
 Sequence draw(ExperimentKind kind, uint64_t seed, DataStream stream, int64_t batch, int64_t row) {
   Sequence made{.tokens = std::vector<int32_t>(kLength),
                 .targets = std::vector<int32_t>(kLength * Experiment::jobs(kind).size())};
-  lab::draw_sequence(kind, {.seed = seed, .stream = stream, .batch = batch, .row = row}, made.tokens,
-                    made.targets);
+  lab::draw_sequence(kind, {.seed = seed, .stream = stream, .batch = batch, .row = row},
+                     made.tokens, made.targets);
   return made;
 }
 
@@ -164,8 +164,9 @@ TEST(Experiments, PatternsAskForTheKeysThatAnswer) {
   const auto [tokens, targets] = draw(ExperimentKind::kFourJobs, 11, DataStream::kHeldOut, 0, 1);
   for (size_t t = 0; t < kLength; ++t) {
     for (size_t job = 0; job < 4; ++job) {
-      const double key = lab::pattern_attention(ExperimentKind::kFourJobs, static_cast<int64_t>(job),
-                                               tokens, static_cast<int64_t>(t), weights.data());
+      const double key =
+          lab::pattern_attention(ExperimentKind::kFourJobs, static_cast<int64_t>(job), tokens,
+                                 static_cast<int64_t>(t), weights.data());
       const int32_t target = targets[4 * t + job];
       ASSERT_EQ(key < 0, target < 0) << t << ", job " << job;
       if (target >= 0) EXPECT_EQ(tokens[static_cast<size_t>(key)], target);
@@ -173,7 +174,8 @@ TEST(Experiments, PatternsAskForTheKeysThatAnswer) {
   }
   const std::vector<int32_t> repeated{4, 7, 9, 4, 7, 9, 4, 7};
   const auto induction = [&](int64_t position) {
-    return lab::pattern_attention(ExperimentKind::kInduction, 1, repeated, position, weights.data());
+    return lab::pattern_attention(ExperimentKind::kInduction, 1, repeated, position,
+                                  weights.data());
   };
   EXPECT_EQ(induction(2), -1);
   EXPECT_EQ(induction(3), 1);

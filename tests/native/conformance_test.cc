@@ -37,8 +37,8 @@ class ConformanceOnTarget : public ::testing::TestWithParam<int64_t> {
 TEST_P(ConformanceOnTarget, EveryCasePasses) {
   Context context(2);
   const auto results = conformance::run_folder(MULTIHEAD_CONFORMANCE_FOLDER, context);
-  // Cases in sdpa, variants, gradients, onnx, published, mha and stack, and of models, each with two
-  // configurations. Other packs may add more.
+  // Cases in sdpa, variants, gradients, onnx, published, mha and stack, and of models, each with
+  // two configurations. Other packs may add more.
   EXPECT_GE(results.size(), 47U + 34U + 20U + 33U + 10U + 30U + 4U + 2U * 85U);
   for (const auto& result : results) {
     EXPECT_TRUE(result.passed()) << result.file << "/" << result.name << ": " << result.reason;

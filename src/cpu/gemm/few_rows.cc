@@ -14,7 +14,6 @@
 #include "cpu/gemm/few_rows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

@@ -2,7 +2,6 @@
 // bf16, int8 or int4.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "multihead/weights.h"

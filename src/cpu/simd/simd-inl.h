@@ -8,6 +8,7 @@
 #define MULTIHEAD_CPU_SIMD_SIMD_INL_H_
 #endif
 
+#include <cstddef>
 #include <limits>
 
 #include "hwy/highway.h"
