@@ -28,7 +28,9 @@ const actions = (page, seed, count) =>
           target.value = String(Number(target.min) + (random(101) / 100) * (Number(target.max) - Number(target.min)));
           target.dispatchEvent(new Event('input', { bubbles: true }));
         } else if (target.matches('input:not([type=checkbox])')) {
-          target.value = ['', '-1', '0.5', '12', 'x', '1e9'][random(6)];
+          const value = ['', '-1', '0.5', '12', 'x', '1e9'][random(6)];
+          // A number field holds '' after the letter x. Chromium logs a warning if a script sets the letter.
+          target.value = target.type === 'number' && value === 'x' ? '' : value;
           for (const name of ['input', 'change']) target.dispatchEvent(new Event(name, { bubbles: true }));
         } else if (target.matches('select')) {
           target.selectedIndex = random(target.options.length);
@@ -49,11 +51,14 @@ const actions = (page, seed, count) =>
     count,
   );
 
+/** Chromium's warning about many changes of the address within seconds. */
+const expected = /Throttling navigation/;
+
 async function monkey({ browser, url }, seed, rounds, each) {
   const { page, complaints, close } = await openPage(browser, url);
   for (let round = 0; round < rounds; round += 1) {
     const log = await actions(page, seed + round, each);
-    assert.deepEqual(complaints, [], `seed ${seed + round}, after ${log.slice(-12).join('; ')}`);
+    assert.deepEqual(complaints.filter((text) => !expected.test(text)), [], `seed ${seed + round}, after ${log.slice(-12).join('; ')}`);
   }
   // The display goes on: a new sentence has its numbers, and a training that starts over makes a step.
   await page.evaluate(() => void (location.hash = '#text=the+end+of+it&at=train'));
@@ -68,7 +73,7 @@ async function monkey({ browser, url }, seed, rounds, each) {
   await until(page, () => window.multiheadPage.training().status === 'paused' && window.multiheadPage.training().step === 0);
   await page.$eval('#train-step', (button) => button.click());
   await until(page, () => /^Step 1\b/.test(document.querySelector('.train-place').textContent));
-  await close({ expected: /Throttling navigation/ });
+  await close({ expected });
   return `${rounds * each} actions`;
 }
 
