@@ -1,2 +1,168 @@
-console.error('COORDINATOR: no more browser runs; the final CI needs the machine. Run `git checkout tests/browser/run.mjs`, push only finished, tested work, and end with your report now.');
-process.exit(3);
+// Runs the browser tests in every browser found, each started twice, and writes build/test-results/browser.json:
+//
+//   node tests/browser/run.mjs [--numbers | --quick] [part of a test's name]...
+//
+// --numbers: the tests that compare numbers on the page with a reference. --quick: all others, without those that are
+// marked as thorough, which take long and rarely find what the others miss.
+
+import { mkdir, stat, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { findBrowsers, whyTooOld } from './browsers.mjs';
+import { PATIENCE, compressAhead, resultFile, site, startServer } from './harness.mjs';
+import { tests as accessibility } from './accessibility.tests.mjs';
+import { tests as bar } from './bar.tests.mjs';
+import { tests as bend } from './bend.tests.mjs';
+import { tests as generation } from './generation.tests.mjs';
+import { tests as hosting } from './hosting.tests.mjs';
+import { tests as firstLook } from './first_look.tests.mjs';
+import { tests as maps } from './maps.tests.mjs';
+import { tests as monkey } from './monkey.tests.mjs';
+import { tests as numbers } from './numbers.tests.mjs';
+import { tests as ownModel } from './own_model.tests.mjs';
+import { tests as packaged } from './package.tests.mjs';
+import { tests as page } from './page.tests.mjs';
+import { tests as policy } from './policy.tests.mjs';
+import { tests as pool } from './pool.tests.mjs';
+import { tests as print } from './print.tests.mjs';
+import { tests as reveal } from './reveal.tests.mjs';
+import { tests as robustness } from './robustness.tests.mjs';
+import { tests as speed } from './speed.tests.mjs';
+import { tests as state } from './state.tests.mjs';
+import { tests as training } from './training.tests.mjs';
+import { tests as trainingAccess } from './training_access.tests.mjs';
+import { tests as steps } from './steps.tests.mjs';
+import { tests as useIt } from './use_it.tests.mjs';
+
+const tests = [
+  ...page,
+  ...firstLook,
+  ...bar,
+  ...steps,
+  ...state,
+  ...numbers,
+  ...maps,
+  ...print,
+  ...bend,
+  ...reveal,
+  ...training,
+  ...trainingAccess,
+  ...generation,
+  ...ownModel,
+  ...accessibility,
+  ...robustness,
+  ...policy,
+  ...hosting,
+  ...speed,
+  ...useIt,
+  ...packaged,
+  ...pool,
+  ...monkey,
+];
+const [option, ...names] = process.argv.slice(2);
+const groups = {
+  '--numbers': numbers,
+  '--quick': tests.filter((test) => !numbers.includes(test) && !test.thorough),
+};
+const group = groups[option] ?? tests;
+const wanted = groups[option] ? names : process.argv.slice(2);
+if (!wanted.length) wanted.push('');
+
+/** Milliseconds after which a test counts as hung: a test waits several times, each time for at most PATIENCE. */
+const LIMIT = 3 * PATIENCE;
+
+async function withinLimit(promise) {
+  let timer;
+  const late = new Promise((_, fail) => {
+    timer = setTimeout(() => fail(new Error(`not done after ${LIMIT / 1000} s`)), LIMIT);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+const say = (sign, name, note = '') => console.log(`${sign} ${name}${note && ` — ${note}`}`);
+
+/** Runs tests in a browser of its own until none is left. */
+async function runLane(found, left, outcome) {
+  const [browser, server] = await Promise.all([found.launch(), startServer()]);
+  const skip = (test, reason) => {
+    const name = `${found.name}: ${test.name}`;
+    outcome.skipped.push({ name, reason });
+    say('–', name, reason);
+  };
+  try {
+    const tooOld = whyTooOld(found.name, await browser.version());
+    for (let test = left.shift(); test; test = left.shift()) {
+      const reason = tooOld || test.skip?.(found.name);
+      if (reason) {
+        skip(test, reason);
+        continue;
+      }
+      await runTest(test, { browser, kind: found.name, server, url: server.url }, outcome);
+    }
+  } finally {
+    await browser.close();
+    await server.close();
+  }
+}
+
+async function runTest(test, on, outcome) {
+  const name = `${on.kind}: ${test.name}`;
+  const attempt = () => withinLimit(test.run(on));
+  const start = performance.now();
+  try {
+    // A browser on a busy machine sometimes misses a moment, so try twice. A test that fails twice has found a fault.
+    const note = await attempt().catch(async (error) => {
+      const second = await attempt();
+      outcome.again.push(`${name}: ${error.message}`);
+      return second;
+    });
+    outcome.passed += 1;
+    say('✓', name, `${Math.round(performance.now() - start)} ms${note ? `, ${note}` : ''}`);
+  } catch (error) {
+    outcome.failed += 1;
+    outcome.failures.push({ name, message: error.message });
+    say('✗', name, error.stack);
+  }
+}
+
+/** Two browsers share the tests: a test waits most of its time. */
+async function runIn(found, outcome) {
+  const left = group.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
+  if (left.length === 0) return;
+  if (found.launch) {
+    await Promise.all([0, 1].map(() => runLane(found, left, outcome)));
+    return;
+  }
+  for (const { name } of left) {
+    outcome.skipped.push({ name: `${found.name}: ${name}`, reason: found.reason });
+    say('–', `${found.name}: ${name}`, found.reason);
+  }
+}
+
+await stat(join(site, 'index.html')).catch(() => {
+  console.error('build/web is missing; build the page first: npm run build -w @multihead/web');
+  process.exit(1);
+});
+await compressAhead();
+const outcome = { passed: 0, failed: 0, again: [], skipped: [], failures: [] };
+const start = performance.now();
+await Promise.all(
+  findBrowsers().map((found) =>
+    runIn(found, outcome).catch((error) => {
+      outcome.failed += 1;
+      outcome.failures.push({ name: `${found.name}: start`, message: error.message });
+      console.log(`✗ ${found.name}: start — ${error.stack}`);
+    }),
+  ),
+);
+const seconds = ((performance.now() - start) / 1000).toFixed(1);
+for (const first of outcome.again) console.log(`the first attempt failed: ${first}`);
+console.log(
+  `${outcome.passed} passed, ${outcome.failed} failed, ${outcome.skipped.length} skipped, ${seconds} s`,
+);
+await mkdir(dirname(resultFile), { recursive: true });
+await writeFile(resultFile, `${JSON.stringify(outcome, null, 2)}\n`);
+process.exit(outcome.failed > 0 ? 1 : 0);
