@@ -78,7 +78,7 @@ std::string launch(const Shape& s, DType type, const AttentionOptions& options,
   const AttentionOutputs outputs{.out = tensor(type, q.shape)};
   engine::AttentionShape shape;
   const Status status =
-      engine::validate_call(q, k, k, options, outputs, shape, engine::Values::kOnDevice);
+      engine::validate_call({q, k, k, options, outputs}, shape, engine::Values::kOnDevice);
   EXPECT_TRUE(status.ok()) << status.message();
   CallPlan plan = plan_call(q, k, k, shape, options, outputs, device);
   EXPECT_TRUE(run(plan, address(), device, nullptr).ok());
@@ -172,7 +172,7 @@ TEST(CudaLaunches, IgnoreStridesOfAxesOfExtentOne) {
                             {1001, 1003, s.width, 1});
   engine::AttentionShape shape;
   const AttentionOutputs outputs{.out = tensor(DType::kBF16, rows.shape)};
-  ASSERT_TRUE(engine::validate_call(rows, rows, rows, {}, outputs, shape).ok());
+  ASSERT_TRUE(engine::validate_call({rows, rows, rows, {}, outputs}, shape).ok());
   EXPECT_EQ(plan_call(rows, rows, rows, shape, {}, outputs, device).kernel, Kernel::kHalf);
   const AttentionResults results{.out = rows, .lse = floats({1, 1, s.queries})};
   const AttentionGradients gradients{.d_q = floats(rows.shape)};
