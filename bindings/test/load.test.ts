@@ -21,9 +21,9 @@ const simd = 'simd128';
 const emptyModule = new Uint8Array([0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00]);
 
 describe('multihead/inline', () => {
-  it('is all of the package, multihead/training and multihead/pool, without files', async () => {
+  it('is all of the package, multihead/training, multihead/lab and multihead/pool, without files', async () => {
     const inline = await import('multihead/inline');
-    const parts = [await import('multihead'), await import('multihead/training'), await import('multihead/pool')];
+    const parts = [await import('multihead'), await import('multihead/lab'), await import('multihead/training'), await import('multihead/pool')];
     expect(Object.keys(inline).sort()).toEqual([...new Set(parts.flatMap(Object.keys))].sort());
     const read = vi.spyOn(process, 'getBuiltinModule');
     const mh = await inline.load();
