@@ -283,7 +283,8 @@ const SHARED_INTERNALS = `
   engine::transform_back engine::transform_rows engine::utf8_length
   engine::validate_backward engine::validate_call engine::validate_exact engine::validate_inputs engine::validate_merge
   engine::validate_options engine::validate_outputs engine::validate_varlen engine::validate_varlen_backward
-  engine::validate_varlen_outputs engine::validate_varlen_tensors engine::validate_positions engine::validate_rotate`
+  engine::validate_varlen_outputs engine::validate_varlen_tensors engine::validate_positions engine::validate_rotate
+  engine::shape_error engine::validate_rank`
   .trim()
   .split(/\s+/)
   .map((name) => `multihead::${name}`);
