@@ -213,7 +213,7 @@ export const SUITES = [
   {
     name: 'programs',
     in: 'all',
-    uses: [...LIBRARY, ...PACKAGE, '.github', 'web/test/programs'],
+    uses: [...LIBRARY, ...PACKAGE, '.github', 'web/src'],
     after: ['native', 'page', 'asan', 'tsan', 'relaxed', 'emu128', 'arm64'], // one test checks all suites' files
     run: () => nodeTests(programTests()),
   },
