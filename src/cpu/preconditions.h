@@ -1,5 +1,4 @@
-// What the attention kernels require of a job. The sanitizer builds check it; the others compile
-// nothing of it.
+// Preconditions of the attention kernels. Only the sanitizer builds check them.
 #pragma once
 
 #include <cstdint>
