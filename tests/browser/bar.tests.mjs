@@ -65,7 +65,7 @@ export const tests = [
   },
   {
     name: 'the chosen word walks through the sentence until the first touch, and not from a shared link',
-    skip: (kind) => kind === 'firefox' && 'the same script as in Chromium',
+    skip: (kind) => kind === 'firefox' && 'the same page as in Chromium',
     async run({ browser, url }) {
       const looks = (page) => page.$eval('.strip-looks', ({ textContent }) => textContent);
       const { page, close } = await openPage(browser, url, { walking: true });
