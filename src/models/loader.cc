@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
 #include "engine/error/printable.h"
@@ -21,6 +22,7 @@
 #include "multihead/models.h"
 #include "multihead/weights.h"
 #include "rules/element.h"
+#include "rules/integers.h"
 
 namespace multihead::models {
 namespace {
@@ -92,6 +94,7 @@ struct ModelLoader::State {
   std::vector<size_t> needed;                     // tensors of `parts`
   std::vector<size_t> part_of;                    // by tensor; parts.size() if it is not needed
   std::map<const WeightMatrix*, std::byte*> own;  // memory of matrices that are not views
+  std::span<std::byte> unused;                    // the rest of the last block of model->memory
   Context context;
   int64_t given_bytes = 0, all_bytes = 0, viewed_bytes = 0;
   std::string missing, wrong;
@@ -471,14 +474,34 @@ struct ModelLoader::State {
 
   // ---- Filling the memory. ----
 
+  // Returns memory for a matrix, null if there is none. Matrices follow one another in blocks,
+  // because Linux gives pages of 2 MB to large blocks only. With them one thread decodes 1.6 times
+  // as fast in f32 and f16, 1.4 times in int8, 1.1 times in int4 (SmolLM2-135M's shape, Zen 4).
+  std::byte* take(uint64_t bytes) {
+#if defined(__linux__)
+    constexpr int64_t kBlock = int64_t{64} << 20;
+#else
+    constexpr int64_t kBlock = 0;  // each matrix by itself
+#endif
+    bytes = rules::round_up(bytes, uint64_t{cpu::kScratchAlignment});
+    if (bytes > unused.size()) {
+      engine::Buffer block;
+      const auto wanted = static_cast<uint64_t>(std::min(kBlock, model->info.weight_bytes));
+      if (!block.reserve(std::max(bytes, wanted)) && !block.reserve(bytes)) return nullptr;
+      unused = {static_cast<std::byte*>(block.data()), block.bytes()};
+      model->memory.push_back(std::move(block));
+    }
+    std::byte* const memory = unused.data();
+    unused = unused.subspan(static_cast<size_t>(bytes));
+    return memory;
+  }
+
   Status allocate(WeightMatrix& matrix, std::byte*& memory) {
     std::byte*& kept = own[&matrix];
     if (kept == nullptr) {
-      engine::Buffer buffer;
       const auto bytes = static_cast<uint64_t>(std::max<int64_t>(1, matrix.bytes()));
-      if (!buffer.reserve(bytes)) return Status::out_of_memory(bytes);
-      kept = static_cast<std::byte*>(buffer.data());
-      model->memory.push_back(std::move(buffer));
+      kept = take(bytes);
+      if (kept == nullptr) return Status::out_of_memory(bytes);
       matrix.data = kept;
     }
     memory = kept;

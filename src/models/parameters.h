@@ -63,5 +63,5 @@ struct multihead::models::Model::Internals {
   ModelInfo info;
   Parameters parameters;
   std::vector<std::shared_ptr<const void>> owners;  // of memory that matrices are views of
-  std::vector<engine::Buffer> memory;               // of matrices
+  std::vector<engine::Buffer> memory;               // of the other matrices
 };
