@@ -1,6 +1,7 @@
 // multihead/models against golden models of the transformers library, with files in every form that openModel() takes.
 
-import { readdirSync, readFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { readSafetensors, type SafetensorsTensor } from 'multihead';
@@ -8,6 +9,7 @@ import { type ForwardOutput, type Model, type ModelFile, openModel } from 'multi
 import { describe, expect, it } from 'vitest';
 import { StopTexts, TextStream } from '../src/models/tokenizer.ts';
 import { builds, rejectionOf } from './builds.ts';
+import { folderWithTokenizer } from './tokenizer_files.ts';
 
 const folder = fileURLToPath(new URL('../../tests/conformance/models', import.meta.url));
 const names = readdirSync(folder, { withFileTypes: true })
@@ -74,11 +76,11 @@ async function checkForward(model: Model, golden: Golden, entry: Case): Promise<
     const returned: ForwardOutput[] = ['hiddenStates', 'lastHiddenState'];
     if (output !== 'none') returned.push('logits');
     if (model.info.hasPooler) returned.push('poolerOutput');
-    const result = await model.forward(real, {
-      return: returned,
+    const input = {
       ...(types && { tokenTypes: (types.data as Int32Array).subarray(row * (all?.length ?? 0), row * (all?.length ?? 0) + real.length) }),
       ...(pixels && { pixels: part(pixels, row, pixels.data.length / batch) }),
-    });
+    };
+    const result = await model.forward(real, { return: returned, ...input });
     const close = (got: Float32Array, name: string): void => {
       const tensor = golden.tensors[entry.outputs[name] as string] as SafetensorsTensor;
       const want = part(tensor, row, padded ? got.length : tensor.data.length / batch);
@@ -98,11 +100,11 @@ async function checkForward(model: Model, golden: Golden, entry: Case): Promise<
         const want = golden.tensors[entry.outputs[name] as string] as SafetensorsTensor;
         const isLast = output === 'languageModel' && want.shape[1] === 1;
         close(isLast ? (await model.logits(real)).data : result.logits.data, name);
-      } else if (name.startsWith('attentions.') && pixels === undefined && !padded) {
+      } else if (name.startsWith('attentions.') && !padded) {
         const layer = Number(name.slice('attentions.'.length));
         const tensor = golden.tensors[entry.outputs[name] as string] as SafetensorsTensor;
         for (let head = 0; head < numHeads; head += 1) {
-          const map = await model.attentions(real, { layer, head });
+          const map = await model.attentions(real, { layer, head, ...input });
           const want = part(tensor, row, numHeads * tokens * tokens).subarray(head * tokens * tokens, (head + 1) * tokens * tokens);
           expectClose(map.data, want, entry.tolerance?.[name] ?? 1e-5, `${entry.name} ${name} head ${head}`);
         }
@@ -213,6 +215,11 @@ describe('openModel', () => {
     const half = (file: string, bytes: Buffer) => (file === 'model.safetensors' ? bytes.subarray(0, bytes.length / 2) : bytes);
     expect((await rejectionOf(openModel(filesOf('gpt2', half)))).code).toBe('E_FORMAT');
     await refused(filesOf('gpt2', config((json) => (json['model_type'] = 'mamba'))), 'E_OPTION', 'config.json: model_type');
+    const unreadable = mkdtempSync(join(tmpdir(), 'multihead-model-'));
+    cpSync(join(folder, 'gpt2', 'config.json'), join(unreadable, 'config.json'));
+    mkdirSync(join(unreadable, 'model.safetensors'));
+    await refused(unreadable, 'E_LOAD', 'model.safetensors');
+    rmSync(unreadable, { recursive: true });
     const wider = await rejectionOf(openModel(filesOf('gpt2', config((json) => (json['n_embd'] = 96)))));
     expect(wider.code).toBe('E_FORMAT');
   });
@@ -230,6 +237,10 @@ describe('openModel', () => {
     expect((await rejectionOf(model.logits([1.5]))).argument).toBe('input');
     expect((await rejectionOf(model.logits('a text', {}))).message).toMatch('tokenizer.json');
     expect((await rejectionOf(model.attentions([1], { layer: 99, head: 0 }))).code).toBe('E_OPTION');
+    const pixels = new Float32Array(3);
+    expect((await rejectionOf(model.attentions([1], { layer: 0, head: 0, pixels }))).argument).toBe('pixels');
+    expect((await rejectionOf(model.logits([1], { pixels }))).expected).toBe('none for a model of token ids');
+    expect((await rejectionOf(model.logits([1], { tokenTypes: [0] }))).code).toBe('E_OPTION');
     const long = Array.from({ length: model.info.maxTokens + 1 }, () => 0);
     expect((await rejectionOf(model.generate(long).next())).argument).toBe('prompt');
     expect((await rejectionOf(model.generate([1], { seed: -1 }).next())).argument).toBe('seed');
@@ -282,6 +293,8 @@ describe('text', () => {
     const stream = new TextStream(tokenizer);
     const pieces = [...Buffer.from('aé😀!')].map((id) => stream.add(id));
     expect(pieces).toEqual(['a', '', 'é', '', '', '', '😀', '!']);
+    expect(stream.rest()).toBe('');
+    expect([stream.add(0xf0), stream.add(0x9f), stream.rest()]).toEqual(['', '', '\ufffd']);
   });
 
   it('ends before a stop that comes in pieces', () => {
@@ -297,6 +310,25 @@ describe('text', () => {
     expect(add(others, 'a<', 'b')).toEqual([{ text: 'a', ends: false }, { text: '<b', ends: false }]);
     expect(add(others, '<')[0]).toEqual({ text: '', ends: false });
     expect(others.rest()).toBe('<');
+  });
+
+  it('comes from the tokenizer of the folder, by @huggingface/tokenizers', async () => {
+    const own = folderWithTokenizer('llama3', 100);
+    using model = await openModel(own);
+    expect(await model.encode('The cat sat.')).toEqual({ ids: [4, 5, 7, 11], tokens: ['the', 'cat', 'sat', '.'] });
+    expect(await model.decode([4, 5, 3, 7])).toBe('the cat sat');
+    expect(await model.decode([])).toBe('');
+    const ids: number[] = [];
+    let text = '';
+    for await (const step of model.generate('the cat', { maxNewTokens: 12, temperature: 2, seed: 1 })) {
+      ids.push(step.token);
+      text += step.text;
+    }
+    expect(text.trim()).toBe((await model.decode(ids)).trim());
+    writeFileSync(join(own, 'tokenizer.json'), '{"model": {"type": "Nonsense"}}');
+    using other = await openModel(own);
+    expect(await rejectionOf(other.encode('the'))).toMatchObject({ code: 'E_FORMAT', argument: 'tokenizer.json' });
+    rmSync(own, { recursive: true });
   });
 
   it('is taken by every verb', async () => {

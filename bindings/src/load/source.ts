@@ -36,9 +36,18 @@ export interface CompiledWasm extends WasmName {
   readonly bytes: number;
 }
 
-interface FileSystem {
+interface FileHandle {
+  stat(): Promise<{ readonly size: number }>;
+  read(buffer: Uint8Array, offset: number, length: number, position: number): Promise<{ readonly bytesRead: number }>;
+  close(): Promise<void>;
+}
+
+/** The part of Node's file system that is used. */
+export interface FileSystem {
   access(path: string | URL): Promise<void>;
+  open(path: string | URL): Promise<FileHandle>;
   readFile(path: string | URL): Promise<Uint8Array<ArrayBuffer>>;
+  readFile(path: string | URL, encoding: 'utf8'): Promise<string>;
 }
 
 /** Node's file system; undefined elsewhere. Accessed without import, so that bundlers need not resolve it. */
@@ -210,6 +219,10 @@ async function compile(bytes: BufferSource, named: WasmName): Promise<CompiledWa
 const schemeOf = (address: string): string | undefined =>
   /^([a-z][a-z0-9+.-]+):/i.exec(address)?.[1]?.toLowerCase();
 
+/** Node's file system if the address is one of its files: a path, or a file: URL; else undefined. */
+export const filesOf = (address: string): FileSystem | undefined =>
+  ['file', undefined].includes(schemeOf(address)) ? nodeFiles() : undefined;
+
 /** Converts an address to an argument that node:fs accepts: a path or a file: URL. */
 export const pathOf = (address: string): string | URL =>
   schemeOf(address) === 'file' ? new URL(address) : address;
@@ -220,12 +233,9 @@ async function readAddress(
   progress: Progress,
 ): Promise<BufferSource> {
   const { name } = named;
-  const files = nodeFiles();
-  const scheme = schemeOf(name);
   try {
-    if (files !== undefined && (scheme === undefined || scheme === 'file')) {
-      return await files.readFile(pathOf(name));
-    }
+    const files = filesOf(name);
+    if (files !== undefined) return await files.readFile(pathOf(name));
     return await readResponse(await fetch(name, signal === undefined ? {} : { signal }), named, progress);
   } catch (error) {
     throw error instanceof MultiheadError ? error : loadError(named, reason(error), error);

@@ -1,11 +1,12 @@
 // The files of a folder: given as Blobs or responses, or read from a path or an address.
 
+import { type FileSystem, filesOf, pathOf } from '../load/source.js';
 import { abortable, abortedError } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { describe, isA, unreadable } from '../runtime/tensor.js';
 import { printable } from '../runtime/text.js';
 import { formatError } from '../safetensors/format.js';
-import { type Bytes, sourceOf } from '../safetensors/source.js';
+import { type Bytes, sourceOf, unread } from '../safetensors/source.js';
 import type { ModelSource } from '../types/models.js';
 
 /** A file that can be read in pieces. */
@@ -23,38 +24,13 @@ export interface Folder {
   open(name: string): Promise<OpenFile | undefined>;
 }
 
-interface FileHandle {
-  stat(): Promise<{ readonly size: number }>;
-  read(buffer: Uint8Array, offset: number, length: number, position: number): Promise<{ readonly bytesRead: number }>;
-  close(): Promise<void>;
-}
-interface FileSystem {
-  open(path: string | URL): Promise<FileHandle>;
-  readFile(path: string | URL, encoding: 'utf8'): Promise<string>;
-}
-
-/** Node's file system; undefined elsewhere. */
-function nodeFiles(): FileSystem | undefined {
-  const { process } = globalThis as { process?: { getBuiltinModule?(name: 'node:fs/promises'): FileSystem } };
-  return process?.getBuiltinModule?.('node:fs/promises');
-}
-
-const unread = (name: string, cause: unknown): MultiheadError =>
-  new MultiheadError('E_LOAD', {
-    argument: name,
-    expected: 'a file that can be read',
-    got: cause instanceof Error ? cause.message : String(cause),
-    cause,
-  });
-
 const isMissing = (error: unknown): boolean => (error as { code?: unknown } | undefined)?.code === 'ENOENT';
 
 const withSlash = (address: string): string => (address.endsWith('/') ? address : `${address}/`);
 
 /** A folder on the disk: a path, or a file: URL. */
 function diskFolder(files: FileSystem, path: string): Folder {
-  const at = (name: string): string | URL =>
-    path.startsWith('file:') ? new URL(name, withSlash(path)) : withSlash(path) + name;
+  const at = (name: string): string | URL => pathOf(withSlash(path) + name);
   const orMissing = async <T>(name: string, work: () => Promise<T>): Promise<T | undefined> => {
     try {
       return await work();
@@ -74,7 +50,10 @@ function diskFolder(files: FileSystem, path: string): Folder {
           const bytes = new Uint8Array(Math.min(count, Math.max(0, size - offset)));
           let filled = 0;
           while (filled < bytes.length) {
-            const { bytesRead } = await handle.read(bytes, filled, bytes.length - filled, offset + filled);
+            const rest = bytes.length - filled;
+            const { bytesRead } = await handle.read(bytes, filled, rest, offset + filled).catch((error: unknown) => {
+              throw unread(name, error);
+            });
             if (bytesRead === 0) break;
             filled += bytesRead;
           }
@@ -163,12 +142,8 @@ export function folderOf(source: ModelSource, signal: AbortSignal | undefined): 
   try {
     if (typeof source === 'string' || isA(source, URL)) {
       const address = String(source);
-      const files = nodeFiles();
-      const scheme = /^([a-z][a-z0-9+.-]+):/i.exec(address)?.[1]?.toLowerCase();
-      if (files !== undefined && (scheme === undefined || scheme === 'file')) {
-        return diskFolder(files, address);
-      }
-      return fetchedFolder(address, signal);
+      const files = filesOf(address);
+      return files === undefined ? fetchedFolder(address, signal) : diskFolder(files, address);
     }
     if (typeof source === 'object' && source !== null && Symbol.iterator in source) return givenFolder(source, signal);
   } catch (cause) {

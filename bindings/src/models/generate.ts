@@ -148,7 +148,8 @@ export async function* generate(
       count += 1;
       const isEnd = ends.has(token);
       const piece = isEnd || stream === undefined ? '' : stream.add(token);
-      const { text, ends: stopped } = stops.add(piece);
+      const held = stream !== undefined && (isEnd || step + 1 === most) ? stream.rest() : '';
+      const { text, ends: stopped } = stops.add(piece + held);
       const isLast = isEnd || stopped || step + 1 === most;
       yield { token, text: isLast && !stopped ? text + stops.rest() : text };
       if (isLast) return;

@@ -15,6 +15,7 @@ import type {
   ForwardResult,
   GeneratedToken,
   GenerateOptions,
+  InputOptions,
   LogitsOptions,
   Model,
   ModelArray,
@@ -25,17 +26,15 @@ import type {
 import type { Count, Extents, Int32, Operand, Span, Uint32 } from '../types/wire.js';
 import { generate } from './generate.js';
 import { checkIds, entriesOf, ints } from './inputs.js';
+import { textOf } from './tokenizer.js';
 
 const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput'] as const;
-const passNames = { headScales: plain } as const;
+const inputNames = { pair: plain, tokenTypes: plain, pixels: plain, headScales: plain } satisfies Names<InputOptions>;
 
-const embedNames = { pooling: plain, ...passNames } satisfies Names<EmbedOptions>;
-const logitsNames = { positions: plain, ...passNames } satisfies Names<LogitsOptions>;
-const attentionsNames = { layer: plain, head: plain, ...passNames } satisfies Names<AttentionsOptions>;
-const forwardNames = {
-  ...{ return: plain, pair: plain, tokenTypes: plain, pixels: plain },
-  ...passNames,
-} satisfies Names<ForwardOptions<readonly ForwardOutput[]>>;
+const embedNames = { pooling: plain, headScales: plain } satisfies Names<EmbedOptions>;
+const logitsNames = { positions: plain, ...inputNames } satisfies Names<LogitsOptions>;
+const attentionsNames = { layer: plain, head: plain, ...inputNames } satisfies Names<AttentionsOptions>;
+const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOptions<readonly ForwardOutput[]>>;
 
 /** Sequences of one batch, padded at the end to the longest. */
 interface Batch {
@@ -98,7 +97,7 @@ export class WasmModel extends CoreObject implements Model {
 
   async decode(ids: Int32Array | readonly number[]): Promise<string> {
     const checked = [...checkIds(ids, 'ids')];
-    return (await this.#tokenizer()).decode(checked, { skip_special_tokens: true });
+    return textOf(await this.#tokenizer(), checked);
   }
 
   generate(prompt: ModelInput, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
@@ -113,7 +112,7 @@ export class WasmModel extends CoreObject implements Model {
       throw new MultiheadError('E_OPTION', { argument: 'inputs', expected: 'an array of texts or token ids', got: describe(inputs) });
     }
     if (inputs.length === 0) return [];
-    const sequences = await Promise.all(entriesOf(inputs, 'inputs').map(async (input, at) => (await this.#read(input, `inputs[${at}]`)).ids));
+    const sequences = await Promise.all(entriesOf(inputs, 'inputs').map(async (input, at) => (await this.#sequence(input, `inputs[${at}]`)).ids));
     const batch = padded(sequences);
     const width = this.info.embedDim;
     const { data } = this.#array([batch.batch, width], (operands, out) => {
@@ -124,9 +123,9 @@ export class WasmModel extends CoreObject implements Model {
   }
 
   async attentions(input: ModelInput, given: AttentionsOptions): Promise<ModelArray> {
-    const { layer, head, headScales } = readOptions(given, attentionsNames, 'attentions');
+    const { layer, head, headScales, ...inputs } = readOptions(given, attentionsNames, 'attentions');
     const [atLayer, atHead] = [checkCount(layer, 'layer', 0), checkCount(head, 'head', 0)];
-    const batch = await this.#read(input, 'input');
+    const batch = await this.#read(input, inputs);
     const tokens = this.#positions(batch);
     const { data } = this.#array([1, tokens, tokens], (operands, out) => {
       wire.modelAttentions(this.runtime.args, this.#inputs(operands, batch, headScales), atLayer, atHead, out);
@@ -136,9 +135,9 @@ export class WasmModel extends CoreObject implements Model {
   }
 
   async logits(input: ModelInput, given: LogitsOptions = {}): Promise<ModelArray> {
-    const { positions = 'last', headScales } = readOptions(given, logitsNames, 'logits');
+    const { positions = 'last', headScales, ...inputs } = readOptions(given, logitsNames, 'logits');
     const all = checkChoice(positions, ['last', 'all'], 'positions') === 'all';
-    const batch = await this.#read(input, 'input');
+    const batch = await this.#read(input, inputs);
     const { logits } = this.#pass(batch, ['logits'], headScales, all);
     return logits;
   }
@@ -147,19 +146,9 @@ export class WasmModel extends CoreObject implements Model {
     input: ModelInput,
     given: ForwardOptions<R>,
   ): Promise<ForwardResult<R>> {
-    const options = readOptions(given, forwardNames, 'forward');
-    const { pair, tokenTypes, pixels, headScales } = options;
-    const wanted = checkNames(options.return, outputNames, 'return');
-    if (pixels !== undefined) {
-      if (!(pixels instanceof Float32Array)) {
-        throw new MultiheadError('E_OPTION', { argument: 'pixels', expected: 'a Float32Array', got: describe(pixels) });
-      }
-      const batch = { ids: new Int32Array(), batch: 1 as Count, tokens: 0 as Count, pixels };
-      return this.#pass(batch, wanted, headScales, true) as ForwardResult<R>;
-    }
-    const read = await this.#read(input, 'input', pair === undefined ? undefined : checkText(pair, 'pair'));
-    const batch = tokenTypes === undefined ? read : { ...read, tokenTypes: checkIds(tokenTypes, 'tokenTypes') };
-    return this.#pass(batch, wanted, headScales, true) as ForwardResult<R>;
+    const { return: names, headScales, ...inputs } = readOptions(given, forwardNames, 'forward');
+    const wanted = checkNames(names, outputNames, 'return');
+    return this.#pass(await this.#read(input, inputs), wanted, headScales, true) as ForwardResult<R>;
   }
 
   #tokenizer(): Promise<TextTokenizer> {
@@ -173,8 +162,21 @@ export class WasmModel extends CoreObject implements Model {
     return pixels === undefined ? tokens : (imageSize / patchSize) ** 2 + 1;
   }
 
-  /** One sequence of the caller. */
-  async #read(input: unknown, argument: string, pair?: string): Promise<Batch> {
+  /** The input of one pass. */
+  async #read(input: unknown, { pair, tokenTypes, pixels }: Omit<InputOptions, 'headScales'>): Promise<Batch> {
+    if (pixels !== undefined) {
+      const expected = this.info.takesPixels ? 'a Float32Array' : 'none for a model of token ids';
+      if (!(pixels instanceof Float32Array) || !this.info.takesPixels) {
+        throw new MultiheadError('E_OPTION', { argument: 'pixels', expected, got: describe(pixels) });
+      }
+      return { ids: new Int32Array(), batch: 1, tokens: 0, pixels };
+    }
+    const sequence = await this.#sequence(input, 'input', pair === undefined ? undefined : checkText(pair, 'pair'));
+    return tokenTypes === undefined ? sequence : { ...sequence, tokenTypes: checkIds(tokenTypes, 'tokenTypes') };
+  }
+
+  /** Text or token ids. */
+  async #sequence(input: unknown, argument: string, pair?: string): Promise<Batch> {
     this.assertLive();
     if (typeof input !== 'string') {
       if (pair !== undefined) {

@@ -29,18 +29,30 @@ async function makeTokenizer({ json, config }: TokenizerFiles): Promise<TextToke
     throw missing('the package @huggingface/tokenizers (npm install @huggingface/tokenizers)', 'none', cause);
   }
   const parts = [parseObject('tokenizer.json', json), config === undefined ? {} : parseObject('tokenizer_config.json', config)] as const;
+  const tokenizer = guarded(() => new tokenizers.Tokenizer(...parts));
+  return {
+    encode: (...args) => guarded(() => tokenizer.encode(...args)),
+    decode: (...args) => guarded(() => tokenizer.decode(...args)),
+  };
+}
+
+/** Turns failures of the package, which may come as late as with the first text, into `E_FORMAT`. */
+function guarded<T>(work: () => T): T {
   try {
-    return new tokenizers.Tokenizer(...parts);
+    return work();
   } catch (cause) {
-    const got = cause instanceof Error ? cause.message : String(cause);
     throw new MultiheadError('E_FORMAT', {
       argument: 'tokenizer.json',
-      expected: 'a tokenizer that @huggingface/tokenizers can read',
-      got,
+      expected: 'a tokenizer that @huggingface/tokenizers can use',
+      got: cause instanceof Error ? cause.message : String(cause),
       cause,
     });
   }
 }
+
+/** The text of ids, without special tokens. The package's decode() refuses an empty list. */
+export const textOf = (tokenizer: TextTokenizer, ids: readonly number[]): string =>
+  ids.length === 0 ? '' : tokenizer.decode([...ids], { skip_special_tokens: true });
 
 /** Finds the tokenizer at its first use, and keeps it. A failure is not kept. */
 export function tokenizerFinder(given: unknown, files: TokenizerFiles): () => Promise<TextTokenizer> {
@@ -75,7 +87,7 @@ export class TextStream {
   }
 
   #text(end: number): string {
-    return this.#tokenizer.decode(this.#ids.slice(this.#begin, end), { skip_special_tokens: true });
+    return textOf(this.#tokenizer, this.#ids.slice(this.#begin, end));
   }
 
   /** Adds a token. Returns the new text; none while it ends inside a character. */
@@ -87,6 +99,11 @@ export class TextStream {
     this.#begin = this.#done;
     this.#done = this.#ids.length;
     return all.slice(before.length);
+  }
+
+  /** The text that is held back at the end, with U+FFFD for an incomplete character. */
+  rest(): string {
+    return this.#text(this.#ids.length).slice(this.#text(this.#done).length);
   }
 }
 

@@ -59,7 +59,7 @@ function blobBytes(source: unknown): Bytes {
 /** Reads a response from its begin to its end; bytes between two reads are skipped. */
 function streamOf(response: Response, signal: AbortSignal | undefined): Bytes & { cancel(): Promise<void> } {
   const { ok, status, statusText, body, bodyUsed } = response;
-  if (!ok) throw unread(`HTTP status ${status} ${statusText}`.trimEnd());
+  if (!ok) throw unread('source', `HTTP status ${status} ${statusText}`.trimEnd());
   if (bodyUsed || body?.locked !== false) throw refused('a Response with a body that was not read', 'one without');
   const reader = body.getReader();
   const cancel = async (): Promise<void> => reader.cancel().catch(() => {});
@@ -96,8 +96,14 @@ function streamOf(response: Response, signal: AbortSignal | undefined): Bytes & 
   };
 }
 
-const unread = (got: string, cause?: unknown): MultiheadError =>
-  new MultiheadError('E_LOAD', { argument: 'source', expected: 'a file that can be read', got, cause });
+/** @param reason the error that reading ended with, or a description */
+export const unread = (argument: string, reason: unknown): MultiheadError =>
+  new MultiheadError('E_LOAD', {
+    argument,
+    expected: 'a file that can be read',
+    got: reason instanceof Error ? reason.message : String(reason),
+    cause: typeof reason === 'string' ? undefined : reason,
+  });
 
 /** Turns failures into `E_LOAD`, and an aborted signal into `E_ABORTED`. */
 function guarded({ size, read }: Bytes, signal: AbortSignal | undefined): Bytes {
@@ -108,8 +114,7 @@ function guarded({ size, read }: Bytes, signal: AbortSignal | undefined): Bytes 
       try {
         return await abortable(read(offset, count), signal, 'openSafetensors');
       } catch (error) {
-        if (error instanceof MultiheadError) throw error;
-        throw unread(error instanceof Error ? error.message : String(error), error);
+        throw error instanceof MultiheadError ? error : unread('source', error);
       }
     },
   };

@@ -164,8 +164,18 @@ export interface PassOptions {
   readonly headScales?: Float32Array | undefined;
 }
 
+/** Options of a pass over one input. */
+export interface InputOptions extends PassOptions {
+  /** The second text of a pair. Default none. */
+  readonly pair?: string | undefined;
+  /** Token types, as many as ids; default those of the tokenizer, else 0. */
+  readonly tokenTypes?: Int32Array | readonly number[] | undefined;
+  /** Models with pixels: (channels, imageSize, imageSize) numbers, normalized as the model expects them. */
+  readonly pixels?: Float32Array | undefined;
+}
+
 /** Options of {@link Model.attentions}. */
-export interface AttentionsOptions extends PassOptions {
+export interface AttentionsOptions extends InputOptions {
   /** The layer, from 0. */
   readonly layer: number;
   /** The query head, from 0. */
@@ -182,7 +192,7 @@ export interface EmbedOptions extends PassOptions {
 }
 
 /** Options of {@link Model.logits}. */
-export interface LogitsOptions extends PassOptions {
+export interface LogitsOptions extends InputOptions {
   /** Language models: logits after the last token alone, the default, or after each token. */
   readonly positions?: 'last' | 'all' | undefined;
 }
@@ -191,15 +201,9 @@ export interface LogitsOptions extends PassOptions {
 export type ForwardOutput = 'hiddenStates' | 'lastHiddenState' | 'logits' | 'poolerOutput';
 
 /** Options of {@link Model.forward}. */
-export interface ForwardOptions<R extends readonly ForwardOutput[]> extends PassOptions {
+export interface ForwardOptions<R extends readonly ForwardOutput[]> extends InputOptions {
   /** The outputs to compute. */
   readonly return: R;
-  /** The second text of a pair. Default none. */
-  readonly pair?: string | undefined;
-  /** Token types, as many as ids; default those of the tokenizer, else 0. */
-  readonly tokenTypes?: Int32Array | readonly number[] | undefined;
-  /** Models with pixels: (channels, imageSize, imageSize) numbers, normalized as the model expects them. */
-  readonly pixels?: Float32Array | undefined;
 }
 
 /**
@@ -208,7 +212,7 @@ export interface ForwardOptions<R extends readonly ForwardOutput[]> extends Pass
  */
 export type ForwardResult<R extends readonly ForwardOutput[]> = Readonly<Record<R[number], ModelArray>>;
 
-/** A model that openModel() has opened. Dispose it to free its memory. */
+/** A model that openModel() has opened. Dispose it to free its memory. Passes with `pixels` ignore their input. */
 export interface Model {
   /** What the model is. */
   readonly info: ModelInfo;
@@ -241,7 +245,8 @@ export interface Model {
    */
   embed(inputs: readonly ModelInput[], options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>[]>;
   /**
-   * The weights of one head, (N, N): a row for each query; keys that a query does not see are 0.
+   * The weights of one head, (N, N): a row for each query; keys that a query does not see are 0. Of pixels, position 0 is
+   * the class token, and the patches follow row by row.
    *
    * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
    */
@@ -254,7 +259,7 @@ export interface Model {
    */
   logits(input: ModelInput, options?: LogitsOptions): Promise<ModelArray>;
   /**
-   * One pass with the outputs that `return` names. `input` is ignored by models with pixels.
+   * One pass with the outputs that `return` names.
    *
    * @throws {MultiheadError} `E_OPTION`, `E_SHAPE`, `E_MEMORY`
    */
