@@ -2,82 +2,36 @@
 //
 //     npm run conformance -- [DIR] [--simd=simd128|relaxed|both]
 //
-// DIR holds pairs NAME.json and NAME.safetensors; default tests/conformance, whose README defines the operations.
-// Operations that are not supported yet count as failed, never as skipped.
+// DIR holds pairs NAME.json and NAME.safetensors, and folders of models (conformance_models.mjs); default tests/conformance.
+// It may be one such folder. Operations that are not supported yet count as failed, never as skipped.
 
 import { spawnSync } from 'node:child_process';
-import { readdir, readFile, stat } from 'node:fs/promises';
+import { readdir } from 'node:fs/promises';
 import { dirname, extname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 
+import {
+  check,
+  isInteger,
+  isNumber,
+  isObject,
+  isText,
+  messageOf,
+  mostRank,
+  NotSupported,
+  own,
+  parseJson,
+  pick,
+  printable,
+  product,
+  readRegularFile,
+  readTensors,
+} from './conformance_case.mjs';
+import { modelFolders, runModelFolder } from './conformance_models.mjs';
+
 const script = fileURLToPath(import.meta.url);
 const relaxedFlag = '--experimental-wasm-relaxed-simd';
-
-class NotSupported extends Error {
-  constructor(what) {
-    super(`not supported yet: ${what}`);
-  }
-}
-
-// ---- Reading ----
-
-const product = (extents) => extents.reduce((a, b) => a * b, 1);
-
-/** Limit on the elements of one tensor. Golden cases are smaller. */
-const mostElements = 2 ** 26;
-const mostBytes = 2 ** 30;
-const mostRank = 8;
-
-const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
-
-/** Reads own properties only, because a manifest may contain "constructor". */
-const own = (object, name) => (Object.hasOwn(object, name) ? object[name] : undefined);
-
-/** Describes a value of a manifest in a few words. */
-function described(value) {
-  if (value === undefined) return 'nothing';
-  if (Array.isArray(value)) return 'an array';
-  return isObject(value) ? 'an object' : JSON.stringify(value).slice(0, 60);
-}
-
-function check(right, what, type, value) {
-  if (!right) throw new Error(`${what}: expected ${type}, got ${described(value)}`);
-}
-
-async function readRegularFile(path) {
-  // Accept only regular files, because reading a named pipe would never end.
-  const status = await stat(path);
-  if (!status.isFile()) throw new Error(`${path} is not a file`);
-  if (status.size > mostBytes) throw new Error(`${path} is larger than ${mostBytes} bytes`);
-  return readFile(path);
-}
-
-/** Parses JSON; throws if the bytes are not UTF-8. */
-const parseJson = (bytes) => JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
-
-/** Every tensor of a safetensors file, by name: { dtype, shape, data }. */
-async function readTensors({ readSafetensors }, path) {
-  const tensors = new Map(Object.entries(readSafetensors(await readRegularFile(path)).tensors));
-  for (const [name, { shape }] of tensors) {
-    if (product(shape.map((extent) => Math.max(extent, 1))) > mostElements) {
-      throw new Error(`${name} has more than ${mostElements} elements`);
-    }
-  }
-  return tensors;
-}
-
-/** Selects the tensors of a case by `table` ({ argument: tensor name }). */
-function pick(table, tensors) {
-  return Object.fromEntries(
-    Object.entries(table).map(([argument, name]) => {
-      check(typeof name === 'string', argument, 'the name of a tensor', name);
-      const tensor = tensors.get(name);
-      if (tensor === undefined) throw new Error(`tensor ${name} is not in the file`);
-      return [argument, tensor];
-    }),
-  );
-}
 
 // ---- Comparing ----
 
@@ -548,11 +502,6 @@ function gpt2Block(mh, attrs, { x, ...parameters }) {
 
 // ---- What each operation takes, gives and understands ----
 
-const isInteger = Number.isSafeInteger;
-/** True for a number in the range of 32-bit floats. */
-const isNumber = (value) => typeof value === 'number' && Math.abs(value) <= 3.4028234663852886e38;
-const isText = (value) => typeof value === 'string';
-
 const kinds = {
   flag: [(value) => [true, false, 0, 1].includes(value), 'true or false'],
   integer: [isInteger, 'an integer'],
@@ -881,8 +830,6 @@ function runCase(mh, entry, tensors) {
   });
 }
 
-const messageOf = (error) => (error instanceof Error ? error.message : String(error));
-
 /** The cases of a manifest and their tensors. */
 async function readManifest(library, folder, name) {
   const manifest = parseJson(await readRegularFile(join(folder, name)));
@@ -894,16 +841,11 @@ async function readManifest(library, folder, name) {
   return { cases, tensors: await readTensors(library, join(folder, file)) };
 }
 
-/** Returns at most 400 characters of a text from a file, which may hold any, with escapes such as "\\u202e". */
-function printable(text) {
-  const escaped = (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, '0')}`;
-  const short = text.length > 400 ? `${text.slice(0, 400).replace(/[\ud800-\udbff]$/, '')}…` : text;
-  return short.replace(/[\p{Cc}\p{Zl}\p{Zp}\p{Cs}\p{Bidi_Control}]/gu, escaped);
-}
-
 async function runBuild(library, folder, simd) {
   const mh = await library.load({ simd });
-  const manifests = (await readdir(folder)).filter((name) => extname(name) === '.json').sort();
+  const models = await modelFolders(folder);
+  const isModel = models.includes(folder);
+  const manifests = isModel ? [] : (await readdir(folder)).filter((name) => extname(name) === '.json').sort();
   const count = { passed: 0, failed: 0 };
   const add = (name, reason) => {
     count[reason === undefined ? 'passed' : 'failed'] += 1;
@@ -928,6 +870,7 @@ async function runBuild(library, folder, simd) {
       add(`${prefix}/${isText(entry?.name) ? entry.name : `cases[${index}]`}`, reason);
     }
   }
+  for (const model of models) await runModelFolder(library, model, simd, add);
   if (count.passed + count.failed === 0) throw new Error(`there are no cases in ${folder}`);
   console.log(`${simd}: ${count.passed} passed, ${count.failed} failed`);
   return count;
@@ -944,9 +887,11 @@ async function main() {
   }
   const folder = resolve(positionals[0] ?? join(dirname(script), '..', 'tests', 'conformance'));
 
-  const library = await import('./dist/index.js').catch((cause) => {
+  const entries = Promise.all([import('./dist/index_node.js'), import('./dist/models_node.js')]);
+  const [{ load, readSafetensors }, { openModel }] = await entries.catch((cause) => {
     throw new Error('the package is not built; run `npm run build` first', { cause });
   });
+  const library = { load, readSafetensors, openModel };
   // load() does not choose relaxed in every engine that supports it.
   const hasRelaxed = await library.load({ simd: 'relaxed' }).then(
     () => true,

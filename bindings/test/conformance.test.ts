@@ -1,7 +1,7 @@
 // The conformance command on a small pack of cases that pass, fail, or are not supported.
 
 import { execFile } from 'node:child_process';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -346,6 +346,40 @@ describe('npm run conformance', () => {
     const failed = lines.flatMap((line) => /^FAIL (\w+)\/manifest: .+/.exec(line)?.[1] ?? []);
     expect(failed.sort()).toEqual(expected.sort());
     expect(lines.at(-1)).toBe(`1 passed, ${expected.length} failed`);
+  });
+
+  it('runs the cases of models with both forms of their configuration', async () => {
+    const models = await mkdtemp(join(folder, 'models-'));
+    const golden = fileURLToPath(new URL('../../tests/conformance/models/gpt2', import.meta.url));
+    const copy = (name: string) => cp(golden, join(models, 'small', name), { recursive: true });
+    for (const name of ['a_good', 'b_wrong', 'c_lost', 'd_other']) await copy(name);
+    const { cases } = JSON.parse(await readFile(join(golden, 'cases.json'), 'utf8')) as { cases: { name: string }[] };
+    const [short, , greedy] = cases;
+    const wrong = [
+      { ...short, name: 'exact', tolerance: { logits: 0 } },
+      { ...greedy, name: 'prompt', inputs: { input_ids: 'short.input_ids' } },
+      { ...short, name: 'op', op: 'sing' },
+      { ...short, name: 'output', outputs: { surprise: 'short.logits' } },
+      { ...short, name: 'shape', outputs: { logits: 'long.logits' } },
+      { ...short, name: 'input', inputs: {} },
+      3,
+    ];
+    await writeFile(join(models, 'small', 'b_wrong', 'cases.json'), JSON.stringify({ cases: wrong }));
+    await rm(join(models, 'small', 'c_lost', 'expected.safetensors'));
+    await writeFile(join(models, 'small', 'd_other', 'config.json'), '{"model_type": "mamba"}');
+    await rm(join(models, 'small', 'd_other', 'config_v4.json'));
+
+    const { code, lines } = await conformance(models, '--simd=simd128');
+    expect(code).toBe(1);
+    const failed = lines.flatMap((line) => /^FAIL (.+?): .+/.exec(line)?.[1] ?? []);
+    const names = ['exact', 'prompt', 'op', 'output', 'shape', 'input', 'cases[6]'];
+    const inBoth = ['config.json', 'config_v4.json'].flatMap((config) => names.map((name) => `b_wrong/${name} (${config})`));
+    expect(failed).toEqual([...inBoth, 'c_lost/cases.json', 'd_other/config.json']);
+    expect(lines.at(-1)).toBe('6 passed, 16 failed');
+    for (const line of lines) expect(line).not.toMatch(/undefined|not a function|not iterable/);
+
+    const alone = await conformance(join(models, 'small', 'a_good'));
+    expect([alone.code, alone.lines]).toEqual([0, ['simd128: 6 passed, 0 failed', 'relaxed: 6 passed, 0 failed', '12 passed, 0 failed']]);
   });
 
   it('accepts printed figures that are off by one in the last place, and no more', async () => {

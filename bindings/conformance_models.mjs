@@ -1,0 +1,235 @@
+// Golden cases of whole models: a folder with config.json, weights, cases.json and expected.safetensors, as transformers
+// writes the first two. Every case runs once for each form of the configuration that the folder has: config.json, read
+// from the disk, and config_v4.json, given as a page would give its files.
+
+import { readdir, readFile, stat } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+
+import {
+  check,
+  isNumber,
+  isObject,
+  isText,
+  messageOf,
+  NotSupported,
+  own,
+  parseJson,
+  pick,
+  readRegularFile,
+  readTensors,
+} from './conformance_case.mjs';
+
+const isFile = (path) => stat(path).then((status) => status.isFile(), () => false);
+const isModelFolder = async (folder) => (await isFile(join(folder, 'cases.json'))) && isFile(join(folder, 'config.json'));
+
+/** Folders below this one may hold models, or folders of models. */
+const deepest = 2;
+
+/** The folders of models: this one, or those inside of it. */
+export async function modelFolders(folder, depth = 0) {
+  if (await isModelFolder(folder)) return [folder];
+  if (depth === deepest) return [];
+  const entries = await readdir(folder, { withFileTypes: true });
+  const inner = entries.filter((entry) => entry.isDirectory()).map(({ name }) => name).sort();
+  const found = await Promise.all(inner.map((name) => modelFolders(join(folder, name), depth + 1)));
+  return found.flat();
+}
+
+/** The files of a folder as a page has them, with another one as config.json. */
+async function filesOf(folder, config) {
+  const names = (await readdir(folder)).filter((name) => name.endsWith('.json') || name.endsWith('.safetensors'));
+  const left = new Set(['config.json', 'cases.json', 'expected.safetensors']);
+  const files = names.filter((name) => name === config || !left.has(name)).map(async (name) =>
+    new File([await readFile(join(folder, name))], name === config ? 'config.json' : name),
+  );
+  return Promise.all(files);
+}
+
+const sources = {
+  'config.json': (folder) => folder,
+  'config_v4.json': (folder) => filesOf(folder, 'config_v4.json'),
+};
+
+const tightest = 1e-5;
+
+/** Throws unless each number is near its golden number, whose index `indexOf` gives. */
+function compare({ entry, goldens }, name, got, size, indexOf) {
+  const { dtype, data } = goldens[name];
+  check(dtype === 'f32', name, 'a golden of f32', dtype);
+  if (data.length !== size) throw new Error(`${name}: expected ${data.length} numbers, got ${size}`);
+  const tolerance = own(entry.tolerance ?? {}, name) ?? tightest;
+  check(isNumber(tolerance) && tolerance >= 0, `tolerance.${name}`, 'a number, not negative', tolerance);
+  for (let i = 0; i < got.length; i += 1) {
+    const wanted = data[indexOf(i)];
+    if (!(Math.abs(got[i] - wanted) <= tolerance)) {
+      throw new Error(`${name}[${indexOf(i)}]: expected ${wanted}, got ${got[i]} (tolerance ${tolerance})`);
+    }
+  }
+}
+
+/** Checks and returns the inputs of a forward case. */
+function readInputs({ info }, { input_ids: ids, attention_mask: mask, token_type_ids: types, pixel_values: pixels, ...others }) {
+  for (const name of Object.keys(others)) throw new NotSupported(`input ${name}`);
+  const [name, main, dtype, rank] = info.takesPixels ? ['pixel_values', pixels, 'f32', 4] : ['input_ids', ids, 'i32', 2];
+  check(main !== undefined, name, 'a tensor', main);
+  check(main.dtype === dtype && main.shape.length === rank, name, `a tensor of ${dtype} and rank ${rank}`, main.shape.length);
+  for (const [each, tensor] of Object.entries({ attention_mask: mask, token_type_ids: types })) {
+    const right = tensor === undefined || (tensor.dtype === 'i32' && tensor.shape.join() === main.shape.join());
+    check(right, each, `i32 of the shape of ${name}`, tensor?.shape.join());
+  }
+  return { main, mask, types: info.tokenTypes > 0 ? types : undefined, batch: main.shape[0] };
+}
+
+/** The sequence of one row: ids or pixels for the calls, and the positions whose tokens are no padding. */
+function sequenceOf({ info }, { main, mask, types, batch }, row) {
+  const size = main.data.length / batch;
+  const part = ({ data }) => data.subarray(row * size, (row + 1) * size);
+  if (info.takesPixels) {
+    const positions = Array.from({ length: info.maxTokens }, (_, at) => at);
+    return { input: [], options: { pixels: part(main) }, positions, padded: info.maxTokens };
+  }
+  const positions = Array.from({ length: size }, (_, at) => at).filter((at) => mask === undefined || part(mask)[at] !== 0);
+  const select = (tensor) => positions.map((at) => part(tensor)[at]);
+  const options = types === undefined ? {} : { tokenTypes: select(types) };
+  return { input: select(main), options, positions, padded: size };
+}
+
+/** The number at the end of "attentions.3"; undefined for other names. */
+function indexIn(name, begin, count) {
+  const [, digits] = new RegExp(`^${begin}\\.(0|[1-9]\\d{0,3})$`).exec(name) ?? [];
+  return Number(digits) < count ? Number(digits) : undefined;
+}
+
+/** The mean of vectors, or the first one, with length 1. */
+function pooled(vectors, count, width) {
+  const sum = Float64Array.from({ length: width }, (_, column) => {
+    let total = 0;
+    for (let row = 0; row < count; row += 1) total += vectors[row * width + column];
+    return total;
+  });
+  const length = Math.hypot(...sum);
+  return sum.map((number) => number / length);
+}
+
+async function poolerOf(model, name, { input, options }, last) {
+  const isMean = name === 'mean_pooled';
+  // embed() has no token types for ids, and no pixels.
+  const special = options.pixels !== undefined || options.tokenTypes?.some((type) => type !== 0);
+  if (special) return pooled(last.data, isMean ? last.shape[0] : 1, last.shape[1]);
+  const [vector] = await model.embed([input], { pooling: isMean ? 'mean' : 'firstToken' });
+  return vector;
+}
+
+/** Compares the outputs of one row of a case. */
+async function checkRow(model, golden, inputs, row) {
+  const { info } = model;
+  const { goldens } = golden;
+  const { batch } = inputs;
+  const sequence = sequenceOf(model, inputs, row);
+  const { input, options, positions, padded } = sequence;
+  const wants = (name) => goldens[name] !== undefined;
+  const { hiddenStates, lastHiddenState, logits, poolerOutput } = await model.forward(input, {
+    ...options,
+    return: ['hiddenStates', 'lastHiddenState', ...(wants('logits') ? ['logits'] : []), ...(wants('pooler_output') ? ['poolerOutput'] : [])],
+  });
+  const [states, tokens, width] = hiddenStates.shape;
+  const stateOf = (index) => hiddenStates.data.subarray(index * tokens * width, (index + 1) * tokens * width);
+  const byToken = (name, got) => {
+    const each = got.length / tokens;
+    const indexOf = (i) => (row * padded + positions[Math.floor(i / each)]) * each + (i % each);
+    compare(golden, name, got, batch * padded * each, indexOf);
+  };
+  const bySequence = (name, got) => compare(golden, name, got, batch * got.length, (i) => row * got.length + i);
+
+  for (const name of Object.keys(goldens)) {
+    const state = indexIn(name, 'hidden_states', states);
+    const layer = indexIn(name, 'attentions', info.numLayers);
+    if (state !== undefined) byToken(name, stateOf(state));
+    // A class of transformers with a head gives hidden states only: the last one is compared.
+    else if (name === 'last_hidden_state') byToken(name, info.output === 'none' ? lastHiddenState.data : stateOf(states - 1));
+    else if (name === 'pooler_output') bySequence(name, poolerOutput.data);
+    else if (name === 'mean_pooled' || name === 'cls_pooled') bySequence(name, await poolerOf(model, name, sequence, lastHiddenState));
+    else if (name === 'logits' && info.output === 'classification') bySequence(name, logits.data);
+    else if (name === 'logits' && info.output === 'languageModel' && goldens[name].shape[1] !== padded) {
+      bySequence(name, (await model.logits(input)).data);
+    } else if (name === 'logits') byToken(name, logits.data);
+    else if (layer !== undefined) {
+      for (let head = 0; head < info.numHeads; head += 1) {
+        const { data } = await model.attentions(input, { ...options, layer, head });
+        const indexOf = (i) =>
+          ((row * info.numHeads + head) * padded + positions[Math.floor(i / tokens)]) * padded + positions[i % tokens];
+        compare(golden, name, data, batch * info.numHeads * padded ** 2, indexOf);
+      }
+    } else throw new NotSupported(`output ${name}`);
+  }
+}
+
+async function runForward(model, golden) {
+  const inputs = readInputs(model, golden.inputs);
+  for (let row = 0; row < inputs.batch; row += 1) await checkRow(model, golden, inputs, row);
+}
+
+/** Compares all golden tokens: transformers went on after tokens that end a text. */
+async function runGenerate(model, { inputs, goldens }) {
+  const { input_ids: prompt, ...others } = inputs;
+  const { generated_ids: wanted, ...outputs } = goldens;
+  for (const name of Object.keys(others)) throw new NotSupported(`input ${name}`);
+  for (const name of Object.keys(outputs)) throw new NotSupported(`output ${name}`);
+  check(prompt?.dtype === 'i32', 'input_ids', 'a tensor of i32', prompt?.dtype);
+  check(wanted?.dtype === 'i32' && wanted.data.length > 0, 'generated_ids', 'a golden of i32', wanted?.dtype);
+  const tokens = [];
+  while (tokens.length < wanted.data.length) {
+    const before = tokens.length;
+    const options = { maxNewTokens: wanted.data.length - before };
+    for await (const { token } of model.generate([...prompt.data, ...tokens], options)) tokens.push(token);
+    if (tokens.length === before) break;
+  }
+  if (tokens.join() !== wanted.data.join()) throw new Error(`generated_ids: expected ${wanted.data.join(' ')}, got ${tokens.join(' ')}`);
+}
+
+const operations = { forward: runForward, generate: runGenerate };
+
+async function runCase(model, entry, tensors) {
+  check(isObject(entry), 'case', 'an object', entry);
+  for (const table of ['inputs', 'outputs']) {
+    const right = isObject(entry[table]) && Object.keys(entry[table]).length > 0;
+    check(right, table, 'an object of names', entry[table]);
+  }
+  check(entry.tolerance === undefined || isObject(entry.tolerance), 'tolerance', 'an object of numbers', entry.tolerance);
+  const run = isText(entry.op) ? own(operations, entry.op) : undefined;
+  if (run === undefined) throw new NotSupported(`op ${JSON.stringify(entry.op)}`);
+  await run(model, { entry, inputs: pick(entry.inputs, tensors), goldens: pick(entry.outputs, tensors) });
+}
+
+/**
+ * Runs the cases of a folder. Calls `add` with the name of each and, if it fails, the reason.
+ * @param library `readSafetensors` and `openModel` of the package
+ */
+export async function runModelFolder(library, folder, simd, add) {
+  const name = basename(folder);
+  let cases;
+  let tensors;
+  try {
+    ({ cases } = parseJson(await readRegularFile(join(folder, 'cases.json'))));
+    check(Array.isArray(cases) && cases.length > 0, 'cases', 'an array of cases', cases);
+    tensors = await readTensors(library, join(folder, 'expected.safetensors'));
+  } catch (error) {
+    add(`${name}/cases.json`, messageOf(error));
+    return;
+  }
+  for (const [config, sourceOf] of Object.entries(sources)) {
+    if (!(await isFile(join(folder, config)))) continue;
+    let model;
+    try {
+      model = await library.openModel(await sourceOf(folder), { simd });
+    } catch (error) {
+      add(`${name}/${config}`, messageOf(error));
+      continue;
+    }
+    for (const [index, entry] of cases.entries()) {
+      const reason = await runCase(model, entry, tensors).then(() => undefined, messageOf);
+      add(`${name}/${isText(entry?.name) ? entry.name : `cases[${index}]`} (${config})`, reason);
+    }
+    model.dispose();
+  }
+}
