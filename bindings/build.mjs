@@ -79,17 +79,21 @@ for (const part of parts) {
 }
 
 writeDeclarations();
+// The command has no declarations, and alone uses the types of Node.
+compile('-p', join(here, 'tsconfig.command.json'));
 const worker = await bundle(['pool_worker'], { format: 'iife' });
 generated['built:pool-worker-text'] = `export default ${JSON.stringify(withoutMap(worker))};\n`;
 await bundle(['inline'], { format: 'esm' });
 await bundle(entries, { format: 'esm', groups });
+// By itself, so that it does not change how the entry points share chunks.
+await bundle(['command'], { format: 'esm', external: [/^node:/, './models_node.js'] });
 writeFileSync(join(made, 'sbom.cdx.json'), `${JSON.stringify(billOfMaterials(), null, 2)}\n`);
 
 rmSync(dist, { recursive: true, force: true });
 renameSync(made, dist);
 
 /** Writes one file for each entry point, and the chunks that they share; returns the text of the first file. */
-async function bundle(names, { format, groups }) {
+async function bundle(names, { format, groups, external = [] }) {
   const supplied = {
     name: 'built',
     resolveId: (id) => (Object.hasOwn(generated, id) ? { id, moduleSideEffects: false } : null),
@@ -100,7 +104,7 @@ async function bundle(names, { format, groups }) {
     input,
     cwd: here,
     logLevel: 'warn',
-    external: ['@huggingface/tokenizers'],
+    external: ['@huggingface/tokenizers', ...external],
     plugins: [supplied],
     resolve: { extensionAlias: { '.js': ['.ts'] } },
     transform: { target: 'es2022' },
@@ -143,13 +147,18 @@ function withoutMap(script) {
   return script.replace(/\/\/# sourceMappingURL=.*\s*$/, '');
 }
 
+/** Runs TypeScript. */
+function compile(...args) {
+  const manifest = createRequire(import.meta.url).resolve('typescript/package.json');
+  const tsc = join(dirname(manifest), 'bin', 'tsc');
+  const { status } = spawnSync(process.execPath, [tsc, ...args], { stdio: 'inherit' });
+  if (status !== 0) process.exit(status ?? 1);
+}
+
 /** Writes the declarations of the entry points, and of the modules that they name. */
 function writeDeclarations() {
   const folder = join(made, 'declarations');
-  const manifest = createRequire(import.meta.url).resolve('typescript/package.json');
-  const tsc = join(dirname(manifest), 'bin', 'tsc');
-  const { status } = spawnSync(process.execPath, [tsc, '-p', here, '--outDir', folder], { stdio: 'inherit' });
-  if (status !== 0) process.exit(status ?? 1);
+  compile('-p', here, '--outDir', folder);
 
   const reached = new Set();
   const visit = (file) => {

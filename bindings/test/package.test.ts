@@ -90,7 +90,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     for (const path of declarations) expect(path).toMatch(/\/(entry|types)\/\w+\.d\.ts$|\/(errors|features|gpt2_config|lab|open|read|write|train)\.d\.ts$/);
     expect(declarations.length).toBeLessThan(40);
     const scripts = [
-      ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training', 'lab', 'models', 'models_node'],
+      ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training', 'lab', 'models', 'models_node', 'command'],
       ...['core_glue', 'experiment', 'features', 'model_opener', 'multihead', 'pool_creator', 'safetensors', 'shared'],
     ];
     const expected = [
@@ -458,6 +458,22 @@ describe('the packed package', { timeout: 120_000 }, () => {
     const stated = readme.split('\n').filter((line) => line.startsWith('| '));
     const missing = ROWS.map(({ name, needs = 'nothing' }) => `| ${name} | ${needs} |`).filter((row) => !stated.includes(row));
     expect(missing).toEqual([]);
+  });
+
+  it('has a command that npx finds, and that needs no other package for token ids', async () => {
+    const npx = (...args: string[]) => run('npx', ['--offline', 'multihead', ...args], { cwd: folder, env: quietly });
+    const model = join(root, '..', 'tests', 'conformance', 'models', 'gpt2');
+    const { version } = JSON.parse(await readFile(join(root, 'package.json'), 'utf8')) as { version: string };
+    expect((await npx('--version')).stdout).toBe(`${version}\n`);
+    expect((await npx('run', model, '--ids', '5,6,7', '--max-new-tokens', '4')).stdout).toMatch(/^\d+( \d+){3}\n$/);
+    await copyFile(join(model, 'config.json'), join(folder, 'config.json'));
+    await copyFile(join(model, 'model.safetensors'), join(folder, 'model.safetensors'));
+    await writeFile(join(folder, 'tokenizer.json'), '{}');
+    const failed = await npx('run', '.', 'Once upon').catch((error: { code: number; stdout: string; stderr: string }) => error);
+    expect(failed).toMatchObject({ code: 2, stdout: '' });
+    expect(failed.stderr).toBe(
+      'text needs the package @huggingface/tokenizers (npm install @huggingface/tokenizers), got none; token ids work without a tokenizer\n',
+    );
   });
 
   it('can be imported without WebAssembly; load() then reports that it is missing', async () => {

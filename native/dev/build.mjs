@@ -46,7 +46,7 @@ export async function buildForWasmBenchmarks() {
 
 /** Builds bindings/dist: the contents of the npm package. */
 export function buildPackage() {
-  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/sbom.template.json', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'bindings/package.json', 'bindings/tsconfig.json'];
+  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/sbom.template.json', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'bindings/package.json', 'bindings/tsconfig.json', 'bindings/tsconfig.command.json'];
   return buildOnce('Build package', inputs, 'bindings/dist/index.js', 'multihead');
 }
 

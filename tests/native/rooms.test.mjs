@@ -100,6 +100,7 @@ const PACKAGE_FLOORS = [
   ['training'],
   ['api'],
   ['models'],
+  ['command'],
   ['pool/shared'],
   ['pool/worker'],
   ['pool'],

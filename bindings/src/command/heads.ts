@@ -1,0 +1,96 @@
+// multihead heads: what every head of a model looks at, in numbers and as a chart.
+
+import { writeFile } from 'node:fs/promises';
+import { printable } from '../runtime/text.js';
+import type { ModelInput } from '../types/models.js';
+import { numbers, type Option, parse, text, UsageError, type Values } from './arguments.js';
+import { type ChartMap, mostSide, svgOf } from './chart.js';
+import { Interrupted } from './interrupt.js';
+import { smallMap } from './map_image.js';
+import { OutputError } from './output.js';
+import { type Opened, readInputs, type Session, sharedOptions, withModel } from './session.js';
+import { type Statistics, statisticsOf } from './statistics.js';
+
+export const headsOptions = {
+  layers: numbers('only these layers, such as 0,1'),
+  heads: numbers('only these heads of each layer'),
+  chart: text('FILE', 'writes an SVG with a small map of each head', 'the name of a file that ends with .svg', (name) => /\.svg$/i.test(name)),
+  ...sharedOptions,
+} satisfies Record<string, Option<unknown>>;
+
+export const headsHelp = `For each head, means over the queries:
+  entropy    −Σ w log₂ w of the weights w, in bits: 0 if one token has all the weight, log₂ n if n have equal weights
+  previous   weight on the token before the query's own; queries from the second token
+  first      weight on the first token; queries from the second token
+  self       weight on the query's own token
+  induction  weight on tokens that follow an earlier occurrence of the query's token; – if no token occurs twice
+`;
+
+/** Distinct numbers in their order, each below `end`. */
+function chosen(list: readonly number[] | undefined, end: number, flag: string): number[] {
+  const all = list ?? Array.from({ length: end }, (_, at) => at);
+  const wrong = all.find((each) => each >= end);
+  if (wrong !== undefined) throw new UsageError(flag, `0 to ${end - 1}`, String(wrong));
+  return [...new Set(all)].sort((a, b) => a - b);
+}
+
+const columns = ['entropy', 'previous', 'first', 'self', 'induction'] as const satisfies readonly (keyof Statistics)[];
+const rounded = (value: number | null): string => (value === null ? '–' : value.toFixed(3));
+
+export async function heads(args: readonly string[], session: Session): Promise<void> {
+  const { values, positionals } = parse(args, headsOptions);
+  const { folder, inputs } = readInputs(positionals, values, 1);
+  await withModel(session, folder, values, () => undefined, (opened) => look(opened, inputs[0] ?? '', values, session));
+}
+
+async function look(
+  { model, description }: Opened,
+  input: ModelInput,
+  values: Values<typeof headsOptions>,
+  { output, messages, interrupt }: Session,
+): Promise<void> {
+  const layers = chosen(values.layers, model.info.numLayers, '--layers');
+  const columnHeads = chosen(values.heads, model.info.numHeads, '--heads');
+  const encoded = typeof input === 'string' ? await model.encode(input) : { ids: [...input], tokens: undefined };
+  const side = mostSide(layers.length * columnHeads.length);
+
+  const found: ({ readonly layer: number; readonly head: number } & Statistics)[] = [];
+  const maps: ChartMap[] = [];
+  interrupt.listen(true);
+  try {
+    for (const layer of layers) {
+      if (messages.isTTY) messages.write(`\rlayer ${layer}\x1b[K`, () => {});
+      for (const head of columnHeads) {
+        await new Promise((resolve) => setImmediate(resolve)); // Ctrl-C has its turn
+        if (interrupt.signal.aborted) throw new Interrupted();
+        const { data } = await model.attentions(input, { layer, head });
+        const statistics = statisticsOf(data, encoded.ids);
+        found.push({ layer, head, ...statistics });
+        if (values.chart === undefined) continue;
+        const note = columns.map((name) => `${name} ${rounded(statistics[name])}`).join(', ');
+        maps.push({ layer, head, map: smallMap(data, encoded.ids.length, side), note: `layer ${layer}, head ${head}: ${note}` });
+      }
+    }
+  } finally {
+    interrupt.listen(false);
+    if (messages.isTTY) messages.write('\r\x1b[K', () => {});
+  }
+
+  if (values.json) {
+    const tokens = encoded.tokens === undefined ? {} : { tokens: encoded.tokens };
+    await output.json({ ...description, ids: encoded.ids, ...tokens, maps: found });
+  } else {
+    const row = (cells: readonly string[]): string => `${cells.map((cell, at) => cell.padStart(at < 2 ? 5 : 10)).join('')}\n`;
+    await output.write(row(['layer', ' head', ...columns]));
+    for (const { layer, head, ...each } of found) {
+      await output.write(row([String(layer), String(head), ...columns.map((name) => rounded(each[name]))]));
+    }
+  }
+  if (values.chart !== undefined) {
+    const words = typeof input === 'string' ? input : input.join(' ');
+    const svg = svgOf({ modelType: model.info.modelType, text: printable(words), tokens: encoded.ids.length, layers, heads: columnHeads, maps });
+    await writeFile(values.chart, svg).catch((cause: unknown) => {
+      throw new OutputError(values.chart as string, cause);
+    });
+  }
+}

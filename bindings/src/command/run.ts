@@ -1,0 +1,75 @@
+// multihead run: continues a text, token by token.
+
+import { printable } from '../runtime/text.js';
+import type { ModelInfo, ModelInput } from '../types/models.js';
+import { choice, count, number, type Option, parse, texts, type Values } from './arguments.js';
+import { type Opened, readInputs, type Session, sharedOptions, withModel } from './session.js';
+
+export const runOptions = {
+  maxNewTokens: count('most new tokens; default 128, or as many as the model has room for'),
+  temperature: number('0, the default: always the likeliest token; else logits are divided by X', '0 or more', (value) => value >= 0),
+  topK: count('draws only from the N likeliest tokens; default 0, all'),
+  topP: number('draws only from the likeliest tokens that sum to X; default 1', 'more than 0, at most 1', (value) => value > 0 && value <= 1),
+  repetitionPenalty: number('divides the logits of tokens that occurred; default 1, none', 'more than 0', (value) => value > 0),
+  seed: count('seed of the random numbers; default 0'),
+  stop: texts('a text that ends the generation; may be given several times'),
+  cache: choice('type of the cached keys and values', ['f32', 'f16', 'bf16', 'int8'], 'f32'),
+  ...sharedOptions,
+} satisfies Record<string, Option<unknown>>;
+
+/** Escapes what could control a terminal; lines and tabs stay. */
+const forTerminal = (text: string): string => text.replaceAll(/[^\n\t]+/g, (part) => printable(part, Infinity));
+
+export async function run(args: readonly string[], session: Session): Promise<void> {
+  const { values, positionals } = parse(args, runOptions);
+  const { folder, inputs } = readInputs(positionals, values, 1);
+  const refuse = ({ output, causal }: ModelInfo) => (output === 'languageModel' && causal ? undefined : 'a causal language model');
+  await withModel(session, folder, values, refuse, (opened) => continueText(opened, inputs[0] ?? '', values, session));
+}
+
+async function continueText(
+  { model, description }: Opened,
+  prompt: ModelInput,
+  { json, ids: _, weights: __, help: ___, ...options }: Values<typeof runOptions>,
+  { output, messages, interrupt }: Session,
+): Promise<void> {
+  const isText = typeof prompt === 'string';
+  const promptTokens = isText ? (await model.encode(prompt)).ids.length : prompt.length;
+
+  const tokens: number[] = [];
+  let text = '';
+  const begin = performance.now();
+  let first = begin;
+  const rate = (): number => (tokens.length > 1 ? (1000 * (tokens.length - 1)) / (performance.now() - first) : 0);
+  const summary = async (): Promise<void> => {
+    if (json || tokens.length === 0) return;
+    const speed = `${tokens.length} tokens, ${rate().toFixed(1)} tokens/s`;
+    await output.write(text.endsWith('\n') ? '' : '\n');
+    messages.write(`${speed}; prompt of ${promptTokens} in ${((first - begin) / 1000).toFixed(3)} s\n`, () => {});
+  };
+  try {
+    for await (const step of model.generate(prompt, { ...options, signal: interrupt.signal })) {
+      if (tokens.length === 0) {
+        first = performance.now();
+        interrupt.listen(true); // the prompt is read without a pause, the other tokens are not
+      }
+      tokens.push(step.token);
+      text += step.text;
+      const shown = isText ? step.text : `${tokens.length > 1 ? ' ' : ''}${step.token}`;
+      if (!json) await output.write(output.isTerminal ? forTerminal(shown) : shown);
+    }
+  } catch (error) {
+    if (interrupt.signal.aborted) await summary();
+    throw error;
+  } finally {
+    interrupt.listen(false);
+  }
+  await summary();
+  if (json) {
+    await output.json({
+      ...description,
+      ...{ ids: tokens, ...(isText && { text }) },
+      ...{ prompt_tokens: promptTokens, prompt_seconds: (first - begin) / 1000, tokens_per_second: rate() },
+    });
+  }
+}

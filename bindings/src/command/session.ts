@@ -1,0 +1,108 @@
+// Opens the folder, and reads the texts or ids, for all commands.
+
+import type { Model, ModelInfo, ModelInput, OpenModel } from '../types/models.js';
+import { quoted, printable } from '../runtime/text.js';
+import { choice, flag, lists, type Option, UsageError, type Values } from './arguments.js';
+import type { Interrupt } from './interrupt.js';
+import type { Output, Stream } from './output.js';
+
+/** Options of every command. */
+export const sharedOptions = {
+  ids: lists('token ids in place of a text, such as 1,15,7; needs no tokenizer'),
+  weights: choice('type of the weights in memory', ['stored', 'f32', 'f16', 'bf16', 'int8', 'int4'], 'stored'),
+  json: flag('prints one JSON document instead of text'),
+  help: flag('prints this'),
+} satisfies Record<string, Option<unknown>>;
+
+type Shared = Values<typeof sharedOptions>;
+
+/** The surroundings of a command. */
+export interface Session {
+  readonly openModel: OpenModel;
+  readonly output: Output;
+  readonly messages: Stream;
+  readonly interrupt: Interrupt;
+}
+
+/** Failures while a folder is opened. The message begins with the folder. */
+export class OpenError extends Error {
+  constructor(folder: string, cause: Error) {
+    super(`${printable(folder, 400)}: ${cause.message}`, { cause });
+  }
+}
+
+export interface Opened {
+  readonly model: Model;
+  /** Fields about the model in the document of --json. */
+  readonly description: Readonly<Record<string, string | number>>;
+}
+
+/** Loading shows its progress on a terminal if the weights have this many bytes. */
+const large = 2 ** 27;
+
+/** Opens the folder. Throws OpenError. */
+async function open(session: Session, folder: string, { weights }: Shared): Promise<Opened> {
+  const { interrupt, messages } = session;
+  let shown = -1;
+  const onProgress = (loaded: number, total: number): void => {
+    const percent = Math.floor((100 * loaded) / total);
+    if (!messages.isTTY || total < large || percent === shown) return;
+    messages.write(`\rloading ${percent} %${loaded === total ? '\n' : ''}`, () => {});
+    shown = percent;
+  };
+  const begin = performance.now();
+  interrupt.listen(true);
+  let model: Model;
+  try {
+    model = await session.openModel(folder, {
+      ...{ onProgress, signal: interrupt.signal },
+      weights: weights === 'stored' ? undefined : weights,
+    });
+  } catch (cause) {
+    throw cause instanceof Error && !interrupt.signal.aborted ? new OpenError(folder, cause) : cause;
+  } finally {
+    interrupt.listen(false);
+  }
+  const { info } = model;
+  return {
+    model,
+    description: {
+      ...{ model_type: info.modelType, layers: info.numLayers, width: info.embedDim, heads: info.numHeads },
+      ...{ vocabulary: info.vocabSize, parameters: info.parameters, weights, weight_bytes: info.weightBytes },
+      load_seconds: (performance.now() - begin) / 1000,
+    },
+  };
+}
+
+/**
+ * Opens the folder for `work`, and frees it. Throws OpenError; UsageError if the model takes pixels, or `refuse` describes
+ * another model that the command needs.
+ */
+export async function withModel(
+  session: Session,
+  folder: string,
+  values: Shared,
+  refuse: (info: ModelInfo) => string | undefined,
+  work: (opened: Opened) => Promise<void>,
+): Promise<void> {
+  const opened = await open(session, folder, values);
+  const { model } = opened;
+  try {
+    const expected = model.info.takesPixels ? 'a model of token ids' : refuse(model.info);
+    if (expected !== undefined) throw new UsageError(printable(folder, 400), expected, model.info.modelType);
+    await work(opened);
+  } finally {
+    model.dispose();
+  }
+}
+
+/** The folder, and the texts or ids: at most `most` of them. Throws UsageError. */
+export function readInputs(positionals: readonly string[], { ids }: Shared, most: number): { folder: string; inputs: readonly ModelInput[] } {
+  const [folder, ...given] = positionals;
+  if (folder === undefined || folder === '') throw new UsageError('FOLDER', 'a folder with config.json and safetensors files', folder === '' ? '""' : 'none');
+  if (ids.length > 0 && given.length > 0) throw new UsageError('--ids', 'no text beside it', quoted(String(given[0])));
+  const inputs: readonly ModelInput[] = ids.length > 0 ? ids : given;
+  const wanted = most === 1 ? 'one text, in quotes, or --ids' : 'one text or more, each in quotes, or --ids';
+  if (inputs.length === 0 || inputs.length > most) throw new UsageError('TEXT', wanted, inputs.length === 0 ? 'none' : `${inputs.length}`);
+  return { folder, inputs };
+}

@@ -1,0 +1,247 @@
+// The package's command as a program: its output, its files and its exit codes.
+
+import { execFile, spawn } from 'node:child_process';
+import { existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { readSafetensors } from 'multihead';
+import { openModel } from 'multihead/models';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { blocksOf } from './examples.ts';
+import { folderWithTokenizer, goldens } from './tokenizer_files.ts';
+
+const script = fileURLToPath(new URL('../dist/command.js', import.meta.url));
+const gpt2 = join(goldens, 'gpt2');
+
+interface Ended {
+  readonly code: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+function command(...args: string[]): Promise<Ended> {
+  return new Promise((resolve) => {
+    const child = execFile(process.execPath, [script, ...args], (_, stdout, stderr) => resolve({ code: child.exitCode, stdout, stderr }));
+  });
+}
+
+async function succeeds(...args: string[]): Promise<Ended> {
+  const ended = await command(...args);
+  expect([ended.code, ended.stderr.replace(/^\d+ tokens, .*\n/, '')], args.join(' ')).toEqual([0, '']);
+  return ended;
+}
+
+const json = async (...args: string[]): Promise<Record<string, unknown>> => JSON.parse((await succeeds(...args, '--json')).stdout) as Record<string, unknown>;
+
+/** Fails unless the command ends with a code, one line that matches, and no output. */
+async function refused(args: string[], code: number, message: RegExp): Promise<void> {
+  const { code: ended, stdout, stderr } = await command(...args);
+  expect(stderr, args.join(' ')).toMatch(message);
+  expect([ended, stdout, stderr.trimEnd().split('\n').length], `${args.join(' ')}\n${stderr}`).toEqual([code, '', 1]);
+}
+
+let text: string;
+let long: string;
+beforeAll(() => {
+  text = folderWithTokenizer('llama3', JSON.parse(readFileSync(join(goldens, 'llama3', 'config.json'), 'utf8')).vocab_size as number);
+  // Positions by RoPE need no table, so more of them need no other weights.
+  long = folderWithTokenizer('llama3', 5);
+  const config = JSON.parse(readFileSync(join(long, 'config.json'), 'utf8')) as Record<string, unknown>;
+  writeFileSync(join(long, 'config.json'), JSON.stringify({ ...config, max_position_embeddings: 100_000, eos_token_id: null }));
+  rmSync(join(long, 'generation_config.json'), { force: true });
+});
+afterAll(() => {
+  for (const folder of [text, long]) rmSync(folder, { recursive: true });
+});
+
+describe('multihead run', () => {
+  it('continues token ids as transformers does', async () => {
+    const { tensors } = readSafetensors(readFileSync(join(gpt2, 'expected.safetensors')));
+    const [prompt, wanted] = ['greedy.input_ids', 'greedy.generated_ids'].map((name) => tensors[name]?.data as Int32Array);
+    const { stdout, stderr } = await succeeds('run', gpt2, '--ids', String(prompt), '--max-new-tokens', '16');
+    expect(stdout).toBe(`${wanted?.join(' ')}\n`);
+    expect(stderr).toMatch(/^16 tokens, [\d.]+ tokens\/s; prompt of \d+ in [\d.]+ s\n$/);
+    const { ids, model_type, weights, weight_bytes, tokens_per_second } = await json('run', gpt2, `--ids=${prompt}`, '--max-new-tokens=16', '--weights', 'int8');
+    expect([(ids as number[]).length, model_type, weights]).toEqual([16, 'gpt2', 'int8']);
+    expect([typeof weight_bytes, typeof tokens_per_second]).toEqual(['number', 'number']);
+  });
+
+  it('writes text as it comes, as the package generates it', async () => {
+    using model = await openModel(text);
+    const options = { maxNewTokens: 8, temperature: 1.5, topK: 40, topP: 0.9, repetitionPenalty: 1.2, seed: 3 };
+    let wanted = '';
+    for await (const step of model.generate('the cat sat', options)) wanted += step.text;
+    const flags = ['--max-new-tokens=8', '--temperature=1.5', '--top-k=40', '--top-p=0.9', '--repetition-penalty=1.2', '--seed=3'];
+    expect((await succeeds('run', text, 'the cat sat', ...flags)).stdout).toBe(`${wanted}\n`);
+    expect((await json('run', text, 'the cat sat', ...flags))['text']).toBe(wanted);
+  });
+
+  it('ends with 130 after Ctrl-C, with a whole line of output', async () => {
+    const child = spawn(process.execPath, [script, 'run', long, '--ids', '5,6,7', '--max-new-tokens', '50000']);
+    let [stdout, stderr] = ['', ''];
+    child.stdout.on('data', (data: Buffer) => {
+      if (stdout === '') child.kill('SIGINT');
+      stdout += data.toString();
+    });
+    child.stderr.on('data', (data: Buffer) => (stderr += data.toString()));
+    const code = await new Promise((resolve) => child.on('close', resolve));
+    expect([code, stdout.endsWith('\n')]).toEqual([130, true]);
+    expect(stderr).toMatch(/^\d+ tokens, .*\n$/);
+    expect(stdout.trim().split(' ').length).toBeLessThan(50_000);
+  });
+
+  it('ends quietly when its reader has closed the pipe', async () => {
+    const line = `"${process.execPath}" "${script}" run "${long}" --ids 5,6,7 --max-new-tokens 50000 | head -c 1; echo " \${PIPESTATUS[0]}"`;
+    const { stdout, stderr } = await new Promise<{ stdout: string; stderr: string }>((resolve) => {
+      execFile('bash', ['-c', line], (_, out, err) => resolve({ stdout: out, stderr: err }));
+    });
+    expect(stdout).toMatch(/^\d 0\n$/);
+    expect(stderr).toBe('');
+  });
+});
+
+describe('multihead embed', () => {
+  it('prints the cosines of all pairs', async () => {
+    const lists = ['5,6,7,8', '9,10', '5,6,7,9'];
+    using model = await openModel(join(goldens, 'bert'));
+    const vectors = await model.embed(lists.map((list) => list.split(',').map(Number)));
+    const cosine = (a: number, b: number) => vectors[a]?.reduce((sum, value, at) => sum + value * (vectors[b]?.[at] ?? NaN), 0) ?? NaN;
+    const flags = lists.flatMap((list) => ['--ids', list]);
+    const { stdout } = await succeeds('embed', join(goldens, 'bert'), ...flags);
+    const rows = stdout.trimEnd().split('\n').map((line) => line.trim().split(/\s+/));
+    expect(rows[0]).toEqual(['1', '2', '3']);
+    for (const [a, list] of lists.entries()) {
+      expect(rows[a + 1]).toEqual([String(a + 1), ...lists.map((_, b) => cosine(a, b).toFixed(3)), list]);
+    }
+    const { vectors: given, similarities } = await json('embed', join(goldens, 'bert'), ...flags, '--pooling', 'mean');
+    expect((given as number[][]).map((each) => Float32Array.from(each))).toEqual(vectors);
+    expect((similarities as number[][])[0]?.[2]).toBeCloseTo(cosine(0, 2), 6);
+    const { vectors: first } = await json('embed', join(goldens, 'bert'), ...flags, '--pooling', 'first');
+    expect(first).not.toEqual(given);
+  });
+
+  it('takes texts', async () => {
+    const { stdout } = await succeeds('embed', text, 'the cat sat', 'a dog\u202e sat');
+    expect(stdout).toMatch(/^ {6} +1 +2\n +1 +1\.000 +\S+ {2}the cat sat\n +2 +\S+ +1\.000 {2}a dog\\u202e sat\n$/);
+  });
+});
+
+describe('multihead heads', () => {
+  let folder: string;
+  beforeAll(() => {
+    folder = mkdtempSync(join(tmpdir(), 'multihead-heads-'));
+  });
+  afterAll(() => rmSync(folder, { recursive: true }));
+
+  it('prints a row for each head, and those of --json', async () => {
+    const { stdout } = await succeeds('heads', gpt2, '--ids', '5,6,7,5,6');
+    const rows = stdout.trimEnd().split('\n').map((line) => line.trim().split(/\s+/));
+    expect(rows[0]).toEqual(['layer', 'head', 'entropy', 'previous', 'first', 'self', 'induction']);
+    expect(rows.slice(1).map(([layer, head]) => `${layer} ${head}`)).toEqual(['0 0', '0 1', '1 0', '1 1']);
+    const { maps, ids } = await json('heads', gpt2, '--ids', '5,6,7,5,6', '--layers', '1', '--heads=1,0,1');
+    expect(ids).toEqual([5, 6, 7, 5, 6]);
+    const found = maps as Record<string, number>[];
+    expect(found.map(({ layer, head }) => [layer, head])).toEqual([[1, 0], [1, 1]]);
+    for (const [at, each] of found.entries()) {
+      const numbers = ['entropy', 'previous', 'first', 'self', 'induction'].map((name) => each[name]?.toFixed(3));
+      expect(rows[3 + at]?.slice(2)).toEqual(numbers);
+    }
+  });
+
+  it('writes a chart, and says what no token has', async () => {
+    const chart = join(folder, 'heads.svg');
+    const { stdout } = await succeeds('heads', text, 'the cat <sat on', '--chart', chart);
+    expect(stdout.split('\n')[1]).toMatch(/–$/);
+    const svg = readFileSync(chart, 'utf8');
+    expect(svg.match(/<image /g)?.length).toBe(stdout.trimEnd().split('\n').length - 1);
+    expect(svg).toContain('the cat &#60;sat on');
+  });
+
+  it('ends with 3 if the chart cannot be written', async () => {
+    const { code, stderr } = await command('heads', gpt2, '--ids', '1,2', '--chart', join(folder, 'none', 'heads.svg'));
+    expect([code, stderr.trimEnd().split('\n').length]).toEqual([3, 1]);
+    expect(stderr).toMatch(/heads\.svg: cannot be written \(ENOENT/);
+  });
+});
+
+describe('multihead', () => {
+  it('refuses wrong arguments with 2 and one line', async () => {
+    await refused([], 2, /^COMMAND: expected run, embed, heads, got none/);
+    await refused(['fly'], 2, /^COMMAND: expected run, embed, heads, got "fly"/);
+    await refused(['constructor'], 2, /^COMMAND: /);
+    for (const name of ['run', 'embed', 'heads']) {
+      await refused([name], 2, /^FOLDER: expected a folder .*, got none/);
+      await refused([name, gpt2], 2, /^TEXT: expected one text.*, got none/);
+      await refused([name, gpt2, '--fliter'], 2, /^--fliter: /);
+      await refused([name, gpt2, '-x'], 2, /^-x: /);
+      await refused([name, gpt2, 'text', '--ids', '1'], 2, /^--ids: expected no text beside it, got "text"/);
+      await refused([name, gpt2, '--ids', '1,x'], 2, /^--ids: expected token ids .*, got "1,x"/);
+      await refused([name, gpt2, '--ids'], 2, /^--ids: .*, got none/);
+      await refused([name, gpt2, '--ids', '1', '--json=3'], 2, /^--json: expected no value, got "3"/);
+      await refused([name, gpt2, '--ids', '1', '--weights', 'int2'], 2, /^--weights: expected one of stored, f32, .*, got "int2"/);
+      await refused([name, gpt2, '--ids', '99999'], 2, /expected 0 to \d+, got 99999/);
+      await refused([name, join(goldens, 'vit'), '--ids', '1'], 2, /vit: expected a model of token ids, got vit/);
+      await refused([name, join(goldens, 'none'), '--ids', '1'], 2, /none: config\.json: expected a file of this name/);
+      await refused([name, join(gpt2, 'config.json'), '--ids', '1'], 2, /config\.json: .*(ENOTDIR|not a directory)/);
+      await refused([name, gpt2, 'text'], 2, /text needs tokenizer\.json in the folder/);
+    }
+    await refused(['run', gpt2, 'a', 'b'], 2, /^TEXT: expected one text, in quotes, or --ids, got 2/);
+    await refused(['run', gpt2, '--ids', '1', '--temperature', '-1'], 2, /^--temperature: expected 0 or more, got "-1"/);
+    await refused(['run', gpt2, '--ids', '1', '--top-p', '1.5'], 2, /^--top-p: expected more than 0, at most 1, got "1.5"/);
+    await refused(['run', gpt2, '--ids', '1', '--top-k', '1.5'], 2, /^--top-k: expected a whole number, 0 or more, got "1.5"/);
+    await refused(['run', gpt2, '--ids', '1', '--repetition-penalty', '0'], 2, /^--repetition-penalty: expected more than 0/);
+    await refused(['run', gpt2, '--ids', '1', '--seed', ''], 2, /^--seed: /);
+    await refused(['run', gpt2, `--ids=${'1,'.repeat(500)}1`], 2, /^prompt: expected 1 to \d+ tokens, got 501 tokens/);
+    await refused(['run', join(goldens, 'bert'), '--ids', '1'], 2, /bert: expected a causal language model, got bert/);
+    await refused(['heads', gpt2, '--ids', '1', '--layers', '2'], 2, /^--layers: expected 0 to 1, got 2/);
+    await refused(['heads', gpt2, '--ids', '1', '--heads', '0,9'], 2, /^--heads: expected 0 to 1, got 9/);
+    await refused(['heads', gpt2, '--ids', '1', '--chart', 'heads.png'], 2, /^--chart: expected .* ends with \.svg, got "heads\.png"/);
+  });
+
+  it('takes a text that begins with a dash after --', async () => {
+    expect((await succeeds('embed', text, '--json', '--', '-the cat')).stdout).toContain('"-the cat"');
+  });
+
+  it('lists every option in its help, and has the version of the package', async () => {
+    const { stdout: overview } = await succeeds('--help');
+    const options: Record<string, string> = {
+      run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --seed --stop --cache --ids --weights --json --help',
+      embed: '--pooling --ids --weights --json --help',
+      heads: '--layers --heads --chart --ids --weights --json --help',
+    };
+    for (const [name, list] of Object.entries(options)) {
+      expect(overview).toContain(`multihead ${name} FOLDER`);
+      const { stdout } = await succeeds(name, '--help');
+      expect([...stdout.matchAll(/^ {2}(--[\w-]+)/gm)].map(([, flag]) => flag)).toEqual(list.split(' '));
+    }
+    const manifest = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8')) as { version: string };
+    expect((await succeeds('--version')).stdout).toBe(`${manifest.version}\n`);
+  });
+
+  it.skipIf(!existsSync('/dev/full'))('ends with 3 on a full disk', async () => {
+    for (const args of [['run', gpt2, '--ids', '1'], ['embed', gpt2, '--ids', '1'], ['heads', gpt2, '--ids', '1', '--json'], ['--help']]) {
+      const child = spawn(process.execPath, [script, ...args], { stdio: ['ignore', openSync('/dev/full', 'w'), 'pipe'] });
+      let stderr = '';
+      child.stderr?.on('data', (data: Buffer) => (stderr += data.toString()));
+      const code = await new Promise((resolve) => child.on('close', resolve));
+      expect([code, stderr]).toEqual([3, expect.stringMatching(/^standard output: cannot be written \(.+\)\n$/)]);
+    }
+  });
+
+  it('prints what the README shows', async () => {
+    const readme = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
+    const lines = blocksOf(readme).flatMap(({ language, code }) => (language === 'sh' ? code.trimEnd().split('\n') : []));
+    const examples = lines.filter((line) => line.startsWith('npx multihead'));
+    expect(examples.length).toBe(4);
+    const folder = mkdtempSync(join(tmpdir(), 'multihead-readme-'));
+    for (const line of examples) {
+      const args = [...line.replace(/ +#.*/, '').matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, word]) => quoted ?? word ?? '').slice(2);
+      const places: Record<string, string> = { FOLDER: text, 'tests/conformance/models/gpt2': gpt2, 'heads.svg': join(folder, 'heads.svg') };
+      const { stdout } = await succeeds(...args.map((each) => places[each] ?? each));
+      if (args.includes('tests/conformance/models/gpt2')) expect(readme).toContain(stdout);
+    }
+    expect(existsSync(join(folder, 'heads.svg'))).toBe(true);
+    rmSync(folder, { recursive: true });
+  });
+});
