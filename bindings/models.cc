@@ -79,6 +79,23 @@ std::vector<models::StoredTensor> tensors_of(ListReader list) {
   return tensors;
 }
 
+// Computes several heads in one pass, out (count, N, N). A layer or head of -1 stands for all.
+Status all_attentions(const Model& model, const ModelAttentionsCall& call) {
+  const models::ModelInfo& info = model.info();
+  const int64_t end_layer = call.layer < 0 ? info.num_layers : call.layer + 1;
+  const int64_t end_head = call.head < 0 ? info.num_heads : call.head + 1;
+  const int64_t tokens = call.out.shape[1];
+  std::vector<models::HeadMap> maps;
+  float* map = call.out.data;
+  for (int64_t layer = std::max<int64_t>(0, call.layer); layer < end_layer; ++layer) {
+    for (int64_t head = std::max<int64_t>(0, call.head); head < end_head; ++head) {
+      maps.push_back({layer, head, Tensor(map, {1, tokens, tokens})});
+      map += tokens * tokens;
+    }
+  }
+  return model.forward(call.inputs, {.maps = maps}, context());
+}
+
 }  // namespace
 
 int32_t model_loader_create() {
@@ -134,7 +151,9 @@ int32_t model_forward(int32_t handle) {
 int32_t model_attentions(int32_t handle) {
   const ModelAttentionsCall call;
   return run(call.from, [&] {
-    return at<Model>(handle).attentions(call.inputs, call.layer, call.head, call.out, context());
+    const Model& model = at<Model>(handle);
+    if (call.layer < 0 || call.head < 0) return all_attentions(model, call);
+    return model.attentions(call.inputs, call.layer, call.head, call.out, context());
   });
 }
 

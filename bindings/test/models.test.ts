@@ -183,6 +183,46 @@ describe.each(builds)('openModel, %s', (simd) => {
     expect(await tokens({ maxNewTokens: 0 })).toEqual([]);
   });
 
+  it('gives the maps of all layers and heads in one pass, with the bits of single ones', async () => {
+    const ids = [3, 14, 15, 92, 65];
+    using model = await openModel(join(folder, 'qwen3'), { simd });
+    const { numLayers, numHeads } = model.info;
+    const all = await model.attentions(ids);
+    expect(all.shape).toEqual([numLayers, numHeads, 5, 5]);
+    const [headsOfOne, oneHead] = [await model.attentions(ids, { layer: 1 }), await model.attentions(ids, { head: 1 })];
+    expect([headsOfOne.shape, oneHead.shape]).toEqual([[numHeads, 5, 5], [numLayers, 5, 5]]);
+    for (let layer = 0; layer < numLayers; layer += 1) {
+      for (let head = 0; head < numHeads; head += 1) {
+        const { data, shape } = await model.attentions(ids, { layer, head });
+        const at = (index: number) => [25 * index, 25 * (index + 1)] as const;
+        expect(shape).toEqual([5, 5]);
+        expect(all.data.slice(...at(layer * numHeads + head))).toEqual(data);
+        if (layer === 1) expect(headsOfOne.data.slice(...at(head))).toEqual(data);
+        if (head === 1) expect(oneHead.data.slice(...at(layer))).toEqual(data);
+      }
+    }
+  });
+
+  it('says which tokens were likely at each step', async () => {
+    const prompt = [5, 6, 7];
+    using model = await openModel(join(folder, 'gpt2'), { simd });
+    const ids = [...prompt];
+    for await (const { token, likeliest } of model.generate(prompt, { maxNewTokens: 4, likeliest: 5 })) {
+      const { data } = await model.logits(ids);
+      const sum = data.reduce((total, value) => total + Math.exp(value), 0);
+      const sorted = [...data.keys()].sort((a, b) => (data[b] as number) - (data[a] as number) || a - b);
+      expect(likeliest.map((each) => each.token)).toEqual(sorted.slice(0, 5));
+      for (const each of likeliest) expect(each.probability).toBeCloseTo(Math.exp(data[each.token] as number) / sum, 5);
+      expect(token).toBe(sorted[0]);
+      ids.push(token);
+    }
+    expect(ids.length).toBe(7);
+    for await (const { likeliest } of model.generate(prompt, { maxNewTokens: 1 })) expect(likeliest).toEqual([]);
+    const every = await model.generate(prompt, { likeliest: 100 }).next();
+    expect(every.value?.likeliest.length).toBe(100);
+    expect((await rejectionOf(model.generate(prompt, { likeliest: 101 }).next())).argument).toBe('likeliest');
+  });
+
   it('mutes heads', async () => {
     using model = await openModel(join(folder, 'gpt2'), { simd });
     const { numLayers, numHeads } = model.info;
@@ -236,7 +276,9 @@ describe('openModel', () => {
     expect(ids.code).toBe('E_OPTION');
     expect((await rejectionOf(model.logits([1.5]))).argument).toBe('input');
     expect((await rejectionOf(model.logits('a text', {}))).message).toMatch('tokenizer.json');
-    expect((await rejectionOf(model.attentions([1], { layer: 99, head: 0 }))).code).toBe('E_OPTION');
+    for (const place of [{ layer: 99, head: 0 }, { layer: 99 }, { head: 99 }, { layer: -1 }]) {
+      expect((await rejectionOf(model.attentions([1], place))).code).toBe('E_OPTION');
+    }
     const pixels = new Float32Array(3);
     expect((await rejectionOf(model.attentions([1], { layer: 0, head: 0, pixels }))).argument).toBe('pixels');
     expect((await rejectionOf(model.logits([1], { pixels }))).expected).toBe('none for a model of token ids');
@@ -286,7 +328,11 @@ describe('openModel', () => {
 describe('text', () => {
   const tokenizer = {
     encode: (text: string) => ({ ids: [...Buffer.from(text)], tokens: [...text] }),
-    decode: (ids: number[]) => Buffer.from(ids.filter((id) => id < 256)).toString(),
+    // Throws for no ids, like the Tokenizer of @huggingface/tokenizers.
+    decode(ids: number[]) {
+      if (ids.length === 0) throw new Error('token_ids must be a non-empty array of integers.');
+      return Buffer.from(ids.filter((id) => id < 256)).toString();
+    },
   };
 
   it('comes with the tokens, a character when it is complete', () => {

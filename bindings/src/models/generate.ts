@@ -8,14 +8,14 @@ import { bytesPerElement, type Block } from '../runtime/memory.js';
 import { call, checkStatus, type Runtime } from '../runtime/operands.js';
 import { checkChoice, checkCount, checkNumber, type Names, namesOf, plain, readFlat } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
-import type { GeneratedToken, GenerateOptions, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
+import type { GeneratedToken, GenerateOptions, LikelyToken, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
 import type { Count, Int32, Uint32, Whole64 } from '../types/wire.js';
 import { checkIds } from './inputs.js';
 import { StopTexts, TextStream } from './tokenizer.js';
 
 const generateNames = {
   ...{ maxNewTokens: plain, temperature: plain, topK: plain, topP: plain, repetitionPenalty: plain },
-  ...{ seed: plain, stop: plain, cache: plain, signal: plain },
+  ...{ seed: plain, stop: plain, cache: plain, likeliest: plain, signal: plain },
 } satisfies Names<GenerateOptions>;
 
 /** Entries of `stop` that are read. */
@@ -23,6 +23,35 @@ const mostStops = 1024;
 
 /** Longest time that a generation keeps the thread, in milliseconds: a frame of a display. */
 const mostBusy = 16;
+
+/** The largest value of `likeliest`. */
+const mostLikeliest = 100;
+
+/** The largest logits with their shares of the softmax, the largest first, of several equal ones the first. */
+function likeliestOf(logits: Float32Array, count: number): LikelyToken[] {
+  if (count === 0) return [];
+  const found: number[] = [];
+  let least = -Infinity;
+  for (let id = 0; id < logits.length; id += 1) {
+    const value = logits[id] as number;
+    if (found.length === count && !(value > least)) continue;
+    let at = found.length;
+    while (at > 0 && (logits[found[at - 1] as number] as number) < value) at -= 1;
+    found.splice(at, 0, id);
+    if (found.length > count) found.pop();
+    least = logits[found.at(-1) as number] as number;
+  }
+  const top = logits[found[0] as number] as number;
+  let sum = 0;
+  for (const value of logits) sum += Math.exp(value - top);
+  return found.map((token) => ({ token, probability: Math.exp((logits[token] as number) - top) / sum }));
+}
+
+function checkLikeliest(value: unknown): number {
+  const count = checkCount(value, 'likeliest', 0);
+  if (count <= mostLikeliest) return count;
+  throw new MultiheadError('E_OPTION', { argument: 'likeliest', expected: `0 to ${mostLikeliest}`, got: String(count) });
+}
 
 /** Ends the current task, so that others run: events, timers, and messages. */
 function nextTask(): Promise<void> {
@@ -84,6 +113,7 @@ export async function* generate(
   checkSignal(signal);
   const stop = checkStop(options.stop);
   const cacheType = dtypes[checkChoice(options.cache ?? 'f32', namesOf(dtypes), 'cache')];
+  const likely = checkLikeliest(options.likeliest ?? 0);
   const asked = options.maxNewTokens === undefined ? undefined : checkCount(options.maxNewTokens, 'maxNewTokens', 0);
   const sampling = {
     temperature: checkNumber(options.temperature ?? 0, 'temperature'),
@@ -139,6 +169,7 @@ export async function* generate(
       wire.sessionAppend(args, { address: (idBlock.address + 4 * begin) as Uint32, length: (count - begin) as Uint32 }, logits);
       args.close();
       checkStatus(runtime, raw.sessionAppend(session));
+      const likeliest = likeliestOf(heap.view('f32', logits.address, likely && info.vocabSize), likely);
       begin = count;
       wire.choose(args, logits, { address: idBlock.address, length: count as Uint32 });
       args.close();
@@ -151,7 +182,7 @@ export async function* generate(
       const held = stream !== undefined && (isEnd || step + 1 === most) ? stream.rest() : '';
       const { text, ends: stopped } = stops.add(piece + held);
       const isLast = isEnd || stopped || step + 1 === most;
-      yield { token, text: isLast && !stopped ? text + stops.rest() : text };
+      yield { token, text: isLast && !stopped ? text + stops.rest() : text, likeliest };
       if (isLast) return;
       if (performance.now() - turn > mostBusy) {
         await nextTask();

@@ -23,7 +23,7 @@ import type {
   ModelInput,
   TextTokenizer,
 } from '../types/models.js';
-import type { Count, Extents, Int32, Operand, Span, Uint32 } from '../types/wire.js';
+import type { Count, Extents, Int32, Int64, Operand, Span, Uint32 } from '../types/wire.js';
 import { generate } from './generate.js';
 import { checkIds, entriesOf, ints } from './inputs.js';
 import { textOf } from './tokenizer.js';
@@ -122,16 +122,19 @@ export class WasmModel extends CoreObject implements Model {
     return sequences.map((_, at) => data.slice(at * width, (at + 1) * width));
   }
 
-  async attentions(input: ModelInput, given: AttentionsOptions): Promise<ModelArray> {
+  async attentions(input: ModelInput, given: AttentionsOptions = {}): Promise<ModelArray> {
     const { layer, head, headScales, ...inputs } = readOptions(given, attentionsNames, 'attentions');
-    const [atLayer, atHead] = [checkCount(layer, 'layer', 0), checkCount(head, 'head', 0)];
+    const [atLayer, atHead] = [placeOf(layer, 'layer'), placeOf(head, 'head')];
     const batch = await this.#read(input, inputs);
     const tokens = this.#positions(batch);
-    const { data } = this.#array([1, tokens, tokens], (operands, out) => {
+    const { numLayers, numHeads } = this.info;
+    const wanted = [...(layer === undefined ? [numLayers] : []), ...(head === undefined ? [numHeads] : [])];
+    const count = wanted.reduce((product, extent) => product * extent, 1);
+    const { data } = this.#array([count, tokens, tokens], (operands, out) => {
       wire.modelAttentions(this.runtime.args, this.#inputs(operands, batch, headScales), atLayer, atHead, out);
       operands.run(() => this.runtime.raw.modelAttentions(this.handle));
     });
-    return { shape: [tokens, tokens], data };
+    return { shape: [...wanted, tokens, tokens], data };
   }
 
   async logits(input: ModelInput, given: LogitsOptions = {}): Promise<ModelArray> {
@@ -255,6 +258,10 @@ export class WasmModel extends CoreObject implements Model {
     });
   }
 }
+
+/** A layer or head as the core takes it; −1 for all. */
+const placeOf = (value: number | undefined, argument: string): Int64 =>
+  value === undefined ? (-1 as Int64) : (checkCount(value, argument, 0) as Int64);
 
 function checkText(value: unknown, argument: string): string {
   if (typeof value === 'string') return value;

@@ -138,8 +138,18 @@ export interface GenerateOptions {
   readonly stop?: readonly (string | number)[] | undefined;
   /** Type of the cached keys and values; default `'f32'`. */
   readonly cache?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
+  /** Each step gives as many of the likeliest tokens with their probabilities, at most 100; default 0, none. */
+  readonly likeliest?: number | undefined;
   /** Aborting ends the iteration with `E_ABORTED`. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
+}
+
+/** A token that a model finds likely. */
+export interface LikelyToken {
+  /** Token id. */
+  readonly token: number;
+  /** Its share of the softmax of the logits, before temperature and repetition penalty. */
+  readonly probability: number;
 }
 
 /** A step of {@link Model.generate}. */
@@ -148,6 +158,8 @@ export interface GeneratedToken {
   readonly token: number;
   /** New text; empty while a character is incomplete, and if the prompt was token ids and there is no tokenizer. */
   readonly text: string;
+  /** The likeliest tokens in this place, the likeliest first; empty without the option `likeliest`. */
+  readonly likeliest: readonly LikelyToken[];
 }
 
 /** Numbers with a shape, row-major. */
@@ -176,10 +188,10 @@ export interface InputOptions extends PassOptions {
 
 /** Options of {@link Model.attentions}. */
 export interface AttentionsOptions extends InputOptions {
-  /** The layer, from 0. */
-  readonly layer: number;
-  /** The query head, from 0. */
-  readonly head: number;
+  /** The layer, from 0. Default: all layers, which are one more axis in front. */
+  readonly layer?: number | undefined;
+  /** The query head, from 0. Default: all heads, which are one more axis before the queries. */
+  readonly head?: number | undefined;
 }
 
 /** Options of {@link Model.embed}. */
@@ -245,12 +257,13 @@ export interface Model {
    */
   embed(inputs: readonly ModelInput[], options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>[]>;
   /**
-   * The weights of one head, (N, N): a row for each query; keys that a query does not see are 0. Of pixels, position 0 is
-   * the class token, and the patches follow row by row.
+   * The weights of one head, (N, N): a row for each query; keys that a query does not see are 0. Without `layer`, without
+   * `head` or without both, the weights of all of them from one pass, which need memory for all of these maps. Of pixels,
+   * position 0 is the class token, and the patches follow row by row.
    *
    * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
    */
-  attentions(input: ModelInput, options: AttentionsOptions): Promise<ModelArray>;
+  attentions(input: ModelInput, options?: AttentionsOptions): Promise<ModelArray>;
   /**
    * Language models: (vocabSize), or (N, vocabSize) with `positions: 'all'`. Masked language models (N, vocabSize),
    * classification (numLabels), token classification (N, numLabels).
