@@ -93,6 +93,9 @@ const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceA
 /** Files that are not copied for offline use: source maps, the preview picture, and the peers of the speed section. */
 const notKept = /\.map$|^card\.png$|^assets\/(peer_|ort-|tfjs-)/;
 
+/** Files that are kept for offline use when they are first used: what runs the visitor's own model. */
+const keptLater = /^assets\/(multihead-models-.*\.wasm|tokenizers\b.*\.js)$/;
+
 const contentOf = (file: Bundle[string]): string | Uint8Array => (file.type === 'chunk' ? file.code : file.source);
 
 /** Fills in the service worker's list of files. Its version is a hash of the names and contents of all files. */
@@ -116,10 +119,12 @@ export const offlineCopy: Plugin = {
       ['relaxed', 'simd128'].map((simd) => [simd, only(bundle, new RegExp(`^assets/multihead-${simd}-.*\\.wasm$`))]),
     );
     const others = ['index.html', 'service_worker.js', ...Object.values(wasm)];
+    const names = all.map(([name]) => name);
     const build = {
       version: hash.digest('hex').slice(0, 16),
       main: only(bundle, /^assets\/index-.*\.js$/),
-      files: all.map(([name]) => name).filter((name) => !others.includes(name) && !notKept.test(name)),
+      files: names.filter((name) => !others.includes(name) && !notKept.test(name) && !keptLater.test(name)),
+      later: names.filter((name) => keptLater.test(name)),
       wasm,
     };
     const placeholder = /\w+\.__BUILD__/;

@@ -1,67 +1,33 @@
-// "Your own model": a small GPT-2 that the test writes, its heads, its continuation, and files that are not models.
+// "Your own model": models that the tests write or that the conformance suite has, their heads, continuations and sentences,
+// and files that are not models.
 
 import assert from 'node:assert/strict';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
+import { seriousFindings } from './axe.mjs';
 import { catchDownloads, pictureSaved, press } from './downloads.mjs';
-import { openPage, setSentence, settled, snapshot, startBrokenServer, until } from './harness.mjs';
+import { eventually, offlineCopyReady, openPage, setSentence, settled, setViewport, snapshot, startBrokenServer, startServer, until } from './harness.mjs';
+import { bytePairTokenizer, goldenFiles, gpt2, gpt2Config, gpt2Tensors, safetensors, safetensorsHeader, wordTokenizer } from './small_models.mjs';
 
 const sentence = 'text=the+black+cat+sat+on+the+mat';
 
-const [width, heads, vocabulary, positions] = [12, 3, 24, 40];
+const { width, heads, vocabulary } = gpt2;
 const d = width / heads;
+const tensors = gpt2Tensors();
+const words = ['the', ' black', ' cat', ' sat', ' on', ' the', ' mat', 'The', '.'];
+const ids = [0, 1, 2, 3, 4, 5, 6];
 
-function noise(count, seed) {
-  let state = seed >>> 0;
-  return Float32Array.from({ length: count }, () => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return 4 * (state / 2 ** 32 - 0.5);
-  });
-}
-
-function gpt2() {
-  const shapes = { 'wte.weight': [vocabulary, width], 'wpe.weight': [positions, width], 'ln_f.weight': [width], 'ln_f.bias': [width] };
-  for (const layer of [0, 1]) {
-    for (const name of ['ln_1', 'ln_2']) {
-      for (const part of ['weight', 'bias']) shapes[`h.${layer}.${name}.${part}`] = [width];
-    }
-    const matrices = [['attn.c_attn', width, 3 * width], ['attn.c_proj', width, width], ['mlp.c_fc', width, 48], ['mlp.c_proj', 48, width]];
-    for (const [name, from, to] of matrices) {
-      shapes[`h.${layer}.${name}.weight`] = [from, to];
-      shapes[`h.${layer}.${name}.bias`] = [to];
-    }
-  }
-  return Object.fromEntries(
-    Object.entries(shapes).map(([name, shape], i) => [name, { shape, data: noise(shape.reduce((a, b) => a * b), i + 1) }]),
-  );
-}
-
-/** Returns a file in the format that huggingface.co/docs/safetensors describes. */
-function safetensors(tensors) {
-  const header = { __metadata__: { n_head: String(heads) } };
-  let end = 0;
-  for (const [name, { shape, data }] of Object.entries(tensors)) {
-    header[name] = { dtype: 'F32', shape, data_offsets: [end, (end += data.byteLength)] };
-  }
-  const text = Buffer.from(JSON.stringify(header));
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(text.length));
-  return Buffer.concat([length, text, ...Object.values(tensors).map(({ data }) => Buffer.from(data.buffer))]);
-}
-
-const tensors = gpt2();
-const words = ['the', 'Ġblack', 'Ġcat', 'Ġsat', 'Ġon', 'Ġthe', 'Ġmat'];
-const letters = [...new Set(words.join(''))];
-/** Every word of the sentence becomes one token, merged from its first letter on; "the" is merged before its space. */
-const merges = [
-  ...words.flatMap((word) => [...word].slice(1).map((letter, i) => `${word.slice(0, i + 1)} ${letter}`)),
-  'Ġ the',
-];
-const vocab = Object.fromEntries([...words, ...letters].slice(0, vocabulary).map((token, id) => [token, id]));
+/** The files of the GPT-2; `change` replaces some or, with null, leaves them out. */
+const model = (change = {}) => ({
+  'config.json': gpt2Config,
+  'model.safetensors': safetensors(tensors),
+  'tokenizer.json': bytePairTokenizer(words, vocabulary),
+  ...change,
+});
 
 /** The weights of the first layer in float64. */
-function firstLayer(ids) {
+function firstLayer() {
   const get = (name) => tensors[name].data;
   const [gain, shift, matrix, bias] = ['ln_1.weight', 'ln_1.bias', 'attn.c_attn.weight', 'attn.c_attn.bias'].map((name) => get(`h.0.${name}`));
   const rows = ids.map((id, i) => {
@@ -84,27 +50,58 @@ function firstLayer(ids) {
   );
 }
 
+/** Calls `run` with a function that writes files into a folder, and returns their paths. */
 async function withFiles(run) {
-  const folder = await mkdtemp(join(tmpdir(), 'multihead-model-'));
-  const write = async (name, content) => {
-    await writeFile(join(folder, name), content);
-    return join(folder, name);
+  const root = await mkdtemp(join(tmpdir(), 'multihead-model-'));
+  const write = async (contents, folder = '.') => {
+    const paths = [];
+    for (const [name, content] of Object.entries(contents)) {
+      if (content === null) continue;
+      paths.push(join(root, folder, name));
+      await mkdir(dirname(paths.at(-1)), { recursive: true });
+      await writeFile(paths.at(-1), content);
+    }
+    return paths;
   };
   try {
-    await run(write);
+    await run(write, root);
   } finally {
-    await rm(folder, { recursive: true });
+    await rm(root, { recursive: true });
   }
 }
 
-const give = async (page, ...paths) => (await page.$('#model-files')).uploadFile(...paths);
+const give = async (page, paths) => (await page.$('#model-files')).uploadFile(...paths);
 const statusOf = (page) => page.$eval('.own-status', (line) => line.textContent);
+const factsOf = (page) => page.$eval('.own-facts', (line) => line.textContent);
+const mapShown = (page) => until(page, () => document.querySelector('#own .own-map [role=grid]')?.checkVisibility() === true);
+/** Presses the picture of a head; both count from 1. */
+const openHead = (page, layer, head) => page.$eval(`#own .own-row:nth-child(${layer}) .own-cell:nth-of-type(${head})`, (cell) => cell.click());
+
+/** Drops files on the page; `folder` stands before their names, as in a folder that is dropped. */
+const drop = (page, contents, folder) =>
+  page.evaluate(
+    (files, name) => {
+      const all = files.map(([path, base64]) => new File([Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))], path));
+      const entry = (file) => ({ isFile: true, isDirectory: false, fullPath: `/${name}/${file.name}`, file: (done) => done(file) });
+      let left = all.map(entry);
+      // Browsers give the entries of a folder in parts.
+      const readEntries = (done) => done(left.splice(0, 2));
+      const directory = { isFile: false, isDirectory: true, fullPath: `/${name}`, createReader: () => ({ readEntries }) };
+      const items = name ? [{ webkitGetAsEntry: () => directory }] : [];
+      const transfer = { types: ['Files'], files: all, items };
+      const event = new Event('drop', { bubbles: true, cancelable: true });
+      document.dispatchEvent(Object.defineProperty(event, 'dataTransfer', { value: transfer }));
+    },
+    Object.entries(contents).filter(([, content]) => content !== null).map(([path, content]) => [path, Buffer.from(content).toString('base64')]),
+    folder,
+  );
 
 /** The numbers of head 1, 2 and so on, from the CSV that the page saves. */
 async function savedNumbers(page) {
   const files = [];
   for (let head = 1; head <= heads; head += 1) {
-    await press(page, `#own .card:nth-child(${head}) .save:nth-child(2)`);
+    await openHead(page, 1, head);
+    await press(page, '#own .own-map .save:nth-child(2)');
     files.push(await page.evaluate(() => window.saved.at(-1).text()));
   }
   return files.map((csv) =>
@@ -116,78 +113,102 @@ async function savedNumbers(page) {
   );
 }
 
+/** Makes the model's worker slow: it waits before it reads a piece of a file. */
+const slowServer = () =>
+  startBrokenServer(async (folder, assets) => {
+    const file = join(folder, 'assets', assets.find((name) => /^model_worker.*\.js$/.test(name)));
+    const slow = `const read = Blob.prototype.arrayBuffer;
+      Blob.prototype.arrayBuffer = async function () {
+        await new Promise((done) => setTimeout(done, 200));
+        return read.call(this);
+      };`;
+    await writeFile(file, `${slow}\n${await readFile(file, 'utf8')}`);
+  });
+
 export const tests = [
   {
     name: 'a GPT-2 from disk shows its heads on the sentence to 1e-5, and continues it with a cache',
     run: ({ browser, url }) =>
       withFiles(async (write) => {
         const { page, origins, close } = await openPage(browser, `${url}#${sentence}`);
-        const files = [
-          await write('model.safetensors', safetensors(tensors)),
-          await write('vocab.json', JSON.stringify(vocab)),
-          await write('merges.txt', `#version: 0.2\n${merges.join('\n')}\n`),
-        ];
-        await give(page, ...files);
-        await until(page, () => document.querySelectorAll('#own .card').length === 3);
+        await give(page, await write(model()));
+        await mapShown(page);
         await until(page, () => document.querySelector('#own .map-cell') !== null);
-        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /^2 layers of 3 heads, 12 columns, .* cut into pieces from a list of 24/);
-        const label = await page.$eval('#own .card:nth-child(2) .map-cell', (cell) => cell.ariaLabel);
-        assert.equal(label, 'head 2, query the, key the, 1.00');
+        assert.match(
+          await factsOf(page),
+          /^gpt2: 2 layers of 3 heads, 12 columns, 4,\d\d\d parameters\. Its weights take \d+ kB of memory as stored; the files have \d+ kB\.$/,
+        );
         const rows = await page.$$eval('.own-row', (list) => list.map((row) => row.querySelectorAll('canvas').length));
         assert.deepEqual(rows, [3, 3], 'both layers and their heads are one picture');
-        await (await page.$$('.own-row'))[1].click();
-        await until(page, () => location.hash.includes('ownLayer=2'));
-        await page.evaluate(() => history.back());
-        await until(page, () => !location.hash.includes('ownLayer'));
+        await openHead(page, 1, 2);
+        await until(page, () => location.hash.includes('ownHead=2'));
+        const label = await page.$eval('#own .own-map .map-cell', (cell) => cell.ariaLabel);
+        assert.equal(label, 'head 2, query the, key the, 1.00');
+        await openHead(page, 2, 3);
+        await until(page, () => document.querySelector('#own [role=grid][aria-rowcount]').ariaLabel === 'Layer 2, head 3');
         await catchDownloads(page);
-        const ids = words.map((word) => vocab[word]);
-        const expected = firstLayer(ids);
+        const expected = firstLayer();
         (await savedNumbers(page)).forEach((numbers, head) => {
           assert.equal(numbers.length, 49);
           numbers.forEach((value, i) => assert.ok(Math.abs(value - expected[head][i]) < 1e-5, `head ${head + 1}, ${i}`));
         });
-        assert.equal(await press(page, '#own .card:nth-child(2) .save:first-child'), 'layer-1-head-2.png');
-        const { width: across, height: down, ...ink } = await pictureSaved(page, words.length);
+        await openHead(page, 1, 2);
+        assert.equal(await press(page, '#own .own-map .save:first-child'), 'layer-1-head-2.png');
+        const { width: across, height: down, ...ink } = await pictureSaved(page, ids.length);
         assert.ok(across >= 2 * 44 * 7 && down >= 2 * 44 * 7, `${across} × ${down}`);
         for (const [place, pixels] of Object.entries(ink)) assert.ok(pixels > 200, `${place}: ${pixels} pixels`);
         await page.$$eval('#own .segments button', (buttons) => buttons.find(({ textContent }) => textContent === 'Numbers').click());
-        await until(page, () => document.querySelectorAll('#own .card table').length === 3);
-        const written = await page.$$eval('#own .card:nth-child(2) tbody td', (cells) => cells.map(({ textContent }) => Number(textContent)));
+        await until(page, () => document.querySelectorAll('#own .own-map table').length === 1);
+        const written = await page.$$eval('#own .own-map tbody td', (cells) => cells.map(({ textContent }) => Number(textContent)));
         assert.equal(written.length, 49);
         written.forEach((value, i) => assert.ok(Math.abs(value - expected[1][i]) < 0.00051, `table, ${i}`));
         await page.evaluate(() => history.back());
-        await until(page, () => document.querySelectorAll('#own .card table').length === 0);
+        await until(page, () => document.querySelectorAll('#own .own-map table').length === 0);
+
+        // The weights of the last word, in words.
+        const last = expected[1].slice(42);
+        const best = [...last.keys()].sort((a, b) => last[b] - last[a])[0];
+        assert.equal(await page.$eval('.own-asked', (line) => line.textContent), 'What ·mat looks at');
+        const first = await page.$eval('.own-looks li', (item) => item.textContent);
+        assert.equal(first.replaceAll('\u00a0', ' '), `${words[best].replace(' ', '·')}${(100 * last[best]).toFixed(last[best] < 0.1 ? 1 : 0)} %`);
+
         await page.click('#own-continue');
-        await until(page, () => /^.+ 24 tokens; the sentence took/.test(document.querySelector('#own-text').textContent));
+        await until(page, () => /^24 new tokens; reading the text took .* with the cache\.$/.test(document.querySelector('#own-pace').textContent));
+        assert.deepEqual(await page.$$eval('.own-token', (list) => list.length), 24);
+        assert.equal(await page.$$eval('.own-likely li', (list) => list.length), 5);
+        const shares = await page.$$eval('.own-likely .number', (list) => list.map(({ textContent }) => parseFloat(textContent)));
+        assert.deepEqual(shares, [...shares].sort((a, b) => b - a));
+        await page.click('.own-tokens li:nth-child(3) button');
+        assert.equal(await page.$eval('.own-continue .own-asked', (line) => line.textContent), 'Likeliest at new token 3');
+        const [chosen, likeliest] = [await page.$eval('.own-tokens li:nth-child(3)', (item) => item.textContent), await page.$eval('.own-likely .word', (item) => item.textContent)];
+        assert.equal(chosen, likeliest);
         await setSentence(page, 'the cat');
-        await until(page, () => document.querySelector('#own [role=grid]').ariaRowCount === '2');
+        await until(page, () => document.querySelector('#own [role=grid][aria-rowcount]').ariaRowCount === '2');
+        assert.equal(await page.$$eval('.own-token', (list) => list.length), 0, 'a continuation of another text is gone');
         assert.deepEqual([...origins], [new URL(url).origin], 'the weights stay here');
 
-        await page.$eval('#own-layer', (slider) => {
-          slider.value = '2';
-          slider.dispatchEvent(new Event('input'));
-        });
-        await until(page, () => document.querySelector('.own-kept').textContent.includes('asks for the file again'));
+        await openHead(page, 2, 1);
+        await until(page, () => document.querySelector('.own-kept').textContent.includes('asks for the files again'));
         await page.click('#own-keep');
         await until(page, () => /model\.safetensors is kept in this browser, \d+ kB/.test(document.querySelector('.own-kept').textContent));
         await page.reload();
         await settled(page);
         assert.match(await page.evaluate(() => location.hash), /model=model\.safetensors&ownLayer=2/);
         await until(page, () => document.querySelector('#own-open')?.checkVisibility());
-        assert.equal((await page.$$('#own .card')).length, 0, 'nothing is read unasked');
+        assert.equal((await page.$$('#own .own-cell')).length, 0, 'nothing is read unasked');
         await page.click('#own-open');
-        await until(page, () => document.querySelector('#own [role=grid]')?.ariaLabel === 'Layer 2, head 1');
-        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /cut into pieces/, 'the vocabulary is kept, too');
-        await until(page, () => document.activeElement.id === 'own-layer');
+        await until(page, () => document.querySelector('#own .own-map [role=grid]')?.ariaLabel === 'Layer 2, head 1');
+        assert.doesNotMatch(await factsOf(page), /no tokenizer/, 'the tokenizer is kept, too');
+        await until(page, () => document.activeElement.ariaLabel === 'Layer 2, head 1');
         await page.evaluate(() => history.back());
-        await until(page, () => document.querySelector('#own .control-value').textContent === '1 of 2');
+        await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaLabel !== 'Layer 2, head 1');
         await page.evaluate(() => history.forward());
-        await until(page, () => document.querySelector('#own .control-value').textContent === '2 of 2');
+        await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaLabel === 'Layer 2, head 1');
         await page.click('#own-keep');
         await until(page, () => document.querySelector('#own-keep').textContent === 'Keep it in this browser');
         await page.reload();
         await settled(page);
-        await until(page, () => document.querySelector('.own-kept')?.textContent.startsWith('This address was made with a file named "model.safetensors"'));
+        await until(page, () => document.querySelector('.own-kept')?.textContent.startsWith('This address was made with a model named "model.safetensors"'));
         assert.equal(await page.evaluate(async () => {
           const root = await navigator.storage.getDirectory();
           const names = [];
@@ -198,38 +219,52 @@ export const tests = [
       }),
   },
   {
-    name: 'a dropped model without a vocabulary numbers the words; another number of heads is another model',
+    name: 'a dropped model without a tokenizer reads numbers of tokens; another type of weights and a tokenizer open it again',
     run: ({ browser, url }) =>
       withFiles(async (write) => {
         const { page, close } = await openPage(browser, `${url}#${sentence}`);
-        await page.evaluate((base64) => {
-          const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
-          const files = new DataTransfer();
-          files.items.add(new File([bytes], 'small.safetensors'));
-          document.body.dispatchEvent(new DragEvent('drop', { dataTransfer: files, bubbles: true, cancelable: true }));
-        }, safetensors(tensors).toString('base64'));
-        await until(page, () => document.querySelectorAll('#own .card').length === 3);
-        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /words get arbitrary numbers/);
-        await page.select('#own-heads', '6');
-        await until(page, () => document.querySelectorAll('#own .card').length === 6);
-        assert.match(await page.evaluate(() => location.hash), /model=small\.safetensors&ownHeads=6/);
-        await page.evaluate(() => history.back());
-        await until(page, () => document.querySelectorAll('#own .card').length === 3);
-        await page.evaluate(() => history.back());
-        await until(page, () => document.querySelector('.own-body').hidden);
-        await page.evaluate(() => history.go(2));
-        await until(page, () => !document.querySelector('.own-body').hidden && document.querySelectorAll('#own .card').length === 6);
-        await page.$eval('#own-layer', (slider) => {
-          slider.value = '2';
-          slider.dispatchEvent(new Event('input'));
+        await drop(page, model({ 'tokenizer.json': null }));
+        await mapShown(page);
+        assert.match(await factsOf(page), /There is no tokenizer\.json, so the model reads numbers of tokens/);
+        assert.equal(await page.$eval('[for=own-input]', (line) => line.textContent), 'Numbers of tokens for this model, 0 to 23');
+        assert.equal(await page.$eval('#own .own-map [role=grid]', (grid) => grid.ariaRowCount), '8');
+        await page.type('#own-input', '3 1 4');
+        await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaRowCount === '3');
+        await page.type('#own-input', ' 24');
+        await until(page, () => document.querySelector('.own-status').textContent === 'This model knows the tokens from 0 to 23, not 24.');
+        assert.equal(await page.$eval('.own-picture', ({ hidden }) => hidden), true);
+        await page.$eval('#own-input', (field) => {
+          field.value = 'the cat';
+          field.dispatchEvent(new Event('input'));
         });
-        await until(page, () => document.querySelector('#own [role=grid]').ariaLabel.startsWith('Layer 2, head 1'));
+        await until(page, () => /^Without tokenizer\.json this model reads numbers/.test(document.querySelector('.own-status').textContent));
+        await page.$eval('#own-input', (field) => {
+          field.value = '';
+          field.dispatchEvent(new Event('input'));
+        });
+        await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaRowCount === '8' && document.querySelector('.own-status').textContent === '');
+
+        await page.select('#own-weights', 'int4');
+        await until(page, () => /of memory as int4;/.test(document.querySelector('.own-facts').textContent));
+        assert.match(await page.evaluate(() => location.hash), /model=model\.safetensors&ownWeights=int4/);
+        await page.click('#undo');
+        await until(page, () => /of memory as stored;/.test(document.querySelector('.own-facts').textContent));
+        for (let back = 0; back < 6; back += 1) {
+          await page.evaluate(() => history.back());
+          await new Promise((done) => setTimeout(done, 50));
+          if (!(await page.evaluate(() => location.hash.includes('model=')))) break;
+        }
+        await until(page, () => document.querySelector('.own-body').hidden);
+        await page.evaluate(() => history.forward());
+        await until(page, () => !document.querySelector('.own-body').hidden);
+        await give(page, await write(model({ 'config.json': null, 'model.safetensors': null })));
+        await until(page, () => !/no tokenizer/.test(document.querySelector('.own-facts').textContent) && document.querySelector('#own .own-map [role=grid]').ariaRowCount === '7');
 
         const second = await page.browserContext().newPage();
         await second.goto(`${url}#${sentence}`);
         await settled(second);
-        await give(second, await write('other.safetensors', safetensors(tensors)));
-        await until(second, () => document.querySelectorAll('#own .card').length === 3);
+        await give(second, await write(model(), 'second'));
+        await mapShown(second);
         const tabs = [page, second];
         await page.evaluate(() => {
           const open = FileSystemFileHandle.prototype.createWritable;
@@ -248,6 +283,123 @@ export const tests = [
       }),
   },
   {
+    name: 'a folder with weights in several files opens as it is, chosen or dropped, and its heads are walked by keyboard',
+    run: ({ browser, kind, url }) =>
+      withFiles(async (write, root) => {
+        const { page, close } = await openPage(browser, url);
+        const files = { ...goldenFiles('qwen3'), 'README.md': 'hello', 'onnx/config.json': '{}' };
+        await write(files, 'My-Qwen');
+        // Firefox cannot be made to choose a folder.
+        if (kind === 'firefox') await drop(page, files, 'My-Qwen');
+        else await (await page.$('#model-folder')).uploadFile(join(root, 'My-Qwen'));
+        await mapShown(page);
+        const { num_hidden_layers: layers, num_attention_heads: count } = JSON.parse(files['config.json']);
+        assert.match(await factsOf(page), new RegExp(`^qwen3: ${layers} layers of ${count} heads, `));
+        assert.match(await page.evaluate(() => location.hash), /model=My-Qwen/);
+        const stops = () => page.$$eval('#own .own-cell[tabindex="0"]', (cells) => cells.map(({ ariaLabel }) => ariaLabel));
+        assert.deepEqual(await stops(), ['Layer 1, head 1'], 'Tab reaches one picture');
+        await page.focus('#own .own-cell[tabindex="0"]');
+        for (const key of ['ArrowDown', 'ArrowRight', 'ArrowRight', 'ArrowLeft', 'End', 'ArrowUp', 'Home', 'ArrowUp', 'ArrowDown', 'ArrowRight']) await page.keyboard.press(key);
+        assert.equal(await page.evaluate(() => document.activeElement.ariaLabel), 'Layer 2, head 2');
+        assert.equal(await page.$eval('#own .own-map [role=grid]', (grid) => grid.ariaLabel), 'Layer 2, head 2');
+        const painted = await page.$$eval('#own .own-thumb', (list) => list.every((canvas) => canvas.width === 8 && canvas.height === 8));
+        assert.ok(painted, 'every head has its picture');
+
+        await drop(page, goldenFiles('gemma3'), 'Dropped');
+        await until(page, () => /^gemma3/.test(document.querySelector('.own-facts').textContent) && location.hash.includes('model=Dropped'));
+        await page.click('#undo');
+        await until(page, () => document.querySelector('.own-body').hidden);
+        assert.match(await page.$eval('.own-kept', (line) => line.textContent), /made with a model named "My-Qwen"/);
+        await close();
+      }),
+  },
+  {
+    name: 'a model of sentences shows how alike they are, and looks both ways',
+    run: ({ browser, url }) =>
+      withFiles(async (write) => {
+        const { page, close } = await openPage(browser, `${url}#text=the+dog+sat`);
+        const texts = ['the cat sat', 'the black dog sat', 'the cat sat'];
+        await give(page, await write({ ...goldenFiles('bert'), 'tokenizer.json': wordTokenizer(['the', 'black', 'cat', 'sat', 'dog', 'on', 'mat']) }));
+        await mapShown(page);
+        assert.deepEqual(await page.$$eval('#own-continue', (list) => list.map((button) => button.checkVisibility())), [false]);
+        const label = await page.$eval('#own .own-map .map-cell:nth-child(2)', (cell) => cell.ariaLabel);
+        assert.match(label, /^head 1, query \[CLS\], key the, \d\.\d\d$/, 'nothing is masked');
+        await page.type('#own-sentences', texts.join('\n'));
+        const numbers = () => page.$$eval('.own-similar td.number', (cells) => cells.map(({ textContent }) => Number(textContent.replace('−', '-'))));
+        await eventually(async () => (await page.$$eval('.own-similar tbody th', (list) => list.length)) === 3);
+        await eventually(async () => (await numbers())[2] === 1);
+        const all = await numbers();
+        assert.equal(all.length, 9);
+        for (const i of [0, 4, 8, 2, 6]) assert.equal(all[i], 1);
+        assert.ok(all[1] < 1 && all[1] === all[3] && all[5] === all[1], all.join());
+        assert.match(await page.evaluate(() => location.hash), /ownSentences=/);
+        await page.reload();
+        await settled(page);
+        assert.match(await page.evaluate(() => location.hash), /ownSentences=/);
+        await close();
+      }),
+  },
+  {
+    name: 'while a model is read a bar says how far, and a button stops it; the page stays as it was',
+    run: ({ browser }) =>
+      withFiles(async (write) => {
+        const server = await slowServer();
+        const { page, close } = await openPage(browser, `${server.url}#${sentence}`);
+        await give(page, await write(model(), 'small'));
+        await mapShown(page);
+        const before = await page.$eval('#own .own-map [role=grid]', (grid) => grid.ariaRowCount);
+        // A vocabulary of 32 MB is read in several pieces.
+        const large = { ...tensors, 'wte.weight': { shape: [700_000, width], data: new Float32Array(700_000 * width) } };
+        const config = JSON.stringify({ ...JSON.parse(gpt2Config), vocab_size: 700_000 });
+        const paths = await write({ 'config.json': config, 'large.safetensors': safetensors(large) }, 'large');
+        await give(page, paths);
+        await until(page, () => document.querySelector('.own-progress').value > 0 && /^\d+ MB of 34 MB$/.test(document.querySelector('.own-loaded').textContent));
+        await page.$eval('#own-abort', (button) => {
+          button.focus();
+          button.click();
+        });
+        await until(page, () => document.querySelector('.own-status').textContent === 'Stopped: large.safetensors was not opened. Your earlier model stays open.');
+        assert.equal(await page.$eval('.own-loading', ({ hidden }) => hidden), true);
+        assert.equal(await page.evaluate(() => document.activeElement.id), 'model-files', 'the focus is not lost');
+        assert.equal(await page.$eval('#own .own-map [role=grid]', (grid) => grid.ariaRowCount), before);
+        // Another choice takes the place of a model that is being read.
+        await give(page, paths);
+        await until(page, () => document.querySelector('.own-progress').value > 0);
+        await give(page, await write(model({ 'tokenizer.json': null }), 'other'));
+        await until(page, () => /no tokenizer/.test(document.querySelector('.own-facts').textContent) && document.querySelector('.own-status').textContent === '');
+        assert.equal(await page.$eval('.own-loading', ({ hidden }) => hidden), true);
+        await close();
+        await server.close();
+      }),
+  },
+  {
+    name: 'a model that does not fit into the memory is refused before it is read, with a type of weights that would fit',
+    run: ({ browser, url }) =>
+      withFiles(async (write) => {
+        const { page, close } = await openPage(browser, url);
+        // The GPT-2 with 64 columns and a large vocabulary.
+        const tokens = 100_000_000;
+        const wider = new Map([[width, 64], [3 * width, 3 * 64], [4 * width, 4 * 64], [vocabulary, tokens]]);
+        const shapes = Object.fromEntries(Object.entries(tensors).map(([name, { shape }]) => [name, shape.map((extent) => wider.get(extent) ?? extent)]));
+        const { header, bytes } = safetensorsHeader(shapes);
+        const config = JSON.stringify({ ...JSON.parse(gpt2Config), n_embd: 64, n_head: 4, vocab_size: tokens });
+        const paths = await write({ 'config.json': config, 'huge.safetensors': header });
+        // A file with a hole, which takes no room on the disk.
+        await truncate(paths[1], bytes);
+        await give(page, paths);
+        const said = (text) => eventually(async () => (await statusOf(page)) === text, text);
+        // 6.4 billion weights: 34 bytes for 32 of them as int8, which is chosen for files above 100 MB, and 128 as f32.
+        await said('huge.safetensors needs 6.80 GB of memory, and a page has at most 4.29 GB. As int4 it would fit.');
+        await page.select('#own-weights', 'f32');
+        await said('huge.safetensors needs 25.60 GB of memory, and a page has at most 4.29 GB. As int4 it would fit.');
+        assert.equal(await page.$eval('.own-body', ({ hidden }) => hidden), true);
+        await page.select('#own-weights', 'auto');
+        await give(page, await write(model(), 'small'));
+        await mapShown(page);
+        await close();
+      }),
+  },
+  {
     name: 'the worker of a model ends while it reads the file or a sentence: the page says so, and the next file opens',
     run: ({ browser }) =>
       withFiles(async (write) => {
@@ -255,24 +407,26 @@ export const tests = [
           const file = join(folder, 'assets', assets.find((name) => /^model_worker.*\.js$/.test(name)));
           const end = `addEventListener('message', (event) => {
             const [given] = event.data.values;
-            if (!(given.model?.name ?? given).includes('fatal')) return;
+            if (!String(given?.name ?? given).includes('fatal')) return;
             event.stopImmediatePropagation();
             setTimeout(close, 300);
           });`;
           await writeFile(file, `${end}\n${await readFile(file, 'utf8')}`);
         });
         const { page, close } = await openPage(browser, `${server.url}#${sentence}`);
-        await give(page, await write('fatal.safetensors', safetensors(tensors)));
+        const good = await write(model());
+        await give(page, await write(model({ 'model.safetensors': null, 'fatal.safetensors': safetensors(tensors) }), 'fatal'));
         await until(page, () => /^fatal\.safetensors cannot be used: its worker has ended/.test(document.querySelector('.own-status').textContent));
-        await give(page, await write('good.safetensors', safetensors(tensors)));
-        await until(page, () => document.querySelectorAll('#own .card').length === 3);
+        assert.equal(await page.$eval('.own-loading', ({ hidden }) => hidden), true);
+        await give(page, good);
+        await mapShown(page);
         await setSentence(page, 'a fatal sentence');
-        await until(page, () => /worker of good\.safetensors has ended/.test(document.querySelector('.own-status').textContent));
+        await until(page, () => /worker of model\.safetensors has ended/.test(document.querySelector('.own-status').textContent));
         assert.equal(await page.$eval('.own-body', ({ hidden }) => hidden), true);
         assert.equal(await page.$eval('#sentence', ({ value }) => value), 'a fatal sentence');
-        await setSentence(page, 'another one');
-        await give(page, await write('good.safetensors', safetensors(tensors)));
-        await until(page, () => !document.querySelector('.own-body').hidden && document.querySelectorAll('#own .card').length === 3);
+        await setSentence(page, 'the mat');
+        await give(page, good);
+        await mapShown(page);
         await close();
         await server.close();
       }),
@@ -285,13 +439,55 @@ export const tests = [
           for (const name of assets) if (/^(opened_model|measurement).*\.js$/.test(name)) await rm(join(folder, 'assets', name));
         });
         const { page, close } = await openPage(browser, `${server.url}#${sentence}`);
-        await give(page, await write('good.safetensors', safetensors(tensors)));
+        await give(page, await write(model()));
         await until(page, () => /^This part of the page could not be loaded: /.test(document.querySelector('.own-status').textContent));
         await page.click('#run-speed');
         await until(page, () => /^The measurement could not start: /.test(document.querySelector('.speed-controls [role=status]').textContent));
         await setSentence(page, 'another one');
         assert.deepEqual((await snapshot(page)).tokens, ['another', 'one']);
         await close({ expected: /404|Failed to load|error loading|MIME|dynamically imported/i });
+        await server.close();
+      }),
+  },
+  {
+    name: 'what runs a model is fetched with the first model, and kept for use without a network',
+    run: ({ browser }) =>
+      withFiles(async (write) => {
+        const server = await startServer();
+        const { page, close } = await openPage(browser, `${server.url}#${sentence}`);
+        await offlineCopyReady(page);
+        const ofModels = () => server.requested.filter((path) => /multihead-models-.*\.wasm|tokenizers/.test(path));
+        assert.deepEqual(ofModels(), [], 'a visitor without a model fetches nothing of it');
+        const paths = await write(model());
+        await give(page, paths);
+        await mapShown(page);
+        assert.equal(ofModels().length, 2, ofModels().join(' '));
+        const keptFiles = () =>
+          page.evaluate(async () => {
+            const names = [];
+            for (const name of await caches.keys()) names.push(...(await (await caches.open(name)).keys()).map(({ url }) => url));
+            return names.filter((name) => /multihead-models-.*\.wasm|tokenizers/.test(name)).length;
+          });
+        await eventually(async () => (await keptFiles()) === 2);
+        await server.close();
+        await page.reload();
+        await settled(page);
+        await give(page, paths);
+        await mapShown(page);
+        await close({ expected: /ERR_CONNECTION_REFUSED|Failed to load resource/ });
+      }),
+  },
+  {
+    name: 'without a network and without a copy, a model is not opened, and the page says why',
+    run: ({ browser }) =>
+      withFiles(async (write) => {
+        const server = await startBrokenServer(async (folder, assets) => {
+          for (const name of assets) if (/^multihead-models-.*\.wasm$/.test(name)) await rm(join(folder, 'assets', name));
+        });
+        const { page, close } = await openPage(browser, `${server.url}#${sentence}`);
+        await give(page, await write(model()));
+        await until(page, () => document.querySelector('.own-status').textContent === 'The part of this page that runs models could not be loaded. Is there a network?');
+        await close({ expected: /404|Failed to load/i });
         await server.close();
       }),
   },
@@ -303,70 +499,105 @@ export const tests = [
       await until(page, () => document.querySelector('.own-kept')?.textContent);
       assert.match(
         await page.$eval('.own-kept', (line) => line.textContent),
-        /^This address was made with a file named "Your session has expired\\", log in at evi…", which is not part of it:/,
+        /^This address was made with a model named "Your session has expired\\", log in at evi…", which is not part of it:/,
       );
       await close();
     },
   },
   {
-    name: 'files that are no model, corrupt or huge: the page says so and goes on',
+    name: 'files that are no model, corrupt, incomplete or contradictory: the page says so in a sentence and goes on',
     run: ({ browser, url }) =>
       withFiles(async (write) => {
         const { page, close } = await openPage(browser, `${url}#${sentence}`);
         const whole = safetensors(tensors);
-        const say = async (pattern) => {
-          await until(page, () => /cannot be used|no \.safetensors|at most|is not a/.test(document.querySelector('.own-status').textContent));
-          assert.match(await statusOf(page), pattern);
+        let count = 0;
+        /** Gives files and checks the page's answer. */
+        const say = async (contents, pattern) => {
           await page.$eval('.own-status', (line) => (line.textContent = ''));
+          await give(page, await write(contents, String((count += 1))));
+          await eventually(async () => !/^(Reading .*)?$/.test(await statusOf(page)), `an answer to ${Object.keys(contents)}`);
+          assert.match(await statusOf(page), pattern);
         };
-        await give(page, await write('cut.safetensors', whole.subarray(0, 999)));
-        await say(/^cut\.safetensors is not a safetensors file\.$/);
-        await give(page, await write('other.safetensors', safetensors({ weight: tensors['ln_f.bias'] })));
-        await say(/^other\.safetensors is not a GPT-2: it has no wte\.weight\.$/);
-        await give(page, await write('notes.txt', 'hello'));
-        await say(/^There is no \.safetensors file among notes\.txt/);
-        const drop = (names) =>
-          page.evaluate((all) => {
-            const transfer = { types: ['Files'], files: all.map((name) => new File(['x'], name)) };
-            const event = new Event('drop', { bubbles: true, cancelable: true });
-            document.dispatchEvent(Object.defineProperty(event, 'dataTransfer', { value: transfer }));
-          }, names);
-        await drop(Array.from({ length: 522 }, (_, i) => `${i}\u202e.txt`));
-        await say(/^There is no \.safetensors file among 0\\u202e\.txt, 1\\u202e\.txt, .*, 9\\u202e\.txt and 512 more\.$/);
-        await drop([`x\n\u202e${'y'.repeat(1000)}.safetensors`]);
-        await say(/^x\\u000a\\u202ey{77}… is not a safetensors file/);
+        await say({ 'notes.txt': 'hello' }, /^There is no file of a model among notes\.txt\. Choose config\.json and \.safetensors\.$/);
+        await say({ 'cut.safetensors': whole.subarray(0, 999) }, /^cut\.safetensors needs config\.json too\. Choose it, or the whole folder\.$/);
+        await say({ 'config.json': gpt2Config }, /^cut\.safetensors is not a safetensors file\.$/);
+        await say({ 'config.json': gpt2Config, 'short.safetensors': whole.subarray(0, whole.length - 99) }, /^short\.safetensors ends too early\. Perhaps the download was cut off\.$/);
+        const other = safetensors({ weight: tensors['ln_f.bias'] });
+        await say({ 'config.json': gpt2Config, 'other.safetensors': other }, /^other\.safetensors does not fit its config\.json: it lacks [\w.]+ and others, which a gpt2 has\.$/);
+        await say({ 'config.json': '{"model_type":"mamba"}', 'a.safetensors': whole }, /^a\.safetensors is of the family "mamba", which this page does not know\.$/);
+        await say({ 'config.json': 'hello', 'a.safetensors': whole }, /^config\.json of a\.safetensors is not a configuration in JSON\.$/);
+        const { 'model-00003-of-00003.safetensors': _, ...rest } = goldenFiles('qwen3');
+        await say(rest, /^model-00003-of-00003\.safetensors is missing\. Choose all files of the model together\.$/);
+        await say(goldenFiles('vit'), /^A vit looks at pictures\. This page shows models that read text\.$/);
+        await say(model({ 'tokenizer.json': '{"model":{}}' }), /^tokenizer\.json of model\.safetensors is of a kind that this page cannot read\.$/);
+        const foreign = wordTokenizer(['the', 'black', ...Array.from({ length: 30 }, (__, i) => `w${i}`), 'cat', 'sat', 'on', 'mat']);
+        await say(model({ 'tokenizer.json': foreign }), /^tokenizer\.json is of another model: it has a token \d+, and this model knows those from 0 to 23\.$/);
+        await drop(page, Object.fromEntries(Array.from({ length: 522 }, (__, i) => [`${i}\u202e.txt`, 'x'])));
+        await until(page, () => /^There is no file of a model among 0\\u202e\.txt, 1\\u202e\.txt, .*, 9\\u202e\.txt and 512 more\. /.test(document.querySelector('.own-status').textContent));
+        await drop(page, { 'config.json': gpt2Config, [`x\n\u202e${'y'.repeat(1000)}.safetensors`]: 'x' });
+        await until(page, () => /^x\\u000a\\u202ey{77}… is not a safetensors file/.test(document.querySelector('.own-status').textContent));
         const name = 'y\n'.repeat(500_000);
         const header = Buffer.from(JSON.stringify({ [name]: { dtype: 'Q9' } }));
         const length = Buffer.alloc(8);
         length.writeBigUInt64LE(BigInt(header.length));
-        await give(page, await write('names.safetensors', Buffer.concat([length, header])));
-        await say(/^names\.safetensors cannot be used: (y\\u000a)+…: expected a dtype of .{0,300}$/);
-        await page.evaluate(() => {
-          const file = new File(['x'], 'huge.safetensors');
-          Object.defineProperty(file, 'size', { value: 3.2e9 });
-          const transfer = { types: ['Files'], files: [file] };
-          const event = new Event('drop', { bubbles: true, cancelable: true });
-          document.dispatchEvent(Object.defineProperty(event, 'dataTransfer', { value: transfer }));
-        });
-        await say(/^huge\.safetensors has 3\.20 GB; at most 1\.50 GB fit/);
-        const good = await write('good.safetensors', whole);
+        await say(
+          { 'config.json': gpt2Config, 'names.safetensors': Buffer.concat([length, header]) },
+          /^names\.safetensors cannot be used: (y\\u000a)+…: expected a dtype of .{0,300}$/,
+        );
+
+        const good = await write(model(), 'good');
         await give(page, good);
-        await until(page, () => document.querySelectorAll('#own .card').length === 3);
-        await rm(good);
-        await page.select('#own-heads', '6');
-        await say(/^good\.safetensors cannot be used: the browser could not read its \d+ kB into memory: .*Your earlier model stays open/);
-        await page.evaluate(() => history.back());
-        await until(page, () => !location.hash.includes('ownHeads'));
+        await mapShown(page);
+        await Promise.all(good.map((path) => rm(path)));
+        await page.select('#own-weights', 'f16');
+        await until(page, () => /^The browser could not read the files of model\.safetensors: .* Your earlier model stays open\.$/.test(document.querySelector('.own-status').textContent));
+        await page.click('#undo');
+        await until(page, () => !location.hash.includes('ownWeights'));
         await page.evaluate(() => {
           FileSystemFileHandle.prototype.createWritable = () => Promise.reject(new DOMException('full', 'QuotaExceededError'));
         });
         await page.click('#own-keep');
-        await until(page, () => /cannot keep the file: it has too little room/.test(document.querySelector('.own-kept').textContent));
+        await until(page, () => /cannot keep the files: it has too little room/.test(document.querySelector('.own-kept').textContent));
         assert.equal(await page.$eval('#own-keep', (button) => button.textContent), 'Keep it in this browser');
-        await give(page, await write('bad.safetensors', whole.subarray(0, 999)));
-        await say(/Your earlier model stays open/);
-        assert.equal((await page.$$('#own .card')).length, 3);
+        await say({ 'config.json': gpt2Config, 'bad.safetensors': whole.subarray(0, 999) }, /^bad\.safetensors is not a safetensors file\. Your earlier model stays open\.$/);
+        assert.equal((await page.$$('#own .own-cell')).length, 6);
+        const damaged = { ...tensors, 'h.1.ln_1.weight': { shape: [width], data: new Float32Array(width).fill(NaN) } };
+        await say(model({ 'model.safetensors': safetensors(damaged) }), /^From layer 2 on this model computes no numbers \(NaN\): its file is damaged\.$/);
+        assert.equal(await page.$eval('.own-picture', ({ hidden }) => hidden), true);
         await close();
+      }),
+  },
+  {
+    name: 'an open model is whole at 320 to 1280 px, has nothing serious for axe-core, and prints without its buttons',
+    skip: (kind) => (kind === 'firefox' ? 'Firefox cannot emulate printing' : undefined),
+    run: ({ browser, url }) =>
+      withFiles(async (write) => {
+        for (const scheme of ['light', 'dark']) {
+          const { page, close } = await openPage(browser, `${url}#${sentence}`, { scheme });
+          await give(page, await write(model()));
+          await mapShown(page);
+          await page.click('#own-continue');
+          await until(page, () => /^24 new/.test(document.querySelector('#own-pace').textContent));
+          for (const across of [320, 360, 768, 1280]) {
+            await setViewport(page, { width: across, height: 800 });
+            const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+            assert.ok(over <= 0, `${across} px: the page is ${over} px too wide`);
+            const small = await page.$$eval('#own :is(button, select)', (list) =>
+              list.filter((button) => button.checkVisibility() && Math.min(button.offsetWidth, button.offsetHeight) < 24).map(({ className }) => className),
+            );
+            assert.deepEqual(small, [], `${across} px`);
+          }
+          assert.deepEqual(await seriousFindings(page, '#own'), []);
+          await give(page, await write({ ...goldenFiles('bert'), 'tokenizer.json': wordTokenizer(['the', 'black', 'cat']) }, 'bert'));
+          await until(page, () => document.querySelectorAll('.own-similar tbody tr').length === 3);
+          assert.deepEqual(await seriousFindings(page, '#own'), []);
+          await page.emulateMediaType('print');
+          await until(page, () => matchMedia('print').matches);
+          const shown = (selector) => page.$$eval(`#own ${selector}`, (list) => list.filter((element) => element.checkVisibility()).length);
+          assert.deepEqual([await shown('.own-grid'), await shown('.own-map .map canvas'), await shown('.own-similar')], [1, 1, 1]);
+          assert.deepEqual([await shown('.secondary'), await shown('.drop-zone'), await shown('progress'), await shown('select')], [0, 0, 0, 0]);
+          await close();
+        }
       }),
   },
 ];

@@ -76,7 +76,7 @@ async function useEverything(page) {
   await until(page, () => window.multiheadPage.training().step > 0);
   await page.$eval('#train-go', (button) => button.click());
   await page.evaluate(() => {
-    const transfer = { types: ['Files'], files: [new File(['x'], 'no.safetensors')] };
+    const transfer = { types: ['Files'], files: [new File(['{"model_type":"gpt2"}'], 'config.json'), new File(['x'], 'no.safetensors')] };
     document.dispatchEvent(Object.defineProperty(new Event('drop', { cancelable: true }), 'dataTransfer', { value: transfer }));
   });
   await until(page, () => /^no\.safetensors is not a safetensors file/.test(document.querySelector('.own-status').textContent));

@@ -1,47 +1,45 @@
-// The worker of the visitor's own model. It starts when a file is opened.
+// The worker of the visitor's own model. It starts when a model is opened.
 
-import { load, MultiheadError } from 'multihead';
-import { messageOf } from './base/format.js';
-import { formatBytes } from './model/limits.js';
-import type { ModelCalls } from './model/messages.js';
+import { MultiheadError } from 'multihead/models';
+import type { GivenFiles, Loading, ModelCalls } from './model/messages.js';
+import { problemOf } from './model/problems.js';
 import { ModelSession } from './model/session.js';
+import type { Implementation } from './workers/protocol.js';
 import { serve } from './workers/serve.js';
 
-let session: Promise<ModelSession> | undefined;
-const loaded = (): Promise<ModelSession> => (session ??= load().then((mh) => new ModelSession(mh)));
-
-/** Throws if there is too little memory, or if the file is gone since it was chosen. */
-async function bytesOf(file: File): Promise<ArrayBuffer> {
-  try {
-    return await file.arrayBuffer();
-  } catch (error) {
-    throw new Error(`the browser could not read its ${formatBytes(file.size)} into memory: ${messageOf(error)}`);
-  }
-}
-
+let session = new ModelSession();
+/** The files of the model that is open. */
+let files: GivenFiles = { name: 'this model', files: [] };
+let aborter = new AbortController();
 let queue: Promise<unknown> = Promise.resolve();
 
 /** Runs one call at a time: a model must not be replaced while it runs. */
-function inTurn<T>(run: (model: ModelSession) => T | Promise<T>): Promise<T> {
-  const result = queue.then(loaded).then(run);
-  queue = result.catch((error: unknown) => {
-    // The module is lost or did not load: the next call loads it again.
-    if (error instanceof MultiheadError && ['E_FATAL', 'E_LOAD'].includes(error.code)) session = undefined;
+function inTurn<T>(run: () => T | Promise<T>, about = files): Promise<T> {
+  const result = queue.then(run).catch((error: unknown) => {
+    // The module is lost, and the model with it: the next model gets a new one.
+    if (error instanceof MultiheadError && error.code === 'E_FATAL') session = new ModelSession();
+    throw new Error(problemOf(about, error));
   });
+  queue = result.catch(() => {});
   return result;
 }
 
-serve<ModelCalls>({
-  open: ({ model: file, vocabulary, merges, heads }) =>
-    inTurn(async (model) =>
-      model.open({
-        model: await bytesOf(file),
-        vocabulary: await vocabulary?.text(),
-        merges: await merges?.text(),
-        heads,
-      }),
-    ),
-  attend: (text) => inTurn((model) => model.attend(text)),
-  start: (text) => inTurn((model) => model.start(text)),
-  next: () => inTurn((model) => model.next()),
-});
+const calls: Implementation<ModelCalls> = {
+  open(given, weights) {
+    aborter = new AbortController();
+    const { signal } = aborter;
+    const onProgress = (loaded: number, total: number): void => send({ loaded, total });
+    return inTurn(async () => {
+      const opened = await session.open(given, weights, { signal, onProgress });
+      files = given;
+      return opened;
+    }, given);
+  },
+  abort: () => aborter.abort(),
+  attend: (text) => inTurn(() => session.attend(text)),
+  start: (text) => inTurn(() => session.start(text)),
+  next: () => inTurn(() => session.next()),
+  compare: (texts) => inTurn(() => session.compare(texts)),
+};
+
+const send = serve<ModelCalls, Loading>(calls, { attend: ({ weights }) => [weights.data.buffer] });

@@ -7,13 +7,15 @@ interface Build {
   readonly version: string;
   readonly main: string;
   readonly files: readonly string[];
+  /** Files that are kept when they are first used. */
+  readonly later: readonly string[];
   /** The file of each WebAssembly build. */
   readonly wasm: Readonly<Record<string, string>>;
 }
 /** `__BUILD__` is written by the build, see plugins.ts. */
 const scope = self as unknown as ServiceWorkerGlobalScope & { readonly __BUILD__: Build };
 
-const { version, main, files, wasm } = scope.__BUILD__;
+const { version, main, files, later, wasm } = scope.__BUILD__;
 /** The page names the WebAssembly build that it uses; the other build is not kept. */
 const simd = new URL(scope.location.href).searchParams.get('simd') ?? '';
 const home = scope.registration.scope;
@@ -55,12 +57,27 @@ async function pageFor(request: Request): Promise<Response> {
   return answer ?? (await copyOf(home)) ?? online;
 }
 
+/** Keeps a copy of the files of `later`. A browser without room for them goes on without. */
+async function keepLater(address: string, response: Response): Promise<void> {
+  if (!response.ok || !later.some((file) => new URL(file, home).href === address)) return;
+  const copy = response.clone();
+  const cache = await caches.open(cacheName);
+  await cache.put(address, copy).catch(() => undefined);
+}
+
 /**
  * Uses the copy first for names with a hash, which identify the content. A file with another name comes from the
  * network first, because it may belong to another build or page.
  */
-async function fileFor(request: Request): Promise<Response> {
-  if (request.url.startsWith(`${home}assets/`)) return (await copyOf(request.url)) ?? fetch(request);
+async function fileFor(event: FetchEvent): Promise<Response> {
+  const { request } = event;
+  if (request.url.startsWith(`${home}assets/`)) {
+    const copy = await copyOf(request.url);
+    if (copy) return copy;
+    const response = await fetch(request);
+    event.waitUntil(keepLater(request.url, response));
+    return response;
+  }
   try {
     return await fetch(request);
   } catch (error) {
@@ -82,5 +99,5 @@ scope.addEventListener('fetch', (event) => {
   const { request } = event;
   if (request.method !== 'GET' || !request.url.startsWith(home)) return;
   if (request.mode === 'navigate') event.respondWith(pageFor(request));
-  else event.respondWith(fileFor(request));
+  else event.respondWith(fileFor(event));
 });

@@ -65,6 +65,8 @@ describe('the offline copy', () => {
     'assets/index-1.js': { type: 'chunk', code: 'main' },
     'assets/lazy-1.js.map': { type: 'asset', source: '{}' },
     'assets/peer_onnxruntime-1.js': { type: 'chunk', code: 'peer' },
+    'assets/tokenizers-1.js': { type: 'chunk', code: 'tokenizers' },
+    'assets/multihead-models-simd128-1.wasm': { type: 'asset', source: 'm' },
     'assets/multihead-relaxed-1.wasm': { type: 'asset', source: 'r' },
     'assets/multihead-simd128-1.wasm': { type: 'asset', source: 's' },
   });
@@ -74,9 +76,10 @@ describe('the offline copy', () => {
   };
 
   it('has what every visitor needs, and of the WebAssembly the build that the page asks for', () => {
-    const { main, files, wasm } = listed(bundle());
+    const { main, files, later, wasm } = listed(bundle());
     expect(main).toBe('assets/index-1.js');
     expect(files).toEqual(['assets/index-1.js', 'favicon.svg', 'touch-icon.png']);
+    expect(later).toEqual(['assets/multihead-models-simd128-1.wasm', 'assets/tokenizers-1.js']);
     expect(wasm).toEqual({
       relaxed: 'assets/multihead-relaxed-1.wasm',
       simd128: 'assets/multihead-simd128-1.wasm',

@@ -2,12 +2,15 @@
 // server sees.
 
 import { folder, keptFolder, storage } from './kept_folder.js';
-import type { GivenFiles } from './messages.js';
+import type { GivenFile, GivenFiles } from './messages.js';
 
-const list = 'names.json';
-const roles = ['model', 'vocabulary', 'merges'] as const;
-type Role = (typeof roles)[number];
-type Names = Partial<Readonly<Record<Role, string>>>;
+const list = 'model.json';
+
+/** The contents of `list`. File number i has the name `i`, because paths have folders. */
+interface Kept {
+  readonly name: string;
+  readonly paths: readonly string[];
+}
 
 /** Runs an action under a lock: the browser would refuse one of two tabs that change the files at the same time. */
 const alone = <T>(action: () => Promise<T>): Promise<T> =>
@@ -18,13 +21,11 @@ export async function keptFiles(): Promise<GivenFiles | null> {
   try {
     const kept = await keptFolder();
     const read = async (name: string) => (await kept.getFileHandle(name)).getFile();
-    const names = JSON.parse(await (await read(list)).text()) as Names;
-    const fileOf = async (role: Role) => {
-      const name = names[role];
-      return name === undefined ? undefined : new File([await read(role)], name);
-    };
-    const model = await fileOf('model');
-    return model ? { model, vocabulary: await fileOf('vocabulary'), merges: await fileOf('merges') } : null;
+    const { name, paths } = JSON.parse(await (await read(list)).text()) as Kept;
+    const files = await Promise.all(
+      paths.map(async (path, i): Promise<GivenFile> => ({ path, file: new File([await read(String(i))], path) })),
+    );
+    return { name, files };
   } catch {
     return null;
   }
@@ -35,24 +36,19 @@ export const keep = (files: GivenFiles): Promise<void> => alone(() => replace(fi
 
 export const forget = (): Promise<void> => alone(remove);
 
-async function replace(files: GivenFiles): Promise<void> {
+async function replace({ name, files }: GivenFiles): Promise<void> {
   await remove();
   try {
     const root = await storage();
     const kept = await root.getDirectoryHandle(folder, { create: true });
-    const write = async (name: string, content: Blob) => {
-      const handle = await kept.getFileHandle(name, { create: true });
+    const write = async (to: string, content: Blob) => {
+      const handle = await kept.getFileHandle(to, { create: true });
       await content.stream().pipeTo(await handle.createWritable());
     };
-    const names: Record<string, string> = {};
-    for (const role of roles) {
-      const file = files[role];
-      if (!file) continue;
-      names[role] = file.name;
-      await write(role, file);
-    }
+    for (const [i, { file }] of files.entries()) await write(String(i), file);
     // Write the list last: without it, no file counts as kept.
-    await write(list, new Blob([JSON.stringify(names)]));
+    const kind: Kept = { name, paths: files.map(({ path }) => path) };
+    await write(list, new Blob([JSON.stringify(kind)]));
   } catch (error) {
     await remove().catch(() => undefined);
     throw error;

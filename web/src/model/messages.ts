@@ -1,18 +1,70 @@
-// The functions of the worker of the visitor's own model.
+// The functions of the worker of the visitor's own model, their arguments and results.
 
-import type { TextAttention, ModelInfo, Next } from './session.js';
+import type { ModelInfo, ModelWeights } from 'multihead/models';
+import type { Matrix } from '../attention/matrix.js';
+import type { WeightChoice } from './weights.js';
 
 /** The page sends `File` objects, and the worker reads them: the page holds no copy. */
-export interface GivenFiles {
-  readonly model: File;
-  readonly vocabulary?: File | undefined;
-  readonly merges?: File | undefined;
-  readonly heads?: number | undefined;
+export interface GivenFile {
+  /** Path inside of the model's folder. A copy of a `File` has lost it. */
+  readonly path: string;
+  readonly file: File;
 }
 
+/** The files of a model. */
+export interface GivenFiles {
+  /** Name of the folder, or of the file with the weights. */
+  readonly name: string;
+  readonly files: readonly GivenFile[];
+}
+
+export interface OpenedModel {
+  readonly info: ModelInfo;
+  /** Type of the weights in memory; undefined if as stored. */
+  readonly weights: ModelWeights | undefined;
+  /** True if there is a tokenizer. Without one the model reads token ids. */
+  readonly readsText: boolean;
+}
+
+/** Bytes of the weights that are read. */
+export interface Loading {
+  readonly loaded: number;
+  readonly total: number;
+}
+
+export interface TextAttention {
+  readonly ids: readonly number[];
+  /** The text of each token; "·" stands for a space. */
+  readonly labels: readonly string[];
+  /** (layers, heads, N, N). */
+  readonly weights: Matrix;
+  /** Number of tokens in the text; larger than the length of `ids` if the text is too long. */
+  readonly found: number;
+}
+
+export interface LikelyText {
+  readonly label: string;
+  /** Softmax probability. */
+  readonly share: number;
+}
+
+export interface Next {
+  /** New text; empty while a character is incomplete. */
+  readonly text: string;
+  readonly likeliest: readonly LikelyText[];
+  readonly milliseconds: number;
+}
+
+/** Cosine similarities of texts, (n, n). */
+export type Similarities = Matrix;
+
 export interface ModelCalls {
-  open(files: GivenFiles): ModelInfo;
+  open(files: GivenFiles, weights: WeightChoice): OpenedModel;
+  /** Ends an open() that runs. */
+  abort(): void;
   attend(text: string): TextAttention;
-  start(text: string): Next;
-  next(): Next;
+  start(text: string): Next | null;
+  /** Null after the last token. */
+  next(): Next | null;
+  compare(texts: readonly string[]): Similarities;
 }

@@ -1,183 +1,151 @@
-// The visitor's own GPT-2: its attention weights on a sentence, and its continuation of a text with a KV cache.
+// The visitor's own model: its attention weights on a text, its continuation of a text, and the similarity of sentences.
 
-import {
-  gpt2Config,
-  readSafetensors,
-  type Multihead,
-  type Transformer,
-  type TransformerCache,
-  type TransformerConfig,
-} from 'multihead';
-import type { Matrix } from '../attention/matrix.js';
-import { modelHeads } from './limits.js';
-import { notANumberIn } from './problems.js';
-import { bytePairs, wordNumbers, type Encoded, type Tokenizer } from './tokenizers.js';
+import { openModel, type GeneratedToken, type Model } from 'multihead/models';
+import { weightBytes } from './folder_files.js';
+import { labelOf } from './labels.js';
+import type { GivenFiles, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
+import { weightsFor, type WeightChoice } from './weights.js';
 
+/** Most tokens whose maps are shown. */
 export const mostTokens = 64;
+/** New tokens of a continuation. */
+const mostNew = 24;
+/** Number of next tokens whose probabilities are shown. */
+const mostLikely = 5;
 
-export interface ModelInfo {
-  readonly layers: number;
-  readonly heads: number;
-  readonly width: number;
-  readonly vocabulary: number;
-  readonly positions: number;
-  readonly parameters: number;
-  readonly tokens: Tokenizer['kind'];
-  /** Numbers of heads that divide the width. A GPT-2's parameters do not tell its number of heads. */
-  readonly possibleHeads: readonly number[];
+/** Read when a model is opened, to see whether the tokenizer belongs to it. */
+const trialText = 'The black cat sat on the mat.';
+
+export interface Opening {
+  readonly signal?: AbortSignal | undefined;
+  readonly onProgress?: ((loaded: number, total: number) => void) | undefined;
 }
 
-export interface TextAttention extends Encoded {
-  /** (H, N, N) for each layer. */
-  readonly weights: readonly Matrix[];
-  /** Number of tokens in the text; larger than the length of `ids` if the text is too long. */
-  readonly found: number;
-}
-
-export interface Next {
-  readonly label: string;
-  /** The most probable tokens with their softmax probabilities, the chosen token first. */
-  readonly likeliest: readonly { readonly label: string; readonly share: number }[];
-  readonly milliseconds: number;
-  /** True if the cache has room for another token. */
-  readonly more: boolean;
-}
-
-export interface ModelFiles {
-  readonly model: ArrayBuffer;
-  readonly vocabulary?: string | undefined;
-  readonly merges?: string | undefined;
-  /**
-   * Default: `n_head` of the metadata; otherwise heads of 64 columns; if 64 does not divide the width, its largest
-   * divisor up to 4.
-   */
-  readonly heads?: number | undefined;
+interface Encoded {
+  readonly ids: readonly number[];
+  /** The tokens as the vocabulary spells them; undefined if the text is token ids. */
+  readonly tokens: readonly string[] | undefined;
 }
 
 export class ModelSession {
-  readonly #mh: Multihead;
-  #model: Transformer | undefined;
-  #cache: TransformerCache | undefined;
-  #tokenizer: Tokenizer = wordNumbers(1);
-  #last = 0;
-
-  constructor(mh: Multihead) {
-    this.#mh = mh;
-  }
+  #model: Model | undefined;
+  #readsText = false;
+  #generation: AsyncGenerator<GeneratedToken> | undefined;
 
   /** Replaces the model. Keeps the old model if the files are not valid. */
-  open({ model: bytes, vocabulary, merges, heads }: ModelFiles): ModelInfo {
-    const { stateDict, metadata } = readSafetensors(bytes);
-    const broken = notANumberIn(stateDict);
-    if (broken !== undefined) throw new Error(`${broken}.`);
-    const { embedDim } = gpt2Config(stateDict, 1);
-    const possibleHeads = modelHeads.filter((count) => embedDim % count === 0);
-    const stated = Number(metadata['n_head']);
-    const usual = embedDim % 64 === 0 ? embedDim / 64 : possibleHeads.filter((count) => count <= 4).at(-1)!;
-    const config = gpt2Config(stateDict, heads ?? (possibleHeads.includes(stated) ? stated : usual));
-    const tokenizer =
-      vocabulary !== undefined && merges !== undefined
-        ? bytePairs(vocabulary, merges, config.vocabSize)
-        : wordNumbers(config.vocabSize);
-    const model = this.#mh.transformer(config);
+  async open(given: GivenFiles, choice: WeightChoice, { signal, onProgress }: Opening = {}): Promise<OpenedModel> {
+    const weights = weightsFor(choice, weightBytes(given));
+    const files = given.files.map(({ path, file }) => Object.defineProperty(file, 'webkitRelativePath', { value: path, configurable: true }));
+    const model = await openModel(files, { weights, signal, onProgress });
+    const readsText = given.files.some(({ path }) => path === 'tokenizer.json');
     try {
-      model.loadStateDict(stateDict, { names: 'gpt2' });
+      if (model.info.takesPixels) throw new Error(`A ${model.info.modelType} looks at pictures. This page shows models that read text.`);
+      if (readsText) checkRange(model, (await model.encode(trialText)).ids, true);
     } catch (error) {
       model.dispose();
       throw error;
     }
     this.close();
     this.#model = model;
-    this.#tokenizer = tokenizer;
-    const parameters = Object.entries(stateDict)
-      .filter(([name]) => !name.endsWith('lm_head.weight') && !/(^|\.)attn\.(masked_)?bias$/.test(name))
-      .reduce((sum, [, { data }]) => sum + data.length, 0);
-    return { ...infoOf(config), parameters, tokens: tokenizer.kind, possibleHeads };
+    this.#readsText = readsText;
+    return { info: { ...model.info }, weights, readsText };
   }
 
-  attend(text: string): TextAttention {
+  async attend(text: string): Promise<TextAttention> {
     const model = this.#opened();
-    const { ids, labels, found } = this.#encode(text);
-    if (ids.length === 0) return { ids, labels, weights: [], found };
-    const { traces } = model.forward(Int32Array.from(ids), { return: [], trace: ['weights'] });
-    const weights = traces.map(({ weights: { shape, data } }) => ({ shape: shape.slice(1), data }));
-    return { ids, labels, weights, found };
+    const { ids: all, tokens } = await this.#encode(text);
+    const ids = all.slice(0, Math.min(mostTokens, model.info.maxTokens || mostTokens));
+    const { numLayers, numHeads } = model.info;
+    if (ids.length === 0) return { ids, labels: [], weights: { shape: [numLayers, numHeads, 0, 0], data: new Float32Array() }, found: 0 };
+    const { shape, data } = await model.attentions(ids);
+    const layer = data.findIndex((weight) => Number.isNaN(weight));
+    if (layer >= 0) {
+      const at = Math.floor((layer * numLayers) / data.length) + 1;
+      throw new Error(`From layer ${at} on this model computes no numbers (NaN): its file is damaged.`);
+    }
+    const labels = await Promise.all(ids.map((id, i) => (tokens ? this.#label(id, tokens[i]) : String(id))));
+    return { ids, labels, weights: { shape, data }, found: all.length };
   }
 
-  /** Reads the text into an empty cache and chooses the next token. */
-  start(text: string): Next {
+  /** Reads the text into an empty cache and chooses the next token; null if the model ends at once. */
+  async start(text: string): Promise<Next | null> {
     const model = this.#opened();
-    const { ids } = this.#encode(text);
+    const { ids } = await this.#encode(text);
     if (ids.length === 0) throw new Error('There is no text to continue.');
-    this.#cache?.dispose();
-    const capacity = Math.min(model.config.maxPositions ?? Infinity, ids.length + mostTokens);
-    this.#cache = model.createCache({ capacity });
-    return this.#step(Int32Array.from(ids));
+    await this.#generation?.return(undefined);
+    this.#generation = model.generate(this.#readsText ? text : ids, { maxNewTokens: mostNew, likeliest: mostLikely });
+    return this.next();
   }
 
-  /** Appends the last chosen token to the cache, and chooses the next token. */
-  next(): Next {
-    return this.#step(Int32Array.of(this.#last));
+  /** Chooses the next token; null after the last one. */
+  async next(): Promise<Next | null> {
+    if (!this.#generation) throw new Error('Nothing was started.');
+    const begin = performance.now();
+    const { value, done } = await this.#generation.next();
+    const milliseconds = performance.now() - begin;
+    if (done) return null;
+    const likeliest = await Promise.all(
+      value.likeliest.map(async ({ token, probability }) => ({ label: await this.#label(token), share: probability })),
+    );
+    return { text: this.#readsText ? value.text : ` ${value.token}`, likeliest, milliseconds };
+  }
+
+  /** The cosine of the angle between the vectors of each two texts. */
+  async compare(texts: readonly string[]): Promise<Similarities> {
+    const model = this.#opened();
+    const most = model.info.maxTokens || Infinity;
+    const inputs = await Promise.all(texts.map(async (text) => (await this.#encode(text)).ids.slice(0, most)));
+    const vectors = await model.embed(inputs);
+    const data = vectors.flatMap((a) => vectors.map((b) => a.reduce((sum, value, i) => sum + value * b[i]!, 0)));
+    return { shape: [texts.length, texts.length], data: Float32Array.from(data) };
   }
 
   close(): void {
-    this.#cache?.dispose();
+    void this.#generation?.return(undefined);
     this.#model?.dispose();
-    this.#cache = undefined;
+    this.#generation = undefined;
     this.#model = undefined;
   }
 
-  #opened(): Transformer {
+  #opened(): Model {
     if (!this.#model) throw new Error('No model is open.');
     return this.#model;
   }
 
-  #encode(text: string): Encoded & { found: number } {
-    const { ids, labels } = this.#tokenizer.encode(text);
-    const most = Math.min(mostTokens, this.#opened().config.maxPositions ?? mostTokens);
-    return { ids: ids.slice(0, most), labels: labels.slice(0, most), found: ids.length };
+  async #label(id: number, spelled?: string): Promise<string> {
+    if (!this.#readsText) return String(id);
+    const model = this.#opened();
+    const decoded = await model.decode([id]);
+    const ends = decoded === '' && spelled === undefined && model.info.endIds.includes(id);
+    return ends ? 'end of the text' : labelOf(id, decoded, spelled);
   }
 
-  #step(tokens: Int32Array): Next {
-    const [model, cache] = [this.#opened(), this.#cache];
-    if (!cache) throw new Error('Nothing was started.');
-    const begin = performance.now();
-    const { logits } = model.step(tokens, cache);
-    const milliseconds = performance.now() - begin;
-    const row = logits.toFloat32().slice(-model.config.vocabSize);
-    logits.dispose();
-    const top = row.reduce((most, value) => Math.max(most, value), -Infinity);
-    const total = row.reduce((sum, value) => sum + Math.exp(value - top), 0);
-    const likeliest = largest(row, mostLikely).map((id) => ({
-      label: this.#tokenizer.label(id),
-      share: Math.exp(row[id]! - top) / total,
-    }));
-    this.#last = row.indexOf(top);
-    return { label: this.#tokenizer.label(this.#last), likeliest, milliseconds, more: cache.length() < cache.capacity };
+  async #encode(text: string): Promise<Encoded> {
+    const model = this.#opened();
+    if (this.#readsText) {
+      const { ids, tokens } = await model.encode(text);
+      checkRange(model, ids, true);
+      return { ids, tokens };
+    }
+    const parts = text.split(/[\s,]+/).filter((part) => part !== '');
+    if (!parts.every((part) => /^\d{1,9}$/.test(part))) {
+      throw new Error(`Without tokenizer.json this model reads numbers of tokens, such as 5 17 9, and no words.`);
+    }
+    const ids = parts.map(Number);
+    checkRange(model, ids, false);
+    return { ids, tokens: undefined };
   }
 }
 
-/** Number of next tokens whose probabilities are shown. */
-const mostLikely = 5;
-
-/** The indices of the largest values, the largest first. */
-function largest(values: Float32Array, count: number): number[] {
-  const found: number[] = [];
-  values.forEach((value, i) => {
-    const place = found.findIndex((other) => value > values[other]!);
-    if (place >= 0) found.splice(place, 0, i);
-    else if (found.length < count) found.push(i);
-    if (found.length > count) found.pop();
-  });
-  return found;
-}
-
-function infoOf({ numLayers, numHeads, embedDim, vocabSize, maxPositions }: TransformerConfig) {
-  return {
-    layers: numLayers,
-    heads: numHeads,
-    width: embedDim,
-    vocabulary: vocabSize,
-    positions: maxPositions ?? 0,
-  };
+/** Throws if an id is not in the model's vocabulary. */
+function checkRange({ info }: Model, ids: readonly number[], ofTokenizer: boolean): void {
+  // A tokenizer without a token for unknown words gives undefined.
+  if (ids.some((id) => id === undefined)) throw new Error('tokenizer.json has no token for a part of this text.');
+  const wrong = ids.find((id) => id >= info.vocabSize);
+  if (wrong === undefined) return;
+  throw new Error(
+    ofTokenizer
+      ? `tokenizer.json is of another model: it has a token ${wrong}, and this model knows those from 0 to ${info.vocabSize - 1}.`
+      : `This model knows the tokens from 0 to ${info.vocabSize - 1}, not ${wrong}.`,
+  );
 }

@@ -5,7 +5,8 @@ import { divisors, maxEdits, maxWindow, temperatureRange, unbent } from '../atte
 import { patternIds, type PatternId } from '../attention/patterns.js';
 import { presets } from '../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../attention/tokens.js';
-import { maxNameCharacters, modelHeads } from '../model/limits.js';
+import { maxNameCharacters } from '../model/limits.js';
+import { weightChoices } from '../model/weights.js';
 import { sizeIds } from '../speed/messages.js';
 import { sequenceLength } from '../training/messages.js';
 import { defaultSeed, headChoices, kindNames, layerChoices, mostSeed, rates } from '../training/settings.js';
@@ -93,11 +94,17 @@ export const fields = {
   edits: weightEdits(patternIds.length, maxTokens, maxEdits),
   bendView: oneOf(viewNames, 'colors'),
   // Your own model
-  /** Name of the model's file; empty if there is none. The address does not hold the file itself. */
+  /** Name of the model; empty if there is none. The address does not hold its files. */
   model: textUpTo(maxNameCharacters, ''),
-  ownLayer: index(96),
-  /** Null: the number in the file's metadata, or the usual number. */
-  ownHeads: numberOrNone(modelHeads),
+  ownLayer: index(256),
+  ownHead: index(256),
+  /** The chosen query of the open head. */
+  ownQuery: indexOrNone(maxTokens),
+  /** Text for the model; empty for the sentence of the page. */
+  ownText: textUpTo(maxCharacters, ''),
+  /** Sentences to compare, one a line; empty for a sample. */
+  ownSentences: textUpTo(maxCharacters, ''),
+  ownWeights: oneOf(weightChoices, 'auto'),
   ownView: oneOf(viewNames, 'colors'),
   // Train live. Null for heads or layers: the usual number for the kind of training.
   train: oneOf(kindNames, 'fourJobs'),

@@ -1,13 +1,11 @@
 import { describe, expect, it } from 'vitest';
-import { mostBytes, refusalOf } from '../../src/model/limits.js';
+import { formatBytes, nameInAddress, shownName } from '../../src/model/limits.js';
 
-describe('refusalOf', () => {
-  it('names the file, its size and the limit', () => {
-    expect(refusalOf({ name: 'big.safetensors', size: 6.4e9 })).toBe(
-      'big.safetensors has 6.40 GB; at most 1.50 GB fit in a page.',
-    );
-    const huge = { name: `a\n\u202e${'b'.repeat(1000)}`, size: 6.4e9 };
-    expect(refusalOf(huge)).toMatch(/^a\\u000a\\u202eb{77}… has 6\.40 GB/);
-    expect(refusalOf({ name: 'fits.safetensors', size: mostBytes })).toBe('');
+describe('names and sizes', () => {
+  it('are short, and without control characters on the page', () => {
+    const name = `a\n\u202e${'b'.repeat(1000)}`;
+    expect(nameInAddress({ name })).toBe(name.slice(0, 100));
+    expect(shownName({ name })).toMatch(/^a\\u000a\\u202eb{77}…$/);
+    expect([12_400, 3.2e6, 6.4e9].map(formatBytes)).toEqual(['12 kB', '3 MB', '6.40 GB']);
   });
 });

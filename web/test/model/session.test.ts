@@ -1,126 +1,125 @@
-import { gpt2Config, load, writeSafetensors, type Multihead } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { readSafetensors } from 'multihead';
+import { openModel, type Model } from 'multihead/models';
+import { describe, expect, it } from 'vitest';
+import { bytePairTokenizer, goldenFiles, wordTokenizer } from '../../../tests/browser/small_models.mjs';
+import type { Next } from '../../src/model/messages.js';
 import { ModelSession } from '../../src/model/session.js';
-import { gpt2File } from './gpt2_file.js';
+import { given } from './given.js';
 
-let mh: Multihead;
-beforeAll(async () => {
-  mh = await load();
-});
-
-const file = gpt2File({ metadata: { n_head: '3' } });
-const model = file.bytes.slice().buffer;
+const words = ['the', ' black', ' cat', ' sat', ' on', ' the', ' mat', 'The', '.'];
 const text = 'the black cat sat on the mat';
+const ids = [0, 1, 2, 3, 4, 5, 6];
+const tokenizer = bytePairTokenizer(words);
+
+const opened = async (name: string, more: Record<string, string> = {}) => {
+  const session = new ModelSession();
+  const model = await session.open(given({ ...goldenFiles(name), ...more }), 'auto');
+  return { session, model };
+};
+const plain = (name: string): Promise<Model> => openModel(given(goldenFiles(name)).files.map(({ file }) => file));
 
 describe('a model that the visitor brought', () => {
-  it('says what it is, and takes the heads from the metadata, the visitor, or 64 columns a head', () => {
-    const session = new ModelSession(mh);
-    const info = session.open({ model });
-    expect(info).toMatchObject({ layers: 2, heads: 3, width: 12, vocabulary: 20, positions: 40, tokens: 'words' });
-    expect(info.possibleHeads).toEqual([1, 2, 3, 4, 6, 12]);
-    const parameters = Object.values(file.tensors).reduce((sum, { data }) => sum + data.length, 0);
-    expect(info.parameters).toBe(parameters);
-    expect(session.open({ model, heads: 6 }).heads).toBe(6);
-    session.close();
-  });
-
-  it('shows the weights of every layer and head: causal rows that sum to 1', () => {
-    const session = new ModelSession(mh);
-    session.open({ model });
-    const { weights, labels } = session.attend(text);
-    expect(labels).toEqual(text.split(' '));
-    expect(weights.map(({ shape }) => shape)).toEqual([[3, 7, 7], [3, 7, 7]]);
-    for (const { data } of weights) {
-      for (let row = 0; row < data.length; row += 7) {
-        const query = (row / 7) % 7;
-        expect(data.subarray(row, row + 7).reduce((a, b) => a + b)).toBeCloseTo(1, 5);
-        expect(data.subarray(row + query + 1, row + 7).every((weight) => weight === 0)).toBe(true);
-      }
+  it.each(['gpt2', 'qwen3', 'gemma3', 'llama3', 'gpt_neox', 'bert', 'albert', 't5', 'mpnet'])('shows the weights of every head of %s', async (name) => {
+    const { session, model } = await opened(name);
+    const { weights, labels, found } = await session.attend('5 6, 7\n8 9');
+    const { numLayers, numHeads, causal } = model.info;
+    expect([labels, found, model.readsText]).toEqual([['5', '6', '7', '8', '9'], 5, false]);
+    expect(weights.shape).toEqual([numLayers, numHeads, 5, 5]);
+    for (let row = 0; row < weights.data.length / 5; row += 1) {
+      const values = weights.data.subarray(5 * row, 5 * row + 5);
+      expect(values.reduce((a, b) => a + b)).toBeCloseTo(1, 5);
+      if (causal) expect([...values.subarray((row % 5) + 1)].every((weight) => weight === 0)).toBe(true);
     }
+    using direct = await plain(name);
+    expect((await direct.attentions([5, 6, 7, 8, 9], { layer: 1, head: 0 })).data).toEqual(
+      weights.data.slice(25 * numHeads, 25 * (numHeads + 1)),
+    );
     session.close();
   });
 
-  it('continues with a cache as it would without', () => {
-    const session = new ModelSession(mh);
-    session.open({ model });
-    const labels: string[] = [];
-    let next = session.start(text);
-    for (;;) {
-      labels.push(next.label);
-      if (!next.more || labels.length === 12) break;
-      next = session.next();
-    }
+  it('reads text with the tokenizer of the folder', async () => {
+    const { session, model } = await opened('gpt2', { 'tokenizer.json': tokenizer });
+    expect(model.readsText).toBe(true);
+    const { labels, ids: read } = await session.attend(text);
+    expect(read).toEqual(ids);
+    expect(labels).toEqual(['the', '·black', '·cat', '·sat', '·on', '·the', '·mat']);
+    const long = await session.attend(`${'the'.repeat(70)}`);
+    expect([long.ids.length, long.found]).toEqual([64, 70]);
+    expect((await session.attend('')).labels).toEqual([]);
     session.close();
-
-    const plain = mh.transformer(gpt2Config(file.tensors, 3));
-    plain.loadStateDict(file.tensors, { names: 'gpt2' });
-    const words = [...new Set(text.split(' '))];
-    const ids = text.split(' ').map((word) => words.indexOf(word));
-    const wanted = labels.map(() => {
-      const row = mh.scope(() => plain.forward(Int32Array.from(ids)).logits.toFloat32().slice(-20));
-      ids.push(row.indexOf(Math.max(...row)));
-      return words[ids.at(-1)!] ?? `token ${ids.at(-1)}`;
-    });
-    plain.dispose();
-    expect(labels).toEqual(wanted);
   });
 
-  it('gives the five likeliest next tokens, the chosen one first', () => {
-    const session = new ModelSession(mh);
-    session.open({ model });
-    const { label, likeliest } = session.start(text);
-    const shares = likeliest.map(({ share }) => share);
-    expect([likeliest.length, likeliest[0]!.label]).toEqual([5, label]);
-    expect(shares).toEqual([...shares].sort((a, b) => b - a));
-    expect(shares.reduce((a, b) => a + b)).toBeLessThanOrEqual(1);
-
-    const plain = mh.transformer(gpt2Config(file.tensors, 3));
-    plain.loadStateDict(file.tensors, { names: 'gpt2' });
-    const words = [...new Set(text.split(' '))];
-    const ids = Int32Array.from(text.split(' '), (word) => words.indexOf(word));
-    const row = mh.scope(() => plain.forward(ids).logits.toFloat32().slice(-20));
-    plain.dispose();
+  it('says what a model without a tokenizer reads', async () => {
+    const { session } = await opened('gpt2');
+    await expect(session.attend(text)).rejects.toThrow(/^Without tokenizer\.json this model reads numbers of tokens, such as 5 17 9/);
+    await expect(session.attend('1 2 120')).rejects.toThrow('This model knows the tokens from 0 to 119, not 120.');
+    expect((await session.attend('1 2')).ids).toEqual([1, 2]);
     session.close();
-    const total = row.reduce((sum, value) => sum + Math.exp(value), 0);
-    const sorted = [...row].sort((a, b) => b - a).map((value) => Math.exp(value) / total);
+  });
+
+  it('continues a text, with the five likeliest tokens at each step', async () => {
+    const { session } = await opened('gpt2', { 'tokenizer.json': tokenizer });
+    const steps: Next[] = [];
+    for (let next = await session.start(text); next; next = await session.next()) steps.push(next);
+    expect(steps.length).toBeGreaterThan(1);
+    using direct = await plain('gpt2');
+    const { data } = await direct.logits(ids);
+    const total = data.reduce((sum, value) => sum + Math.exp(value), 0);
+    const sorted = [...data].sort((a, b) => b - a).map((value) => Math.exp(value) / total);
+    const shares = steps[0]!.likeliest.map(({ share }) => share);
+    expect(shares.length).toBe(5);
     shares.forEach((share, i) => expect(share).toBeCloseTo(sorted[i]!, 6));
-  });
-
-  it('stops at the last position of the model', () => {
-    const session = new ModelSession(mh);
-    session.open({ model });
-    let count = 1;
-    for (let next = session.start(text); next.more; next = session.next()) count += 1;
-    expect(count).toBe(40 - 7 + 1);
+    // A second start ends the first one.
+    await session.start(text);
+    expect((await session.start(text))!.likeliest).toEqual(steps[0]!.likeliest);
+    await expect(session.start('')).rejects.toThrow('There is no text to continue.');
     session.close();
   });
 
-  it('keeps the old model if a file is none, and says why', () => {
-    const session = new ModelSession(mh);
-    session.open({ model });
-    const cut = model.slice(0, 200);
-    expect(() => session.open({ model: cut })).toThrow(/safetensors/);
-    expect(() => session.open({ model: new ArrayBuffer(3) })).toThrow(/at least 8 bytes/);
-    const { ['h.1.ln_2.bias']: _, ...rest } = file.tensors;
-    const without = writeSafetensors(rest).slice().buffer;
-    expect(() => session.open({ model: without })).toThrow(/h\.1\.ln_2\.bias/);
-    const other = writeSafetensors({ weight: { shape: [1], data: Float32Array.of(1) } }).slice().buffer;
-    expect(() => session.open({ model: other })).toThrow(/wte\.weight/);
-    expect(() => session.open({ model, vocabulary: '{"a": 50}', merges: '' })).toThrow(/only 20/);
-    expect(session.attend(text).weights.length).toBe(2);
+  it('compares sentences', async () => {
+    const { session } = await opened('bert', { 'tokenizer.json': wordTokenizer(['the', 'black', 'cat', 'sat', 'dog']) });
+    const { shape, data } = await session.compare(['the cat', 'the black dog sat', 'the cat']);
+    expect(shape).toEqual([3, 3]);
+    for (const [i, j] of [[0, 0], [1, 1], [0, 2]] as const) expect(data[3 * i + j]).toBeCloseTo(1, 5);
+    expect(data[1]).toBeCloseTo(data[3]!, 6);
+    using direct = await plain('bert');
+    const [a, b] = await direct.embed([[2, 4, 6, 3], [2, 4, 5, 8, 7, 3]]);
+    expect(data[1]).toBeCloseTo(a!.reduce((sum, value, i) => sum + value * b![i]!, 0), 5);
     session.close();
   });
 
-  it('leaves nothing behind', () => {
-    const before = mh.memory();
-    const session = new ModelSession(mh);
-    for (const heads of [2, 3]) {
-      session.open({ model, heads });
-      session.attend(text);
-      session.start(text);
-      session.next();
-    }
+  it('says so if the weights are not numbers', async () => {
+    const files = goldenFiles('gpt2');
+    const weights = Uint8Array.from(files['model.safetensors']!);
+    (readSafetensors(weights).tensors['transformer.h.1.ln_1.weight']!.data as Float32Array).fill(NaN);
+    const session = new ModelSession();
+    await session.open(given({ ...files, 'model.safetensors': weights }), 'auto');
+    await expect(session.attend('1 2 3')).rejects.toThrow('From layer 2 on this model computes no numbers (NaN): its file is damaged.');
     session.close();
-    expect([mh.memory().live, mh.memory().bytes]).toEqual([before.live, before.bytes]);
+  });
+
+  it('keeps the old model if the files are none, or if it is stopped', async () => {
+    const { session } = await opened('gpt2');
+    const before = await session.attend('1 2 3');
+    await expect(session.open(given({ ...goldenFiles('llama3'), 'config.json': '{' }), 'auto')).rejects.toThrow();
+    await expect(session.open(given(goldenFiles('vit')), 'auto')).rejects.toThrow(/pictures/);
+    const aborter = new AbortController();
+    const stopped = session.open(given(goldenFiles('llama3')), 'auto', { signal: aborter.signal, onProgress: () => aborter.abort() });
+    await expect(stopped).rejects.toThrow(/aborted/);
+    expect((await session.attend('1 2 3')).weights).toEqual(before.weights);
+    session.close();
+    await expect(session.attend('1')).rejects.toThrow('No model is open.');
+  });
+
+  it('keeps weights in the chosen type, and reports how much is read', async () => {
+    const session = new ModelSession();
+    const files = given(goldenFiles('gpt2'));
+    const seen: [number, number][] = [];
+    const stored = await session.open(files, 'auto', { onProgress: (...both) => seen.push(both) });
+    expect(seen.at(-1)![0]).toBe(seen.at(-1)![1]);
+    const small = await session.open(files, 'int4');
+    expect([stored.weights, small.weights]).toEqual([undefined, 'int4']);
+    expect(small.info.weightBytes).toBeLessThan(stored.info.weightBytes);
+    session.close();
   });
 });

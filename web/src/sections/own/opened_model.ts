@@ -1,223 +1,226 @@
-// The visitor's own model: its heads on the sentence, and its continuation. Loaded with the first model.
+// The visitor's own model: its heads on a text, its continuation, and the similarity of sentences. Loaded with the first
+// model.
 
 import '../../styles/opened_model.css';
-import { tokenNames } from '../../attention/tokens.js';
-import { counted, formatMilliseconds, listed, messageOf } from '../../base/format.js';
+import type { ModelInfo } from 'multihead/models';
+import { maxCharacters } from '../../attention/tokens.js';
+import { counted, listed, messageOf } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
-import { el, refill } from '../../dom/dom.js';
-import { createLegend } from '../../maps/legend.js';
+import { el } from '../../dom/dom.js';
 import { connect } from '../../model/client.js';
-import { formatBytes, nameInAddress, refusalOf, shownName } from '../../model/limits.js';
-import type { GivenFiles } from '../../model/messages.js';
-import { problemOf } from '../../model/problems.js';
-import type { TextAttention, ModelInfo } from '../../model/session.js';
+import { droppedFiles, type Dropped } from '../../model/dropped.js';
+import { select, weightBytes } from '../../model/folder_files.js';
+import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
+import type { GivenFiles, OpenedModel, TextAttention } from '../../model/messages.js';
+import { mostAsStored, weightChoices, type WeightChoice } from '../../model/weights.js';
 import { update, type App } from '../../state/app.js';
-import { columnsFor } from '../gallery/gallery.js';
-import { shareLine } from '../bend/bend.js';
-import { createOwnHead, type OwnHead } from './own_head.js';
+import { createContinuation } from './own_continue.js';
+import { createOwnHead } from './own_head.js';
 import { keptModel } from './own_kept.js';
+import { loadingBar } from './own_loading.js';
 import { createOverview } from './own_overview.js';
+import { createComparison } from './own_similar.js';
 
-const mostNew = 24;
+/** Read by a model without a tokenizer until the visitor writes other ids. */
+const sampleIds = '1 2 3 4 5 6 7 8';
 
-export interface OpenedModel {
+const choiceNames: Readonly<Record<WeightChoice, string>> = {
+  auto: `automatic (int8 above ${formatBytes(mostAsStored)})`,
+  f32: 'f32, 4 bytes each',
+  f16: 'f16, 2 bytes each',
+  bf16: 'bf16, 2 bytes each',
+  int8: 'int8, 1.1 bytes each',
+  int4: 'int4, 0.6 bytes each',
+};
+
+export interface OpenedModelView {
   /** The parts of the section below its status. */
   readonly elements: readonly HTMLElement[];
-  /** Opens the model among these files, or adds them to the files of the model that is open. */
-  take(given: readonly File[]): void;
+  /** Opens the model among these files and folders, or adds them to the files of the model that is open. */
+  take(given: Dropped): void;
 }
 
-export function openedModel(app: App, status: HTMLElement): OpenedModel {
-  const client = connect(() => app.startWorker('model'), forgetModel);
+export function openedModel(app: App, status: HTMLElement): OpenedModelView {
+  const bar = loadingBar(() => void client.call('abort').catch(() => {}));
+  const client = connect(() => app.startWorker('model'), { onLoading: bar.show, onLost: forgetModel });
+  const weights = el(
+    'select',
+    { id: 'own-weights' },
+    ...weightChoices.map((choice) => el('option', { value: choice }, choiceNames[choice])),
+  );
+  const weightsLine = el(
+    'p',
+    { class: 'own-choice' },
+    el('label', { for: 'own-weights', class: 'control-name' }, 'Weights in memory'),
+    weights,
+  );
   const facts = el('p', { class: 'own-facts' });
-  const layer = el('input', { type: 'range', id: 'own-layer', min: 1, max: 1, step: 1, value: 1 });
-  const layerValue = el('output', { for: 'own-layer', class: 'number control-value' });
-  const heads = el('select', { id: 'own-heads' });
-  const views = createViewSwitch(app, 'ownView', 'Show the maps as');
-  const legend = createLegend('weights');
-  const cards = el('div', { class: 'cards own-cards' });
-  const go = el('button', { type: 'button', class: 'secondary', id: 'own-continue' }, 'Continue the sentence');
-  const written = el('p', { class: 'own-text', id: 'own-text', 'aria-live': 'polite' });
-  const likely = el('ol', { class: 'effect-list own-likely', 'aria-label': 'The likeliest next tokens', hidden: true });
-  const overview = createOverview((index) => update(app, { ownLayer: index }));
-  /** The part of the section that needs a sentence which the model can read. */
+  const field = el('textarea', { id: 'own-input', rows: 2, maxlength: maxCharacters, dir: 'auto', spellcheck: 'false' });
+  const fieldName = el('label', { for: 'own-input', class: 'control-name' });
+  const views = createViewSwitch(app, 'ownView', 'Show the map as');
+  const overview = createOverview((ownLayer, ownHead) => update(app, { ownLayer, ownHead }, 'own-head'));
+  const head = createOwnHead(app);
+  const continuation = createContinuation(client, textNow, (problem) => (status.textContent = problem));
+  const comparison = createComparison(app, client);
+  /** The part of the section that needs a text which the model can read. */
   const picture = el(
     'div',
-    { hidden: true },
-    el(
-      'div',
-      { class: 'step-controls' },
-      el('span', { class: 'own-choice' }, el('label', { for: 'own-layer', class: 'control-name' }, 'Layer'), layer, layerValue),
-      el('span', { class: 'own-choice' }, el('label', { for: 'own-heads', class: 'control-name' }, 'Heads'), heads),
-      views.element,
-    ),
+    { class: 'own-picture', hidden: true },
     overview.element,
-    cards,
-    legend.element,
-    el('div', { class: 'own-continue' }, go, written),
-    likely,
+    el('div', { class: 'own-open' }, el('div', { class: 'step-controls' }, views.element), head.element),
   );
-  const body = el('div', { class: 'own-body', hidden: true }, facts, picture);
-  const kept = keptModel(app, open);
+  const body = el(
+    'div',
+    { class: 'own-body', hidden: true },
+    facts,
+    el('div', { class: 'own-field' }, fieldName, field),
+    picture,
+    continuation.element,
+    comparison.element,
+  );
+  const kept = keptModel(app, open, () => overview.focus());
 
   let files: GivenFiles | undefined;
-  let info: ModelInfo | undefined;
+  let opened: OpenedModel | undefined;
+  let incomplete: GivenFiles | undefined;
   let attention: TextAttention | undefined;
-  let list: OwnHead[] = [];
-  let asked = '';
+  let asked: string | undefined;
   let busy = false;
-  let run = 0;
-  /** Number of heads in the address when the model was opened. */
-  let askedHeads: number | null = null;
-  const inView = (): boolean => files !== undefined && nameInAddress(files.model) === app.state.get().model;
+  let openings = 0;
+  /** The files that a change of the weights' type opens again, and the type that was asked for. */
+  let again: { readonly files: GivenFiles; readonly weights: WeightChoice } | undefined;
+  const inView = (): boolean => files !== undefined && nameInAddress(files) === app.state.get().model;
+
+  function textNow(): string {
+    const { ownText, text } = app.state.get();
+    if (ownText.trim() !== '') return ownText;
+    return opened?.readsText === false ? sampleIds : text;
+  }
 
   function forgetModel(): void {
-    if (!info) return;
-    const name = shownName(files!.model);
-    files = info = attention = undefined;
-    run += 1;
+    if (!opened) return;
+    const name = shownName(files!);
+    files = opened = attention = again = undefined;
+    continuation.clear();
     body.hidden = true;
     kept.using(undefined);
-    status.textContent = `The worker of ${name} has ended, and the model with it. Choose the file again.`;
+    status.textContent = `The worker of ${name} has ended, and the model with it. Choose it again.`;
   }
 
   async function open(given: GivenFiles): Promise<void> {
-    const refusal = refusalOf(given.model);
-    if (refusal) {
-      status.textContent = refusal;
-      return;
-    }
-    run += 1;
-    status.textContent = `Reading ${shownName(given.model)}, ${formatBytes(given.model.size)} …`;
-    const { model, ownHeads } = app.state.get();
-    const again = nameInAddress(given.model) === model;
-    askedHeads = again ? ownHeads : null;
+    openings += 1;
+    const own = openings;
+    // A model that is being read is given up for this one.
+    if (!bar.element.hidden) void client.call('abort').catch(() => {});
+    const { ownWeights } = app.state.get();
+    const before = again;
+    again = { files: given, weights: ownWeights };
+    status.textContent = `Reading ${shownName(given)}, ${formatBytes(weightBytes(given))} …`;
+    bar.begin();
     try {
-      const opened = await client.call('open', { ...given, heads: askedHeads ?? undefined });
-      [files, info, asked] = [given, opened, ''];
-      status.textContent = '';
-      showInfo(opened);
-      if (!again) update(app, { model: nameInAddress(given.model), ownHeads: null, ownLayer: 0 });
+      const model = await client.call('open', given, ownWeights);
+      [files, opened, asked] = [given, model, undefined];
+      incomplete = undefined;
+      continuation.clear();
+      const isOther = nameInAddress(given) !== app.state.get().model;
+      if (isOther) update(app, { model: nameInAddress(given), ownLayer: 0, ownHead: 0, ownQuery: null });
+      showInfo(model);
       kept.using(given);
-      body.hidden = false;
+      body.hidden = !inView();
+      if (own !== openings) return;
+      status.textContent = '';
       await follow();
     } catch (error) {
-      status.textContent = `${problemOf(shownName(given.model), messageOf(error))}${info ? ' Your earlier model stays open.' : ''}`;
+      if (own !== openings) return;
+      const problem = messageOf(error);
+      // Another type of weights may fit into the memory; it cannot mend another problem.
+      if (!problem.includes('memory') && opened) again = before;
+      const said = problem.startsWith('its worker') ? `${shownName(given)} cannot be used: ${problem}` : problem;
+      status.textContent = `${said}${opened ? ' Your earlier model stays open.' : ''}`;
+    } finally {
+      if (own === openings) bar.end();
     }
   }
 
-  function showInfo(opened: ModelInfo): void {
-    facts.textContent =
-      `${counted(opened.layers, 'layer')} of ${counted(opened.heads, 'head')}, ${opened.width} columns, ${inMillions(opened.parameters)} parameters. ` +
-      (opened.tokens === 'byte pairs'
-        ? `The text is cut into pieces from a list of ${opened.vocabulary.toLocaleString('en')}.`
-        : 'Without vocab.json and merges.txt, words get arbitrary numbers, which the model cannot read, and the maps mean nothing.');
-    layer.max = String(opened.layers);
-    const options = opened.possibleHeads.map((count) =>
-      el('option', { value: count, selected: count === opened.heads }, String(count)),
-    );
-    heads.replaceChildren(...options);
-    written.textContent = '';
+  function showInfo({ info, weights: type, readsText }: OpenedModel): void {
+    facts.textContent = factsOf(info, type, weightBytes(files!), readsText);
+    fieldName.textContent = readsText ? 'Text for this model' : `Numbers of tokens for this model, 0 to ${info.vocabSize - 1}`;
+    picture.classList.toggle('is-narrow', info.numHeads <= 6);
+    continuation.element.hidden = info.output !== 'languageModel' || !info.causal;
+    comparison.element.hidden = info.causal;
   }
 
-  /**
-   * Computes the model's attention on the current sentence. While the worker is busy, only the latest sentence waits.
-   */
+  /** Computes the model's attention on the current text. While the worker is busy, only the latest text waits. */
   async function follow(): Promise<void> {
-    const { text } = app.state.get();
-    if (!info || !inView() || busy || text === asked) return;
-    busy = true;
-    asked = text;
-    run += 1;
-    written.textContent = '';
-    likely.hidden = true;
-    try {
-      attention = await client.call('attend', text);
-      overview.show(attention.weights);
-      status.textContent =
-        attention.found > attention.ids.length ? `Cut to the first ${attention.ids.length} of ${attention.found} tokens.` : '';
-      show();
-    } catch (error) {
-      attention = undefined;
-      if (info) status.textContent = `The model cannot read this sentence: ${messageOf(error)}`;
-    }
-    picture.hidden = attention === undefined;
-    busy = false;
-    void follow();
+    const { ownText, text: sentence } = app.state.get();
+    if (field.value !== ownText) field.value = ownText;
+    field.placeholder = opened?.readsText === false ? sampleIds : sentence;
+    if (!opened || !inView() || busy) return;
+    const text = textNow();
+    if (text !== asked) {
+      busy = true;
+      asked = text;
+      continuation.clear();
+      try {
+        attention = await client.call('attend', text);
+        const { found, ids } = attention;
+        status.textContent = found > ids.length ? `Cut to the first ${ids.length} of ${found} tokens.` : '';
+        overview.show(attention.weights);
+        show();
+      } catch (error) {
+        attention = undefined;
+        if (opened) status.textContent = messageOf(error);
+      }
+      picture.hidden = (attention?.ids.length ?? 0) === 0;
+      busy = false;
+      void follow();
+    } else if (!opened.info.causal) await comparison.follow(opened);
   }
 
   function show(): void {
-    if (!attention || !info) return;
-    const index = Math.min(app.state.get().ownLayer, info.layers - 1);
-    const matrix = attention.weights[index];
-    overview.mark(index);
-    layer.value = String(index + 1);
-    layerValue.textContent = `${index + 1} of ${info.layers}`;
-    cards.hidden = matrix === undefined;
-    if (!matrix) return;
-    const count = matrix.shape[0]!;
-    while (list.length < count) list.push(createOwnHead(list.length, point));
-    list = list.slice(0, count);
-    refill(cards, ...list.map((head) => head.element));
-    cards.dataset['columns'] = String(columnsFor(count, attention.ids.length, views.current()));
-    for (const head of list) head.show(matrix, tokenNames(attention.labels), index + 1, views.current());
-    legend.show({ masked: true });
+    if (!attention || !opened || attention.ids.length === 0) return;
+    const { numLayers, numHeads, causal } = opened.info;
+    const { ownLayer, ownHead } = app.state.get();
+    const place = { layer: Math.min(ownLayer, numLayers - 1), head: Math.min(ownHead, numHeads - 1) };
+    overview.mark(place.layer, place.head);
+    head.show(attention, place, causal, views.current());
   }
 
-  function point(cell: { row: number; col: number } | null): void {
-    for (const head of list) head.highlight(cell);
-  }
-
-  async function continueSentence(): Promise<void> {
-    run += 1;
-    const own = run;
-    const { text } = app.state.get();
-    const words: string[] = [];
-    let total = 0;
-    try {
-      let next = await client.call('start', text);
-      const prompt = next.milliseconds;
-      while (own === run) {
-        words.push(next.label);
-        likely.hidden = false;
-        likely.replaceChildren(...next.likeliest.map(({ label, share }) => shareLine(readable([label]), share)));
-        if (words.length > 1) total += next.milliseconds;
-        const mean = words.length > 1 ? `, then ${formatMilliseconds(total / (words.length - 1))} a token with the cache` : '';
-        written.replaceChildren(
-          el('strong', {}, readable(words)),
-          el('span', { class: 'hint' }, ` ${words.length} tokens; the sentence took ${formatMilliseconds(prompt)}${mean}.`),
-        );
-        if (!next.more || words.length >= mostNew) break;
-        next = await client.call('next');
-      }
-    } catch (error) {
-      if (info) status.textContent = messageOf(error);
+  async function take(dropped: Dropped): Promise<void> {
+    const given = await droppedFiles(dropped).catch((error: unknown) => messageOf(error));
+    const selection = typeof given === 'string' ? undefined : select(given, incomplete, files);
+    if (typeof given === 'string') status.textContent = `The browser could not read the folder: ${given}`;
+    else if (!selection) {
+      status.textContent = `There is no file of a model among ${listed(given.map(({ file }) => shownName(file)))}. Choose config.json and .safetensors.`;
+    } else if (selection.missing !== '') {
+      incomplete = selection.files;
+      status.textContent = `${shownName(selection.files)} needs ${selection.missing} too. Choose it, or the whole folder.`;
+    } else {
+      incomplete = undefined;
+      void open(selection.files);
     }
   }
 
-  const readable = (words: readonly string[]): string =>
-    info?.tokens === 'byte pairs' ? words.join('').replaceAll('·', ' ') : words.join(' ');
-
-  function take(given: readonly File[]): void {
-    const named = (pattern: RegExp) => given.find(({ name }) => pattern.test(name));
-    const model = named(/\.safetensors$/i) ?? files?.model;
-    const vocabulary = named(/vocab.*\.json$/i) ?? files?.vocabulary;
-    const merges = named(/merges.*\.txt$/i) ?? files?.merges;
-    if (!model) status.textContent = `There is no .safetensors file among ${listed(given.map(shownName))}.`;
-    else void open({ model, vocabulary, merges });
-  }
-
-  layer.addEventListener('input', () => update(app, { ownLayer: Number(layer.value) - 1 }, 'own-layer'));
-  heads.addEventListener('change', () => update(app, { ownHeads: Number(heads.value) }));
-  go.addEventListener('click', () => void continueSentence());
+  weights.addEventListener('change', () => update(app, { ownWeights: weights.value as WeightChoice }));
+  field.addEventListener('input', () => update(app, { ownText: field.value }, 'own-text'));
   app.state.watch((state, previous) => {
+    weights.value = state.ownWeights;
     if (!previous) return;
     body.hidden = !inView();
-    if (files && inView() && state.ownHeads !== askedHeads) void open(files);
-    else if (state.ownView !== previous.ownView || state.ownLayer !== previous.ownLayer) show();
+    if (again && state.ownWeights !== again.weights && (!opened || inView())) void open(again.files);
+    const isOther = (['ownView', 'ownLayer', 'ownHead'] as const).some((name) => state[name] !== previous[name]);
+    if (isOther) show();
+    else if (state.ownQuery !== previous.ownQuery) head.showQuery();
     void follow();
   });
-  return { elements: [kept.element, body], take };
+  return { elements: [weightsLine, bar.element, kept.element, body], take: (given) => void take(given) };
+}
+
+function factsOf(info: ModelInfo, type: string | undefined, fileBytes: number, readsText: boolean): string {
+  const kind = type === undefined ? 'as stored' : `as ${type}`;
+  const memory = `Its weights take ${formatBytes(info.weightBytes)} of memory ${kind}; the files have ${formatBytes(fileBytes)}.`;
+  const reads = readsText ? '' : ' There is no tokenizer.json, so the model reads numbers of tokens: add the file to write words.';
+  return `${info.modelType}: ${counted(info.numLayers, 'layer')} of ${counted(info.numHeads, 'head')}, ${info.embedDim} columns, ${inMillions(info.parameters)} parameters. ${memory}${reads}`;
 }
 
 const inMillions = (count: number): string =>

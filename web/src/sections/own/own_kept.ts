@@ -5,6 +5,7 @@ import { quoted } from '../../../../bindings/src/runtime/text.js';
 import { messageOf } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
 import { forget, keep, keptFiles } from '../../model/kept.js';
+import { allBytes } from '../../model/folder_files.js';
 import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
 import type { GivenFiles } from '../../model/messages.js';
 import type { App } from '../../state/app.js';
@@ -15,10 +16,8 @@ export interface KeptModel {
   using(files: GivenFiles | undefined): void;
 }
 
-const sizeOf = ({ model, vocabulary, merges }: GivenFiles): number =>
-  model.size + (vocabulary?.size ?? 0) + (merges?.size ?? 0);
-
-export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>): KeptModel {
+/** `focus`: moves the focus to what shows the model. */
+export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, focus: () => void): KeptModel {
   const line = el('span', { role: 'status' });
   const openIt = el('button', { type: 'button', class: 'secondary', id: 'own-open' }, 'Open it');
   const keepIt = el('button', { type: 'button', class: 'secondary', id: 'own-keep' });
@@ -32,8 +31,8 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
 
   function show(): void {
     const { model } = app.state.get();
-    const inUse = used !== undefined && nameInAddress(used.model) === model;
-    const isKept = kept !== null && (!inUse || kept.model.name === used!.model.name);
+    const inUse = used !== undefined && nameInAddress(used) === model;
+    const isKept = kept !== null && (!inUse || kept.name === used!.name);
     element.hidden = !inUse && kept === null && model === '';
     openIt.hidden = inUse || kept === null;
     keepIt.hidden = !inUse && kept === null;
@@ -44,13 +43,13 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
   }
 
   function say(model: string, inUse: boolean, isKept: boolean): string {
-    if (busy) return `Copying ${formatBytes(sizeOf(used!))} …`;
+    if (busy) return `Copying ${formatBytes(allBytes(used!))} …`;
     if (isKept) {
-      return `${shownName(kept!.model)} is kept in this browser, ${formatBytes(sizeOf(kept!))}. Only this page can read it.`;
+      return `${shownName(kept!)} is kept in this browser, ${formatBytes(allBytes(kept!))}. Only this page can read it.`;
     }
     return inUse
-      ? `After a reload the page asks for the file again. Keeping it in this browser takes ${formatBytes(sizeOf(used!))}.`
-      : `This address was made with a file named ${quoted(model, 40)}, which is not part of it: files never leave a browser. Choose that file to see its heads.`;
+      ? `After a reload the page asks for the files again. Keeping it in this browser takes ${formatBytes(allBytes(used!))}.`
+      : `This address was made with a model named ${quoted(model, 40)}, which is not part of it: files never leave a browser. Choose that model to see its heads.`;
   }
 
   async function change(): Promise<void> {
@@ -64,7 +63,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
     } catch (error) {
       const full = error instanceof DOMException && error.name === 'QuotaExceededError';
       const reason = full ? 'it has too little room.' : messageOf(error);
-      trouble = `This browser cannot keep the file: ${reason}`;
+      trouble = `This browser cannot keep the files: ${reason}`;
     }
     busy = false;
     kept = await keptFiles();
@@ -76,7 +75,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
     if (!kept) return;
     await open(kept);
     // The button is gone, and the focus with it.
-    if (openIt.hidden) document.getElementById('own-layer')?.focus();
+    if (openIt.hidden) focus();
   });
   app.state.watch(({ model }, previous) => model !== previous?.model && show());
   void keptFiles().then((files) => {

@@ -1,43 +1,46 @@
-// "Your own model": takes a GPT-2 from the visitor's disk. What it shows of the model is loaded with the first one.
+// "Your own model": takes a model from the visitor's disk. What it shows of the model is loaded with the first one.
 
 import { messageOf } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
 import { keptFolder } from '../../model/kept_folder.js';
 import type { App } from '../../state/app.js';
-import type { OpenedModel } from './opened_model.js';
+import type { OpenedModelView } from './opened_model.js';
 
 export function ownModelSection(app: App): HTMLElement {
-  const input = el('input', {
-    ...{ type: 'file', id: 'model-files', class: 'sr-only', accept: '.safetensors,.json,.txt' },
-    multiple: true,
-  });
+  const folderInput = el('input', { type: 'file', id: 'model-folder', class: 'sr-only', webkitdirectory: true });
+  const filesInput = el('input', { type: 'file', id: 'model-files', class: 'sr-only', accept: '.safetensors,.json', multiple: true });
   const zone = el(
-    'label',
-    { class: 'drop-zone', for: 'model-files' },
-    input,
-    el('strong', {}, 'Choose files'),
-    el('span', {}, ' or drop them anywhere on this page: a GPT-2 as .safetensors, and its vocab.json and merges.txt.'),
+    'div',
+    { class: 'drop-zone' },
+    el('label', { for: 'model-folder' }, folderInput, el('strong', {}, 'Choose a folder')),
+    ' or ',
+    el('label', { for: 'model-files' }, filesInput, el('strong', {}, 'its files')),
+    ', or drop them anywhere on this page: config.json, the .safetensors files and tokenizer.json, as Hugging Face stores a model.',
   );
   const status = el('p', { class: 'hint own-status', role: 'status' });
   const section = el(
     'section',
     { class: 'panel', id: 'own', 'aria-labelledby': 'own-title' },
     el('h2', { id: 'own-title' }, 'Your own model'),
-    el('p', { class: 'lead' }, 'See the heads of a trained GPT-2 on your sentence. Its weights never leave this browser.'),
+    el(
+      'p',
+      { class: 'lead' },
+      'See every head of a trained model: GPT-2, Llama, Qwen, Gemma, BERT, MiniLM and others. Its weights never leave this browser.',
+    ),
     zone,
     status,
   );
 
-  let loading: Promise<OpenedModel> | undefined;
+  let loading: Promise<OpenedModelView> | undefined;
 
-  async function load(): Promise<OpenedModel> {
+  async function load(): Promise<OpenedModelView> {
     const { openedModel } = await import('./opened_model.js');
     const opened = openedModel(app, status);
     section.append(...opened.elements);
     return opened;
   }
 
-  async function withModel(use: (opened: OpenedModel) => void = () => {}): Promise<void> {
+  async function withModel(use: (opened: OpenedModelView) => void = () => {}): Promise<void> {
     try {
       use(await (loading ??= load()));
     } catch (error) {
@@ -46,15 +49,13 @@ export function ownModelSection(app: App): HTMLElement {
     }
   }
 
-  function takeFiles(given: Iterable<File>): void {
-    const all = [...given];
-    if (all.length > 0) void withModel((opened) => opened.take(all));
+  for (const input of [folderInput, filesInput]) {
+    input.addEventListener('change', () => {
+      const given = { entries: [], files: [...(input.files ?? [])] };
+      if (given.files.length > 0) void withModel((opened) => opened.take(given));
+      input.value = '';
+    });
   }
-
-  input.addEventListener('change', () => {
-    takeFiles(input.files ?? []);
-    input.value = '';
-  });
   document.addEventListener('dragover', (event) => {
     if (!event.dataTransfer?.types.includes('Files')) return;
     event.preventDefault();
@@ -65,10 +66,12 @@ export function ownModelSection(app: App): HTMLElement {
   });
   document.addEventListener('drop', (event) => {
     zone.classList.remove('is-over');
-    if (!event.dataTransfer?.files.length) return;
+    const { files, items } = event.dataTransfer ?? {};
+    if (!files?.length) return;
     event.preventDefault();
     section.scrollIntoView({ block: 'nearest' });
-    takeFiles(event.dataTransfer.files);
+    const given = { entries: [...(items ?? [])].map((item) => item.webkitGetAsEntry?.()), files: [...files] };
+    void withModel((opened) => opened.take(given));
   });
   // The section says something about a model in the address, and about a model that this browser keeps.
   app.state.watch(({ model }, previous) => {

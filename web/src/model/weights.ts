@@ -1,0 +1,16 @@
+// The type of a model's weights in memory.
+
+import type { ModelWeights } from 'multihead/models';
+
+/** `auto`: int8 for large files, else as stored. */
+export const weightChoices = ['auto', 'f32', 'f16', 'bf16', 'int8', 'int4'] as const;
+export type WeightChoice = (typeof weightChoices)[number];
+
+/** Files above this size are kept as int8 unless the visitor chooses: 100 MB. */
+export const mostAsStored = 100e6;
+
+/** The option of openModel(); undefined for weights as stored. */
+export function weightsFor(choice: WeightChoice, fileBytes: number): ModelWeights | undefined {
+  if (choice !== 'auto') return choice;
+  return fileBytes > mostAsStored ? 'int8' : undefined;
+}
