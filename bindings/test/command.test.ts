@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { readSafetensors } from 'multihead';
 import { openModel } from 'multihead/models';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type Statistics, statisticsOf } from '../src/command/statistics.ts';
 import { blocksOf } from './examples.ts';
 import { folderWithTokenizer, goldens } from './tokenizer_files.ts';
 
@@ -146,6 +147,19 @@ describe('multihead heads', () => {
     for (const [at, each] of found.entries()) {
       const numbers = ['entropy', 'previous', 'first', 'self', 'induction'].map((name) => each[name]?.toFixed(3));
       expect(rows[3 + at]?.slice(2)).toEqual(numbers);
+    }
+  });
+
+  it('computes the maps of long texts a few at a time', async () => {
+    using model = await openModel(long);
+    const { numLayers, numHeads } = model.info;
+    // All maps of 7 tokens, those of a layer of 1500, and one of 2500 tokens are computed at once.
+    for (const tokens of [7, 1500, 2500]) {
+      const ids = Array.from({ length: tokens }, (_, at) => (at * at) % 31);
+      const { maps } = await json('heads', long, '--ids', String(ids), '--layers', String(numLayers - 1));
+      expect(maps).toHaveLength(numHeads);
+      const { data } = await model.attentions(ids, { layer: numLayers - 1, head: numHeads - 1 });
+      expect((maps as Statistics[]).at(-1)).toEqual({ layer: numLayers - 1, head: numHeads - 1, ...statisticsOf(data, ids) });
     }
   });
 

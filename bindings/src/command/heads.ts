@@ -2,7 +2,7 @@
 
 import { writeFile } from 'node:fs/promises';
 import { printable } from '../runtime/text.js';
-import type { ModelInput } from '../types/models.js';
+import type { Model, ModelInput } from '../types/models.js';
 import { numbers, type Option, parse, text, UsageError, type Values } from './arguments.js';
 import { type ChartMap, mostSide, svgOf } from './chart.js';
 import { Interrupted } from './interrupt.js';
@@ -37,6 +37,26 @@ function chosen(list: readonly number[] | undefined, end: number, flag: string):
 const columns = ['entropy', 'previous', 'first', 'self', 'induction'] as const satisfies readonly (keyof Statistics)[];
 const rounded = (value: number | null): string => (value === null ? '–' : value.toFixed(3));
 
+/** Bytes of the maps that are computed in one pass. */
+const mostMapBytes = 64 * 2 ** 20;
+
+/** The maps of these heads, computed all at once, all of a layer, or one by one, as memory allows. */
+async function* mapsOf(model: Model, input: ModelInput, layers: readonly number[], heads: readonly number[], tokens: number) {
+  const { numLayers, numHeads } = model.info;
+  const size = tokens ** 2;
+  const fits = (count: number): boolean => count * size * Float32Array.BYTES_PER_ELEMENT <= mostMapBytes;
+  const part = (data: Float32Array, at: number, count: number): Float32Array => data.subarray(at * count, (at + 1) * count);
+  const all = fits(numLayers * numHeads) ? (await model.attentions(input)).data : undefined;
+  for (const layer of layers) {
+    let ofLayer = all && part(all, layer, numHeads * size);
+    if (ofLayer === undefined && fits(numHeads)) ofLayer = (await model.attentions(input, { layer })).data;
+    for (const head of heads) {
+      const weights = ofLayer === undefined ? (await model.attentions(input, { layer, head })).data : part(ofLayer, head, size);
+      yield { layer, head, weights };
+    }
+  }
+}
+
 export async function heads(args: readonly string[], session: Session): Promise<void> {
   const { values, positionals } = parse(args, headsOptions);
   const { folder, inputs } = readInputs(positionals, values, 1);
@@ -58,18 +78,15 @@ async function look(
   const maps: ChartMap[] = [];
   interrupt.listen(true);
   try {
-    for (const layer of layers) {
+    for await (const { layer, head, weights } of mapsOf(model, input, layers, columnHeads, encoded.ids.length)) {
       if (messages.isTTY) messages.write(`\rlayer ${layer}\x1b[K`, () => {});
-      for (const head of columnHeads) {
-        await new Promise((resolve) => setImmediate(resolve)); // Ctrl-C has its turn
-        if (interrupt.signal.aborted) throw new Interrupted();
-        const { data } = await model.attentions(input, { layer, head });
-        const statistics = statisticsOf(data, encoded.ids);
-        found.push({ layer, head, ...statistics });
-        if (values.chart === undefined) continue;
-        const note = columns.map((name) => `${name} ${rounded(statistics[name])}`).join(', ');
-        maps.push({ layer, head, map: smallMap(data, encoded.ids.length, side), note: `layer ${layer}, head ${head}: ${note}` });
-      }
+      await new Promise((resolve) => setImmediate(resolve)); // Ctrl-C has its turn
+      if (interrupt.signal.aborted) throw new Interrupted();
+      const statistics = statisticsOf(weights, encoded.ids);
+      found.push({ layer, head, ...statistics });
+      if (values.chart === undefined) continue;
+      const note = columns.map((name) => `${name} ${rounded(statistics[name])}`).join(', ');
+      maps.push({ layer, head, map: smallMap(weights, encoded.ids.length, side), note: `layer ${layer}, head ${head}: ${note}` });
     }
   } finally {
     interrupt.listen(false);
