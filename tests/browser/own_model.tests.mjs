@@ -340,6 +340,45 @@ export const tests = [
       }),
   },
   {
+    name: 'a model of pictures shows where its class token and its patches look, and the likeliest classes',
+    run: ({ browser, url }) =>
+      withFiles(async (write) => {
+        const { page, close } = await openPage(browser, url);
+        await give(page, await write(goldenFiles('vit')));
+        await mapShown(page);
+        const grid = () => page.$eval('#own .own-map [role=grid]', ({ ariaLabel, ariaRowCount, ariaColCount }) => [ariaLabel, ariaRowCount, ariaColCount].join());
+        assert.equal(await grid(), 'Layer 1, head 1, where [class] looks,3,3', 'patches of 4 pixels in a picture of 12');
+        assert.equal(await page.$$eval('.own-classes li', (list) => list.length), 4);
+        assert.equal(await page.$eval('.own-field', (box) => box.checkVisibility()), false);
+        const listed = () => page.$$eval('.own-looks .effect-list li', (list) => list.map((item) => item.textContent).join());
+        const drawn = await listed();
+        assert.match(await page.$eval('#own .own-map .map-cell', (cell) => cell.ariaLabel), /^head 1, row 1, column 1, 0\.\d{3}$/);
+        await page.focus('#own .own-map .map-cell');
+        for (const key of ['ArrowDown', 'ArrowRight', 'Enter']) await page.keyboard.press(key);
+        await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaLabel === 'Layer 1, head 1, where patch 2, 2 looks');
+        assert.match(await page.evaluate(() => location.hash), /ownQuery=6/);
+        await page.click('#own-class-token');
+        await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaLabel === 'Layer 1, head 1, where [class] looks');
+        // Another picture: half black, half white.
+        const bytes = await page.evaluate(async () => {
+          const canvas = new OffscreenCanvas(40, 40);
+          const pen = canvas.getContext('2d');
+          pen.fillRect(0, 0, 40, 40);
+          pen.fillStyle = 'white';
+          pen.fillRect(0, 0, 20, 40);
+          const blob = await canvas.convertToBlob();
+          return [...new Uint8Array(await blob.arrayBuffer())];
+        });
+        await (await page.$('#own-picture')).uploadFile(...(await write({ 'half.png': Uint8Array.from(bytes) })));
+        await eventually(async () => (await listed()) !== drawn, 'other weights');
+        assert.equal(await page.$eval('.own-preview', (canvas) => [...canvas.getContext('2d').getImageData(20, 100, 1, 1).data].join()), '255,255,255,255');
+        await (await page.$('#own-picture')).uploadFile(...(await write({ 'broken.png': 'hello' })));
+        await until(page, () => /^The browser cannot read this picture: /.test(document.querySelector('.own-picture-box [role=status]').textContent));
+        assert.deepEqual(await seriousFindings(page, '#own'), []);
+        await close();
+      }),
+  },
+  {
     name: 'while a model is read a bar says how far, and a button stops it; the page stays as it was',
     run: ({ browser }) =>
       withFiles(async (write) => {
@@ -528,7 +567,6 @@ export const tests = [
         await say({ 'config.json': 'hello', 'a.safetensors': whole }, /^config\.json of a\.safetensors is not a configuration in JSON\.$/);
         const { 'model-00003-of-00003.safetensors': _, ...rest } = goldenFiles('qwen3');
         await say(rest, /^model-00003-of-00003\.safetensors is missing\. Choose all files of the model together\.$/);
-        await say(goldenFiles('vit'), /^A vit looks at pictures\. This page shows models that read text\.$/);
         await say(model({ 'tokenizer.json': '{"model":{}}' }), /^tokenizer\.json of model\.safetensors is of a kind that this page cannot read\.$/);
         const foreign = wordTokenizer(['the', 'black', ...Array.from({ length: 30 }, (__, i) => `w${i}`), 'cat', 'sat', 'on', 'mat']);
         await say(model({ 'tokenizer.json': foreign }), /^tokenizer\.json is of another model: it has a token \d+, and this model knows those from 0 to 23\.$/);

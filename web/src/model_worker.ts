@@ -37,9 +37,13 @@ const calls: Implementation<ModelCalls> = {
   },
   abort: () => aborter.abort(),
   attend: (text) => inTurn(() => session.attend(text)),
+  look: (pixels) => inTurn(() => session.look(pixels)),
   start: (text) => inTurn(() => session.start(text)),
   next: () => inTurn(() => session.next()),
   compare: (texts) => inTurn(() => session.compare(texts)),
 };
 
-const send = serve<ModelCalls, Loading>(calls, { attend: ({ weights }) => [weights.data.buffer] });
+const send = serve<ModelCalls, Loading>(calls, {
+  attend: ({ weights }) => [weights.data.buffer],
+  look: ({ weights }) => [weights.data.buffer],
+});

@@ -2,6 +2,7 @@
 
 import { formatNumber } from '../base/format.js';
 import type { Theme } from '../dom/theme.js';
+import { axesOf, type Axes } from './axes.js';
 import { colorScale, headScale, type Color, type ScaleName } from './color_scale.js';
 import { family, shortened, strongLine, strongLines, textWidth, type Layout } from './map_layout.js';
 
@@ -22,6 +23,8 @@ export interface MatrixView {
   readonly rowLabels: readonly string[];
   /** Labels of the columns if they are keys. Missing if the columns are features. */
   readonly colLabels?: readonly string[];
+  /** Names of what rows and columns are, if there are `colLabels`; by default query and key. */
+  readonly axes?: Axes;
   readonly bands?: readonly Band[];
   /** True: paints no labels; `rowLabels` then serve screen readers only. */
   readonly bare?: boolean;
@@ -303,18 +306,19 @@ function paintStrongLabels(
   });
 }
 
-/** Draws "key" above the columns, and "query" left of the rows. */
+/** Draws the name of the columns, such as "key", above them, and that of the rows left of them. */
 function paintTitles(context: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {
   const { left, top, cellWidth, cellHeight, title } = layout;
   if (!title) return;
+  const [rows, columns] = axesOf(view);
   context.fillStyle = ink;
   context.font = `600 11px ${family}`;
   context.textBaseline = 'middle';
   context.textAlign = 'center';
-  context.fillText('key →', left + Math.max(20, (view.cols * cellWidth) / 2), title / 2);
+  context.fillText(`${columns} →`, left + Math.max(20, (view.cols * cellWidth) / 2), title / 2);
   context.save();
   context.translate(title / 2 - 1, top + Math.max(18, (view.rows * cellHeight) / 2));
   context.rotate(-Math.PI / 2);
-  context.fillText('← query', 0, 0);
+  context.fillText(`← ${rows}`, 0, 0);
   context.restore();
 }

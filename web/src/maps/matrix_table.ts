@@ -4,6 +4,7 @@
 import { formatNumber } from '../base/format.js';
 import { el, word } from '../dom/dom.js';
 import { printing } from '../dom/printing.js';
+import { axesOf } from './axes.js';
 import type { MatrixView } from './heat_map.js';
 
 /** Sizes in rem, as set in matrix.css: cells grow with the browser's font size. */
@@ -88,7 +89,7 @@ export function matrixTable(view: MatrixView, caption: string): HTMLElement {
     const key = JSON.stringify([down, across]);
     if (key === shown) return;
     shown = key;
-    const corner = el('td', {}, view.colLabels ? 'query \\ key' : '');
+    const corner = el('td', {}, view.colLabels ? axesOf(view).join(' \\ ') : '');
     head.replaceChildren(
       rowOf(0, corner, across, (col) => el('th', { scope: 'col' }, word(colLabels[col]!))),
     );

@@ -2,6 +2,7 @@
 
 import { csvField, formatNumber } from '../base/format.js';
 import { el } from '../dom/dom.js';
+import { axesOf } from './axes.js';
 import { paintMap, type MatrixView } from './heat_map.js';
 import { family, layoutOf } from './map_layout.js';
 import { paintStyle } from './matrix_map.js';
@@ -21,7 +22,7 @@ export function exactly(value: number): string {
 export function csvOf(view: MatrixView): string {
   const { rows, cols, data, rowLabels } = view;
   const colLabels = view.colLabels ?? Array.from({ length: cols }, (_, col) => String(col + 1));
-  const lines = [[view.colLabels ? 'query \\ key' : '', ...colLabels].map(csvField)];
+  const lines = [[view.colLabels ? axesOf(view).join(' \\ ') : '', ...colLabels].map(csvField)];
   for (let row = 0; row < rows; row += 1) {
     const numbers = Array.from(data.subarray(row * cols, (row + 1) * cols), exactly);
     lines.push([csvField(rowLabels[row]!), ...numbers]);
@@ -112,8 +113,9 @@ export function cellText(view: MatrixView, row: number, col: number): string {
   const written = view.hidden?.(row, col)
     ? `masked, ${formatNumber(value, 0)}`
     : formatNumber(value, view.scale === 'weights' ? 2 : 3);
+  const [rows, columns] = axesOf(view);
   const place = view.colLabels
-    ? `query ${view.rowLabels[row]}, key ${view.colLabels[col]}`
+    ? `${rows} ${view.rowLabels[row]}, ${columns} ${view.colLabels[col]}`
     : `token ${view.rowLabels[row]}, column ${col + 1}`;
   return `${place}, ${written}${view.edited?.(row, col) ? ', set by hand' : ''}`;
 }

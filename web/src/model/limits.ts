@@ -5,6 +5,9 @@ import { printable } from '../../../bindings/src/runtime/text.js';
 /** Maximum length of a model's name in the address. */
 export const maxNameCharacters = 100;
 
+/** Tokens of a picture that can be chosen, more than those of a text. */
+export const maxPatches = 4096;
+
 /** The part of a model's name that the address holds. */
 export const nameInAddress = (model: { readonly name: string }): string => model.name.slice(0, maxNameCharacters);
 

@@ -32,6 +32,13 @@ export interface Loading {
   readonly total: number;
 }
 
+/** The picture that a model wants. */
+export interface PictureFormat {
+  /** Height and width. */
+  readonly imageSize: number;
+  readonly channels: number;
+}
+
 export interface TextAttention {
   readonly ids: readonly number[];
   /** The text of each token; "·" stands for a space. */
@@ -40,6 +47,8 @@ export interface TextAttention {
   readonly weights: Matrix;
   /** Number of tokens in the text; larger than the length of `ids` if the text is too long. */
   readonly found: number;
+  /** The likeliest classes of a classifier. */
+  readonly classes: readonly LikelyText[];
 }
 
 export interface LikelyText {
@@ -63,6 +72,8 @@ export interface ModelCalls {
   /** Ends an open() that runs. */
   abort(): void;
   attend(text: string): TextAttention;
+  /** The same for a model of pictures: tokens are the class token and the patches, row by row. */
+  look(pixels: Float32Array<ArrayBuffer>): TextAttention;
   start(text: string): Next | null;
   /** Null after the last token. */
   next(): Next | null;

@@ -1,16 +1,21 @@
 // The visitor's own model: its attention weights on a text, its continuation of a text, and the similarity of sentences.
 
-import { openModel, type GeneratedToken, type Model } from 'multihead/models';
+import { openModel, type GeneratedToken, type Model, type ModelArray } from 'multihead/models';
+import { printable } from '../../../bindings/src/runtime/text.js';
+import type { Matrix } from '../attention/matrix.js';
 import { weightBytes } from './folder_files.js';
 import { labelOf } from './labels.js';
-import type { GivenFiles, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
+import { formatBytes } from './limits.js';
+import type { GivenFiles, LikelyText, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
 import { weightsFor, type WeightChoice } from './weights.js';
 
 /** Most tokens whose maps are shown. */
 export const mostTokens = 64;
+/** Most bytes of the maps of a picture, which are copied once. */
+const mostMapBytes = 400e6;
 /** New tokens of a continuation. */
 const mostNew = 24;
-/** Number of next tokens whose probabilities are shown. */
+/** Number of next tokens, or classes, whose probabilities are shown. */
 const mostLikely = 5;
 
 /** Read when a model is opened, to see whether the tokenizer belongs to it. */
@@ -39,7 +44,6 @@ export class ModelSession {
     const model = await openModel(files, { weights, signal, onProgress });
     const readsText = given.files.some(({ path }) => path === 'tokenizer.json');
     try {
-      if (model.info.takesPixels) throw new Error(`A ${model.info.modelType} looks at pictures. This page shows models that read text.`);
       if (readsText) checkRange(model, (await model.encode(trialText)).ids, true);
     } catch (error) {
       model.dispose();
@@ -56,15 +60,23 @@ export class ModelSession {
     const { ids: all, tokens } = await this.#encode(text);
     const ids = all.slice(0, Math.min(mostTokens, model.info.maxTokens || mostTokens));
     const { numLayers, numHeads } = model.info;
-    if (ids.length === 0) return { ids, labels: [], weights: { shape: [numLayers, numHeads, 0, 0], data: new Float32Array() }, found: 0 };
-    const { shape, data } = await model.attentions(ids);
-    const layer = data.findIndex((weight) => Number.isNaN(weight));
-    if (layer >= 0) {
-      const at = Math.floor((layer * numLayers) / data.length) + 1;
-      throw new Error(`From layer ${at} on this model computes no numbers (NaN): its file is damaged.`);
+    if (ids.length === 0) {
+      return { ids, labels: [], weights: { shape: [numLayers, numHeads, 0, 0], data: new Float32Array() }, found: 0, classes: [] };
     }
+    const weights = checked(await model.attentions(ids));
     const labels = await Promise.all(ids.map((id, i) => (tokens ? this.#label(id, tokens[i]) : String(id))));
-    return { ids, labels, weights: { shape, data }, found: all.length };
+    return { ids, labels, weights, found: all.length, classes: await this.#classes(ids) };
+  }
+
+  async look(pixels: Float32Array<ArrayBuffer>): Promise<TextAttention> {
+    const model = this.#opened();
+    const { imageSize, patchSize, numLayers, numHeads } = model.info;
+    const side = imageSize / patchSize;
+    const bytes = 4 * numLayers * numHeads * (side ** 2 + 1) ** 2;
+    if (bytes > mostMapBytes) throw new Error(`The maps of this model need ${formatBytes(bytes)} of memory; this page shows up to ${formatBytes(mostMapBytes)}.`);
+    const weights = checked(await model.attentions([], { pixels }));
+    const labels = ['[class]', ...Array.from({ length: side ** 2 }, (_, i) => `patch ${Math.floor(i / side) + 1}, ${(i % side) + 1}`)];
+    return { ids: [...labels.keys()], labels, weights, found: labels.length, classes: await this.#classes([], pixels) };
   }
 
   /** Reads the text into an empty cache and chooses the next token; null if the model ends at once. */
@@ -107,6 +119,19 @@ export class ModelSession {
     this.#model = undefined;
   }
 
+  /** The likeliest classes of the whole input; none if the model is no classifier. */
+  async #classes(ids: readonly number[], pixels?: Float32Array<ArrayBuffer>): Promise<LikelyText[]> {
+    const model = this.#opened();
+    if (model.info.output !== 'classification') return [];
+    const { data } = await model.logits(ids, { pixels });
+    const top = Math.max(...data);
+    const sum = data.reduce((total, value) => total + Math.exp(value - top), 0);
+    return [...data.keys()]
+      .sort((a, b) => data[b]! - data[a]!)
+      .slice(0, mostLikely)
+      .map((at) => ({ label: printable(model.labels[at]!), share: Math.exp(data[at]! - top) / sum }));
+  }
+
   #opened(): Model {
     if (!this.#model) throw new Error('No model is open.');
     return this.#model;
@@ -135,6 +160,14 @@ export class ModelSession {
     checkRange(model, ids, false);
     return { ids, tokens: undefined };
   }
+}
+
+/** Throws if a weight is not a number. */
+function checked({ shape, data }: ModelArray): Matrix {
+  const wrong = data.findIndex((weight) => Number.isNaN(weight));
+  if (wrong < 0) return { shape, data };
+  const layer = Math.floor((wrong * shape[0]!) / data.length) + 1;
+  throw new Error(`From layer ${layer} on this model computes no numbers (NaN): its file is damaged.`);
 }
 
 /** Throws if an id is not in the model's vocabulary. */

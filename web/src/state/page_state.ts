@@ -5,7 +5,7 @@ import { divisors, maxEdits, maxWindow, temperatureRange, unbent } from '../atte
 import { patternIds, type PatternId } from '../attention/patterns.js';
 import { presets } from '../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../attention/tokens.js';
-import { maxNameCharacters } from '../model/limits.js';
+import { maxNameCharacters, maxPatches } from '../model/limits.js';
 import { weightChoices } from '../model/weights.js';
 import { sizeIds } from '../speed/messages.js';
 import { sequenceLength } from '../training/messages.js';
@@ -99,7 +99,7 @@ export const fields = {
   ownLayer: index(256),
   ownHead: index(256),
   /** The chosen query of the open head. */
-  ownQuery: indexOrNone(maxTokens),
+  ownQuery: indexOrNone(maxPatches),
   /** Text for the model; empty for the sentence of the page. */
   ownText: textUpTo(maxCharacters, ''),
   /** Sentences to compare, one a line; empty for a sample. */

@@ -49,6 +49,11 @@ describe('csvOf', () => {
     expect(lines.flatMap(([, ...numbers]) => numbers.map((text) => Math.fround(Number(text))))).toEqual([...data]);
   });
 
+  it('names rows and columns that are no queries and keys', () => {
+    expect(parse(csvOf({ ...view, axes: ['row', 'column'] }))[0]![0]).toBe('row \\ column');
+    expect(cellText({ ...view, axes: ['row', 'column'] }, 0, 1)).toBe('row say "hi", column a,b, 0.33');
+  });
+
   it('numbers the columns of features from 1', () => {
     const { colLabels: _, ...features } = view;
     expect(parse(csvOf(features))[0]).toEqual(['', '1', '2', '3']);

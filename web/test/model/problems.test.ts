@@ -50,10 +50,6 @@ describe('problemOf', () => {
     );
   });
 
-  it('says that a model of pictures reads no text', async () => {
-    expect(await saidOf('vit', {})).toBe('A vit looks at pictures. This page shows models that read text.');
-  });
-
   it('says how much memory is needed, and what would fit', () => {
     const files = given({ 'a.safetensors': '', 'b.safetensors': '' }, 'Large');
     const error = (message: string) => new MultiheadError('E_MEMORY', { argument: 'weights', expected: '', got: '', message });

@@ -14,11 +14,13 @@ import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
 import type { GivenFiles, OpenedModel, TextAttention } from '../../model/messages.js';
 import { mostAsStored, weightChoices, type WeightChoice } from '../../model/weights.js';
 import { update, type App } from '../../state/app.js';
+import { shareLine } from '../bend/bend.js';
 import { createContinuation } from './own_continue.js';
-import { createOwnHead } from './own_head.js';
+import { classMaps, createOwnHead } from './own_head.js';
 import { keptModel } from './own_kept.js';
 import { loadingBar } from './own_loading.js';
 import { createOverview } from './own_overview.js';
+import { createPictureChoice } from './own_picture.js';
 import { createComparison } from './own_similar.js';
 
 /** Read by a model without a tokenizer until the visitor writes other ids. */
@@ -57,11 +59,15 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
   const facts = el('p', { class: 'own-facts' });
   const field = el('textarea', { id: 'own-input', rows: 2, maxlength: maxCharacters, dir: 'auto', spellcheck: 'false' });
   const fieldName = el('label', { for: 'own-input', class: 'control-name' });
+  const textBox = el('div', { class: 'own-field' }, fieldName, field);
   const views = createViewSwitch(app, 'ownView', 'Show the map as');
   const overview = createOverview((ownLayer, ownHead) => update(app, { ownLayer, ownHead }, 'own-head'));
   const head = createOwnHead(app);
   const continuation = createContinuation(client, textNow, (problem) => (status.textContent = problem));
   const comparison = createComparison(app, client);
+  const pictureChoice = createPictureChoice(() => void follow());
+  const classList = el('ol', { class: 'effect-list own-likely' });
+  const classes = el('section', { class: 'own-classes', 'aria-label': 'Classes', hidden: true }, el('h3', {}, 'Likeliest classes'), classList);
   /** The part of the section that needs a text which the model can read. */
   const picture = el(
     'div',
@@ -73,8 +79,10 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     'div',
     { class: 'own-body', hidden: true },
     facts,
-    el('div', { class: 'own-field' }, fieldName, field),
+    textBox,
+    pictureChoice.element,
     picture,
+    classes,
     continuation.element,
     comparison.element,
   );
@@ -143,11 +151,13 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
   }
 
   function showInfo({ info, weights: type, readsText }: OpenedModel): void {
-    facts.textContent = factsOf(info, type, weightBytes(files!), readsText);
+    facts.textContent = factsOf(info, type, weightBytes(files!), readsText || info.takesPixels);
     fieldName.textContent = readsText ? 'Text for this model' : `Numbers of tokens for this model, 0 to ${info.vocabSize - 1}`;
     picture.classList.toggle('is-narrow', info.numHeads <= 6);
     continuation.element.hidden = info.output !== 'languageModel' || !info.causal;
-    comparison.element.hidden = info.causal;
+    comparison.element.hidden = info.causal || info.takesPixels;
+    textBox.hidden = info.takesPixels;
+    pictureChoice.element.hidden = !info.takesPixels;
   }
 
   /** Computes the model's attention on the current text. While the worker is busy, only the latest text waits. */
@@ -156,34 +166,39 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     if (field.value !== ownText) field.value = ownText;
     field.placeholder = opened?.readsText === false ? sampleIds : sentence;
     if (!opened || !inView() || busy) return;
-    const text = textNow();
-    if (text !== asked) {
+    const { info } = opened;
+    const input = info.takesPixels ? pictureChoice.key() : textNow();
+    if (input !== asked) {
       busy = true;
-      asked = text;
+      asked = input;
       continuation.clear();
       try {
-        attention = await client.call('attend', text);
-        const { found, ids } = attention;
+        attention = info.takesPixels
+          ? await client.call('look', await pictureChoice.pixels(info, files!))
+          : await client.call('attend', input);
+        const { found, ids, weights } = attention;
         status.textContent = found > ids.length ? `Cut to the first ${ids.length} of ${found} tokens.` : '';
-        overview.show(attention.weights);
+        if (ids.length > 0) overview.show(info.takesPixels ? classMaps(weights) : weights);
+        classList.replaceChildren(...attention.classes.map(({ label, share }) => shareLine(label, share)));
         show();
       } catch (error) {
         attention = undefined;
         if (opened) status.textContent = messageOf(error);
       }
       picture.hidden = (attention?.ids.length ?? 0) === 0;
+      classes.hidden = (attention?.classes.length ?? 0) === 0;
       busy = false;
       void follow();
-    } else if (!opened.info.causal) await comparison.follow(opened);
+    } else if (!info.causal && !info.takesPixels) await comparison.follow(opened);
   }
 
   function show(): void {
     if (!attention || !opened || attention.ids.length === 0) return;
-    const { numLayers, numHeads, causal } = opened.info;
+    const { numLayers, numHeads } = opened.info;
     const { ownLayer, ownHead } = app.state.get();
     const place = { layer: Math.min(ownLayer, numLayers - 1), head: Math.min(ownHead, numHeads - 1) };
     overview.mark(place.layer, place.head);
-    head.show(attention, place, causal, views.current());
+    head.show(attention, place, opened.info, views.current());
   }
 
   async function take(dropped: Dropped): Promise<void> {
@@ -208,9 +223,8 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     if (!previous) return;
     body.hidden = !inView();
     if (again && state.ownWeights !== again.weights && (!opened || inView())) void open(again.files);
-    const isOther = (['ownView', 'ownLayer', 'ownHead'] as const).some((name) => state[name] !== previous[name]);
+    const isOther = (['ownView', 'ownLayer', 'ownHead', 'ownQuery'] as const).some((name) => state[name] !== previous[name]);
     if (isOther) show();
-    else if (state.ownQuery !== previous.ownQuery) head.showQuery();
     void follow();
   });
   return { elements: [weightsLine, bar.element, kept.element, body], take: (given) => void take(given) };

@@ -1,11 +1,15 @@
-// The open head of the visitor's own model: its map or table, and the words that one of its queries looks at.
+// The open head of the visitor's own model: its map or table, and the words or patches that one of its queries looks at.
 
+import type { ModelInfo } from 'multihead/models';
+import type { Matrix } from '../../attention/matrix.js';
 import { patternIds } from '../../attention/patterns.js';
 import { tokenNames } from '../../attention/tokens.js';
+import { formatNumber } from '../../base/format.js';
 import { el, headBadge, word } from '../../dom/dom.js';
 import { createLegend } from '../../maps/legend.js';
-import { viewRow, type MatrixView } from '../../maps/heat_map.js';
+import type { MatrixView } from '../../maps/heat_map.js';
 import { createMapFrame } from '../../maps/map_frame.js';
+import type { Cell } from '../../maps/matrix_map.js';
 import type { TextAttention } from '../../model/messages.js';
 import { update, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
@@ -16,11 +20,35 @@ import { pairText } from '../gallery/gallery_card.js';
 const mostWords = 6;
 const least = 0.0005;
 
+/** One head. */
+interface Shown {
+  /** (N, N). */
+  readonly weights: Float32Array;
+  readonly names: readonly string[];
+  /** Patches in a row of the picture; 0 for text. */
+  readonly side: number;
+}
+
 export interface OwnHead {
   readonly element: HTMLElement;
-  show(attention: TextAttention, place: { layer: number; head: number }, causal: boolean, as: ViewName): void;
-  /** Lists the weights of the query in the state. */
-  showQuery(): void;
+  show(attention: TextAttention, place: { layer: number; head: number }, model: ModelInfo, as: ViewName): void;
+}
+
+/**
+ * The weights of the class token on the patches of a picture, (layers, heads, side, side), each head as shares of its
+ * largest: the weights of hundreds of patches are all near 0.
+ */
+export function classMaps({ shape, data }: Matrix): Matrix {
+  const [layers, heads, tokens] = shape as [number, number, number];
+  const side = Math.sqrt(tokens - 1);
+  const maps = new Float32Array(layers * heads * side ** 2);
+  for (let at = 0; at < layers * heads; at += 1) {
+    // Position 0 is the class token, as query and as key.
+    const row = data.subarray(at * tokens ** 2 + 1, at * tokens ** 2 + tokens);
+    const largest = row.reduce((most, weight) => Math.max(most, weight), 1e-9);
+    maps.set(row.map((weight) => weight / largest), at * side ** 2);
+  }
+  return { shape: [layers, heads, side, side], data: maps };
 }
 
 export function createOwnHead(app: App): OwnHead {
@@ -28,7 +56,7 @@ export function createOwnHead(app: App): OwnHead {
     {
       maxCell: 44,
       onPoint: (cell) => point(cell),
-      onChoose: ({ row }) => update(app, { ownQuery: row }),
+      onChoose: (cell) => update(app, { ownQuery: queryAt(cell) }),
     },
     'the weights of this head',
   );
@@ -38,62 +66,88 @@ export function createOwnHead(app: App): OwnHead {
   const list = el('ol', { class: 'effect-list' });
   const rest = el('p', { class: 'hint' });
   const legend = createLegend('weights');
+  const strongest = el('p', { class: 'legend' });
+  const whole = el('button', { type: 'button', class: 'secondary', id: 'own-class-token' }, 'Where the class token looks');
   const element = el(
     'article',
     { class: 'own-head' },
-    el('div', { class: 'own-map card' }, title, frame.body, readout, el('div', { class: 'map-under' }, legend.element, frame.saves)),
-    el('div', { class: 'own-looks' }, asked, list, rest),
+    el('div', { class: 'own-map card' }, title, frame.body, readout, el('div', { class: 'map-under' }, legend.element, strongest, frame.saves)),
+    el('div', { class: 'own-looks' }, asked, list, rest, whole),
   );
+  let shown: Shown | undefined;
+
+  /** The query of a cell: its row, or its patch. */
+  const queryAt = ({ row, col }: Cell): number => (shown?.side ? 1 + row * shown.side + col : row);
+
+  /** The query in the state; without one, the last word or the class token. */
+  function chosenQuery({ names, side }: Shown): number {
+    return Math.min(app.state.get().ownQuery ?? (side ? 0 : names.length - 1), names.length - 1);
+  }
 
   /** Lists the largest weights of a query. */
-  function tell(view: MatrixView, query: number): void {
-    const row = viewRow(view, query);
+  function tell({ weights, names, side }: Shown, query: number): void {
+    const row = weights.subarray(query * names.length, (query + 1) * names.length);
     const order = [...row.keys()].filter((key) => row[key]! >= least).sort((a, b) => row[b]! - row[a]! || a - b);
     const first = order.slice(0, mostWords);
     const others = 1 - first.reduce((sum, key) => sum + row[key]!, 0);
-    asked.replaceChildren('What ', word(view.rowLabels[query]!), ' looks at');
-    list.replaceChildren(...first.map((key) => shareLine(view.colLabels![key]!, row[key]!)));
+    asked.replaceChildren('What ', word(names[query]!), ' looks at');
+    list.replaceChildren(...first.map((key) => shareLine(names[key]!, row[key]!)));
     rest.textContent = others >= least ? `All others: ${(100 * others).toFixed(1)} %. ` : '';
-    rest.append('Choose another row on the map to see its words.');
+    rest.append(side ? 'A patch has the numbers of its row and column. Choose one on the map to see where it looks.' : 'Choose another row on the map to see its words.');
   }
 
-  function showQuery(): void {
+  function point(cell: Cell | null): void {
     const view = frame.shown()?.view;
-    if (!view || view.rows === 0) return;
-    tell(view, Math.min(app.state.get().ownQuery ?? view.rows - 1, view.rows - 1));
+    if (!view || !shown) return;
+    frame.map.highlight(cell ?? markOf(shown, chosenQuery(shown)));
+    if (!cell) readout.textContent = '\u00a0';
+    else if (shown.side) {
+      const patch = el('span', {}, `patch ${cell.row + 1}, ${cell.col + 1} `);
+      readout.replaceChildren(patch, el('strong', { class: 'number' }, formatNumber(view.data[cell.row * view.cols + cell.col]!)));
+    } else readout.replaceChildren(...pairText(view, cell.row, cell.col));
+    tell(shown, cell && !shown.side ? cell.row : chosenQuery(shown));
   }
 
-  function point(cell: { row: number; col: number } | null): void {
-    const view = frame.shown()?.view;
-    frame.map.highlight(cell);
-    if (!view || !cell) {
-      readout.textContent = '\u00a0';
-      showQuery();
-      return;
-    }
-    readout.replaceChildren(...pairText(view, cell.row, cell.col));
-    tell(view, cell.row);
-  }
-
+  // Without a chosen query the class token is shown.
+  whole.addEventListener('click', () => update(app, { ownQuery: null }));
   return {
     element,
-    show({ weights, labels }, { layer, head }, causal, as) {
-      const [, heads, rows, cols] = weights.shape as [number, number, number, number];
-      const begin = (layer * heads + head) * rows * cols;
-      const names = tokenNames(labels);
-      const view: MatrixView = {
-        ...{ rows, cols, rowLabels: names, colLabels: names, scale: 'weights' },
-        data: weights.data.subarray(begin, begin + rows * cols),
-        ...(causal && { hidden: (row: number, col: number) => col > row }),
-      };
+    show(attention, { layer, head }, { causal, takesPixels }, as) {
+      const [, heads, tokens] = attention.weights.shape as [number, number, number];
+      const begin = (layer * heads + head) * tokens ** 2;
+      const weights = attention.weights.data.subarray(begin, begin + tokens ** 2);
+      const side = takesPixels ? Math.sqrt(tokens - 1) : 0;
+      shown = { weights, names: tokenNames(attention.labels), side };
+      const query = chosenQuery(shown);
       const badge = headBadge(head + 1, patternIds[head % patternIds.length]!);
       title.replaceChildren(badge, ` Layer ${layer + 1}, head ${head + 1}`);
       readout.textContent = '\u00a0';
-      frame.show({ view, title: `Layer ${layer + 1}, head ${head + 1}` }, `head ${head + 1}`, as);
-      frame.map.highlight(null);
+      const name = `Layer ${layer + 1}, head ${head + 1}`;
+      const view = side ? patchView(shown, query) : textView(shown, causal);
+      frame.show({ view, title: side ? `${name}, where ${shown.names[query]} looks` : name }, `head ${head + 1}`, as);
+      frame.map.highlight(markOf(shown, query));
       legend.show({ masked: causal });
-      showQuery();
+      legend.element.hidden = side > 0;
+      strongest.hidden = side === 0;
+      strongest.textContent = `The strongest color is a weight of ${formatNumber(view.data.reduce((most, weight) => Math.max(most, weight), 0))}.`;
+      whole.hidden = side === 0 || query === 0;
+      tell(shown, query);
     },
-    showQuery,
   };
+}
+
+/** The patch of a query; null for the class token, and for text, whose rows are queries. */
+const markOf = ({ side }: Shown, query: number): Cell | null =>
+  side && query > 0 ? { row: Math.floor((query - 1) / side), col: (query - 1) % side } : null;
+
+const textView = ({ weights, names }: Shown, causal: boolean): MatrixView => ({
+  ...{ rows: names.length, cols: names.length, rowLabels: names, colLabels: names, scale: 'weights', data: weights },
+  ...(causal && { hidden: (row: number, col: number) => col > row }),
+});
+
+/** The weights of one query on the patches of the picture. */
+function patchView({ weights, names, side }: Shown, query: number): MatrixView {
+  const numbers = Array.from({ length: side }, (_, i) => String(i + 1));
+  const data = weights.subarray(query * names.length + 1, (query + 1) * names.length);
+  return { rows: side, cols: side, rowLabels: numbers, colLabels: numbers, axes: ['row', 'column'], scale: 'signed', data };
 }

@@ -25,7 +25,7 @@ export function ownModelSection(app: App): HTMLElement {
     el(
       'p',
       { class: 'lead' },
-      'See every head of a trained model: GPT-2, Llama, Qwen, Gemma, BERT, MiniLM and others. Its weights never leave this browser.',
+      'See every head of a trained model: GPT-2, Llama, Qwen, Gemma, BERT, MiniLM, ViT and others. Its weights never leave this browser.',
     ),
     zone,
     status,
