@@ -44,10 +44,14 @@ void expect_equals_oracle(const Call& call, Context& context) {
   const double allowed = testing::error_of_weights(call.lse) * testing::largest_gradient(expected);
   // Sums over many rows add up the rows' errors, and the sum itself may be near 0.
   const double of_sums = 8 * allowed;
+  // The gradient of QK-norm subtracts from a row its part along the normalized row. Where a key is
+  // nearly parallel to its query, and in rows of a single number, these are nearly equal: four of
+  // 250,000 random calls were off by 1.1 to 2.7 times the bound of other gradients.
+  const double of_rows = call.c.options.qk_norm.enabled ? of_sums : allowed;
   testing::on_every_target([&] {
     const Gradients got = call.run(context);
-    expect_near("d_q", got.d_q, expected.d_q, allowed, call.c.description);
-    expect_near("d_k", got.d_k, expected.d_k, allowed, call.c.description);
+    expect_near("d_q", got.d_q, expected.d_q, of_rows, call.c.description);
+    expect_near("d_k", got.d_k, expected.d_k, of_rows, call.c.description);
     expect_near("d_v", got.d_v, expected.d_v, allowed, call.c.description);
     expect_near("d_bias", got.d_bias, expected.d_bias, of_sums, call.c.description);
     expect_near("d_sinks", got.d_sinks, expected.d_sinks, allowed, call.c.description);
