@@ -9,6 +9,7 @@ import { seriousFindings } from './axe.mjs';
 import { catchDownloads, pictureSaved, press } from './downloads.mjs';
 import { eventually, offlineCopyReady, openPage, setSentence, settled, setViewport, snapshot, startBrokenServer, startServer, until } from './harness.mjs';
 import { bytePairTokenizer, goldenFiles, gpt2, gpt2Config, gpt2Tensors, safetensors, safetensorsHeader, wordTokenizer } from './small_models.mjs';
+import { countWork } from './work.mjs';
 
 const sentence = 'text=the+black+cat+sat+on+the+mat';
 
@@ -302,6 +303,12 @@ export const tests = [
         for (const key of ['ArrowDown', 'ArrowRight', 'ArrowRight', 'ArrowLeft', 'End', 'ArrowUp', 'Home', 'ArrowUp', 'ArrowDown', 'ArrowRight']) await page.keyboard.press(key);
         assert.equal(await page.evaluate(() => document.activeElement.ariaLabel), 'Layer 2, head 2');
         assert.equal(await page.$eval('#own .own-map [role=grid]', (grid) => grid.ariaLabel), 'Layer 2, head 2');
+        await new Promise((done) => setTimeout(done, 300));
+        const work = await countWork(page);
+        await page.keyboard.press('ArrowLeft');
+        await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaLabel === 'Layer 2, head 1');
+        const { painted: maps, changes } = await work();
+        assert.ok(maps <= 1 && changes < 100, `another head paints ${maps} maps and changes ${changes} elements`);
         const painted = await page.$$eval('#own .own-thumb', (list) => list.every((canvas) => canvas.width === 8 && canvas.height === 8));
         assert.ok(painted, 'every head has its picture');
 

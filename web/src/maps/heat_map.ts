@@ -306,7 +306,7 @@ function paintStrongLabels(
   });
 }
 
-/** Draws the name of the columns, such as "key", above them, and that of the rows left of them. */
+/** Draws the name of the columns above them, and the name of the rows left of them. */
 function paintTitles(context: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {
   const { left, top, cellWidth, cellHeight, title } = layout;
   if (!title) return;

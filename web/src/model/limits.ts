@@ -5,7 +5,7 @@ import { printable } from '../../../bindings/src/runtime/text.js';
 /** Maximum length of a model's name in the address. */
 export const maxNameCharacters = 100;
 
-/** Tokens of a picture that can be chosen, more than those of a text. */
+/** Patches of a picture that can be chosen. A text has fewer tokens. */
 export const maxPatches = 4096;
 
 /** The part of a model's name that the address holds. */

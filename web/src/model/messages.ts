@@ -72,7 +72,7 @@ export interface ModelCalls {
   /** Ends an open() that runs. */
   abort(): void;
   attend(text: string): TextAttention;
-  /** The same for a model of pictures: tokens are the class token and the patches, row by row. */
+  /** For a model of pictures: the tokens are the class token and the patches, row by row. */
   look(pixels: Float32Array<ArrayBuffer>): TextAttention;
   start(text: string): Next | null;
   /** Null after the last token. */

@@ -9,7 +9,7 @@ export interface PictureChoice {
   readonly element: HTMLElement;
   /** Changes with every picture. */
   key(): string;
-  /** The picture's numbers in the form that the model wants; shows what it sees. */
+  /** The picture's numbers in the form that the model wants. Shows the picture. */
   pixels(format: PictureFormat, files: GivenFiles): Promise<Float32Array<ArrayBuffer>>;
 }
 
