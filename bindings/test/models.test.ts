@@ -254,6 +254,8 @@ describe('openModel', () => {
     await refused(filesOf('gpt2', (file, bytes) => (file === 'config_v4.json' ? Buffer.from('{') : bytes)), 'E_FORMAT', 'config.json');
     const half = (file: string, bytes: Buffer) => (file === 'model.safetensors' ? bytes.subarray(0, bytes.length / 2) : bytes);
     expect((await rejectionOf(openModel(filesOf('gpt2', half)))).code).toBe('E_FORMAT');
+    const cut = (file: string, bytes: Buffer) => (file.endsWith('.safetensors') ? bytes.subarray(0, 100) : bytes);
+    await refused(filesOf('gpt2', cut), 'E_FORMAT', 'model.safetensors: safetensors header');
     await refused(filesOf('gpt2', config((json) => (json['model_type'] = 'mamba'))), 'E_OPTION', 'config.json: model_type');
     const unreadable = mkdtempSync(join(tmpdir(), 'multihead-model-'));
     cpSync(join(folder, 'gpt2', 'config.json'), join(unreadable, 'config.json'));
@@ -275,6 +277,8 @@ describe('openModel', () => {
     const ids = await rejectionOf(model.logits([0, model.info.vocabSize]));
     expect(ids.code).toBe('E_OPTION');
     expect((await rejectionOf(model.logits([1.5]))).argument).toBe('input');
+    expect((await rejectionOf(model.logits([]))).message).toBe('input: expected one token or more, got none');
+    expect((await rejectionOf(model.embed([[1], []]))).argument).toBe('inputs[1]');
     expect((await rejectionOf(model.logits('a text', {}))).message).toMatch('tokenizer.json');
     for (const place of [{ layer: 99, head: 0 }, { layer: 99 }, { head: 99 }, { layer: -1 }]) {
       expect((await rejectionOf(model.attentions([1], place))).code).toBe('E_OPTION');

@@ -186,10 +186,12 @@ export class WasmModel extends CoreObject implements Model {
         throw new MultiheadError('E_OPTION', { argument: 'pair', expected: 'none beside token ids', got: 'a text' });
       }
       const ids = checkIds(input, argument);
+      checkTokens(ids.length, argument);
       return { ids, batch: 1, tokens: ids.length as Count };
     }
     const options = pair === undefined ? {} : { text_pair: pair };
     const encoded = (await this.#tokenizer()).encode(input, { ...options, return_token_type_ids: true });
+    checkTokens(encoded.ids.length, argument);
     const types = this.info.tokenTypes > 0 ? encoded.token_type_ids : undefined;
     return {
       ids: Int32Array.from(encoded.ids),
@@ -262,6 +264,10 @@ export class WasmModel extends CoreObject implements Model {
 /** A layer or head as the core takes it; −1 for all. */
 const placeOf = (value: number | undefined, argument: string): Int64 =>
   value === undefined ? (-1 as Int64) : (checkCount(value, argument, 0) as Int64);
+
+function checkTokens(count: number, argument: string): void {
+  if (count === 0) throw new MultiheadError('E_OPTION', { argument, expected: 'one token or more', got: 'none' });
+}
 
 function checkText(value: unknown, argument: string): string {
   if (typeof value === 'string') return value;

@@ -44,6 +44,13 @@ async function weightFiles(folder: Folder): Promise<string[]> {
   return single.length === 1 ? single : ['model.safetensors'];
 }
 
+/** An error about a header, with the name of the file, because a model may have several. */
+function inFile(name: string, error: unknown): unknown {
+  if (!(error instanceof MultiheadError) || error.code !== 'E_FORMAT') return error;
+  const { argument, expected, got } = error;
+  return new MultiheadError('E_FORMAT', { argument: `${name}: ${argument}`, expected, got, cause: error });
+}
+
 /** Opens all files and reads their headers; closes those that are open if one fails. */
 async function openFiles(folder: Folder): Promise<LoadedFile[]> {
   const opened: LoadedFile[] = [];
@@ -53,7 +60,9 @@ async function openFiles(folder: Folder): Promise<LoadedFile[]> {
       if (file === undefined) throw formatError(name, 'a file of this name in the folder', 'none');
       const loaded = { name, file, first: 0, entries: [] };
       const at = opened.push(loaded) - 1;
-      const { first, entries } = await openHeader(file.bytes);
+      const { first, entries } = await openHeader(file.bytes).catch((error: unknown) => {
+        throw inFile(name, error);
+      });
       opened[at] = { ...loaded, first, entries };
     }
     return opened;
