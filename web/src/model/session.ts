@@ -1,12 +1,13 @@
 // The visitor's own model: its attention weights on a text, its continuation of a text, and the similarity of sentences.
 
-import { openModel, type GeneratedToken, type Model, type ModelArray } from 'multihead/models';
+import { MultiheadError, openModel, type GeneratedToken, type Model, type ModelArray } from 'multihead/models';
 import { printable } from '../../../bindings/src/runtime/text.js';
 import type { Matrix } from '../attention/matrix.js';
 import { weightBytes } from './folder_files.js';
 import { labelOf } from './labels.js';
 import { formatBytes } from './limits.js';
 import type { GivenFiles, LikelyText, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
+import { problemOf } from './problems.js';
 import { weightsFor, type WeightChoice } from './weights.js';
 
 /** Most tokens whose maps are shown. */
@@ -41,7 +42,11 @@ export class ModelSession {
   async open(given: GivenFiles, choice: WeightChoice, { signal, onProgress }: Opening = {}): Promise<OpenedModel> {
     const weights = weightsFor(choice, weightBytes(given));
     const files = given.files.map(({ path, file }) => Object.defineProperty(file, 'webkitRelativePath', { value: path, configurable: true }));
-    const model = await openModel(files, { weights, signal, onProgress });
+    const model = await openModel(files, { weights, signal, onProgress }).catch((error: unknown) => {
+      const takes = this.#model?.info.weightBytes;
+      if (takes === undefined || !(error instanceof MultiheadError) || error.code !== 'E_MEMORY') throw error;
+      throw new Error(`${problemOf(given, error)} The model that is open takes ${formatBytes(takes)} of it.`);
+    });
     const readsText = given.files.some(({ path }) => path === 'tokenizer.json');
     try {
       if (readsText) checkRange(model, (await model.encode(trialText)).ids, true);
