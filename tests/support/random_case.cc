@@ -233,8 +233,9 @@ std::string described(const RandomCase& c, uint64_t seed) {
 }  // namespace
 
 std::vector<uint64_t> random_seeds(int64_t cases) {
+  const int64_t usual = std::min(cases, from_environment("MULTIHEAD_RANDOM_MOST", cases));
   std::vector<uint64_t> seeds(
-      static_cast<size_t>(from_environment("MULTIHEAD_RANDOM_CASES", cases)));
+      static_cast<size_t>(from_environment("MULTIHEAD_RANDOM_CASES", usual)));
   std::iota(seeds.begin(), seeds.end(),
             static_cast<uint64_t>(from_environment("MULTIHEAD_RANDOM_FIRST", 1)));
   return seeds;

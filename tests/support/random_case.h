@@ -39,8 +39,8 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// Returns the seeds of a random test: `cases` seeds from 1 on. MULTIHEAD_RANDOM_CASES overrides the
-// number of seeds, MULTIHEAD_RANDOM_FIRST the first seed.
+// Returns the seeds of a random test: `cases` seeds from 1 on, at most MULTIHEAD_RANDOM_MOST.
+// MULTIHEAD_RANDOM_CASES overrides both numbers, MULTIHEAD_RANDOM_FIRST the first seed.
 std::vector<uint64_t> random_seeds(int64_t cases);
 
 // One capture of a random call: a ScoreCapture without its output.

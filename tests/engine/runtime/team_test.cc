@@ -116,7 +116,7 @@ TEST(Team, SharesTheOutputsOfWeightsOfEveryType) {
     Context one(1);
     ASSERT_TRUE(quantize(ConstTensor(numbers.data(), {kOut, kIn}), type, memory.data(), one).ok());
     const WeightMatrix whole{memory.data(), type, kOut, kIn};
-    for (const int64_t rows : {1, 3, 200}) {
+    for (const int64_t rows : {1, 3, 70}) {
       const std::vector<float> x = random.floats(rows * kIn);
       for (const bool shares : {false, true}) {
         expect_bits_of_one([&](Context& context) {
