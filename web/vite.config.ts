@@ -17,7 +17,15 @@ export default defineConfig({
     offlineCopy,
     docs(guides, built('web/docs')),
   ],
-  worker: { format: 'es' },
+  worker: {
+    format: 'es',
+    rolldownOptions: {
+      output: {
+        // The only package of others in the page.
+        postBanner: ({ name }) => (name === 'tokenizers' ? '/*! @huggingface/tokenizers, Apache License 2.0 */' : ''),
+      },
+    },
+  },
   define: {
     __HAS_PEERS__: JSON.stringify(peers !== undefined),
     __HAS_DOCS__: JSON.stringify(guides !== undefined),

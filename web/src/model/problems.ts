@@ -6,7 +6,7 @@ import { messageOf } from '../base/format.js';
 import { formatBytes, shownName } from './limits.js';
 import type { GivenFiles } from './messages.js';
 
-type Say = (name: string, ...found: string[]) => string;
+type Say = (name: string, ...found: (string | undefined)[]) => string;
 
 const mebibytes = (count: string): string => formatBytes(Number(count) * 2 ** 20);
 
@@ -39,10 +39,12 @@ const known: readonly (readonly [RegExp, Say])[] = [
     `${name} does not fit its config.json: it lacks ${firstOf(list!)}, which a ${family} has.`],
   [/^weights: expected the shapes that config\.json says, got ([^:]+): expected (\([^)]*\)).*?, got (\([^)]*\)| \[\])/, (name, tensor, expected, got) =>
     `${name} does not fit its config.json: ${tensor} is ${times(got!)}, expected ${times(expected!)}.`],
-  [/: expected data_offsets within |, the end of the file$|: expected all of their bytes/, (name) =>
-    `${name} ends too early. Perhaps the download was cut off.`],
+  [/^(?:(.*\.safetensors): )?.*(?:: expected data_offsets within |, the end of the file$|: expected all of their bytes)/, (name, file) =>
+    `${file ?? name} ends too early. Perhaps the download was cut off.`],
   [/^([\w.]+): expected finite numbers, got /, (name, tensor) => `${name} is damaged: ${tensor} has values that are no numbers.`],
-  [/^safetensors( header)?: /, (name) => `${name} is not a safetensors file.`],
+  // A long name of a file is cut in front of "safetensors header".
+  [/^(?:(.*\.safetensors): )?safetensors(?: header)?: |: expected at (?:least 8|most \d+) bytes, got \d+/, (name, file) =>
+    `${file ?? name} is not a safetensors file.`],
   [/^weights: the model needs (\d+) MiB for the weights, and WebAssembly has at most (\d+) MiB(?:; weights: '(\w+)' would fit)?/, (name, needed, most, smaller) =>
     `${name} needs ${mebibytes(needed!)} of memory, and a page has at most ${mebibytes(most!)}. ${smaller ? `As ${smaller} it would fit.` : 'No smaller type of weights would fit either.'}`],
   [/^prompt: expected .*, got (\d+) tokens$/, (_, count) => `This text has ${count} tokens, more than the model takes.`],
@@ -61,5 +63,6 @@ export function problemOf(files: GivenFiles, error: unknown): string {
     if (found) return say(name, ...found.slice(1));
   }
   if (error.code === 'E_MEMORY') return `This browser gives the page too little memory for ${name}.`;
-  return `${name} cannot be used: ${error.message}`;
+  const message = error.message.startsWith(`${name}: `) ? error.message.slice(name.length + 2) : error.message;
+  return `${name} cannot be used: ${message}`;
 }

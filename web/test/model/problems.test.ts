@@ -44,6 +44,12 @@ describe('problemOf', () => {
     expect(await saidOf('gpt2', change)).toMatch(said);
   });
 
+  it('names the damaged file of several', async () => {
+    const [name, whole] = Object.entries(goldenFiles('qwen3')).find(([file]) => file.startsWith('model-00002'))!;
+    expect(await saidOf('qwen3', { [name]: 'hello, world' })).toBe(`${name} is not a safetensors file.`);
+    expect(await saidOf('qwen3', { [name]: whole.slice(0, whole.length - 9) })).toBe(`${name} ends too early. Perhaps the download was cut off.`);
+  });
+
   it('names a missing part of the weights', async () => {
     expect(await saidOf('qwen3', { 'model-00002-of-00003.safetensors': null })).toBe(
       'model-00002-of-00003.safetensors is missing. Choose all files of the model together.',
