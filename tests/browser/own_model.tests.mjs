@@ -139,7 +139,7 @@ export const tests = [
           await factsOf(page),
           /^gpt2: 2 layers of 3 heads, 12 columns, 4,\d\d\d parameters\. Its weights take \d+ kB of memory as stored; the files have \d+ kB\.$/,
         );
-        const rows = await page.$$eval('.own-row', (list) => list.map((row) => row.querySelectorAll('canvas').length));
+        const rows = await page.$$eval('.own-row', (list) => list.map((row) => row.querySelectorAll('.own-cell').length));
         assert.deepEqual(rows, [3, 3], 'both layers and their heads are one picture');
         await openHead(page, 1, 2);
         await until(page, () => location.hash.includes('ownHead=2'));
@@ -309,8 +309,8 @@ export const tests = [
         await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaLabel === 'Layer 2, head 1');
         const { painted: maps, changes } = await work();
         assert.ok(maps <= 1 && changes < 100, `another head paints ${maps} maps and changes ${changes} elements`);
-        const painted = await page.$$eval('#own .own-thumb', (list) => list.every((canvas) => canvas.width === 8 && canvas.height === 8));
-        assert.ok(painted, 'every head has its picture');
+        const sizes = await page.$$eval('#own .own-strip', (list) => list.map((canvas) => `${canvas.width} × ${canvas.height}`));
+        assert.deepEqual(sizes, Array.from({ length: layers }, () => `${8 * count} × 8`), 'every head has its picture of 8 tokens');
 
         await drop(page, goldenFiles('gemma3'), 'Dropped');
         await until(page, () => /^gemma3/.test(document.querySelector('.own-facts').textContent) && location.hash.includes('model=Dropped'));

@@ -19,6 +19,8 @@ export interface Overview {
 interface Row {
   readonly element: HTMLElement;
   readonly buttons: readonly HTMLButtonElement[];
+  /** The maps of all heads side by side, below the buttons: a canvas for each map would be hundreds of layers. */
+  readonly canvas: HTMLCanvasElement;
   readonly drawSoon: () => void;
 }
 
@@ -32,23 +34,23 @@ export function createOverview(onOpen: (layer: number, head: number) => void): O
 
   function draw(layer: number): void {
     const [, heads, queries, keys] = shown.shape as [number, number, number, number];
-    rows[layer]?.buttons.forEach((button, head) => {
-      const begin = (layer * heads + head) * queries * keys;
-      paintSmall(button.firstElementChild as HTMLCanvasElement, shown.data.subarray(begin, begin + queries * keys), keys);
-    });
+    const count = heads * queries * keys;
+    const row = rows[layer];
+    if (row && count > 0) paintRow(row.canvas, shown.data.subarray(layer * count, (layer + 1) * count), heads, keys);
   }
 
   function createRow(layer: number, heads: number): Row {
     const buttons = Array.from({ length: heads }, (_, head) => {
       const label = `Layer ${layer + 1}, head ${head + 1}`;
-      const canvas = el('canvas', { class: 'own-thumb', 'aria-hidden': 'true' });
-      const button = el('button', { type: 'button', role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': label, title: label }, canvas);
+      const button = el('button', { type: 'button', role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': label, title: label });
+      button.style.gridColumn = String(head + 2);
       button.addEventListener('click', () => onOpen(layer, head));
       return button;
     });
     const name = el('span', { role: 'rowheader', class: 'own-row-name' }, el('span', { class: 'sr-only' }, 'Layer '), String(layer + 1));
-    const row = el('div', { role: 'row', class: 'own-row' }, name, ...buttons);
-    return { element: row, buttons, drawSoon: whenSeen(row, () => draw(layer)) };
+    const canvas = el('canvas', { class: 'own-strip', 'aria-hidden': 'true' });
+    const row = el('div', { role: 'row', class: 'own-row' }, name, canvas, ...buttons);
+    return { element: row, buttons, canvas, drawSoon: whenSeen(row, () => draw(layer)) };
   }
 
   function build(layers: number, heads: number): void {
@@ -99,13 +101,18 @@ export function createOverview(onOpen: (layer: number, head: number) => void): O
 }
 
 /** One pixel for each weight; style sheets enlarge it. */
-function paintSmall(canvas: HTMLCanvasElement, weights: Float32Array, keys: number): void {
-  if (weights.length === 0) return;
+function paintRow(canvas: HTMLCanvasElement, weights: Float32Array, heads: number, keys: number): void {
   const color = colorScale(paintTheme.get(), 'weights');
+  const width = heads * keys;
+  const queries = weights.length / width;
   const pixels = new Uint32Array(weights.length);
-  for (let i = 0; i < pixels.length; i += 1) pixels[i] = color(weights[i]!).bytes;
-  if (canvas.width !== keys || canvas.height !== pixels.length / keys) {
-    [canvas.width, canvas.height] = [keys, pixels.length / keys];
+  let from = 0;
+  for (let head = 0; head < heads; head += 1) {
+    for (let query = 0; query < queries; query += 1) {
+      const to = query * width + head * keys;
+      for (let key = 0; key < keys; key += 1, from += 1) pixels[to + key] = color(weights[from]!).bytes;
+    }
   }
-  canvas.getContext('2d')?.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), keys), 0, 0);
+  if (canvas.width !== width || canvas.height !== queries) [canvas.width, canvas.height] = [width, queries];
+  canvas.getContext('2d')?.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), width), 0, 0);
 }
