@@ -8,13 +8,13 @@ const mostFiles = 2000;
 export const chosenFiles = (list: Iterable<File>): GivenFile[] =>
   [...list].map((file) => ({ path: file.webkitRelativePath || file.name, file }));
 
-/** What the browser forgets when it has handled a drop. */
+/** The contents of a drop, which the browser forgets once it has handled the event. */
 export interface Dropped {
   readonly entries: readonly (FileSystemEntry | null | undefined)[];
   readonly files: readonly File[];
 }
 
-/** The files of a drop, and those of its folders. */
+/** Lists the files of a drop and of its folders. */
 export async function droppedFiles({ entries, files }: Dropped): Promise<GivenFile[]> {
   if (!entries.some((entry) => entry?.isDirectory)) return chosenFiles(files);
   const found: GivenFile[] = [];

@@ -11,14 +11,14 @@ const isConfig = ({ path }: GivenFile): boolean => path === 'config.json';
 const folderOf = (path: string): string => path.slice(0, path.lastIndexOf('/') + 1);
 const depthOf = (path: string): number => path.split('/').length;
 
-/** What was found: the name of the folder, empty without one, and the files with their paths inside of it. */
+/** The name of the folder, empty without one, and the files with their paths inside of it. */
 interface Found {
   readonly folder: string;
   readonly files: readonly GivenFile[];
 }
 
 /**
- * The files of one model: those of the uppermost folder with config.json and its folder 1_Pooling. A folder may contain the
+ * Finds the files of one model: of the uppermost folder with config.json, and of its folder 1_Pooling. A folder may contain the
  * same model in other formats.
  */
 export function modelFiles(given: readonly GivenFile[]): Found {
@@ -40,7 +40,7 @@ const named = (folder: string, files: readonly GivenFile[]): GivenFiles => {
 export interface Selection {
   /** The model's files as far as they are there. */
   readonly files: GivenFiles;
-  /** What is still to be chosen; empty if nothing is. */
+  /** The file that is still to be chosen; empty if none is. */
   readonly missing: string;
 }
 

@@ -1,4 +1,4 @@
-// How alike sentences are for the visitor's own model: the cosines of their vectors as a small table.
+// Compares sentences by the visitor's own model: the cosines of their vectors as a small table.
 
 import { formatNumber, messageOf } from '../../base/format.js';
 import { el, word } from '../../dom/dom.js';
