@@ -9,15 +9,14 @@
 #include "multihead/status.h"
 
 namespace multihead::models {
-namespace {
 
 std::string text_of(double number) {
+  if (std::isnan(number)) return "NaN";
+  if (std::isinf(number)) return number < 0 ? "-infinity" : "infinity";
   char digits[32];
   std::snprintf(digits, sizeof(digits), "%.10g", number);
   return digits;
 }
-
-}  // namespace
 
 Status setting_error(std::string_view name, std::string_view expected, std::string_view got) {
   return {StatusCode::kOption, "config.json: " + std::string(name), expected, got};

@@ -13,7 +13,8 @@ namespace multihead::models {
 
 // An error in a setting of config.json.
 Status setting_error(std::string_view name, std::string_view expected, std::string_view got);
-// Writes a value for a message.
+// Writes a number, or a value of any kind, for a message.
+std::string text_of(double number);
 std::string described(const ConfigValue* value);
 
 class ConfigReader {

@@ -18,6 +18,7 @@
 #include "engine/error/guard.h"
 #include "engine/error/printable.h"
 #include "models/architecture.h"
+#include "models/config_reader.h"
 #include "models/parameters.h"
 #include "multihead/models.h"
 #include "multihead/weights.h"
@@ -585,9 +586,17 @@ struct ModelLoader::State {
                           std::to_string(bytes.size()));
     }
     const auto all = static_cast<int64_t>(bytes.size());
+    // Writing fails only for want of memory, or at a number that the type cannot hold. Status could
+    // write that sentence, but brings the texts of all errors and 100 kB of tables for decimal
+    // digits into the WebAssembly module.
     const auto named = [&](const Status& status) {
       if (status.ok() || status.code() == StatusCode::kMemory) return status;
-      return format_error(tensors[tensor].name, status.expected(), status.got());
+      const Status::Record& record = *status.record();
+      std::string expected = "finite numbers";
+      if (record.message == engine::Message::kNumbersBelow) {
+        expected += " of magnitudes below " + std::to_string(record.numbers[0]);
+      }
+      return format_error(tensors[tensor].name, expected, text_of(record.real));
     };
     while (!bytes.empty()) {
       const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % bytes_of(part.stored) == 0;
