@@ -49,12 +49,12 @@ inline void require_chunk([[maybe_unused]] const BackwardParams& params,
   require_head(params.forward, job.batch, job.kv_head);
   HWY_DASSERT(0 <= job.chunk && job.chunk < tiling.chunks && tiling.chunk_keys > 0);
   HWY_DASSERT(0 <= job.rows && job.rows < tiling.row_jobs);
-  HWY_DASSERT(tiling.chunks == 1 || params.query_semaphores != nullptr ||
-              params.d_q.data == nullptr);
   HWY_DASSERT(tiling.row_jobs == 1 || params.key_semaphores != nullptr);
-  // Without queries the two have no memory.
-  HWY_DASSERT(params.forward.queries == 0 ||
-              (params.delta != nullptr && params.reference != nullptr));
+  // Without queries, or query heads, these have no memory.
+  [[maybe_unused]] const bool no_rows = params.forward.queries == 0 || params.forward.heads == 0;
+  HWY_DASSERT(no_rows || tiling.chunks == 1 || params.query_semaphores != nullptr ||
+              params.d_q.data == nullptr);
+  HWY_DASSERT(no_rows || (params.delta != nullptr && params.reference != nullptr));
   HWY_DASSERT(is_scratch(scratch));
 }
 

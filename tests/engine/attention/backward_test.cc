@@ -364,6 +364,21 @@ TEST_F(Backward, AGradientOfZeroGivesZero) {
   }
 }
 
+TEST_F(Backward, WithoutQueryHeadsKeysAndValuesHaveZeroGradients) {
+  const Dims none{1, 0, 3, 4}, shape{1, 2, 600, 4};
+  const std::vector<float> x(static_cast<size_t>(shape.elements()), 0.5F);
+  std::vector<float> d_k(x.size(), 7.0F), d_v(x.size(), 7.0F);
+  const ConstTensor q(x.data(), none), k(x.data(), shape);
+  const AttentionResults results{.out = Tensor(d_k.data(), none),
+                                 .lse = Tensor(d_k.data(), {1, 0, 3})};
+  const Status status = attention_backward(
+      q, k, k, {}, results, q, {.d_k = Tensor(d_k.data(), shape), .d_v = Tensor(d_v.data(), shape)},
+      context_);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(d_k, std::vector<float>(x.size()));
+  EXPECT_EQ(d_v, std::vector<float>(x.size()));
+}
+
 // The check of the LSE does not count as a call of attention().
 TEST_F(Backward, LeavesTheKernelOfTheLastCall) {
   const Call call(1, {.max_queries = 30, .max_keys = 30});
