@@ -153,7 +153,7 @@ describe('multihead heads', () => {
   it('computes the maps of long texts a few at a time', async () => {
     using model = await openModel(long);
     const { numLayers, numHeads } = model.info;
-    // All maps of 7 tokens, those of a layer of 1500, and one of 2500 tokens are computed at once.
+    // One pass computes all maps of 7 tokens, the maps of one layer of 1500 tokens, or one map of 2500 tokens.
     for (const tokens of [7, 1500, 2500]) {
       const ids = Array.from({ length: tokens }, (_, at) => (at * at) % 31);
       const { maps } = await json('heads', long, '--ids', String(ids), '--layers', String(numLayers - 1));

@@ -20,8 +20,8 @@ function firstOf(list: string): string {
 }
 
 /**
- * Patterns of the library's messages, each with the page's sentence. `name` is the model's name, or that of the file with
- * its weights if there is one alone.
+ * Patterns of the library's messages, each with the page's sentence. `name` is the model's name. A model without a
+ * folder has the name of its first file of weights.
  */
 const known: readonly (readonly [RegExp, Say])[] = [
   [/: expected a file that can be read, got (.*)$/, (name, got) => `The browser could not read the files of ${name}: ${got}`],

@@ -95,7 +95,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
   let asked: string | undefined;
   let busy = false;
   let openings = 0;
-  /** The files that a change of the weights' type opens again, and the type that was asked for. */
+  /** The files that a change of the weights' type opens again, and the requested type. */
   let again: { readonly files: GivenFiles; readonly weights: WeightChoice } | undefined;
   const inView = (): boolean => files !== undefined && nameInAddress(files) === app.state.get().model;
 

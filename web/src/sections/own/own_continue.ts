@@ -8,7 +8,7 @@ import { shareLine } from '../bend/bend.js';
 
 export interface Continuation {
   readonly element: HTMLElement;
-  /** Ends a continuation that runs, and removes what was written. */
+  /** Ends a running continuation, and removes its text and tokens. */
   clear(): void;
 }
 
