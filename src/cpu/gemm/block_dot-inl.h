@@ -14,12 +14,13 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cpu/file_namespace.h"
 #include "hwy/highway.h"
 #include "multihead/weights.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kBlock = kWeightBlock;
@@ -264,7 +265,7 @@ struct StepWeights<WeightType::kInt4> {
 #endif
 };
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cpu/file_namespace.h"
 #include "cpu/simd/exp2-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/tile_size.h"
@@ -24,7 +25,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 enum class ALayout {
@@ -343,7 +344,7 @@ HWY_INLINE void product(D d, const Product<A>& p, size_t rows, size_t vecs) {
   product<kLayout, Arithmetic>(d, p, rows, vecs, [&](size_t, size_t) { return p.depth; });
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

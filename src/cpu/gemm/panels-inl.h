@@ -10,6 +10,7 @@
 #include <cstddef>
 
 #include "cpu/cache_sizes.h"
+#include "cpu/file_namespace.h"
 #include "cpu/gemm/micro_kernel-inl.h"
 #include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
@@ -18,7 +19,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Most floats of a packed panel of B: three eighths of L2, so that the rows of A and C fit too, in
@@ -179,7 +180,7 @@ HWY_INLINE void multiply_panels(const PanelProduct& p, float* HWY_RESTRICT packe
   }
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

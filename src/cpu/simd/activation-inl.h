@@ -8,6 +8,7 @@
 
 #include <cstddef>
 
+#include "cpu/file_namespace.h"
 #include "cpu/simd/exp2-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
@@ -15,7 +16,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // 1 / (1 + e^-x) and 1 / (1 + e^x), computed from e^-|x|. This neither overflows nor cancels.
@@ -97,7 +98,7 @@ HWY_INLINE Activated<V> activation(D d, Activation which, V x) {
   return {hn::Mul(x, s.value), hn::Mul(s.value, mul_add(x, s.complement, one))};
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -9,12 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Loads or stores up to `count` elements; missing lanes load as 0. The branch avoids masked stores,
@@ -89,7 +90,7 @@ HWY_INLINE float sum_of(int64_t width, Value&& value) {
   return hn::ReduceSum(d, sum);
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 
+#include "cpu/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 
@@ -28,7 +29,7 @@ inline constexpr float kExp2Table[] = {
     6.931469670647336e-1F, 1.0000000716546822F,   12582912.0F + 127.0F,  -127.0F};
 #endif
 
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr float kLog2E = 1.44269504088896340736F;
@@ -120,7 +121,7 @@ HWY_INLINE V exp2_clamped(D d, Exp2Table HWY_RESTRICT table, V x) {
 #endif
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -9,13 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/file_namespace.h"
 #include "hwy/base.h"
 #include "hwy/highway.h"
 #include "rules/dropout_mask.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 struct PhiloxKeys {
@@ -94,7 +95,7 @@ class DropoutWords {
   V second2_, second3_;  // words 2 and 3 after round two, without the part equal in all lanes
 };
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

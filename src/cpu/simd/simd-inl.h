@@ -11,12 +11,13 @@
 #include <cstddef>
 #include <limits>
 
+#include "cpu/file_namespace.h"
 #include "hwy/highway.h"
 #include "rules/integers.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using DF = hn::ScalableTag<float>;
@@ -127,7 +128,7 @@ struct Bf16PairArithmetic {
 #endif
 inline constexpr bool kHasBf16Pairs = MULTIHEAD_HAS_BF16_PAIRS != 0;
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

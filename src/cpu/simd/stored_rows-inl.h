@@ -12,6 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cpu/file_namespace.h"
 #include "hwy/highway.h"
 #include "rules/attention_params.h"
 #include "rules/element.h"
@@ -30,7 +31,7 @@ struct F16Constants {
 inline const F16Constants kF16Constants{};
 inline const F16Constants* const volatile kHiddenF16Constants = &kF16Constants;
 
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // True if the target has an instruction for f16. Without it, Highway 1.2 converts infinities and
@@ -323,7 +324,7 @@ HWY_INLINE void read_bf16_row(D d, const rules::StoredRows& rows, int64_t batch,
   std::fill(to + width, to + padded, uint16_t{0});
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

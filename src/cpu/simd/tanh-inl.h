@@ -10,13 +10,14 @@
 #include <cmath>
 #include <cstddef>
 
+#include "cpu/file_namespace.h"
 #include "cpu/simd/exp2-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // score -> cap * tanh(score / cap). The error is at most 3 units in the last place of the cap, and
@@ -64,7 +65,7 @@ HWY_INLINE V cap_score(D d, const ScoreCap& of, V score) {
   return hn::IfThenElse(is_large, hn::CopySign(large, score), hn::Mul(score, r));
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

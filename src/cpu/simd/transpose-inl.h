@@ -10,11 +10,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/file_namespace.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 template <class D>
@@ -168,7 +169,7 @@ HWY_INLINE void transpose_back(D d, const float* HWY_RESTRICT from, size_t strid
   }
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -15,6 +15,7 @@
 #include "cpu/attention/block/loading-inl.h"
 #include "cpu/attention/block/products-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
+#include "cpu/file_namespace.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
@@ -23,7 +24,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Layout of a job's scratch memory. Rows are padded with zeros to whole vectors: key_lanes is the
@@ -173,7 +174,7 @@ inline BackwardKeys load_backward_keys(const BackwardBlock& block, const rules::
   return {range, k.data, k.stride, v.data, v.stride, finite};
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -14,11 +14,12 @@
 
 #include "cpu/attention/block/products-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
+#include "cpu/file_namespace.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Loads Q of a panel just before its first use. Loading Q of the whole block at once would delay
@@ -140,7 +141,7 @@ void prefetch_next(QueryBlock<Products>& b, const BlockJob* next) {
                                                   b.value_lanes, strip_lanes()));
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

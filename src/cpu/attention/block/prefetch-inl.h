@@ -10,13 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/file_namespace.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/tile_size.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kCacheLine = 64;
@@ -122,7 +123,7 @@ class PrefetchedRows {
   const char* row_ = nullptr;
 };
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/file_namespace.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
@@ -20,7 +21,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 struct F32Products {
@@ -127,7 +128,7 @@ struct Bf16PairProducts {
 };
 #endif
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -26,6 +26,7 @@
 #include "cpu/attention/block/prefetch-inl.h"
 #include "cpu/attention/block/score_passes-inl.h"
 #include "cpu/attention/block/softmax-inl.h"
+#include "cpu/file_namespace.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
@@ -34,7 +35,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline size_t score_lanes() { return TileSize::kScoreVecs * hn::Lanes(DF()); }
@@ -301,7 +302,7 @@ bool sees_a_key(const QueryBlock<Products>& b, size_t row) {
   return false;
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/file_namespace.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/philox-inl.h"
 #include "cpu/simd/simd-inl.h"
@@ -20,7 +21,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 struct ScoreTile {
@@ -298,7 +299,7 @@ HWY_NOINLINE void drop_weights(D d, const ScoreTile& tile, const RowPlace* place
   }
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -11,12 +11,13 @@
 #include <cstdint>
 
 #include "cpu/attention/block/query_block-inl.h"
+#include "cpu/file_namespace.h"
 #include "cpu/gemm/micro_kernel-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Limit of the sum of a key block's weights if the exponentials are fused into Q K^T. Above this
@@ -262,7 +263,7 @@ ScoreTile score_all(QueryBlock<Products>& b, const Panel& panel, const rules::Ke
   return tile;
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

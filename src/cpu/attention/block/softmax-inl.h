@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "cpu/file_namespace.h"
 #include "cpu/simd/exp2-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/tile_size.h"
@@ -20,7 +21,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Limit of weights relative to a reference below the maximum: no weight exceeds 2^kMostExponent, so
@@ -167,7 +168,7 @@ HWY_NOINLINE bool online_softmax(D d, float* HWY_RESTRICT scores, size_t stride,
   return true;
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -23,6 +23,7 @@
 #include "cpu/attention/block/prefetch-inl.h"
 #include "cpu/attention/block/softmax-inl.h"
 #include "cpu/attention/decode/decode_rows-inl.h"
+#include "cpu/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
 #include "cpu/simd/tile_size.h"
@@ -31,7 +32,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Replaces prefetching where no instruction exists: loads one number per cache line, so that many
@@ -384,7 +385,7 @@ DecodeKernels<D> decode_kernels_for(DType type, const SplitTiling& g) {
   });
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -11,13 +11,14 @@
 #include <cstdint>
 
 #include "cpu/attention/block/score_passes-inl.h"
+#include "cpu/file_namespace.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // SplitTiling as size_t, with widths in whole vectors.
@@ -171,7 +172,7 @@ HWY_NOINLINE void pass_row_options(const AttentionParams& p, const DecodeRowOpti
   }
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -16,13 +16,14 @@
 #include "cpu/attention/block/query_block-inl.h"
 #include "cpu/attention/block/scores-inl.h"
 #include "cpu/attention/forward/epilogue-inl.h"
+#include "cpu/file_namespace.h"
 #include "cpu/simd/transpose-inl.h"
 #include "hwy/highway.h"
 #include "rules/dropout_mask.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Marks a hidden key in the second pass, because a visible weight may underflow to 0.
@@ -244,7 +245,7 @@ void finish_weights(QueryBlock<Products>& b) {
   }
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "cpu/attention/block/query_block-inl.h"
+#include "cpu/file_namespace.h"
 #include "hwy/highway.h"
 #include "rules/dropout_mask.h"
 #include "rules/element.h"
@@ -21,7 +22,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline void scale_floats(DF d, float* from, float* to, float by) {
@@ -189,7 +190,7 @@ void store_dropout_mask(const QueryBlock<Products>& b) {
   }
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -16,6 +16,7 @@
 
 #include "cpu/attention/block/query_block-inl.h"
 #include "cpu/attention/block/softmax-inl.h"
+#include "cpu/file_namespace.h"
 #include "cpu/gemm/micro_kernel-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/simd-inl.h"
@@ -25,7 +26,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Arrays of a job in its scratch memory.
@@ -319,7 +320,7 @@ class ShortHeads {
   int64_t head_ = 0;
 };
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

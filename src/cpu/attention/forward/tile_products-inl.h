@@ -22,6 +22,7 @@
 #include "cpu/amx/amx.h"
 #include "cpu/attention/block/products-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
+#include "cpu/file_namespace.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
@@ -32,7 +33,7 @@
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 struct TileProducts {
@@ -205,7 +206,7 @@ inline bool has_undefined_row(const QueryBlock<TileProducts>& b) {
   return false;
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif
