@@ -16,7 +16,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 
 uint64_t block_bytes(const AttentionParams& params, const BlockTiling& tiling) {
   return lay_out_block(params, tiling, nullptr).bytes;
@@ -38,7 +38,7 @@ uint64_t backward_bytes(const BackwardParams& params, const BackwardTiling& tili
   return lay_out_backward(params, tiling, nullptr).bytes;
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

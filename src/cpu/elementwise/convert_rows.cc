@@ -19,7 +19,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using DU = hn::RebindToUnsigned<DF>;
@@ -236,7 +236,7 @@ void convert(ConvertRows p) {
   for (int64_t row = 0; row < p.rows; ++row) convert_row(p, row);
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

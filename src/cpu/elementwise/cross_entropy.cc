@@ -17,7 +17,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using V = hn::Vec<DF>;
@@ -68,7 +68,7 @@ CrossEntropyResult cross_entropy(const CrossEntropy& p, int64_t first, int64_t e
   return result;
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

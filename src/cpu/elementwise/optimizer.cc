@@ -15,7 +15,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using V = hn::Vec<DF>;
@@ -78,7 +78,7 @@ double squares(const float* x, int64_t count) {
   return sum;
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cpu/file_namespace.h"
+#include "cpu/simd/file_namespace.h"
 #include "hwy/highway.h"
 #include "multihead/weights.h"
 

@@ -36,7 +36,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using VF = hn::Vec<DStep>;
@@ -347,7 +347,7 @@ void outputs(const FewRows& call, const void* memory, int64_t first, int64_t end
   return outputs_of_halves<hwy::bfloat16_t>(call, first, end);
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -10,9 +10,9 @@
 #include <cstddef>
 
 #include "cpu/cache_sizes.h"
-#include "cpu/file_namespace.h"
 #include "cpu/gemm/micro_kernel-inl.h"
 #include "cpu/simd/columns-inl.h"
+#include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/tile_size.h"
 #include "hwy/highway.h"

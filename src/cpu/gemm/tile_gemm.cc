@@ -23,7 +23,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Every processor with AMX has AVX-512. A 512-bit vector is one row of a tile.
@@ -258,7 +258,7 @@ void tile_block(const GemmParams&, const GemmLayout&, int64_t, int64_t, void*) {
 
 #endif
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -8,8 +8,8 @@
 
 #include <cstddef>
 
-#include "cpu/file_namespace.h"
 #include "cpu/simd/exp2-inl.h"
+#include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 #include "multihead/elementwise.h"

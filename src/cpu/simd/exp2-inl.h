@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-#include "cpu/file_namespace.h"
+#include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 

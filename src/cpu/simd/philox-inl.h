@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/file_namespace.h"
+#include "cpu/simd/file_namespace.h"
 #include "hwy/base.h"
 #include "hwy/highway.h"
 #include "rules/dropout_mask.h"

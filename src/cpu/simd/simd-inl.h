@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "cpu/file_namespace.h"
+#include "cpu/simd/file_namespace.h"
 #include "hwy/highway.h"
 #include "rules/integers.h"
 

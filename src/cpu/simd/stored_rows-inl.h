@@ -12,7 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cpu/file_namespace.h"
+#include "cpu/simd/file_namespace.h"
 #include "hwy/highway.h"
 #include "rules/attention_params.h"
 #include "rules/element.h"

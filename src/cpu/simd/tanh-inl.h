@@ -10,8 +10,8 @@
 #include <cmath>
 #include <cstddef>
 
-#include "cpu/file_namespace.h"
 #include "cpu/simd/exp2-inl.h"
+#include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 

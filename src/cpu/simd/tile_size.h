@@ -12,10 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/simd/file_namespace.h"
 #include "hwy/highway.h"
 
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 
 // WebAssembly has no prefetch.
 inline constexpr bool kPrefetches = !HWY_ARCH_WASM;
@@ -110,7 +111,7 @@ struct TileSize {
   // faster than two or four; eight, which do not fit the registers, lose 3.5 %.
 };
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 
 #endif  // MULTIHEAD_CPU_SIMD_TILE_SIZE_H_

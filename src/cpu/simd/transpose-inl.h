@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cpu/file_namespace.h"
+#include "cpu/simd/file_namespace.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -14,7 +14,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using V = hn::Vec<DF>;
@@ -58,7 +58,7 @@ float gradient_of_sink(const SinkParams& p, int64_t head) {
   return static_cast<float>(-hn::ReduceSum(dd, sum));
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

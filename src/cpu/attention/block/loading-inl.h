@@ -14,7 +14,7 @@
 
 #include "cpu/attention/block/products-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
-#include "cpu/file_namespace.h"
+#include "cpu/simd/file_namespace.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

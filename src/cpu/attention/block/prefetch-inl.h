@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/file_namespace.h"
 #include "cpu/kernels.h"
+#include "cpu/simd/file_namespace.h"
 #include "cpu/simd/tile_size.h"
 #include "hwy/highway.h"
 

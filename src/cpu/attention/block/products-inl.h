@@ -11,8 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/file_namespace.h"
 #include "cpu/kernels.h"
+#include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
 #include "cpu/simd/tile_size.h"

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cpu/file_namespace.h"
 #include "cpu/kernels.h"
+#include "cpu/simd/file_namespace.h"
 #include "cpu/simd/philox-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/tanh-inl.h"

@@ -11,8 +11,8 @@
 #include <cstdint>
 
 #include "cpu/attention/block/query_block-inl.h"
-#include "cpu/file_namespace.h"
 #include "cpu/gemm/micro_kernel-inl.h"
+#include "cpu/simd/file_namespace.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -28,7 +28,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Number of keys whose values are summed first; the result is then added to the sum of the split.
@@ -396,7 +396,7 @@ void compute_split(const AttentionParams& params, const SplitTiling& tiling, con
   KvSplit(params, tiling, job, partials, scratch).compute();
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -23,7 +23,7 @@
 #include "cpu/attention/block/prefetch-inl.h"
 #include "cpu/attention/block/softmax-inl.h"
 #include "cpu/attention/decode/decode_rows-inl.h"
-#include "cpu/file_namespace.h"
+#include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
 #include "cpu/simd/tile_size.h"

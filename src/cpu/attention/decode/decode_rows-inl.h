@@ -11,8 +11,8 @@
 #include <cstdint>
 
 #include "cpu/attention/block/score_passes-inl.h"
-#include "cpu/file_namespace.h"
 #include "cpu/kernels.h"
+#include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 

@@ -22,7 +22,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // A row's result over some keys: sum = sum of exp(factor * (score - reference)), and out = sum of
@@ -143,7 +143,7 @@ void merge_pairs(const MergeParams& p, int64_t first, int64_t end) {
   }
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -16,7 +16,7 @@
 #include "cpu/attention/block/query_block-inl.h"
 #include "cpu/attention/block/scores-inl.h"
 #include "cpu/attention/forward/epilogue-inl.h"
-#include "cpu/file_namespace.h"
+#include "cpu/simd/file_namespace.h"
 #include "cpu/simd/transpose-inl.h"
 #include "hwy/highway.h"
 #include "rules/dropout_mask.h"

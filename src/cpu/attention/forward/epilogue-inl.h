@@ -14,7 +14,7 @@
 #include <type_traits>
 
 #include "cpu/attention/block/query_block-inl.h"
-#include "cpu/file_namespace.h"
+#include "cpu/simd/file_namespace.h"
 #include "hwy/highway.h"
 #include "rules/dropout_mask.h"
 #include "rules/element.h"

@@ -39,7 +39,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
-namespace {
+inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Rescales the output of one vector of rows whose reference has risen.
@@ -258,7 +258,7 @@ void forward_short(const AttentionParams& params, const BlockTiling& tiling, con
   }
 }
 
-}  // namespace
+}  // namespace MULTIHEAD_FILE
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

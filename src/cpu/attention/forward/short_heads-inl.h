@@ -16,9 +16,9 @@
 
 #include "cpu/attention/block/query_block-inl.h"
 #include "cpu/attention/block/softmax-inl.h"
-#include "cpu/file_namespace.h"
 #include "cpu/gemm/micro_kernel-inl.h"
 #include "cpu/kernels.h"
+#include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/transpose-inl.h"
 #include "hwy/highway.h"
