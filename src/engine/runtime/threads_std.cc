@@ -2,8 +2,8 @@
 // thread sanitizer, which cannot see into OpenMP's run-time library.
 //
 // Each calling thread has its own pool, as in OpenMP's libraries: threads are created when a call
-// first needs them, sleep between calls, and are joined when the calling thread ends. Callers never
-// wait for each other. The second thread starts to work after 22 us if it sleeps, after 57 us if it
+// first needs them, sleep between calls, and end with the calling thread. Callers never wait for
+// each other. The second thread starts to work after 22 us if it sleeps, after 57 us if it
 // has to be created.
 #if !defined(_WIN32)
 #include <unistd.h>
@@ -28,8 +28,12 @@ using Run = void (*)(void* state, int64_t job, int thread);
 
 #if defined(_WIN32)
 int process_id() { return 0; }  // there is no fork()
+// Destructors of thread_local objects run under the loader's lock, which every thread takes to end:
+// a thread that joined others there would wait forever.
+constexpr bool kJoins = false;
 #else
 int process_id() { return getpid(); }
+constexpr bool kJoins = true;
 #endif
 
 // True while this thread runs a job; nested calls then use no further threads.
@@ -41,13 +45,15 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  ~Pool() {
+  // Ends the threads and frees the pool. Without joining, the last of them frees it.
+  void end() {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
     }
     wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    for (std::thread& thread : threads_) kJoins ? thread.join() : thread.detach();
+    leave();
   }
 
   void call(int team, int64_t jobs, Run run, void* state) {
@@ -76,12 +82,21 @@ class Pool {
   // If no thread can be created, the call continues with the existing ones.
   void grow(size_t wanted) {
     while (threads_.size() < wanted) {
+      ++users_;
       try {
-        threads_.emplace_back([this] { help(); });
+        threads_.emplace_back([this] {
+          help();
+          leave();
+        });
       } catch (...) {
+        --users_;
         return;
       }
     }
+  }
+
+  void leave() {
+    if (--users_ == 0) delete this;
   }
 
   void help() {
@@ -106,6 +121,7 @@ class Pool {
   }
 
   std::vector<std::thread> threads_;
+  std::atomic<int> users_ = 1;  // the calling thread and its helpers
   const int process_ = process_id();
   std::mutex mutex_;
   std::condition_variable wake_, done_;
@@ -128,7 +144,7 @@ Pool* pool_of_this_thread() {
     Pool* pool = nullptr;
     ~Owner() {
       leave_to_parent();
-      delete pool;
+      if (pool != nullptr) pool->end();
       has_ended = true;
     }
     // A pool inherited by fork() has threads that do not exist here and cannot be joined.

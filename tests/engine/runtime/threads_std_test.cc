@@ -23,10 +23,15 @@
 namespace multihead::engine {
 namespace {
 
-// Counts the threads that ran a job and still exist.
+// Count the threads that ran a job, and those of them that still exist.
 std::atomic<int> created = 0;
+std::atomic<int> existing = 0;
 struct Mark {
-  Mark() { ++created; }
+  Mark() {
+    ++created;
+    ++existing;
+  }
+  ~Mark() { --existing; }
   void touch() const {}
 };
 
@@ -45,6 +50,7 @@ TEST(StdThreads, AreKeptBetweenCalls) {
 }
 
 TEST(StdThreads, EndWithTheThreadThatCalled) {
+  const int before = existing;
   for (int repeat = 0; repeat < 20; ++repeat) {
     created = 0;
     std::thread([] {
@@ -52,6 +58,13 @@ TEST(StdThreads, EndWithTheThreadThatCalled) {
       call(4, 20);
     }).join();
     EXPECT_LE(created, 4);
+#if defined(_WIN32)
+    // The calling thread does not wait there until its helpers have ended.
+    for (int wait = 0; wait < 10000 && existing > before; ++wait) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+#endif
+    EXPECT_EQ(existing, before);
   }
 }
 
