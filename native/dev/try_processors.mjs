@@ -24,7 +24,7 @@ const FOLDER = join(ROOT, 'build', 'processors');
 const HEADERS = join(FOLDER, 'headers');
 const RESULTS = join(FOLDER, 'results.json');
 const RECIPE = 1;
-const PROGRAMS = ['multihead-conformance', 'multihead-trace', 'multihead-train'];
+const PROGRAMS = ['multihead-conformance', 'multihead-trace', 'multihead-model', 'multihead-train'];
 /** Random calls of everything but the oracle, which the second filter leaves out of the unit tests. */
 const RANDOM = '*OnRandomCalls*';
 
@@ -114,7 +114,8 @@ function runProgram({ build: { suite }, run: emulator, suffix = '' }, program, w
   return outcomeOf(commandIn(rootOf(suite), `cd ${ROOT} && ${command}`, ROOT), file, counts);
 }
 
-async function tryTarget(target, randomCalls) {
+/** Builds a target and runs it. `keep` is called with what has been counted so far. */
+async function tryTarget(target, randomCalls, keep) {
   const first = TARGETS.find((other) => other.build === target.build);
   const folder = await build(target, first);
   const command = target.build.cross?.compiler ?? target.build.compiler;
@@ -124,6 +125,8 @@ async function tryTarget(target, randomCalls) {
     await step(`${target.name}: ${what}`, async (tell) => {
       const outcome = await work();
       result[what] = { passed: outcome.passed, failed: outcome.failed, skipped: outcome.skipped.length };
+      if (what === 'random calls') result[what].calls = randomCalls;
+      keep(result);
       tell(`${outcome.passed} passed, ${outcome.failed} failed`);
       writeFileSync(join(folder, `${target.name} ${what}.log`), outcome.output);
       for (const { name, message } of outcome.failures) say(`    ${name}: ${message.split('\n', 1)[0]}`);
@@ -144,7 +147,11 @@ async function tryTarget(target, randomCalls) {
 }
 
 const PARTS = ['golden cases', 'unit tests', 'random calls'];
-const cell = (counts) => (counts ? `${counts.passed} of ${counts.passed + counts.failed}` : 'not run');
+
+function cell(counts) {
+  if (!counts) return 'not run';
+  return `${counts.passed} of ${counts.passed + counts.failed}${counts.calls ? `, ${counts.calls} calls each` : ''}`;
+}
 
 function printTable(results) {
   say('\n| target | compiler | golden cases | unit tests | tests of random calls |\n|---|---|---|---|---|');
@@ -173,11 +180,13 @@ runAsProgram(import.meta.url, async (...args) => {
   const results = new Map(existsSync(RESULTS) ? Object.entries(JSON.parse(readFileSync(RESULTS, 'utf8'))) : []);
   let failed = 0;
   for (const target of chosen) {
-    try {
-      const result = await tryTarget(target, randomCalls);
-      failed += PARTS.reduce((sum, part) => sum + (result[part]?.failed ?? 0), 0);
+    const keep = (result) => {
       results.set(target.name, result);
       writeFileSync(RESULTS, `${JSON.stringify(Object.fromEntries(results), null, 2)}\n`);
+    };
+    try {
+      const result = await tryTarget(target, randomCalls, keep);
+      failed += PARTS.reduce((sum, part) => sum + (result[part]?.failed ?? 0), 0);
     } catch (error) {
       if (!(error instanceof SetupError)) throw error;
       say(`\n${target.name}: ${error.message}\n`);
