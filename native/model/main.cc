@@ -37,6 +37,7 @@ struct Arguments {
   std::string folder;
   std::vector<int32_t> ids;
   std::string weights = "stored";
+  bool keep_mapped = false;
   std::string cache = "f32";
   std::string pooling = "mean";
   multihead::models::GenerateOptions generate = {};
@@ -226,6 +227,7 @@ int run_bench(const Model& model, const Arguments& arguments, json result, Conte
 int run(const Arguments& arguments) {
   multihead::models::OpenOptions options;
   options.weights = weight_type(arguments.weights);
+  options.keep_mapped = arguments.keep_mapped;
   // One line that is written over, on a terminal.
   constexpr int64_t kLarge = int64_t{1} << 27;
   const bool on_terminal = multihead::stderr_is_terminal();
@@ -268,6 +270,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--weights", arguments.weights, "Type of the weights in memory")
       ->check(CLI::IsMember({"stored", "f32", "f16", "bf16", "int8", "int4"}))
       ->capture_default_str();
+  app.add_flag("--keep-mapped", arguments.keep_mapped,
+               "Leaves weights that need no conversion in the mapped file: less memory, slower");
   app.add_option("--cache", arguments.cache, "Type of the cached keys and values")
       ->check(CLI::IsMember({"f32", "f16", "bf16", "int8"}))
       ->capture_default_str();

@@ -138,6 +138,15 @@ TEST(ModelLoader, MappedWeightsAreNotCopied) {
   EXPECT_EQ(loader.bytes(true), loader.bytes(false));
 }
 
+TEST(ModelLoader, CopiedAndMappedWeightsAreTheSame) {
+  Context context(1);
+  for (const char* name : {"gpt2", "llama3", "qwen3"}) {
+    const Model copied = open_golden(name), mapped = open_golden(name, {.keep_mapped = true});
+    const std::vector<int32_t> ids = golden_ids(name, "short.input_ids");
+    EXPECT_EQ(logits_of(copied, ids, context), logits_of(mapped, ids, context)) << name;
+  }
+}
+
 TEST(ModelLoader, ProgressReachesAllBytesAndCanAbort) {
   int64_t last = 0, all = 0;
   const auto watch = [&](int64_t done, int64_t total) {

@@ -19,6 +19,14 @@ namespace multihead::engine {
 void* allocate(uint64_t bytes);
 MULTIHEAD_SHARED void release(void* memory);
 
+// Memory that is read at the speed of memory is allocated in blocks of this size, because Linux
+// gives pages of 2 MB to large blocks only. 0: each by itself.
+#if defined(__linux__)
+inline constexpr int64_t kLargePages = int64_t{64} << 20;
+#else
+inline constexpr int64_t kLargePages = 0;
+#endif
+
 // A buffer whose reserve() returns false if memory is exhausted. It does not throw, so builds
 // without exceptions (WebAssembly) can report the error, too.
 class Buffer {

@@ -21,6 +21,8 @@ class FileMap {
   FileMap& operator=(const FileMap&) = delete;
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  // False if the bytes were read into memory of this object.
+  bool mapped() const { return mapped_; }
   // Tells that these bytes are not needed any more: they leave this process's memory, and are read
   // again if they are.
   void release(std::span<const std::byte> bytes) const;

@@ -1,4 +1,5 @@
 // Opens the folder of a model: its configuration and its files of weights.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -99,6 +100,28 @@ Status read_files(const fs::path& folder, Tensors& tensors) {
   return {};
 }
 
+// Gives the loader a tensor. What it copies leaves the mapped file's memory piece by piece, so that
+// no second copy of a tensor is in memory.
+Status load(const Tensors& tensors, size_t tensor, bool keep_mapped, ModelLoader& loader) {
+  std::span<const std::byte> bytes = tensors.bytes[tensor];
+  const std::shared_ptr<FileMap>& file = tensors.files[tensor];
+  if (!file->mapped()) return loader.view(tensor, bytes, file);
+  if (keep_mapped) {
+    const int64_t before = loader.viewed_bytes();
+    MULTIHEAD_TRY(loader.view(tensor, bytes, file));
+    if (loader.viewed_bytes() == before) file->release(bytes);
+    return {};
+  }
+  constexpr size_t kPiece = size_t{1} << 22;
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(bytes.size(), kPiece));
+    MULTIHEAD_TRY(loader.give(tensor, piece));
+    file->release(piece);
+    bytes = bytes.subspan(piece.size());
+  }
+  return {};
+}
+
 }  // namespace
 
 Status open(const std::string& folder, const std::string& config_file, const OpenOptions& options,
@@ -111,10 +134,7 @@ Status open(const std::string& folder, const std::string& config_file, const Ope
     ModelLoader loader;
     MULTIHEAD_TRY(ModelLoader::create(config, tensors.stored, options, loader));
     for (const size_t tensor : loader.needed()) {
-      const int64_t before = loader.viewed_bytes();
-      MULTIHEAD_TRY(loader.view(tensor, tensors.bytes[tensor], tensors.files[tensor]));
-      // The bytes of a tensor that was converted are in memory in their new form.
-      if (loader.viewed_bytes() == before) tensors.files[tensor]->release(tensors.bytes[tensor]);
+      MULTIHEAD_TRY(load(tensors, tensor, options.keep_mapped, loader));
     }
     return loader.finish(model);
   });
