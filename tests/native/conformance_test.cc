@@ -434,7 +434,7 @@ TEST_F(Conformance, NamesAreShownInPrintableForm) {
 #if defined(__EMSCRIPTEN__)
   write("b\n\u202E.json", "");
   EXPECT_EQ(run()[0].file, "b\\u000a\\u202e");
-#else
+#elif !defined(_WIN32)  // whose names of files are UTF-16, without control characters
   write("b\n\xFF.json", "");
   EXPECT_EQ(run()[0].file, "b\\u000a\\xff");
 #endif

@@ -54,13 +54,15 @@ const gcc = (version) =>
   compiler(`gcc-${version}`, 'trixie', [`g++-${version}`, 'libhwy-dev', 'libgtest-dev', 'libbenchmark-dev'], `g++-${version}`, { unite: false });
 const clang = (version, suite) => compiler(`clang-${version}`, suite, [`clang-${version}`, 'g++'], `clang++-${version}`, { headersOnly: true });
 
-const onWindows = (name, packages, cross, flags, linkFlags) => ({
+// Not by lld: linked by it, an exception that passes through the streams of MinGW's C++ library ends the program.
+const onWindows = (name, packages, cross, flags, libraries) => ({
   name,
-  build: { suite: 'trixie', linkFlags, packages: [...packages, 'wine64', 'wine'], cross: { system: 'Windows', processor: 'AMD64', ...cross }, flags },
+  build: { suite: 'trixie', linkFlags: '-static', libraries, packages: [...packages, 'wine64', 'wine'], cross: { system: 'Windows', processor: 'AMD64', ...cross }, flags },
   run: 'wine',
   suffix: '.exe',
   notRun: {
     'Conformance.Any*': NOT_EMULATED['Conformance.Any*'],
+    'SmallMath.SineAndCosineOfAnyAngle': "compares with the C library, and MinGW's cosine of 1e299 is off by 0.06",
   },
 });
 const MINGW = 'x86_64-w64-mingw32';
@@ -85,7 +87,7 @@ const musl = compiler('musl', 'trixie', [CLANG, 'lld-19', 'g++-14', 'musl-dev', 
  * @typedef {object} Target
  * @property {string} name
  * @property {{ suite: string, packages: string[], compiler?: string, flags?: string, linkFlags?: string,
- *   headersOnly?: boolean, unite?: boolean, prepare?: string,
+ *   libraries?: string, headersOnly?: boolean, unite?: boolean, prepare?: string,
  *   cross?: { system: string, processor: string, compiler: string, triple?: string } }} build
  * @property {string} run the command before the program's name
  * @property {string} [suffix] of programs
@@ -106,8 +108,8 @@ export const TARGETS = [
     flags: '-march=armv7-a -mfpu=neon-vfpv4',
     cpus: { 'arm32-neon': 'max' },
   }),
-  onWindows('windows-clang', [CLANG, 'lld-19', 'g++-mingw-w64-x86-64-posix'], { compiler: 'clang++-19', triple: MINGW }, '-march=x86-64-v3 -maes -mpclmul', '-static -fuse-ld=lld'),
-  onWindows('windows-gcc', ['g++-mingw-w64-x86-64-posix'], { compiler: `${MINGW}-g++-posix` }, '', '-static'),
+  onWindows('windows-clang', [CLANG, 'g++-mingw-w64-x86-64-posix'], { compiler: 'clang++-19', triple: MINGW }, '-march=x86-64-v3 -maes -mpclmul', '-lstdc++ -lpthread'),
+  onWindows('windows-gcc', ['g++-mingw-w64-x86-64-posix'], { compiler: `${MINGW}-g++-posix` }, ''),
   compiler('libc++', 'trixie', [CLANG, 'libc++-19-dev', 'libc++abi-19-dev'], 'clang++-19', { flags: '-stdlib=libc++', headersOnly: true }),
   musl,
   ...['14', '13', '12'].map(gcc),
