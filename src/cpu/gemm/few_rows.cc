@@ -43,9 +43,6 @@ using VF = hn::Vec<DStep>;
 
 static_assert(kFewRowsOutputs % kSide<DStep> == 0);
 
-// Rows of x that share each read of a weight.
-constexpr size_t kMostRows = 4;
-
 // x in int8, in steps of whole vectors. Steps and scales beyond the last block are zero.
 struct Activations {
   void* numbers;   // [row][padded * kBlock], of type Quant
@@ -76,10 +73,8 @@ Activations lay_out(const FewRows& call, void* memory) {
 
 bool has_blocks(WeightType type) { return type >= WeightType::kInt8; }
 
-FewRowsMemory memory_of(const FewRows& call) {
-  if (!has_blocks(call.weight.type)) return {0, 0};
-  const Activations a = lay_out(call, nullptr);
-  return {.call = a.bytes, .job = sizeof(float) * kMostRows * a.padded};
+uint64_t memory_of(const FewRows& call) {
+  return has_blocks(call.weight.type) ? lay_out(call, nullptr).bytes : 0;
 }
 
 // Rounds a block of x. Returns the scale, NaN if the block is not finite.
@@ -165,13 +160,15 @@ class ScaleReader {
   hn::Rebind<int16_t, DStep> d16_;
 };
 
-// Multiplies the scales of a row of weights by those of kRows rows of x, into `scales`
-// [row][padded]. sum[r] becomes the sum over blocks of the products with a.offsets, lane by lane.
+// Computes sum[r], the products of one row of weights with row first + r of x, lane by lane.
 template <WeightType kType, size_t kRows>
-HWY_INLINE void multiply_scales(const hwy::float16_t* HWY_RESTRICT row, size_t blocks,
-                                const Activations& a, size_t first, float* HWY_RESTRICT scales,
-                                VF (&sum)[kRows]) {
+HWY_NOINLINE void dot_blocks(const std::byte* HWY_RESTRICT weights, size_t blocks,
+                             const Activations& a, size_t first, VF* HWY_RESTRICT sums,
+                             size_t stride) {
   const DStep d;
+  constexpr size_t kBytes = kType == WeightType::kInt8 ? kBlock : kBlock / 2;
+  using Scales = StepScales<kType>;
+  constexpr size_t kSteps = Scales::kSteps, kBlocks = kSteps * kStepBlocks;
   const auto read = [&] {
     if constexpr (kConvertsF16) {
       return FloatReader<hwy::float16_t, DStep>(d);
@@ -179,52 +176,44 @@ HWY_INLINE void multiply_scales(const hwy::float16_t* HWY_RESTRICT row, size_t b
       return ScaleReader();
     }
   }();
-  const size_t lanes = hn::Lanes(d);
-  for (size_t r = 0; r < kRows; ++r) sum[r] = hn::Zero(d);
-  const auto multiply = [&](VF scale, size_t b) HWY_ATTR MULTIHEAD_INLINED {
-    for (size_t r = 0; r < kRows; ++r) {
-      const size_t at = (first + r) * a.padded + b;
-      hn::Store(hn::Mul(scale, hn::Load(d, a.scales + at)), d, scales + r * a.padded + b);
-      if constexpr (kOffset<kType> != 0)
-        sum[r] = mul_add(scale, hn::Load(d, a.offsets + at), sum[r]);
-    }
-  };
-  size_t b = 0;
-  for (; b + lanes <= blocks; b += lanes) multiply(read(row + b), b);
-  if (b < blocks) multiply(read(row + b, blocks - b), b);
-}
-
-// Computes sum[r], the products of one row of weights with row first + r of x, lane by lane.
-template <WeightType kType, size_t kRows>
-HWY_NOINLINE void dot_blocks(const std::byte* HWY_RESTRICT weights, size_t blocks,
-                             const Activations& a, size_t first, float* HWY_RESTRICT scales,
-                             VF* HWY_RESTRICT sums, size_t stride) {
-  const DStep d;
-  constexpr size_t kBytes = kType == WeightType::kInt8 ? kBlock : kBlock / 2;
-  VF even[kRows], odd[kRows];
-  multiply_scales<kType>(reinterpret_cast<const hwy::float16_t*>(weights), blocks, a, first, scales,
-                         even);
-  for (size_t r = 0; r < kRows; ++r) odd[r] = hn::Zero(d);
+  const auto* const stored = reinterpret_cast<const hwy::float16_t*>(weights);
   const auto* const numbers = reinterpret_cast<const uint8_t*>(weights + blocks * sizeof(Float16));
   const Quant<kType>* const x = a.row<kType>(first);
-  const auto add = [&](size_t b, size_t count, VF(&sum)[kRows]) HWY_ATTR MULTIHEAD_INLINED {
+  VF even[kRows], odd[kRows];
+  for (size_t r = 0; r < kRows; ++r) even[r] = odd[r] = hn::Zero(d);
+  Scales scales[kRows];
+  // Scales of weights and activations of a vector of blocks.
+  const auto multiply_scales = [&](VF scale, size_t b) HWY_ATTR MULTIHEAD_INLINED {
+    for (size_t r = 0; r < kRows; ++r) {
+      const size_t at = (first + r) * a.padded + b;
+      scales[r].set(hn::Mul(scale, hn::Load(d, a.scales + at)));
+      if constexpr (kOffset<kType> != 0)
+        even[r] = mul_add(scale, hn::Load(d, a.offsets + at), even[r]);
+    }
+  };
+  const auto add = [&](size_t b, size_t step, size_t count,
+                       VF(&sum)[kRows]) HWY_ATTR MULTIHEAD_INLINED {
+    b += step * kStepBlocks;
     const StepWeights<kType> w(numbers + b * kBytes, count);
     for (size_t r = 0; r < kRows; ++r) {
       const VI32 products = w.dot(x + (r * a.padded + b) * kBlock);
-      sum[r] = mul_add(hn::ConvertTo(d, products), scale_of_lanes<kType>(scales + r * a.padded + b),
-                       sum[r]);
+      sum[r] = mul_add(hn::ConvertTo(d, products), scales[r].of_step(step), sum[r]);
     }
   };
   size_t b = 0;
-  for (; b + 2 * kStepBlocks <= blocks; b += 2 * kStepBlocks) {
-    add(b, kStepBlocks, even);
-    add(b + kStepBlocks, kStepBlocks, odd);
+  for (; b + kBlocks <= blocks; b += kBlocks) {
+    multiply_scales(read(stored + b), b);
+    for (size_t step = 0; step < kSteps; step += 2) {
+      add(b, step, kStepBlocks, even);
+      add(b, step + 1, kStepBlocks, odd);
+    }
   }
-  if (b + kStepBlocks <= blocks) {
-    add(b, kStepBlocks, even);
-    b += kStepBlocks;
+  if (b < blocks) {
+    multiply_scales(read(stored + b, blocks - b), b);
+    size_t step = 0;
+    for (; b + (step + 1) * kStepBlocks <= blocks; ++step) add(b, step, kStepBlocks, odd);
+    if (kStepBlocks > 1 && b + step * kStepBlocks < blocks) add(b, step, 1, even);
   }
-  if (kStepBlocks > 1 && b < blocks) add(b, blocks - b, odd);
   for (size_t r = 0; r < kRows; ++r) sums[r * stride] = hn::Add(even[r], odd[r]);
 }
 
@@ -287,7 +276,7 @@ HWY_INLINE void outputs_of_rows(const FewRows& call, int64_t row, int64_t first,
   }
 }
 
-// Calls tile(count) for all rows, at most kMostRows at a time.
+// Calls tile(count) for all rows, at most 4 at a time, which share each read of a weight.
 template <class Tile>
 HWY_INLINE void over_rows(int64_t rows, const Tile& tile) {
   int64_t row = 0;
@@ -300,8 +289,7 @@ HWY_INLINE void over_rows(int64_t rows, const Tile& tile) {
 }
 
 template <WeightType kType>
-void outputs_of_blocks(const FewRows& call, const Activations& a, int64_t first, int64_t end,
-                       float* scratch) {
+void outputs_of_blocks(const FewRows& call, const Activations& a, int64_t first, int64_t end) {
   const auto blocks = static_cast<size_t>(weight_blocks(call.weight.columns));
   const int64_t row_bytes = weight_row_bytes(kType, call.weight.columns);
   const auto* const weights = static_cast<const std::byte*>(call.weight.data);
@@ -309,7 +297,7 @@ void outputs_of_blocks(const FewRows& call, const Activations& a, int64_t first,
     constexpr size_t kRows = decltype(count)::value;
     outputs_of_rows<kRows>(call, row, first, end, [&](int64_t output, VF* sums) {
       dot_blocks<kType, kRows>(weights + output * row_bytes, blocks, a, static_cast<size_t>(row),
-                               scratch, sums, kSide<DStep>);
+                               sums, kSide<DStep>);
     });
   });
 }
@@ -328,18 +316,16 @@ void outputs_of_halves(const FewRows& call, int64_t first, int64_t end) {
   });
 }
 
-void outputs(const FewRows& call, const void* memory, int64_t first, int64_t end, void* scratch) {
+void outputs(const FewRows& call, const void* memory, int64_t first, int64_t end) {
   // The memory of the call is only read.
   const auto activations = [&] { return lay_out(call, const_cast<void*>(memory)); };
   switch (call.weight.type) {
     case WeightType::kF16:
       return outputs_of_halves<hwy::float16_t>(call, first, end);
     case WeightType::kInt8:
-      return outputs_of_blocks<WeightType::kInt8>(call, activations(), first, end,
-                                                  static_cast<float*>(scratch));
+      return outputs_of_blocks<WeightType::kInt8>(call, activations(), first, end);
     case WeightType::kInt4:
-      return outputs_of_blocks<WeightType::kInt4>(call, activations(), first, end,
-                                                  static_cast<float*>(scratch));
+      return outputs_of_blocks<WeightType::kInt4>(call, activations(), first, end);
     case WeightType::kF32:
     case WeightType::kBF16:
       break;
@@ -358,15 +344,14 @@ HWY_EXPORT(memory_of);
 HWY_EXPORT(prepare);
 HWY_EXPORT(outputs);
 
-FewRowsMemory few_rows_memory(const FewRows& call) { return HWY_DYNAMIC_DISPATCH(memory_of)(call); }
+uint64_t few_rows_memory(const FewRows& call) { return HWY_DYNAMIC_DISPATCH(memory_of)(call); }
 
 void prepare_few_rows(const FewRows& call, void* memory) {
   HWY_DYNAMIC_DISPATCH(prepare)(call, memory);
 }
 
-void few_rows_outputs(const FewRows& call, const void* memory, int64_t first, int64_t end,
-                      void* scratch) {
-  HWY_DYNAMIC_DISPATCH(outputs)(call, memory, first, end, scratch);
+void few_rows_outputs(const FewRows& call, const void* memory, int64_t first, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(outputs)(call, memory, first, end);
 }
 
 }  // namespace multihead::cpu

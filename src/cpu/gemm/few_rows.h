@@ -18,11 +18,8 @@ struct FewRows {
   int64_t y_stride;
 };
 
-// Bytes of memory of a call and, besides, of each of its jobs.
-struct FewRowsMemory {
-  uint64_t call, job;
-};
-FewRowsMemory few_rows_memory(const FewRows& call);
+// Bytes of memory of a call.
+uint64_t few_rows_memory(const FewRows& call);
 
 // Writes x to the memory of the call in the type that few_rows_outputs() multiplies.
 void prepare_few_rows(const FewRows& call, void* memory);
@@ -30,7 +27,6 @@ void prepare_few_rows(const FewRows& call, void* memory);
 // Computes outputs first to end - 1 of all rows. `first` is a multiple of kFewRowsOutputs. The bits
 // of an output depend on its own row and weights alone.
 inline constexpr int64_t kFewRowsOutputs = 16;
-void few_rows_outputs(const FewRows& call, const void* memory, int64_t first, int64_t end,
-                      void* scratch);
+void few_rows_outputs(const FewRows& call, const void* memory, int64_t first, int64_t end);
 
 }  // namespace multihead::cpu

@@ -201,16 +201,13 @@ Status multiply_few_rows(const cpu::FewRows& call, int threads, Context& context
                    : std::min(kJobBytes / row_bytes + 1, outputs / (threads * kJobsPerThread) + 1);
   const int64_t job_outputs =
       (wanted + cpu::kFewRowsOutputs - 1) / cpu::kFewRowsOutputs * cpu::kFewRowsOutputs;
-  const cpu::FewRowsMemory memory = cpu::few_rows_memory(call);
-  Scratch& scratch = scratch_of(context);
-  MULTIHEAD_TRY(scratch.reserve(threads, memory.job));
-  Buffer& shared = scratch.partials();
-  if (!shared.reserve(memory.call)) return Status::out_of_memory(memory.call);
-  cpu::prepare_few_rows(call, shared.data());
-  parallel_for(threads, (outputs + job_outputs - 1) / job_outputs, [&](int64_t job, int thread) {
+  const uint64_t bytes = cpu::few_rows_memory(call);
+  Buffer& memory = scratch_of(context).partials();
+  if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
+  cpu::prepare_few_rows(call, memory.data());
+  parallel_for(threads, (outputs + job_outputs - 1) / job_outputs, [&](int64_t job, int) {
     const int64_t first = job * job_outputs;
-    cpu::few_rows_outputs(call, shared.data(), first, std::min(outputs, first + job_outputs),
-                          scratch.thread_memory(thread));
+    cpu::few_rows_outputs(call, memory.data(), first, std::min(outputs, first + job_outputs));
   });
   return {};
 }
