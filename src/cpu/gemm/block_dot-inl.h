@@ -95,30 +95,21 @@ class StepScales {
   HWY_INLINE hn::Vec<DStep> of_step(size_t step) const {
     const DStep d;
     if constexpr (kStepBlocks == 2) {
-      const auto* const lanes = kType == WeightType::kInt8 ? kInt8Lanes[step] : kInt4Lanes[step];
-      return hn::TableLookupLanes(scales_, hn::IndicesFromVec(d, hn::Load(DI32(), lanes)));
+      const DI32 di;
+      const auto block = hn::Load(di, kType == WeightType::kInt8 ? kInt8Blocks : kInt4Blocks);
+      const auto first = hn::Set(di, static_cast<int32_t>(step * kStepBlocks));
+      return hn::TableLookupLanes(scales_, hn::IndicesFromVec(d, hn::Add(first, block)));
     } else {
       return hn::Set(d, memory_[step]);
     }
   }
 
  private:
-#define MULTIHEAD_FOUR(a) a, a, a, a
-#define MULTIHEAD_INT8_LANES(a) \
-  { MULTIHEAD_FOUR(a), MULTIHEAD_FOUR(a), MULTIHEAD_FOUR(a + 1), MULTIHEAD_FOUR(a + 1) }
-#define MULTIHEAD_INT4_LANES(a) \
-  { MULTIHEAD_FOUR(a), MULTIHEAD_FOUR(a + 1), MULTIHEAD_FOUR(a), MULTIHEAD_FOUR(a + 1) }
-  alignas(64) static constexpr int32_t kInt8Lanes[8][16] = {
-      MULTIHEAD_INT8_LANES(0),  MULTIHEAD_INT8_LANES(2), MULTIHEAD_INT8_LANES(4),
-      MULTIHEAD_INT8_LANES(6),  MULTIHEAD_INT8_LANES(8), MULTIHEAD_INT8_LANES(10),
-      MULTIHEAD_INT8_LANES(12), MULTIHEAD_INT8_LANES(14)};
-  alignas(64) static constexpr int32_t kInt4Lanes[8][16] = {
-      MULTIHEAD_INT4_LANES(0),  MULTIHEAD_INT4_LANES(2), MULTIHEAD_INT4_LANES(4),
-      MULTIHEAD_INT4_LANES(6),  MULTIHEAD_INT4_LANES(8), MULTIHEAD_INT4_LANES(10),
-      MULTIHEAD_INT4_LANES(12), MULTIHEAD_INT4_LANES(14)};
-#undef MULTIHEAD_FOUR
-#undef MULTIHEAD_INT8_LANES
-#undef MULTIHEAD_INT4_LANES
+  // The block of a step that each lane of products belongs to.
+  HWY_ALIGN static constexpr int32_t kInt8Blocks[16] = {0, 0, 0, 0, 0, 0, 0, 0,
+                                                        1, 1, 1, 1, 1, 1, 1, 1};
+  HWY_ALIGN static constexpr int32_t kInt4Blocks[16] = {0, 0, 0, 0, 1, 1, 1, 1,
+                                                        0, 0, 0, 0, 1, 1, 1, 1};
 
   hn::Vec<DStep> scales_;
   alignas(kStepBytes) float memory_[kStepBlocks == 2 ? 1 : kStepBytes / sizeof(float)];
