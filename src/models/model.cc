@@ -98,6 +98,14 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
     MULTIHEAD_TRY(check_output("pooler_output", outputs.pooler_output, {batch, width}));
     MULTIHEAD_TRY(check_logits(m, pass, outputs.logits));
     MULTIHEAD_TRY(check_maps(m, pass, outputs.maps));
+    if (!outputs.hidden_states.given() && !outputs.last_hidden_state.given() &&
+        !outputs.logits.given() && !outputs.pooler_output.given() && !outputs.maps.empty()) {
+      // The last layer with a map ends the pass.
+      pass.end_layer = 0;
+      for (const HeadMap& map : outputs.maps) {
+        pass.end_layer = std::max(pass.end_layer, map.layer + 1);
+      }
+    }
     if (outputs.pooler_output.given() && !info.has_pooler) return none("pooler_output", "a pooler");
     const bool last_only = info.output == Output::kLanguageModel && outputs.logits.given() &&
                            outputs.logits.shape[1] == 1 && !outputs.hidden_states.given() &&
@@ -113,15 +121,8 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
 
 Status Model::attentions(const ModelInputs& inputs, int64_t layer, int64_t head, const Tensor& out,
                          Context& context) const {
-  return engine::memory_guard([&]() -> Status {
-    if (internals_ == nullptr) return not_open();
-    const HeadMap map{layer, head, out};
-    Pass pass{.inputs = inputs, .end_layer = layer + 1, .maps = {&map, 1}};
-    MULTIHEAD_TRY(check_inputs(*internals_, pass));
-    MULTIHEAD_TRY(check_maps(*internals_, pass, pass.maps));
-    Tensor state;
-    return run_layers(*internals_, pass, false, state, context);
-  });
+  const HeadMap map{layer, head, out};
+  return forward(inputs, {.maps = {&map, 1}}, context);
 }
 
 Status Model::embed(const ModelInputs& inputs, Pooling pooling, const Tensor& out,

@@ -145,8 +145,9 @@ class Model {
   /// The properties of the model. All zeros before open().
   const ModelInfo& info() const;
 
-  /// One pass over whole sequences. Errors: kShape, kOption (an id, token type or layer out of
-  /// range, more than max_tokens), kMemory. Nothing is written on an error of the arguments.
+  /// One pass over whole sequences. If only maps are wanted, it ends with their last layer. Errors:
+  /// kShape, kOption (an id, token type or layer out of range, more than max_tokens), kMemory.
+  /// Nothing is written on an error of the arguments.
   [[nodiscard]] Status forward(const ModelInputs& inputs, const ModelOutputs& outputs,
                                Context& context) const;
 
