@@ -13,6 +13,7 @@ import { tests as accessibility } from './accessibility.tests.mjs';
 import { tests as bar } from './bar.tests.mjs';
 import { tests as bend } from './bend.tests.mjs';
 import { tests as generation } from './generation.tests.mjs';
+import { tests as heads } from './heads.tests.mjs';
 import { tests as hosting } from './hosting.tests.mjs';
 import { tests as firstLook } from './first_look.tests.mjs';
 import { tests as maps } from './maps.tests.mjs';
@@ -48,6 +49,7 @@ const tests = [
   ...trainingAccess,
   ...generation,
   ...ownModel,
+  ...heads,
   ...accessibility,
   ...robustness,
   ...policy,

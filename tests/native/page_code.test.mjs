@@ -5,7 +5,7 @@
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -15,7 +15,7 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 const at = (...path) => join(root, 'build', ...path);
 const folder = at('page-code', 'native');
 const programs = join(root, 'web', 'test', 'sections', 'programs');
-const names = ['bent', 'plain'];
+const names = ['bent', 'plain', 'given'];
 
 function output(...[program, ...words]) {
   const { status, stdout, stderr, error } = spawnSync(program, words, { encoding: 'utf8', cwd: folder });
@@ -38,10 +38,17 @@ before(() => {
   });
   const names4 = ['q_proj_weight', 'k_proj_weight', 'v_proj_weight', 'out_proj.weight'];
   const weights = Object.fromEntries(names4.map((name) => [name, tensor(64, 64)]));
-  writeFileSync(join(folder, 'sentence.safetensors'), writeSafetensors({ x: tensor(1, 7, 64), ...weights }));
+  const x = tensor(1, 7, 64);
+  writeFileSync(join(folder, 'sentence.safetensors'), writeSafetensors({ x, ...weights }));
+  const biases = { in_proj_bias: tensor(192), 'out_proj.bias': tensor(64) };
+  writeFileSync(join(folder, 'given.safetensors'), writeSafetensors({ x, ...weights, ...biases }));
   const { cxx } = JSON.parse(readFileSync(at('toolchain', 'manifest.json'), 'utf8'));
   for (const name of names) {
-    for (const kind of ['cc', 'mjs']) cpSync(join(programs, `${name}.${kind}.txt`), join(folder, `${name}.${kind}`));
+    for (const kind of ['cc', 'mjs']) {
+      const program = readFileSync(join(programs, `${name}.${kind}.txt`), 'utf8');
+      // The heads of a model have biases.
+      writeFileSync(join(folder, `${name}.${kind}`), name === 'given' ? program.replace('sentence.safetensors', 'given.safetensors') : program);
+    }
   }
   const targets = names.map(
     (name) => `add_executable(${name} ${name}.cc)

@@ -28,7 +28,7 @@ import { goToElement, goToPlaceInAddress, watchPlaces } from './page/places.js';
 import { statusChip } from './page/status_chip.js';
 import { undoBar } from './page/undo_bar.js';
 import { sentenceSection } from './sections/sentence/sentence.js';
-import { createApp, inputOf } from './state/app.js';
+import { createApp, inputOf, keyOf } from './state/app.js';
 
 const app = createApp(startWorker);
 const notice = el('p', { class: 'notice', id: 'notice', role: 'status', hidden: true });
@@ -82,9 +82,10 @@ function start(): void {
     onTrouble: showProblem,
   });
   let requested: string | undefined;
-  app.state.watch((state) => {
-    const input = inputOf(state);
-    const key = JSON.stringify(input);
+  const follow = (): void => {
+    const input = inputOf(app);
+    if (input === undefined) return;
+    const key = keyOf(input);
     if (key === requested) return;
     requested = key;
     if (input) client.request(input);
@@ -94,7 +95,9 @@ function start(): void {
       chip.idle();
       app.result.set(null);
     }
-  });
+  };
+  app.state.watch(follow);
+  app.heads.watch(follow);
 }
 
 /** Links within the page move the view and the focus by script, because the address after '#' holds the state. */

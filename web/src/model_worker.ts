@@ -37,6 +37,7 @@ const calls: Implementation<ModelCalls> = {
   },
   abort: () => aborter.abort(),
   attend: (text) => inTurn(() => session.attend(text)),
+  heads: (text, layer) => inTurn(() => session.heads(text, layer)),
   look: (pixels) => inTurn(() => session.look(pixels)),
   start: (text) => inTurn(() => session.start(text)),
   next: () => inTurn(() => session.next()),

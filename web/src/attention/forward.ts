@@ -3,16 +3,18 @@
 import type { ForwardOptions, Multihead, MultiHeadAttention } from 'multihead';
 import { headStatistics } from 'multihead/lab';
 import { fitting, isUnbent, unbent, editedRow, hides, type Bend } from './bend.js';
-import { embed, embedDim } from './embedding.js';
+import { embed, embedDim as ruleEmbedDim } from './embedding.js';
 import type { Matrix } from './matrix.js';
-import type { ForwardInput, ForwardResult, Split, Trace } from './messages.js';
-import { tracedSteps } from './messages.js';
-import { buildWeights, headDim, type ModuleWeights } from './patterns.js';
+import type { ForwardInput, ForwardResult, GivenHeads, Split, Trace } from './messages.js';
+import { mostColumns, tracedSteps } from './messages.js';
+import { buildWeights, headDim as ruleHeadDim, type ModuleWeights } from './patterns.js';
 import { identityOf } from './tokens.js';
 
 interface Module {
   readonly module: MultiHeadAttention;
   readonly weights: ModuleWeights;
+  readonly embedDim: number;
+  readonly headDim: number;
 }
 
 export interface Forward {
@@ -26,23 +28,28 @@ export function createForward(mh: Multihead): Forward {
   let key = '';
   let current: Module | undefined;
 
-  function moduleFor(heads: ForwardInput['heads']): Module {
-    if (current && key === heads.join()) return current;
+  function moduleFor({ heads, given }: ForwardInput): Module {
+    const wanted = given?.key ?? heads.join();
+    if (current && key === wanted) return current;
     current?.module.dispose();
     current = undefined;
-    current = makeModule(mh, heads);
-    key = heads.join();
+    current = makeModule(mh, heads, given);
+    key = wanted;
     return current;
   }
 
-  const embedded = ({ tokens }: ForwardInput) => ({ data: embed(tokens), shape: [1, tokens.length, embedDim] });
+  const embedded = ({ tokens, given }: ForwardInput) => ({
+    data: given?.x ?? embed(tokens),
+    shape: [1, tokens.length, given?.embedDim ?? ruleEmbedDim],
+  });
 
   function forward(input: ForwardInput): ForwardResult {
-    const { module, weights } = moduleFor(input.heads);
+    const used = moduleFor(input);
+    const { weights, embedDim, headDim } = used;
     const numbers = mh.scope(() => {
       const x = embedded(input);
-      const trace = traceOf(mh, module, weights, x, input);
-      const plain = isUnbent(input.bend) ? null : traceOf(mh, module, weights, x, { ...input, bend: unbent });
+      const trace = traceOf(mh, used, x, input);
+      const plain = isUnbent(input.bend) ? null : traceOf(mh, used, x, { ...input, bend: unbent });
       return {
         trace,
         straight: plain && {
@@ -54,30 +61,37 @@ export function createForward(mh: Multihead): Forward {
         split: splitOf(mh, trace.q, input.splitHeads),
       };
     });
-    return { ...input, weights, ...numbers, backend: mh.backend, memory: mh.memory() };
+    return { ...input, embedDim, headDim, weights, ...numbers, backend: mh.backend, memory: mh.memory() };
   }
 
   let timed: { input: ForwardInput; x: Matrix } | undefined;
   function pass(input: ForwardInput): void {
     if (timed?.input !== input) timed = { input, x: embedded(input) };
-    const { module } = moduleFor(input.heads);
+    const { module } = moduleFor(input);
     module.forward(timed.x, options(input.causal, input.bend, input.heads.length)).output.dispose();
   }
 
   return Object.assign(forward, { pass });
 }
 
-function makeModule(mh: Multihead, heads: ForwardInput['heads']): Module {
-  const weights = buildWeights(heads);
-  const wide = [heads.length * headDim, embedDim];
-  const module = mh.multiHeadAttention({ embedDim, numHeads: heads.length, headDim, bias: false });
+function makeModule(mh: Multihead, heads: ForwardInput['heads'], given: GivenHeads | undefined): Module {
+  const weights = given?.weights ?? buildWeights(heads);
+  const { embedDim, headDim } = given ?? { embedDim: ruleEmbedDim, headDim: ruleHeadDim };
+  const wide = heads.length * headDim;
+  const { inBias, outBias } = weights;
+  const config = { embedDim, numHeads: heads.length, headDim, bias: inBias !== undefined, rope: given?.rope };
+  const module = mh.multiHeadAttention(config);
   module.loadStateDict({
-    q_proj_weight: { data: weights.qProj, shape: wide },
-    k_proj_weight: { data: weights.kProj, shape: wide },
-    v_proj_weight: { data: weights.vProj, shape: wide },
-    'out_proj.weight': { data: weights.outProj, shape: [embedDim, heads.length * headDim] },
+    q_proj_weight: { data: weights.qProj, shape: [wide, embedDim] },
+    k_proj_weight: { data: weights.kProj, shape: [wide, embedDim] },
+    v_proj_weight: { data: weights.vProj, shape: [wide, embedDim] },
+    'out_proj.weight': { data: weights.outProj, shape: [embedDim, wide] },
+    ...(inBias && outBias && {
+      in_proj_bias: { data: inBias, shape: [3 * wide] },
+      'out_proj.bias': { data: outBias, shape: [embedDim] },
+    }),
   });
-  return { module, weights };
+  return { module, weights, embedDim, headDim };
 }
 
 function options(causal: boolean, bend: Bend, heads: number) {
@@ -99,12 +113,11 @@ function options(causal: boolean, bend: Bend, heads: number) {
 
 function traceOf(
   mh: Multihead,
-  module: MultiHeadAttention,
-  weights: ModuleWeights,
+  used: Module,
   x: Matrix,
   { tokens, heads, causal, bend }: ForwardInput,
 ): Trace {
-  const { trace, output } = module.forward(x, {
+  const { trace, output } = used.module.forward(x, {
     ...options(causal, bend, heads.length),
     trace: tracedSteps,
   });
@@ -114,14 +127,14 @@ function traceOf(
     steps.map(([name, { shape, data }]) => [name, { shape, data }]),
   ) as unknown as Trace;
   const edits = fitting(bend, causal, tokens.length, heads.length);
-  return edits.length === 0 ? plain : afterEdits(mh, plain, weights, causal, { ...bend, edits });
+  return edits.length === 0 ? plain : afterEdits(mh, plain, used, causal, { ...bend, edits });
 }
 
 /** Applies the weights that were set by hand to a trace, and recomputes every step after the weights. */
 function afterEdits(
   mh: Multihead,
   trace: Trace,
-  { outProj }: ModuleWeights,
+  { weights: { outProj, outBias }, embedDim, headDim }: Module,
   causal: boolean,
   { edits, muted, window, withoutOutput }: Bend,
 ): Trace {
@@ -155,7 +168,11 @@ function afterEdits(
   const output = withoutOutput
     ? merged.slice()
     : mh
-        .linear({ data: merged, shape: [n, wide] }, { data: outProj, shape: [embedDim, wide] })
+        .linear(
+          { data: merged, shape: [n, wide] },
+          { data: outProj, shape: [embedDim, wide] },
+          outBias && { bias: { data: outBias, shape: [embedDim] } },
+        )
         .toFloat32();
   return {
     ...trace,
@@ -191,6 +208,7 @@ function aboutWeights(mh: Multihead, { data, shape }: Matrix, tokens: readonly s
 /** Splits q with a module whose W_Q is the identity, so that its queries are q itself. */
 function splitOf(mh: Multihead, q: Matrix, heads: number): Split {
   const width = q.shape.at(-1)!;
+  if (width > mostColumns) return { heads: null, reshaped: null, refusal: `${width} columns` };
   const identity = Float32Array.from({ length: width ** 2 }, (_, i) => (i % (width + 1) === 0 ? 1 : 0));
   const square = { data: identity, shape: [width, width] };
   try {

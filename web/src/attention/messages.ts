@@ -1,12 +1,42 @@
 // The messages between the page and its worker.
 
-import type { Backend, HeadStatistics, MemoryInfo, TraceName } from 'multihead';
+import type { Backend, HeadStatistics, MemoryInfo, RopeRotation, TraceName } from 'multihead';
 import type { Bend } from './bend.js';
 import type { Matrix } from './matrix.js';
 import type { ModuleWeights, PatternId } from './patterns.js';
 
-export interface ForwardInput {
+/** The heads of one layer of a trained model, and the tokens that they read. */
+export interface GivenHeads {
+  /** Differs for another model, layer, step of training or text. */
+  readonly key: string;
   readonly tokens: readonly string[];
+  /** (N, embedDim): the rows that the layer's attention reads, after the norm. */
+  readonly x: Float32Array<ArrayBuffer>;
+  readonly embedDim: number;
+  readonly headDim: number;
+  readonly weights: ModuleWeights;
+  /** Rotates queries and keys by their positions. */
+  readonly rope?: RopeRotation | undefined;
+  readonly names: readonly string[];
+  /** The model, the layer and the text of these heads, in one sentence for the page. */
+  readonly line: string;
+  readonly layer: number;
+  readonly layers: number;
+}
+
+/** The heads of a layer as the worker of a model gives them, without what only the page knows. */
+export type LayerHeads = Omit<GivenHeads, 'key' | 'names' | 'line'>;
+
+/** Most heads of a layer that the page shows. */
+export const mostHeads = 64;
+/** Most columns of a matrix that the page draws. */
+export const mostColumns = 256;
+
+export interface ForwardInput {
+  /** Undefined for hand-built heads. */
+  readonly given?: GivenHeads | undefined;
+  readonly tokens: readonly string[];
+  /** The patterns of hand-built heads; for given heads, only their colors. */
   readonly heads: readonly PatternId[];
   readonly causal: boolean;
   readonly bend: Bend;
@@ -39,6 +69,8 @@ export interface Straight {
 }
 
 export interface ForwardResult extends ForwardInput {
+  readonly embedDim: number;
+  readonly headDim: number;
   readonly weights: ModuleWeights;
   /** The steps that the page shows, as the core computed them. */
   readonly trace: Trace;

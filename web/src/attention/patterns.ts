@@ -159,6 +159,15 @@ export const patterns: readonly Pattern[] = [
 export const patternIds: readonly PatternId[] = patterns.map((pattern) => pattern.id);
 export const patternOf = (id: PatternId): Pattern => patterns.find((pattern) => pattern.id === id)!;
 
+/** The pattern whose color head number `head` of a model has. */
+export const colorOf = (head: number): PatternId => patternIds[head % patternIds.length]!;
+
+interface NamedHeads {
+  readonly heads: readonly PatternId[];
+  readonly given?: { readonly names: readonly string[] } | null | undefined;
+}
+export const headName = ({ heads, given }: NamedHeads, head: number): string => given?.names[head] ?? patternOf(heads[head]!).name;
+
 export interface ModuleWeights {
   /** (H·headDim, embedDim) */
   qProj: Float32Array<ArrayBuffer>;
@@ -166,6 +175,10 @@ export interface ModuleWeights {
   vProj: Float32Array<ArrayBuffer>;
   /** (embedDim, H·headDim) */
   outProj: Float32Array<ArrayBuffer>;
+  /** (3·H·headDim): the biases of q, k and v. Hand-built heads have none. */
+  inBias?: Float32Array<ArrayBuffer>;
+  /** (embedDim); present if inBias is. */
+  outBias?: Float32Array<ArrayBuffer>;
 }
 
 /**

@@ -35,3 +35,6 @@ export function formatShape(shape: readonly number[]): string {
 
 /** A field of a CSV file, in quotation marks if it needs them (RFC 4180). */
 export const csvField = (text: string): string => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+
+/** The square root with at most two digits after the point: "4", "5.66". */
+export const formatRoot = (value: number): string => String(Number(Math.sqrt(value).toFixed(2)));

@@ -3,8 +3,7 @@
 import { fitting, hides } from '../attention/bend.js';
 import { blocks, blockSize } from '../attention/embedding.js';
 import type { Matrix } from '../attention/matrix.js';
-import type { ForwardResult, Trace } from '../attention/messages.js';
-import { headDim } from '../attention/patterns.js';
+import { mostColumns, type ForwardResult, type Trace } from '../attention/messages.js';
 import { tokenNames } from '../attention/tokens.js';
 import type { Band, MatrixView } from './heat_map.js';
 
@@ -19,26 +18,28 @@ const blockBands: readonly Band[] = blocks.map(({ name, start }) => ({
 
 /** The matrix of a step with its labels. If the step has one matrix per head, returns the matrix of `head`. */
 export function viewOf(result: ForwardResult, name: keyof Trace, head: number): MatrixView {
-  const { tokens, causal, heads, bend } = result;
+  const { tokens, causal, heads, bend, headDim } = result;
   const names = tokenNames(tokens);
   const matrix = result.trace[name];
-  const cols = matrix.shape.at(-1)!;
-  const size = tokens.length * cols;
+  const width = matrix.shape.at(-1)!;
+  const cols = Math.min(width, mostColumns);
+  const size = tokens.length * width;
   const start = isPerHead(matrix) ? head * size : 0;
+  const whole = matrix.data.subarray(start, start + size);
   const base = {
     rows: tokens.length,
     cols,
-    data: matrix.data.subarray(start, start + size),
+    data: cols < width ? firstColumns(whole, width, cols) : whole,
     rowLabels: names,
     scale: name === 'weights' ? 'weights' : 'signed',
   } as const;
   const mergedHeads = name === 'merged' || (name === 'output' && bend.withoutOutput);
-  if (name === 'x' || (name === 'output' && !mergedHeads)) return { ...base, bands: blockBands };
+  if (name === 'x' || (name === 'output' && !mergedHeads)) return result.given ? base : { ...base, bands: blockBands };
   if (name === 'q' || name === 'k' || name === 'v' || mergedHeads) {
-    const bands = heads.map((id, h) => ({
+    const bands = heads.slice(0, Math.ceil(cols / headDim)).map((id, h) => ({
       label: String(h + 1),
       start: h * headDim,
-      end: (h + 1) * headDim,
+      end: Math.min(cols, (h + 1) * headDim),
       className: `head-${id}`,
     }));
     return { ...base, bands };
@@ -52,6 +53,13 @@ export function viewOf(result: ForwardResult, name: keyof Trace, head: number): 
     ...(name === 'weights' && editedOf(result, head)),
     ...(masked && { hidden: (row: number, col: number) => hides(causal, bend.window, row, col) }),
   };
+}
+
+function firstColumns(data: Float32Array, width: number, cols: number): Float32Array {
+  const rows = data.length / width;
+  const cut = new Float32Array(rows * cols);
+  for (let row = 0; row < rows; row += 1) cut.set(data.subarray(row * width, row * width + cols), row * cols);
+  return cut;
 }
 
 function editedOf({ bend, causal, tokens, heads }: ForwardResult, head: number): Pick<MatrixView, 'edited'> {

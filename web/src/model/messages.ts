@@ -2,6 +2,7 @@
 
 import type { ModelInfo, ModelWeights } from 'multihead/models';
 import type { Matrix } from '../attention/matrix.js';
+import type { LayerHeads } from '../attention/messages.js';
 import type { WeightChoice } from './weights.js';
 
 /** The page sends `File` objects, and the worker reads them: the page holds no copy. */
@@ -24,6 +25,8 @@ export interface OpenedModel {
   readonly weights: ModelWeights | undefined;
   /** True if there is a tokenizer. Without one the model reads token ids. */
   readonly readsText: boolean;
+  /** Reason why the page cannot follow its heads step by step; empty if it can. */
+  readonly noSteps: string;
 }
 
 /** Bytes of the weights that are read. */
@@ -72,6 +75,8 @@ export interface ModelCalls {
   /** Ends an open() that runs. */
   abort(): void;
   attend(text: string): TextAttention;
+  /** The heads of a layer on a text. */
+  heads(text: string, layer: number): LayerHeads;
   /** For a model of pictures: the tokens are the class token and the patches, row by row. */
   look(pixels: Float32Array<ArrayBuffer>): TextAttention;
   start(text: string): Next | null;

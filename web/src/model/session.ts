@@ -3,8 +3,10 @@
 import { MultiheadError, openModel, type GeneratedToken, type Model, type ModelArray } from 'multihead/models';
 import { printable } from '../../../bindings/src/runtime/text.js';
 import type { Matrix } from '../attention/matrix.js';
+import type { LayerHeads } from '../attention/messages.js';
 import { weightBytes } from './folder_files.js';
 import { labelOf } from './labels.js';
+import { configOf, readLayer, whyNot } from './layer_heads.js';
 import { formatBytes } from './limits.js';
 import type { GivenFiles, LikelyText, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
 import { problemOf } from './problems.js';
@@ -36,6 +38,10 @@ interface Encoded {
 export class ModelSession {
   #model: Model | undefined;
   #readsText = false;
+  #files: GivenFiles | undefined;
+  #noSteps = '';
+  /** The layer whose heads were read last. */
+  #layer: { readonly place: number; readonly headsOf: Awaited<ReturnType<typeof readLayer>> } | undefined;
   #generation: AsyncGenerator<GeneratedToken> | undefined;
 
   /** Replaces the model. Keeps the old model if the files are not valid. */
@@ -48,6 +54,7 @@ export class ModelSession {
       throw new Error(`${problemOf(given, error)} The model that is open takes ${formatBytes(takes)} of it.`);
     });
     const readsText = given.files.some(({ path }) => path === 'tokenizer.json');
+    const noSteps = whyNot(model.info, await configOf(given), mostTokens);
     try {
       if (readsText) checkRange(model, (await model.encode(trialText)).ids, true);
     } catch (error) {
@@ -57,20 +64,39 @@ export class ModelSession {
     this.close();
     this.#model = model;
     this.#readsText = readsText;
-    return { info: { ...model.info }, weights, readsText };
+    this.#files = given;
+    this.#noSteps = noSteps;
+    return { info: { ...model.info }, weights, readsText, noSteps };
   }
 
   async attend(text: string): Promise<TextAttention> {
     const model = this.#opened();
-    const { ids: all, tokens } = await this.#encode(text);
-    const ids = all.slice(0, Math.min(mostTokens, model.info.maxTokens || mostTokens));
+    const { ids, labels, found } = await this.#read(text);
     const { numLayers, numHeads } = model.info;
     if (ids.length === 0) {
-      return { ids, labels: [], weights: { shape: [numLayers, numHeads, 0, 0], data: new Float32Array() }, found: 0, classes: [] };
+      return { ids, labels, weights: { shape: [numLayers, numHeads, 0, 0], data: new Float32Array() }, found, classes: [] };
     }
     const weights = checked(await model.attentions(ids));
+    return { ids, labels, weights, found, classes: await this.#classes(ids) };
+  }
+
+  async heads(text: string, layer: number): Promise<LayerHeads> {
+    const model = this.#opened();
+    if (this.#noSteps) throw new Error(this.#noSteps);
+    const { ids, labels } = await this.#read(text);
+    if (ids.length === 0) throw new Error('There is no text for the model');
+    const place = Math.min(layer, model.info.numLayers - 1);
+    if (this.#layer?.place !== place) this.#layer = { place, headsOf: await readLayer(this.#files!, model.info, place) };
+    const { hiddenStates } = await model.forward(ids, { return: ['hiddenStates'] });
+    return this.#layer.headsOf(labels, checked(hiddenStates));
+  }
+
+  /** The first tokens of a text. */
+  async #read(text: string): Promise<{ ids: readonly number[]; labels: readonly string[]; found: number }> {
+    const { ids: all, tokens } = await this.#encode(text);
+    const ids = all.slice(0, Math.min(mostTokens, this.#opened().info.maxTokens || mostTokens));
     const labels = await Promise.all(ids.map((id, i) => (tokens ? this.#label(id, tokens[i]) : String(id))));
-    return { ids, labels, weights, found: all.length, classes: await this.#classes(ids) };
+    return { ids, labels, found: all.length };
   }
 
   async look(pixels: Float32Array<ArrayBuffer>): Promise<TextAttention> {
@@ -120,7 +146,7 @@ export class ModelSession {
   close(): void {
     void this.#generation?.return(undefined);
     this.#model?.dispose();
-    this.#generation = undefined;
+    this.#generation = this.#layer = undefined;
     this.#model = undefined;
   }
 

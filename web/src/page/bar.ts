@@ -1,8 +1,9 @@
 // The bar at the top of the page, which stays while the page scrolls: the sentence and the heads once they have left the
 // screen, the sections by name, undo and redo.
 
-import { patternOf } from '../attention/patterns.js';
+import { headName } from '../attention/patterns.js';
 import { tokenNames } from '../attention/tokens.js';
+import { sourceList } from '../controls/source_switch.js';
 import { createTokenRow } from '../controls/token_row.js';
 import { el, headBadge, refill, setText } from '../dom/dom.js';
 import { whenSeen } from '../dom/when_seen.js';
@@ -15,7 +16,7 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
   const words = createTokenRow(app, 'bar-word', { class: 'bar-words', 'aria-label': 'Words' });
   const heads = el('span', { class: 'bar-heads', role: 'group', 'aria-label': 'Head in view' });
   const mute = el('button', { type: 'button', class: 'bar-mute', id: 'bar-mute' });
-  const element = el('div', { class: 'bar-sentence', hidden: true }, words.element, heads, mute);
+  const element = el('div', { class: 'bar-sentence', hidden: true }, words.element, heads, mute, sourceList(app));
   let shown = '';
 
   mute.addEventListener('click', () => {
@@ -35,11 +36,11 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
     const { head, query: stop } = chosen(app, result);
     words.mark(query, stop);
     const { muted } = app.state.get();
-    const key = JSON.stringify([result.heads, head, muted]);
+    const key = JSON.stringify([result.heads, result.given?.names, head, muted]);
     if (key === shown) return;
     shown = key;
     const buttons = result.heads.map((id, index) => {
-      const label = `head ${index + 1}, ${patternOf(id).name}${muted.includes(index) ? ', muted' : ''}`;
+      const label = `head ${index + 1}, ${headName(result, index)}${muted.includes(index) ? ', muted' : ''}`;
       const button = el(
         'button',
         { type: 'button', 'aria-label': label, title: label, 'aria-pressed': String(index === head) },

@@ -33,7 +33,7 @@ export function exposePage(app: App): void {
         let stop: (() => void) | undefined;
         let found = false;
         stop = app.result.watch((result) => {
-          if (!isCurrent(result, app.state.get())) return;
+          if (!isCurrent(result, app)) return;
           found = true;
           stop?.();
           void allDrawn().then(() => done(result));

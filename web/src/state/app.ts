@@ -1,11 +1,13 @@
 // The state that the sections of the page share.
 
 import type { ForwardInput, ForwardResult } from '../attention/messages.js';
+import { colorOf } from '../attention/patterns.js';
 import { defaultQuery, tokenize } from '../attention/tokens.js';
 import { createStore, type Store } from '../base/store.js';
 import { createTraining, type TrainingSession } from '../training/session.js';
 import { settingsOf } from '../training/settings.js';
 import { changedIn } from './changes.js';
+import { followHeads, followTraining, noSources, type Heads, type Sources } from './heads.js';
 import { keepHistory, windowBar, type AddressBar, type StateHistory } from './history.js';
 import { fromHash, repaired, type FieldName, type PageState } from './page_state.js';
 
@@ -37,6 +39,9 @@ export interface App {
   readonly history: StateHistory;
   /** "Train live"; its workers start on first use. */
   readonly training: TrainingSession;
+  /** Heads besides the hand-built ones: trained here, or of the visitor's model. */
+  readonly sources: Store<Sources>;
+  readonly heads: Pick<Store<Heads>, 'get' | 'watch'>;
   undo(): void;
   redo(): void;
   /** Text about the last undo or redo, such as "Undone: temperature"; empty after any other change. */
@@ -49,21 +54,27 @@ export function createApp(startWorker: StartWorker, bar: AddressBar = windowBar(
   const broken = createStore<readonly string[]>(first.broken);
   const history = keepHistory(state, bar, (names) => broken.set(names));
   const undone = createStore('');
+  const sources = createStore(noSources);
+  const heads = followHeads(state, sources);
   state.watch((now, before) => {
     const direction = history.direction();
     undone.set(direction !== 0 && before ? `${direction < 0 ? 'Undone' : 'Redone'}: ${changedIn(now, before)}` : '');
   });
+  const training = createTraining(settingsOf(first.state), {
+    startWorker: () => startWorker('training'),
+    nextFrame: (run) => void requestAnimationFrame(run),
+  });
+  followTraining(training, sources);
   return {
     startWorker,
     state,
+    sources,
+    heads,
     result: createStore<ForwardResult | null>(null),
     pointed: createStore<Pointed | null>(null),
     broken,
     history,
-    training: createTraining(settingsOf(first.state), {
-      startWorker: () => startWorker('training'),
-      nextFrame: (run) => void requestAnimationFrame(run),
-    }),
+    training,
     undo: history.undo,
     redo: history.redo,
     undone,
@@ -85,20 +96,26 @@ export function whenChanged(app: App, names: readonly FieldName[], listener: () 
   });
 }
 
-/** The worker's input for a state; null for a sentence without tokens. */
-export function inputOf(state: PageState): ForwardInput | null {
-  const { text, heads, causal, window, temperature, divisor, muted, withoutOutput, edits, splitHeads } = state;
-  const { tokens } = tokenize(text);
+/** The worker's input; null for a sentence without tokens, undefined while heads are being read. */
+export function inputOf({ state, heads: source }: Pick<App, 'state' | 'heads'>): ForwardInput | null | undefined {
+  const { text, heads, causal, window, temperature, divisor, muted, withoutOutput, edits, splitHeads } = state.get();
+  const { given, reading } = source.get();
+  if (reading) return undefined;
   const bend = { window, temperature, divisor, muted, withoutOutput, edits };
-  return tokens.length === 0 ? null : { tokens, heads, causal, bend, splitHeads };
+  const shared = { causal, bend, splitHeads };
+  if (given) return { tokens: given.tokens, heads: given.names.map((_, head) => colorOf(head)), ...shared, given };
+  const { tokens } = tokenize(text);
+  return tokens.length === 0 ? null : { tokens, heads, ...shared };
 }
 
-/** True if `result` was computed for this state. */
-export function isCurrent(result: ForwardResult | null, state: PageState): boolean {
-  const input = inputOf(state);
-  if (!input || !result) return !input && !result;
-  const names = Object.keys(input) as (keyof ForwardInput)[];
-  return names.every((name) => JSON.stringify(input[name]) === JSON.stringify(result[name]));
+/** Two inputs with equal keys have equal results. The key of given heads stands for their numbers. */
+export const keyOf = (input: ForwardInput | null): string =>
+  JSON.stringify(input && [input.tokens, input.heads, input.causal, input.bend, input.splitHeads, input.given?.key]);
+
+/** True if `result` was computed for the present choices. */
+export function isCurrent(result: ForwardResult | null, app: App): boolean {
+  const input = inputOf(app);
+  return input !== undefined && keyOf(input) === keyOf(result);
 }
 
 /** The chosen query, key and head, limited to the tokens and heads of `result`, which may be older than the state. */

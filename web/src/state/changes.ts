@@ -4,7 +4,7 @@ import { fields, type FieldName, type PageState } from './page_state.js';
 
 /** Titles of the fields. Fields that change together share one title. */
 const titles: { readonly [name in FieldName]: string } = {
-  ...{ text: 'sentence', heads: 'heads', causal: 'causal', query: 'chosen word', key: 'chosen word', head: 'head in view' },
+  ...{ text: 'sentence', source: 'heads', heads: 'heads', causal: 'causal', query: 'chosen word', key: 'chosen word', head: 'head in view' },
   liveView: 'colors or numbers',
   ...{ step: 'step', part: 'matrix', stepView: 'colors or numbers' },
   ...{ splitHeads: 'number of heads', splitApart: 'slide apart', wrongReshape: 'wrong reshape', revealView: 'colors or numbers' },
@@ -12,7 +12,7 @@ const titles: { readonly [name in FieldName]: string } = {
   ...{ window: 'window', temperature: 'temperature', divisor: 'divisor', muted: 'muted heads', withoutOutput: 'W_O', edits: 'set weights' },
   ...{ model: 'model', ownLayer: 'head of the model', ownHead: 'head of the model', ownQuery: 'chosen word', ownText: 'text', ownSentences: 'sentences' },
   ...{ ownWeights: 'type of weights', ownView: 'colors or numbers' },
-  ...{ train: 'task', seed: 'seed', trainHeads: 'number of heads', layers: 'number of layers', rate: 'learning rate' },
+  ...{ train: 'task', seed: 'seed', trainHeads: 'number of heads', layers: 'number of layers', trainLayer: 'layer in view', rate: 'learning rate' },
   ...{ chart: 'chart', trainView: 'colors or numbers', trainQuery: 'chosen pair', trainKey: 'chosen pair', pattern: 'pattern', speed: 'size', language: 'language' },
 };
 

@@ -2,6 +2,7 @@
 
 import { quoted } from '../../../bindings/src/runtime/text.js';
 import { divisors, maxEdits, maxWindow, temperatureRange, unbent } from '../attention/bend.js';
+import { mostHeads } from '../attention/messages.js';
 import { patternIds, type PatternId } from '../attention/patterns.js';
 import { presets } from '../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../attention/tokens.js';
@@ -55,6 +56,10 @@ export type ViewName = (typeof viewNames)[number];
 export const programLanguages = ['javascript', 'cpp'] as const;
 export type ProgramLanguage = (typeof programLanguages)[number];
 
+/** The heads that the page shows: hand-built, trained in "Train live", or of the model in "Your own model". */
+export const sourceNames = ['rules', 'trained', 'model'] as const;
+export type SourceName = (typeof sourceNames)[number];
+
 const opening = presets[0]!;
 
 /**
@@ -63,13 +68,15 @@ const opening = presets[0]!;
  */
 export const fields = {
   text: textUpTo(maxCharacters, opening.text),
-  /** The patterns of head 1, head 2 and so on. */
+  /** If the heads of this source are not there, the page shows hand-built ones. */
+  source: oneOf(sourceNames, 'rules'),
+  /** The patterns of hand-built head 1, head 2 and so on. */
   heads: listOf<PatternId>(patternIds, opening.heads),
   causal: flag(opening.causal),
   // The selection. Without a chosen query, the page picks one (see app.ts); a key need not be chosen.
   query: indexOrNone(maxTokens),
   key: indexOrNone(maxTokens),
-  head: index(patternIds.length),
+  head: index(mostHeads),
   /** View of the map next to the sentence. */
   liveView: oneOf(viewNames, 'colors'),
   // Step through
@@ -89,9 +96,9 @@ export const fields = {
   window: integer(-1, maxWindow, unbent.window),
   temperature: number(...temperatureRange, unbent.temperature),
   divisor: oneOf(divisors, unbent.divisor),
-  muted: indices(patternIds.length),
+  muted: indices(mostHeads),
   withoutOutput: flag(unbent.withoutOutput),
-  edits: weightEdits(patternIds.length, maxTokens, maxEdits),
+  edits: weightEdits(mostHeads, maxTokens, maxEdits),
   bendView: oneOf(viewNames, 'colors'),
   // Your own model
   /** Name of the model; empty if there is none. The address does not hold its files. */
@@ -111,6 +118,8 @@ export const fields = {
   seed: integer(0, mostSeed, defaultSeed),
   trainHeads: numberOrNone(headChoices),
   layers: numberOrNone(layerChoices),
+  /** The layer whose heads the page shows; null for the last. */
+  trainLayer: numberOrNone(layerChoices),
   rate: number(rates.least, rates.most, rates.usual),
   chart: oneOf(['loss', 'accuracy'], 'loss'),
   trainView: oneOf(viewNames, 'colors'),
@@ -131,12 +140,15 @@ export type PageState = {
   readonly [name in FieldName]: Fields[name] extends Field<infer T> ? T : never;
 };
 
+/** Heads of models have tokens and a number of their own, which the address does not hold. */
+const ownTokens = ({ source }: PageState): boolean => source !== 'rules';
+
 /** Conditions between fields. If a condition fails, its field gets the default. */
 const checks: { readonly [name in FieldName]?: (state: PageState) => boolean } = {
-  head: ({ head, heads }) => head >= 0 && head < heads.length,
-  query: ({ query, text }) => query === null || query < tokenize(text).tokens.length,
-  muted: ({ muted, heads }) => muted.every((head) => head < heads.length),
-  key: ({ key, text }) => key === null || key < tokenize(text).tokens.length,
+  head: (state) => state.head >= 0 && (ownTokens(state) || state.head < state.heads.length),
+  query: (state) => ownTokens(state) || (state.query ?? -1) < tokenize(state.text).tokens.length,
+  muted: (state) => ownTokens(state) || state.muted.every((head) => head < state.heads.length),
+  key: (state) => ownTokens(state) || (state.key ?? -1) < tokenize(state.text).tokens.length,
 };
 
 const table = Object.entries(fields) as [FieldName, Field<unknown>][];

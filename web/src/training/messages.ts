@@ -1,6 +1,7 @@
 // The messages between the page and a training worker.
 
 import type { MemoryInfo } from 'multihead';
+import type { LayerHeads } from '../attention/messages.js';
 import type { TrainingSettings } from './settings.js';
 
 /** Number of tokens in a sequence. */
@@ -77,6 +78,11 @@ export interface Tick {
   readonly plain: Cost;
 }
 
+export interface TrainedHeads extends LayerHeads {
+  /** True if they read letters of the text, false if they read the sequence of the maps. */
+  readonly ofText: boolean;
+}
+
 /** The functions of a training worker. Its events are reports of type Progress. */
 export interface TrainingCalls {
   /**
@@ -94,6 +100,8 @@ export interface TrainingCalls {
   /** Measures on many held-out sequences. */
   measure(): Measured;
   mute(heads: readonly number[]): Muting;
+  /** The heads of a layer, of the last one if `layer` is null, on the letters of a text that the model knows. */
+  heads(text: string, layer: number | null): TrainedHeads;
   /** The beginning of a held-out sequence, which `tick` continues. */
   prompt(sequence: number): Prompt;
   /** Computes the next token, with a cache and without one. */

@@ -5,7 +5,7 @@ import { createExperiment } from 'multihead/lab';
 import { train } from 'multihead/training';
 import type { Implementation } from '../workers/protocol.js';
 import { Generation } from './generation.js';
-import { sequenceLength, type Frame, type Measured, type Muting, type Progress, type Prompt, type Started, type Tick, type TrainingCalls } from './messages.js';
+import { sequenceLength, type Frame, type Measured, type Muting, type Progress, type Prompt, type Started, type Tick, type TrainedHeads, type TrainingCalls } from './messages.js';
 import { Moments, usualLimits, type Limits } from './moments.js';
 import { factsOf, type TrainingSettings } from './settings.js';
 
@@ -119,6 +119,30 @@ export class Run implements Implementation<TrainingCalls> {
     for (const head of heads) headScales[head] = 0;
     const muted = experiment.evaluate({ sequences: manySequences, attention: false, headScales });
     return { before: this.measure(), after: [...muted.jobAccuracy] };
+  }
+
+  heads(text: string, layer: number | null): TrainedHeads {
+    const { experiment, settings, tokens: sample } = this.#live();
+    const { numHeads, numLayers } = experiment.options;
+    const { tokens: names, embedDim } = factsOf(settings.kind);
+    const letters = [...text].map((letter) => names.findIndex((name) => name.toLowerCase() === letter.toLowerCase()));
+    const known = letters.filter((id) => id >= 0).slice(0, sequenceLength);
+    // One letter can only look at itself.
+    const ofText = known.length > 1;
+    const ids = ofText ? Int32Array.from(known) : sample;
+    const at = Math.min(layer ?? Infinity, numLayers - 1);
+    const { model, attentionOptions } = experiment;
+    const { logits, traces } = model.forward(ids, { ...attentionOptions, trace: ['x'] });
+    logits.dispose();
+    const dict = model.stateDict();
+    const read = (name: string): Float32Array<ArrayBuffer> => Float32Array.from(dict[`layers.${at}.${name}`]!.data as Float32Array);
+    const stacked = read('self_attn.in_proj_weight');
+    const part = (index: number) => stacked.slice((index * stacked.length) / 3, ((index + 1) * stacked.length) / 3);
+    return {
+      ...{ tokens: [...ids].map((id) => names[id]!), ofText, layer: at, layers: numLayers },
+      ...{ x: Float32Array.from(traces[at]!.x.data), embedDim, headDim: embedDim / numHeads, rope: { style: 'half' } },
+      weights: { qProj: part(0), kProj: part(1), vProj: part(2), outProj: read('self_attn.out_proj.weight') },
+    };
   }
 
   prompt(sequence: number): Prompt {

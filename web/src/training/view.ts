@@ -3,7 +3,7 @@
 import type { MemoryInfo } from 'multihead';
 import { Curve } from './curve.js';
 import type { Frame, Measured, Muting } from './messages.js';
-import type { TrainingSettings } from './settings.js';
+import { earned, factsOf, type TrainingSettings } from './settings.js';
 
 /** `notStarted`: the worker has not been started; `lost`: it has ended. */
 export type Status = 'notStarted' | 'starting' | 'paused' | 'running' | 'lost';
@@ -58,4 +58,11 @@ export function earlierOf({ curve, earlier }: TrainingView, next: TrainingSettin
   if (curve.settings.kind !== next.kind) return undefined;
   const same = JSON.stringify(curve.settings) === JSON.stringify(next);
   return same || curve.losses.length < leastSteps ? earlier : curve;
+}
+
+/** The jobs that a head has earned: the names of the patterns whose keys get at least `earned` of its weight. */
+export function earnedBy({ shown, measured, curve }: TrainingView, head: number): string[] {
+  const { patterns } = factsOf(curve.settings.kind);
+  const attention = (measured ?? shown)?.attention ?? [];
+  return patterns.filter((_, i) => (attention[head * patterns.length + i] ?? 0) >= earned).map(({ name }) => name);
 }

@@ -2,6 +2,9 @@
 
 import { load } from 'multihead';
 import { afterEach, describe, expect, it, vi } from 'vitest';
+import { unbent } from '../../src/attention/bend.js';
+import { createForward } from '../../src/attention/forward.js';
+import { colorOf } from '../../src/attention/patterns.js';
 import type { Progress } from '../../src/training/messages.js';
 import type { Limits } from '../../src/training/moments.js';
 import { Run } from '../../src/training/run.js';
@@ -188,5 +191,35 @@ describe('generation', () => {
     run.tick();
     run.step();
     expect(() => run.tick()).toThrow('no prompt');
+  });
+});
+
+describe('the heads of a layer', () => {
+  it('read the letters of a text that the model knows, and have the weights of the model', async () => {
+    const run = setUp();
+    run.start(fourJobs, false);
+    const { maps } = (await run.run(20)).frames.at(-1)!;
+    const { ofText, tokens, x, embedDim, headDim, weights, ...rest } = run.heads('Bad, ★ zoo!', null);
+    expect([tokens.join(''), ofText, embedDim, headDim]).toEqual(['bad★oo', true, 64, 16]);
+    expect(rest).toEqual({ layer: 0, layers: 1, rope: { style: 'half' } });
+    expect(Object.values(weights).map(({ length }) => length)).toEqual([4096, 4096, 4096, 4096]);
+    expect(x.length).toBe(6 * 64);
+    // The maps of the training are on its own sequence, which is read if the text has no letters.
+    const sample = run.heads('…', null);
+    expect(sample.ofText).toBe(false);
+    const heads = [0, 1, 2, 3].map(colorOf);
+    const given = { ...sample, key: '', names: heads, line: '' };
+    const input = { given, heads, tokens: sample.tokens, causal: true, bend: unbent, splitHeads: 4 };
+    const { trace } = mh.scope(() => createForward(mh)(input));
+    const furthest = maps.reduce((most, value, i) => Math.max(most, Math.abs(value - trace.weights.data[i]!)), 0);
+    expect(furthest).toBeLessThan(1e-6);
+  });
+
+  it('are of the layer that was asked for, else of the last', async () => {
+    const run = setUp();
+    run.start(induction, false);
+    expect([null, 0, 1, 7].map((layer) => run.heads('abc 7', layer).layer)).toEqual([1, 0, 1, 1]);
+    expect(run.heads('abc 7', 0).tokens.join('')).toBe('ABC7');
+    expect(run.heads('abc', 0).weights.qProj).not.toEqual(run.heads('abc', 1).weights.qProj);
   });
 });

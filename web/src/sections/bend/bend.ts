@@ -1,7 +1,7 @@
 // "Bend it": the visitor changes one part of the pass, and sees the effect on the weights and on the output.
 
 import type { ForwardResult } from '../../attention/messages.js';
-import { patternOf } from '../../attention/patterns.js';
+import { headName } from '../../attention/patterns.js';
 import { formatNumber, formatPercent } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, refill, rich, word } from '../../dom/dom.js';
@@ -58,7 +58,7 @@ function weightsMap(app: App): HTMLElement {
     'these weights',
   );
   const titleOf = (result: ForwardResult, head: number) =>
-    `Bent weights of head ${head + 1}, ${patternOf(result.heads[head]!).name}`;
+    `Bent weights of head ${head + 1}, ${headName(result, head)}`;
 
   function show(): void {
     const result = app.result.get();
@@ -73,11 +73,13 @@ function weightsMap(app: App): HTMLElement {
 
   let picks = '';
   let buttons: readonly HTMLElement[] = [];
-  function showPicker({ heads }: ForwardResult, head: number): void {
-    if (picks !== heads.join()) {
-      picks = heads.join();
+  function showPicker(result: ForwardResult, head: number): void {
+    const { heads, given } = result;
+    const key = [...heads, given?.names].join();
+    if (picks !== key) {
+      picks = key;
       buttons = heads.map((id, index) => {
-        const label = `head ${index + 1}, ${patternOf(id).name}`;
+        const label = `head ${index + 1}, ${headName(result, index)}`;
         const button = el('button', { type: 'button', 'aria-label': label }, headBadge(index + 1, id));
         button.addEventListener('click', () => update(app, { head: index }));
         return button;
@@ -85,7 +87,7 @@ function weightsMap(app: App): HTMLElement {
       refill(picker, ...buttons);
     }
     buttons.forEach((button, index) => button.setAttribute('aria-pressed', String(index === head)));
-    name.textContent = patternOf(heads[head]!).name;
+    name.textContent = headName(result, head);
   }
 
   function point(): void {
@@ -129,7 +131,8 @@ function effect(app: App): HTMLElement {
     const [before, after] = [straight.statistics.entropy[head]!, statistics.entropy[head]!];
     const entropy = `Head ${head + 1}’s entropy: ${formatNumber(before, 2)} → ${formatNumber(after, 2)}. `;
     if (result.bend.withoutOutput) {
-      const sideBySide = 'Without W_O, columns 1 to 16 of the output are simply head 1, the next 16 head 2, and so on.';
+      const { headDim } = result;
+      const sideBySide = `Without W_O, columns 1 to ${headDim} of the output are simply head 1, the next ${headDim} head 2, and so on.`;
       summary.replaceChildren(entropy, ...rich(sideBySide));
       list.replaceChildren();
       return;

@@ -1,12 +1,11 @@
 // The controls of "Bend it". They change fields of the state, and show the current values.
 
 import { maxWindow, temperatureRange, unbent, type Bend, type Divisor } from '../../attention/bend.js';
-import { embedDim } from '../../attention/embedding.js';
-import { headDim, patternOf } from '../../attention/patterns.js';
-import { formatNumber } from '../../base/format.js';
+import { headName } from '../../attention/patterns.js';
+import { formatNumber, formatRoot } from '../../base/format.js';
 import { choiceOf } from '../../controls/choice.js';
 import { stateSwitch } from '../../controls/switch.js';
-import { el, headBadge, refill, rich, type Child } from '../../dom/dom.js';
+import { el, headBadge, refill, rich, setText, type Child } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 
 export function bendControls(app: App): HTMLElement {
@@ -93,10 +92,17 @@ const temperatureControl = (app: App): HTMLElement => {
 };
 
 function divisorChoice(app: App): HTMLElement {
-  const option = (value: Divisor, label: string) => ({ value, label: rich(label), id: `bend-divisor-${value}` });
+  const option = (value: Divisor, label: string) => {
+    const root = el('span', {});
+    app.result.watch((result) => {
+      const width = { head: result?.headDim, model: result?.embedDim, none: undefined }[value];
+      setText(root, width === undefined ? '' : ` = ${formatRoot(width)}`);
+    });
+    return { value, label: [...rich(label), root], id: `bend-divisor-${value}` };
+  };
   const options = [
-    option('head', `√d_head = ${Math.sqrt(headDim)}`),
-    option('model', `√d_model = ${Math.sqrt(embedDim)}`),
+    option('head', '√d_head'),
+    option('model', '√d_model'),
     option('none', 'nothing'),
   ];
   const line =
@@ -118,11 +124,15 @@ function muteButtons(app: App): HTMLElement {
   const row = el('span', { class: 'segments heads mutes' });
   let shown = '';
   let buttons: readonly HTMLElement[] = [];
-  app.state.watch(({ heads, muted }) => {
-    if (heads.join() !== shown) {
-      shown = heads.join();
-      buttons = heads.map((id, head) => {
-        const name = `mute head ${head + 1}, ${patternOf(id).name}`;
+  const show = () => {
+    const { muted, heads: ruled } = app.state.get();
+    const result = app.result.get();
+    const named = result ?? { heads: ruled };
+    const key = [...named.heads, result?.given?.names].join();
+    if (key !== shown) {
+      shown = key;
+      buttons = named.heads.map((id, head) => {
+        const name = `mute head ${head + 1}, ${headName(named, head)}`;
         const button = el('button', { type: 'button', 'aria-label': name }, headBadge(head + 1, id));
         button.addEventListener('click', () => {
           const { muted: now } = app.state.get();
@@ -134,7 +144,9 @@ function muteButtons(app: App): HTMLElement {
       refill(row, ...buttons);
     }
     buttons.forEach((button, head) => button.setAttribute('aria-pressed', String(muted.includes(head))));
-  });
+  };
+  app.state.watch(show);
+  app.result.watch(show);
   return el(
     'div',
     { class: 'control', role: 'group', 'aria-labelledby': 'bend-mute' },

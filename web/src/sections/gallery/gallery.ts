@@ -3,7 +3,6 @@
 
 import { largestIndex } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
-import type { PatternId } from '../../attention/patterns.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, refill } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
@@ -45,16 +44,9 @@ export function gallerySection(app: App): HTMLElement {
     meanings(),
   );
 
-  let shown = '';
   let list: readonly Card[] = [];
-  const made = new Map<PatternId, Card>();
-
-  /** Returns the card of a pattern, which is made at its first use. */
-  function cardFor(id: PatternId): Card {
-    const card = made.get(id) ?? createCard(app, id);
-    made.set(id, card);
-    return card;
-  }
+  /** A card is made at its first use. */
+  const made: Card[] = [];
 
   let drawn: { readonly result: ForwardResult; readonly as: ViewName } | undefined;
 
@@ -70,15 +62,14 @@ export function gallerySection(app: App): HTMLElement {
   }
 
   function show(result: ForwardResult, as: ViewName): void {
-    if (result.heads.join() !== shown) {
-      shown = result.heads.join();
-      list = result.heads.map(cardFor);
+    if (result.heads.length !== list.length) {
+      list = result.heads.map((_, head) => (made[head] ??= createCard(app, head)));
       refill(cards, ...list.map((card) => card.element));
     }
     const views = result.heads.map((_, head) => viewOf(result, 'weights', head));
     legend.show({ masked: views[0]!.hidden !== undefined, edited: views.some(({ edited }) => edited !== undefined) });
     cards.dataset['columns'] = String(columnsFor(list.length, result.tokens.length, as));
-    list.forEach((card, head) => card.show(result, head, as));
+    for (const card of list) card.show(result, as);
     mean.show(result, as);
   }
 

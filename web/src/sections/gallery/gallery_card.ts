@@ -2,7 +2,7 @@
 
 import { largestIndex, rowOf } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
-import { patternOf, type PatternId } from '../../attention/patterns.js';
+import { headName, patternOf } from '../../attention/patterns.js';
 import { identityOf } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { el, headBadge, pairOf, word, type Child } from '../../dom/dom.js';
@@ -15,7 +15,7 @@ import type { ViewName } from '../../state/page_state.js';
 
 export interface Card {
   readonly element: HTMLElement;
-  show(result: ForwardResult, head: number, view: ViewName): void;
+  show(result: ForwardResult, view: ViewName): void;
   /** Marks a pair. Without a key, it marks the row and shows the key with the largest weight. */
   point(result: ForwardResult, query: number, key: number | null): void;
 }
@@ -31,51 +31,49 @@ export const galleryFrame = (app: App, name: string, onHead: () => { head?: numb
     name,
   );
 
-export function createCard(app: App, id: PatternId): Card {
-  const placeOf = () => app.state.get().heads.indexOf(id);
+export function createCard(app: App, head: number): Card {
   const title = el('button', { type: 'button', class: 'card-title' });
-  title.addEventListener('click', () => update(app, { head: placeOf() }));
-  const frame = galleryFrame(app, `the weights of ${patternOf(id).name}`, () => {
-    const head = placeOf();
-    return head >= 0 ? { head } : {};
-  });
+  title.addEventListener('click', () => update(app, { head }));
+  const frame = galleryFrame(app, `the weights of head ${head + 1}`, () => ({ head }));
+  const line = el('p', { class: 'card-line' });
   const readout = el('p', { class: 'readout' });
   const strips = createStrips(3);
   const scores = el('dl', { class: 'scores' });
   const element = el(
     'article',
-    { class: `card head-${id}` },
+    {},
     el('h3', {}, title),
-    el('p', { class: 'card-line' }, patternOf(id).line),
+    line,
     frame.body,
     readout,
     strips.element,
     scores,
     frame.saves,
   );
-  app.state.watch(({ head }) => title.setAttribute('aria-pressed', String(head === placeOf())));
+  app.state.watch((state) => title.setAttribute('aria-pressed', String(state.head === head)));
   let limits: Readonly<Record<'qHeads' | 'kHeads' | 'vHeads', number>>;
 
   return {
     element,
-    show(result, head, as) {
+    show(result, as) {
+      const id = result.heads[head]!;
+      const name = headName(result, head);
+      element.className = `card head-${id}`;
+      line.textContent = result.given ? `Layer ${result.given.layer + 1}, head ${head + 1}.` : patternOf(id).line;
       const muted = result.bend.muted.includes(head);
       title.replaceChildren(
         headBadge(head + 1, id),
         el('span', { class: 'sr-only' }, `Head ${head + 1}: `),
-        patternOf(id).name,
+        name,
         ...(muted ? [el('span', { class: 'tag' }, 'muted')] : []),
       );
-      title.setAttribute('aria-pressed', String(head === app.state.get().head));
       const view = viewOf(result, 'weights', head);
-      const name = `Attention weights of head ${head + 1}, ${patternOf(id).name}`;
-      frame.show({ view, title: name }, `head ${head + 1}`, as);
+      frame.show({ view, title: `Attention weights of head ${head + 1}, ${name}` }, `head ${head + 1}`, as);
       const limit = (name: 'qHeads' | 'kHeads' | 'vHeads') => largestOf(viewOf(result, name, head));
       limits = { qHeads: limit('qHeads'), kHeads: limit('kHeads'), vHeads: limit('vHeads') };
       scores.replaceChildren(...scoresOf(result, head));
     },
     point(result, query, key) {
-      const head = result.heads.indexOf(id);
       const view = viewOf(result, 'weights', head);
       frame.map.highlight({ row: query, col: key });
       const at = key ?? largestIndex(viewRow(view, query));

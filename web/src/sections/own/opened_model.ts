@@ -3,6 +3,7 @@
 
 import '../../styles/opened_model.css';
 import type { ModelInfo } from 'multihead/models';
+import type { GivenHeads } from '../../attention/messages.js';
 import { maxCharacters } from '../../attention/tokens.js';
 import { counted, listed, messageOf } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
@@ -14,6 +15,8 @@ import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
 import type { GivenFiles, OpenedModel, TextAttention } from '../../model/messages.js';
 import { mostAsStored, weightChoices, type WeightChoice } from '../../model/weights.js';
 import { update, type App } from '../../state/app.js';
+import { noSources } from '../../state/heads.js';
+import type { PageState } from '../../state/page_state.js';
 import { shareLine } from '../bend/bend.js';
 import { createContinuation } from './own_continue.js';
 import { classMaps, createOwnHead } from './own_head.js';
@@ -109,6 +112,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     if (!opened) return;
     const name = shownName(files!);
     files = opened = attention = again = undefined;
+    app.sources.set({ ...app.sources.get(), model: noSources.model });
     continuation.clear();
     body.hidden = true;
     kept.using(undefined);
@@ -133,6 +137,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
       const isOther = nameInAddress(given) !== app.state.get().model;
       if (isOther) update(app, { model: nameInAddress(given), ownLayer: 0, ownHead: 0, ownQuery: null });
       showInfo(model);
+      giveHeads(model);
       kept.using(given);
       body.hidden = !inView();
       if (own !== openings) return;
@@ -148,6 +153,19 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     } finally {
       if (own === openings) bar.end();
     }
+  }
+
+  /** Lets the other sections show the model's heads, on the sentence of the page. */
+  function giveHeads({ info, readsText, noSteps }: OpenedModel): void {
+    const name = shownName(files!);
+    const version = openings;
+    const read = async ({ text, ownLayer }: PageState): Promise<GivenHeads> => {
+      const layer = await client.call('heads', readsText ? text : sampleIds, ownLayer);
+      const names = Array.from({ length: info.numHeads }, (_, head) => `layer ${layer.layer + 1}, head ${head + 1}`);
+      const line = `Layer ${layer.layer + 1} of ${name}, on your sentence in its own tokens${readsText ? '' : ' (without tokenizer.json, on the tokens 1 to 8)'}.`;
+      return { ...layer, key: `model ${version} ${layer.layer} ${text}`, names, line };
+    };
+    app.sources.set({ ...app.sources.get(), model: noSteps || { version, causal: info.causal, read } });
   }
 
   function showInfo({ info, weights: type, readsText }: OpenedModel): void {

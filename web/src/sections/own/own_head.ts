@@ -2,7 +2,7 @@
 
 import type { ModelInfo } from 'multihead/models';
 import type { Matrix } from '../../attention/matrix.js';
-import { patternIds } from '../../attention/patterns.js';
+import { colorOf } from '../../attention/patterns.js';
 import { tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { el, headBadge, word } from '../../dom/dom.js';
@@ -119,7 +119,7 @@ export function createOwnHead(app: App): OwnHead {
       const side = takesPixels ? Math.sqrt(tokens - 1) : 0;
       shown = { weights, names: tokenNames(attention.labels), side };
       const query = chosenQuery(shown);
-      const badge = headBadge(head + 1, patternIds[head % patternIds.length]!);
+      const badge = headBadge(head + 1, colorOf(head));
       title.replaceChildren(badge, ` Layer ${layer + 1}, head ${head + 1}`);
       readout.textContent = '\u00a0';
       const name = `Layer ${layer + 1}, head ${head + 1}`;

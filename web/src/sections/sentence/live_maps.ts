@@ -1,7 +1,7 @@
 // Small maps next to the sentence, one for each head in its color, and the weights of the pair that is pointed at or chosen.
 
 import type { ForwardResult } from '../../attention/messages.js';
-import { patternIds, patternOf, type PatternId } from '../../attention/patterns.js';
+import { headName, patternIds, type PatternId } from '../../attention/patterns.js';
 import { tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
@@ -35,7 +35,7 @@ export function liveMaps(app: App): HTMLElement {
     const result = app.result.get();
     if (!result) return null;
     const { head } = chosen(app, result);
-    return { view: viewOf(result, 'weights', head), title: titleOf(result.heads[head]!, head) };
+    return { view: viewOf(result, 'weights', head), title: titleOf(result, head) };
   });
   const legend = createLegend('weights');
   const under = el('div', { class: 'live-under' }, saves, views.element);
@@ -81,7 +81,7 @@ export function liveMaps(app: App): HTMLElement {
     legend.show({ masked: state.causal || state.window >= 0, edited: state.edits.length > 0 });
     maps.forEach((small, index) => {
       const id = heads[index]!;
-      setText(small.name, patternOf(id).name);
+      setText(small.name, headName(result ?? state, index));
       small.badge.className = `badge head-${id}`;
       small.element.className = `live-card head-${id}`;
       small.button.setAttribute('aria-pressed', String(index === head));
@@ -100,7 +100,7 @@ export function liveMaps(app: App): HTMLElement {
     }
     const view = { ...viewOf(result, 'weights', head), ...small(id) };
     const cellLabel = ({ row, col }: Cell): string => `head ${head + 1}, ${cellText(view, row, col)}`;
-    showMatrix(body, map, { view, label: `${titleOf(id, head)}, beside the sentence`, cellLabel }, numbers ? 'numbers' : 'colors');
+    showMatrix(body, map, { view, label: `${titleOf(result, head)}, beside the sentence`, cellLabel }, numbers ? 'numbers' : 'colors');
   }
 
   function drawMark(): void {
@@ -132,7 +132,7 @@ export function liveMaps(app: App): HTMLElement {
   return element;
 }
 
-const titleOf = (id: PatternId, head: number): string => `Attention weights of head ${head + 1}, ${patternOf(id).name}`;
+const titleOf = (result: ForwardResult, head: number): string => `Attention weights of head ${head + 1}, ${headName(result, head)}`;
 
 /** Small maps have no numbers and no titles of their axes, and on a narrow screen no labels. */
 const small = (id: PatternId): Pick<MatrixView, 'small' | 'bare' | 'scale' | 'headOf'> => ({

@@ -3,6 +3,7 @@
 import { patternIds, patterns, type PatternId } from '../../attention/patterns.js';
 import { presetOf, presets } from '../../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../../attention/tokens.js';
+import { sourceSwitch } from '../../controls/source_switch.js';
 import { stateSwitch } from '../../controls/switch.js';
 import { el, headBadge, rich } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
@@ -24,15 +25,7 @@ export function sentenceSection(app: App): HTMLElement {
         presetRow(app),
         presetLine(app),
         tokenStrip(app),
-        el(
-          'p',
-          { class: 'in-use' },
-          'These heads follow simple rules; they do not understand meaning. ',
-          el('a', { href: '#train' }, 'Train some below'),
-          ', or ',
-          el('a', { href: '#own' }, 'open your own model'),
-          '.',
-        ),
+        sourceSwitch(app),
         el(
           'div',
           { class: 'sentence-choices' },
@@ -46,7 +39,7 @@ export function sentenceSection(app: App): HTMLElement {
       ),
       liveMaps(app),
     ),
-    aboutWeights(),
+    aboutWeights(app),
   );
 }
 
@@ -97,9 +90,11 @@ function presetRow(app: App): HTMLElement {
   });
   const buttons = presets.map(({ text, heads, causal, query }) => {
     const button = el('button', { type: 'button', class: 'preset' }, text);
-    button.addEventListener('click', () =>
-      update(app, { text, heads, causal, query, key: null, head: Math.min(app.state.get().head, heads.length - 1) }),
-    );
+    button.addEventListener('click', () => {
+      const { head } = app.state.get();
+      const fitting = { heads, causal, query, head: Math.min(head, heads.length - 1) };
+      update(app, { text, key: null, ...(app.heads.get().given ? { query: null } : fitting) });
+    });
     app.state.watch((state) => button.setAttribute('aria-pressed', String(state.text === text)));
     return button;
   });
@@ -110,12 +105,15 @@ function presetRow(app: App): HTMLElement {
 /** The line about the example. It is shown only with the example's heads and mask, because it is true only of them. */
 function presetLine(app: App): HTMLElement {
   const line = el('p', { class: 'preset-line hint' });
-  app.state.watch(({ text, heads, causal }) => {
+  const show = (): void => {
+    const { text, heads, causal } = app.state.get();
     const preset = presetOf(text);
-    const fits = preset && preset.heads.join() === heads.join() && preset.causal === causal;
+    const fits = preset && preset.heads.join() === heads.join() && preset.causal === causal && !app.heads.get().given;
     const empty = tokenize(text).tokens.length === 0;
     line.textContent = fits ? preset.line : empty ? '' : 'Pick a word: the arcs show where each head looks.';
-  });
+  };
+  app.state.watch(show);
+  app.heads.watch(show);
   return line;
 }
 
@@ -137,10 +135,11 @@ function headChooser(app: App): HTMLElement {
     });
     return el('label', { class: 'chip-box', title: line }, box, badge, el('span', {}, name));
   });
-  return el(
+  return onlyOfRules(
+    app,
     'fieldset',
     { class: 'choice' },
-    el('legend', {}, 'Heads'),
+    el('legend', {}, 'Hand-built heads'),
     el(
       'p',
       { class: 'hint what-head' },
@@ -156,8 +155,18 @@ function toggled(heads: readonly PatternId[], id: PatternId, on: boolean): Patte
   return patternIds.filter((other) => (other === id ? on : heads.includes(other)));
 }
 
-function aboutWeights(): HTMLElement {
-  return el(
+/** An element that is about hand-built heads, hidden while others are shown. */
+function onlyOfRules(app: App, ...made: Parameters<typeof el>): HTMLElement {
+  const element = el(...made);
+  app.heads.watch(({ given }) => {
+    element.hidden = given !== null;
+  });
+  return element;
+}
+
+function aboutWeights(app: App): HTMLElement {
+  return onlyOfRules(
+    app,
     'details',
     { class: 'about' },
     el(

@@ -2,7 +2,7 @@
 // that says the same in words and selects a head.
 
 import { largestIndex, rowOf } from '../../attention/matrix.js';
-import type { ForwardResult } from '../../attention/messages.js';
+import type { ForwardResult, GivenHeads } from '../../attention/messages.js';
 import { patternOf, type PatternId } from '../../attention/patterns.js';
 import { defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
@@ -75,6 +75,7 @@ export function tokenStrip(app: App): HTMLElement {
   function describe(result: ForwardResult | null, shown: number): void {
     const names = tokenNames(shownTokens());
     const { heads: ids } = result ?? app.state.get();
+    const given = result?.given;
     const findings = ids.map((_, head) => {
       if (!result) return { name: '', weight: '', spread: false };
       const row = rowOf(result.trace.weights, head, shown);
@@ -83,20 +84,20 @@ export function tokenStrip(app: App): HTMLElement {
       return { name: weight < spreadBelow ? 'spread' : names[token]!, weight: formatNumber(weight, 2), spread: weight < 0.5 };
     });
     const inUse = Math.min(app.state.get().head, ids.length - 1);
-    const key = JSON.stringify([names[shown], findings, inUse, ids]);
+    const key = JSON.stringify([names[shown], findings, inUse, ids, given?.names]);
     if (key === summaryKey) return;
     summaryKey = key;
     query.replaceChildren(word(names[shown] ?? ''));
-    refill(heads, ...ids.map((id, head) => headButton(id, head, head === inUse, findings[head]!)));
+    refill(heads, ...ids.map((id, head) => headButton(id, head, head === inUse, findings[head]!, given)));
   }
 
-  function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread }: Finding) {
+  function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread }: Finding, given?: GivenHeads) {
     const button = el(
       'button',
       {
         type: 'button',
         class: 'strip-head',
-        title: `${patternOf(id).name}: ${patternOf(id).line}`,
+        title: given ? given.names[head]! : `${patternOf(id).name}: ${patternOf(id).line}`,
         'aria-pressed': String(pressed),
       },
       headBadge(head + 1, id),

@@ -1,6 +1,6 @@
 // The part of q that one head gets: its name in its color, and its map or table.
 
-import { patternIds } from '../../attention/patterns.js';
+import { colorOf } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
 import { el, headBadge } from '../../dom/dom.js';
 import type { MatrixView } from '../../maps/heat_map.js';
@@ -28,7 +28,7 @@ export function createBlock(head: number, onPoint: (place: Place | null) => void
   return {
     element,
     show(view, { of, as, left }) {
-      const pattern = patternIds[head % patternIds.length]!;
+      const pattern = colorOf(head);
       element.className = `reveal-block head-${pattern}${left ? ' is-left' : ''}`;
       element.style.setProperty('--place', String((of - 1) / 2 - head));
       name.replaceChildren(

@@ -1,6 +1,6 @@
 // "Split into heads": the columns of q take their head's color and slide apart. The bytes do not change.
 
-import type { ForwardResult } from '../../attention/messages.js';
+import { mostColumns, type ForwardResult } from '../../attention/messages.js';
 import { patternIds } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
 import { choiceOf } from '../../controls/choice.js';
@@ -30,6 +30,7 @@ export function splitSection(app: App): HTMLElement {
   const strides = el('div', { class: 'reveal-strides' });
   const memory = el('div', { class: 'reveal-memory' }, address, strides);
   const saves = saveButtons('this split', () => saved(app));
+  const under = el('div', { class: 'reveal-under' }, verdict, saves);
   const section = el(
     'section',
     { class: 'panel', id: 'reveal', 'aria-labelledby': 'reveal-title' },
@@ -51,7 +52,7 @@ export function splitSection(app: App): HTMLElement {
       }),
     ),
     row,
-    el('div', { class: 'reveal-under' }, verdict, saves),
+    under,
     memory,
   );
 
@@ -61,6 +62,13 @@ export function splitSection(app: App): HTMLElement {
   function show(): void {
     const result = app.result.get();
     if (!result) return;
+    const { width } = sizeOf(result, 1);
+    row.hidden = under.hidden = width > mostColumns;
+    if (row.hidden) {
+      memory.hidden = true;
+      lead.textContent = `q of this model has ${width} columns, more than this picture shows (${mostColumns}). The steps show each head’s part of it.`;
+      return;
+    }
     const { splitApart, revealView } = app.state.get();
     const parts = partsOf(app, result);
     while (list.length < parts.length) list.push(createBlock(list.length, point));

@@ -1,12 +1,12 @@
 // Explains the number in a cell: the operation that made it, and its inputs from the step before.
 
 import { hides } from '../../attention/bend.js';
-import { embedDim, featureName } from '../../attention/embedding.js';
+import { featureName } from '../../attention/embedding.js';
 import { rowOf } from '../../attention/matrix.js';
 import type { ForwardResult, Trace } from '../../attention/messages.js';
-import { headDim } from '../../attention/patterns.js';
 import { tokenNames } from '../../attention/tokens.js';
 import { formatNumber as f, formatPercent } from '../../base/format.js';
+import { rootOf } from './steps.js';
 
 export interface Place {
   readonly row: number;
@@ -70,26 +70,29 @@ function termsOf({ left, right }: Product): Terms {
   };
 }
 
-const dotProduct = (product: Product): Explanation => ({
-  why: sumOf(product),
+const dotProduct = (product: Product, bias?: number): Explanation => ({
+  why: sumOf(product) + (bias === undefined ? '' : `, and then the bias ${signed(bias, 3)} is added.`),
   product,
   terms: () => termsOf(product),
 });
 
 export function explain(result: ForwardResult, name: keyof Trace, place: Place): Explanation {
   const { row, col, head } = place;
-  const { trace, tokens, heads, weights, bend } = result;
+  const { trace, tokens, heads, weights, bend, given, embedDim, headDim } = result;
   const names = tokenNames(tokens);
   const wide = heads.length * headDim;
   const projected = (letter: string, w: Float32Array) =>
-    dotProduct({
-      left: { label: `x of ${names[row]}`, data: rowOf(trace.x, 0, row) },
-      right: { label: `W_${letter}, row ${col + 1}`, data: w.subarray(col * embedDim, (col + 1) * embedDim) },
-    });
+    dotProduct(
+      {
+        left: { label: `x of ${names[row]}`, data: rowOf(trace.x, 0, row) },
+        right: { label: `W_${letter}, row ${col + 1}`, data: w.subarray(col * embedDim, (col + 1) * embedDim) },
+      },
+      weights.inBias?.['QKV'.indexOf(letter) * wide + col],
+    );
 
   switch (name) {
     case 'x':
-      return { why: `This feature is set by a rule: ${featureName(col)}.` };
+      return { why: given ? 'The layers below computed this number.' : `This feature is set by a rule: ${featureName(col)}.` };
     case 'q':
       return projected('Q', weights.qProj);
     case 'k':
@@ -99,6 +102,9 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
     case 'qHeads':
     case 'kHeads':
     case 'vHeads':
+      if (given?.rope && name !== 'vHeads') {
+        return { why: `Column ${head * headDim + col + 1} of ${name[0]}, turned with another column of head ${head + 1} by an angle that grows with the position ${row} (RoPE).` };
+      }
       return {
         why: `The same number as in column ${head * headDim + col + 1} of ${name[0]}: head ${head + 1} has columns ${head * headDim + 1} to ${(head + 1) * headDim}.`,
       };
@@ -128,14 +134,14 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
       return dotProduct({
         left: { label: `merged ${names[row]}`, data: rowOf(trace.merged, 0, row) },
         right: { label: `W_O, row ${col + 1}`, data: weights.outProj.subarray(col * wide, (col + 1) * wide) },
-      });
+      }, weights.outBias?.[col]);
   }
 }
 
 /** Divisor of the scores, in words and as a number. */
-export function divisorOf({ bend }: ForwardResult): { words: string; value: number } {
+export function divisorOf({ bend, headDim, embedDim }: ForwardResult): { words: string; value: number } {
   const base = { head: Math.sqrt(headDim), model: Math.sqrt(embedDim), none: 1 }[bend.divisor];
-  const words = { head: `√${headDim} = 4`, model: `√${embedDim} = 8`, none: '1' }[bend.divisor];
+  const words = { head: rootOf(headDim), model: rootOf(embedDim), none: '1' }[bend.divisor];
   if (bend.temperature === 1) return { words, value: base };
   return { words: `${words} and the temperature ${bend.temperature}`, value: base * bend.temperature };
 }

@@ -46,6 +46,7 @@ const sources = {
     op('∥'),
     text('kind'),
   ),
+  given: row(sub(i('x'), i('t')), op('='), text('norm'), op('('), sub(i('h'), i('t')), op(')')),
   q: row(i('q'), op('='), i('x'), transposed(i('W'), i('Q'))),
   k: row(i('k'), op('='), i('x'), transposed(i('W'), i('K'))),
   v: row(i('v'), op('='), i('x'), transposed(i('W'), i('V'))),

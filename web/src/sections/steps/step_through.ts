@@ -1,8 +1,8 @@
 // "Step through": the ten steps from x to the output. Everything in the panel keeps its place and height
 // from step to step, so that the eye can stay where it is.
 
-import type { ForwardResult, Trace } from '../../attention/messages.js';
-import { patternOf } from '../../attention/patterns.js';
+import { mostColumns, type ForwardResult, type Trace } from '../../attention/messages.js';
+import { headName as nameOf } from '../../attention/patterns.js';
 import { formatNumber, formatShape } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, pairOf, refill, rich, word } from '../../dom/dom.js';
@@ -59,7 +59,8 @@ function stack(name: string) {
 }
 
 /** The formula of a part, for the current mask and divisor. */
-function formulaOf({ formula: name }: Part, { causal, bend }: ForwardResult): FormulaName {
+function formulaOf({ formula: name }: Part, { causal, bend, given }: ForwardResult): FormulaName {
+  if (name === 'x' && given) return 'given';
   if (name === 'mask' && !causal && bend.window < 0) return 'unmasked';
   if (name === 'scale' && bend.divisor === 'model') return 'scaleModel';
   return name === 'scale' && bend.divisor === 'none' ? 'scaleNone' : name;
@@ -120,6 +121,7 @@ function stepDetail(app: App): HTMLElement {
       el('strong', { class: 'number' }, formatShape(result.trace[name].shape)),
       ' ',
       ...rich(step.axes),
+      result.trace[name].shape.at(-1)! > mostColumns ? `; the first ${mostColumns} are shown` : '',
     );
     showControls(result, step, head);
     drawMatrix(result, name, head);
@@ -168,11 +170,11 @@ function stepDetail(app: App): HTMLElement {
           index === head,
           () => update(app, { head: index }),
           headBadge(index + 1, id),
-          el('span', { class: 'sr-only' }, `head ${index + 1}, ${patternOf(id).name}`),
+          el('span', { class: 'sr-only' }, `head ${index + 1}, ${nameOf(result, index)}`),
         ),
       ),
     );
-    headName.textContent = isPerHead(result.trace[part.trace]) ? patternOf(result.heads[head]!).name : 'all heads';
+    headName.textContent = isPerHead(result.trace[part.trace]) ? nameOf(result, head) : 'all heads';
   }
 
   /** Gives the room that a small map leaves to the explanation of its cell. */

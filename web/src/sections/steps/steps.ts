@@ -1,6 +1,7 @@
 // The ten steps from x to the output: their titles, texts and formulas.
 
 import type { ForwardResult, Trace } from '../../attention/messages.js';
+import { formatRoot } from '../../base/format.js';
 import type { StepId } from '../../state/page_state.js';
 import type { FormulaName } from './formulas.js';
 
@@ -26,14 +27,18 @@ export interface Step {
 const letters = ['q', 'k', 'v'] as const;
 const always = (text: string) => () => text;
 
+/** "√16 = 4". */
+export const rootOf = (width: number): string => `√${width} = ${formatRoot(width)}`;
+
 export const steps: readonly Step[] = [
   {
     id: 'x',
     title: 'Embed the words',
     symbol: 'x',
-    text: always(
-      'Each word becomes a row of 64 numbers: codes for its position, the word itself and its first letter, and traits of its spelling.',
-    ),
+    text: ({ given, embedDim }) =>
+      given
+        ? `Each token is a row of ${embedDim} numbers: the state h before layer ${given.layer + 1}, after the layer’s norm.`
+        : 'Each word becomes a row of 64 numbers: codes for its position, the word itself and its first letter, and traits of its spelling.',
     parts: [{ label: 'x', trace: 'x', formula: 'x' }],
     axes: 'batch, tokens, features',
   },
@@ -51,9 +56,9 @@ export const steps: readonly Step[] = [
     id: 'split',
     title: 'Split into heads',
     symbol: 'split',
-    text: always(
-      'Each head gets 16 columns of q, k and v and works on its own from here. That is how heads can look at different words.',
-    ),
+    text: ({ headDim, given }) =>
+      `Each head gets ${headDim} columns of q, k and v and works on its own from here. That is how heads can look at different words.` +
+      (given?.rope ? ' This model also turns each query and key by an angle that grows with its position (RoPE).' : ''),
     parts: letters.map((name) => ({ label: name, trace: `${name}Heads`, formula: 'split' })),
     axes: 'batch, heads, tokens, d_head',
   },
@@ -69,10 +74,10 @@ export const steps: readonly Step[] = [
     id: 'scale',
     title: 'Scale',
     symbol: '÷ √d',
-    text: ({ bend }) =>
+    text: ({ bend, headDim, embedDim }) =>
       ({
-        head: 'Longer vectors give larger dot products. Dividing by √16 = 4 undoes that.',
-        model: 'Longer vectors give larger dot products. Here they are divided by √64 = 8, the width of all heads: too much for one head.',
+        head: `Longer vectors give larger dot products. Dividing by ${rootOf(headDim)} undoes that.`,
+        model: `Longer vectors give larger dot products. Here they are divided by ${rootOf(embedDim)}, the width of all heads: too much for one head.`,
         none: 'The scores are not divided, so the largest ones will take nearly all the weight.',
       })[bend.divisor],
     parts: [{ label: 'scaled scores', trace: 'scaledScores', formula: 'scale' }],
@@ -112,9 +117,8 @@ export const steps: readonly Step[] = [
     id: 'merge',
     title: 'Put the heads side by side',
     symbol: 'concat',
-    text: always(
-      'Columns 1 to 16 come from head 1, the next 16 from head 2, and so on. Each stripe of 16 is what one head found.',
-    ),
+    text: ({ headDim }) =>
+      `Columns 1 to ${headDim} come from head 1, the next ${headDim} from head 2, and so on. Each stripe of ${headDim} is what one head found.`,
     parts: [{ label: 'merged', trace: 'merged', formula: 'merge' }],
     axes: 'batch, tokens, heads · d_head',
   },

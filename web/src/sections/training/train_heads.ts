@@ -1,6 +1,6 @@
 // The heads of the model in training: for each head its map, its row of job cells, and a badge that mutes it.
 
-import { patternIds } from '../../attention/patterns.js';
+import { colorOf, patternIds } from '../../attention/patterns.js';
 import { formatNumber, formatPercent } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, refill, setText } from '../../dom/dom.js';
@@ -12,19 +12,9 @@ import { saveButtons } from '../../maps/save_map.js';
 import { update, whenChanged, type App } from '../../state/app.js';
 import { mapOf } from '../../training/curve.js';
 import { sequenceLength as length, type Frame } from '../../training/messages.js';
-import { earned, factsOf, type TrainingSettings } from '../../training/settings.js';
-import type { TrainingView } from '../../training/view.js';
+import { factsOf, type TrainingSettings } from '../../training/settings.js';
+import { earnedBy, type TrainingView } from '../../training/view.js';
 import { createJobCells, type JobCells, type JobName } from './job_cells.js';
-
-/** The pattern whose color a head has. */
-export const colorNameOf = (head: number): string => patternIds[head % patternIds.length]!;
-
-/** The jobs that a head has earned: the names of the patterns whose keys get at least `earned` of its weight. */
-export function earnedBy({ shown, measured, curve }: TrainingView, head: number): string[] {
-  const { patterns } = factsOf(curve.settings.kind);
-  const attention = (measured ?? shown)?.attention ?? [];
-  return patterns.filter((_, i) => (attention[head * patterns.length + i] ?? 0) >= earned).map(({ name }) => name);
-}
 
 interface Card {
   readonly element: HTMLElement;
@@ -82,7 +72,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
       'button',
       { type: 'button', class: 'head-button', 'aria-pressed': 'false' },
       el('span', { class: 'sr-only' }, `Mute head ${head + 1}: `),
-      headBadge(head + 1, colorNameOf(head)),
+      headBadge(head + 1, colorOf(head)),
       name,
     );
     button.addEventListener('click', () => toggle(head));
@@ -171,7 +161,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
       return;
     }
     const values = cards.flatMap((_, head) => [
-      el('span', { class: 'strip-head' }, headBadge(head + 1, colorNameOf(head)), el('span', { class: 'number' }, all[head]!)),
+      el('span', { class: 'strip-head' }, headBadge(head + 1, colorOf(head)), el('span', { class: 'number' }, all[head]!)),
     ]);
     readout.replaceChildren(el('span', {}, describe(cell, names)), ...values);
   }

@@ -4,8 +4,7 @@ import { formatPercent } from '../../base/format.js';
 import { el, setText } from '../../dom/dom.js';
 import type { App } from '../../state/app.js';
 import { factsOf } from '../../training/settings.js';
-import type { TrainingView } from '../../training/view.js';
-import { earnedBy } from './train_heads.js';
+import { earnedBy, type TrainingView } from '../../training/view.js';
 
 /** Smaller changes in accuracy are not mentioned. */
 const noticeable = 0.05;

@@ -1,18 +1,25 @@
 // Writes the JavaScript and C++ programs that compute the numbers on the screen.
 
+import type { RopeRotation } from 'multihead';
 import type { Bend } from '../../attention/bend.js';
-import { embedDim } from '../../attention/embedding.js';
-import { headDim } from '../../attention/patterns.js';
 
 /** The pass that the programs compute, and the row of weights that they print. */
 export interface Shown {
   readonly tokens: number;
   readonly heads: number;
+  readonly embedDim: number;
+  readonly headDim: number;
+  /** True if the projections have biases. */
+  readonly bias: boolean;
+  readonly rope?: RopeRotation | undefined;
   readonly causal: boolean;
   readonly bend: Bend;
   readonly head: number;
   readonly query: number;
 }
+
+/** RoPE's base if a model gives none. */
+const usualBase = 10000;
 
 /** The file with the sentence as numbers and the weights; see sentence_file.ts. */
 export const fileName = 'sentence.safetensors';
@@ -22,7 +29,7 @@ const scalesOf = ({ muted }: Bend, heads: number): string =>
   Array.from({ length: heads }, (_, head) => (muted.includes(head) ? 0 : 1)).join(', ');
 const nothingByHand = ({ edits }: Bend): boolean => edits.length === 0;
 
-export function javaScript({ tokens, heads, causal, bend, head, query }: Shown): string {
+export function javaScript({ tokens, heads, embedDim, headDim, bias, rope, causal, bend, head, query }: Shown): string {
   const { window, temperature, divisor, muted, withoutOutput } = bend;
   const interventions = [
     temperature !== 1 && `temperature: ${temperature}`,
@@ -45,7 +52,7 @@ export function javaScript({ tokens, heads, causal, bend, head, query }: Shown):
     '// The sentence as numbers, and the weights: the file that this page saves.',
     `const { x, ...weights } = readSafetensors(await readFile('${fileName}')).tensors;`,
     'const mh = await load();',
-    `const mha = mh.multiHeadAttention({ embedDim: ${embedDim}, numHeads: ${heads}, headDim: ${headDim}, bias: false });`,
+    `const mha = mh.multiHeadAttention({ embedDim: ${embedDim}, numHeads: ${heads}, headDim: ${headDim}, bias: ${bias}${rope ? `, rope: { style: '${rope.style}', base: ${rope.base ?? usualBase} }` : ''} });`,
     'mha.loadStateDict(weights);',
     '',
     !nothingByHand(bend) && '// The weights that were set by hand on the page are not set here.',
@@ -62,7 +69,7 @@ export function javaScript({ tokens, heads, causal, bend, head, query }: Shown):
 
 const float = (value: number): string => `${Number.isInteger(value) ? value.toFixed(1) : value}F`;
 
-export function cPlusPlus({ tokens, heads, causal, bend, head, query }: Shown): string {
+export function cPlusPlus({ tokens, heads, embedDim, headDim, bias, rope, causal, bend, head, query }: Shown): string {
   const { window, temperature, divisor, muted, withoutOutput } = bend;
   const width = withoutOutput ? heads * headDim : embedDim;
   const needsLab = divisor === 'model' || withoutOutput;
@@ -94,7 +101,7 @@ export function cPlusPlus({ tokens, heads, causal, bend, head, query }: Shown): 
     '',
     '  mh::MultiHeadAttention mha;',
     '  check(mh::MultiHeadAttention::create(',
-    `      {.embed_dim = ${embedDim}, .num_heads = ${heads}, .head_dim = ${headDim}, .bias = false}, mha));`,
+    `      {.embed_dim = ${embedDim}, .num_heads = ${heads}, .head_dim = ${headDim}, .bias = ${bias}${rope ? `, .rope = mh::Rope{.style = mh::Rope::Style::${rope.style === 'half' ? 'kHalf' : 'kInterleaved'}, .base = ${(rope.base ?? usualBase).toFixed(1)}}` : ''}}, mha));`,
     '  check(mha.load_state_dict(weights));',
     '',
     muted.length > 0 && `  const std::vector<float> scales = {${scalesOf(bend, heads)}};`,

@@ -3,11 +3,9 @@
 
 // The source: with the package's built entry, boot.ts would share a chunk with this module, one more request at the start.
 import { writeSafetensors } from '../../../../bindings/src/safetensors/write.js';
-import { embedDim } from '../../attention/embedding.js';
 import type { ForwardResult } from '../../attention/messages.js';
-import { headDim } from '../../attention/patterns.js';
 
-export function sentenceFile({ tokens, heads, weights, trace }: Pick<ForwardResult, 'tokens' | 'heads' | 'weights' | 'trace'>): Uint8Array<ArrayBuffer> {
+export function sentenceFile({ tokens, heads, weights, trace, embedDim, headDim, given }: ForwardResult): Uint8Array<ArrayBuffer> {
   const wide = heads.length * headDim;
   const bytes = writeSafetensors(
     {
@@ -16,8 +14,12 @@ export function sentenceFile({ tokens, heads, weights, trace }: Pick<ForwardResu
       k_proj_weight: { shape: [wide, embedDim], data: weights.kProj },
       v_proj_weight: { shape: [wide, embedDim], data: weights.vProj },
       'out_proj.weight': { shape: [embedDim, wide], data: weights.outProj },
+      ...(weights.inBias && weights.outBias && {
+        in_proj_bias: { shape: [3 * wide], data: weights.inBias },
+        'out_proj.bias': { shape: [embedDim], data: weights.outBias },
+      }),
     },
-    { metadata: { sentence: tokens.join(' '), heads: heads.join(' ') } },
+    { metadata: { sentence: tokens.join(' '), heads: (given?.names ?? heads).join(given ? ', ' : ' ') } },
   );
   return new Uint8Array(bytes);
 }

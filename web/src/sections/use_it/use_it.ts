@@ -30,10 +30,10 @@ export function useItSection(app: App): HTMLElement {
     const result = app.result.get();
     section.hidden = result === null;
     if (!result) return;
-    const { heads, tokens, causal, bend } = result;
+    const { heads, tokens, causal, bend, embedDim, headDim, weights, given } = result;
     const { head, query } = chosen(app, result);
     const { write } = languages[app.state.get().language];
-    const text = write({ tokens: tokens.length, heads: heads.length, causal, bend, head, query });
+    const text = write({ tokens: tokens.length, heads: heads.length, embedDim, headDim, bias: weights.inBias !== undefined, rope: given?.rope, causal, bend, head, query });
     if (code.textContent !== text) code.textContent = text;
   };
   app.result.watch(show);

@@ -1,0 +1,102 @@
+// The switch between the heads that the page shows: hand-built, trained here, or of the visitor's model. A choice without
+// heads stays disabled, and a sentence says how to get some.
+
+import { presetOf } from '../attention/presets.js';
+import { el, refill, setText } from '../dom/dom.js';
+import { update, type App } from '../state/app.js';
+import { sourceNames, type SourceName } from '../state/page_state.js';
+
+const titles: Readonly<Record<SourceName, string>> = { rules: 'hand-built', trained: 'trained here', model: 'your model' };
+const ways = { trained: ['#train', 'Train below first'], model: ['#own', 'Open one below'] } as const;
+
+/** Reason why a source has no heads; empty if it has. */
+function whyNot(app: App, source: SourceName): string {
+  const from = source === 'rules' ? '' : app.sources.get()[source];
+  return typeof from === 'string' ? from : '';
+}
+
+/** The source of the heads on the screen. */
+function shownSource({ state, heads }: App): SourceName {
+  const { given, reading } = heads.get();
+  return given || reading ? state.get().source : 'rules';
+}
+
+/** What was set for single heads and words does not fit other heads, which read other tokens. */
+function choose(app: App, source: SourceName): void {
+  const { text, causal } = app.state.get();
+  const from = source === 'rules' ? undefined : app.sources.get()[source];
+  const masked = typeof from === 'object' ? from.causal : (presetOf(text)?.causal ?? causal);
+  update(app, { source, causal: masked, query: null, key: null, head: 0, muted: [], edits: [] });
+}
+
+export function sourceSwitch(app: App): HTMLElement {
+  /** A disabled choice that was pressed: the line says what it lacks. */
+  let asked: SourceName | undefined;
+  const name = el('span', { id: 'source-name', class: 'control-name' }, 'Heads');
+  const buttons = sourceNames.map((source) => {
+    const button = el('button', { type: 'button', id: `source-${source}`, 'aria-describedby': 'source-line' }, titles[source]);
+    button.addEventListener('click', () => {
+      asked = whyNot(app, source) ? source : undefined;
+      if (asked) show();
+      else choose(app, source);
+    });
+    return button;
+  });
+  const layers = el('select', { id: 'source-layer' });
+  const layerChoice = el('label', { class: 'source-layer' }, 'Layer ', layers);
+  layers.addEventListener('change', () => {
+    const place = Number(layers.value);
+    update(app, app.state.get().source === 'model' ? { ownLayer: place } : { trainLayer: place + 1 });
+  });
+  const line = el('p', { id: 'source-line', role: 'status' });
+
+  function show(): void {
+    const shown = shownSource(app);
+    const { given, missing } = app.heads.get();
+    buttons.forEach((button, i) => {
+      const source = sourceNames[i]!;
+      button.setAttribute('aria-pressed', String(source === shown));
+      button.setAttribute('aria-disabled', String(whyNot(app, source) !== ''));
+    });
+    const count = given?.layers ?? 0;
+    layerChoice.hidden = count < 2;
+    if (layers.length !== count) layers.replaceChildren(...Array.from({ length: count }, (_, i) => el('option', { value: i }, String(i + 1))));
+    layers.value = String(given?.layer);
+    const lacking = asked ?? (missing ? app.state.get().source : 'rules');
+    if (lacking !== 'rules') {
+      const [href, way] = ways[lacking];
+      const reason = (asked ? whyNot(app, asked) : missing).replace(/\.$/, '');
+      refill(line, `${reason}${shown === 'rules' ? ', so these heads are hand-built' : ''}. `, el('a', { href }, way), '.');
+    } else if (given) setText(line, given.line);
+    else {
+      refill(line, 'These heads follow simple rules; they do not understand meaning. ', el('a', { href: '#train' }, 'Train some below'), ', or ', el('a', { href: '#own' }, 'open your own model'), '.');
+    }
+  }
+
+  app.state.watch((now, before) => {
+    if (now.source !== before?.source || now.text !== before.text) asked = undefined;
+    show();
+  });
+  app.sources.watch(() => {
+    if (asked && !whyNot(app, asked)) asked = undefined;
+    show();
+  });
+  app.heads.watch(show);
+  const segments = el('span', { class: 'segments', role: 'group', 'aria-labelledby': 'source-name' }, ...buttons);
+  return el('div', { class: 'in-use' }, el('div', { class: 'source' }, name, segments, layerChoice), line);
+}
+
+/** The same choice as a list, for the bar. */
+export function sourceList(app: App): HTMLElement {
+  const options = sourceNames.map((value) => el('option', { value }, titles[value]));
+  const list = el('select', { id: 'bar-source', 'aria-label': 'Heads' }, ...options);
+  list.addEventListener('change', () => choose(app, list.value as SourceName));
+  const show = (): void => {
+    options.forEach((option, i) => (option.disabled = whyNot(app, sourceNames[i]!) !== ''));
+    list.value = shownSource(app);
+  };
+  app.state.watch(show);
+  app.sources.watch(show);
+  app.heads.watch(show);
+  return list;
+}

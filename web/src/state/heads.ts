@@ -1,0 +1,107 @@
+// The heads that the page shows: hand-built ones, or those of the source that the visitor has chosen, read for the present
+// sentence. While they are read, the screen keeps what it shows.
+
+import type { GivenHeads } from '../attention/messages.js';
+import { messageOf } from '../base/format.js';
+import { createStore, type Store } from '../base/store.js';
+import type { TrainingSession } from '../training/session.js';
+import { earnedBy } from '../training/view.js';
+import type { PageState, SourceName } from './page_state.js';
+
+export interface HeadSource {
+  /** Differs after every change of the heads. */
+  readonly version: number;
+  /** True if a token of the model sees only itself and earlier tokens. */
+  readonly causal: boolean;
+  read(state: PageState): Promise<GivenHeads>;
+}
+
+/** The sources that have heads. A text is the reason why the source has none. */
+export type Sources = { readonly [name in Exclude<SourceName, 'rules'>]: HeadSource | string };
+
+export interface Heads {
+  /** Null for hand-built heads. */
+  readonly given: GivenHeads | null;
+  readonly reading: boolean;
+  /** Reason why the chosen source shows no heads; empty if it does. */
+  readonly missing: string;
+}
+
+/** Milliseconds between two readings of heads that train. */
+const pause = 200;
+
+export function followHeads(state: Store<PageState>, sources: Store<Sources>): Store<Heads> {
+  const heads = createStore<Heads>({ given: null, reading: false, missing: '' });
+  /** What was read last: the visitor's choices, and the version of the heads. */
+  let last = { choice: '', version: 0 };
+  let busy = false;
+  /** True after a pause. */
+  let rested = false;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+
+  function follow(): void {
+    const now = state.get();
+    const { source, text, trainLayer, ownLayer } = now;
+    const from = source === 'rules' ? '' : sources.get()[source];
+    if (typeof from === 'string') {
+      last = { choice: '', version: 0 };
+      const { given, reading, missing } = heads.get();
+      if (given || reading || missing !== from) heads.set({ given: null, reading: false, missing: from });
+      return;
+    }
+    const choice = JSON.stringify([source, text, trainLayer, ownLayer]);
+    const isOther = choice !== last.choice;
+    if (isOther && !heads.get().reading) heads.set({ ...heads.get(), reading: true, missing: '' });
+    if (busy || (!isOther && from.version === last.version)) return;
+    if (isOther || rested) void read(from, choice, now);
+    else
+      timer ??= setTimeout(() => {
+        timer = undefined;
+        rested = true;
+        follow();
+        rested = false;
+      }, pause);
+  }
+
+  async function read(from: HeadSource, choice: string, now: PageState): Promise<void> {
+    busy = true;
+    last = { choice, version: from.version };
+    const result = await from.read(now).catch(messageOf);
+    busy = false;
+    const isString = typeof result === 'string';
+    // Another choice, or another source, may have been made meanwhile.
+    if (last.choice === choice) heads.set({ given: isString ? null : result, reading: false, missing: isString ? result : '' });
+    follow();
+  }
+
+  state.watch(follow);
+  sources.watch(follow);
+  return heads;
+}
+
+const untrained = 'No heads are trained here yet';
+export const noSources: Sources = { trained: untrained, model: 'No model is open' };
+
+/** Keeps the source of trained heads up to date with the training. */
+export function followTraining({ view, call }: TrainingSession, sources: Store<Sources>): void {
+  let version = 0;
+  view.watch((now, before) => {
+    if (before && now.model === before.model && now.measured === before.measured && now.status === before.status) return;
+    const there = now.step > 0 && now.status !== 'lost' && now.status !== 'starting';
+    version += 1;
+    const trained = there ? { version, causal: true, read } : untrained;
+    if (trained !== sources.get().trained) sources.set({ ...sources.get(), trained });
+  });
+
+  async function read({ text, trainLayer }: PageState): Promise<GivenHeads> {
+    const { ofText, ...layer } = await call('heads', text, trainLayer === null ? null : trainLayer - 1);
+    const now = view.get();
+    const { kind, heads } = now.curve.settings;
+    const names = Array.from({ length: heads }, (_, head) => earnedBy(now, layer.layer * heads + head).join(', ') || `trained head ${head + 1}`);
+    const those = ofText
+      ? `the ${layer.tokens.length} of your sentence that they know${kind === 'fourJobs' ? ' (b to t, a, e, i, o)' : ''}`
+      : 'your sentence has too few that they know, so they read a training sequence';
+    const line = `Trained here for ${now.step} steps. They read letters: ${those}.`;
+    return { ...layer, key: `trained ${now.model} ${version} ${layer.layer} ${text}`, names, line };
+  }
+}
