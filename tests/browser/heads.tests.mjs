@@ -115,10 +115,12 @@ export const tests = [
       assert.equal((await seen(page)).words.length, 32);
       for (let i = 0; i < 3; i += 1) {
         await page.click('#undo');
-        await settled(page);
       }
-      assert.deepEqual({ ...(await seen(page)) }, before);
+      await until(page, () => location.hash === '');
+      await settled(page);
+      assert.deepEqual(await seen(page), before);
       await page.click('#redo');
+      await until(page, () => location.hash.includes('source=trained'));
       await settled(page);
       assert.equal(await pressed(page), 'source-trained');
       // Another run has no heads yet.
@@ -143,6 +145,7 @@ export const tests = [
       assert.equal(await now(), 0);
       assert.match(await page.evaluate(() => location.hash), /trainLayer=1/);
       await page.click('#undo');
+      await until(page, () => !location.hash.includes('trainLayer'));
       await settled(page);
       assert.equal(await now(), 1);
       await close();
@@ -172,6 +175,7 @@ export const tests = [
       assert.match(await lineOf(page), /^The files of the model can no longer be read, so these heads are hand-built\. Open one below\.$/);
       assert.equal((await seen(page)).maps[0], 'Previous word');
       await page.click('#undo');
+      await until(page, () => location.hash.includes('ownLayer=2'));
       await settled(page);
       assert.equal(await pressed(page), 'source-model');
       assert.deepEqual(complaints, []);

@@ -2,7 +2,7 @@
 // heads stays disabled, and a sentence says how to get some.
 
 import { presetOf } from '../attention/presets.js';
-import { el, refill, setText } from '../dom/dom.js';
+import { el, setText } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
 import { sourceNames, type SourceName } from '../state/page_state.js';
 
@@ -50,13 +50,19 @@ export function sourceSwitch(app: App): HTMLElement {
   });
   const line = el('p', { id: 'source-line', role: 'status' });
 
+  let drawn = '';
+  /** Draws only what differs: a link in the line may have the focus. */
   function show(): void {
     const shown = shownSource(app);
     const { given, missing } = app.heads.get();
+    const lacks = sourceNames.map((source) => whyNot(app, source));
+    const key = JSON.stringify([shown, given?.key, missing, asked, lacks]);
+    if (key === drawn) return;
+    drawn = key;
     buttons.forEach((button, i) => {
       const source = sourceNames[i]!;
       button.setAttribute('aria-pressed', String(source === shown));
-      button.setAttribute('aria-disabled', String(whyNot(app, source) !== ''));
+      button.setAttribute('aria-disabled', String(lacks[i] !== ''));
     });
     const count = given?.layers ?? 0;
     layerChoice.hidden = count < 2;
@@ -66,15 +72,15 @@ export function sourceSwitch(app: App): HTMLElement {
     if (lacking !== 'rules') {
       const [href, way] = ways[lacking];
       const reason = (asked ? whyNot(app, asked) : missing).replace(/\.$/, '');
-      refill(line, `${reason}${shown === 'rules' ? ', so these heads are hand-built' : ''}. `, el('a', { href }, way), '.');
+      line.replaceChildren(`${reason}${shown === 'rules' ? ', so these heads are hand-built' : ''}. `, el('a', { href }, way), '.');
     } else if (given) setText(line, given.line);
     else {
-      refill(line, 'These heads follow simple rules; they do not understand meaning. ', el('a', { href: '#train' }, 'Train some below'), ', or ', el('a', { href: '#own' }, 'open your own model'), '.');
+      line.replaceChildren('These heads follow simple rules; they do not understand meaning. ', el('a', { href: '#train' }, 'Train some below'), ', or ', el('a', { href: '#own' }, 'open your own model'), '.');
     }
   }
 
   app.state.watch((now, before) => {
-    if (now.source !== before?.source || now.text !== before.text) asked = undefined;
+    if (asked && now !== before) asked = undefined;
     show();
   });
   app.sources.watch(() => {
@@ -95,7 +101,6 @@ export function sourceList(app: App): HTMLElement {
     options.forEach((option, i) => (option.disabled = whyNot(app, sourceNames[i]!) !== ''));
     list.value = shownSource(app);
   };
-  app.state.watch(show);
   app.sources.watch(show);
   app.heads.watch(show);
   return list;
