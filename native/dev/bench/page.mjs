@@ -1,7 +1,7 @@
 // Measures what visitors of the page wait for: the first heat map, and the longest task of the main thread while they
 // point, type and train. The tests count the work behind these times.
 import { findBrowsers } from '../../../tests/browser/browsers.mjs';
-import { openPage, startServer } from '../../../tests/browser/harness.mjs';
+import { openPage, startServer, until } from '../../../tests/browser/harness.mjs';
 import { large, sweep } from '../../../tests/browser/maps.tests.mjs';
 import { moveOverAll } from '../../../tests/browser/steps.tests.mjs';
 import { openTraining, trainToTheEnd } from '../../../tests/browser/training_steps.mjs';
@@ -39,6 +39,32 @@ async function typeLetters(page) {
   await page.keyboard.type('x'.repeat(8), { delay: 80 });
 }
 
+/** Switches between hand-built heads and heads trained here, and waits until all sections have followed. */
+async function switchHeads(page) {
+  for (const source of ['trained', 'rules', 'trained']) {
+    await page.$eval(`#source-${source}`, (button) => button.click());
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+}
+
+/** The longest task while the heads are switched, after one step of training. */
+async function longestOfSwitch(page) {
+  await page.click('#train-step');
+  await until(page, () => window.multiheadPage.training().measured !== undefined && window.multiheadPage.training().step === 1);
+  await page.evaluate(() => scrollTo(0, 0));
+  return longestTask(page, () => switchHeads(page));
+}
+
+/** The longest task of a whole training whose heads the first screen shows. */
+async function longestOfShownTraining(page) {
+  await longestOfSwitch(page);
+  return longestTask(page, async () => {
+    await page.$eval('#train-go', (button) => button.click());
+    await until(page, () => window.multiheadPage.training().step > 1);
+    await until(page, () => window.multiheadPage.training().status === 'paused');
+  });
+}
+
 /** Presses the button for training, and after ten steps again. @returns milliseconds until the training rests */
 const pauseTraining = (page) =>
   page.evaluate(async () => {
@@ -68,6 +94,17 @@ const BENCHMARKS = [
     only: 'chromium',
     measure: (on) => onPage(on, (page) => longestTask(page, () => work(page))),
   })),
+  {
+    name: 'page/longest task, switching the heads',
+    only: 'chromium',
+    measure: (on) => onPage({ ...on, ...trains }, longestOfSwitch),
+  },
+  {
+    name: 'page/longest task, training, while the first screen shows its heads',
+    only: 'chromium',
+    samples: 1,
+    measure: (on) => onPage({ ...on, ...trains }, longestOfShownTraining),
+  },
   {
     name: 'page/longest task, training',
     only: 'chromium',

@@ -97,7 +97,7 @@ export function followTraining({ view, call }: TrainingSession, sources: Store<S
     const { ofText, ...layer } = await call('heads', text, trainLayer === null ? null : trainLayer - 1);
     const now = view.get();
     const { kind, heads } = now.curve.settings;
-    const names = Array.from({ length: heads }, (_, head) => earnedBy(now, layer.layer * heads + head).join(', ') || `trained head ${head + 1}`);
+    const names = Array.from({ length: heads }, (_, head) => earnedBy(now, layer.layer * heads + head).join(', ') || `head ${head + 1}`);
     const those = ofText
       ? `the ${layer.tokens.length} of your sentence that they know${kind === 'fourJobs' ? ' (b to t, a, e, i, o)' : ''}`
       : 'your sentence has too few that they know, so they read a training sequence';

@@ -5,6 +5,7 @@ import { largestIndex } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, refill } from '../../dom/dom.js';
+import { drawSoon } from '../../dom/draw_queue.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { viewRow, type MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
@@ -47,6 +48,7 @@ export function gallerySection(app: App): HTMLElement {
   let list: readonly Card[] = [];
   /** A card is made at its first use. */
   const made: Card[] = [];
+  const drawCard: (() => void)[] = [];
 
   let drawn: { readonly result: ForwardResult; readonly as: ViewName } | undefined;
 
@@ -61,25 +63,38 @@ export function gallerySection(app: App): HTMLElement {
     mean.point(query, key);
   }
 
+  /** Each card is drawn by itself, because a model may have many heads. */
+  function add(head: number): Card {
+    const card = createCard(app, head);
+    drawCard[head] = () => {
+      const now = drawn;
+      if (!now || head >= now.result.heads.length) return;
+      card.show(now.result, now.as);
+      const { query, key } = inView(app, now.result);
+      card.point(now.result, query, key);
+    };
+    return card;
+  }
+
   function show(result: ForwardResult, as: ViewName): void {
     if (result.heads.length !== list.length) {
-      list = result.heads.map((_, head) => (made[head] ??= createCard(app, head)));
+      list = result.heads.map((_, head) => (made[head] ??= add(head)));
       refill(cards, ...list.map((card) => card.element));
     }
     const views = result.heads.map((_, head) => viewOf(result, 'weights', head));
     legend.show({ masked: views[0]!.hidden !== undefined, edited: views.some(({ edited }) => edited !== undefined) });
     cards.dataset['columns'] = String(columnsFor(list.length, result.tokens.length, as));
-    for (const card of list) card.show(result, as);
+    list.forEach((_, head) => drawSoon(drawCard[head]!));
     mean.show(result, as);
   }
 
-  const drawSoon = whenSeen(section, draw);
+  const drawGallery = whenSeen(section, draw);
   draw();
   app.result.watch((result) => {
     section.hidden = result === null;
-    drawSoon();
+    drawGallery();
   });
-  app.pointed.watch(drawSoon);
+  app.pointed.watch(drawGallery);
   whenChanged(app, ['galleryView', 'query', 'key'], draw);
   return section;
 }

@@ -16,7 +16,7 @@ import type { ViewName } from '../../state/page_state.js';
 export interface Card {
   readonly element: HTMLElement;
   show(result: ForwardResult, view: ViewName): void;
-  /** Marks a pair. Without a key, it marks the row and shows the key with the largest weight. */
+  /** Marks a pair, once the result is shown. Without a key, it marks the row and shows the key with the largest weight. */
   point(result: ForwardResult, query: number, key: number | null): void;
 }
 
@@ -51,15 +51,17 @@ export function createCard(app: App, head: number): Card {
     frame.saves,
   );
   app.state.watch((state) => title.setAttribute('aria-pressed', String(state.head === head)));
+  let shown: ForwardResult | undefined;
   let limits: Readonly<Record<'qHeads' | 'kHeads' | 'vHeads', number>>;
 
   return {
     element,
     show(result, as) {
+      shown = result;
       const id = result.heads[head]!;
       const name = headName(result, head);
       element.className = `card head-${id}`;
-      line.textContent = result.given ? `Layer ${result.given.layer + 1}, head ${head + 1}.` : patternOf(id).line;
+      line.textContent = result.given ? `In layer ${result.given.layer + 1} of ${result.given.layers}.` : patternOf(id).line;
       const muted = result.bend.muted.includes(head);
       title.replaceChildren(
         headBadge(head + 1, id),
@@ -74,6 +76,7 @@ export function createCard(app: App, head: number): Card {
       scores.replaceChildren(...scoresOf(result, head));
     },
     point(result, query, key) {
+      if (result !== shown) return;
       const view = viewOf(result, 'weights', head);
       frame.map.highlight({ row: query, col: key });
       const at = key ?? largestIndex(viewRow(view, query));

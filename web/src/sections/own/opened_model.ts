@@ -161,7 +161,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     const version = openings;
     const read = async ({ text, ownLayer }: PageState): Promise<GivenHeads> => {
       const layer = await client.call('heads', readsText ? text : sampleIds, ownLayer);
-      const names = Array.from({ length: info.numHeads }, (_, head) => `layer ${layer.layer + 1}, head ${head + 1}`);
+      const names = Array.from({ length: info.numHeads }, (_, head) => `head ${head + 1}`);
       const line = `Layer ${layer.layer + 1} of ${name}, on your sentence in its own tokens${readsText ? '' : ' (without tokenizer.json, on the tokens 1 to 8)'}.`;
       return { ...layer, key: `model ${version} ${layer.layer} ${text}`, names, line };
     };

@@ -30,6 +30,17 @@ export function splitSection(app: App): HTMLElement {
   const strides = el('div', { class: 'reveal-strides' });
   const memory = el('div', { class: 'reveal-memory' }, address, strides);
   const saves = saveButtons('this split', () => saved(app));
+  const controls = el(
+    'div',
+    { class: 'reveal-controls' },
+    headsChoice(app),
+    splitButton(app),
+    stateSwitch(app, 'wrongReshape', {
+      id: 'wrong-reshape',
+      name: ['A common bug:'],
+      line: 'reshape without transpose',
+    }),
+  );
   const under = el('div', { class: 'reveal-under' }, verdict, saves);
   const section = el(
     'section',
@@ -40,17 +51,7 @@ export function splitSection(app: App): HTMLElement {
       el('div', {}, el('h2', { id: 'reveal-title' }, 'Split into heads'), lead),
       views.element,
     ),
-    el(
-      'div',
-      { class: 'reveal-controls' },
-      headsChoice(app),
-      splitButton(app),
-      stateSwitch(app, 'wrongReshape', {
-        id: 'wrong-reshape',
-        name: ['A common bug:'],
-        line: 'reshape without transpose',
-      }),
-    ),
+    controls,
     row,
     under,
     memory,
@@ -63,7 +64,7 @@ export function splitSection(app: App): HTMLElement {
     const result = app.result.get();
     if (!result) return;
     const { width } = sizeOf(result, 1);
-    row.hidden = under.hidden = width > mostColumns;
+    row.hidden = under.hidden = controls.hidden = width > mostColumns;
     if (row.hidden) {
       memory.hidden = true;
       lead.textContent = `q of this model has ${width} columns, more than this picture shows (${mostColumns}). The steps show each head’s part of it.`;
