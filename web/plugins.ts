@@ -3,7 +3,7 @@
 
 import { createHash } from 'node:crypto';
 import { cpSync, readdirSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { join, relative, sep } from 'node:path';
 import type { HtmlTagDescriptor, Plugin, Rolldown } from 'vite';
 import { policyInPage } from './serve.mjs';
 
@@ -91,10 +91,10 @@ export const publicAddresses = (address: string | undefined, source: string | un
 const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('"', '&quot;');
 
 /** Files that are not copied for offline use: source maps, the preview picture, and the peers of the speed section. */
-const notKept = /\.map$|^card\.png$|^assets\/(peer_|ort-|tfjs-)/;
+const notKept = /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-)/;
 
-/** Files that are kept for offline use when they are first used: what runs the visitor's own model. */
-const keptLater = /^assets\/(multihead-models-.*\.wasm|tokenizers\b.*\.js)$/;
+/** Files that are kept for offline use when they are first used: what runs the visitor's own model, and the English model. */
+const keptLater = /^assets\/(multihead-models-.*\.wasm|tokenizers\b.*\.js)$|^english\//;
 
 const contentOf = (file: Bundle[string]): string | Uint8Array => (file.type === 'chunk' ? file.code : file.source);
 
@@ -108,9 +108,10 @@ export const offlineCopy: Plugin = {
     if (worker?.type !== 'chunk') throw new Error('service_worker.js is not in the bundle');
     if (worker.imports.length > 0) throw new Error('the service worker is a classic script and cannot import');
     const folder = join(import.meta.dirname, 'public');
-    const published = readdirSync(folder, { withFileTypes: true })
+    const published = readdirSync(folder, { withFileTypes: true, recursive: true })
       .filter((entry) => entry.isFile())
-      .map(({ name }) => [name, readFileSync(join(folder, name))] as const);
+      .map(({ parentPath, name }) => join(parentPath, name))
+      .map((path) => [relative(folder, path).split(sep).join('/'), readFileSync(path)] as const);
     const made = Object.entries(bundle).map(([name, file]) => [name, contentOf(file)] as const);
     const all = [...made, ...published].sort(([a], [b]) => (a < b ? -1 : 1));
     const hash = createHash('sha256');
@@ -124,7 +125,7 @@ export const offlineCopy: Plugin = {
       version: hash.digest('hex').slice(0, 16),
       main: only(bundle, /^assets\/index-.*\.js$/),
       files: names.filter((name) => !others.includes(name) && !notKept.test(name) && !keptLater.test(name)),
-      later: names.filter((name) => keptLater.test(name)),
+      later: names.filter((name) => keptLater.test(name) && !notKept.test(name)),
       wasm,
     };
     const placeholder = /\w+\.__BUILD__/;

@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { seriousFindings } from './axe.mjs';
 import { catchDownloads, pictureSaved, press } from './downloads.mjs';
-import { eventually, offlineCopyReady, openPage, setSentence, settled, setViewport, snapshot, startBrokenServer, startServer, until } from './harness.mjs';
+import { eventually, offlineCopyReady, openPage, setSentence, settled, setViewport, site, snapshot, startBrokenServer, startServer, until } from './harness.mjs';
 import { bytePairTokenizer, goldenFiles, gpt2, gpt2Config, gpt2Tensors, safetensors, safetensorsHeader, wordTokenizer } from './small_models.mjs';
 import { countWork } from './work.mjs';
 
@@ -498,6 +498,77 @@ export const tests = [
         await close({ expected: /404|Failed to load|error loading|MIME|dynamically imported/i });
         await server.close();
       }),
+  },
+  {
+    name: 'the small English model: fetched when chosen, its heads, findings and likeliest tokens, and without a network',
+    async run({ browser }) {
+      const server = await startServer();
+      const { page, origins, close } = await openPage(browser, server.url);
+      await offlineCopyReady(page);
+      const ofEnglish = () => server.requested.filter((path) => path.startsWith('/english/'));
+      assert.deepEqual(ofEnglish(), [], 'nothing of it is fetched unasked');
+      const tryIt = async () => {
+        await page.$eval('#own-english', (button) => button.click());
+        await mapShown(page);
+      };
+      await tryIt();
+      assert.deepEqual(ofEnglish().sort(), ['config.json', 'heads.json', 'model.safetensors', 'tokenizer.json'].map((name) => `/english/${name}`));
+      assert.match(await factsOf(page), /^llama: 2 layers of 4 heads, /);
+      const rows = await page.$$eval('.own-row', (list) => list.map((row) => row.querySelectorAll('.own-cell').length));
+      assert.deepEqual(rows, [4, 4]);
+
+      // Each sentence has the number of its head, and its button opens that head.
+      const { heads } = JSON.parse(await readFile(join(site, 'english', 'heads.json'), 'utf8'));
+      const said = await page.$$eval('.own-habits li', (list) => list.map(({ textContent }) => textContent.replaceAll('\u00a0', ' ')));
+      assert.ok(said.length > 0);
+      for (const sentence of said) {
+        const [, layer, head, percent] = /^Layer (\d), head (\d) (\d+) % of its weight /.exec(sentence);
+        const { layer: _, head: __, ...scores } = heads.find((of) => of.layer === layer - 1 && of.head === head - 1);
+        assert.ok(Object.values(scores).some((score) => (100 * score).toFixed(0) === percent), sentence);
+      }
+      await page.$$eval('.own-habits button', (list) => list.at(-1).click());
+      const opened = await page.$$eval('.own-habits button', (list) => list.at(-1).textContent);
+      await eventually(async () => (await page.$eval('#own [role=grid][aria-rowcount]', (map) => map.ariaLabel)) === opened);
+
+      const tokensOf = () => page.$$eval('.own-token', (list) => list.map(({ textContent }) => textContent));
+      const continued = async () => {
+        await page.$eval('#own-continue', (button) => button.click());
+        await until(page, () => /^24 new tokens; /.test(document.querySelector('#own-pace').textContent));
+        return tokensOf();
+      };
+      const first = await continued();
+      assert.equal(await page.$$eval('.own-likely li', (list) => list.length), 5);
+      const widths = await page.$$eval('.own-likely .effect-fill', (list) => list.map((bar) => bar.getBoundingClientRect().width));
+      assert.ok(widths.length === 5 && widths[0] > 0, widths.join(' '));
+      assert.deepEqual(widths, [...widths].sort((a, b) => b - a));
+
+      assert.deepEqual(await seriousFindings(page, '#own'), []);
+      await setViewport(page, { width: 360, height: 740 });
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), 'nothing scrolls sideways');
+
+      // A text of the visitor's own.
+      await page.$eval('#own-input', (field) => {
+        field.value = 'She was';
+        field.dispatchEvent(new Event('input', { bubbles: true }));
+      });
+      await until(page, () => document.querySelector('#own [role=grid][aria-rowcount]').ariaRowCount === '2');
+      assert.notDeepEqual(await continued(), first);
+      assert.deepEqual([...origins], [new URL(server.url).origin]);
+
+      await eventually(async () => {
+        const kept = await page.evaluate(async () => {
+          const caught = await Promise.all((await caches.keys()).map(async (name) => (await caches.open(name)).keys()));
+          return caught.flat().filter(({ url }) => url.includes('/english/')).length;
+        });
+        return kept === 4;
+      });
+      await server.close();
+      await page.reload();
+      await settled(page);
+      assert.match(await page.$eval('.own-kept', (line) => line.textContent), /^This address was made with the small English model\. Try it/);
+      await tryIt();
+      await close({ expected: /ERR_CONNECTION_REFUSED|Failed to load resource/ });
+    },
   },
   {
     name: 'what runs a model is fetched with the first model, and kept for use without a network',

@@ -79,7 +79,9 @@ async function fileFor(event: FetchEvent): Promise<Response> {
     return response;
   }
   try {
-    return await fetch(request);
+    const response = await fetch(request);
+    event.waitUntil(keepLater(request.url, response));
+    return response;
   } catch (error) {
     const copy = await copyOf(request.url);
     if (copy) return copy;

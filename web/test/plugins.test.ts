@@ -79,7 +79,8 @@ describe('the offline copy', () => {
     const { main, files, later, wasm } = listed(bundle());
     expect(main).toBe('assets/index-1.js');
     expect(files).toEqual(['assets/index-1.js', 'favicon.svg', 'touch-icon.png']);
-    expect(later).toEqual(['assets/multihead-models-simd128-1.wasm', 'assets/tokenizers-1.js']);
+    const english = ['config.json', 'heads.json', 'model.safetensors', 'tokenizer.json'].map((name) => `english/${name}`);
+    expect(later).toEqual(['assets/multihead-models-simd128-1.wasm', 'assets/tokenizers-1.js', ...english]);
     expect(wasm).toEqual({
       relaxed: 'assets/multihead-relaxed-1.wasm',
       simd128: 'assets/multihead-simd128-1.wasm',

@@ -14,10 +14,10 @@ recipe. The trainer is that of this package, in WebAssembly.
 - **Text**: Jane Austen's six novels, from the Debian package \`${source.package}\` ${source.version}. They are in the ${source.license}, and so is
   this model. ${trainingTokens.toLocaleString('en')} tokens to train on; the last 5 % of each novel, ${heldOut.tokens.toLocaleString('en')} tokens, are held out.
 - **Vocabulary**: ${recipe.vocabulary} tokens of byte pairs, learned from the training part.
-- **Training**: ${recipe.steps} steps of ${recipe.batch} × ${recipe.context} tokens; AdamW, learning rate ${recipe.learningRate} after ${recipe.warmupSteps} steps of warm-up, then a cosine to a
-  twentieth; weight decay ${recipe.weightDecay}; seed ${recipe.seed}. ${seconds.toLocaleString('en')} s on one core.
-- **Held out**: loss ${heldOut.loss.toFixed(3)} nats a token, which is a perplexity of ${heldOut.perplexity.toFixed(1)} a token and ${heldOut.perplexityOfWords.toFixed(0)} a word. It knows the
-  grammar and the names of these novels, and little of what a sentence means.
+- **Training**: ${recipe.steps} steps of ${recipe.batch} × ${recipe.context} tokens; AdamW, learning rate ${recipe.learningRate} after ${recipe.warmupSteps} steps of warm-up, falling to 0 in
+  the last ${recipe.decaySteps}; weight decay ${recipe.weightDecay}; seed ${recipe.seed}. ${seconds.toLocaleString('en')} s.
+- **Held out**: loss ${heldOut.loss.toFixed(3)} nats a token, which is a perplexity of ${heldOut.perplexity.toFixed(1)} a token and ${heldOut.perplexityOfWords.toFixed(0)} a word. It has
+  learned how her sentences go, not what they mean.
 
 Mean weight of each head, in ${passages} held-out passages of ${length} tokens: on the token before, on the first token, on the token itself, and on
 punctuation. Induction is the weight on the token that followed the same token last time, in passages that repeat once. The last row is

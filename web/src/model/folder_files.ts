@@ -2,8 +2,8 @@
 
 import type { GivenFile, GivenFiles } from './messages.js';
 
-/** The files that a model may have; a folder of Hugging Face has others, which are not read. */
-const used = /(^|\/)(((preprocessor_|generation_|tokenizer_)?config|tokenizer)\.json|1_Pooling\/config\.json|[^/]+\.safetensors(\.index\.json)?)$/;
+/** The files that a model may have; a folder of Hugging Face has others, which are not read. heads.json is this page's own. */
+const used = /(^|\/)(((preprocessor_|generation_|tokenizer_)?config|tokenizer|heads)\.json|1_Pooling\/config\.json|[^/]+\.safetensors(\.index\.json)?)$/;
 
 const isWeights = ({ path }: GivenFile): boolean => path.endsWith('.safetensors');
 const isConfig = ({ path }: GivenFile): boolean => path === 'config.json';

@@ -10,6 +10,7 @@ import { createViewSwitch } from '../../controls/view_switch.js';
 import { el } from '../../dom/dom.js';
 import { connect } from '../../model/client.js';
 import { droppedFiles, type Dropped } from '../../model/dropped.js';
+import { englishFiles, englishText, findingsOf } from '../../model/english.js';
 import { select, weightBytes } from '../../model/folder_files.js';
 import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
 import type { GivenFiles, OpenedModel, TextAttention } from '../../model/messages.js';
@@ -19,6 +20,7 @@ import { noSources } from '../../state/heads.js';
 import type { PageState } from '../../state/page_state.js';
 import { shareLine } from '../bend/bend.js';
 import { createContinuation } from './own_continue.js';
+import { createFindings } from './own_findings.js';
 import { classMaps, createOwnHead } from './own_head.js';
 import { keptModel } from './own_kept.js';
 import { loadingBar } from './own_loading.js';
@@ -43,6 +45,8 @@ export interface OpenedModelView {
   readonly elements: readonly HTMLElement[];
   /** Opens the model among these files and folders, or adds them to the files of the model that is open. */
   take(given: Dropped): void;
+  /** Fetches and opens the small English model. */
+  tryEnglish(): void;
 }
 
 export function openedModel(app: App, status: HTMLElement): OpenedModelView {
@@ -64,7 +68,9 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
   const fieldName = el('label', { for: 'own-input', class: 'control-name' });
   const textBox = el('div', { class: 'own-field' }, fieldName, field);
   const views = createViewSwitch(app, 'ownView', 'Show the map as');
-  const overview = createOverview((ownLayer, ownHead) => update(app, { ownLayer, ownHead }, 'own-head'));
+  const openHead = (ownLayer: number, ownHead: number): void => update(app, { ownLayer, ownHead }, 'own-head');
+  const overview = createOverview(openHead);
+  const findings = createFindings(openHead);
   const head = createOwnHead(app);
   const continuation = createContinuation(client, textNow, (problem) => (status.textContent = problem));
   const comparison = createComparison(app, client);
@@ -82,6 +88,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     'div',
     { class: 'own-body', hidden: true },
     facts,
+    findings.element,
     textBox,
     pictureChoice.element,
     picture,
@@ -131,6 +138,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     bar.begin();
     try {
       const model = await client.call('open', given, ownWeights);
+      const found = await findingsOf(given);
       [files, opened, asked] = [given, model, undefined];
       incomplete = undefined;
       continuation.clear();
@@ -138,6 +146,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
       if (isOther) update(app, { model: nameInAddress(given), ownLayer: 0, ownHead: 0, ownQuery: null });
       showInfo(model);
       giveHeads(model);
+      findings.show(found);
       kept.using(given);
       body.hidden = !inView();
       if (own !== openings) return;
@@ -234,6 +243,19 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     }
   }
 
+  async function tryEnglish(): Promise<void> {
+    const before = openings;
+    status.textContent = 'Loading the small English model …';
+    try {
+      const given = await englishFiles(document.baseURI);
+      if (before !== openings) return;
+      if (app.state.get().ownText.trim() === '') update(app, { ownText: englishText }, 'own-text');
+      await open(given);
+    } catch (error) {
+      if (before === openings) status.textContent = messageOf(error);
+    }
+  }
+
   weights.addEventListener('change', () => update(app, { ownWeights: weights.value as WeightChoice }));
   field.addEventListener('input', () => update(app, { ownText: field.value }, 'own-text'));
   app.state.watch((state, previous) => {
@@ -245,7 +267,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     if (isOther) show();
     void follow();
   });
-  return { elements: [weightsLine, bar.element, kept.element, body], take: (given) => void take(given) };
+  return { elements: [weightsLine, bar.element, kept.element, body], take: (given) => void take(given), tryEnglish: () => void tryEnglish() };
 }
 
 function factsOf(info: ModelInfo, type: string | undefined, fileBytes: number, readsText: boolean): string {

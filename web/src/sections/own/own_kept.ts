@@ -4,6 +4,7 @@
 import { quoted } from '../../../../bindings/src/runtime/text.js';
 import { messageOf } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
+import { englishName } from '../../model/english.js';
 import { forget, keep, keptFiles } from '../../model/kept.js';
 import { allBytes } from '../../model/folder_files.js';
 import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
@@ -47,6 +48,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, 
     if (isKept) {
       return `${shownName(kept!)} is kept in this browser, ${formatBytes(allBytes(kept!))}. Only this page can read it.`;
     }
+    if (!inUse && model === englishName) return 'This address was made with the small English model. Try it to see its heads.';
     return inUse
       ? `After a reload the page asks for the files again. Keeping it in this browser takes ${formatBytes(allBytes(used!))}.`
       : `This address was made with a model named ${quoted(model, 40)}, which is not part of it: files never leave a browser. Choose that model to see its heads.`;

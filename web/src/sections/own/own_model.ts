@@ -2,6 +2,7 @@
 
 import { messageOf } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
+import { englishMegabytes } from '../../model/english_size.js';
 import { keptFolder } from '../../model/kept_folder.js';
 import type { App } from '../../state/app.js';
 import type { OpenedModelView } from './opened_model.js';
@@ -17,6 +18,7 @@ export function ownModelSection(app: App): HTMLElement {
     el('label', { for: 'model-files' }, filesInput, el('strong', {}, 'its files')),
     ', or drop them anywhere on this page: config.json, the .safetensors files and tokenizer.json, as Hugging Face stores a model.',
   );
+  const english = el('button', { type: 'button', class: 'secondary', id: 'own-english' }, `Try a small English model (${englishMegabytes} MB)`);
   const status = el('p', { class: 'hint own-status', role: 'status' });
   const section = el(
     'section',
@@ -28,6 +30,7 @@ export function ownModelSection(app: App): HTMLElement {
       'See every head of a trained model: GPT-2, Llama, Qwen, Gemma, BERT, MiniLM, ViT and others. Its weights never leave this browser.',
     ),
     zone,
+    el('p', { class: 'own-sample' }, 'No model at hand? ', english),
     status,
   );
 
@@ -49,6 +52,7 @@ export function ownModelSection(app: App): HTMLElement {
     }
   }
 
+  english.addEventListener('click', () => void withModel((opened) => opened.tryEnglish()));
   for (const input of [folderInput, filesInput]) {
     input.addEventListener('change', () => {
       const given = { entries: [], files: [...(input.files ?? [])] };

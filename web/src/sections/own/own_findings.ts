@@ -1,0 +1,33 @@
+// The measurements of the small English model: a sentence for each notable head, with a button that opens the head.
+
+import { el } from '../../dom/dom.js';
+import type { Findings } from '../../model/english.js';
+
+export interface FindingsView {
+  readonly element: HTMLElement;
+  /** Undefined hides it. */
+  show(findings: Findings | undefined): void;
+}
+
+export function createFindings(onOpen: (layer: number, head: number) => void): FindingsView {
+  const quality = el('p', { class: 'hint' });
+  const list = el('ul', { class: 'own-habits' });
+  const missing = el('p', { class: 'hint' });
+  const element = el('section', { class: 'own-findings', 'aria-label': 'What its heads do', hidden: true }, quality, list, missing);
+  return {
+    element,
+    show(findings) {
+      element.hidden = findings === undefined;
+      if (!findings) return;
+      quality.textContent = findings.quality;
+      const items = findings.habits.map(({ layer, head, sentence }) => {
+        const button = el('button', { type: 'button', class: 'secondary' }, `Layer ${layer + 1}, head ${head + 1}`);
+        button.addEventListener('click', () => onOpen(layer, head));
+        return el('li', {}, button, ` ${sentence}`);
+      });
+      list.replaceChildren(...items);
+      missing.textContent = findings.missing;
+      missing.hidden = findings.missing === '';
+    },
+  };
+}
