@@ -27,7 +27,7 @@ inline int threads_for(double operations, int threads) {
 
 // Distance in bytes between variables that several threads write, to avoid false sharing. Two cache
 // lines, because processors fetch lines in pairs.
-inline constexpr size_t kCacheLine = 128;
+inline constexpr size_t kInterferenceSize = 128;
 
 // Calls run(state, job, thread) once for every job in [0, jobs), thread in [0, threads). Jobs begin
 // in order: a free thread takes the next one. So a job may wait for an earlier job.

@@ -48,7 +48,7 @@ void run_jobs(int threads, int64_t jobs, void (*run)(void* state, int64_t job, i
   }
   // schedule(dynamic) would not begin jobs in order: LLVM's library first gives each thread a
   // range. The counter has its own cache line.
-  struct alignas(kCacheLine) {
+  struct alignas(kInterferenceSize) {
     std::atomic<int64_t> next = 0;
   } counter;
 #pragma omp parallel num_threads(team)

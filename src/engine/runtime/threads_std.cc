@@ -133,7 +133,7 @@ class Pool {
   Run run_ = nullptr;
   void* state_ = nullptr;
   // Written by all threads, so it has its own cache line.
-  alignas(kCacheLine) std::atomic<int64_t> next_ = 0;
+  alignas(kInterferenceSize) std::atomic<int64_t> next_ = 0;
 };
 
 // Returns the calling thread's pool. Returns null if memory is exhausted, or if the thread is
