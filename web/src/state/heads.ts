@@ -30,6 +30,8 @@ export interface Heads {
 /** Milliseconds between two readings of heads that train. */
 const pause = 200;
 
+const choiceOf = ({ source, text, trainLayer, ownLayer }: PageState): string => JSON.stringify([source, text, trainLayer, ownLayer]);
+
 export function followHeads(state: Store<PageState>, sources: Store<Sources>): Store<Heads> {
   const heads = createStore<Heads>({ given: null, reading: false, missing: '' });
   /** What was read last: the visitor's choices, and the version of the heads. */
@@ -41,7 +43,7 @@ export function followHeads(state: Store<PageState>, sources: Store<Sources>): S
 
   function follow(): void {
     const now = state.get();
-    const { source, text, trainLayer, ownLayer } = now;
+    const { source } = now;
     const from = source === 'rules' ? '' : sources.get()[source];
     if (typeof from === 'string') {
       last = { choice: '', version: 0 };
@@ -49,7 +51,7 @@ export function followHeads(state: Store<PageState>, sources: Store<Sources>): S
       if (given || reading || missing !== from) heads.set({ given: null, reading: false, missing: from });
       return;
     }
-    const choice = JSON.stringify([source, text, trainLayer, ownLayer]);
+    const choice = choiceOf(now);
     const isOther = choice !== last.choice;
     if (isOther && !heads.get().reading) heads.set({ ...heads.get(), reading: true, missing: '' });
     if (busy || (!isOther && from.version === last.version)) return;
@@ -69,8 +71,8 @@ export function followHeads(state: Store<PageState>, sources: Store<Sources>): S
     const result = await from.read(now).catch(messageOf);
     busy = false;
     const isString = typeof result === 'string';
-    // Another choice, or another source, may have been made meanwhile.
-    if (last.choice === choice) heads.set({ given: isString ? null : result, reading: false, missing: isString ? result : '' });
+    // The visitor may have chosen otherwise meanwhile, or the source may be lost.
+    if (choiceOf(state.get()) === choice && last.choice === choice) heads.set({ given: isString ? null : result, reading: false, missing: isString ? result : '' });
     follow();
   }
 

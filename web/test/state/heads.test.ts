@@ -51,6 +51,8 @@ describe('the heads on the page', () => {
   it('follow the sentence; an answer for an older sentence is not shown', async () => {
     const { from, waiting } = source();
     const { heads, choose } = start({ source: 'model' }, { model: from });
+    const shown: (string | undefined)[] = [];
+    heads.watch(({ given }) => shown.push(given?.key));
     choose({ text: 'new' });
     expect(waiting.map(({ text }) => text)).toEqual([defaults.text]);
     waiting[0]!.done(headsOf('old'));
@@ -60,6 +62,7 @@ describe('the heads on the page', () => {
     waiting[1]!.done(headsOf('new'));
     await settle();
     expect(heads.get()).toMatchObject({ reading: false, given: { key: 'new' } });
+    expect(shown).not.toContain('old');
   });
 
   it('are hand-built at once when the visitor goes back to them, also while others are read', async () => {
