@@ -103,7 +103,7 @@ export function explain(result: ForwardResult, name: keyof Trace, place: Place):
     case 'kHeads':
     case 'vHeads':
       if (given?.rope && name !== 'vHeads') {
-        return { why: `Column ${head * headDim + col + 1} of ${name[0]}, turned with another column of head ${head + 1} by an angle that grows with the position ${row} (RoPE).` };
+        return { why: `Column ${head * headDim + col + 1} of ${name[0]}, turned with another column of head ${head + 1} by an angle that grows with the word’s position (RoPE).` };
       }
       return {
         why: `The same number as in column ${head * headDim + col + 1} of ${name[0]}: head ${head + 1} has columns ${head * headDim + 1} to ${(head + 1) * headDim}.`,
