@@ -183,6 +183,26 @@ export const tests = [
     },
   },
   {
+    name: 'heads: the small English model drives the first screen, from a link too once it is loaded',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#source=model&ownLayer=2&causal=1&text=She+was+very+glad+to+see+her`);
+      assert.match(await lineOf(page), /^No model is open/);
+      const rules = await seen(page);
+      await page.$eval('#own-english', (button) => button.click());
+      await until(page, () => document.querySelector('#source-line').textContent.startsWith('Layer 1 of small English model'));
+      await settled(page);
+      const shown = await seen(page);
+      assert.deepEqual([rules.maps[0], shown.maps], ['Previous word', ['head 1', 'head 2', 'head 3', 'head 4']]);
+      assert.equal(shown.words.map((word) => word.replace('·', '')).join(' '), 'She was very glad to see her');
+      assert.match(shown.shapes, /\(1, 7, 96\).*\(1, 4, 7, 24\)/);
+      assert.match(shown.program, /embedDim: 96, numHeads: 4, headDim: 24, bias: false, rope: \{ style: 'half', base: 10000 \}/);
+      await page.select('#source-layer', '1');
+      await settled(page);
+      assert.match(await lineOf(page), /^Layer 2 of small English model/);
+      await close();
+    },
+  },
+  {
     name: 'heads: a model whose heads the steps cannot follow stays in its section, and a sentence says so',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
