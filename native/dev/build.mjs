@@ -1,4 +1,7 @@
-// Builds everything, or the requested part: `npm run build`, or `node native/dev/build.mjs native|page`.
+// Builds everything, or the requested part: `npm run build [-- native|page] [--peers]`.
+//
+// With --peers, the speed section of the page also offers ONNX Runtime and TensorFlow.js, which are installed into
+// build/peers.
 //
 // CMake and Ninja know which outputs are up to date. The TypeScript package and the page are rebuilt only when one of
 // their source files has changed.
@@ -108,15 +111,20 @@ export function fingerprint(paths) {
   return hash.digest('hex');
 }
 
-runAsProgram(import.meta.url, async (what = 'all') => {
+runAsProgram(import.meta.url, async (...words) => {
+  const [what = 'all', ...more] = words.filter((word) => word !== '--peers');
   const parts = {
     all: ['test', buildAll],
     native: ['test', () => buildPreset('native')],
     page: ['start', buildForPage],
   };
-  if (!parts[what]) throw new UsageError(`Build what? Expected ${Object.keys(parts).join(', ')}, got ${what}`);
+  if (!Object.hasOwn(parts, what) || more.length > 0) {
+    throw new UsageError(`Build what? Expected ${Object.keys(parts).join(', ')}, and --peers or not, got ${words.join(' ')}`);
+  }
   const [purpose, build] = parts[what];
   await setup({ purpose });
+  // Imported here, because it imports this file.
+  if (words.includes('--peers')) await (await import('./bench/peers.mjs')).installPeers();
   await build();
   say('Built.');
 });

@@ -129,3 +129,12 @@ test('what npm run docs needs is no part of other set-ups', () => {
   assert.deepEqual(missingFor('docs', nothing), ['doxygen']);
   for (const purpose of ['start', 'quick', 'test', 'all']) assert.ok(!missingFor(purpose, nothing).includes('doxygen'), purpose);
 });
+
+test('the build names its parts and its option when it is given another', () => {
+  const build = (...words) => spawnSync(process.execPath, [join(root, 'native/dev/build.mjs'), ...words], { encoding: 'utf8' });
+  for (const words of [['pages'], ['page', 'native'], ['constructor'], ['page', '--peer']]) {
+    const { status, stderr } = build(...words);
+    assert.equal(status, 2, words.join(' '));
+    assert.match(stderr.trim(), new RegExp(`^Build what\\? Expected all, native, page, and --peers or not, got ${words.join(' ')}`), words.join(' '));
+  }
+});
