@@ -266,7 +266,9 @@ void check_call(uint64_t seed, bool packed) {
   params.d_v = d_v.rows();
   constexpr Device kHopper{
       .compute_capability = 90, .multiprocessors = 132, .shared_bytes = 227 << 10};
-  if (k_rows > 0) ASSERT_EQ(hopper_backward_objection(params, kHopper), nullptr);
+  if (k_rows > 0) {
+    ASSERT_EQ(hopper_backward_objection(params, kHopper), nullptr);
+  }
 
   device().set_seed(seed);
   device().take_findings();

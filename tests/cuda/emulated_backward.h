@@ -93,10 +93,18 @@ inline Gradients run_backward(const BackwardCall& call, const ConstAnyTensor& d_
     for (const auto& [array, name] : outputs) {
       memory.map(array.data(), array.size() * sizeof(float), Use::kOutput, name);
     }
-    if (rows > 0) EXPECT_EQ(launch_backward_rows(params, nullptr), 0);
-    if (forward.batch * forward.kv_heads > 0) EXPECT_EQ(launch(params, kDevice, nullptr), 0);
-    if (!g.d_bias.empty()) EXPECT_EQ(launch_bias_gradient(params, nullptr), 0);
-    if (!g.d_sinks.empty()) EXPECT_EQ(launch_sink_gradient(params, nullptr), 0);
+    if (rows > 0) {
+      EXPECT_EQ(launch_backward_rows(params, nullptr), 0);
+    }
+    if (forward.batch * forward.kv_heads > 0) {
+      EXPECT_EQ(launch(params, kDevice, nullptr), 0);
+    }
+    if (!g.d_bias.empty()) {
+      EXPECT_EQ(launch_bias_gradient(params, nullptr), 0);
+    }
+    if (!g.d_sinks.empty()) {
+      EXPECT_EQ(launch_sink_gradient(params, nullptr), 0);
+    }
   }
   EXPECT_EQ(device().take_findings(), std::vector<std::string>());
   if (plan.transforms) {

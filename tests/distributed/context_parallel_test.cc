@@ -78,8 +78,9 @@ void expect_rows(const RandomCase& c, const Result& whole, const Divided& divide
         const int64_t at = list * count + row, from = list * all + rows[static_cast<size_t>(row)];
         const float got = parts[rank].lse[static_cast<size_t>(at)];
         const float expected = whole.lse[static_cast<size_t>(from)];
-        if (got != expected)
+        if (got != expected) {
           ASSERT_NEAR(got, expected, allowed) << "rank " << rank << " row " << row;
+        }
         for (int64_t column = 0; column < width; ++column) {
           ASSERT_NEAR(parts[rank].out[static_cast<size_t>(at * width + column)],
                       whole.out[static_cast<size_t>(from * width + column)], allowed)
@@ -108,11 +109,15 @@ void expect_equals_one_process(Method method, uint64_t seed) {
   ASSERT_TRUE(multihead::attention(c.q, c.k, c.v, c.options, whole.views(c), context).ok());
   const std::vector<Result> parts = run(c, divided);
   expect_rows(c, whole, divided, parts);
-  if (ranks == 1) EXPECT_TRUE(parts[0] == whole);
+  if (ranks == 1) {
+    EXPECT_TRUE(parts[0] == whole);
+  }
   if (method == Method::kDecode) {
     for (const Result& part : parts) EXPECT_TRUE(part == parts[0]);
   }
-  if (seed % 8 == 0) EXPECT_EQ(run(c, divided), parts);
+  if (seed % 8 == 0) {
+    EXPECT_EQ(run(c, divided), parts);
+  }
 }
 
 class ContextParallel : public ::testing::TestWithParam<Method> {};

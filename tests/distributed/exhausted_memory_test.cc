@@ -156,7 +156,9 @@ void expect_all_or_none(Method method, bool backward) {
       ASSERT_EQ(seen.status.ok(), ok) << "rank " << rank << ": " << seen.status.message();
       ASSERT_TRUE(seen.results == (ok ? undisturbed.ranks[rank].results : unwritten[rank]));
       // A rank that left a call alone has sent nothing of it, or takes part in no further call.
-      if (timed_out) ASSERT_TRUE(seen.broken || !seen.sent) << "rank " << rank;
+      if (timed_out) {
+        ASSERT_TRUE(seen.broken || !seen.sent) << "rank " << rank;
+      }
       if (timed_out) continue;
       ASSERT_FALSE(seen.broken) << "rank " << rank << ": " << seen.status.message() << "; "
                                 << got.ranks[1 - rank].status.message();

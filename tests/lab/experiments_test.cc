@@ -119,7 +119,9 @@ TEST(Experiments, InductionRepeatsDistinctTokens) {
     for (size_t t = 0; t < kLength; ++t) {
       ASSERT_GE(tokens[t], 0);
       ASSERT_LT(tokens[t], 32);
-      if (t >= period) EXPECT_EQ(tokens[t], tokens[t - period]);
+      if (t >= period) {
+        EXPECT_EQ(tokens[t], tokens[t - period]);
+      }
       // The target is the next token; for the last position, the token that would follow.
       EXPECT_EQ(targets[t], t < period ? -1 : tokens[t + 1 - period]);
     }
@@ -169,7 +171,9 @@ TEST(Experiments, PatternsAskForTheKeysThatAnswer) {
                                  static_cast<int64_t>(t), weights.data());
       const int32_t target = targets[4 * t + job];
       ASSERT_EQ(key < 0, target < 0) << t << ", job " << job;
-      if (target >= 0) EXPECT_EQ(tokens[static_cast<size_t>(key)], target);
+      if (target >= 0) {
+        EXPECT_EQ(tokens[static_cast<size_t>(key)], target);
+      }
     }
   }
   const std::vector<int32_t> repeated{4, 7, 9, 4, 7, 9, 4, 7};

@@ -112,7 +112,9 @@ TEST_F(Backward, EqualsTheOracleWithManyQueries) {
     if (HasFatalFailure()) return;
   }
   // With fewer seeds than usual, no call may be long enough to be divided.
-  if (seeds.size() >= kUsual) EXPECT_EQ(divided > 0, cpu::target_traits().least_jobs > 1);
+  if (seeds.size() >= kUsual) {
+    EXPECT_EQ(divided > 0, cpu::target_traits().least_jobs > 1);
+  }
 }
 
 // Eight threads, which may exceed the machine's, wait for each other's parts.
@@ -145,8 +147,12 @@ TEST_F(Backward, JobsWaitForJobsOfSmallerNumbers) {
       for (int64_t chunk = 0; chunk < tiling.chunks; ++chunk) {
         for (int64_t part = 0; part < parts; ++part) {
           ASSERT_EQ(tiling.number_of(rows, chunk, part), number++);
-          if (chunk > 0) ASSERT_LT(tiling.number_of(rows, chunk - 1, part), number - 1);
-          if (rows > 0) ASSERT_LT(tiling.number_of(rows - 1, chunk, part), number - 1);
+          if (chunk > 0) {
+            ASSERT_LT(tiling.number_of(rows, chunk - 1, part), number - 1);
+          }
+          if (rows > 0) {
+            ASSERT_LT(tiling.number_of(rows - 1, chunk, part), number - 1);
+          }
         }
       }
     }
@@ -358,7 +364,9 @@ TEST_F(Backward, AGradientOfZeroGivesZero) {
     for (const std::vector<float>* gradient : {&got.d_q, &got.d_k, &got.d_v, &got.d_bias}) {
       for (const float value : *gradient) {
         // NaN inputs give NaN gradients.
-        if (!std::isnan(value)) ASSERT_EQ(value, 0.0F) << call.c.description;
+        if (!std::isnan(value)) {
+          ASSERT_EQ(value, 0.0F) << call.c.description;
+        }
       }
     }
   }

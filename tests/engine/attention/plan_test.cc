@@ -170,7 +170,9 @@ TEST(Plan, CopiesValuesThatCrossCacheLines) {
       ASSERT_TRUE(validate_call({x, x, x, {}, outputs}, validated).ok());
       ForwardPlan plan = plan_forward({x, x, x, {}, outputs}, validated);
       finish_plan(plan, 1);
-      if (slow_lines) EXPECT_EQ(plan.blocks.copies_values, intel && first != at_line);
+      if (slow_lines) {
+        EXPECT_EQ(plan.blocks.copies_values, intel && first != at_line);
+      }
       Context context(1);
       ASSERT_TRUE(attention(x, x, x, {}, outputs, context).ok());
     }
@@ -201,7 +203,9 @@ TEST(Plan, CopiesValuesByTheAddressOfARun) {
       plan.set_keys(y.data);
       plan.set_values(y.data);
       finish_plan(plan, 1);
-      if (slow_lines) EXPECT_EQ(plan.blocks.copies_values, moved != 0);
+      if (slow_lines) {
+        EXPECT_EQ(plan.blocks.copies_values, moved != 0);
+      }
       ForwardPlan fresh = plan_forward({y, y, y, {}, outputs}, validated);
       finish_plan(fresh, 1);
       EXPECT_EQ(plan.blocks.copies_values, fresh.blocks.copies_values);
@@ -226,9 +230,13 @@ TEST(Plan, ManyThreadsGetSmallerBlocks) {
       EXPECT_EQ(g.row_parts, (8192 + g.rows - 1) / g.rows);
       EXPECT_TRUE(g.rows == plan.blocks.rows || g.rows % target.panel_lanes == 0);
       EXPECT_LE(g.rows, plan.blocks.rows);
-      if (threads == 1) EXPECT_EQ(g.jobs, plan.blocks.jobs);
+      if (threads == 1) {
+        EXPECT_EQ(g.jobs, plan.blocks.jobs);
+      }
       const int64_t panels = heads * (8192 / target.panel_lanes);
-      if (threads > 1) EXPECT_GE(g.jobs, std::min<int64_t>(8 * threads, panels)) << threads;
+      if (threads > 1) {
+        EXPECT_GE(g.jobs, std::min<int64_t>(8 * threads, panels)) << threads;
+      }
     }
   }
 }

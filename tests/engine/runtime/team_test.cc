@@ -276,7 +276,9 @@ TEST(Team, SharesTheCachesOfAModel) {
       const KVCacheConfig kept{.batch = 2, .capacity = 30};
       EXPECT_TRUE(nn::create_cache(model, kept, team, cache).ok());
       EXPECT_TRUE(model.create_cache(kept, whole).ok());
-      if (team != nullptr) EXPECT_LT(cache.bytes(), whole.bytes() * 11 / 20);
+      if (team != nullptr) {
+        EXPECT_LT(cache.bytes(), whole.bytes() * 11 / 20);
+      }
       if (team != nullptr && !shares) {
         // A cache of a team refuses calls without the team.
         Context alone(1);

@@ -228,7 +228,9 @@ TEST(Trainer, LearningRateFollowsWarmUpAndCosine) {
   for (uint64_t s = 1; s <= 8; ++s) rates.push_back(step(trainer, s, context).learning_rate);
   const double expected[] = {0.005, 0.01, 0, 0.0055, 0, 0.001, 0.001, 0.001};
   for (size_t s = 0; s < 8; ++s) {
-    if (expected[s] > 0) EXPECT_NEAR(rates[s], expected[s], 1e-7) << s;
+    if (expected[s] > 0) {
+      EXPECT_NEAR(rates[s], expected[s], 1e-7) << s;
+    }
   }
   ASSERT_TRUE(trainer.set_learning_rate(0.02F).ok());
   EXPECT_EQ(trainer.options().learning_rate, 0.02F);

@@ -130,7 +130,9 @@ TEST(TransformerBackward, EqualsTheSlopeOfTheLogits) {
     const std::vector<float> gradients = backward(kept, context);
     ASSERT_EQ(gradients, backward(inputs, context));
     ASSERT_EQ(gradients, backward(kept, many));
-    if (c.num_layers > 1) EXPECT_LT(inputs.bytes(), kept.bytes());
+    if (c.num_layers > 1) {
+      EXPECT_LT(inputs.bytes(), kept.bytes());
+    }
 
     StateDict named;
     ASSERT_TRUE(m.model.named(gradients, named).ok());
