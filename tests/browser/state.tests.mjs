@@ -48,7 +48,7 @@ async function fieldNames() {
 
 const usualValues = [
   ...['0', '1', '2', '3', '7', '8', '64', '-1', '0.5', '12', '999999', 'numbers', 'colors', 'cpp', 'induction', 'accuracy'],
-  ...['x', 'mask', 'output', 'values', 'v', 'model', 'none', 'same', 'itself.letter', 'previous.first.same.nearby.next.letter.average.itself'],
+  ...['x', 'mask', 'output', 'values', 'v', 'model', 'trained', 'none', 'same', 'itself.letter', 'previous.first.same.nearby.next.letter.average.itself'],
   ...['h1q2k1w0.5', 'h2q3k1w1_h1q2k2w0', '1.2', '2.1', 'sentence', 'small.safetensors'],
 ];
 const oddValues = [

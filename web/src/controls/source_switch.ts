@@ -30,7 +30,7 @@ function choose(app: App, source: SourceName): void {
 }
 
 export function sourceSwitch(app: App): HTMLElement {
-  /** A disabled choice that was pressed: the line says what it lacks. */
+  /** A disabled choice that was pressed; the line gives the reason. */
   let asked: SourceName | undefined;
   const name = el('span', { id: 'source-name', class: 'control-name' }, 'Heads');
   const buttons = sourceNames.map((source) => {
@@ -92,7 +92,7 @@ export function sourceSwitch(app: App): HTMLElement {
   return el('div', { class: 'in-use' }, el('div', { class: 'source' }, name, segments, layerChoice), line);
 }
 
-/** The same choice as a list, for the bar. */
+/** The list of the sources in the bar. */
 export function sourceList(app: App): HTMLElement {
   const options = sourceNames.map((value) => el('option', { value }, titles[value]));
   const list = el('select', { id: 'bar-source', 'aria-label': 'Heads' }, ...options);

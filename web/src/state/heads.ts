@@ -1,5 +1,5 @@
-// The heads that the page shows: hand-built ones, or those of the source that the visitor has chosen, read for the present
-// sentence. While they are read, the screen keeps what it shows.
+// Reads the heads that the page shows from the source that the visitor has chosen, for the present sentence. Meanwhile the
+// screen stays.
 
 import type { GivenHeads } from '../attention/messages.js';
 import { messageOf } from '../base/format.js';
@@ -34,7 +34,7 @@ const choiceOf = ({ source, text, trainLayer, ownLayer }: PageState): string => 
 
 export function followHeads(state: Store<PageState>, sources: Store<Sources>): Store<Heads> {
   const heads = createStore<Heads>({ given: null, reading: false, missing: '' });
-  /** What was read last: the visitor's choices, and the version of the heads. */
+  /** The visitor's choices and the version of the heads at the last reading. */
   let last = { choice: '', version: 0 };
   let busy = false;
   /** True after a pause. */
