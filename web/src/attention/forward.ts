@@ -81,16 +81,21 @@ function makeModule(mh: Multihead, heads: ForwardInput['heads'], given: GivenHea
   const { inBias, outBias } = weights;
   const config = { embedDim, numHeads: heads.length, headDim, bias: inBias !== undefined, rope: given?.rope };
   const module = mh.multiHeadAttention(config);
-  module.loadStateDict({
-    q_proj_weight: { data: weights.qProj, shape: [wide, embedDim] },
-    k_proj_weight: { data: weights.kProj, shape: [wide, embedDim] },
-    v_proj_weight: { data: weights.vProj, shape: [wide, embedDim] },
-    'out_proj.weight': { data: weights.outProj, shape: [embedDim, wide] },
-    ...(inBias && outBias && {
-      in_proj_bias: { data: inBias, shape: [3 * wide] },
-      'out_proj.bias': { data: outBias, shape: [embedDim] },
-    }),
-  });
+  try {
+    module.loadStateDict({
+      q_proj_weight: { data: weights.qProj, shape: [wide, embedDim] },
+      k_proj_weight: { data: weights.kProj, shape: [wide, embedDim] },
+      v_proj_weight: { data: weights.vProj, shape: [wide, embedDim] },
+      'out_proj.weight': { data: weights.outProj, shape: [embedDim, wide] },
+      ...(inBias && outBias && {
+        in_proj_bias: { data: inBias, shape: [3 * wide] },
+        'out_proj.bias': { data: outBias, shape: [embedDim] },
+      }),
+    });
+  } catch (error) {
+    module.dispose();
+    throw error;
+  }
   return { module, weights, embedDim, headDim };
 }
 

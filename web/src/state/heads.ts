@@ -98,7 +98,9 @@ export function followTraining({ view, call }: TrainingSession, sources: Store<S
   async function read({ text, trainLayer }: PageState): Promise<GivenHeads> {
     const { ofText, ...layer } = await call('heads', text, trainLayer === null ? null : trainLayer - 1);
     const now = view.get();
-    const { kind, heads } = now.curve.settings;
+    const { kind } = now.curve.settings;
+    // Not the run's settings: a run with another number of heads may have started meanwhile.
+    const heads = layer.weights.qProj.length / (layer.embedDim * layer.headDim);
     const names = Array.from({ length: heads }, (_, head) => earnedBy(now, layer.layer * heads + head).join(', ') || `head ${head + 1}`);
     const those = ofText
       ? `the ${layer.tokens.length} of your sentence that they know${kind === 'fourJobs' ? ' (b to t, a, e, i, o)' : ''}`

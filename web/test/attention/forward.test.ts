@@ -146,3 +146,19 @@ describe('the split of q', () => {
     expect(split.refusal).toMatch(/7.*64/);
   });
 });
+
+describe('heads whose weights do not fit their number', () => {
+  it('are refused without keeping a module', () => {
+    forward(plain);
+    const before = live();
+    const given = {
+      ...{ key: 'wrong', tokens, x: new Float32Array(tokens.length * 4), embedDim: 4, headDim: 2, names: ['one'], line: '', layer: 0, layers: 1 },
+      weights: { qProj: new Float32Array(16), kProj: new Float32Array(16), vProj: new Float32Array(16), outProj: new Float32Array(16) },
+    };
+    expect(() => forward({ ...plain, given, heads: patternIds.slice(0, 1) })).toThrow(/q_proj_weight/);
+    // The module of the earlier call is gone, too.
+    expect(live()).toBeLessThan(before);
+    expectExact(forward(plain));
+    expect(live()).toBe(before);
+  });
+});

@@ -2,8 +2,10 @@ import { describe, expect, it } from 'vitest';
 import type { GivenHeads } from '../../src/attention/messages.js';
 import { createStore } from '../../src/base/store.js';
 import { inputOf, keyOf } from '../../src/state/app.js';
-import { followHeads, noSources, type HeadSource, type Sources } from '../../src/state/heads.js';
+import { followHeads, followTraining, noSources, type HeadSource, type Sources } from '../../src/state/heads.js';
 import { defaults, fromHash, repaired, toHash, type PageState } from '../../src/state/page_state.js';
+import type { TrainingSession } from '../../src/training/session.js';
+import { blank, type TrainingView } from '../../src/training/view.js';
 
 const headsOf = (key: string): GivenHeads => ({
   ...{ key, tokens: ['a', 'b'], x: new Float32Array(8), embedDim: 4, headDim: 2, names: ['one', 'two'], line: '', layer: 0, layers: 1 },
@@ -115,5 +117,18 @@ describe('the heads on the page', () => {
     expect(fromHash(`#${toHash(state)}`)).toEqual({ state, broken: [] });
     expect(repaired({ ...state, source: 'rules' })).toMatchObject({ query: null, key: null, head: 0, muted: [] });
     expect(fromHash('#source=nonsense')).toEqual({ state: defaults, broken: ['source'] });
+  });
+});
+
+describe('heads that are trained', () => {
+  it('have as many names as their weights have heads, if another run began while they were read', async () => {
+    const settings = blank({ kind: 'fourJobs', seed: 1, heads: 1, layers: 1, rate: 0.01 });
+    const view = createStore<TrainingView>({ ...settings, status: 'paused', step: 0 });
+    const sources = createStore<Sources>(noSources);
+    const { key: _, names: __, line: ___, ...layer } = headsOf('');
+    const call = () => Promise.resolve({ ...layer, ofText: true });
+    followTraining({ view, call } as unknown as TrainingSession, sources);
+    view.set({ ...view.get(), step: 3, model: 1 });
+    expect(await (sources.get().trained as HeadSource).read({ ...defaults, source: 'trained' })).toMatchObject({ names: ['head 1', 'head 2'] });
   });
 });
