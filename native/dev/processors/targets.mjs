@@ -96,7 +96,7 @@ const musl = compiler('musl', 'trixie', [CLANG, 'lld-19', 'g++-14', 'musl-dev', 
  */
 export const TARGETS = [
   ...arm64('', { 'arm64-neon': 'cortex-a72', 'arm64-sve128': 'max,sve-max-vq=1', 'arm64-sve256': 'max,sve-max-vq=2', 'arm64-sve512': 'max,sve-max-vq=4' }),
-  ...arm64('-mcpu=neoverse-v2', { 'arm64-bf16': 'max,sve-max-vq=1' }),
+  ...arm64('-mcpu=neoverse-v2+aes', { 'arm64-bf16': 'max,sve-max-vq=1' }),
   ...emulated('riscv64', 'riscv64-linux-gnu', 'riscv64-linux-gnu', 'qemu-riscv64', {
     flags: '-march=rv64gcv',
     cpus: { 'riscv-v128': 'rv64,v=true,vlen=128', 'riscv-v256': 'rv64,v=true,vlen=256' },
