@@ -7,8 +7,8 @@
 //
 // The second line, if there is an offset, is computed for a vector of blocks at a time.
 //
-// GB/s of weights, one row of x, 1024x512 in the second-level cache of a Zen 4 (its memory gives 25
-// to 28): bf16 54, int8 47, int4 21; with AVX2 52, 39 and 21. In WebAssembly, 576x20000, relaxed
+// GB/s of weights, one row of x, 1024x3072 on a Zen 4, whose memory gives 28 to 30: bf16 27 to 30,
+// int8 25, int4 21; with AVX2 30, 22 and 21. In WebAssembly, 576x20000, relaxed
 // SIMD: bf16 18, int8 13, int4 11; simd128: 18, 14 and 7. -Os, with loops unrolled, is as fast as
 // -O3.
 #include "cpu/gemm/few_rows.h"
