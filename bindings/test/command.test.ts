@@ -8,6 +8,8 @@ import { fileURLToPath } from 'node:url';
 import { readSafetensors } from 'multihead';
 import { openModel } from 'multihead/models';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { main } from '../src/command/main.ts';
+import type { Stream } from '../src/command/output.ts';
 import { type Statistics, statisticsOf } from '../src/command/statistics.ts';
 import { blocksOf } from './examples.ts';
 import { folderWithTokenizer, goldens } from './tokenizer_files.ts';
@@ -35,9 +37,24 @@ async function succeeds(...args: string[]): Promise<Ended> {
 
 const json = async (...args: string[]): Promise<Record<string, unknown>> => JSON.parse((await succeeds(...args, '--json')).stdout) as Record<string, unknown>;
 
+/** Runs the command in this process: starting another takes half a second. */
+async function here(...args: string[]): Promise<Ended> {
+  const texts = { stdout: '', stderr: '' };
+  const stream = (name: keyof typeof texts): Stream => ({
+    on() {},
+    write(text, done) {
+      texts[name] += text;
+      done();
+      return true;
+    },
+  });
+  const process = { stdout: stream('stdout'), stderr: stream('stderr'), on() {}, off() {} };
+  return { code: await main(args, { openModel, version: '', process }), ...texts };
+}
+
 /** Fails unless the command ends with a code, one line that matches, and no output. */
-async function refused(args: string[], code: number, message: RegExp): Promise<void> {
-  const { code: ended, stdout, stderr } = await command(...args);
+async function refused(args: string[], code: number, message: RegExp, run = here): Promise<void> {
+  const { code: ended, stdout, stderr } = await run(...args);
   expect(stderr, args.join(' ')).toMatch(message);
   expect([ended, stdout, stderr.trimEnd().split('\n').length], `${args.join(' ')}\n${stderr}`).toEqual([code, '', 1]);
 }
@@ -182,7 +199,7 @@ describe('multihead heads', () => {
 describe('multihead', () => {
   it('refuses wrong arguments with 2 and one line', async () => {
     await refused([], 2, /^COMMAND: expected run, embed, heads, got none/);
-    await refused(['fly'], 2, /^COMMAND: expected run, embed, heads, got "fly"/);
+    await refused(['fly'], 2, /^COMMAND: expected run, embed, heads, got "fly"/, command);
     await refused(['constructor'], 2, /^COMMAND: /);
     for (const name of ['run', 'embed', 'heads']) {
       await refused([name], 2, /^FOLDER: expected a folder .*, got none/);
@@ -200,6 +217,7 @@ describe('multihead', () => {
       await refused([name, join(gpt2, 'config.json'), '--ids', '1'], 2, /config\.json: .*(ENOTDIR|not a directory)/);
       await refused([name, gpt2, 'text'], 2, /text needs tokenizer\.json in the folder/);
     }
+    await refused(['run', gpt2, '--ids', '99999'], 2, /expected 0 to \d+, got 99999/, command);
     await refused(['run', gpt2, 'a', 'b'], 2, /^TEXT: expected one text, in quotes, or --ids, got 2/);
     await refused(['run', gpt2, '--ids', '1', '--temperature', '-1'], 2, /^--temperature: expected 0 or more, got "-1"/);
     await refused(['run', gpt2, '--ids', '1', '--top-p', '1.5'], 2, /^--top-p: expected more than 0, at most 1, got "1.5"/);

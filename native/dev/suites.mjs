@@ -71,7 +71,7 @@ const WITHOUT_KERNELS = [...PACKAGE, 'web', 'tests/browser', 'CMakeLists.txt', '
 const NUMBERS = ['attention', 'attention_backward', 'kv_cache', 'linear', 'merge', 'varlen'].map((name) => `test/${name}.test.ts`);
 // The build that load() chooses in Node and in Chromium: `core, wasm` tests the kernels of the other one. With fewer
 // random calls: the first of a kind find most faults, and `npm test -- --all` makes them all.
-const ONE_BUILD = { MULTIHEAD_TEST_BUILDS: 'relaxed', MULTIHEAD_RANDOM_CASES: '100', MULTIHEAD_KILL_ROUNDS: '20' };
+const ONE_BUILD = { MULTIHEAD_TEST_BUILDS: 'relaxed', MULTIHEAD_RANDOM_CASES: '100', MULTIHEAD_KILL_ROUNDS: '10' };
 // What publishing needs (packing twice, publint, bundlers, types) takes two minutes, a fifth of `npm test`.
 const PACKED = 'test/package.test.ts';
 // What does not depend on the processor, or compares only the oracle with itself.
