@@ -1,5 +1,5 @@
 // `npm run train-english`: makes the small English model of the page, web/public/english, with the package's own trainer: fetches
-// the text from Debian, learns a vocabulary, trains, and measures what each head looks at. 10 minutes on one core.
+// the text from Debian, learns a vocabulary, trains, and measures what each head looks at. Takes about ten minutes on an idle core.
 //
 //   --steps N     fewer than the recipe's, to try it
 //   --seed N      of the first parameters and of the order of the text

@@ -54,9 +54,10 @@ struct OpenOptions {
   /// Called while weights are read, with the bytes so far and of all. Returning false ends open()
   /// with a kExchange error.
   std::function<bool(int64_t done, int64_t total)> progress = {};
-  /// open() leaves matrices that need no conversion in the mapped file. It returns sooner, and
-  /// processes share the memory, but decoding takes up to 1.6 times as long: pages of files have 4
-  /// kB, those of a copy 2 MB (Linux). Without mapped files (Windows) nothing changes.
+  /// Leaves matrices that need no conversion in the mapped file. open() then returns sooner, and
+  /// processes share the memory, but decoding takes up to 1.6 times as long, because a mapped file
+  /// has pages of 4 kB and a copy has pages of 2 MB (Linux). Has no effect where files are not
+  /// mapped (Windows).
   bool keep_mapped = false;
 };
 

@@ -1,5 +1,5 @@
-// The switch "Heads: hand-built, trained here, your model": what it shows in every section, and what it says where there are no
-// heads to show.
+// The switch "Heads: hand-built, trained here, your model" changes every section that shows heads. If the chosen heads do not
+// exist, it gives the reason.
 
 import assert from 'node:assert/strict';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -16,7 +16,7 @@ const choose = async (page, source) => {
   await settled(page);
 };
 
-/** What the page shows of the heads, in every section that follows the switch. */
+/** Returns the names, numbers and texts about the heads, from every section that follows the switch. */
 const seen = (page) =>
   page.evaluate(() => {
     const texts = (selector) => [...document.querySelectorAll(selector)].map(({ textContent }) => textContent);

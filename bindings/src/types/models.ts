@@ -180,7 +180,7 @@ export interface PassOptions {
 export interface InputOptions extends PassOptions {
   /** The second text of a pair. Default none. */
   readonly pair?: string | undefined;
-  /** Token types, as many as ids. Default: what the tokenizer gives, 0 for token ids. */
+  /** One token type for each id. Default: the types that the tokenizer gives, 0 for token ids. */
   readonly tokenTypes?: Int32Array | readonly number[] | undefined;
   /** Models with pixels: (channels, imageSize, imageSize) numbers, normalized as the model expects them. */
   readonly pixels?: Float32Array | undefined;

@@ -54,7 +54,8 @@ const gcc = (version) =>
   compiler(`gcc-${version}`, 'trixie', [`g++-${version}`, 'libhwy-dev', 'libgtest-dev', 'libbenchmark-dev'], `g++-${version}`, { unite: false });
 const clang = (version, suite) => compiler(`clang-${version}`, suite, [`clang-${version}`, 'g++'], `clang++-${version}`, { headersOnly: true });
 
-// Not by lld: linked by it, an exception that passes through the streams of MinGW's C++ library ends the program.
+// MinGW's own linker links these programs. If lld does, an exception that passes through the streams of MinGW's C++ library
+// ends the program.
 const onWindows = (name, packages, cross, flags, libraries) => ({
   name,
   build: { suite: 'trixie', linkFlags: '-static', libraries, packages: [...packages, 'wine64', 'wine'], cross: { system: 'Windows', processor: 'AMD64', ...cross }, flags },

@@ -77,9 +77,10 @@ constexpr size_t place_of(size_t column) {
   return column;
 }
 
-// The scales of a vector of blocks. of_step() has those of one step in the lanes of its products.
-// Steps of two blocks take them from the register: reading them from memory right after writing
-// them makes decoding in int4 take 1.17 times as long (SmolLM2-135M's shape, Zen 4).
+// The scales of a vector of blocks. of_step() returns the scales of one step, each in the lanes of
+// its block's products. With two blocks a step, the scales stay in a register: if they are written
+// to memory and read back at once, decoding in int4 takes 1.17 times as long (SmolLM2-135M's shape,
+// Zen 4).
 template <WeightType kType>
 class StepScales {
  public:

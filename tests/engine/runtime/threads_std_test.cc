@@ -23,7 +23,7 @@
 namespace multihead::engine {
 namespace {
 
-// Count the threads that ran a job, and those of them that still exist.
+// Numbers of threads that have run a job, and of threads that have and still exist.
 std::atomic<int> created = 0;
 std::atomic<int> existing = 0;
 struct Mark {

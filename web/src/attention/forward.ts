@@ -4,7 +4,7 @@ import type { ForwardOptions, Multihead, MultiHeadAttention } from 'multihead';
 import { headStatistics } from 'multihead/lab';
 import { fitting, isUnbent, unbent, editedRow, hides, type Bend } from './bend.js';
 import { embed, embedDim as ruleEmbedDim } from './embedding.js';
-import type { Matrix } from './matrix.js';
+import { transposed, type Matrix } from './matrix.js';
 import type { ForwardInput, ForwardResult, GivenHeads, Split, Trace } from './messages.js';
 import { mostColumns, tracedSteps } from './messages.js';
 import { buildWeights, headDim as ruleHeadDim, type ModuleWeights } from './patterns.js';
@@ -186,14 +186,6 @@ function afterEdits(
     merged: { ...trace.merged, data: merged },
     output: { ...trace.output, data: output },
   };
-}
-
-function transposed(data: Float32Array, rows: number, cols: number): Float32Array<ArrayBuffer> {
-  const turned = new Float32Array(data.length);
-  for (let r = 0; r < rows; r += 1) {
-    for (let c = 0; c < cols; c += 1) turned[c * rows + r] = data[r * cols + c]!;
-  }
-  return turned;
 }
 
 function aboutWeights(mh: Multihead, { data, shape }: Matrix, tokens: readonly string[]) {

@@ -21,7 +21,7 @@ function shownSource({ state, heads }: App): SourceName {
   return given || reading ? state.get().source : 'rules';
 }
 
-/** What was set for single heads and words does not fit other heads, which read other tokens. */
+/** Chooses a source, and resets the choices of single heads and words: other heads read other tokens. */
 function choose(app: App, source: SourceName): void {
   const { text, causal } = app.state.get();
   const from = source === 'rules' ? undefined : app.sources.get()[source];

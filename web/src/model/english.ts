@@ -82,9 +82,9 @@ const names: Readonly<Record<keyof Scores, string>> = {
   induction: 'is on what followed the same token last time, where a text repeats',
 };
 
-/** The page names scores of at least this share. */
+/** The page names no score below this share. */
 const least = 0.2;
-/** The page names scores of at least so many times the score of equal weights. */
+/** The page names no score below 2.5 times the score of equal weights. */
 const leastTimes = 2.5;
 
 const isStrong = (name: keyof Scores, scores: Scores, chance: Scores): boolean =>

@@ -5,13 +5,13 @@ import { halfToFloats } from '../../../bindings/src/runtime/half.js';
 import { openSafetensors } from '../../../bindings/src/safetensors/open.js';
 import type { RopeRotation, SafetensorsTensor } from 'multihead';
 import type { ModelInfo } from 'multihead/models';
-import type { Matrix } from '../attention/matrix.js';
+import { transposed, type Matrix } from '../attention/matrix.js';
 import { mostHeads, type LayerHeads } from '../attention/messages.js';
 import type { ModuleWeights } from '../attention/patterns.js';
 import type { GivenFiles } from './messages.js';
 
-/** Most numbers in a row: the matrices of a layer travel between the page and its workers. */
-const mostColumns = 1024;
+/** Largest width of a model: the matrices of a layer travel between the page and its workers. */
+const mostEmbedDim = 1024;
 
 type Config = Readonly<Record<string, unknown>>;
 type Numbers = Float32Array<ArrayBuffer>;
@@ -33,8 +33,8 @@ export function whyNot({ modelType, embedDim, numHeads, takesPixels }: ModelInfo
   if (!['gpt2', 'llama', 'mistral', 'qwen2'].includes(modelType)) {
     return `${name} shows its heads in “Your own model” only; the steps follow GPT-2, Llama, Mistral and Qwen2`;
   }
-  if (embedDim > mostColumns || numHeads > mostHeads) {
-    return `This model has ${embedDim} columns and ${numHeads} heads, more than the steps show (${mostColumns} and ${mostHeads})`;
+  if (embedDim > mostEmbedDim || numHeads > mostHeads) {
+    return `This model has ${embedDim} columns and ${numHeads} heads, more than the steps show (${mostEmbedDim} and ${mostHeads})`;
   }
   const { rope_type: kind, type } = ropeOf(config);
   const slides = config['use_sliding_window'] !== false && Number(config['sliding_window'] ?? Infinity) < tokens;
@@ -70,14 +70,6 @@ function floatsOf({ dtype, data }: SafetensorsTensor): Numbers {
   throw new Error(`The model's weights have the type ${dtype}, which the steps do not show`);
 }
 
-/** (rows, columns) to (columns, rows). */
-function turned(data: Numbers, rows: number): Numbers {
-  const columns = data.length / rows;
-  const result = new Float32Array(data.length);
-  for (let row = 0; row < rows; row += 1) for (let col = 0; col < columns; col += 1) result[col * rows + row] = data[row * columns + col]!;
-  return result;
-}
-
 /** Repeats the rows of each key or value head for the query heads that share it. */
 function repeated(data: Numbers, { numHeads, numKvHeads }: ModelInfo): Numbers {
   const size = data.length / numKvHeads;
@@ -91,13 +83,13 @@ function repeated(data: Numbers, { numHeads, numKvHeads }: ModelInfo): Numbers {
 
 async function gpt2Layer(read: Read, config: Config, { embedDim }: ModelInfo, layer: number): Promise<Layer> {
   const of = (name: string): Promise<Numbers> => read(`h.${layer}.${name}`);
-  const stacked = turned(await of('attn.c_attn.weight'), embedDim);
+  const stacked = transposed(await of('attn.c_attn.weight'), embedDim, 3 * embedDim);
   const size = stacked.length / 3;
   const [gain, shift] = [await of('ln_1.weight'), await of('ln_1.bias')];
   return {
     weights: {
       ...{ qProj: stacked.slice(0, size), kProj: stacked.slice(size, 2 * size), vProj: stacked.slice(2 * size) },
-      ...{ inBias: await of('attn.c_attn.bias'), outProj: turned(await of('attn.c_proj.weight'), embedDim), outBias: await of('attn.c_proj.bias') },
+      ...{ inBias: await of('attn.c_attn.bias'), outProj: transposed(await of('attn.c_proj.weight'), embedDim, embedDim), outBias: await of('attn.c_proj.bias') },
     },
     norm(row) {
       const mean = row.reduce((sum, value) => sum + value, 0) / row.length;

@@ -99,7 +99,7 @@ export function followTraining({ view, call }: TrainingSession, sources: Store<S
     const { ofText, ...layer } = await call('heads', text, trainLayer === null ? null : trainLayer - 1);
     const now = view.get();
     const { kind } = now.curve.settings;
-    // Not the run's settings: a run with another number of heads may have started meanwhile.
+    // Count the heads in the weights: the settings may be of a run that started meanwhile, with another number of heads.
     const heads = layer.weights.qProj.length / (layer.embedDim * layer.headDim);
     const names = Array.from({ length: heads }, (_, head) => earnedBy(now, layer.layer * heads + head).join(', ') || `head ${head + 1}`);
     const those = ofText
