@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { catchDownloads, pictureSaved, press } from './downloads.mjs';
-import { eventually, openPage, settled, snapshot, until } from './harness.mjs';
+import { eventually, openPage, setSentence, settled, snapshot, until } from './harness.mjs';
 import { countWork } from './work.mjs';
 
 const everyHead = 'previous.first.same.nearby.next.letter.average.itself';
@@ -41,6 +41,26 @@ export const tests = [
       assert.ok(each > 0 && each <= 200, `${each} changes of the document for a move`);
       await close();
       return `${Math.round(each)} changes of the document for a move`;
+    },
+  },
+  {
+    name: 'a longer sentence, with which the gallery has fewer columns, gives each map its size at once',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      const columns = () => page.$eval('#gallery .cards', (cards) => Number(cards.dataset.columns));
+      assert.equal(await columns(), 4);
+      await countWork(page);
+      await setSentence(page, Array.from({ length: 21 }, (_, i) => `w${i}`).join(' '));
+      const heights = () => page.$$eval('#gallery .card', (cards) => cards.map((card) => card.getBoundingClientRect().height));
+      const before = await heights();
+      assert.equal(await columns(), 2);
+      // A map whose width was another one is painted again after the browser has reported its width.
+      await settled(page);
+      await settled(page);
+      const painted = await page.$$eval('#gallery .map canvas', (maps) => maps.map((map) => window.work.painted.filter((each) => each === map).length));
+      assert.deepEqual(painted, [1, 1, 1, 1, 1]);
+      assert.deepEqual(await heights(), before);
+      await close();
     },
   },
   {

@@ -244,6 +244,9 @@ export const tests = [
 export async function moveOverAll(page, work = async () => ({ painted: 0, changes: 0 })) {
   const seen = [];
   for (const place of ['#live-map canvas', '#step-detail canvas', '#gallery .map canvas', '.strip-words']) {
+    // A pointer that stays over the last place leaves it at some time after the scrolling, during a move to this place.
+    await page.mouse.move(0, 0);
+    await settled(page);
     const box = await page.$eval(place, (element) => {
       element.scrollIntoView({ block: 'center' });
       const { left, top, width, height } = element.getBoundingClientRect();

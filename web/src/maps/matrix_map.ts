@@ -24,6 +24,8 @@ export interface MapOptions {
 export interface MatrixMap {
   readonly element: HTMLElement;
   show(content: MapContent): void;
+  /** Call it before show() if the map has another width now; else the map changes its size after it is drawn. */
+  remeasure(): void;
   /** Marks a cell with its row and column, a whole row, or nothing. */
   highlight(mark: Mark | null): void;
 }
@@ -147,6 +149,9 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
       width ||= measured.clientWidth;
       reserve();
       drawSoon();
+    },
+    remeasure() {
+      width = 0;
     },
     highlight,
   };

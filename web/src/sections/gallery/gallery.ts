@@ -83,7 +83,9 @@ export function gallerySection(app: App): HTMLElement {
     }
     const views = result.heads.map((_, head) => viewOf(result, 'weights', head));
     legend.show({ masked: views[0]!.hidden !== undefined, edited: views.some(({ edited }) => edited !== undefined) });
-    cards.dataset['columns'] = String(columnsFor(list.length, result.tokens.length, as));
+    const columns = String(columnsFor(list.length, result.tokens.length, as));
+    if (columns !== cards.dataset['columns']) for (const card of made) card.remeasure();
+    cards.dataset['columns'] = columns;
     list.forEach((_, head) => drawSoon(drawCard[head]!));
     mean.show(result, as);
   }

@@ -18,6 +18,8 @@ export interface Card {
   show(result: ForwardResult, view: ViewName): void;
   /** Marks a pair, once the result is shown. Without a key, it marks the row and shows the key with the largest weight. */
   point(result: ForwardResult, query: number, key: number | null): void;
+  /** Call it before show() if the card has another width now. */
+  remeasure(): void;
 }
 
 /** Makes the map frame that both a head's card and the card of the mean use. */
@@ -56,6 +58,7 @@ export function createCard(app: App, head: number): Card {
 
   return {
     element,
+    remeasure: frame.map.remeasure,
     show(result, as) {
       shown = result;
       const id = result.heads[head]!;
