@@ -101,5 +101,6 @@ export function guardModule(given: RawModule, onDeath: () => void): GuardedModul
       },
     });
   }
-  return guarded as unknown as GuardedModule;
+  // V8 finds the properties of a prototype faster than those of an object that has as many.
+  return Object.create(guarded) as GuardedModule;
 }

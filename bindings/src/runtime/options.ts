@@ -77,7 +77,9 @@ export class CopyBudget {
     const { length } = array;
     // A proxy may report any value as its length.
     this.take(Number.isSafeInteger(length) && length >= 0 ? length : Infinity);
-    return Array.from({ length }, (_, index) => copy(array[index]));
+    const copied: unknown[] = []; // Array.from() takes half a microsecond for one entry
+    for (let index = 0; index < length; ++index) copied.push(copy(array[index]));
+    return copied;
   }
 }
 
