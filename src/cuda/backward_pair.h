@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/device/device.h"
 #include "cuda/params.h"
 #include "cuda/rows.h"

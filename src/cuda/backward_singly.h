@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "cuda/backward.h"
 #include "cuda/backward_pair.h"
+#include "cuda/backward_params.h"
 #include "cuda/device/device.h"
 #include "cuda/params.h"
 #include "cuda/rows.h"

@@ -8,9 +8,15 @@
 
 #include <cstdint>
 
-#include "cuda/params.h"
-
 namespace multihead::cuda {
+
+struct ForwardParams;     // params.h
+struct BackwardParams;    // backward_params.h
+struct SplitParams;       // splits.h
+struct MergeParams;       // rows/merge_params.h
+struct RotateParams;      // rows/rotate_params.h
+struct RotateBackParams;  // rows/rotate_params.h
+struct ScoresParams;      // rows/scores_params.h
 
 using StreamHandle = void*;  // a cudaStream_t
 
@@ -34,17 +40,65 @@ inline constexpr int64_t kMaxWidth = 256;
 // Hopper's are built for the same devices.
 int find_code();
 
+// --- Forward ---
+
 // Computes out and lse. Supports every option, and every type of q, k and v except int8.
 int launch_forward_f32(const ForwardParams& params, const Device& device, StreamHandle stream);
 
 // Computes out and lse through mma.sync. q, k and v are all bf16 or all f16, their addresses and
 // strides are multiples of 16 bytes, and d_k and d_v are multiples of 8.
-int launch_forward_half(const ForwardParams& params, const Device& device, StreamHandle stream);
+int launch_forward_mma(const ForwardParams& params, const Device& device, StreamHandle stream);
 
 // Computes out and lse through TMA and wgmma, only if hopper_objection() is null.
 int launch_forward_hopper(const ForwardParams& params, const Device& device, StreamHandle stream);
 
 // Returns the reason why launch_forward_hopper() does not support a call; null if it does.
 const char* hopper_objection(const ForwardParams& params, const Device& device);
+
+// --- Decode ---
+
+// Enqueues two kernels: the splits, and the merge that writes out and lse.
+int launch_decode(const SplitParams& params, StreamHandle stream);
+// Enqueues the splits of launch_decode() if params.mma.
+int launch_decode_mma(const SplitParams& params, StreamHandle stream);
+
+// --- Backward. A call enqueues launch_backward_rows(), one of the three that follow it, and then
+// the gradients of the bias and the sinks if they are requested. All are deterministic: one thread
+// or block adds up each result, in a fixed order. ---
+
+// Computes delta and reference of every query row.
+int launch_backward_rows(const BackwardParams& params, StreamHandle stream);
+
+// Computes d_q, d_k and d_v, except gradients with null data. Supports every option, and every type
+// of q, k, v and d_out except int8.
+int launch_backward_f32(const BackwardParams& params, const Device& device, StreamHandle stream);
+
+// Computes d_q, d_k and d_v through mma.sync. q, k, v and d_out are all bf16 or all f16, their
+// addresses and strides are multiples of 16 bytes, and all widths are multiples of 8.
+int launch_backward_mma(const BackwardParams& params, const Device& device, StreamHandle stream);
+
+// Computes d_q, d_k and d_v through TMA and wgmma, only if hopper_backward_objection() is null.
+int launch_backward_hopper(const BackwardParams& params, const Device& device, StreamHandle stream);
+
+// Returns the reason why launch_backward_hopper() does not support a call; null if it does.
+const char* hopper_backward_objection(const BackwardParams& params, const Device& device);
+
+// Compute d_bias and d_sinks, which must not be null.
+int launch_bias_gradient(const BackwardParams& params, StreamHandle stream);
+int launch_sink_gradient(const BackwardParams& params, StreamHandle stream);
+
+// --- Kernels that work row by row ---
+
+// QK-norm and RoPE, and their backward.
+int launch_rotate(const RotateParams& params, StreamHandle stream);
+int launch_rotate_back(const RotateBackParams& params, StreamHandle stream);
+
+// Merges two attention results over disjoint keys.
+int launch_merge(const MergeParams& params, StreamHandle stream);
+
+// Captures one stage of the scores.
+int launch_scores(const ScoresParams& params, StreamHandle stream);
+// Writes call.dropout_mask.
+int launch_dropout_mask(const ForwardParams& params, StreamHandle stream);
 
 }  // namespace multihead::cuda

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/emulator/memory.h"
 #include "cuda/hopper_case.h"
 #include "cuda/kernels.h"

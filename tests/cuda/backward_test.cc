@@ -7,9 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/emulated_backward.h"
 #include "cuda/emulator/memory.h"
+#include "cuda/kernels.h"
 #include "multihead/tensor.h"
 #include "support/random_case.h"
 #include "support/special_values.h"

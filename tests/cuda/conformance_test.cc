@@ -112,7 +112,7 @@ void try_half(const RandomCase& c) {
       const double value = std::abs(static_cast<double>(multihead::testing::element(half.v, i)));
       if (std::isfinite(value)) largest = std::max(largest, value);
     }
-    expect_equals_oracle(half, launch_forward_half, rounding_of_weights(half) * largest);
+    expect_equals_oracle(half, launch_forward_mma, rounding_of_weights(half) * largest);
     ++calls.half;
   }
 }

@@ -1,5 +1,5 @@
 // Split-KV decoding in the emulator, compared with the oracle.
-#include "cuda/f32/decode.h"
+#include "cuda/splits.h"
 
 #include <gtest/gtest.h>
 
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cuda/hopper_case.h"
+#include "cuda/kernels.h"
 #include "cuda/mapped_case.h"
 #include "engine/attention/plan.h"
 #include "multihead/cuda.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/emulated_forward.h"
 #include "cuda/emulator/memory.h"
 #include "cuda/kernels.h"

@@ -13,6 +13,7 @@
 
 #include "cuda/emulator/memory.h"
 #include "cuda/kernels.h"
+#include "cuda/params.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"

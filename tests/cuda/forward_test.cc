@@ -34,12 +34,12 @@ TEST(CudaForwardF32, EqualsOracleOnRandomCalls) {
   }
 }
 
-TEST(CudaForwardHalf, EqualsOracleOnRandomCalls) {
+TEST(CudaForwardMma, EqualsOracleOnRandomCalls) {
   for (const uint64_t seed : multihead::testing::random_seeds(500)) {
     const RandomCase c = half_case(seed);
     SCOPED_TRACE(c.description);
     device().set_seed(seed);
-    expect_equals_oracle(c, launch_forward_half, rounding_of_weights(c));
+    expect_equals_oracle(c, launch_forward_mma, rounding_of_weights(c));
     if (HasFatalFailure() || HasNonfatalFailure()) return;
   }
 }
@@ -53,7 +53,7 @@ TEST(CudaForward, HidesNaN) {
     spoil(f32.v, f32, random);
     SCOPED_TRACE(half.description);
     SCOPED_TRACE(f32.description);
-    expect_equals_oracle(half, launch_forward_half, rounding_of_weights(half));
+    expect_equals_oracle(half, launch_forward_mma, rounding_of_weights(half));
     expect_equals_oracle(f32, launch_forward_f32, 0.0);
     if (HasFatalFailure() || HasNonfatalFailure()) return;
   }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/kernels.h"
 #include "cuda/params.h"
 #include "multihead/tensor.h"

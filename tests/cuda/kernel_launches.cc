@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/emulator/block.h"
-#include "cuda/f32/decode.h"
 #include "cuda/kernels.h"
-#include "cuda/rows/merge.h"
-#include "cuda/rows/rotate.h"
-#include "cuda/rows/scores.h"
+#include "cuda/rows/merge_params.h"
+#include "cuda/rows/rotate_params.h"
+#include "cuda/rows/scores_params.h"
+#include "cuda/splits.h"
 
 // Reference point for addresses, because absolute addresses differ in each run.
 extern "C" void multihead_launches_origin() {}
@@ -39,12 +39,12 @@ void launch_forward(int64_t width) {
   launch_forward_f32(one_query(DType::kF32, width), kH100, nullptr);
   for (const DType type : {DType::kBF16, DType::kF16}) {
     ForwardParams params = one_query(type, width);
-    launch_forward_half(params, kH100, nullptr);
+    launch_forward_mma(params, kH100, nullptr);
     launch_forward_hopper(params, kH100, nullptr);
     params.call.visibility.causal = true;
     launch_forward_hopper(params, kH100, nullptr);
     params.call.softcap = 1.0F;
-    launch_forward_half(params, kH100, nullptr);
+    launch_forward_mma(params, kH100, nullptr);
   }
 }
 
@@ -72,8 +72,8 @@ void launch_decoding(int64_t width) {
     params.forward = one_query(type, width);
     params.splits = 1;
     launch_decode(params, nullptr);
-    params.half = type == DType::kF16 || type == DType::kBF16;
-    if (!params.half) continue;
+    params.mma = type == DType::kF16 || type == DType::kBF16;
+    if (!params.mma) continue;
     launch_decode(params, nullptr);
     params.forward.call.softcap = 1.0F;
     launch_decode(params, nullptr);
@@ -94,9 +94,9 @@ void launch_backward(int64_t width) {
   for (const DType type : {DType::kBF16, DType::kF16}) {
     params.forward.call.q.type = type;
     params.forward.call.softcap = 0.0F;
-    launch_backward_half(params, kH100, nullptr);
+    launch_backward_mma(params, kH100, nullptr);
     params.forward.call.softcap = 1.0F;
-    launch_backward_half(params, kH100, nullptr);
+    launch_backward_mma(params, kH100, nullptr);
   }
 }
 

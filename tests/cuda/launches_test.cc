@@ -173,12 +173,12 @@ TEST(CudaLaunches, IgnoreStridesOfAxesOfExtentOne) {
   engine::AttentionShape shape;
   const AttentionOutputs outputs{.out = tensor(DType::kBF16, rows.shape)};
   ASSERT_TRUE(engine::validate_call({rows, rows, rows, {}, outputs}, shape).ok());
-  EXPECT_EQ(plan_call(rows, rows, rows, shape, {}, outputs, device).kernel, Kernel::kHalf);
+  EXPECT_EQ(plan_call(rows, rows, rows, shape, {}, outputs, device).kernel, Kernel::kMma);
   const AttentionResults results{.out = rows, .lse = floats({1, 1, s.queries})};
   const AttentionGradients gradients{.d_q = floats(rows.shape)};
   const BackwardPlan plan =
       plan_backward({rows, rows, rows, {}, results, rows, gradients}, shape, device);
-  EXPECT_EQ(plan.kernel, BackwardKernel::kHalf);
+  EXPECT_EQ(plan.kernel, BackwardKernel::kMma);
 }
 
 TEST(CudaLaunches, OfPackedSequencesHaveFewBlocksWithoutWork) {

@@ -38,8 +38,8 @@ const MOST_INSTRUCTIONS = [
   [/^forward_hopper<\w+, HopperTile<128, 128,/, 752], // 730; 2048 cycles
   [/^forward_hopper<\w+, HopperTile<128, 176,/, 945], // 917; 2816 cycles
   [/^forward_hopper<\w+, HopperTile<64, 128,/, 709], // 688; 1536 cycles
-  [/^forward_half<false, \w+, 128>/, 1048], // 1017; 1024 cycles on compute capability 8.0
-  [/^decode_half<false, \w+, 128>/, 782], // 759 for 16 keys; 3201 before options had kernels of their own
+  [/^forward_mma<false, \w+, 128>/, 1048], // 1017; 1024 cycles on compute capability 8.0
+  [/^decode_mma<false, \w+, 128>/, 782], // 759 for 16 keys; 3201 before options had kernels of their own
 ];
 
 for (const file of kernelFiles()) {

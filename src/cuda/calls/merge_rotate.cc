@@ -4,8 +4,9 @@
 #include <span>
 
 #include "cuda/calls/checks.h"
-#include "cuda/rows/merge.h"
-#include "cuda/rows/rotate.h"
+#include "cuda/kernels.h"
+#include "cuda/rows/merge_params.h"
+#include "cuda/rows/rotate_params.h"
 #include "cuda/runtime/runtime.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/validate.h"

@@ -11,8 +11,8 @@
 // row i of 32; then each lane adds its columns of the sums.
 #include <cstdint>
 
-#include "cuda/backward.h"
 #include "cuda/backward_pair.h"
+#include "cuda/backward_params.h"
 #include "cuda/f32/backward_tile.h"
 #include "cuda/kernels.h"
 #include "cuda/tiles.h"

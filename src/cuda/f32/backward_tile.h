@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/backward.h"
 #include "cuda/backward_pair.h"
+#include "cuda/backward_params.h"
 #include "cuda/device/device.h"
 #include "cuda/f32/tile.h"
 #include "rules/attention_params.h"

@@ -9,8 +9,9 @@
 // A second kernel merges the splits of this file or of mma/decode.cu. Rows of K and V may lie in a
 // tensor, a ring or pages.
 #include "cuda/device/launch.h"
-#include "cuda/f32/decode.h"
+#include "cuda/kernels.h"
 #include "cuda/rows.h"
+#include "cuda/splits.h"
 #include "cuda/warp_rows.h"
 #include "rules/element.h"
 #include "rules/lse.h"
@@ -268,7 +269,7 @@ int launch_f32(const SplitParams& params, StreamHandle stream) {
 
 int launch_decode(const SplitParams& params, StreamHandle stream) {
   const rules::AttentionParams& call = params.forward.call;
-  const int error = params.half ? launch_decode_half(params, stream) : launch_f32(params, stream);
+  const int error = params.mma ? launch_decode_mma(params, stream) : launch_f32(params, stream);
   if (error != 0) return error;
   const int64_t rows = call.batch * call.heads * call.queries;
   return launch_warp_rows(rows, stream, decode_merge, params);

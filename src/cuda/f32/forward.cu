@@ -14,6 +14,7 @@
 
 #include "cuda/f32/tile.h"
 #include "cuda/kernels.h"
+#include "cuda/params.h"
 #include "cuda/rows.h"
 #include "cuda/tiles.h"
 #include "rules/lse.h"

@@ -3,10 +3,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/device/launch.h"
 #include "cuda/hopper/backward.h"
 #include "cuda/hopper/launch.h"
+#include "cuda/kernels.h"
 #include "cuda/rows.h"
 #include "cuda/tiles.h"
 

@@ -15,12 +15,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/backward_params.h"
 #include "cuda/backward_singly.h"
 #include "cuda/device/device.h"
 #include "cuda/device/hopper_device.h"
 #include "cuda/hopper/backward_tile.h"
 #include "cuda/hopper/rows.h"
 #include "cuda/hopper/softmax.h"
+#include "cuda/params.h"
 #include "rules/attention_params.h"
 
 namespace multihead::cuda {
@@ -60,20 +62,18 @@ __device__ __forceinline__ void copy_tiles(const HopperBackwardCall& call,
   for_each_step<Tile>(block, [&](int step, int head_of_step, int first) {
     const int64_t head = Tile::kOfKeys ? block.head + head_of_step : block.kv_head;
     const int64_t row = (Tile::kOfKeys ? entry.first_query : entry.first_key) + first;
-    const auto slot = HopperSlot::of<Tile::kSlots>(step);
-    mbarrier_wait(shared.empty + slot.index, slot.parity ^ 1U);  // returns at once on the first use
-    load_rows<Passing>(shared.ring + slot.index * Passing::kBytes, passing,
-                       shared.full + slot.index, row, head, entry.batch);
+    shared.first.wait_empty(step);
+    load_rows<Passing>(shared.first.at(step), passing, shared.first.full_of(step), row, head,
+                       entry.batch);
     if constexpr (Tile::kSumsScores) {
       if (step == 0) {
         load_rows<Kept>(shared.second_kept, second_kept, shared.second_kept_full, first_kept,
                         kept_head, entry.batch);
       }
     }
-    const auto second = HopperSlot::of<Tile::kSecondSlots>(step);
-    mbarrier_wait(shared.second_empty + second.index, second.parity ^ 1U);
-    load_rows<Passing>(shared.second_ring + second.index * Passing::kBytes, second_passing,
-                       shared.second_full + second.index, row, head, entry.batch);
+    shared.second.wait_empty(step);
+    load_rows<Passing>(shared.second.at(step), second_passing, shared.second.full_of(step), row,
+                       head, entry.batch);
   });
 }
 
@@ -84,9 +84,8 @@ __device__ __forceinline__ void store_rows(const HopperBackwardCall& call,
                                            const HopperBackwardShared<Tile>& shared) {
   const Entry& entry = block.entry;
   for_each_step<Tile>(block, [&](int step, int head, int first) {
-    const auto slot = HopperSlot::of<Tile::kSlots>(step);
-    float* const rows = shared.rows + slot.index * 2 * Tile::kStep;
-    mbarrier_wait(shared.empty + slot.index, slot.parity ^ 1U);
+    float* const rows = shared.rows_of(step);
+    shared.first.wait_empty(step);
     for (int i = lane(); i < Tile::kStep; i += kWarpSize) {
       const int query = first + i;
       float reference = 0.0F, delta = 0.0F;
@@ -99,7 +98,7 @@ __device__ __forceinline__ void store_rows(const HopperBackwardCall& call,
       rows[Tile::kStep + i] = delta;
     }
     sync_warp();
-    if (lane() == 0) mbarrier_arrive(shared.full + slot.index);
+    if (lane() == 0) mbarrier_arrive(shared.first.full_of(step));
   });
 }
 
@@ -238,16 +237,14 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
   const std::byte* const second_kept = shared.second_kept + consumer * 64 * 128;
   if (block.passing > 0) mbarrier_wait(shared.kept_full, 0);
   for_each_step<Tile>(block, [&](int step, int /*head*/, int first) {
-    const auto slot = HopperSlot::of<Tile::kSlots>(step);
-    const auto second_slot = HopperSlot::of<Tile::kSecondSlots>(step);
-    std::byte* const tile = shared.ring + slot.index * Passing::kBytes;
-    std::byte* const second = shared.second_ring + second_slot.index * Passing::kBytes;
+    std::byte* const tile = shared.first.at(step);
+    std::byte* const second = shared.second.at(step);
     const bool all_visible = first >= common.first && first + Tile::kStep <= common.last;
-    mbarrier_wait(shared.full + slot.index, slot.parity);
+    shared.first.wait_full(step);
     if (first + Tile::kStep > block.end_present) {
       clear_rows<Passing, Tile::kConsumers>(tile, block.end_present - first);
       if constexpr (Tile::kSumsValues) {
-        mbarrier_wait(shared.second_full + second_slot.index, second_slot.parity);
+        shared.second.wait_full(step);
         clear_rows<Passing, Tile::kConsumers>(second, block.end_present - first);
       }
       finish_clearing<Tile::kConsumers>();
@@ -255,7 +252,7 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
     wgmma_fence();
     multiply_transposed<T, Kept, Passing>(s, kept, tile);
     if (step == 0 && Tile::kSumsScores) mbarrier_wait(shared.second_kept_full, 0);
-    mbarrier_wait(shared.second_full + second_slot.index, second_slot.parity);
+    shared.second.wait_full(step);
     if constexpr (Tile::kSumsScores) {
       wgmma_fence();
       multiply_transposed<T, Kept, Passing>(d, second_kept, second);
@@ -266,12 +263,10 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
     wgmma_touch(s);
     // The products of the previous step have ended too.
     if (step > 0) {
-      release_slot(shared.empty + HopperSlot::of<Tile::kSlots>(step - 1).index);
-      if constexpr (Tile::kSumsValues) {
-        release_slot(shared.second_empty + HopperSlot::of<Tile::kSecondSlots>(step - 1).index);
-      }
+      shared.first.release(step - 1);
+      if constexpr (Tile::kSumsValues) shared.second.release(step - 1);
     }
-    queries.rows = shared.rows + slot.index * 2 * Tile::kStep;
+    queries.rows = shared.rows_of(step);
     queries.template for_each<false>([&](int i, float reference) {
       s[i] = exp2_approx(fmaf(s[i], call.scale_log2, -reference));
     });
@@ -284,7 +279,7 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
     if constexpr (Tile::kSumsScores) {
       wgmma_wait<Tile::kSumsValues ? 1 : 0>();
       wgmma_touch(d);
-      if constexpr (!Tile::kSumsValues) release_slot(shared.second_empty + second_slot.index);
+      if constexpr (!Tile::kSumsValues) shared.second.release(step);
       queries.template for_each<true>([&](int i, float delta) { d[i] = s[i] * (d[i] - delta); });
       // A hidden weight of 0 times a NaN gradient is NaN.
       if (!all_visible) hide(d, visible, first, 0.0F);

@@ -28,11 +28,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/device/device.h"
 #include "cuda/device/hopper_device.h"
+#include "cuda/hopper/ring.h"
 #include "cuda/hopper/rows.h"
 #include "cuda/hopper/softmax.h"
+#include "cuda/kernels.h"
 #include "cuda/params.h"
 #include "cuda/tiles.h"
 #include "rules/visibility.h"
@@ -64,10 +66,12 @@ struct HopperBackwardTile {
   using Kept = HopperRows<kWidth, kKept>;
   using Passing = HopperRows<kWidth, kStep>;
   static constexpr int kKeptBytes = (kSumsScores ? 2 : 1) * Kept::kBytes;
-  static constexpr int kPassingBytes = (kSlots + kSecondSlots) * Passing::kBytes;
+  using First = Ring<kSlots, Passing::kBytes>;
+  using Second = Ring<kSecondSlots, Passing::kBytes>;
+  static constexpr int kPassingBytes = First::kBytes + Second::kBytes;
   // Reference and delta of passing queries, as floats.
   static constexpr int kRowBytes = kOfKeys ? kSlots * 2 * kStep * 4 : 0;
-  static constexpr int kBarrierBytes = 8 * (2 + 2 * kSlots + 2 * kSecondSlots);
+  static constexpr int kBarrierBytes = 8 * (2 + First::kBarriers + Second::kBarriers);
   static constexpr int kSharedBytes = kKeptBytes + kPassingBytes + kRowBytes + kBarrierBytes;
   static_assert(kSharedBytes <= kHopperSharedBytes);
 };
@@ -157,24 +161,16 @@ struct HopperBackwardBlock {
   }
 };
 
-// The slot of a ring that a step uses, and the parity of the slot's barrier phase in that step.
-struct HopperSlot {
-  int index;
-  uint32_t parity;
-
-  template <int kSlots>
-  static __device__ __forceinline__ HopperSlot of(int step) {
-    return {step % kSlots, static_cast<uint32_t>(step / kSlots) & 1U};
-  }
-};
-
 template <class Tile>
 struct HopperBackwardShared {
+  using First = typename Tile::First;
+  using Second = typename Tile::Second;
+
   std::byte *kept, *second_kept;  // K and V, or Q and d_out
-  std::byte *ring, *second_ring;  // Q and d_out, or K and V
-  float* rows;                    // per slot of the first ring: kStep references, then kStep deltas
   uint64_t *kept_full, *second_kept_full;
-  uint64_t *full, *empty, *second_full, *second_empty;
+  First first;    // of Q or K
+  Second second;  // of d_out or V
+  float* rows;    // per slot of the first ring: kStep references, then kStep deltas
 
   static __device__ __forceinline__ HopperBackwardShared of(std::byte* memory) {
     std::byte* const ring = memory + Tile::kKeptBytes;
@@ -182,29 +178,24 @@ struct HopperBackwardShared {
     auto* const barriers = reinterpret_cast<uint64_t*>(rows + Tile::kRowBytes);
     return {.kept = memory,
             .second_kept = memory + Tile::Kept::kBytes,
-            .ring = ring,
-            .second_ring = ring + Tile::kSlots * Tile::Passing::kBytes,
-            .rows = reinterpret_cast<float*>(rows),
             .kept_full = barriers,
             .second_kept_full = barriers + 1,
-            .full = barriers + 2,
-            .empty = barriers + 2 + Tile::kSlots,
-            .second_full = barriers + 2 + 2 * Tile::kSlots,
-            .second_empty = barriers + 2 + 2 * Tile::kSlots + Tile::kSecondSlots};
+            .first = First::of(ring, barriers + 2),
+            .second = Second::of(ring + First::kBytes, barriers + 2 + First::kBarriers),
+            .rows = reinterpret_cast<float*>(rows)};
+  }
+
+  // The references of a step's queries; kStep floats further: their deltas.
+  __device__ __forceinline__ float* rows_of(int step) const {
+    return rows + First::slot_of(step) * 2 * Tile::kStep;
   }
 
   __device__ __forceinline__ void init_barriers() const {
     mbarrier_init(kept_full, 1);
     mbarrier_init(second_kept_full, 1);
-    for (int slot = 0; slot < Tile::kSlots; ++slot) {
-      // Arrivals: the thread that copies, and the warp that stores references and deltas.
-      mbarrier_init(full + slot, Tile::kOfKeys ? 2 : 1);
-      mbarrier_init(empty + slot, 4 * Tile::kConsumers);
-    }
-    for (int slot = 0; slot < Tile::kSecondSlots; ++slot) {
-      mbarrier_init(second_full + slot, 1);
-      mbarrier_init(second_empty + slot, 4 * Tile::kConsumers);
-    }
+    // One more arrival than the copying thread's: the warp that stores references and deltas.
+    first.init_barriers(Tile::kOfKeys ? 2 : 1, 4 * Tile::kConsumers);
+    second.init_barriers(1, 4 * Tile::kConsumers);
     mbarrier_init_fence();
   }
 };

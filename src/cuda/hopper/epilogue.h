@@ -11,6 +11,7 @@
 #include "cuda/device/device.h"
 #include "cuda/hopper/forward_tile.h"
 #include "cuda/hopper/softmax.h"
+#include "cuda/params.h"
 #include "cuda/rows.h"
 #include "multihead/tensor.h"
 #include "rules/attention_params.h"

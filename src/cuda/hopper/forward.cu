@@ -6,6 +6,7 @@
 #include "cuda/hopper/forward.h"
 #include "cuda/hopper/launch.h"
 #include "cuda/kernels.h"
+#include "cuda/params.h"
 #include "cuda/rows.h"
 #include "cuda/tiles.h"
 

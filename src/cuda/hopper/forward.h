@@ -30,13 +30,12 @@ namespace multihead::cuda {
 // --- The producer: one thread ---
 
 template <class Tile>
-__device__ __forceinline__ void load_step(std::byte* ring, const TensorMap& map, uint64_t* full,
-                                          uint64_t* empty, const HopperBlock& block,
-                                          const HopperSteps& steps, int step) {
-  const int slot = slot_of<Tile>(step);
-  mbarrier_wait(empty + slot, parity_of<Tile>(step) ^ 1U);  // returns at once on the first use
+__device__ __forceinline__ void load_step(const typename Tile::Steps& ring, const TensorMap& map,
+                                          const HopperBlock& block, const HopperSteps& steps,
+                                          int step) {
+  ring.wait_empty(step);
   load_rows<typename Tile::Keys>(
-      ring + slot * Tile::Keys::kBytes, map, full + slot,
+      ring.at(step), map, ring.full_of(step),
       block.entry.first_key + steps.first_key + int64_t{step} * Tile::kKeys, block.kv_head,
       block.entry.batch);
 }
@@ -52,11 +51,10 @@ __device__ __forceinline__ void produce(const HopperCall& call, const HopperBloc
   // Load in the order in which consumers need the tiles: values one step behind keys.
   for (int step = 0; step <= steps.count; ++step) {
     if (step < steps.count) {
-      load_step<Tile>(shared.keys, call.k, shared.keys_full, shared.keys_empty, block, steps, step);
+      load_step<Tile>(shared.keys, call.k, block, steps, step);
     }
     if (step > 0) {
-      load_step<Tile>(shared.values, call.v, shared.values_full, shared.values_empty, block, steps,
-                      step - 1);
+      load_step<Tile>(shared.values, call.v, block, steps, step - 1);
     }
   }
 }
@@ -115,12 +113,6 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
     float s[Tile::kKeys / 2];
     uint32_t weights[Tile::kKeys / 16][4];
     float factor[2];
-    const auto slot = [](auto* ring, int step) {
-      return ring + slot_of<Tile>(step) * Tile::Keys::kBytes;
-    };
-    const auto wait_keys = [&](int step) {
-      mbarrier_wait(shared.keys_full + slot_of<Tile>(step), parity_of<Tile>(step));
-    };
     const auto soften = [&](int step) {
       const int first_key = steps.first_key + step * Tile::kKeys;
       if (first_key < common.first || first_key + Tile::kKeys > common.last) {
@@ -131,50 +123,50 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
 
     turns.begin();
     mbarrier_wait(shared.queries_full, 0);
-    wait_keys(0);
+    shared.keys.wait_full(0);
     wgmma_fence();
-    multiply_transposed<T, Queries, Keys>(s, queries, shared.keys);
+    multiply_transposed<T, Queries, Keys>(s, queries, shared.keys.at(0));
     wgmma_wait<0>();
     wgmma_touch(s);
-    release_slot(shared.keys_empty);
+    shared.keys.release(0);
     soften(0);
     pack_weights<T>(s, weights);
 
     for (int step = 1; step < steps.count; ++step) {
       const int before = step - 1;
-      if (step == 1) wait_keys(step);
+      if (step == 1) shared.keys.wait_full(step);
       turns.wait();
       wgmma_fence();
-      multiply_transposed<T, Queries, Keys>(s, queries, slot(shared.keys, step));
-      mbarrier_wait(shared.values_full + slot_of<Tile>(before), parity_of<Tile>(before));
+      multiply_transposed<T, Queries, Keys>(s, queries, shared.keys.at(step));
+      shared.values.wait_full(before);
       wgmma_fence();
-      add_product<T, Keys>(o, weights, slot(shared.values, before));
+      add_product<T, Keys>(o, weights, shared.values.at(before));
       turns.pass(before);
       wgmma_wait<1>();
       wgmma_touch(s);
-      release_slot(shared.keys_empty + slot_of<Tile>(step));
+      shared.keys.release(step);
       soften(step);
       // Wait for the next keys here: the branch ends a basic block, else ptxas moves
       // wgmma_wait<0>() above the exponentials, and the second product overlaps with nothing.
-      if (step + 1 < steps.count) wait_keys(step + 1);
+      if (step + 1 < steps.count) shared.keys.wait_full(step + 1);
       wgmma_wait<0>();
       wgmma_touch(o);
-      release_slot(shared.values_empty + slot_of<Tile>(before));
+      shared.values.release(before);
 #pragma unroll
       for (int i = 0; i < Tile::kWidth / 2; ++i) o[i] *= factor[i / 2 % 2];
       pack_weights<T>(s, weights);
     }
 
     const int last = steps.count - 1;
-    mbarrier_wait(shared.values_full + slot_of<Tile>(last), parity_of<Tile>(last));
+    shared.values.wait_full(last);
     const auto present = static_cast<int>(block.entry.visibility.present.last);
     const int first_key = steps.first_key + last * Tile::kKeys;
     if (present < first_key + Tile::kKeys) {
-      clear_rows<Keys, Tile::kConsumers>(slot(shared.values, last), present - first_key);
+      clear_rows<Keys, Tile::kConsumers>(shared.values.at(last), present - first_key);
       finish_clearing<Tile::kConsumers>();
     }
     wgmma_fence();
-    add_product<T, Keys>(o, weights, slot(shared.values, last));
+    add_product<T, Keys>(o, weights, shared.values.at(last));
     wgmma_wait<0>();
     wgmma_touch(o);
   }

@@ -6,8 +6,10 @@
 
 #include "cuda/device/device.h"
 #include "cuda/device/hopper_device.h"
+#include "cuda/hopper/ring.h"
 #include "cuda/hopper/rows.h"
 #include "cuda/hopper/softmax.h"
+#include "cuda/kernels.h"
 #include "cuda/params.h"
 #include "cuda/tiles.h"
 #include "rules/attention_params.h"
@@ -32,8 +34,9 @@ struct HopperTile {
 
   using Queries = HopperRows<kWidth, kRows>;
   using Keys = HopperRows<kWidth, kKeys>;  // for keys and values
-  static constexpr int kBarrierBytes = 8 * (1 + 4 * kStages);
-  static constexpr int kSharedBytes = Queries::kBytes + 2 * kStages * Keys::kBytes + kBarrierBytes;
+  using Steps = Ring<kStages, Keys::kBytes>;
+  static constexpr int kBarrierBytes = 8 * (1 + 2 * Steps::kBarriers);
+  static constexpr int kSharedBytes = Queries::kBytes + 2 * Steps::kBytes + kBarrierBytes;
   static_assert(kSharedBytes <= kHopperSharedBytes);
 };
 
@@ -96,46 +99,28 @@ struct HopperSteps {
 
 template <class Tile>
 struct HopperShared {
+  using Steps = typename Tile::Steps;
+
   std::byte* queries;
-  std::byte *keys, *values;
-  uint64_t *queries_full, *keys_full, *keys_empty, *values_full, *values_empty;
+  uint64_t* queries_full;
+  Steps keys, values;
 
   static __device__ __forceinline__ HopperShared of(std::byte* memory) {
     std::byte* const keys = memory + Tile::Queries::kBytes;
-    std::byte* const values = keys + Tile::kStages * Tile::Keys::kBytes;
-    auto* const barriers = reinterpret_cast<uint64_t*>(values + Tile::kStages * Tile::Keys::kBytes);
+    std::byte* const values = keys + Steps::kBytes;
+    auto* const barriers = reinterpret_cast<uint64_t*>(values + Steps::kBytes);
     return {.queries = memory,
-            .keys = keys,
-            .values = values,
             .queries_full = barriers,
-            .keys_full = barriers + 1,
-            .keys_empty = barriers + 1 + Tile::kStages,
-            .values_full = barriers + 1 + 2 * Tile::kStages,
-            .values_empty = barriers + 1 + 3 * Tile::kStages};
+            .keys = Steps::of(keys, barriers + 1),
+            .values = Steps::of(values, barriers + 1 + Steps::kBarriers)};
   }
 
   __device__ __forceinline__ void init_barriers() const {
     mbarrier_init(queries_full, 1);
-    for (int stage = 0; stage < Tile::kStages; ++stage) {
-      mbarrier_init(keys_full + stage, 1);
-      mbarrier_init(values_full + stage, 1);
-      // Arrivals: one lane of each consumer warp.
-      mbarrier_init(keys_empty + stage, 4 * Tile::kConsumers);
-      mbarrier_init(values_empty + stage, 4 * Tile::kConsumers);
-    }
+    keys.init_barriers(1, 4 * Tile::kConsumers);
+    values.init_barriers(1, 4 * Tile::kConsumers);
     mbarrier_init_fence();
   }
 };
-
-// The slot of a ring that step `step` uses, and the parity of the slot's barrier phase in that
-// step.
-template <class Tile>
-__device__ __forceinline__ int slot_of(int step) {
-  return step % Tile::kStages;
-}
-template <class Tile>
-__device__ __forceinline__ uint32_t parity_of(int step) {
-  return static_cast<uint32_t>(step / Tile::kStages) & 1U;
-}
 
 }  // namespace multihead::cuda

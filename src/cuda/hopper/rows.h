@@ -12,11 +12,16 @@
 
 namespace multihead::cuda {
 
-// The registers of a multiprocessor are enough for a producer warpgroup and its consumers, so that
-// no warpgroup waits for registers for ever.
+// True if the registers that a block gets at its launch are enough for a producer warpgroup and its
+// consumers after they have exchanged some, so that no warpgroup waits for registers for ever. A
+// thread gets as many registers as launch bounds of one block allow, in units of 8; setmaxnreg
+// takes multiples of 8 from 24 to 256.
 constexpr bool registers_suffice(int producer, int consumers, int consumer) {
-  constexpr int kRegisters = 65536;
-  return kWarpgroupSize * (producer + consumers * consumer) <= kRegisters;
+  constexpr int kRegisters = 65536;  // of a multiprocessor
+  const int launched = kRegisters / (kWarpgroupSize * (consumers + 1)) / 8 * 8;
+  const auto valid = [](int count) { return count % 8 == 0 && count >= 24 && count <= 256; };
+  return valid(producer) && valid(consumer) && producer <= launched && launched <= consumer &&
+         producer + consumers * consumer <= launched * (consumers + 1);
 }
 
 // The tile scheduler: maps a block index to a head and the rank of a tile. Heads are served in
@@ -85,12 +90,6 @@ __device__ __forceinline__ void add_product(float (&o)[B::kWidth / 2],
     wgmma<T, true>(o, a[i], moved_descriptor(first, i * 16 * 128), true);
   }
   wgmma_commit();
-}
-
-// Marks a slot as empty. Each consumer warp calls it after the products that read the slot.
-__device__ __forceinline__ void release_slot(uint64_t* empty) {
-  sync_warp();
-  if (lane() == 0) mbarrier_arrive(empty);
 }
 
 // Clears the rows of a tile from row `first` on: rows beyond the sequence length, where memory may

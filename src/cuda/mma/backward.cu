@@ -4,7 +4,7 @@
 // sum needs atomic additions, and results are the same in every run.
 #include <cstdint>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/kernels.h"
 #include "cuda/mma/backward_keys.h"
 #include "cuda/mma/backward_queries.h"
@@ -55,7 +55,7 @@ int launch_type(const BackwardParams& params, StreamHandle stream) {
 }  // namespace
 }  // namespace mma
 
-int launch_backward_half(const BackwardParams& params, const Device&, StreamHandle stream) {
+int launch_backward_mma(const BackwardParams& params, const Device&, StreamHandle stream) {
   return params.forward.call.q.type == DType::kF16 ? mma::launch_type<Float16>(params, stream)
                                                    : mma::launch_type<BFloat16>(params, stream);
 }

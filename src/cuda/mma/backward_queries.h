@@ -5,10 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/backward.h"
 #include "cuda/backward_pair.h"
+#include "cuda/backward_params.h"
 #include "cuda/backward_singly.h"
 #include "cuda/device/device.h"
+#include "cuda/kernels.h"
 #include "cuda/mma/backward_tile.h"
 #include "cuda/mma/tile.h"
 #include "cuda/params.h"

@@ -22,7 +22,7 @@
 
 #include <cstdint>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/device/device.h"
 #include "cuda/mma/tile.h"
 #include "cuda/rows.h"

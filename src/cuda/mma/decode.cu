@@ -15,9 +15,10 @@
 #include <cstdint>
 
 #include "cuda/device/launch.h"
-#include "cuda/f32/decode.h"
+#include "cuda/kernels.h"
 #include "cuda/mma/tile.h"
 #include "cuda/rows.h"
+#include "cuda/splits.h"
 #include "multihead/tensor.h"
 #include "rules/visibility.h"
 
@@ -25,7 +26,7 @@ namespace multihead::cuda {
 namespace mma {
 namespace {
 
-static_assert(kDecodeHalfRows == kRowsOfWarp);
+static_assert(kDecodeMmaRows == kRowsOfWarp);
 constexpr int kStepKeys = 16;  // per warp
 
 // Shared memory of a block: the queries, then the stages of each warp.
@@ -36,7 +37,7 @@ struct DecodeTile {
   static constexpr int kWarps = kWidth <= 128 ? 4 : 2;
   static constexpr int kThreads = kWarps * kWarpSize;
   static constexpr int kKeyStep = kWarps * kStepKeys;
-  static_assert(kDecodeHalfKeyStep % kKeyStep == 0);
+  static_assert(kDecodeMmaKeyStep % kKeyStep == 0);
   static constexpr int kStages = kWidth <= 64 ? 4 : 2;
   static constexpr int kQueryElements = kRowsOfWarp * kWidth;
   static constexpr int kElements = kStepKeys * kWidth;  // K or V of a stage
@@ -295,7 +296,7 @@ __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
 // The minimum number of blocks lets ptxas use more registers; without it ptxas spills.
 template <bool kOptions, class T, int kWidth>
 __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
-    decode_half(const __grid_constant__ SplitParams p) {
+    decode_mma(const __grid_constant__ SplitParams p) {
   using Shape = DecodeTile<kWidth>;
   const rules::AttentionParams& call = p.forward.call;
   const int64_t all_rows = call.queries * call.group();
@@ -362,7 +363,7 @@ int launch_of_width(const SplitParams& params, StreamHandle stream) {
                  .threads = DecodeTile<kWidth>::kThreads,
                  .shared_bytes = kBytes,
                  .stream = stream},
-                decode_half<kOptions, T, kWidth>, params);
+                decode_mma<kOptions, T, kWidth>, params);
 }
 
 template <bool kOptions, class T>
@@ -384,7 +385,7 @@ int launch_type(const SplitParams& params, StreamHandle stream) {
 }  // namespace
 }  // namespace mma
 
-int launch_decode_half(const SplitParams& params, StreamHandle stream) {
+int launch_decode_mma(const SplitParams& params, StreamHandle stream) {
   return params.forward.call.k.type == DType::kF16 ? mma::launch_type<Float16>(params, stream)
                                                    : mma::launch_type<BFloat16>(params, stream);
 }

@@ -16,6 +16,7 @@
 
 #include "cuda/kernels.h"
 #include "cuda/mma/tile.h"
+#include "cuda/params.h"
 #include "cuda/rows.h"
 #include "cuda/tiles.h"
 #include "multihead/tensor.h"
@@ -253,7 +254,7 @@ __device__ __noinline__ void recompute(const BlockOfRows<kOptions>& b, T* shared
 }
 
 template <bool kOptions, class T, int kWidth>
-__global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__ ForwardParams p) {
+__global__ void __launch_bounds__(kThreads) forward_mma(const __grid_constant__ ForwardParams p) {
   using Shape = Tile<kWidth>;
   const rules::AttentionParams& call = p.call;
   const RowTile tile = row_tile<kRows>(p);
@@ -318,7 +319,7 @@ int launch_of_width(const ForwardParams& params, StreamHandle stream) {
   constexpr size_t kBytes = Tile<kWidth>::kAllElements * sizeof(T) + sizeof(BlockState<kOptions>);
   static_assert(kBytes <= kLeastSharedBytes);
   return launch_tiles(query_axis(params, kRows, params.call.group()), params.call.kv_heads,
-                      kThreads, kBytes, stream, forward_half<kOptions, T, kWidth>, params);
+                      kThreads, kBytes, stream, forward_mma<kOptions, T, kWidth>, params);
 }
 
 template <bool kOptions, class T>
@@ -339,7 +340,7 @@ int launch_type(const ForwardParams& params, StreamHandle stream) {
 }  // namespace
 }  // namespace mma
 
-int launch_forward_half(const ForwardParams& params, const Device&, StreamHandle stream) {
+int launch_forward_mma(const ForwardParams& params, const Device&, StreamHandle stream) {
   return params.call.q.type == DType::kF16 ? mma::launch_type<Float16>(params, stream)
                                            : mma::launch_type<BFloat16>(params, stream);
 }

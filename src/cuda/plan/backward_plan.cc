@@ -17,8 +17,8 @@ namespace {
 
 using rules::AttentionParams;
 
-const char* why_not_half(const BackwardParams& params) {
-  if (const char* const objection = why_not_half(params.forward); objection != nullptr) {
+const char* why_not_mma(const BackwardParams& params) {
+  if (const char* const objection = why_not_mma(params.forward); objection != nullptr) {
     return objection;
   }
   if (params.d_out.type != params.forward.call.q.type) return "d_out is not of q's type";
@@ -41,8 +41,8 @@ void choose_kernel(BackwardPlan& plan, const Device& device) {
     plan.kernel = BackwardKernel::kHopper;
     return;
   }
-  plan.not_half = why_not_half(params);
-  plan.kernel = plan.not_half == nullptr ? BackwardKernel::kHalf : BackwardKernel::kF32;
+  plan.not_mma = why_not_mma(params);
+  plan.kernel = plan.not_mma == nullptr ? BackwardKernel::kMma : BackwardKernel::kF32;
 }
 
 // Places the arrays of a call in its workspace and sets workspace_bytes; null: only counts bytes.
@@ -96,8 +96,8 @@ int launch_kernel(const BackwardPlan& plan, const Device& device, StreamHandle s
       return 0;
     case BackwardKernel::kHopper:
       return launch_backward_hopper(plan.params, device, stream);
-    case BackwardKernel::kHalf:
-      return launch_backward_half(plan.params, device, stream);
+    case BackwardKernel::kMma:
+      return launch_backward_mma(plan.params, device, stream);
     case BackwardKernel::kF32:
       return launch_backward_f32(plan.params, device, stream);
   }
@@ -168,7 +168,7 @@ std::string explain(const BackwardPlan& plan, const Device& device) {
     case BackwardKernel::kHopper:
       text = "wgmma and TMA";
       break;
-    case BackwardKernel::kHalf:
+    case BackwardKernel::kMma:
       text = "mma.sync";
       break;
     case BackwardKernel::kF32:
@@ -178,7 +178,7 @@ std::string explain(const BackwardPlan& plan, const Device& device) {
   text += " on compute capability " + std::to_string(device.compute_capability / 10) + "." +
           std::to_string(device.compute_capability % 10);
   if (plan.not_hopper != nullptr) text += std::string("; not wgmma, since ") + plan.not_hopper;
-  if (plan.not_half != nullptr) text += std::string("; not mma.sync, since ") + plan.not_half;
+  if (plan.not_mma != nullptr) text += std::string("; not mma.sync, since ") + plan.not_mma;
   if (plan.transforms) text += "; q and k are transformed before, and their gradients back";
   return text;
 }

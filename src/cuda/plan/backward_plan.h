@@ -6,10 +6,10 @@
 #include <optional>
 #include <string>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/kernels.h"
 #include "cuda/plan/transforms.h"
-#include "cuda/rows/rotate.h"
+#include "cuda/rows/rotate_params.h"
 #include "engine/attention/validate.h"
 #include "multihead/attention.h"
 #include "multihead/attention_backward.h"
@@ -22,7 +22,7 @@ namespace multihead::cuda {
 enum class BackwardKernel : uint8_t {
   kNone,    // no gradient is requested, or all are empty
   kHopper,  // wgmma and TMA
-  kHalf,    // mma.sync
+  kMma,     // mma.sync
   kF32,     // supports everything
 };
 
@@ -32,7 +32,7 @@ struct BackwardPlan {
   // Reasons why the faster kernels do not support the call; null for kernels that were not
   // examined.
   const char* not_hopper = nullptr;
-  const char* not_half = nullptr;
+  const char* not_mma = nullptr;
   std::optional<Transforms> transforms;  // of q and k, into the workspace
   // The backward of the transforms: turns gradients of transformed rows into gradients of the
   // original rows.

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/kernels.h"
 #include "cuda/params.h"
 #include "multihead/tensor.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cuda/rows/scores.h"
+#include "cuda/rows/scores_params.h"
 #include "cuda/runtime/runtime.h"
 #include "engine/varlen/varlen.h"
 #include "rules/arena.h"
@@ -34,9 +34,9 @@ const char* why_not_decode(const ForwardParams& params) {
 
 void choose_decode(CallPlan& plan, const Device& device) {
   plan.kernel = Kernel::kDecode;
-  plan.not_half = why_not_half(plan.params);
+  plan.not_mma = why_not_mma(plan.params);
   plan.splits.forward = plan.params;
-  plan.splits.half = plan.not_half == nullptr;
+  plan.splits.mma = plan.not_mma == nullptr;
   cut_keys(plan.splits, device);
 }
 
@@ -55,8 +55,8 @@ void choose_kernel(CallPlan& plan, const Device& device) {
     plan.kernel = Kernel::kHopper;
     return;
   }
-  plan.not_half = why_not_half(plan.params);
-  plan.kernel = plan.not_half == nullptr ? Kernel::kHalf : Kernel::kF32;
+  plan.not_mma = why_not_mma(plan.params);
+  plan.kernel = plan.not_mma == nullptr ? Kernel::kMma : Kernel::kF32;
 }
 
 // Places the arrays of a call in its workspace and sets workspace_bytes; null: only counts bytes.
@@ -126,8 +126,8 @@ int launch_kernel(const CallPlan& plan, const Device& device, StreamHandle strea
       return launch_decode(plan.splits, stream);
     case Kernel::kHopper:
       return launch_forward_hopper(plan.params, device, stream);
-    case Kernel::kHalf:
-      return launch_forward_half(plan.params, device, stream);
+    case Kernel::kMma:
+      return launch_forward_mma(plan.params, device, stream);
     case Kernel::kF32:
       return launch_forward_f32(plan.params, device, stream);
   }
@@ -144,7 +144,7 @@ bool is_aligned(const StoredRows& rows, const std::array<int64_t, 3>& extents) {
   return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
 }
 
-const char* why_not_half(const ForwardParams& params) {
+const char* why_not_mma(const ForwardParams& params) {
   const AttentionParams& call = params.call;
   const auto is_half = [](const StoredRows& rows) {
     return rows.type == DType::kBF16 || rows.type == DType::kF16;
@@ -262,14 +262,14 @@ std::string explain(const CallPlan& plan, const Device& device) {
     case Kernel::kNone:
       return "nothing to compute";
     case Kernel::kDecode:
-      text = std::string("decode, ") + (plan.splits.half ? "mma.sync" : "f32") + ": " +
+      text = std::string("decode, ") + (plan.splits.mma ? "mma.sync" : "f32") + ": " +
              std::to_string(plan.splits.splits) + " splits of " +
              std::to_string(plan.splits.split_keys) + " keys";
       break;
     case Kernel::kHopper:
       text = "wgmma and TMA";
       break;
-    case Kernel::kHalf:
+    case Kernel::kMma:
       text = "mma.sync";
       break;
     case Kernel::kF32:
@@ -279,7 +279,7 @@ std::string explain(const CallPlan& plan, const Device& device) {
   text += " on compute capability " + std::to_string(device.compute_capability / 10) + "." +
           std::to_string(device.compute_capability % 10);
   text += unless("decode", plan.not_decode) + unless("wgmma", plan.not_hopper) +
-          unless("mma.sync", plan.not_half);
+          unless("mma.sync", plan.not_mma);
   if (plan.transforms) text += "; q and k are transformed before";
   return text;
 }

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "cuda/f32/decode.h"
 #include "cuda/kernels.h"
 #include "cuda/plan/transforms.h"
+#include "cuda/splits.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/validate.h"
 #include "engine/cache/cache_call.h"
@@ -21,9 +21,9 @@ namespace multihead::cuda {
 // The kernel that computes out and lse.
 enum class Kernel : uint8_t {
   kNone,    // there is nothing to compute
-  kDecode,  // few query rows: split KV, then merge; see SplitParams::half
+  kDecode,  // few query rows: split KV, then merge; see SplitParams::mma
   kHopper,  // wgmma and TMA
-  kHalf,    // mma.sync
+  kMma,     // mma.sync
   kF32,     // supports everything
 };
 
@@ -34,14 +34,14 @@ struct CallPlan {
   // examined.
   const char* not_decode = nullptr;
   const char* not_hopper = nullptr;
-  const char* not_half = nullptr;
+  const char* not_mma = nullptr;
   SplitParams splits;                    // only with kDecode
   std::optional<Transforms> transforms;  // write q and k to the workspace
   uint64_t workspace_bytes = 0;
 };
 
 // Returns the reason why mma.sync does not support q, k and v; null if it does.
-const char* why_not_half(const ForwardParams& params);
+const char* why_not_mma(const ForwardParams& params);
 // True if each row begins at a multiple of 16 bytes, for elements of 2 bytes. `extents`: batch,
 // heads and rows; the stride of an axis of extent 1 does not matter.
 bool is_aligned(const rules::StoredRows& rows, const std::array<int64_t, 3>& extents);

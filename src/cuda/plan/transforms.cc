@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "cuda/kernels.h"
 #include "cuda/runtime/runtime.h"
 #include "engine/attention/plan.h"
 

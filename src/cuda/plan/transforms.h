@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "cuda/params.h"
-#include "cuda/rows/rotate.h"
+#include "cuda/rows/rotate_params.h"
 #include "multihead/attention.h"
 #include "multihead/cuda.h"
 #include "multihead/status.h"

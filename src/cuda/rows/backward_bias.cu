@@ -7,11 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/backward.h"
 #include "cuda/backward_pair.h"
+#include "cuda/backward_params.h"
 #include "cuda/device/device.h"
 #include "cuda/device/launch.h"
 #include "cuda/f32/backward_tile.h"
+#include "cuda/kernels.h"
 #include "cuda/params.h"
 #include "cuda/rows.h"
 #include "rules/attention_params.h"

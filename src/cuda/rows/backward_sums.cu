@@ -4,9 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/device/device.h"
 #include "cuda/device/launch.h"
+#include "cuda/kernels.h"
 #include "cuda/params.h"
 #include "cuda/rows.h"
 #include "cuda/warp_rows.h"

@@ -1,6 +1,7 @@
 // Merges two attention results over disjoint keys; one warp per row.
+#include "cuda/kernels.h"
 #include "cuda/rows.h"
-#include "cuda/rows/merge.h"
+#include "cuda/rows/merge_params.h"
 #include "cuda/warp_rows.h"
 
 namespace multihead::cuda {

@@ -1,6 +1,7 @@
 // QK-norm (arXiv:2302.05442) and RoPE (arXiv:2104.09864); one warp per row.
+#include "cuda/kernels.h"
 #include "cuda/rows.h"
-#include "cuda/rows/rotate.h"
+#include "cuda/rows/rotate_params.h"
 #include "cuda/warp_rows.h"
 #include "rules/rope.h"
 

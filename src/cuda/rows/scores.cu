@@ -1,7 +1,8 @@
 // Captures of scores and weights, and the dropout mask. They serve inspection, not speed. One warp
 // per row, one key per lane.
+#include "cuda/kernels.h"
 #include "cuda/rows.h"
-#include "cuda/rows/scores.h"
+#include "cuda/rows/scores_params.h"
 #include "cuda/warp_rows.h"
 
 namespace multihead::cuda {

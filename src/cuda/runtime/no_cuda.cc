@@ -1,11 +1,6 @@
 // Replaces runtime.cc and the kernels in builds without CUDA: every call returns kDevice before it
 // enqueues anything.
-#include "cuda/backward.h"
-#include "cuda/f32/decode.h"
 #include "cuda/kernels.h"
-#include "cuda/rows/merge.h"
-#include "cuda/rows/rotate.h"
-#include "cuda/rows/scores.h"
 #include "cuda/runtime/runtime.h"
 #include "multihead/status.h"
 
@@ -28,7 +23,7 @@ Status status_of(int error) { return error == 0 ? Status() : no_cuda(); }
 
 int find_code() { return kNotReached; }
 int launch_forward_f32(const ForwardParams&, const Device&, StreamHandle) { return kNotReached; }
-int launch_forward_half(const ForwardParams&, const Device&, StreamHandle) { return kNotReached; }
+int launch_forward_mma(const ForwardParams&, const Device&, StreamHandle) { return kNotReached; }
 int launch_forward_hopper(const ForwardParams&, const Device&, StreamHandle) { return kNotReached; }
 int launch_decode(const SplitParams&, StreamHandle) { return kNotReached; }
 int launch_rotate(const RotateParams&, StreamHandle) { return kNotReached; }
@@ -36,7 +31,7 @@ int launch_merge(const MergeParams&, StreamHandle) { return kNotReached; }
 int launch_scores(const ScoresParams&, StreamHandle) { return kNotReached; }
 int launch_backward_rows(const BackwardParams&, StreamHandle) { return kNotReached; }
 int launch_backward_f32(const BackwardParams&, const Device&, StreamHandle) { return kNotReached; }
-int launch_backward_half(const BackwardParams&, const Device&, StreamHandle) { return kNotReached; }
+int launch_backward_mma(const BackwardParams&, const Device&, StreamHandle) { return kNotReached; }
 int launch_backward_hopper(const BackwardParams&, const Device&, StreamHandle) {
   return kNotReached;
 }

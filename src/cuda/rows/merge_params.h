@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/kernels.h"
+#include "rules/attention_params.h"
 
 namespace multihead::cuda {
 
@@ -15,7 +15,5 @@ struct MergeParams {
   int64_t batch = 0, heads = 0, rows = 0, width = 0;
 };
 static_assert(std::is_trivially_copyable_v<MergeParams>);
-
-int launch_merge(const MergeParams& params, StreamHandle stream);
 
 }  // namespace multihead::cuda

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/kernels.h"
+#include "cuda/params.h"
 #include "multihead/attention.h"
 
 namespace multihead::cuda {
@@ -20,10 +20,5 @@ struct ScoresParams {
   int64_t first_row = 0, rows = 0;
 };
 static_assert(std::is_trivially_copyable_v<ScoresParams> && sizeof(ScoresParams) <= 4096);
-
-int launch_scores(const ScoresParams& params, StreamHandle stream);
-
-// Writes forward.call.dropout_mask.
-int launch_dropout_mask(const ForwardParams& params, StreamHandle stream);
 
 }  // namespace multihead::cuda

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/emulated_forward.h"
-#include "cuda/emulated_half_backward.h"
+#include "cuda/emulated_mma_backward.h"
 #include "cuda/emulator/memory.h"
 #include "cuda/mapped_case.h"
 #include "multihead/attention.h"
@@ -113,7 +113,7 @@ void expect_equals_oracle(const RandomCase& c, const ConstAnyTensor& d_out, int6
   const ReferenceGradients expected =
       reference::attention_backward(c.q, c.k, c.v, c.options, d_out);
   const AbsoluteSums sums = absolute_sums(c, d_out, exact, deltas(c, d_out, exact));
-  const HalfGradients got = run_backward_half(c, d_out, exact, gap);
+  const MmaGradients got = run_backward_mma(c, d_out, exact, gap);
   const bool is_f16 = c.v.dtype == DType::kF16;
   const double relative = is_f16 ? 0x1p-11 : 0x1p-8;
   double of_f32 = 1e-5;
@@ -146,7 +146,7 @@ void expect_equals_oracle(const RandomCase& c, const ConstAnyTensor& d_out, int6
   expect("d_v", got.d_v, expected.d_v, sums.terms.d_v, sums.factors.d_v);
 }
 
-TEST(CudaBackwardHalf, EqualsOracleOnRandomCalls) {
+TEST(CudaBackwardMma, EqualsOracleOnRandomCalls) {
   for (const uint64_t seed : multihead::testing::random_seeds(500)) {
     RandomCase c = half_case(seed, 90);
     Random random(seed + 77);
@@ -159,7 +159,7 @@ TEST(CudaBackwardHalf, EqualsOracleOnRandomCalls) {
 }
 
 // Hidden rows may hold NaN and infinities without changing any gradient.
-TEST(CudaBackwardHalf, HidesNaN) {
+TEST(CudaBackwardMma, HidesNaN) {
   for (const uint64_t seed : multihead::testing::random_seeds(20)) {
     RandomCase c = half_case(seed, 90);
     Random random(seed);
@@ -173,7 +173,7 @@ TEST(CudaBackwardHalf, HidesNaN) {
 }
 
 // Packed sequences through attention_varlen_backward(), which chooses these kernels.
-TEST(CudaBackwardHalf, PackedSequencesEqualThoseOfTheCpu) {
+TEST(CudaBackwardMma, PackedSequencesEqualThoseOfTheCpu) {
   for (const uint64_t seed : multihead::testing::random_seeds(40)) {
     SCOPED_TRACE(seed);
     Random random(seed);

@@ -6,20 +6,21 @@
 #include <type_traits>
 
 #include "cuda/kernels.h"
+#include "cuda/params.h"
 
 namespace multihead::cuda {
 
-// decode.cu: query rows of a key/value head per block, and keys per step.
+// f32/decode.cu: query rows of a key/value head per block, and keys per step.
 inline constexpr int64_t kDecodeRows = 8;
 inline constexpr int64_t kDecodeKeyStep = 32;
 // mma/decode.cu: query rows per block, and a multiple of the keys per step.
-inline constexpr int64_t kDecodeHalfRows = 16;
-inline constexpr int64_t kDecodeHalfKeyStep = 64;
+inline constexpr int64_t kDecodeMmaRows = 16;
+inline constexpr int64_t kDecodeMmaKeyStep = 64;
 
 struct SplitParams {
   ForwardParams forward;
   int64_t pool_pages = 0;  // pages of a paged cache; tokens with other page numbers are hidden
-  bool half = false;       // products through mma.sync; requires why_not_half() == null
+  bool mma = false;        // products through mma.sync; requires why_not_mma() == null
   int64_t splits = 0;      // number of KV splits
   int64_t split_keys = 0;  // keys per split, a multiple of key_step()
   // (B, H_kv, rows of a key/value head, splits, d_v + 2), with scores s, their maximum m and the
@@ -28,8 +29,8 @@ struct SplitParams {
   // - m)).
   float* partials = nullptr;
 
-  constexpr int64_t rows_of_block() const { return half ? kDecodeHalfRows : kDecodeRows; }
-  constexpr int64_t key_step() const { return half ? kDecodeHalfKeyStep : kDecodeKeyStep; }
+  constexpr int64_t rows_of_block() const { return mma ? kDecodeMmaRows : kDecodeRows; }
+  constexpr int64_t key_step() const { return mma ? kDecodeMmaKeyStep : kDecodeKeyStep; }
   // Blocks per split.
   constexpr int64_t tiles() const {
     const rules::AttentionParams& call = forward.call;
@@ -59,10 +60,5 @@ inline void cut_keys(SplitParams& params, const Device& device) {
   if (params.split_keys == 0) params.split_keys = step;
   params.splits = rules::most_of((call.keys + params.split_keys - 1) / params.split_keys, 1);
 }
-
-// Enqueues two kernels: the splits, and the merge that writes out and lse.
-int launch_decode(const SplitParams& params, StreamHandle stream);
-// Enqueues the splits of launch_decode() if params.half.
-int launch_decode_half(const SplitParams& params, StreamHandle stream);
 
 }  // namespace multihead::cuda

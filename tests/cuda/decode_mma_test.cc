@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "cuda/emulated_forward.h"
-#include "cuda/f32/decode.h"
+#include "cuda/kernels.h"
 #include "cuda/mapped_case.h"
+#include "cuda/splits.h"
 
 namespace multihead::cuda::testing {
 namespace {
@@ -17,12 +18,12 @@ using multihead::testing::random_seeds;
 // Number of multiprocessors for which the keys are split.
 int multiprocessors = 1;
 
-// Runs split-KV decoding as a kernel that computes out and lse. kHalf: through mma.sync.
-template <bool kHalf>
+// Runs split-KV decoding as a kernel that computes out and lse. kMma: through mma.sync.
+template <bool kMma>
 int launch_splits(const ForwardParams& forward, const Device&, StreamHandle stream) {
   SplitParams params;
   params.forward = forward;
-  params.half = kHalf;
+  params.mma = kMma;
   cut_keys(params, {.compute_capability = 80, .multiprocessors = multiprocessors});
   std::vector<float> partials(partial_bytes(params) / sizeof(float));
   params.partials = partials.data();
@@ -32,9 +33,9 @@ int launch_splits(const ForwardParams& forward, const Device&, StreamHandle stre
 }
 
 // Up to 5 steps of all warps of a block.
-constexpr int64_t kMostKeys = 5 * kDecodeHalfKeyStep;
+constexpr int64_t kMostKeys = 5 * kDecodeMmaKeyStep;
 
-TEST(CudaDecodeHalf, EqualsOracleOnRandomCalls) {
+TEST(CudaDecodeMma, EqualsOracleOnRandomCalls) {
   for (const uint64_t seed : random_seeds(500)) {
     const RandomCase c = half_case(seed, kMostKeys);
     SCOPED_TRACE(c.description);
@@ -46,7 +47,7 @@ TEST(CudaDecodeHalf, EqualsOracleOnRandomCalls) {
 }
 
 // Hidden NaN and infinities in V do not change a row; visible ones do.
-TEST(CudaDecodeHalf, HidesNaNAsTheF32KernelDoes) {
+TEST(CudaDecodeMma, HidesNaNAsTheF32KernelDoes) {
   for (const uint64_t seed : random_seeds(40)) {
     RandomCase c = half_case(seed, kMostKeys);
     Random random(seed);

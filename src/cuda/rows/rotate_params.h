@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/kernels.h"
 #include "multihead/rope.h"
 #include "rules/attention_params.h"
 #include "rules/visibility.h"
@@ -38,8 +37,6 @@ struct RotateParams {
 };
 static_assert(std::is_trivially_copyable_v<RotateParams>);
 
-int launch_rotate(const RotateParams& params, StreamHandle stream);
-
 // The backward of launch_rotate().
 struct RotateBackParams {
   RotateParams rotate;  // parameters of the forward; y is not used
@@ -60,7 +57,5 @@ inline int64_t gain_parts(const RotateParams& params) {
   const int64_t rows = params.batch * params.heads * params.rows;
   return (rows + kRowsOfGainPart - 1) / kRowsOfGainPart;
 }
-
-int launch_rotate_back(const RotateBackParams& params, StreamHandle stream);
 
 }  // namespace multihead::cuda

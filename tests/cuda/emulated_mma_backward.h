@@ -10,8 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "cuda/backward.h"
+#include "cuda/backward_params.h"
 #include "cuda/emulated_forward.h"
+#include "cuda/kernels.h"
 #include "reference/reference_attention.h"
 #include "rules/attention_params.h"
 
@@ -51,7 +52,7 @@ class GradientRows {
   std::vector<float> data_;
 };
 
-struct HalfGradients {
+struct MmaGradients {
   std::vector<float> d_q, d_k, d_v;
 };
 
@@ -81,8 +82,8 @@ inline std::vector<float> deltas(const RandomCase& c, const ConstAnyTensor& d_ou
 }
 
 // `gap`: number of floats after each row of a gradient.
-inline HalfGradients run_backward_half(const RandomCase& c, const ConstAnyTensor& d_out,
-                                       const reference::ReferenceOutputs& exact, int64_t gap) {
+inline MmaGradients run_backward_mma(const RandomCase& c, const ConstAnyTensor& d_out,
+                                     const reference::ReferenceOutputs& exact, int64_t gap) {
   engine::AttentionShape shape;
   std::vector<float> unused(static_cast<size_t>(c.out_shape.elements()));
   const AttentionOutputs outputs{.out = Tensor(unused.data(), c.out_shape)};
@@ -121,7 +122,7 @@ inline HalfGradients run_backward_half(const RandomCase& c, const ConstAnyTensor
     d_q.map(memory, "d_q");
     d_k.map(memory, "d_k");
     d_v.map(memory, "d_v");
-    EXPECT_EQ(launch_backward_half(params, kDevice, nullptr), 0);
+    EXPECT_EQ(launch_backward_mma(params, kDevice, nullptr), 0);
   }
   EXPECT_EQ(device().take_findings(), std::vector<std::string>());
   return {d_q.values(), d_k.values(), d_v.values()};

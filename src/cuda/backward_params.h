@@ -1,0 +1,23 @@
+// The parameters of one call of attention_backward() or attention_varlen_backward() on the device.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/params.h"
+#include "rules/attention_params.h"
+#include "rules/backward_params.h"
+
+namespace multihead::cuda {
+
+// out, d_out, lse and the gradients have the axes of AttentionGradients. For packed sequences they
+// have one batch entry with the rows of all sequences, like q, k and v.
+struct BackwardParams : rules::GradientParams {
+  ForwardParams forward;  // without outputs; q and k after QK-norm and RoPE
+  // Both are (B, H_q, N_q), or (1, H_q, packed_queries) for packed sequences, in the workspace.
+  // delta: sum of out * d_out over a row. reference: the row's LSE / scale.softmax.
+  rules::Rows<float> delta, reference;
+  float* d_sinks = nullptr;  // (H_q), may be null
+};
+static_assert(std::is_trivially_copyable_v<BackwardParams> && sizeof(BackwardParams) <= 4096);
+
+}  // namespace multihead::cuda
