@@ -51,28 +51,43 @@ export function readPtxas(text, file, architecture) {
 }
 
 /**
- * Returns the step of a kernel: its loop with the largest share of tensor-core instructions, as { instructions, products,
- * order }. `order`: the waits for wgmma (W1, W0: at most so many groups still run) and the exponentials (E) in it, as a
- * string such as 'W1 E W0'. Null without such a loop.
+ * Returns the step of a kernel: its loop with the largest share of tensor-core instructions, as { instructions, masks,
+ * products, order }. `masks`: those of `instructions` that hide keys, which a branch skips in most steps. `order`: the waits
+ * for wgmma (W1, W0: at most so many groups still run) and the exponentials (E) in it, as a string such as 'W1 E W0'. Null
+ * without such a loop.
  */
 export function readStep(code) {
   const lines = [...code.matchAll(/^\s+\/\*([0-9a-f]{4,})\*\/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)([^;]*);/gm)];
   const instructions = lines.map(([, at, name, operands]) => ({ at: parseInt(at, 16), name, operands }));
   const isProduct = ({ name }) => /^HG?MMA\b/.test(name);
+  const targetOf = ({ name, operands }) => (name.startsWith('BRA') ? parseInt(operands.match(/0x([0-9a-f]+)\s*$/)?.[1], 16) : NaN);
   let step = null;
-  for (const { at, name, operands } of instructions) {
-    const to = name.startsWith('BRA') ? parseInt(operands.match(/0x([0-9a-f]+)\s*$/)?.[1], 16) : NaN;
-    if (!(to < at)) continue;
-    const loop = instructions.filter((one) => one.at >= to && one.at <= at);
+  for (const branch of instructions) {
+    const to = targetOf(branch);
+    if (!(to < branch.at)) continue;
+    const loop = instructions.filter(({ at }) => at >= to && at <= branch.at);
     const products = loop.filter(isProduct).length;
     if (products === 0 || (step && products / loop.length <= step.products / step.instructions)) continue;
     const marks = loop.flatMap((one) => {
       if (one.name.startsWith('MUFU.EX2')) return ['E'];
       return one.name.startsWith('WARPGROUP.DEPBAR') ? [`W${Number(one.operands.match(/0x([0-9a-f]+)/)[1])}`] : [];
     });
-    step = { instructions: loop.length, products, order: marks.filter((mark, i) => mark !== marks[i - 1]).join(' ') };
+    const order = marks.filter((mark, i) => mark !== marks[i - 1]).join(' ');
+    step = { instructions: loop.length, masks: masksOf(loop, targetOf), products, order };
   }
   return step;
+}
+
+/** Counts the instructions of a loop that a branch skips and that only compare and select. */
+function masksOf(loop, targetOf) {
+  const masks = new Set();
+  for (const branch of loop) {
+    const skipped = loop.filter(({ at }) => at > branch.at && at < targetOf(branch));
+    const hides = skipped.some(({ name }) => /^(FSEL|SEL)\b/.test(name)) && skipped.some(({ name }) => name.startsWith('ISETP'));
+    const works = skipped.some(({ name }) => /^(HG?MMA|LDSM|LDGSTS|MUFU|SHFL|BAR|SYNCS|WARPGROUP|LDG|STS|F2I)\b/.test(name));
+    if (hides && !works) for (const { at } of skipped) masks.add(at);
+  }
+  return masks.size;
 }
 
 /** Parses cuobjdump's output: numbers of instructions { hgmma, hmma, local } and the step per kernel, by its mangled name. */
@@ -127,13 +142,13 @@ export function withOccupancy(kernel, launches) {
   });
 }
 
-const TITLES = ['file', 'for', 'kernel', 'registers', 'spills', 'stack', 'HGMMA', 'HMMA', 'LDL, STL', 'a step', 'its products'].concat(
-  ['d up to', 'threads', 'shared', 'blocks', 'planned', 'warps', '% of 64', 'limited by'],
+const TITLES = ['file', 'for', 'kernel', 'registers', 'spills', 'stack', 'HGMMA', 'HMMA', 'LDL, STL', 'a step', 'of them masks'].concat(
+  ['its products', 'd up to', 'threads', 'shared', 'blocks', 'planned', 'warps', '% of 64', 'limited by'],
 );
 
 function rowsOf(kernel, launches) {
   const { file, architecture, registers, spills, stack, hgmma = '–', hmma = '–', local = '–' } = kernel;
-  const step = [kernel.step?.instructions ?? '–', kernel.step?.products ?? '–'];
+  const step = ['instructions', 'masks', 'products'].map((name) => kernel.step?.[name] ?? '–');
   const own = [file, architecture, `\`${kernel.kernel}\``, registers, spills, stack, hgmma, hmma, local, ...step];
   const places = withOccupancy(kernel, launches);
   if (places.length === 0) return [[...own, '–', '–', '–', '–', plannedBlocks(kernel.kernel), '–', '–', 'not known']];

@@ -59,7 +59,8 @@ const char* hopper_objection(const ForwardParams& params, const Device& device);
 
 // Enqueues two kernels: the splits, and the merge that writes out and lse.
 int launch_decode(const SplitParams& params, StreamHandle stream);
-// Enqueues the splits of launch_decode() if params.mma.
+// Enqueue the splits, in f32 from any type, or through mma.sync if params.mma.
+int launch_decode_f32(const SplitParams& params, StreamHandle stream);
 int launch_decode_mma(const SplitParams& params, StreamHandle stream);
 
 // --- Backward. A call enqueues launch_backward_rows(), one of the three that follow it, and then

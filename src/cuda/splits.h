@@ -16,6 +16,8 @@ inline constexpr int64_t kDecodeKeyStep = 32;
 // mma/decode.cu: query rows per block, and a multiple of the keys per step.
 inline constexpr int64_t kDecodeMmaRows = 16;
 inline constexpr int64_t kDecodeMmaKeyStep = 64;
+// The most shared memory of a block of mma/decode.cu.
+inline constexpr int64_t kDecodeMmaBytes = 76 << 10;
 
 struct SplitParams {
   ForwardParams forward;
@@ -46,19 +48,36 @@ inline uint64_t partial_bytes(const SplitParams& params) {
          static_cast<uint64_t>(call.value_dim + 2) * sizeof(float);
 }
 
-// Chooses the number of splits: about two blocks per multiprocessor, but at most N_k / 128 splits,
-// rounded up. Depends only on the shape and the device.
+// Blocks that run at the same time: two on a multiprocessor, if its shared memory is enough.
+inline int64_t blocks_at_once(const SplitParams& params, const Device& device) {
+  const bool one = params.mma && device.shared_bytes < 2 * kDecodeMmaBytes;
+  return int64_t{device.multiprocessors} * (one ? 1 : 2);
+}
+
+// Chooses the number of splits. Blocks run in waves of blocks_at_once(); a wave that is not full
+// takes as long as a full one. So the number with the least waves * keys of a split is the fastest,
+// where the work before and after a block's loop counts as kFixedKeys keys. Depends only on the
+// shape and the device.
 inline void cut_keys(SplitParams& params, const Device& device) {
   const rules::AttentionParams& call = params.forward.call;
-  const int64_t blocks = params.tiles(), step = params.key_step();
   constexpr int64_t kLeastKeys = 128;  // per split, before the split size is rounded
-  const int64_t most = (call.keys + kLeastKeys - 1) / kLeastKeys;
-  const int64_t wanted = blocks == 0 ? 1 : (2 * device.multiprocessors + blocks - 1) / blocks;
-  const int64_t splits = rules::limited(wanted, 1, rules::most_of(most, 1));
-  const int64_t keys = (call.keys + splits - 1) / splits;
-  params.split_keys = (keys + step - 1) / step * step;
-  if (params.split_keys == 0) params.split_keys = step;
-  params.splits = rules::most_of((call.keys + params.split_keys - 1) / params.split_keys, 1);
+  constexpr int64_t kFixedKeys = 128;
+  const int64_t blocks = rules::most_of(params.tiles(), 1), step = params.key_step();
+  const int64_t at_once = rules::most_of(blocks_at_once(params, device), 1);
+  const auto ceiling = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const int64_t most = rules::most_of(ceiling(call.keys, kLeastKeys), 1);
+  // More splits than fill two waves only make the merge longer.
+  const int64_t enough = rules::least_of(most, ceiling(2 * at_once, blocks));
+  int64_t least_time = 0;
+  for (int64_t splits = 1; splits <= enough; ++splits) {
+    const int64_t keys = rules::most_of(ceiling(ceiling(call.keys, splits), step), 1) * step;
+    const int64_t in_use = rules::most_of(ceiling(call.keys, keys), 1);
+    const int64_t time = ceiling(blocks * in_use, at_once) * (keys + kFixedKeys);
+    if (splits > 1 && time >= least_time) continue;
+    least_time = time;
+    params.split_keys = keys;
+    params.splits = in_use;
+  }
 }
 
 }  // namespace multihead::cuda

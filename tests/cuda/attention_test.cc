@@ -13,13 +13,14 @@
 #include "multihead/cuda.h"
 #include "reference/reference_attention.h"
 #include "rules/dropout_mask.h"
+#include "support/captured.h"
 #include "support/closeness.h"
 #include "support/packed_case.h"
 
 namespace multihead::cuda::testing {
 namespace {
 
-using multihead::testing::CaptureRequest;
+using multihead::testing::captured;
 using multihead::testing::excess;
 using multihead::testing::largest_difference;
 using multihead::testing::PackedCase;
@@ -38,23 +39,6 @@ void run(const RandomCase& c, const CallOutputs& outputs) {
       attention(c.q, c.k, c.v, c.options, outputs.outputs(), workspace.get(), /*stream=*/nullptr);
   ASSERT_TRUE(status.ok()) << status.message();
   expect_no_findings();
-}
-
-std::vector<double> captured(const RandomCase& c, const CaptureRequest& request,
-                             const ReferenceOutputs& expected) {
-  const std::vector<double>& whole = expected.stage(request.stage);
-  const int64_t heads = c.weights_shape[1], keys = c.weights_shape[3];
-  std::vector<double> part;
-  for (int64_t b = 0; b < c.weights_shape[0]; ++b) {
-    const auto count = request.heads.empty() ? heads : static_cast<int64_t>(request.heads.size());
-    for (int64_t h = 0; h < count; ++h) {
-      const int64_t head = request.heads.empty() ? h : request.heads[static_cast<size_t>(h)];
-      const auto first =
-          whole.begin() + ((b * heads + head) * c.weights_shape[2] + request.first_row) * keys;
-      part.insert(part.end(), first, first + request.rows * keys);
-    }
-  }
-  return part;
 }
 
 bool is_half(const RandomCase& c) { return c.q.dtype != DType::kF32 || c.k.dtype != DType::kF32; }
@@ -251,11 +235,12 @@ TEST(CudaAttention, ExplainsItsKernel) {
   std::vector<float> memory(2 * 1000 * 40);
   const auto shaped = [&](const Dims& shape) { return ConstTensor(memory.data(), shape); };
   const AttentionOutputs of_rows{.out = {memory.data(), Dims{1, 2, 100, 40}}};
-  EXPECT_EQ(explain(shaped({1, 2, 100, 40}), shaped({1, 2, 1000, 40}), shaped({1, 2, 1000, 40}), {},
-                    of_rows),
-            "f32 on compute capability 8.0; not decode, since it has more than 16 query rows for "
-            "each key/value head; not wgmma, since the compute capability is not 9.0; not "
-            "mma.sync, since q, k and v are not all bf16 or all f16");
+  EXPECT_EQ(
+      explain(shaped({1, 2, 100, 40}), shaped({1, 2, 1000, 40}), shaped({1, 2, 1000, 40}), {},
+              of_rows),
+      "f32 on compute capability 8.0; not decode, since it has more than 16 query rows for "
+      "each key/value head, and cannot use mma.sync; not wgmma, since the compute capability is "
+      "not 9.0; not mma.sync, since q, k and v are not all bf16 or all f16");
   const AttentionOutputs of_few{.out = {memory.data(), Dims{1, 2, 1, 40}}};
   EXPECT_EQ(
       explain(shaped({1, 2, 1, 40}), shaped({1, 2, 1000, 40}), shaped({1, 2, 1000, 40}), {},

@@ -164,6 +164,18 @@ TEST(CudaLaunches, TakeTheFastestKernelThatTheDeviceHas) {
   }
 }
 
+TEST(CudaLaunches, SplitTheKeysOfAChunkThatLeavesMultiprocessorsIdle) {
+  const Device& h100 = kDevices[3];
+  const Observer observer;
+  // 64 query rows for each of 8 key/value heads.
+  const Shape chunk{1, 32, 8, 16, 4096, 128};
+  EXPECT_EQ(launch(chunk, DType::kBF16, {}, h100).rfind("decode, mma.sync", 0), 0U);
+  EXPECT_EQ(launch(chunk, DType::kF32, {}, h100).rfind("f32 on", 0), 0U);
+  // 16 of them are enough work without splits, and so is a chunk of more rows.
+  EXPECT_EQ(launch({16, 32, 8, 16, 4096, 128}, DType::kBF16, {}, h100).rfind("wgmma", 0), 0U);
+  EXPECT_EQ(launch({1, 32, 8, 33, 4096, 128}, DType::kBF16, {}, h100).rfind("wgmma", 0), 0U);
+}
+
 // The strides of axes with one element mean nothing.
 TEST(CudaLaunches, IgnoreStridesOfAxesOfExtentOne) {
   const Shape s{1, 1, 1, 300, 300, 64};

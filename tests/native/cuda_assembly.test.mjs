@@ -31,15 +31,18 @@ const MAY_SPILL = { 'rows/scores.cu': 64, 'mma/backward.cu': 96 };
 /**
  * The most instructions of a warp in a step, by a pattern of the kernel's name: what nvcc 13.0 emits for bf16, and 3 %.
  * With a descriptor for each wgmma, Hopper's forward had 729 at d 256, 994 with 176 keys and 725 at d 64. With tests of
- * the width between products and masks in every tile, mma.sync had 1850 at d 128.
+ * the width between products and masks in every tile, mma.sync's forward had 1850 at d 128; with an address computed for
+ * each load of a fragment, it had 1017, and d_k and d_v had 1547.
  */
 const MOST_INSTRUCTIONS = [
   [/^forward_hopper<\w+, HopperTile<256, 80,/, 640], // 621; the products take 2560 cycles of a multiprocessor
   [/^forward_hopper<\w+, HopperTile<128, 128,/, 752], // 730; 2048 cycles
   [/^forward_hopper<\w+, HopperTile<128, 176,/, 945], // 917; 2816 cycles
   [/^forward_hopper<\w+, HopperTile<64, 128,/, 709], // 688; 1536 cycles
-  [/^forward_mma<false, \w+, 128>/, 1048], // 1017; 1024 cycles on compute capability 8.0
-  [/^decode_mma<false, \w+, 128>/, 782], // 759 for 16 keys; 3201 before options had kernels of their own
+  [/^forward_mma<false, \w+, 128>/, 888], // 862, of which masks are 149; 1024 cycles on compute capability 8.0
+  [/^backward_keys<false, true, true, \w+, 128>/, 1011], // 982, of which masks are 167; 1024 cycles
+  [/^backward_queries<false, \w+, 128>/, 584], // 567, of which masks are 93; 768 cycles
+  [/^decode_mma<false, \w+, 128>/, 737], // 715 for 16 keys, of which masks are 72; 3201 before options had kernels of their own
 ];
 
 for (const file of kernelFiles()) {
@@ -139,11 +142,20 @@ test("cuobjdump's words are read", () => {
   assert.equal(readMachineCode('').size, 0);
 });
 
+const listing = (lines) =>
+  lines.map((line, i) => `        /*${(16 * i).toString(16).padStart(4, '0')}*/                   ${line} ;`).join('\n');
+
 test('the step of a kernel is its densest loop', () => {
   const loop = ['HGMMA.64x8x16.F32 R1, gdesc[UR8], R1', 'WARPGROUP.DEPBAR.LE gsb0, 0x1', 'MUFU.EX2 R2, R2', 'MUFU.EX2 R3, R3'];
-  const text = ['MOV R1, R2', ...loop, 'WARPGROUP.DEPBAR.LE gsb0, 0x0', '@P0 BRA 0x10', 'NOP', 'BRA 0x0', 'BRA 0x80']
-    .map((line, i) => `        /*${(16 * i).toString(16).padStart(4, '0')}*/                   ${line} ;`)
-    .join('\n');
-  assert.deepEqual(readStep(text), { instructions: 6, products: 1, order: 'W1 E W0' });
+  const text = listing(['MOV R1, R2', ...loop, 'WARPGROUP.DEPBAR.LE gsb0, 0x0', '@P0 BRA 0x10', 'NOP', 'BRA 0x0', 'BRA 0x80']);
+  assert.deepEqual(readStep(text), { instructions: 6, masks: 0, products: 1, order: 'W1 E W0' });
   assert.equal(readStep(text.replace(/HGMMA/, 'IMAD')), null);
+});
+
+test('masks of a step are what a branch skips and what does no other work', () => {
+  const mask = ['ISETP.GE.AND P1, PT, R1, R2, PT', 'FSEL R3, R3, -INF , !P1'];
+  const step = (skipped) => readStep(listing(['HMMA.16816.F32 R4, R8, R12, R4', '@P0 BRA 0x50', ...skipped, 'NOP', '@P2 BRA 0x0']));
+  assert.equal(step([...mask, 'NOP']).masks, 3);
+  assert.equal(step([...mask, 'LDGSTS.E.128 [R1], [R2.64]']).masks, 0);
+  assert.equal(step(['NOP', 'NOP', 'NOP']).masks, 0);
 });

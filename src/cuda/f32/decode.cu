@@ -6,15 +6,12 @@
 //      running max and sum (online softmax, arXiv:1805.02867).
 //   3. All warps copy 32 rows of V into the same memory; each thread adds its columns of all rows.
 //
-// A second kernel merges the splits of this file or of mma/decode.cu. Rows of K and V may lie in a
-// tensor, a ring or pages.
+// rows/decode_merge.cu merges the splits. Rows of K and V may lie in a tensor, a ring or pages.
 #include "cuda/device/launch.h"
 #include "cuda/kernels.h"
 #include "cuda/rows.h"
 #include "cuda/splits.h"
-#include "cuda/warp_rows.h"
 #include "rules/element.h"
-#include "rules/lse.h"
 
 namespace multihead::cuda {
 namespace {
@@ -207,53 +204,9 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
   }
 }
 
-// Merges the splits of a row; one warp per row.
-__global__ void __launch_bounds__(kWarpRowThreads) decode_merge(const SplitParams p) {
-  const rules::AttentionParams& call = p.forward.call;
-  const int64_t group = call.group();
-  const int64_t all_rows = call.queries * group;
-  const int64_t index = row_of_warp();
-  if (index >= call.batch * call.kv_heads * all_rows) return;
-  const int64_t row = index % all_rows;
-  const int64_t head = index / all_rows % call.kv_heads * group + row % group;
-  const int64_t batch = index / all_rows / call.kv_heads;
-  const int64_t query = row / group;
-  const int64_t width = call.value_dim;
-  const float* const partials = p.partials + index * p.splits * (width + 2);
-  const auto largest_of = [&](int64_t split) { return partials[split * (width + 2) + width]; };
-  const auto sum_of = [&](int64_t split) { return partials[split * (width + 2) + width + 1]; };
+}  // namespace
 
-  // Subtract scores before multiplying by `factor`: scaled scores near the largest float would
-  // overflow.
-  const float factor = call.scale.softmax * kLog2E;
-  const float sink = call.sinks == nullptr ? -INFINITY : call.sinks[head] / call.scale.softmax;
-  float largest = sink;
-  for (int64_t split = 0; split < p.splits; ++split) {
-    const float of_split = largest_of(split);
-    if (of_split > largest || of_split != of_split) largest = of_split;
-  }
-  const auto share_of = [&](int64_t split) {
-    return largest_of(split) == -INFINITY ? 0.0F : exp2f((largest_of(split) - largest) * factor);
-  };
-  float sum = sink == -INFINITY ? 0.0F : exp2f((sink - largest) * factor);
-  for (int64_t split = 0; split < p.splits; ++split) sum += share_of(split) * sum_of(split);
-  if (call.out.data != nullptr) {
-    const int64_t at = rules::row_offset(call.out.stride, batch, head, query);
-    for (int64_t c = lane(); c < width; c += kWarpSize) {
-      float value = 0.0F;
-      for (int64_t split = 0; split < p.splits; ++split) {
-        value += share_of(split) * partials[split * (width + 2) + c];
-      }
-      set_element(call.out.data, call.out.type, at + c, sum == 0.0F ? 0.0F : value / sum);
-    }
-  }
-  if (call.lse.data != nullptr && lane() == 0) {
-    *call.lse.row(batch, head, query) =
-        rules::lse_of(largest, call.scale.softmax, static_cast<double>(sum));
-  }
-}
-
-int launch_f32(const SplitParams& params, StreamHandle stream) {
+int launch_decode_f32(const SplitParams& params, StreamHandle stream) {
   const rules::AttentionParams& call = params.forward.call;
   const size_t floats = static_cast<size_t>(Layout(call.head_dim, call.value_dim).floats);
   const LaunchShape shape{.blocks = params.tiles() * params.splits,
@@ -263,16 +216,6 @@ int launch_f32(const SplitParams& params, StreamHandle stream) {
   return rules::visit_element(call.k.type, [&]<class T>(std::type_identity<T>) {
     return launch(shape, decode_split<T>, params);
   });
-}
-
-}  // namespace
-
-int launch_decode(const SplitParams& params, StreamHandle stream) {
-  const rules::AttentionParams& call = params.forward.call;
-  const int error = params.mma ? launch_decode_mma(params, stream) : launch_f32(params, stream);
-  if (error != 0) return error;
-  const int64_t rows = call.batch * call.heads * call.queries;
-  return launch_warp_rows(rows, stream, decode_merge, params);
 }
 
 }  // namespace multihead::cuda

@@ -3,6 +3,7 @@
 // key.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -27,6 +28,10 @@ struct PassingRow {
   uint32_t query = 0;
   int first = 0, last = 0;  // the block's keys that it sees by position
 };
+// The offsets of its rows in q and d_out, or negative.
+struct PassingOffsets {
+  int64_t of_q = -1, of_d_out = -1;
+};
 
 // State of a block in shared memory.
 template <bool kOptions, int kStep>
@@ -36,9 +41,12 @@ struct KeysState {
   // Rows are described two steps before they are used, because the copies, one step ahead, read the
   // descriptions.
   PassingRow passing[3][kStep];
+  // Computed once per row instead of once per copy. With options, an RTX 30 has no shared memory
+  // left for them at d 256.
+  PassingOffsets offsets[kOptions ? 1 : 3][kOptions ? 1 : kStep];
   // With options: described one step before they are used.
   QueryRow described[kOptions ? 2 : 1][kOptions ? kStep : 1];
-  float reference[2][kStep], delta[2][kStep];
+  alignas(8) float reference[2][kStep], delta[2][kStep];
 };
 
 template <bool kOptions, class T, int kWidth>
@@ -64,6 +72,15 @@ struct KeysBlock {
     copy(call.v, call.value_dim, shared + Shape::kKeptElements);
   }
 
+  __device__ __forceinline__ PassingOffsets offsets_of(const PassingRow& row) const {
+    if (row.head < 0) return {};
+    const Entry& entry = state.tile.entry;
+    const auto offset_in = [&](const rules::StoredRows& rows) {
+      return rules::row_offset(rows.stride, entry.batch, row.head, entry.first_query + row.query);
+    };
+    return {offset_in(p.forward.call.q), offset_in(p.d_out)};
+  }
+
   // Describes the rows of a step.
   __device__ __forceinline__ void describe(int step) const {
     if (thread_index() >= kStep) return;
@@ -80,6 +97,7 @@ struct KeysBlock {
       passing.first = static_cast<int>(rules::limited(seen.first - tile.first_key, 0, kRows));
       passing.last = static_cast<int>(rules::limited(seen.last - tile.first_key, 0, kRows));
     }
+    if constexpr (!kOptions) state.offsets[step % 3][thread_index()] = offsets_of(passing);
     state.passing[step % 3][thread_index()] = passing;
   }
 
@@ -101,15 +119,18 @@ struct KeysBlock {
     const int stage = step % 2;
     const PassingRow* const passing = state.passing[step % 3];
     T* const queries = passing_rows<T, kWidth>(shared, stage);
-    const auto copy = [&](const rules::StoredRows& from, int64_t width, T* to) {
-      copy_tile<T, kWidth, kStep>(from.data, static_cast<int>(width), to, [&](int r) {
-        const PassingRow& row = passing[r];
-        if (row.head < 0) return int64_t{-1};
-        return rules::row_offset(from.stride, entry.batch, row.head, entry.first_query + row.query);
-      });
+    const auto offsets = [&](int r) {
+      if constexpr (kOptions) {
+        return offsets_of(passing[r]);
+      } else {
+        return state.offsets[step % 3][r];
+      }
     };
-    copy(call.q, call.head_dim, queries);
-    copy(p.d_out, call.value_dim, queries + Shape::kPassingElements);
+    copy_tile<T, kWidth, kStep>(call.q.data, static_cast<int>(call.head_dim), queries,
+                                [&](int r) { return offsets(r).of_q; });
+    copy_tile<T, kWidth, kStep>(p.d_out.data, static_cast<int>(call.value_dim),
+                                queries + Shape::kPassingElements,
+                                [&](int r) { return offsets(r).of_d_out; });
     if (thread_index() < kStep) {
       const PassingRow& row = passing[thread_index()];
       const bool exists = row.head >= 0;
@@ -124,40 +145,73 @@ struct KeysBlock {
     commit_copies();
   }
 
+  // True if all rows of a step see all keys of the block. The first and the last visible key never
+  // decrease as the query rises.
+  __device__ __forceinline__ bool all_visible(const PassingRow* passing) const {
+    const KeyTile& tile = state.tile;
+    const PassingRow& last = passing[kStep - 1];
+    return last.head >= 0 && last.first == 0 &&
+           passing[0].last > static_cast<int>(tile.last_key - tile.first_key);
+  }
+
   // Turns products into weights, and gradients of weights into gradients of products; 0 for a
   // hidden pair.
   __device__ __forceinline__ void differentiate(int step, float (&weights)[Shape::kTiles][4],
                                                 float (&gradients)[Shape::kTiles][4]) const {
     const rules::AttentionParams& call = p.forward.call;
     const WeightFactors factors = weight_factors(call.scale);
-    const int stage = step % 2, slot = step % 3;
+    const int stage = step % 2;
+    const PassingRow* const passing = state.passing[step % 3];
+    struct alignas(8) Pair {
+      float of[2];
+    };
+    const int first_key = warp() * kRowsOfWarp + lane() / 4;
+#pragma unroll
+    for (int n = 0; n < Shape::kTiles; ++n) {
+      const int pair = n * 8 + 2 * (lane() % 4);
+      const Pair reference = *reinterpret_cast<const Pair*>(state.reference[stage] + pair);
+      const Pair delta = *reinterpret_cast<const Pair*>(state.delta[stage] + pair);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (kOptions) {
+          const int r = pair + i % 2;
+          const QueryRow& of = state.described[stage][r];
+          const BackwardRow row{{of.seen, of.mask, of.bias, of.slope, of.alibi_position},
+                                passing[r].head,
+                                passing[r].query,
+                                reference.of[i % 2],
+                                delta.of[i % 2]};
+          const PairGradient gradient = pair_gradient(
+              call, state.tile.entry, row, state.tile.first_key + first_key + i / 2 * 8,
+              weights[n][i] * call.scale.queries, gradients[n][i]);
+          weights[n][i] = gradient.kept ? gradient.weight : 0.0F;
+          gradients[n][i] = gradient.d_product;
+        } else {
+          weights[n][i] = exp2_approx(
+              fmaf(weights[n][i], factors.of_product, -reference.of[i % 2] * factors.of_reference));
+          gradients[n][i] = weights[n][i] * (gradients[n][i] - delta.of[i % 2]);
+        }
+      }
+    }
+    if constexpr (!kOptions) {
+      if (!all_visible(passing)) hide(passing, weights, gradients);
+    }
+  }
+
+  // Clears the weights and gradients of pairs that are not visible by position.
+  __device__ __forceinline__ void hide(const PassingRow* passing,
+                                       float (&weights)[Shape::kTiles][4],
+                                       float (&gradients)[Shape::kTiles][4]) const {
+    const int first_key = warp() * kRowsOfWarp + lane() / 4;
 #pragma unroll
     for (int n = 0; n < Shape::kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int r = n * 8 + 2 * (lane() % 4) + i % 2;
-        const int key = warp() * kRowsOfWarp + lane() / 4 + 8 * (i / 2);
-        if constexpr (kOptions) {
-          const QueryRow& of = state.described[stage][r];
-          const BackwardRow row{{of.seen, of.mask, of.bias, of.slope, of.alibi_position},
-                                state.passing[slot][r].head,
-                                state.passing[slot][r].query,
-                                state.reference[stage][r],
-                                state.delta[stage][r]};
-          const PairGradient pair =
-              pair_gradient(call, state.tile.entry, row, state.tile.first_key + key,
-                            weights[n][i] * call.scale.queries, gradients[n][i]);
-          weights[n][i] = pair.kept ? pair.weight : 0.0F;
-          gradients[n][i] = pair.d_product;
-        } else {
-          const PassingRow& row = state.passing[slot][r];
-          const bool visible = key >= row.first && key < row.last;
-          const float weight = exp2_approx(
-              (weights[n][i] * factors.to_score - state.reference[stage][r]) * factors.to_power);
-          const float gradient = weight * (gradients[n][i] - state.delta[stage][r]);
-          weights[n][i] = visible ? weight : 0.0F;
-          gradients[n][i] = visible ? gradient : 0.0F;
-        }
+        const PassingRow& row = passing[n * 8 + 2 * (lane() % 4) + i % 2];
+        const int key = first_key + i / 2 * 8;
+        const bool visible = key >= row.first && key < row.last;
+        weights[n][i] = visible ? weights[n][i] : 0.0F;
+        gradients[n][i] = visible ? gradients[n][i] : 0.0F;
       }
     }
   }

@@ -2,6 +2,7 @@
 // loops over the keys that they see.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -81,6 +82,15 @@ struct QueriesBlock {
     commit_copies();
   }
 
+  // True if all rows of this warp see all keys of a step. Rows beyond the last one are not stored,
+  // so they may see any. The first and the last visible key never decrease as the query rises.
+  __device__ __forceinline__ bool all_visible(int64_t first) const {
+    const int first_row = warp() * kRowsOfWarp;
+    const auto last_row = static_cast<int>(
+        rules::least_of(first_row + kRowsOfWarp - 1, tile.last_row - tile.first_row));
+    return state.rows[last_row].first <= first && first + kStep <= state.rows[first_row].last;
+  }
+
   // Turns gradients of weights into gradients of products; 0 for a hidden pair.
   __device__ __forceinline__ void differentiate(int64_t first,
                                                 const float (&products)[Shape::kTiles][4],
@@ -90,26 +100,43 @@ struct QueriesBlock {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const QueriesState::Row& row = state.rows[index_of(half)];
-      const float reference = row.reference, delta = row.delta;
-      const int begin = static_cast<int>(rules::limited(row.first - first, 0, kStep));
-      const int end = static_cast<int>(rules::limited(row.last - first, 0, kStep));
+      const float shift = row.reference * factors.of_reference, delta = row.delta;
       BackwardRow described;
       if constexpr (kOptions) described = state.with_options(call, row);
 #pragma unroll
       for (int n = 0; n < Shape::kTiles; ++n) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          const int at = n * 8 + 2 * (lane() % 4) + i % 2;
           if constexpr (kOptions) {
+            const int at = n * 8 + 2 * (lane() % 4) + i % 2;
             gradients[n][i] = pair_gradient(call, state.entry, described, first + at,
                                             products[n][i] * call.scale.queries, gradients[n][i])
                                   .d_product;
           } else {
-            const float weight =
-                exp2_approx((products[n][i] * factors.to_score - reference) * factors.to_power);
-            const float gradient = weight * (gradients[n][i] - delta);
-            gradients[n][i] = at >= begin && at < end ? gradient : 0.0F;
+            const float weight = exp2_approx(fmaf(products[n][i], factors.of_product, -shift));
+            gradients[n][i] = weight * (gradients[n][i] - delta);
           }
+        }
+      }
+    }
+    if constexpr (!kOptions) {
+      if (!all_visible(first)) hide(first, gradients);
+    }
+  }
+
+  // Clears the gradients of pairs that are not visible by position.
+  __device__ __forceinline__ void hide(int64_t first, float (&gradients)[Shape::kTiles][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const QueriesState::Row& row = state.rows[index_of(half)];
+      const int begin = static_cast<int>(rules::limited(row.first - first, 0, kStep));
+      const int end = static_cast<int>(rules::limited(row.last - first, 0, kStep));
+#pragma unroll
+      for (int n = 0; n < Shape::kTiles; ++n) {
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          const int at = n * 8 + 2 * (lane() % 4) + i % 2;
+          if (at < begin || at >= end) gradients[n][i] = 0.0F;
         }
       }
     }

@@ -48,12 +48,14 @@ __device__ __forceinline__ T* passing_rows(T* shared, int stage) {
   return shared + 2 * Shape::kKeptElements + stage * 2 * Shape::kPassingElements;
 }
 
-// weight = exp2(to_power * (to_score * product - reference)).
+// weight = exp2(of_product * product - of_reference * reference). Near the largest float, one of
+// both may overflow; then the gradient is not finite, and its row is recomputed.
 struct WeightFactors {
-  float to_score, to_power;
+  float of_product, of_reference;
 };
 __device__ __forceinline__ WeightFactors weight_factors(const rules::ScaleFactors& scale) {
-  return {scale.queries * scale.scores, scale.softmax * kLog2E};
+  const float to_power = scale.softmax * kLog2E;
+  return {scale.queries * scale.scores * to_power, to_power};
 }
 
 template <int kCount>

@@ -119,6 +119,13 @@ template <bool kOptions>
 __device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t first, uint32_t exists,
                                               float (&scores)[kStepKeys / 8][4]) {
   const rules::AttentionParams& call = b.call();
+  // All rows see all keys of the step. Rows beyond the last one are not stored, so they may see
+  // any. The first and the last visible key never decrease as the query rises.
+  if (!kOptions && exists == (1U << kStepKeys) - 1 &&
+      b.state.rows[b.rows - 1].seen.first <= first &&
+      first + kStepKeys <= b.state.rows[0].seen.last) {
+    return;
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const QueryRow& row = b.state.rows[lane() / 4 + 8 * half];
@@ -358,7 +365,7 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
 template <bool kOptions, class T, int kWidth>
 int launch_of_width(const SplitParams& params, StreamHandle stream) {
   constexpr size_t kBytes = DecodeTile<kWidth>::kAllElements * sizeof(T) + sizeof(DecodeState);
-  static_assert(kBytes <= kLeastSharedBytes);
+  static_assert(kBytes <= kDecodeMmaBytes && kDecodeMmaBytes <= kLeastSharedBytes);
   return launch({.blocks = params.tiles() * params.splits,
                  .threads = DecodeTile<kWidth>::kThreads,
                  .shared_bytes = kBytes,

@@ -7,6 +7,7 @@
 
 #include "cuda/rows/scores_params.h"
 #include "cuda/runtime/runtime.h"
+#include "cuda/tile_axis.h"
 #include "engine/varlen/varlen.h"
 #include "rules/arena.h"
 
@@ -17,16 +18,29 @@ using engine::AttentionShape;
 using rules::AttentionParams;
 using rules::StoredRows;
 
-// With more query rows per key/value head, the other kernels read K and V less often per query row.
+// Up to this number of query rows per key/value head, decoding reads K and V once.
 constexpr int64_t kMostDecodeRows = 16;
+// Up to this number it reads them several times, which is worth it if the other kernels would leave
+// half of the multiprocessors without work (chunks of a long prompt).
+constexpr int64_t kMostSplitRows = 128;
 // Fewer keys are not worth splitting.
 constexpr int64_t kLeastDecodeKeys = 256;
 
-const char* why_not_decode(const ForwardParams& params) {
+const char* why_not_decode(const ForwardParams& params, const Device& device) {
   const AttentionParams& call = params.call;
   if (params.cu_q != nullptr) return "its sequences are packed";
-  if (call.queries * call.group() > kMostDecodeRows) {
-    return "it has more than 16 query rows for each key/value head";
+  const int64_t rows = call.queries * call.group();
+  if (rows > kMostSplitRows) return "it has more than 128 query rows for each key/value head";
+  if (rows > kMostDecodeRows) {
+    if (why_not_mma(params) != nullptr) {
+      return "it has more than 16 query rows for each key/value head, and cannot use mma.sync";
+    }
+    // The blocks of mma/forward.cu; those of Hopper's kernel are as many for one query head.
+    constexpr int64_t kRowsOfBlock = 64;
+    const int64_t blocks = call.batch * call.kv_heads * tiles_of(rows, kRowsOfBlock);
+    if (2 * blocks > device.multiprocessors) {
+      return "its 17 to 128 query rows for each key/value head are enough for all multiprocessors";
+    }
   }
   if (call.keys < kLeastDecodeKeys) return "it has fewer than 256 keys";
   return nullptr;
@@ -45,7 +59,7 @@ void choose_kernel(CallPlan& plan, const Device& device) {
   const AttentionParams& call = plan.params.call;
   if (call.out.data == nullptr && call.lse.data == nullptr) return;
   if (call.batch * call.heads * call.queries == 0) return;
-  plan.not_decode = why_not_decode(plan.params);
+  plan.not_decode = why_not_decode(plan.params, device);
   if (plan.not_decode == nullptr) {
     choose_decode(plan, device);
     return;
