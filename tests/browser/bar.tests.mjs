@@ -1,7 +1,7 @@
 // The bar that stays at the top: the sentence, the heads, the sections by name, and the addresses of the sections.
 
 import assert from 'node:assert/strict';
-import { openPage, settled, snapshot, until } from './harness.mjs';
+import { eventually, openPage, settled, snapshot, until } from './harness.mjs';
 
 const topOf = (page, selector) => page.$eval(selector, (element) => element.getBoundingClientRect().top);
 const inView = async (page, selector) => {
@@ -35,15 +35,21 @@ export const tests = [
   {
     name: 'sections have addresses: a link leads to its section, and a copied link to the section in view',
     async run({ browser, url }) {
-      for (const [hash, id] of [
-        ['#train', 'train'],
-        ['#causal=1&at=own', 'own'],
+      // The section about speed is the lowest one: the screen shows the next one below it.
+      for (const [hash, id, name, height] of [
+        ['#train', 'train', 'Train', 900],
+        ['#causal=1&at=own', 'own', 'Your model', 900],
+        ['#speed', 'speed', 'Speed', 900],
+        ['#speed', 'speed', 'Speed', 800],
       ]) {
-        const { page, close } = await openPage(browser, url + hash);
-        await until(page, async () => {
-          await window.multiheadPage.settled();
-          return document.querySelector('.places a[aria-current]')?.textContent !== 'Sentence';
-        });
+        const { page, close } = await openPage(browser, url + hash, { height });
+        await eventually(async () => {
+          const current = await page.evaluate(async () => {
+            await window.multiheadPage.settled();
+            return document.querySelector('.places a[aria-current]')?.textContent;
+          });
+          return current === name;
+        }, `${hash} marks ${name} in the bar`);
         assert.ok(await inView(page, `#${id}`), `${hash} leads to ${id}, at ${await topOf(page, `#${id}`)}`);
         assert.equal(await page.$eval('#notice', ({ hidden }) => hidden), true, 'the whole address is understood');
         await close();

@@ -16,7 +16,11 @@ export const placeNames: Readonly<Record<PlaceId, string>> = {
   'use-it': 'Use it',
 };
 
-/** The section that crosses the line at two fifths of the screen's height. */
+/**
+ * The section that crosses a band at a quarter of the screen's height. The band is wider than the gap between sections,
+ * so that one always crosses it, and so high that it lies in the section that a link has led to, whose top is then at the
+ * top of the screen.
+ */
 export const currentPlace = createStore<PlaceId>('your-sentence');
 
 const watcher = new IntersectionObserver(
@@ -24,7 +28,7 @@ const watcher = new IntersectionObserver(
     const crossing = entries.filter(({ isIntersecting }) => isIntersecting).at(-1);
     if (crossing) currentPlace.set(crossing.target.id as PlaceId);
   },
-  { rootMargin: '-40% 0px -59% 0px' },
+  { rootMargin: '-22% 0px -74% 0px' },
 );
 
 export function watchPlaces(sections: readonly Element[]): void {
