@@ -31,6 +31,17 @@ async function tabBackTo(page, selector) {
 
 const cases = ['light', 'dark'].flatMap((scheme) => [320, 360, 1280].map((width) => ({ scheme, width })));
 
+const partsOf = {
+  task: '#train .train-line',
+  buttons: '#train > .run-box button',
+  'four maps with their numbers': '.train-card :is(.head-button, .map-stage, .job-box)',
+  loss: '#train .chart',
+};
+const screens = [
+  { width: 1280, height: 800, wanted: ['task', 'buttons', 'four maps with their numbers', 'loss'] },
+  { width: 360, height: 740, wanted: ['buttons', 'four maps with their numbers'] },
+];
+
 export const tests = [
   ...cases.map(({ scheme, width }) => ({
     name: `training and generation: axe-core finds nothing serious, nothing scrolls sideways, ${scheme}, ${width} px`,
@@ -56,6 +67,34 @@ export const tests = [
         }
       });
       assert.deepEqual(await findings(page), [], 'as numbers');
+      await close();
+    },
+  })),
+  ...screens.map(({ width, height, wanted }) => ({
+    name: `training: ${wanted.join(', ')} are on one screen of ${width} × ${height} before and after steps`,
+    skip: (kind) => kind === 'firefox' && 'the same page as in Chromium',
+    async run({ browser, url }) {
+      const { page, close } = await openTraining(browser, url, '#train', { width, height });
+      const outside = () =>
+        page.evaluate((selectors) => {
+          // On a phone the buttons cover the lower end of the screen.
+          const box = document.querySelector('#train > .run-box');
+          const covers = getComputedStyle(box).position === 'sticky';
+          const end = covers ? box.getBoundingClientRect().top : innerHeight;
+          const bar = document.querySelector('header').getBoundingClientRect().bottom;
+          const isOutside = (element) => {
+            const { top, bottom } = element.getBoundingClientRect();
+            return box.contains(element) ? bottom > innerHeight : top < bar || bottom > end;
+          };
+          return selectors.flatMap((selector) => {
+            const found = [...document.querySelectorAll(selector)].filter((element) => element.getClientRects().length > 0);
+            return found.length > 0 && !found.some(isOutside) ? [] : [selector];
+          });
+        }, wanted.map((name) => partsOf[name]));
+      await until(page, () => document.querySelector('.train-card canvas, .train-card svg') !== null);
+      assert.deepEqual(await outside(), [], 'before the training');
+      await trainFor(page, 25);
+      assert.deepEqual(await outside(), [], 'after 25 steps');
       await close();
     },
   })),
