@@ -5,6 +5,7 @@ import { compilerPackages, findCompiler, findOpenMpOfClang } from './compiler.mj
 import { EMSCRIPTEN_MINIMUM, findEmscripten } from './emscripten.mjs';
 import { atLeast, findLibrary, findProgram, programWithVersion } from './find.mjs';
 import { findHighway } from './highway.mjs';
+import { findWebKit } from './webkit.mjs';
 import { ARM64_COMPILER, ARM64_EMULATOR, emulatesArm64 } from './arm64.mjs';
 
 const macApp = (name) => `/Applications/${name}.app/Contents/MacOS/${name}`;
@@ -188,6 +189,16 @@ export const NEEDS = {
       return path && emulator && { path, emulator, version: null };
     },
     apt: [['g++-aarch64-linux-gnu'], ['qemu-user']],
+    elsewhere: {},
+  },
+  // With its driver, and a virtual screen.
+  webkit: {
+    title: 'WebKitGTK',
+    minimum: '2.40',
+    purpose: 'all',
+    optional: 'the tests in WebKit, the engine of Safari, will be left out',
+    find: findWebKit,
+    apt: [['webkit2gtk-driver'], ['xvfb']],
     elsewhere: {},
   },
   doxygen: {

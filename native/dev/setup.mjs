@@ -50,7 +50,7 @@ const PURPOSES = Object.keys(INCLUDED);
  *   the WebAssembly package and serve the page. `quick`: also what `npm test` needs: the native compiler, the test
  *   libraries and Chromium. `test`: also the libraries of the native programs, and Firefox.
  *   `mpi`: also MPI, for attention over several processes. `all`: everything that `npm test -- --all` uses, including
- *   MPI and an emulated ARM64 processor. `docs`: only the tools of `npm run docs`.
+ *   MPI, an emulated ARM64 processor and WebKit. `docs`: only the tools of `npm run docs`.
  * @returns {Promise<object>} the contents of build/toolchain/manifest.json; for `docs`, the programs found
  */
 export async function setup({ purpose = 'all' } = {}) {
@@ -229,6 +229,7 @@ async function configure(machine, tell) {
     googletestSource: existsSync(join(googletestSource, 'googletest', 'src')) ? googletestSource : null,
     chromium: machine.chromium?.path ?? null,
     firefox: machine.firefox?.path ?? null,
+    webkit: machine.webkit?.path ?? null,
   };
   await writeIfChanged(at('manifest.json'), `${JSON.stringify(manifest, null, 2)}\n`);
   tell(`Emscripten ${version}, Highway ${highway.version}${cxx ? `, ${cxx.id} ${cxx.version}` : ''}`);

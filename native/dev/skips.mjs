@@ -15,6 +15,7 @@ export const ALLOWED_SKIPS = new Map([
   ['Firefox does not measure layout shift', inFirefox],
   ['Firefox emulates neither printing nor forced colors', inFirefox],
   ['Firefox cannot emulate printing', inFirefox],
+  ['only Linux has WebKitGTK and its driver', inFirefox],
   ['Firefox cannot emulate forced colors', inFirefox],
 ]);
 

@@ -4,6 +4,8 @@ import { existsSync } from 'node:fs';
 import puppeteer from 'puppeteer-core';
 import { atLeast, versionIn } from '../../native/dev/find.mjs';
 import { NEEDS } from '../../native/dev/needs.mjs';
+import { findWebKit, whyNoWebKit } from '../../native/dev/webkit.mjs';
+import { launchWebKit } from './webkit.mjs';
 
 const chromiumFlags = [
   '--no-sandbox',
@@ -36,7 +38,9 @@ const kinds = [
   },
 ];
 
-/** The browsers to test with. If one is not installed, `launch` is missing and `reason` says why. */
+/**
+ * The browsers to test and to measure with, which Puppeteer drives. If one is not installed, `launch` is missing and `reason` says why.
+ */
 export function findBrowsers() {
   return kinds.map(({ name, variable, places, options }) => {
     const wanted = process.env[variable];
@@ -49,6 +53,12 @@ export function findBrowsers() {
     }
     return { name, launch: () => puppeteer.launch({ ...options, executablePath, headless: true }) };
   });
+}
+
+/** Returns WebKit, which runs only the tests that are marked as essential, in the form of findBrowsers(). */
+export function findEssentialBrowser() {
+  const found = findWebKit();
+  return { name: 'webkit', ...(found ? { launch: () => launchWebKit(found) } : { reason: whyNoWebKit() }) };
 }
 
 /** Reason why a browser with this version string ("firefox/140.5.0esr") is not tested; null if it is tested. */

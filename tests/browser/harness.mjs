@@ -105,13 +105,17 @@ export async function openPage(
   await page.goto(url);
   if (ready) await settled(page);
   // The first touch ends the walk of the chosen word through the sentence.
-  if (ready && !walking) await page.evaluate(() => void document.dispatchEvent(new Event('pointerdown')));
+  if (ready && !walking) {
+    await page.evaluate(() => void document.dispatchEvent(new Event('pointerdown')));
+    await settled(page);
+  }
   if (scheme) await checkScheme(page, scheme);
   return {
     page,
     complaints,
     origins,
     close: async ({ expected } = {}) => {
+      await page.takeComplaints?.();
       const rest = complaints.filter((text) => !expected?.test(text));
       await context.close();
       assert.deepEqual(rest, [], 'errors on the console');

@@ -83,6 +83,7 @@ export const tests = [
   },
   {
     name: 'heads: heads trained here drive arcs, maps, steps, gallery, bend and program; Undo goes back to the hand-built ones',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const before = await seen(page);
@@ -153,6 +154,7 @@ export const tests = [
   },
   {
     name: 'heads: the model that the visitor opened drives every section, with the layer that its own section shows',
+    essential: true,
     async run({ browser, url }) {
       const { page, complaints, close } = await openPage(browser, `${url}#text=the+black+cat+sat+on+the+mat`);
       const remove = await openModel(page, small);

@@ -45,6 +45,7 @@ export const tests = [
   },
   {
     name: 'a longer sentence, with which the gallery has fewer columns, gives each map its size at once',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const columns = () => page.$eval('#gallery .cards', (cards) => Number(cards.dataset.columns));
@@ -161,6 +162,7 @@ export const tests = [
   },
   {
     name: 'every map of the sentence is saved as CSV, exactly, and as PNG at twice its size',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1`);
       await catchDownloads(page);

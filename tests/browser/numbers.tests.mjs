@@ -61,6 +61,7 @@ const checkCausal = ({ tokens, heads, trace }) => {
 export const tests = [
   {
     name: 'every step equals a float64 computation to 1e-5, and rows sum to 1',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#heads=${everyHead}`);
       let worst = 0;
@@ -82,6 +83,7 @@ export const tests = [
   },
   {
     name: 'the screen shows the numbers of the trace, rounded',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1&step=mask&head=2`);
       await page.evaluate(() => {
@@ -119,6 +121,7 @@ export const tests = [
   },
   {
     name: 'the causal switch hatches the upper triangle',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       // Counts the colors inside each cell of row 0, by column. The cells' positions come from the grid.
@@ -157,6 +160,7 @@ export const tests = [
   },
   {
     name: 'editing the last token changes earlier outputs only without the mask',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#heads=${everyHead}`);
       const earlierRows = async (text) => {

@@ -143,8 +143,7 @@ export const tests = [
         assert.deepEqual(rows, [3, 3], 'both layers and their heads are one picture');
         await openHead(page, 1, 2);
         await until(page, () => location.hash.includes('ownHead=2'));
-        const label = await page.$eval('#own .own-map .map-cell', (cell) => cell.ariaLabel);
-        assert.equal(label, 'head 2, query the, key the, 1.00');
+        await until(page, () => document.querySelector('#own .own-map .map-cell').ariaLabel === 'head 2, query the, key the, 1.00');
         await openHead(page, 2, 3);
         await until(page, () => document.querySelector('#own [role=grid][aria-rowcount]').ariaLabel === 'Layer 2, head 3');
         await catchDownloads(page);

@@ -62,6 +62,7 @@ export const tests = [
   ...Object.keys(kinds).flatMap((kind) => [
     {
       name: `multihead, multihead/core and multihead/pool run in a ${kind} without a bundler`,
+      essential: true,
       async run({ browser }) {
         const { title, wasm } = await outcomeOf(browser, { kind, modules: sources.FILES });
         assert.match(title, /^ok (relaxed|simd128)$/);
@@ -70,6 +71,7 @@ export const tests = [
     },
     {
       name: `multihead/inline runs in a ${kind} without a bundler`,
+      essential: kind === 'page',
       async run({ browser }) {
         const { title, wasm } = await outcomeOf(browser, { kind, modules: sources.INLINE, policy: blobWorkers });
         assert.equal(title, 'ok simd128');

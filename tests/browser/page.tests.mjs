@@ -1,7 +1,7 @@
 // Actions of a visitor: type, choose, point at cells, share the address.
 
 import assert from 'node:assert/strict';
-import { openPage, pictures, settled, snapshot, toggle, typeSentence, until } from './harness.mjs';
+import { eventually, openPage, pictures, settled, snapshot, toggle, typeSentence, until } from './harness.mjs';
 
 const presets = [
   'I saw the dog and the dog ran',
@@ -16,7 +16,29 @@ const textOf = (page, selector) => page.$eval(selector, (element) => element.tex
 
 export const tests = [
   {
+    name: 'the tests notice an error, a warning and a rejected promise of a page',
+    essential: true,
+    async run({ browser, url }) {
+      const { page, complaints, close } = await openPage(browser, url);
+      await page.evaluate(() => {
+        console.warn('planted warning');
+        setTimeout(() => {
+          throw new Error('planted error');
+        });
+        void Promise.reject(new Error('planted rejection'));
+      });
+      for (const what of ['warning', 'error', 'rejection']) {
+        await eventually(async () => {
+          await page.evaluate(() => 0);
+          return complaints.some((text) => text.includes(`planted ${what}`));
+        }, `a planted ${what} is noticed`);
+      }
+      await close({ expected: /planted/ });
+    },
+  },
+  {
     name: 'the page loads and shows heat maps',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const maps = await page.$$eval('#gallery .map canvas', (list) =>
@@ -29,12 +51,15 @@ export const tests = [
       for (const colors of maps) assert.ok(colors > 5, 'a map has more than one color');
       const shown = await page.evaluate(() => performance.getEntriesByName('numbers shown')[0].startTime);
       assert.match(await textOf(page, '.about summary'), /written by hand, not trained/);
+      const [shares, said] = await page.evaluate(() => ['SharedArrayBuffer' in globalThis, document.querySelector('#status').textContent]);
+      assert.match(said, shares ? /Workersshare memory, because the page is isolated/ : /Workersexchange messages, because this browser shares no memory/);
       await close();
       return `first numbers after ${Math.round(shown)} ms`;
     },
   },
   {
     name: 'typing a sentence changes the maps',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const before = await pictures(page);
@@ -56,6 +81,7 @@ export const tests = [
   },
   {
     name: 'presets set the sentence',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       assert.deepEqual(
@@ -73,6 +99,7 @@ export const tests = [
   },
   {
     name: 'heads can be chosen, and the last one stays',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       await toggle(page, '[value=letter]');
@@ -217,6 +244,7 @@ export const tests = [
   },
   {
     name: 'the token strip tells what a word looks at',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       await (await page.$$('.token'))[3].hover();
@@ -230,6 +258,7 @@ export const tests = [
   },
   {
     name: 'ten steps, each with formula, shape and matrix',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1`);
       const { trace } = await snapshot(page);
@@ -247,6 +276,7 @@ export const tests = [
       ];
       await page.focus('[role=tab][aria-selected=true]');
       await page.keyboard.press('Home');
+      await settled(page);
       for (const name of order) {
         const shape = await textOf(page, '.shape-line strong');
         assert.equal(shape, `(${trace[name].shape.join(', ')})`);
@@ -257,6 +287,7 @@ export const tests = [
         }));
         assert.deepEqual([grid.rows, grid.cols], trace[name].shape.slice(-2));
         await page.keyboard.press('ArrowDown');
+        await settled(page);
       }
       assert.equal(
         await page.$eval('[role=tab][aria-selected=true]', (tab) => tab.id),

@@ -3,11 +3,12 @@
 //   node tests/browser/run.mjs [--numbers | --quick] [part of a test's name]...
 //
 // --numbers: the tests that compare numbers on the page with a reference. --quick: all others, without those that are
-// marked as thorough, which take long and rarely find what the others miss.
+// marked as thorough, which take long and rarely find what the others miss. Those that are marked as essential also run in
+// WebKit, the engine of Safari.
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { findBrowsers, whyTooOld } from './browsers.mjs';
+import { findBrowsers, findEssentialBrowser, whyTooOld } from './browsers.mjs';
 import { PATIENCE, compressAhead, resultFile, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
 import { tests as bar } from './bar.tests.mjs';
@@ -131,8 +132,8 @@ async function runTest(test, on, outcome) {
 }
 
 /** Two browsers share the tests: a test waits most of its time. */
-async function runIn(found, outcome) {
-  const left = group.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
+async function runIn(found, outcome, tests = group) {
+  const left = tests.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
   if (left.length === 0) return;
   if (found.launch) {
     await Promise.all([0, 1].map(() => runLane(found, left, outcome)));
@@ -151,15 +152,16 @@ await stat(join(site, 'index.html')).catch(() => {
 await compressAhead();
 const outcome = { passed: 0, failed: 0, again: [], skipped: [], failures: [] };
 const start = performance.now();
-await Promise.all(
-  findBrowsers().map((found) =>
-    runIn(found, outcome).catch((error) => {
-      outcome.failed += 1;
-      outcome.failures.push({ name: `${found.name}: start`, message: error.message });
-      console.log(`✗ ${found.name}: start — ${error.stack}`);
-    }),
-  ),
-);
+const runAll = (found, tests) =>
+  runIn(found, outcome, tests).catch((error) => {
+    outcome.failed += 1;
+    outcome.failures.push({ name: `${found.name}: start`, message: error.message });
+    console.log(`✗ ${found.name}: start — ${error.stack}`);
+  });
+await Promise.all([
+  ...findBrowsers().map((found) => runAll(found)),
+  runAll(findEssentialBrowser(), group.filter(({ essential }) => essential)),
+]);
 const seconds = ((performance.now() - start) / 1000).toFixed(1);
 for (const first of outcome.again) console.log(`the first attempt failed: ${first}`);
 console.log(

@@ -21,6 +21,7 @@ async function run(page) {
 export const tests = [
   {
     name: 'speed: nothing runs until asked; then this module, plain JavaScript, and how far their outputs differ',
+    essential: true,
     async run({ browser }) {
       const server = await startServer();
       const { page, close } = await openPage(browser, `${server.url}#speed=sentence`);
@@ -37,7 +38,7 @@ export const tests = [
         assert.match(rows[at].replaceAll('\u00a0', ' '), pattern);
       }
       const machine = await page.$eval('.speed-machine', (line) => line.textContent);
-      assert.match(machine, /^(Chromium|Firefox) \d+ on Linux, \d+ processor threads?\. \w+.*, cross-origin isolated\.$/);
+      assert.match(machine, /^(Chromium|Firefox|Safari) \d+ on Linux, \d+ processor threads?\. \w+.*, cross-origin isolated\.$/);
       assert.equal(await page.$eval('#speed .save', (button) => button.hidden), false);
       await page.evaluate(axe);
       const serious = await page.evaluate(async () => {

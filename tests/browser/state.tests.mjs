@@ -131,6 +131,7 @@ export const tests = [
   },
   {
     name: 'the state in the address comes back in a fresh page',
+    essential: true,
     async run({ browser, url }) {
       const first = await openPage(browser, url);
       await typeSentence(first.page, 'Über 100% & more?');
@@ -192,6 +193,7 @@ export const tests = [
   },
   {
     name: 'Back takes back a step, a preset and a chosen word; typing is one entry; nothing typed is lost',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const first = await textIn(page);

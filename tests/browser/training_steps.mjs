@@ -1,12 +1,13 @@
 // Steps that the tests of "Train live" and "Generate" share.
 
-import { eventually, openPage, until } from './harness.mjs';
+import { eventually, openPage, settled, until } from './harness.mjs';
 
 /** Opens the page at "Train live", with its workers started. */
 export async function openTraining(browser, url, hash = '', options = {}) {
   const opened = await openPage(browser, `${url}${hash}`, options);
   await opened.page.evaluate(() => document.querySelector('#train').scrollIntoView());
   await until(opened.page, () => window.multiheadPage.training().status === 'paused');
+  await settled(opened.page);
   return opened;
 }
 

@@ -59,7 +59,8 @@ export function exchangeOf(wanted: 'auto' | 'messages'): { exchange: Exchange; w
   if (wanted === 'messages') return { exchange: 'messages', why: 'requested with { exchange: "messages" }' };
   const { crossOriginIsolated } = globalThis as { crossOriginIsolated?: boolean };
   if (typeof SharedArrayBuffer !== 'function' || crossOriginIsolated === false) {
-    return { exchange: 'messages', why: 'the page is not cross-origin isolated' };
+    const why = crossOriginIsolated === true ? 'this browser has no SharedArrayBuffer' : 'the page is not cross-origin isolated';
+    return { exchange: 'messages', why };
   }
   const why = crossOriginIsolated === true ? 'the page is cross-origin isolated' : 'this is no browser page';
   return { exchange: 'shared memory', why };

@@ -67,6 +67,8 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
 
   /** Sets the size of the map at once, so that nothing moves when the map is drawn. */
   function reserve(): void {
+    // Measure before the observer's first report, so that the map has its size in the first frame.
+    width ||= measured.clientWidth;
     if (!content || width <= 0) return;
     layout = layoutOf(content.view, width, maxCell);
     canvas.style.width = `${layout.width}px`;
@@ -145,8 +147,6 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
     element,
     show(next) {
       content = next;
-      // Measure before the observer's first report, so that the map has its size in the first frame.
-      width ||= measured.clientWidth;
       reserve();
       drawSoon();
     },

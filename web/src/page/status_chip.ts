@@ -39,7 +39,7 @@ export function statusChip(
       ['Backend', simd === 'relaxed' ? 'WebAssembly with relaxed SIMD' : 'WebAssembly with SIMD128'],
       ['Why', simd === 'relaxed' ? 'Your browser has the fastest kind of SIMD: it multiplies and adds in one instruction.' : why],
       ['Forward pass', measured],
-      ['Workers', crossOriginIsolated ? 'share memory, because the page is isolated' : 'exchange messages, because the page is not isolated'],
+      ['Workers', workersLine()],
       ['WebAssembly', `${kilobytes}, version ${version}`],
     ];
     facts.replaceChildren(...rows.flatMap(([name, value]) => [el('dt', {}, name), el('dd', {}, value)]));
@@ -72,3 +72,9 @@ export function statusChip(
     },
   };
 }
+
+/** WebKitGTK has no shared memory on an isolated page either. */
+const workersLine = (): string =>
+  crossOriginIsolated && 'SharedArrayBuffer' in globalThis
+    ? 'share memory, because the page is isolated'
+    : `exchange messages, because ${crossOriginIsolated ? 'this browser shares no memory' : 'the page is not isolated'}`;

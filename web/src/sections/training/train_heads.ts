@@ -106,8 +106,10 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
   function show(view: TrainingView): void {
     const { settings } = view.curve;
     if (JSON.stringify(settings) !== built) build(settings);
-    cards.forEach((card, head) => showCard(card, head, view));
+    const { hidden } = beside.element;
     beside.show(view);
+    if (beside.element.hidden !== hidden) for (const { map } of cards) map.remeasure();
+    cards.forEach((card, head) => showCard(card, head, view));
     mark();
   }
 
