@@ -194,6 +194,27 @@ export const tests = [
     },
   },
   {
+    name: 'on a phone, the map of each step, its explanation and the buttons are on one screen',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url, { width: 360, height: 740 });
+      for (const id of ids) {
+        await page.$eval(`#step-${id}`, (tab) => tab.click());
+        await settled(page);
+        await page.$eval('#steps', (section) => section.scrollIntoView());
+        await settled(page);
+        const [bar, map, why, buttons] = await page.evaluate(() =>
+          ['.top', '#step-detail canvas', '.origin-why', '.step-buttons'].map((selector) => {
+            const { top, bottom } = document.querySelector(selector).getBoundingClientRect();
+            return { top, bottom };
+          }),
+        );
+        const places = [bar.bottom, map.top, map.bottom, why.top, why.bottom, buttons.top, buttons.bottom, 740].map(Math.round);
+        assert.deepEqual(places, [...places].sort((a, b) => a - b), `step ${id}: bar, map, explanation, buttons, edge`);
+      }
+      await close();
+    },
+  },
+  {
     name: 'six questions of newcomers are answered on the page',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);

@@ -32,7 +32,6 @@ export function stepSection(app: App): HTMLElement {
     'section',
     { class: 'panel', id: 'steps', 'aria-labelledby': 'steps-title' },
     el('h2', { id: 'steps-title' }, 'Step through'),
-    el('p', { class: 'lead' }, 'From words to output in ten steps, with the numbers of your sentence.'),
     flowMap(app),
     stepButtons(app),
     stepDetail(app),
