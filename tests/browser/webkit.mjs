@@ -19,6 +19,7 @@ async function freePort() {
 /** The programs that run; they end with this process at the latest. */
 const running = new Set();
 process.once('exit', () => running.forEach((child) => child.kill()));
+for (const signal of ['SIGHUP', 'SIGINT', 'SIGTERM']) process.once(signal, () => process.exit(1));
 
 function start(program, given, options) {
   const child = spawn(program, given, options);
