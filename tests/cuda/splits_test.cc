@@ -49,7 +49,7 @@ TEST(CudaSplits, CoverAllKeysOnce) {
 }
 
 TEST(CudaSplits, FillWholeWaves) {
-  // Of the 264 places of two blocks on each multiprocessor, one wave takes nearly all.
+  // Two blocks on each multiprocessor make 264 places; one wave takes nearly all.
   for (const int64_t batch : {1, 2, 4, 8, 16}) {
     const int64_t blocks = blocks_of(cut(batch, 8, 8192, kH100, true));
     EXPECT_LE(blocks, 264) << batch;

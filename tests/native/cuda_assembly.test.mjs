@@ -39,10 +39,10 @@ const MOST_INSTRUCTIONS = [
   [/^forward_hopper<\w+, HopperTile<128, 128,/, 752], // 730; 2048 cycles
   [/^forward_hopper<\w+, HopperTile<128, 176,/, 945], // 917; 2816 cycles
   [/^forward_hopper<\w+, HopperTile<64, 128,/, 709], // 688; 1536 cycles
-  [/^forward_mma<false, \w+, 128>/, 888], // 862, of which masks are 149; 1024 cycles on compute capability 8.0
-  [/^backward_keys<false, true, true, \w+, 128>/, 1011], // 982, of which masks are 167; 1024 cycles
-  [/^backward_queries<false, \w+, 128>/, 584], // 567, of which masks are 93; 768 cycles
-  [/^decode_mma<false, \w+, 128>/, 737], // 715 for 16 keys, of which masks are 72; 3201 before options had kernels of their own
+  [/^forward_mma<false, \w+, 128>/, 888], // 862, with 149 for masks; 1024 cycles on compute capability 8.0
+  [/^backward_keys<false, true, true, \w+, 128>/, 1011], // 982, with 167 for masks; 1024 cycles
+  [/^backward_queries<false, \w+, 128>/, 584], // 567, with 93 for masks; 768 cycles
+  [/^decode_mma<false, \w+, 128>/, 737], // 715 for 16 keys, with 72 for masks; 3201 before options had kernels of their own
 ];
 
 for (const file of kernelFiles()) {

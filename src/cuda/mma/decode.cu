@@ -300,6 +300,25 @@ __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
   }
 }
 
+// Rounds f32 queries to the type of the keys. offset_of(r): offset of row r, or negative.
+template <class T, int kWidth, class OffsetOf>
+__device__ __forceinline__ void round_queries(const rules::AttentionParams& call, T* queries,
+                                              const OffsetOf& offset_of) {
+  constexpr int kPairs = kWidth / 2;
+  for (int at = thread_index(); at < kRowsOfWarp * kPairs; at += DecodeTile<kWidth>::kThreads) {
+    const int row = at / kPairs, c = at % kPairs * 2;
+    const int64_t start = offset_of(row);
+    float pair[2] = {0.0F, 0.0F};
+    if (start >= 0 && c < call.head_dim) {
+      const float* const from = static_cast<const float*>(call.q.data) + start + c;
+      pair[0] = from[0];
+      pair[1] = from[1];
+    }
+    auto* const to = queries + Tile<kWidth>::at(row, c / kChunk) + c % kChunk;
+    *reinterpret_cast<uint32_t*>(to) = pack<T>(pair[0], pair[1]);
+  }
+}
+
 // The minimum number of blocks lets ptxas use more registers; without it ptxas spills.
 template <bool kOptions, class T, int kWidth>
 __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
@@ -322,11 +341,16 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
   T* const stages = queries + Shape::kQueryElements;
   auto& state = *reinterpret_cast<DecodeState*>(queries + Shape::kAllElements);
   DecodeBlock b{p, state, entry.batch, kv_head, first_row, rows, 0, 0};
-  copy_tile<T, kWidth, kRowsOfWarp, Shape::kThreads>(
-      call.q.data, static_cast<int>(call.head_dim), queries, [&](int r) {
-        return r < rows ? rules::row_offset(call.q.stride, entry.batch, b.head_of(r), b.query_of(r))
-                        : int64_t{-1};
-      });
+  const auto offset_of = [&](int r) {
+    return r < rows ? rules::row_offset(call.q.stride, entry.batch, b.head_of(r), b.query_of(r))
+                    : int64_t{-1};
+  };
+  if (call.q.type == DType::kF32) {
+    round_queries<T, kWidth>(call, queries, offset_of);
+  } else {
+    copy_tile<T, kWidth, kRowsOfWarp, Shape::kThreads>(call.q.data, static_cast<int>(call.head_dim),
+                                                       queries, offset_of);
+  }
   commit_copies();
   if (thread_index() == 0) state.entry = entry;
   if (thread_index() < kRowsOfWarp) {

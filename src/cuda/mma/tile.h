@@ -115,11 +115,11 @@ struct RowCopier {
   }
 };
 
-// Where a lane reads the matrices of its fragments: chunk 0 or 1 of a row of a tile, as an offset
-// in shared memory. Tiles begin at a multiple of a row. So chunks 2 i and 2 i + 1 of a row lie at
-// the offsets of its chunks 0 and 1, with 32 i added without carry, and the same chunk of a row 8
-// rows below has a constant distance: one instruction serves all rows. With an offset computed for
-// each load, these took a fifth of a kernel's instructions.
+// A lane reads the matrices of its fragments from here: `offset` is the place in shared memory, in
+// bytes, of chunk 0 or 1 of a row of a tile. Tiles begin at a multiple of a row. So chunks 2 i and
+// 2 i + 1 of the row lie at the offsets of its chunks 0 and 1, XOR 32 i, and the same chunk 8 rows
+// below has a constant distance. Thus one instruction serves all rows. Offsets computed for each
+// load took a fifth of a kernel's instructions.
 template <class T, int kWidth>
 struct FragmentRows {
   int offset;

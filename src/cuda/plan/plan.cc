@@ -35,7 +35,7 @@ const char* why_not_decode(const ForwardParams& params, const Device& device) {
     if (why_not_mma(params) != nullptr) {
       return "it has more than 16 query rows for each key/value head, and cannot use mma.sync";
     }
-    // The blocks of mma/forward.cu; those of Hopper's kernel are as many for one query head.
+    // mma/forward.cu has this number of blocks; Hopper's kernel has as many for one query head.
     constexpr int64_t kRowsOfBlock = 64;
     const int64_t blocks = call.batch * call.kv_heads * tiles_of(rows, kRowsOfBlock);
     if (2 * blocks > device.multiprocessors) {
@@ -46,9 +46,16 @@ const char* why_not_decode(const ForwardParams& params, const Device& device) {
   return nullptr;
 }
 
-void choose_decode(CallPlan& plan, const Device& device) {
+// `rounds_queries`: f32 queries are rounded to the type of a bf16 cache, so that mma.sync serves
+// it. Rounded to f16 they could overflow.
+void choose_decode(CallPlan& plan, const Device& device, bool rounds_queries) {
   plan.kernel = Kernel::kDecode;
-  plan.not_mma = why_not_mma(plan.params);
+  ForwardParams rounded = plan.params;
+  StoredRows& q = rounded.call.q;
+  if (rounds_queries && q.type == DType::kF32 && rounded.call.k.type == DType::kBF16) {
+    q = {.data = rounded.call.k.data, .type = DType::kBF16};  // is aligned
+  }
+  plan.not_mma = why_not_mma(rounded);
   plan.splits.forward = plan.params;
   plan.splits.mma = plan.not_mma == nullptr;
   cut_keys(plan.splits, device);
@@ -61,7 +68,7 @@ void choose_kernel(CallPlan& plan, const Device& device) {
   if (call.batch * call.heads * call.queries == 0) return;
   plan.not_decode = why_not_decode(plan.params, device);
   if (plan.not_decode == nullptr) {
-    choose_decode(plan, device);
+    choose_decode(plan, device, /*rounds_queries=*/false);
     return;
   }
   plan.not_hopper = hopper_objection(plan.params, device);
@@ -247,7 +254,7 @@ CallPlan plan_cache(const engine::CacheCall& cache, const AttentionOutputs& outp
   // Caches always use the decode kernel: the other kernels read tensors only.
   const bool has_rows = call.batch * call.heads * call.queries != 0;
   if (has_rows && (call.out.data != nullptr || call.lse.data != nullptr)) {
-    choose_decode(plan, device);
+    choose_decode(plan, device, /*rounds_queries=*/true);
   }
   lay_out(plan, nullptr);
   return plan;
@@ -279,6 +286,9 @@ std::string explain(const CallPlan& plan, const Device& device) {
       text = std::string("decode, ") + (plan.splits.mma ? "mma.sync" : "f32") + ": " +
              std::to_string(plan.splits.splits) + " splits of " +
              std::to_string(plan.splits.split_keys) + " keys";
+      if (plan.splits.mma && plan.params.call.q.type == DType::kF32) {
+        text += ", with q rounded to bf16";
+      }
       break;
     case Kernel::kHopper:
       text = "wgmma and TMA";
