@@ -25,18 +25,6 @@
 namespace multihead::testing {
 namespace {
 
-void move_options(AttentionOptions& options, const DeviceMemory& memory) {
-  memory.move(options.mask);
-  memory.move(options.bias);
-  memory.move(options.kv_lengths);
-  memory.move(options.alibi_slopes);
-  memory.move(options.sinks);
-  memory.move(options.qk_norm.q_gain);
-  memory.move(options.qk_norm.k_gain);
-  memory.move(options.rope.q_positions);
-  memory.move(options.rope.k_positions);
-}
-
 std::vector<float> floats_of(const ConstAnyTensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.shape.elements()));
   for (size_t i = 0; i < values.size(); ++i) values[i] = element(tensor, static_cast<int64_t>(i));

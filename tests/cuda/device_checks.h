@@ -29,4 +29,15 @@ int check_random_forward(uint64_t calls);
 int check_random_backward(uint64_t calls);
 int check_random_tensor_cores(uint64_t calls);
 
+// Check random calls of what attention() alone does not reach: packed sequences in both directions,
+// decode() over every cache, merges, captures with dropout masks, and NaN.
+int check_packed(uint64_t calls);
+int check_caches(uint64_t calls);
+int check_merge(uint64_t calls);
+int check_captures(uint64_t calls);
+int check_nan(uint64_t calls);
+// Check that calls have the same bits on a second stream, and as a graph.
+int check_second_stream();
+int check_graph();
+
 }  // namespace multihead::testing

@@ -11,6 +11,8 @@
 #include <map>
 #include <span>
 
+#include "multihead/attention.h"
+
 namespace multihead::testing {
 
 // Ends the program on an error, because after most kernel errors no later call works.
@@ -72,5 +74,18 @@ class DeviceMemory {
   };
   std::map<uintptr_t, Copy> copies_;
 };
+
+// Makes options point to the copies of their arrays.
+inline void move_options(AttentionOptions& options, const DeviceMemory& memory) {
+  memory.move(options.mask);
+  memory.move(options.bias);
+  memory.move(options.kv_lengths);
+  memory.move(options.alibi_slopes);
+  memory.move(options.sinks);
+  memory.move(options.qk_norm.q_gain);
+  memory.move(options.qk_norm.k_gain);
+  memory.move(options.rope.q_positions);
+  memory.move(options.rope.k_positions);
+}
 
 }  // namespace multihead::testing

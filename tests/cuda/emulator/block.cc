@@ -416,6 +416,11 @@ LaunchObserver& launch_observer() {
   return observer;
 }
 
+LaunchRecorder& launch_recorder() {
+  static LaunchRecorder recorder;
+  return recorder;
+}
+
 void run_grid(const std::array<uint32_t, 3>& grid, int threads, size_t shared_bytes,
               const KernelCall& call) {
   const uint64_t blocks = uint64_t{grid[0]} * grid[1] * grid[2];

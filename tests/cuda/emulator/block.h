@@ -202,6 +202,10 @@ using LaunchObserver = std::function<void(const Launch&)>;
 // If set, the observer gets all launches, and no kernel runs.
 LaunchObserver& launch_observer();
 
+using LaunchRecorder = std::function<void(std::function<void()>)>;
+// If set, the recorder gets all launches as functions that run them, and no kernel runs before.
+LaunchRecorder& launch_recorder();
+
 // Runs all blocks of a launch, in a random order.
 void run_grid(const std::array<uint32_t, 3>& grid, int threads, size_t shared_bytes,
               const KernelCall& call);

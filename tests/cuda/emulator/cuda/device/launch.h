@@ -35,15 +35,23 @@ int launch(const LaunchShape& shape, void (*kernel)(Params...),
   if (!grid_of(shape.blocks, grid, emulator::launch_observer() ? kMostBlocksOfX : 5)) {
     return kInvalidConfiguration;
   }
-  emulator::run_grid({grid.x, grid.y, 1}, shape.threads, shape.shared_bytes,
-                     {.kernel = reinterpret_cast<const void*>(kernel),
-                      .run =
-                          [](const void* data) {
-                            std::apply([](auto run, const Params&... values) { run(values...); },
-                                       *static_cast<const decltype(call)*>(data));
-                          },
-                      .data = &call,
-                      .bytes = sizeof(call)});
+  const auto run = [=] {
+    emulator::run_grid({grid.x, grid.y, 1}, shape.threads, shape.shared_bytes,
+                       {.kernel = reinterpret_cast<const void*>(kernel),
+                        .run =
+                            [](const void* data) {
+                              std::apply(
+                                  [](auto start, const Params&... values) { start(values...); },
+                                  *static_cast<const decltype(call)*>(data));
+                            },
+                        .data = &call,
+                        .bytes = sizeof(call)});
+  };
+  if (emulator::launch_recorder()) {
+    emulator::launch_recorder()(run);
+  } else {
+    run();
+  }
   return 0;
 }
 
