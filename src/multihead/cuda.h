@@ -163,7 +163,7 @@ struct CacheView {
 
 /// KVCache::attend() of kv_cache.h on the device, with N_k = max_length. The keys are split, so
 /// that a few query rows occupy the whole device (flash-decoding, Dao et al., 2023).
-/// f32 queries over a bf16 cache are rounded to bf16, if d_k and d_v are multiples of 8.
+/// f32 queries over a bf16 or int8 cache are rounded to bf16, if d_k and d_v are multiples of 8.
 [[nodiscard]] Status decode(const ConstAnyTensor& q, const CacheView& cache,
                             const AttentionOptions& options, const AttentionOutputs& outputs,
                             const Workspace& workspace, Stream stream);

@@ -158,6 +158,26 @@ TEST(CudaBackwardMma, EqualsOracleOnRandomCalls) {
   }
 }
 
+// Steps of as many rows as a step may have, some of them visible to all rows of the other side, and
+// windows that begin or end within a tile.
+TEST(CudaBackwardMma, LongCallsHaveMasksWhereTheyNeedThem) {
+  for (const uint64_t seed : multihead::testing::random_seeds(40)) {
+    RandomCase c = half_case(seed, 150, 150);
+    Random random(seed);
+    AttentionOptions options;
+    options.kv_lengths = c.options.kv_lengths;
+    if (random.chance(0.5)) options.causal.alignment = Alignment::kBottomRight;
+    if (random.chance(0.5)) options.window.left = random.integer(0, 120);
+    if (random.chance(0.3)) options.window.right = random.integer(0, 120);
+    c.options = options;
+    const ConstAnyTensor d_out = aligned_rows(c, random, c.out_shape, c.q.dtype);
+    SCOPED_TRACE("long: " + c.description);
+    device().set_seed(seed);
+    expect_equals_oracle(c, d_out, 0);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
 // Hidden rows may hold NaN and infinities without changing any gradient.
 TEST(CudaBackwardMma, HidesNaN) {
   for (const uint64_t seed : multihead::testing::random_seeds(20)) {

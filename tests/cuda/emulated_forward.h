@@ -178,10 +178,11 @@ inline ConstAnyTensor aligned_rows(RandomCase& c, Random& random, const Dims& sh
 }
 
 // A random call with q, k and v of one 16-bit type, aligned for the mma.sync kernels.
-inline RandomCase half_case(uint64_t seed, int64_t most_keys = 150) {
+inline RandomCase half_case(uint64_t seed, int64_t most_keys = 150, int64_t most_queries = 30) {
   const int64_t width = seed % 25 == 0 ? 256 : seed % 10 == 0 ? 130 : 40;
   const int64_t most = width > 40 ? 20 : most_keys;
-  RandomCase c = random_case(seed, {.max_queries = 30, .max_keys = most, .max_width = width});
+  RandomCase c =
+      random_case(seed, {.max_queries = most_queries, .max_keys = most, .max_width = width});
   Random random(seed);
   const DType type = random.pick({DType::kF16, DType::kBF16});
   c.q = aligned_rows(c, random, c.q.shape, type);

@@ -72,7 +72,7 @@ void launch_decoding(int64_t width) {
     params.forward = one_query(type, width);
     params.splits = 1;
     launch_decode(params, nullptr);
-    params.mma = type == DType::kF16 || type == DType::kBF16;
+    params.mma = type != DType::kF32;
     if (!params.mma) continue;
     launch_decode(params, nullptr);
     params.forward.call.softcap = 1.0F;

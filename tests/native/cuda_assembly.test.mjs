@@ -42,7 +42,7 @@ const MOST_INSTRUCTIONS = [
   [/^forward_mma<false, \w+, 128>/, 888], // 862, with 149 for masks; 1024 cycles on compute capability 8.0
   [/^backward_keys<false, true, true, \w+, 128>/, 1011], // 982, with 167 for masks; 1024 cycles
   [/^backward_queries<false, \w+, 128>/, 584], // 567, with 93 for masks; 768 cycles
-  [/^decode_mma<false, \w+, 128>/, 737], // 715 for 16 keys, with 72 for masks; 3201 before options had kernels of their own
+  [/^decode_mma<false, \w+, \w+, 128>/, 737], // 715 for 16 keys, with 72 for masks; 3201 before options had kernels of their own
 ];
 
 for (const file of kernelFiles()) {

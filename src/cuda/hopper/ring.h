@@ -23,8 +23,8 @@ struct Ring {
   static __device__ __forceinline__ Ring of(std::byte* slots, uint64_t* barriers) {
     return {slots, barriers, barriers + kSlots};
   }
-  // `filling`: number of arrivals that fill a slot, with the one of the copying thread. `emptying`:
-  // number of warps that release it.
+  // `filling`: number of arrivals that fill a slot, including the copying thread. `emptying`:
+  // number of warps that release a slot.
   __device__ __forceinline__ void init_barriers(uint32_t filling, uint32_t emptying) const {
     for (int slot = 0; slot < kSlots; ++slot) {
       mbarrier_init(full + slot, filling);

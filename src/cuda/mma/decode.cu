@@ -9,10 +9,16 @@
 // Rows of K and V may lie in a tensor, a ring or pages: each lane finds the address of one row of a
 // step, and passes it to the lanes that copy the row.
 //
+// Rows of int8 arrive in a stage as they are. Each lane turns the numbers that it has copied into
+// bf16, which holds them exactly, in a tile of the warp. The scales of K multiply the scores, and
+// the scales of V the weights.
+//
 // Hidden values that are NaN or infinite are handled as in mma/forward.cu, but for each warp
 // separately.
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/device/launch.h"
 #include "cuda/kernels.h"
@@ -79,22 +85,101 @@ struct DecodeBlock {
   }
 };
 
+// Returns the lowest byte of a word, a signed number. Conversions of integers have a quarter of the
+// rate of other instructions, so this puts byte + 128 into the mantissa of 2^23, and subtracts.
+__device__ __forceinline__ float number_of(uint32_t word) {
+  return std::bit_cast<float>(0x4B000000U | ((word & 0xFFU) ^ 0x80U)) - 8388736.0F;
+}
+
+// The place of rows of type Stored in a warp's part of shared memory. Rows of type T have kStages
+// stages, each a tile of K and one of V. Rows of int8 have the first of them for the numbers in
+// use, and the second for two stages of bytes.
+template <class Stored, class T, int kWidth>
+struct Stages {
+  using Shape = DecodeTile<kWidth>;
+  static constexpr bool kConverts = !std::is_same_v<Stored, T>;
+  static constexpr int kStages = kConverts ? 2 : Shape::kStages;
+  static_assert(2 * sizeof(Stored) <= sizeof(T) || !kConverts);
+
+  T* memory;
+
+  __device__ __forceinline__ Stored* at(int stage) const {
+    auto* const first = reinterpret_cast<Stored*>(memory + (kConverts ? 2 * Shape::kElements : 0));
+    return first + stage * 2 * Shape::kElements;
+  }
+  // The K of a step in use, followed by its V.
+  __device__ __forceinline__ T* in_use(int stage) const {
+    if constexpr (kConverts) {
+      return memory;
+    } else {
+      return at(stage);
+    }
+  }
+  // A warp's memory that a recomputation does not use otherwise.
+  __device__ __forceinline__ float* spare() const { return reinterpret_cast<float*>(at(1)); }
+
+  // Offset of a chunk in a stage.
+  static __device__ __forceinline__ int chunk_at(int key, int chunk) {
+    return kConverts ? key * kWidth + chunk * kChunk : Tile<kWidth>::at(key, chunk);
+  }
+  // Turns the chunks of a stage that this lane has copied into numbers of type T.
+  __device__ __forceinline__ void convert(int stage) const {
+    constexpr int kChunks = kWidth / kChunk;
+    constexpr int kKeysAtOnce = kWarpSize / kChunks;
+    const int chunk = lane() % kChunks;
+    struct alignas(8) Bytes {
+      uint32_t of[kChunk / 4];
+    };
+    struct alignas(16) Numbers {
+      uint32_t of[kChunk / 2];
+    };
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll 4
+      for (int i = 0; i < kStepKeys; i += kKeysAtOnce) {
+        const int key = i + lane() / kChunks, begin = tile * Shape::kElements;
+        const Bytes bytes =
+            *reinterpret_cast<const Bytes*>(at(stage) + begin + chunk_at(key, chunk));
+        Numbers numbers;
+#pragma unroll
+        for (int n = 0; n < kChunk / 2; ++n) {
+          const uint32_t pair = bytes.of[n / 2] >> (n % 2 * 16);
+          numbers.of[n] = pack<T>(number_of(pair), number_of(pair >> 8U));
+        }
+        *reinterpret_cast<Numbers*>(memory + begin + Tile<kWidth>::at(key, chunk)) = numbers;
+      }
+    }
+  }
+};
+
+// The rows of a step of a warp.
+struct StepRows {
+  uint32_t exists = 0;  // bit i is set if key i exists
+  float scale = 1.0F;   // int8 only: of key lane, or of the value of key lane - 16
+};
+
 // Starts to copy the keys and values of a step, as one group of copies. Keys beyond the split
-// become zeros. Returns a bit mask: bit i is set if key i exists.
-template <class T, int kWidth>
-__device__ __forceinline__ uint32_t start_step(const DecodeBlock& b, int64_t first, T* stage) {
+// become zeros.
+template <class Stored, class T, int kWidth>
+__device__ __forceinline__ StepRows start_step(const DecodeBlock& b, int64_t first, Stored* stage) {
+  using Place = Stages<Stored, T, kWidth>;
   const rules::AttentionParams& call = b.call();
   // Lanes 0 to 15 find the rows of K, lanes 16 to 31 the rows of V.
   const bool of_keys = lane() < kStepKeys;
   const rules::StoredRows& own = of_keys ? call.k : call.v;
   const int64_t position = first + lane() % kStepKeys;
   int64_t row = 0, start = -1;
+  StepRows rows;
   if (position < b.end_key && find_row(own, b.params.pool_pages, b.batch, position, row)) {
     start = rules::row_offset(own.stride, b.batch, b.kv_head, row);
+    if constexpr (Place::kConverts) {
+      rows.scale = own.scales[rules::row_offset(own.scale_stride, b.batch, b.kv_head, row)];
+    }
   }
-  const auto copy = [&](const void* data, int64_t width, int first_lane, T* tile) {
+  const auto copy = [&](const void* data, int64_t width, int first_lane, Stored* tile) {
     constexpr int kChunks = kWidth / kChunk;
     constexpr int kKeysAtOnce = kWarpSize / kChunks;
+    constexpr int kBytes = kChunk * static_cast<int>(sizeof(Stored));
     const int chunk = lane() % kChunks;
     const int elements =
         static_cast<int>(rules::least_of(width - chunk * kChunk, kChunk));  // elements in the chunk
@@ -103,14 +188,34 @@ __device__ __forceinline__ uint32_t start_step(const DecodeBlock& b, int64_t fir
       const int key = i + lane() / kChunks;
       const int64_t from = shuffle(start, first_lane + key);
       const bool exists = from >= 0 && elements > 0;
-      copy_async<16>(tile + Tile<kWidth>::at(key, chunk),
-                     static_cast<const T*>(data) + (exists ? from + chunk * kChunk : 0),
-                     exists ? elements * static_cast<int>(sizeof(T)) : 0);
+      copy_async<kBytes>(tile + Place::chunk_at(key, chunk),
+                         static_cast<const Stored*>(data) + (exists ? from + chunk * kChunk : 0),
+                         exists ? elements * static_cast<int>(sizeof(Stored)) : 0);
     }
   };
   copy(call.k.data, call.head_dim, 0, stage);
   copy(call.v.data, call.value_dim, kStepKeys, stage + DecodeTile<kWidth>::kElements);
-  return ballot(start >= 0) & ((1U << kStepKeys) - 1);
+  rows.exists = ballot(start >= 0) & ((1U << kStepKeys) - 1);
+  return rows;
+}
+
+// Multiplies the columns of a thread's scores or weights by the scales of their keys, which lanes
+// first_lane to first_lane + 15 have. kMarks: kNoWeight stays as it is.
+template <bool kMarks>
+__device__ __forceinline__ void scale_columns(float scale, int first_lane,
+                                              float (&columns)[kStepKeys / 8][4]) {
+#pragma unroll
+  for (int n = 0; n < kStepKeys / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float of_key = shuffle(scale, first_lane + n * 8 + 2 * (lane() % 4) + i);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float& column = columns[n][2 * half + i];
+        column = kMarks && column == kNoWeight ? column : column * of_key;
+      }
+    }
+  }
 }
 
 // Hides the scores of keys that a row does not see, and applies all options but scale.softmax if
@@ -153,11 +258,13 @@ __device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t firs
 // skips hidden keys; it ends when later keys would change neither an output nor the sum of a row
 // that was not sound before. kOptions: the call has options besides visibility by position and a
 // positive scale.
-template <bool kSingly, bool kOptions, class T, int kWidth>
-__device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queries, T* stages,
+template <bool kSingly, bool kOptions, class Stored, class T, int kWidth>
+__device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queries, T* memory,
                                             Sums<kWidth>& sums, const Sound& sound) {
   using Shape = DecodeTile<kWidth>;
-  constexpr int kStages = kSingly ? 1 : Shape::kStages;
+  using Place = Stages<Stored, T, kWidth>;
+  constexpr int kStages = kSingly ? 1 : Place::kStages;
+  const Place place{memory};
   const rules::AttentionParams& call = b.call();
   const float to_power = call.scale.softmax * kLog2E;
   const float unit = kOptions ? 1.0F : call.scale.queries * call.scale.scores;
@@ -172,45 +279,49 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
     for (int i = 0; i < 4; ++i) sums.out[n][i] = 0.0F;
   }
 
-  const auto stage_of = [&](int stage) { return stages + stage * 2 * Shape::kElements; };
   // Commit one group of copies per step, even an empty group beyond the last step, so that the
-  // number of pending groups tells which steps have arrived. existing[i]: mask of existing keys, i
-  // steps ahead.
-  uint32_t existing[kStages];
+  // number of pending groups tells which steps have arrived. rows[i]: of the step
+  // i steps ahead.
+  StepRows rows[kStages];
   const auto start = [&](int64_t first, int stage) {
-    uint32_t exists = 0;
-    if (first < b.end_key) exists = start_step<T, kWidth>(b, first, stage_of(stage));
+    StepRows started;
+    if (first < b.end_key) {
+      started = start_step<Stored, T, kWidth>(b, first, place.at(stage));
+    }
     commit_copies();
-    return exists;
+    return started;
   };
   int64_t first = b.first_key + warp() * kStepKeys;
 #pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) existing[i] = start(first + i * Shape::kKeyStep, i);
+  for (int i = 0; i < kStages - 1; ++i) rows[i] = start(first + i * Shape::kKeyStep, i);
   if (!kSingly) {
     // Wait for the queries, whose group was committed before the stages, and for the block's state.
-    wait_copies<Shape::kStages - 1>();
+    wait_copies<kStages - 1>();
     sync_threads();
   }
   int stage = 0;
   for (; first < b.end_key; first += Shape::kKeyStep) {
     const int newest = kStages == 1 ? 0 : (stage + kStages - 1) % kStages;
-    existing[kStages - 1] = start(first + (kStages - 1) * Shape::kKeyStep, newest);
+    rows[kStages - 1] = start(first + (kStages - 1) * Shape::kKeyStep, newest);
     wait_copies<kStages - 1>();
+    if constexpr (Place::kConverts) place.convert(stage);
     sync_warp();
-    const T* const keys = stage_of(stage);
+    const T* const keys = place.in_use(stage);
     const T* const values = keys + Shape::kElements;
 
     float scores[kStepKeys / 8][4];
     multiply_keys<T, kWidth>(queries, keys, scores);
-    finish_scores<kOptions>(b, first, existing[0], scores);
+    if constexpr (Place::kConverts) scale_columns<false>(rows[0].scale, 0, scores);
+    finish_scores<kOptions>(b, first, rows[0].exists, scores);
     bool ended = false;  // of the singly computed rows of this thread
     add_weights<kSingly>(scores, unit, to_power, sums, [&](int half, int key) {
       if (!kOptions || !call.dropout.given()) return true;
       const int row = lane() / 4 + 8 * half;
       return keeps(call, b.state.entry, b.head_of(row), b.query_of(row), first + key);
     });
+    if constexpr (Place::kConverts) scale_columns<kSingly>(rows[0].scale, kStepKeys, scores);
     if (kSingly) {
-      add_values_singly<T, kWidth>(scores, values, reinterpret_cast<float*>(stage_of(1)), sums.out);
+      add_values_singly<T, kWidth>(scores, values, place.spare(), sums.out);
       ended = true;
       for (int half = 0; half < 2; ++half) {
         const bool of_row = (sound.row[half] || sums.weights[half] != sums.weights[half]) &&
@@ -225,7 +336,7 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
     sync_warp();
     if (kSingly && ballot(!ended) == 0) break;
 #pragma unroll
-    for (int i = 0; i + 1 < kStages; ++i) existing[i] = existing[i + 1];
+    for (int i = 0; i + 1 < kStages; ++i) rows[i] = rows[i + 1];
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
 }
@@ -256,11 +367,11 @@ __device__ __forceinline__ void write_sums(const DecodeBlock& b, const Sums<kWid
 }
 
 // Not inlined, so that it takes no registers from the usual pass.
-template <bool kOptions, class T, int kWidth>
+template <bool kOptions, class Stored, class T, int kWidth>
 __device__ __noinline__ void recompute_keys(const DecodeBlock& b, const T* queries, T* stages,
                                             Sound sound) {
   Sums<kWidth> sums;
-  attend_keys<true, kOptions, T, kWidth>(b, queries, stages, sums, sound);
+  attend_keys<true, kOptions, Stored, T, kWidth>(b, queries, stages, sums, sound);
   write_sums<kWidth>(b, sums, reinterpret_cast<float*>(stages), sound);
 }
 
@@ -320,7 +431,8 @@ __device__ __forceinline__ void round_queries(const rules::AttentionParams& call
 }
 
 // The minimum number of blocks lets ptxas use more registers; without it ptxas spills.
-template <bool kOptions, class T, int kWidth>
+// Stored: type of the rows of K and V.
+template <bool kOptions, class Stored, class T, int kWidth>
 __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
     decode_mma(const __grid_constant__ SplitParams p) {
   using Shape = DecodeTile<kWidth>;
@@ -369,7 +481,7 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
 
   T* const own = stages + warp() * Shape::kWarpElements;
   Sums<kWidth> sums;
-  attend_keys<false, kOptions, T, kWidth>(b, queries, own, sums, {});
+  attend_keys<false, kOptions, Stored, T, kWidth>(b, queries, own, sums, {});
   Sound sound{};
   bool wrong = false;
 #pragma unroll
@@ -380,13 +492,13 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
   write_sums<kWidth>(b, sums, reinterpret_cast<float*>(own), {});
   if (ballot(wrong) != 0) {
     sync_warp();
-    recompute_keys<kOptions, T, kWidth>(b, queries, own, sound);
+    recompute_keys<kOptions, Stored, T, kWidth>(b, queries, own, sound);
   }
   sync_threads();
   join_warps<kWidth>(b, split, reinterpret_cast<const float*>(stages));
 }
 
-template <bool kOptions, class T, int kWidth>
+template <bool kOptions, class Stored, class T, int kWidth>
 int launch_of_width(const SplitParams& params, StreamHandle stream) {
   constexpr size_t kBytes = DecodeTile<kWidth>::kAllElements * sizeof(T) + sizeof(DecodeState);
   static_assert(kBytes <= kDecodeMmaBytes && kDecodeMmaBytes <= kLeastSharedBytes);
@@ -394,31 +506,37 @@ int launch_of_width(const SplitParams& params, StreamHandle stream) {
                  .threads = DecodeTile<kWidth>::kThreads,
                  .shared_bytes = kBytes,
                  .stream = stream},
-                decode_mma<kOptions, T, kWidth>, params);
+                decode_mma<kOptions, Stored, T, kWidth>, params);
 }
 
-template <bool kOptions, class T>
+template <bool kOptions, class Stored, class T>
 int launch_width(const SplitParams& params, StreamHandle stream) {
   const rules::AttentionParams& call = params.forward.call;
   const int64_t width = rules::most_of(call.head_dim, call.value_dim);
-  if (width <= 64) return launch_of_width<kOptions, T, 64>(params, stream);
-  if (width <= 128) return launch_of_width<kOptions, T, 128>(params, stream);
+  if (width <= 64) return launch_of_width<kOptions, Stored, T, 64>(params, stream);
+  if (width <= 128) return launch_of_width<kOptions, Stored, T, 128>(params, stream);
   static_assert(kMaxWidth <= 256);
-  return launch_of_width<kOptions, T, 256>(params, stream);
+  return launch_of_width<kOptions, Stored, T, 256>(params, stream);
 }
 
-template <class T>
+template <class Stored, class T>
 int launch_type(const SplitParams& params, StreamHandle stream) {
-  return has_options(params.forward.call) ? launch_width<true, T>(params, stream)
-                                          : launch_width<false, T>(params, stream);
+  return has_options(params.forward.call) ? launch_width<true, Stored, T>(params, stream)
+                                          : launch_width<false, Stored, T>(params, stream);
 }
 
 }  // namespace
 }  // namespace mma
 
 int launch_decode_mma(const SplitParams& params, StreamHandle stream) {
-  return params.forward.call.k.type == DType::kF16 ? mma::launch_type<Float16>(params, stream)
-                                                   : mma::launch_type<BFloat16>(params, stream);
+  switch (params.forward.call.k.type) {
+    case DType::kInt8:
+      return mma::launch_type<int8_t, BFloat16>(params, stream);
+    case DType::kF16:
+      return mma::launch_type<Float16, Float16>(params, stream);
+    default:
+      return mma::launch_type<BFloat16, BFloat16>(params, stream);
+  }
 }
 
 }  // namespace multihead::cuda

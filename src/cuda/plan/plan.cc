@@ -46,14 +46,19 @@ const char* why_not_decode(const ForwardParams& params, const Device& device) {
   return nullptr;
 }
 
-// `rounds_queries`: f32 queries are rounded to the type of a bf16 cache, so that mma.sync serves
-// it. Rounded to f16 they could overflow.
-void choose_decode(CallPlan& plan, const Device& device, bool rounds_queries) {
+// `of_cache`: mma/decode.cu turns int8 rows into bf16, and rounds f32 queries to bf16. Rounded to
+// f16 they could overflow.
+void choose_decode(CallPlan& plan, const Device& device, bool of_cache) {
   plan.kernel = Kernel::kDecode;
   ForwardParams rounded = plan.params;
-  StoredRows& q = rounded.call.q;
-  if (rounds_queries && q.type == DType::kF32 && rounded.call.k.type == DType::kBF16) {
-    q = {.data = rounded.call.k.data, .type = DType::kBF16};  // is aligned
+  if (of_cache) {
+    AttentionParams& call = rounded.call;
+    for (StoredRows* const rows : {&call.k, &call.v}) {
+      if (rows->type == DType::kInt8) rows->type = DType::kBF16;
+    }
+    if (call.q.type == DType::kF32 && call.k.type == DType::kBF16) {
+      call.q = {.data = call.k.data, .type = DType::kBF16};  // is aligned
+    }
   }
   plan.not_mma = why_not_mma(rounded);
   plan.splits.forward = plan.params;
@@ -68,7 +73,7 @@ void choose_kernel(CallPlan& plan, const Device& device) {
   if (call.batch * call.heads * call.queries == 0) return;
   plan.not_decode = why_not_decode(plan.params, device);
   if (plan.not_decode == nullptr) {
-    choose_decode(plan, device, /*rounds_queries=*/false);
+    choose_decode(plan, device, /*of_cache=*/false);
     return;
   }
   plan.not_hopper = hopper_objection(plan.params, device);
@@ -254,7 +259,7 @@ CallPlan plan_cache(const engine::CacheCall& cache, const AttentionOutputs& outp
   // Caches always use the decode kernel: the other kernels read tensors only.
   const bool has_rows = call.batch * call.heads * call.queries != 0;
   if (has_rows && (call.out.data != nullptr || call.lse.data != nullptr)) {
-    choose_decode(plan, device, /*rounds_queries=*/true);
+    choose_decode(plan, device, /*of_cache=*/true);
   }
   lay_out(plan, nullptr);
   return plan;
