@@ -1,5 +1,5 @@
-// Plants faults into the CUDA kernels, one at a time, and shows that the emulator's tests find each: that they hold
-// numbers, races, lost copies and hangs, not only what passes today.
+// Plants faults into the CUDA kernels, one at a time, and checks that the emulator's tests find each: wrong numbers,
+// races, reads before a copy has ended, and hangs.
 //
 //   node native/dev/cuda_faults.mjs [--build FOLDER] [WORD …]      exit code 1 if a fault is not found; WORD: a part of its name
 //
@@ -18,8 +18,7 @@ const SECONDS = 600; // for the tests of one fault; a kernel that hangs is found
 
 /**
  * The faults: a name, the file in src/cuda, the text to replace and its replacement, the kernels (.cu) to compile again,
- * and the tests that must fail. The text occurs exactly once in its file, in a kernel or in a function that is always
- * inlined; the linker could take another inline function from a file without the fault.
+ * and the tests that must fail. The text occurs exactly once in its file.
  */
 export const FAULTS = [
   {
@@ -199,10 +198,10 @@ export const FAULTS = [
     tests: 'CudaMerge.*',
   },
   {
-    name: 'packed sequences: a slot beyond the last tile of a sequence has rows',
-    file: 'tiles.h',
-    from: 'if (rank < 0 || tile < 0) return none;',
-    to: 'if (rank < 0) return none;',
+    name: 'packed sequences: queries are read from the first sequence',
+    file: 'f32/forward.cu',
+    from: 'rules::row_offset(call.q.stride, entry.batch, head_of(r), entry.first_query + query_of(r));',
+    to: 'rules::row_offset(call.q.stride, entry.batch, head_of(r), query_of(r));',
     kernels: ['f32/forward'],
     tests: 'CudaAttention.Packed*',
   },
@@ -232,13 +231,14 @@ function commandsOf(build) {
   return { compile, link: all.find((command) => command.includes('-o tests/cuda/multihead_cuda_tests')) };
 }
 
-/** Plants a fault and runs its tests; returns the first line that says what is wrong, or null if all tests pass. */
+/** Plants a fault and runs its tests; returns the first failure, or null if all tests pass. */
 function find(fault, build, { compile, link }) {
   const scratch = mkdtempSync(join(tmpdir(), 'multihead-fault-'));
   try {
     const copy = join(scratch, 'cuda', fault.file);
     mkdirSync(dirname(copy), { recursive: true });
     writeFileSync(copy, withFault(readFileSync(join(ROOT, 'src', 'cuda', fault.file), 'utf8'), fault));
+    const objects = [];
     let linked = link;
     for (const kernel of fault.kernels) {
       const command = compile.get(kernel);
@@ -249,8 +249,11 @@ function find(fault, build, { compile, link }) {
       own = own.replace(/-I(\S*\/src)(?= )/, `-I${scratch} -I$1`);
       if (fault.file === `${kernel}.cu`) own = own.replace(/-c \S+/, `-c ${copy}`);
       must(own, build);
-      linked = linked.replaceAll(object, made);
+      objects.push(made);
+      linked = linked.replaceAll(object, '');
     }
+    // First, so that the linker takes their copies of inline functions.
+    linked = linked.replace(/ (\S+\.o)(?= )/, ` ${objects.join(' ')} $1`);
     const program = join(scratch, 'tests');
     must(linked.replace('-o tests/cuda/multihead_cuda_tests', `-o ${program}`), build);
     const options = { encoding: 'utf8', timeout: SECONDS * 1000, maxBuffer: 256 << 20 };

@@ -1,5 +1,4 @@
-// Checks on a GPU of what a single call of attention() does not reach: packed sequences, caches,
-// merges, captures, graphs, streams and NaN.
+// Checks on a GPU of packed sequences, caches, merges, captures, graphs, streams and NaN.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -92,7 +91,7 @@ double largest_of(const std::vector<float>& values) {
   return largest;
 }
 
-// The rows of packed sequences, (T, H, d), from those of one batch entry.
+// Views rows of one batch entry as packed sequences, (T, H, d).
 ConstAnyTensor packed(const Halves& rows) {
   return {rows.data,
           rows.type,

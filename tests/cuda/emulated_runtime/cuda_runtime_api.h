@@ -1,6 +1,6 @@
 // The functions of the CUDA runtime that the checks of a device use, for the emulated device: so
-// the checks themselves are tested without a GPU. Work has ended when a call returns; what is
-// launched while a stream is captured runs when the graph is launched.
+// the checks themselves are tested without a GPU. Work has ended when a call returns; a
+// kernel that is launched while a stream is captured runs when the graph is launched.
 #pragma once
 
 #include <cstddef>
