@@ -71,7 +71,6 @@ export const tests = [
   },
   {
     name: 'an untrained model is said to guess, and more training starts the generation anew',
-    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url, '#train=induction');
       assert.match(await textOf(page, '.generate-hint'), /has not learned the pattern/);

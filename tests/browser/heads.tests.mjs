@@ -83,7 +83,6 @@ export const tests = [
   },
   {
     name: 'heads: heads trained here drive arcs, maps, steps, gallery, bend and program; Undo goes back to the hand-built ones',
-    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const before = await seen(page);

@@ -45,7 +45,6 @@ export const tests = [
   },
   {
     name: 'a longer sentence, with which the gallery has fewer columns, gives each map its size at once',
-    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const columns = () => page.$eval('#gallery .cards', (cards) => Number(cards.dataset.columns));

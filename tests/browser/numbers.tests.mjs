@@ -160,7 +160,6 @@ export const tests = [
   },
   {
     name: 'editing the last token changes earlier outputs only without the mask',
-    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#heads=${everyHead}`);
       const earlierRows = async (text) => {

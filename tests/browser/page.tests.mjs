@@ -81,7 +81,6 @@ export const tests = [
   },
   {
     name: 'presets set the sentence',
-    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       assert.deepEqual(

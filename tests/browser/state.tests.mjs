@@ -193,7 +193,6 @@ export const tests = [
   },
   {
     name: 'Back takes back a step, a preset and a chosen word; typing is one entry; nothing typed is lost',
-    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const first = await textIn(page);

@@ -40,7 +40,6 @@ export const tests = [
   })),
   {
     name: 'Next, Back, arrow keys and the slider walk through the steps; the last Next keeps the focus',
-    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#step=x`);
       await page.evaluate(() => document.querySelectorAll('.secondary')[1].focus());
@@ -147,7 +146,6 @@ export const tests = [
   },
   {
     name: 'it ends in words, from the real weights',
-    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#query=7`);
       const { trace, tokens } = await snapshot(page);
