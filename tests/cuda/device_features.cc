@@ -6,10 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <limits>
-#include <span>
 #include <string>
 #include <vector>
 

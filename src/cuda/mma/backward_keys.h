@@ -3,7 +3,6 @@
 // key.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 

@@ -2,7 +2,6 @@
 // loops over the keys that they see.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
