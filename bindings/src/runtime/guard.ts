@@ -101,6 +101,6 @@ export function guardModule(given: RawModule, onDeath: () => void): GuardedModul
       },
     });
   }
-  // V8 finds the properties of a prototype faster than those of an object that has as many.
+  // V8 finds the many properties of this object faster if it is a prototype.
   return Object.create(guarded) as GuardedModule;
 }
