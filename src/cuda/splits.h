@@ -25,10 +25,9 @@ struct SplitParams {
   bool mma = false;        // products through mma.sync; requires why_not_mma() == null
   int64_t splits = 0;      // number of KV splits
   int64_t split_keys = 0;  // keys per split, a multiple of key_step()
-  // (B, H_kv, rows of a key/value head, splits, d_v + 2), with scores s, their maximum m and the
-  // factor f = scale.softmax. Per row and split: sum of exp(f (s - m)) v, then m, then sum of exp(f
-  // (s
-  // - m)).
+  // (B, H_kv, rows of a key/value head, splits, d_v + 2). With scores s, their maximum m and the
+  // factor f = scale.softmax, a row of a split has the sum of exp(f (s - m)) v, then m, then the
+  // sum of exp(f (s - m)).
   float* partials = nullptr;
 
   constexpr int64_t rows_of_block() const { return mma ? kDecodeMmaRows : kDecodeRows; }
