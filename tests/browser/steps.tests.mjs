@@ -213,6 +213,26 @@ export const tests = [
     },
   },
   {
+    name: 'on a screen of 1280 × 800, the buttons, the text, the formula, the whole map and its explanation are in sight in each step',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url, { width: 1280, height: 800 });
+      for (const id of ids) {
+        await page.$eval(`#step-${id}`, (tab) => tab.click());
+        await page.$eval('#steps', (section) => section.scrollIntoView());
+        await settled(page);
+        const outside = await page.evaluate(() => {
+          const bar = document.querySelector('.top').getBoundingClientRect().bottom;
+          return ['.step-buttons', '.step-texts', '.formula-row', '#step-detail canvas', '#step-detail .origin'].filter((selector) => {
+            const { top, bottom } = document.querySelector(selector).getBoundingClientRect();
+            return top < bar || bottom > innerHeight;
+          });
+        });
+        assert.deepEqual(outside, [], `step ${id}`);
+      }
+      await close();
+    },
+  },
+  {
     name: 'six questions of newcomers are answered on the page',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
