@@ -238,4 +238,13 @@ export const SUITES = [
     run: () => browserTests('--numbers', 'chromium: '),
   },
   { name: 'page, browsers', in: 'all', uses: PAGE, ...inBrowser, run: () => browserTests() },
+  // The last, so that no build and no other browser runs beside it: here WebKit paints without a graphics processor, and beside
+  // them the training of four jobs took longer than two minutes.
+  {
+    name: 'page, WebKit',
+    in: 'all',
+    uses: PAGE,
+    after: ['page'],
+    run: () => outcomeOf([process.execPath, 'tests/browser/run.mjs', '--webkit'], resultsFile('webkit'), (counts) => counts),
+  },
 ];

@@ -1,10 +1,10 @@
-// Runs the browser tests in every browser found, each started twice, and writes build/test-results/browser.json:
+// Runs the browser tests in Chromium and Firefox, each started twice, and writes build/test-results/browser.json:
 //
-//   node tests/browser/run.mjs [--numbers | --quick] [part of a test's name]...
+//   node tests/browser/run.mjs [--numbers | --quick | --webkit] [part of a test's name]...
 //
 // --numbers: the tests that compare numbers on the page with a reference. --quick: all others, without those that are
-// marked as thorough, which take long and rarely find what the others miss. Those that are marked as essential also run in
-// WebKit, the engine of Safari.
+// marked as thorough, which take long and rarely find what the others miss. --webkit: those that are marked as essential, in
+// WebKit, the engine of Safari; writes webkit.json.
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -65,6 +65,7 @@ const [option, ...names] = process.argv.slice(2);
 const groups = {
   '--numbers': numbers,
   '--quick': tests.filter((test) => !numbers.includes(test) && !test.thorough),
+  '--webkit': tests.filter((test) => test.essential),
 };
 const group = groups[option] ?? tests;
 const wanted = groups[option] ? names : process.argv.slice(2);
@@ -132,8 +133,8 @@ async function runTest(test, on, outcome) {
 }
 
 /** Two browsers share the tests: a test waits most of its time. */
-async function runIn(found, outcome, tests = group) {
-  const left = tests.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
+async function runIn(found, outcome) {
+  const left = group.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
   if (left.length === 0) return;
   if (found.launch) {
     await Promise.all([0, 1].map(() => runLane(found, left, outcome)));
@@ -152,21 +153,21 @@ await stat(join(site, 'index.html')).catch(() => {
 await compressAhead();
 const outcome = { passed: 0, failed: 0, again: [], skipped: [], failures: [] };
 const start = performance.now();
-const runAll = (found, tests) =>
-  runIn(found, outcome, tests).catch((error) => {
-    outcome.failed += 1;
-    outcome.failures.push({ name: `${found.name}: start`, message: error.message });
-    console.log(`✗ ${found.name}: start — ${error.stack}`);
-  });
-await Promise.all([
-  ...findBrowsers().map((found) => runAll(found)),
-  runAll(findEssentialBrowser(), group.filter(({ essential }) => essential)),
-]);
+const inWebKit = option === '--webkit';
+await Promise.all(
+  (inWebKit ? [findEssentialBrowser()] : findBrowsers()).map((found) =>
+    runIn(found, outcome).catch((error) => {
+      outcome.failed += 1;
+      outcome.failures.push({ name: `${found.name}: start`, message: error.message });
+      console.log(`✗ ${found.name}: start — ${error.stack}`);
+    }),
+  ),
+);
 const seconds = ((performance.now() - start) / 1000).toFixed(1);
 for (const first of outcome.again) console.log(`the first attempt failed: ${first}`);
 console.log(
   `${outcome.passed} passed, ${outcome.failed} failed, ${outcome.skipped.length} skipped, ${seconds} s`,
 );
 await mkdir(dirname(resultFile), { recursive: true });
-await writeFile(resultFile, `${JSON.stringify(outcome, null, 2)}\n`);
+await writeFile(inWebKit ? join(dirname(resultFile), 'webkit.json') : resultFile, `${JSON.stringify(outcome, null, 2)}\n`);
 process.exit(outcome.failed > 0 ? 1 : 0);
