@@ -4,7 +4,7 @@
 //   node native/dev/cuda_faults.mjs [--build FOLDER] [WORD …]      exit code 1 if a fault is not found; WORD: a part of its name
 //
 // FOLDER (default build/native) holds a build of multihead_cuda_tests for the present sources. Neither it nor the sources
-// change: a fault goes into a copy of its file, which the compiler finds before the original. Only the kernels that
+// change: a fault goes into a copy of its file, and the compiler finds the copy first. Only the kernels that
 // include the file are compiled again, and only the tests of the fault's pattern run.
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { spawnSync } from 'node:child_process';

@@ -238,8 +238,8 @@ export const SUITES = [
     run: () => browserTests('--numbers', 'chromium: '),
   },
   { name: 'page, browsers', in: 'all', uses: PAGE, ...inBrowser, run: () => browserTests() },
-  // The last, so that no build and no other browser runs beside it: here WebKit paints without a graphics processor, and beside
-  // them the training of four jobs took longer than two minutes.
+  // The last suite, so that no build and hardly another browser runs at the same time. WebKit paints without a graphics
+  // processor here: while builds and four other browsers ran, its training of four jobs took longer than two minutes.
   {
     name: 'page, WebKit',
     in: 'all',

@@ -35,7 +35,7 @@ export const tests = [
   {
     name: 'sections have addresses: a link leads to its section, and a copied link to the section in view',
     async run({ browser, url }) {
-      // The section about speed is the lowest one: the screen shows the next one below it.
+      // The section "Speed" is the shortest: the next one is on the screen, too.
       for (const [hash, id, name, height] of [
         ['#train', 'train', 'Train', 900],
         ['#causal=1&at=own', 'own', 'Your model', 900],

@@ -3,7 +3,7 @@
 //   node tests/browser/run.mjs [--numbers | --quick | --webkit] [part of a test's name]...
 //
 // --numbers: the tests that compare numbers on the page with a reference. --quick: all others, without those that are
-// marked as thorough, which take long and rarely find what the others miss. --webkit: those that are marked as essential, in
+// marked as thorough, which take long and rarely find a fault that the others miss. --webkit: those that are marked as essential, in
 // WebKit, the engine of Safari; writes webkit.json.
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
