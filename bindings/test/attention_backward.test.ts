@@ -194,7 +194,8 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
         const direction = source.floats(gradient.length);
         const expected = derivative(call, name, direction);
         const sum = gradient.reduce((total, each, i) => total + each * (direction[i] as number), 0);
-        const size = gradient.reduce((total, each) => total + Math.abs(each), 1);
+        // Where a row sees one key, the exact dQ and dK are zero, and only rounding errors are left: up to 3e-6 an element.
+        const size = gradient.reduce((total, each) => total + Math.abs(each), 1 + gradient.length / 16);
         expect(Math.abs(sum - expected), `${name}, ${label}`).toBeLessThan(2e-5 * size);
       }
     }

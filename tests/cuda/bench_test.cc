@@ -11,6 +11,7 @@
 #include "cases.h"
 #include "cuda/mapped_case.h"
 #include "device_work.h"
+#include "support/temporary_folder.h"
 
 namespace multihead::bench {
 namespace {
@@ -104,10 +105,8 @@ TEST(CudaBench, CasesHaveNamesOfTheirOwnAndTheTablesShapes) {
 TEST(CudaBench, SavesInputsAndOutput) {
   DeviceWork work({Op::kForward, kSmall, Mask::kCausal, "bf16", kOnDevice});
   ASSERT_TRUE(work.run().ok());
-  const std::filesystem::path folder =
-      std::filesystem::path(::testing::TempDir()) / "multihead-cuda-bench";
-  std::filesystem::create_directories(folder);
-  const std::string stem = (folder / "case").string();
+  const testing::TemporaryFolder folder;
+  const std::string stem = folder.file("case");
   ASSERT_TRUE(work.save(stem, work.output()));
   EXPECT_EQ(std::filesystem::file_size(stem + ".q"), 2U * 4 * 20 * 16 * 2);
   EXPECT_EQ(std::filesystem::file_size(stem + ".k"), 2U * 2 * 40 * 16 * 2);
@@ -115,7 +114,6 @@ TEST(CudaBench, SavesInputsAndOutput) {
   EXPECT_EQ(std::filesystem::file_size(stem + ".f32"), 2U * 4 * 20 * 16 * 4);
   EXPECT_GT(std::filesystem::file_size(stem + ".json"), 0U);
   EXPECT_FALSE(work.save("/no/such/folder/case", work.output()));
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

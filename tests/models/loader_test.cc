@@ -19,6 +19,7 @@
 #include "models/golden_models.h"
 #include "multihead/models.h"
 #include "multihead/safetensors.h"
+#include "support/temporary_folder.h"
 
 namespace multihead {
 namespace {
@@ -325,16 +326,10 @@ TEST(ModelConfig, SettingsThatAreNotSupportedAreNamed) {
 class ModelFolder : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::temp_directory_path() /
-              ("multihead_model_" +
-               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
     for (const auto& entry : fs::directory_iterator(model_folder("qwen3"))) {
       fs::copy(entry.path(), folder_ / entry.path().filename());
     }
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   Status open() {
     Model model;
@@ -356,7 +351,8 @@ class ModelFolder : public ::testing::Test {
     return "";
   }
 
-  fs::path folder_;
+  testing::TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 TEST_F(ModelFolder, BrokenFilesAreOneError) {

@@ -11,14 +11,13 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <set>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "multihead/safetensors.h"
 #include "support/simd_targets.h"
+#include "support/temporary_folder.h"
 
 namespace multihead {
 namespace {
@@ -65,16 +64,6 @@ std::string tensors_of(const std::string& pack) {
 // A temporary folder with manifests and tensors.
 class Conformance : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::random_device random;
-    folder_ = fs::path(::testing::TempDir()) / ("multihead-pack-" + std::to_string(random()));
-    ASSERT_TRUE(fs::create_directories(folder_));
-  }
-  void TearDown() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-
   void write(const std::string& name, const std::string& content) {
     std::ofstream(folder_ / name, std::ios::binary) << content;
   }
@@ -99,7 +88,8 @@ class Conformance : public ::testing::Test {
     return results;
   }
 
-  fs::path folder_;
+  testing::TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 // One case of an operation, and the pack that it comes from.

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "support/allocations.h"
 #include "support/exhaustion.h"
 #include "support/random_module.h"
+#include "support/temporary_folder.h"
 
 namespace multihead {
 namespace {
@@ -27,6 +27,7 @@ using testing::bits_of_dict;
 using testing::expect_refusal_survives_exhaustion;
 using testing::expect_survives_exhaustion;
 using testing::Random;
+using testing::TemporaryFolder;
 
 std::vector<float> numbers(uint64_t seed, int64_t count) {
   Random random(seed);
@@ -573,11 +574,8 @@ std::string contents(const Safetensors& tensors) {
 }
 
 TEST(ExhaustedMemory, SafetensorsAreReadAndWritten) {
-  const std::string path =
-      (std::filesystem::temp_directory_path() /
-       ("multihead-exhausted-" + std::to_string(::testing::UnitTest::GetInstance()->random_seed()) +
-        ".safetensors"))
-          .string();
+  const TemporaryFolder folder;
+  const std::string path = folder.file("model.safetensors");
   for (const auto& bytes : {small_file(), file_of_doubles()}) {
     expect_survives_exhaustion("parse", [&]() -> Attempt {
       const auto tensors = std::make_shared<Safetensors>();
@@ -624,7 +622,6 @@ TEST(ExhaustedMemory, SafetensorsAreReadAndWritten) {
               .state = [=] { return contents(*tensors); }};
     });
   }
-  std::filesystem::remove(path);
 }
 
 // Making an error's text needs memory too.

@@ -16,11 +16,13 @@
 #include <vector>
 
 #include "support/random_case.h"
+#include "support/temporary_folder.h"
 
 namespace multihead {
 namespace {
 
 using testing::Random;
+using testing::TemporaryFolder;
 
 constexpr int64_t kWords = 7, kBatch = 4, kSequenceLength = 6;
 
@@ -240,7 +242,8 @@ TEST(Trainer, LearningRateFollowsWarmUpAndCosine) {
 TEST(Trainer, AResumedTrainingHasTheSameBits) {
   TransformerConfig config = small_config();
   config.block.attention.dropout = 0.2F;
-  const std::string path = ::testing::TempDir() + "trainer_test.safetensors";
+  const TemporaryFolder folder;
+  const std::string path = folder.file("trainer.safetensors");
   for (const Optimizer optimizer : {Optimizer::kAdamW, Optimizer::kSgd}) {
     Context context(1);
     TrainerOptions options{.optimizer = optimizer, .learning_rate = 1e-2F, .warmup_steps = 6};
@@ -265,7 +268,6 @@ TEST(Trainer, AResumedTrainingHasTheSameBits) {
     EXPECT_EQ(parameters_of(model), parameters_of(fresh));
   }
   EXPECT_FALSE(std::filesystem::exists(path + ".part"));
-  std::filesystem::remove(path);
 }
 
 // State dicts hold views: they show the training's state at the time of reading.
@@ -318,7 +320,8 @@ TEST(Trainer, AnUpdateEndsCachesAndActivations) {
 }
 
 TEST(Trainer, RefusesCheckpointsThatDoNotFit) {
-  const std::string path = ::testing::TempDir() + "trainer_test_bad.safetensors";
+  const TemporaryFolder folder;
+  const std::string path = folder.file("trainer.safetensors");
   Context context(1);
   const Transformer model = model_of(small_config());
   Trainer trainer = trainer_of(model, {});
@@ -340,15 +343,14 @@ TEST(Trainer, RefusesCheckpointsThatDoNotFit) {
   EXPECT_EQ(trainer.load(path).code(), StatusCode::kFormat);
   std::ofstream(path) << "not a checkpoint";
   EXPECT_EQ(trainer.load(path).code(), StatusCode::kFormat);
-  std::filesystem::remove(path);
   EXPECT_EQ(trainer.load(path).code(), StatusCode::kFormat);
   EXPECT_EQ(trainer.save("/nonexistent-directory/x").code(), StatusCode::kFormat);
 #if !defined(__EMSCRIPTEN__) && !defined(_WIN32)
   // Refuses a device; here, a link to a device would be replaced.
+  std::filesystem::remove(path);
   std::filesystem::create_symlink("/dev/null", path);
   EXPECT_NE(trainer.save(path).message().find("got a device"), std::string::npos);
   EXPECT_TRUE(std::filesystem::is_symlink(path));
-  std::filesystem::remove(path);
 #endif
 
   StateDict dict;
