@@ -17,6 +17,8 @@ struct BackwardParams : rules::GradientParams {
   // delta: sum of out * d_out over a row. reference: the row's LSE / scale.softmax.
   rules::Rows<float> delta, reference;
   float* d_sinks = nullptr;  // (H_q), may be null
+  // out and d_out are both bf16 or both f16, and all pieces of 8 elements are aligned to 16 bytes.
+  bool wide_rows = false;
 };
 static_assert(std::is_trivially_copyable_v<BackwardParams> && sizeof(BackwardParams) <= 4096);
 

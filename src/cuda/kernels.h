@@ -25,6 +25,9 @@ struct Device {
   int compute_capability = 0;  // 80, 90
   int multiprocessors = 0;
   int shared_bytes = 0;  // limit of shared memory per block
+  // A kernel may be launched before the previous one has ended, see LaunchShape::early: its code
+  // was compiled for compute capability 9.0 or newer. Code for older ones would not wait.
+  bool early_launches = false;
 };
 
 // Shared memory per block that every device of compute capability 8.0 or newer has (8.6, 8.9 and
@@ -36,9 +39,10 @@ inline constexpr int64_t kHopperSharedBytes = 227 << 10;
 // Largest supported d_k and d_v.
 inline constexpr int64_t kMaxWidth = 256;
 
-// Returns CUDA's error code if the build has no code for the current device, or 0. All kernels but
-// Hopper's are built for the same devices.
-int find_code();
+// Returns CUDA's error code if the build has no code for the current device, or 0. `version`: the
+// compute capability that the code was compiled for, times 10; newer devices run it too. All
+// kernels but Hopper's are built for the same devices.
+int find_code(int& version);
 
 // --- Forward ---
 

@@ -25,6 +25,9 @@ struct SplitParams {
   bool mma = false;        // products through mma.sync; requires why_not_mma() == null
   int64_t splits = 0;      // number of KV splits
   int64_t split_keys = 0;  // keys per split, a multiple of key_step()
+  // The merge is launched before the splits have ended, and waits for them: its launch then takes
+  // no time of its own.
+  bool early_merge = false;
   // (B, H_kv, rows of a key/value head, splits, d_v + 2). With scores s, their maximum m and the
   // factor f = scale.softmax, a row of a split has the sum of exp(f (s - m)) v, then m, then the
   // sum of exp(f (s - m)).
@@ -64,6 +67,7 @@ inline void cut_keys(SplitParams& params, const Device& device) {
   const int64_t blocks = rules::most_of(params.tiles(), 1), step = params.key_step();
   const int64_t at_once = rules::most_of(blocks_at_once(params, device), 1);
   const auto ceiling = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  params.early_merge = device.early_launches;
   const int64_t most = rules::most_of(ceiling(call.keys, kLeastKeys), 1);
   // More splits than fill two waves only make the merge longer.
   const int64_t enough = rules::least_of(most, ceiling(2 * at_once, blocks));

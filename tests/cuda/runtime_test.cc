@@ -10,7 +10,10 @@
 
 namespace multihead::cuda {
 
-int find_code() { return fake_cuda::answer(fake_cuda::runtime.of_code); }
+int find_code(int& version) {
+  version = fake_cuda::runtime.code_version;
+  return fake_cuda::answer(fake_cuda::runtime.of_code);
+}
 
 namespace {
 
@@ -68,6 +71,19 @@ TEST_F(CudaRuntime, RefusesADeviceThatTheBuildHasNoCodeFor) {
          "cudaErrorNoKernelImageForDevice (209): what CUDA says of it");
   runtime.of_code = cudaSuccess;
   EXPECT_TRUE(current_device(device).ok());
+}
+
+// Code for compute capability 8.0 that a newer device compiles does not wait for the previous
+// kernel.
+TEST_F(CudaRuntime, LaunchesEarlyWhatWasCompiledForIt) {
+  int device_number = 60;  // no other test has these
+  for (const int version : {80, 89, 90, 120}) {
+    Device device;
+    runtime.device = device_number++;
+    runtime.code_version = version;
+    ASSERT_TRUE(current_device(device).ok());
+    EXPECT_EQ(device.early_launches, version >= 90) << version;
+  }
 }
 
 TEST_F(CudaRuntime, RefusesAMachineWithoutADevice) {

@@ -54,6 +54,23 @@ __device__ __forceinline__ void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// --- Order of kernels in a stream; nothing happens below compute capability 9.0 ---
+
+// Lets the next kernel of the stream start as soon as all blocks have called this or have ended, if
+// its launch is `early` (LaunchShape).
+__device__ __forceinline__ void let_next_kernel_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Waits until the previous kernel of the stream has ended and its writes are visible. A kernel
+// whose launch is not `early` does not wait.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // --- Exchanges within a warp: all 32 lanes take part. They do not order memory accesses. ---
 
 template <class T>

@@ -19,6 +19,9 @@ struct LaunchShape {
   int threads = 0;          // threads per block
   size_t shared_bytes = 0;  // bytes per block
   void* stream = nullptr;   // a cudaStream_t
+  // The launch need not wait until the previous kernel of the stream has ended: the kernel itself
+  // calls wait_for_previous_kernel(). Only with Device::early_launches.
+  bool early = false;
 };
 
 // Lets a kernel use all shared memory of a block; CUDA's limit is 48 KB without it. Asks CUDA only
@@ -40,12 +43,15 @@ inline cudaError_t allow_shared_memory(const void* kernel, bool again) {
   return error;
 }
 
-// Returns CUDA's error if the build has no code of a kernel for the current device.
+// Returns CUDA's error if the build has no code of a kernel for the current device. `version`: the
+// compute capability that its code was compiled for, times 10.
 template <class... Params>
-int code_error(void (*kernel)(Params...)) {
+int find_code(void (*kernel)(Params...), int& version) {
   cudaFuncAttributes attributes{};
-  return static_cast<int>(
-      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
+  const cudaError_t error =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+  version = attributes.ptxVersion;
+  return static_cast<int>(error);
 }
 
 // Enqueues one launch; returns its cudaError_t. Blocks may be more than the grid's x allows, see
@@ -67,6 +73,13 @@ int launch(const LaunchShape& shape, void (*kernel)(Params...),
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(shape.stream);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  if (shape.early) {
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+  }
   cudaError_t error = cudaLaunchKernelEx(&config, kernel, params...);
   // cudaDeviceReset() makes CUDA forget the permission.
   if (error == cudaErrorInvalidValue && asks &&

@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p)
   const int64_t all_rows = call.queries * group;
   const int64_t tiles = (all_rows + kRows - 1) / kRows;
   int64_t index = block_number();
+  let_next_kernel_start();
   if (index >= p.tiles() * p.splits) return;
   const int64_t split = index % p.splits;
   index /= p.splits;

@@ -186,7 +186,7 @@ int launch_columns(const ForwardParams& params, StreamHandle stream) {
 
 }  // namespace
 
-int find_code() { return code_error(forward_f32<2>); }
+int find_code(int& version) { return find_code(forward_f32<2>, version); }
 
 int launch_forward_f32(const ForwardParams& params, const Device&, StreamHandle stream) {
   const int64_t columns = (params.call.value_dim + kWarpSize - 1) / kWarpSize;

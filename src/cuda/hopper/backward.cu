@@ -14,8 +14,17 @@
 namespace multihead::cuda {
 namespace {
 
+// The stream of a call, and whether its next kernel may be launched early: while the last blocks of
+// the previous kernel of products run, multiprocessors without work begin with the next one. The
+// kernels of products do not depend on each other, only on launch_backward_rows().
+struct Launches {
+  StreamHandle stream;
+  bool allows_early;
+  bool early = false;
+};
+
 template <class T, class Tile>
-int launch_tile(const BackwardParams& params, StreamHandle stream) {
+int launch_tile(const BackwardParams& params, Launches& launches) {
   const rules::AttentionParams& attention = params.forward.call;
   const Extents stored = extents_of(params.forward);
   const TileAxis axis = axis_of<Tile>(params.forward);
@@ -48,59 +57,63 @@ int launch_tile(const BackwardParams& params, StreamHandle stream) {
   const int64_t sharing = Tile::kOfKeys ? 1 : attention.group();
   const int64_t passing_heads = Tile::kOfKeys ? attention.group() : 1;
   call.heads_at_once = heads_at_once(passing * passing_heads * Tile::kWidth * 4 / sharing, heads);
+  const bool early = launches.early;
+  launches.early = launches.allows_early;
   return launch({.blocks = call.tiles * heads,
                  .threads = Tile::kThreads,
                  .shared_bytes = Tile::kSharedBytes,
-                 .stream = stream},
+                 .stream = launches.stream,
+                 .early = early},
                 backward_hopper<T, Tile>, call);
 }
 
 template <class T>
-int launch_queries(const BackwardParams& params, StreamHandle stream) {
+int launch_queries(const BackwardParams& params, Launches& launches) {
   constexpr HopperSums kSums = HopperSums::kQueries;
   switch (params.forward.call.head_dim) {
     case 64:
-      return launch_tile<T, HopperBackwardTile<kSums, 64, 128, 3, 3>>(params, stream);
+      return launch_tile<T, HopperBackwardTile<kSums, 64, 128, 3, 3>>(params, launches);
     case 128:
-      return launch_tile<T, HopperBackwardTile<kSums, 128, 112, 3, 2>>(params, stream);
+      return launch_tile<T, HopperBackwardTile<kSums, 128, 112, 3, 2>>(params, launches);
     default:
-      return launch_tile<T, HopperBackwardTile<kSums, 256, 64, 2, 1>>(params, stream);
+      return launch_tile<T, HopperBackwardTile<kSums, 256, 64, 2, 1>>(params, launches);
   }
 }
 
 template <class T>
-int launch_keys(const BackwardParams& params, StreamHandle stream) {
+int launch_keys(const BackwardParams& params, Launches& launches) {
   constexpr HopperSums kBoth = HopperSums::kKeysAndValues;
   switch (params.forward.call.head_dim) {
     case 64:
-      return launch_tile<T, HopperBackwardTile<kBoth, 64, 112, 3, 3>>(params, stream);
+      return launch_tile<T, HopperBackwardTile<kBoth, 64, 112, 3, 3>>(params, launches);
     case 128:
-      return launch_tile<T, HopperBackwardTile<kBoth, 128, 64, 3, 3>>(params, stream);
+      return launch_tile<T, HopperBackwardTile<kBoth, 128, 64, 3, 3>>(params, launches);
     default:
       break;
   }
   if (params.d_k.data != nullptr) {
     using Tile = HopperBackwardTile<HopperSums::kKeys, 256, 64, 2, 1>;
-    if (const int error = launch_tile<T, Tile>(params, stream); error != 0) return error;
+    if (const int error = launch_tile<T, Tile>(params, launches); error != 0) return error;
   }
   if (params.d_v.data == nullptr) return 0;
-  return launch_tile<T, HopperBackwardTile<HopperSums::kValues, 256, 64, 2, 2>>(params, stream);
+  return launch_tile<T, HopperBackwardTile<HopperSums::kValues, 256, 64, 2, 2>>(params, launches);
 }
 
 template <class T>
-int launch_type(const BackwardParams& params, StreamHandle stream) {
+int launch_type(const BackwardParams& params, Launches launches) {
   if (params.d_k.data != nullptr || params.d_v.data != nullptr) {
-    if (const int error = launch_keys<T>(params, stream); error != 0) return error;
+    if (const int error = launch_keys<T>(params, launches); error != 0) return error;
   }
-  return params.d_q.data != nullptr ? launch_queries<T>(params, stream) : 0;
+  return params.d_q.data != nullptr ? launch_queries<T>(params, launches) : 0;
 }
 
 }  // namespace
 
-int launch_backward_hopper(const BackwardParams& params, const Device& /*device*/,
+int launch_backward_hopper(const BackwardParams& params, const Device& device,
                            StreamHandle stream) {
-  return params.forward.call.q.type == DType::kBF16 ? launch_type<BFloat16>(params, stream)
-                                                    : launch_type<Float16>(params, stream);
+  const Launches launches{.stream = stream, .allows_early = device.early_launches};
+  return params.forward.call.q.type == DType::kBF16 ? launch_type<BFloat16>(params, launches)
+                                                    : launch_type<Float16>(params, launches);
 }
 
 }  // namespace multihead::cuda

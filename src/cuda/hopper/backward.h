@@ -84,18 +84,29 @@ __device__ __forceinline__ void store_rows(const HopperBackwardCall& call,
                                            const HopperBackwardShared<Tile>& shared) {
   const Entry& entry = block.entry;
   for_each_step<Tile>(block, [&](int step, int head, int first) {
-    float* const rows = shared.rows_of(step);
+    // Load all rows before storing the first: with one latency of memory for each 32 rows, this
+    // warp took longer than the products of a step of d 64.
+    constexpr int kOfLane = (Tile::kStep + kWarpSize - 1) / kWarpSize;
+    float reference[kOfLane] = {}, delta[kOfLane] = {};
+    const int64_t first_row = entry.first_query + first + lane();
+    const float* const references =
+        call.params.reference.row(entry.batch, block.head + head, first_row);
+    const float* const deltas = call.params.delta.row(entry.batch, block.head + head, first_row);
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int row = i * kWarpSize;
+      if (row + lane() >= Tile::kStep || first + row + lane() >= entry.queries) continue;
+      reference[i] = references[row];
+      delta[i] = deltas[row];
+    }
+    float* const rows = shared.rows_of(step) + lane();
     shared.first.wait_empty(step);
-    for (int i = lane(); i < Tile::kStep; i += kWarpSize) {
-      const int query = first + i;
-      float reference = 0.0F, delta = 0.0F;
-      if (query < entry.queries) {
-        const int64_t row = entry.first_query + query;
-        reference = *call.params.reference.row(entry.batch, block.head + head, row);
-        delta = *call.params.delta.row(entry.batch, block.head + head, row);
-      }
-      rows[i] = reference * call.reference_log2;
-      rows[Tile::kStep + i] = delta;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int row = i * kWarpSize;
+      if (row + lane() >= Tile::kStep) continue;
+      rows[row] = reference[i] * call.reference_log2;
+      rows[Tile::kStep + row] = delta[i];
     }
     sync_warp();
     if (lane() == 0) mbarrier_arrive(shared.first.full_of(step));
@@ -108,30 +119,26 @@ struct alignas(8) FloatPair {
   float left, right;
 };
 
-// Provides the reference and delta of the query of each score that a thread holds.
+// The references, or the deltas, of the queries of the scores that a thread holds: of its two rows
+// if queries are kept, of its columns if they pass.
 template <class Tile>
 struct HopperQueries {
-  float reference[2], delta[2];  // for kept queries: of the thread's two rows
-  const float* rows;             // for passing queries: see HopperBackwardShared
+  float values[Tile::kOfKeys ? Tile::kStep / 4 : 2];
 
-  // Calls visit(i, delta) or visit(i, reference) for each score i, depending on kDelta.
-  template <bool kDelta, class Visit>
-  __device__ __forceinline__ void for_each(const Visit& visit) const {
+  // Loads those of passing queries from `rows`, see HopperBackwardShared.
+  static __device__ __forceinline__ HopperQueries load(const float* rows) {
+    HopperQueries loaded;
 #pragma unroll
-    for (int i = 0; i < Tile::kStep / 2; i += 4) {
-      float of[4];
-      if constexpr (Tile::kOfKeys) {
-        const auto pair =
-            reinterpret_cast<const FloatPair*>(rows + (kDelta ? Tile::kStep : 0))[i + lane() % 4];
-        of[0] = of[2] = pair.left;
-        of[1] = of[3] = pair.right;
-      } else {
-        of[0] = of[1] = kDelta ? delta[0] : reference[0];
-        of[2] = of[3] = kDelta ? delta[1] : reference[1];
-      }
-#pragma unroll
-      for (int n = 0; n < 4; ++n) visit(i + n, of[n]);
+    for (int i = 0; i < Tile::kStep / 8; ++i) {
+      const auto pair = reinterpret_cast<const FloatPair*>(rows)[4 * i + lane() % 4];
+      loaded.values[2 * i] = pair.left;
+      loaded.values[2 * i + 1] = pair.right;
     }
+    return loaded;
+  }
+  // Of the query of score i.
+  __device__ __forceinline__ float of(int i) const {
+    return values[Tile::kOfKeys ? i / 4 * 2 + i % 2 : i / 2 % 2];
   }
 };
 
@@ -204,7 +211,7 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
   const Entry& entry = block.entry;
   const int group_row = block.first_kept + consumer * 64;
   const int thread_row = group_row + thread_index() % kWarpgroupSize / kWarpSize * 16 + lane() / 4;
-  HopperQueries<Tile> queries{};
+  HopperQueries<Tile> references{}, deltas{};
   ColumnRange visible[2];
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
@@ -213,9 +220,9 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
     if constexpr (!Tile::kOfKeys) {
       if (row < block.end_kept) {
         const int64_t query = entry.first_query + row;
-        queries.reference[which] =
+        references.values[which] =
             *call.params.reference.row(entry.batch, block.head, query) * call.reference_log2;
-        queries.delta[which] = *call.params.delta.row(entry.batch, block.head, query);
+        deltas.values[which] = *call.params.delta.row(entry.batch, block.head, query);
       }
     }
   }
@@ -266,10 +273,11 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
       shared.first.release(step - 1);
       if constexpr (Tile::kSumsValues) shared.second.release(step - 1);
     }
-    queries.rows = shared.rows_of(step);
-    queries.template for_each<false>([&](int i, float reference) {
-      s[i] = exp2_approx(fmaf(s[i], call.scale_log2, -reference));
-    });
+    if constexpr (Tile::kOfKeys) references = HopperQueries<Tile>::load(shared.rows_of(step));
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      s[i] = exp2_approx(fmaf(s[i], call.scale_log2, -references.of(i)));
+    }
     if (!all_visible) hide(s, visible, first, 0.0F);
     if constexpr (Tile::kSumsValues) {
       pack_weights<T>(s, weights);
@@ -280,7 +288,11 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
       wgmma_wait<Tile::kSumsValues ? 1 : 0>();
       wgmma_touch(d);
       if constexpr (!Tile::kSumsValues) shared.second.release(step);
-      queries.template for_each<true>([&](int i, float delta) { d[i] = s[i] * (d[i] - delta); });
+      if constexpr (Tile::kOfKeys) {
+        deltas = HopperQueries<Tile>::load(shared.rows_of(step) + Tile::kStep);
+      }
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) d[i] = s[i] * (d[i] - deltas.of(i));
       // A hidden weight of 0 times a NaN gradient is NaN.
       if (!all_visible) hide(d, visible, first, 0.0F);
       // Wait for P^T d_out, which overlapped the work above. If registers of the next product were
@@ -317,15 +329,23 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     backward_hopper(const __grid_constant__ HopperBackwardCall call) {
+  let_next_kernel_start();
   const auto block = HopperBackwardBlock::of<Tile>(call);
-  if (block.first_kept >= block.end_kept) return;
+  if (block.first_kept >= block.end_kept) {
+    wait_for_previous_kernel();
+    return;
+  }
   const auto shared = HopperBackwardShared<Tile>::of(shared_memory());
   if (thread_index() == 0) shared.init_barriers();
   sync_threads();
   const int group = uniform(warpgroup());
   if (group == 0) {
     set_max_registers_down<Tile::kProducerRegisters>();
-    if (thread_index() == 0) copy_tiles<Tile>(call, block, shared);
+    if (thread_index() == 0) {
+      copy_tiles<Tile>(call, block, shared);
+      // This kernel must not end before the call's previous ones.
+      wait_for_previous_kernel();
+    }
     if (Tile::kOfKeys && uniform(warp()) == 1) store_rows<Tile>(call, block, shared);
   } else {
     set_max_registers_up<Tile::kConsumerRegisters>();

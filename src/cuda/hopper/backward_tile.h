@@ -31,6 +31,7 @@
 #include "cuda/backward_params.h"
 #include "cuda/device/device.h"
 #include "cuda/device/hopper_device.h"
+#include "cuda/divide.h"
 #include "cuda/hopper/ring.h"
 #include "cuda/hopper/rows.h"
 #include "cuda/hopper/softmax.h"
@@ -106,13 +107,14 @@ struct HopperBackwardBlock {
     const auto [index, rank] = HopperPlace::of(call.tiles, call.heads, call.heads_at_once);
     HopperBackwardBlock block{};
     if (index >= call.heads) return block;
-    TilePlace place{index / kept_heads, rank};
+    const auto [batch, kept_head] = divide(index, kept_heads);
+    TilePlace place{batch, rank};
     const ForwardParams& forward = call.params.forward;
     if (forward.cu_q != nullptr) place = axis_of<Tile>(forward).place_of(rank);
     block.entry = entry_of(forward, place.entry);
     const auto group = static_cast<int>(attention.group());
-    block.head = index % kept_heads * (Tile::kOfKeys ? group : 1);
-    block.kv_head = block.head / group;
+    block.head = kept_head * (Tile::kOfKeys ? group : 1);
+    block.kv_head = Tile::kOfKeys ? kept_head : divide(kept_head, group).quotient;
     block.heads = Tile::kOfKeys ? group : 1;
     // Longest tiles first. With a causal mask, most queries see the first keys, and the last
     // queries see the most keys.

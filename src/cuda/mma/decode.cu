@@ -440,6 +440,7 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
   const int64_t all_rows = call.queries * call.group();
   const int64_t tiles = (all_rows + kRowsOfWarp - 1) / kRowsOfWarp;
   int64_t index = block_number();
+  let_next_kernel_start();
   if (index >= p.tiles() * p.splits) return;
   const int64_t split = index % p.splits;
   index /= p.splits;

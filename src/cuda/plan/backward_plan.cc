@@ -1,5 +1,6 @@
 #include "cuda/plan/backward_plan.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -29,6 +30,15 @@ const char* why_not_mma(const BackwardParams& params) {
   return nullptr;
 }
 
+bool has_wide_rows(const BackwardParams& params) {
+  const AttentionParams& call = params.forward.call;
+  const Extents stored = extents_of(params.forward);
+  const std::array<int64_t, 3> extents{stored.batch, call.heads, stored.queries};
+  return params.out.type != DType::kF32 && params.out.type == params.d_out.type &&
+         call.value_dim % 8 == 0 && is_aligned(params.out, extents) &&
+         is_aligned(params.d_out, extents);
+}
+
 // Chooses the kernel, trying the fastest first. No other code chooses.
 void choose_kernel(BackwardPlan& plan, const Device& device) {
   const BackwardParams& params = plan.params;
@@ -36,6 +46,7 @@ void choose_kernel(BackwardPlan& plan, const Device& device) {
     return;
   }
   if (params.forward.call.batch * params.forward.call.kv_heads == 0) return;
+  plan.params.wide_rows = has_wide_rows(params);
   plan.not_hopper = hopper_backward_objection(params, device);
   if (plan.not_hopper == nullptr) {
     plan.kernel = BackwardKernel::kHopper;

@@ -1,10 +1,12 @@
-// Merges the results of the splits of decoding. A block serves one row; its warps take the splits
-// in turns, so that many of them are read at the same time: with one query, the merge of tens of
-// splits would otherwise take as long as the splits.
+// Merges the results of the splits of decoding. A block serves one row, and its warps take a few
+// splits at a time. They load the values before they know the largest score, so that all loads of
+// up to 32 splits overlap: with one query, the merge of 32 splits took 11 us, and the splits 16 us,
+// while each warp waited for its splits one after the other (H200).
 #include <cstddef>
 #include <cstdint>
 
 #include "cuda/device/launch.h"
+#include "cuda/divide.h"
 #include "cuda/kernels.h"
 #include "cuda/rows.h"
 #include "cuda/splits.h"
@@ -13,7 +15,8 @@
 namespace multihead::cuda {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 8;
+constexpr int kAtOnce = 4;  // splits that a warp loads at the same time
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kColumns = static_cast<int>(kMaxWidth) / kWarpSize;  // per lane
 
@@ -29,10 +32,10 @@ __global__ void __launch_bounds__(kThreads) decode_merge(const __grid_constant__
   const int64_t all_rows = call.queries * group;
   const int64_t index = block_number();
   if (index >= call.batch * call.kv_heads * all_rows) return;
-  const int64_t row = index % all_rows;
-  const int64_t head = index / all_rows % call.kv_heads * group + row % group;
-  const int64_t batch = index / all_rows / call.kv_heads;
-  const int64_t query = row / group;
+  const auto [kv_head_of_batch, row] = divide(index, all_rows);
+  const auto [batch, kv_head] = divide(kv_head_of_batch, call.kv_heads);
+  const auto [query, head_of_group] = divide(row, group);
+  const int64_t head = kv_head * group + head_of_group;
   const int width = static_cast<int>(call.value_dim);
   const int stride = width + 2;
   const float* const partials = p.partials + index * p.splits * stride;
@@ -42,6 +45,20 @@ __global__ void __launch_bounds__(kThreads) decode_merge(const __grid_constant__
   // overflow.
   const float factor = call.scale.softmax * kLog2E;
   const float sink = call.sinks == nullptr ? -INFINITY : call.sinks[head] / call.scale.softmax;
+  float values[kAtOnce][kColumns];
+  const auto load = [&](int64_t first) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float* const from = partials + (first + i) * stride;
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        const int c = n * kWarpSize + lane();
+        values[i][n] = first + i < p.splits && c < width ? from[c] : 0.0F;
+      }
+    }
+  };
+  wait_for_previous_kernel();
+  load(warp() * kAtOnce);
   float largest = sink;
   for (int64_t split = lane(); split < p.splits; split += kWarpSize) {
     const float of_split = partials[split * stride + width];
@@ -49,36 +66,25 @@ __global__ void __launch_bounds__(kThreads) decode_merge(const __grid_constant__
   }
   largest = warp_max(largest);
 
-  float values[kColumns] = {};
-  float sum = 0.0F;  // of this lane's splits
-  // Lane l has the share of split first + kWarps * l.
-  for (int64_t first = warp(); first < p.splits; first += kWarps * kWarpSize) {
-    const int64_t own = first + kWarps * lane();
-    float share = 0.0F;
-    if (own < p.splits) {
-      const float of_split = partials[own * stride + width];
-      if (of_split != -INFINITY) share = exp2f((of_split - largest) * factor);
-      sum += share * partials[own * stride + width + 1];
-    }
-    const auto count =
-        static_cast<int>(rules::least_of((p.splits - first + kWarps - 1) / kWarps, kWarpSize));
-#pragma unroll 4
-    for (int i = 0; i < count; ++i) {
-      const float of_split = shuffle(share, i);
-      const float* const from = partials + (first + kWarps * i) * stride;
+  float totals[kColumns] = {};
+  float sum = 0.0F;
+  for (int64_t first = warp() * kAtOnce; first < p.splits; first += kWarps * kAtOnce) {
+    if (first >= kWarps * kAtOnce) load(first);
 #pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        const int c = n * kWarpSize + lane();
-        if (c < width) values[n] += of_split * from[c];
-      }
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i >= p.splits) continue;
+      const float* const of_split = partials + (first + i) * stride + width;
+      const float share = of_split[0] == -INFINITY ? 0.0F : exp2f((of_split[0] - largest) * factor);
+      sum += share * of_split[1];
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) totals[n] += share * values[i][n];
     }
   }
-  sum = warp_sum(sum);
   if (lane() == 0) state.sums[warp()] = sum;
 #pragma unroll
   for (int n = 0; n < kColumns; ++n) {
     const int c = n * kWarpSize + lane();
-    if (c < width) state.values[warp()][c] = values[n];
+    if (c < width) state.values[warp()][c] = totals[n];
   }
   sync_threads();
 
@@ -109,7 +115,8 @@ int launch_decode(const SplitParams& params, StreamHandle stream) {
   return launch({.blocks = call.batch * call.heads * call.queries,
                  .threads = kThreads,
                  .shared_bytes = sizeof(MergeState),
-                 .stream = stream},
+                 .stream = stream,
+                 .early = params.early_merge},
                 decode_merge, params);
 }
 

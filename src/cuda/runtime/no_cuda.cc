@@ -21,7 +21,7 @@ Status validate_stream(Stream) { return no_cuda(); }
 Status validate_memory(const char*, const void*) { return no_cuda(); }
 Status status_of(int error) { return error == 0 ? Status() : no_cuda(); }
 
-int find_code() { return kNotReached; }
+int find_code(int&) { return kNotReached; }
 int launch_forward_f32(const ForwardParams&, const Device&, StreamHandle) { return kNotReached; }
 int launch_forward_mma(const ForwardParams&, const Device&, StreamHandle) { return kNotReached; }
 int launch_forward_hopper(const ForwardParams&, const Device&, StreamHandle) { return kNotReached; }

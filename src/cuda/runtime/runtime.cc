@@ -57,11 +57,14 @@ Status current_device(Device& device) {
     return {StatusCode::kDevice, "device", "compute capability 8.0 or newer",
             std::to_string(major) + "." + std::to_string(minor)};
   }
-  if (const int error = find_code(); error != 0) {
+  int version = 0;
+  if (const int error = find_code(version); error != 0) {
     return error_of("device",
                     "a device that this build has code for (CMake: MULTIHEAD_CUDA_ARCHITECTURES)",
                     static_cast<cudaError_t>(error));
   }
+  constexpr int kFirstWithEarlyLaunches = 90;
+  device.early_launches = version >= kFirstWithEarlyLaunches;
   if (place < known.size()) {
     const auto* const found = new Device(device);
     const Device* none = nullptr;

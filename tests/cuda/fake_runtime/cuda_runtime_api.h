@@ -47,6 +47,7 @@ struct Runtime {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   int asked = 0;  // calls of cudaDeviceGetAttribute()
   cudaError_t of_code = cudaSuccess;
+  int code_version = 90;
   cudaError_t last = cudaSuccess;  // next result of cudaGetLastError()
 };
 inline Runtime runtime;

@@ -38,6 +38,10 @@ void sync_warp();
 void barrier_sync(int id, int threads);
 void barrier_arrive(int id, int threads);
 
+// The emulator runs one kernel after the other.
+inline void let_next_kernel_start() {}
+inline void wait_for_previous_kernel() {}
+
 namespace emulator {
 // Returns the bits of lane `from`'s value.
 uint64_t exchange(uint64_t bits, int from);
