@@ -51,7 +51,7 @@ export function occupancy(architecture, { registers, threads, shared }) {
  * block in 164 kB of shared memory.
  */
 const ONE_BLOCK =
-  /^(\w+_hopper<.*|forward_f32<8>|forward_mma<true, \w+, 128>|(backward::)?backward_(keys|queries)<(8|.*, 256)>|backward::differentiate_bias)$/;
+  /^(\w+_hopper<.*|forward_f32<8>|(backward::)?backward_(keys|queries)<(8|.*, 256)>|backward::differentiate_bias)$/;
 
 /**
  * Returns the planned number of blocks per multiprocessor of a kernel, by its short name. Two blocks, if they fit, hide

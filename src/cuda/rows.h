@@ -68,30 +68,32 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-// The keys that one query row sees, and the terms added to its scores.
-struct QueryRow {
-  rules::KeyRange seen;
+// The mask, the bias and ALiBi of one query row. Addresses are of key 0, or null.
+struct RowTerms {
   const uint8_t* mask = nullptr;
   const float* bias = nullptr;
   float slope = 0.0F;
-  int64_t alibi_position = 0;
+  int64_t alibi_position = 0;  // the distance of key j is |alibi_position - j|
 };
 
-// `seen`: the keys that the query sees by position.
-__device__ __forceinline__ QueryRow row_of_query(const rules::AttentionParams& call,
-                                                 const Entry& entry, int64_t head, int64_t query,
-                                                 const rules::KeyRange& seen) {
-  QueryRow row;
-  row.seen = seen;
+__device__ __forceinline__ RowTerms row_terms(const rules::AttentionParams& call,
+                                              const Entry& entry, int64_t head, int64_t query) {
+  RowTerms row;
   if (call.mask.given()) row.mask = call.mask.row(entry.batch, head, query);
   if (call.bias.given()) row.bias = call.bias.row(entry.batch, head, query);
   if (call.alibi_slopes != nullptr) row.slope = call.alibi_slopes[head];
   row.alibi_position = query + entry.alibi_shift;
   return row;
 }
+
+// A query row, with the keys that it sees by position.
+struct QueryRow : RowTerms {
+  rules::KeyRange seen;
+};
+
 __device__ __forceinline__ QueryRow query_row(const rules::AttentionParams& call,
                                               const Entry& entry, int64_t head, int64_t query) {
-  return row_of_query(call, entry, head, query, entry.visibility.seen_by(query));
+  return {row_terms(call, entry, head, query), entry.visibility.seen_by(query)};
 }
 
 __device__ __forceinline__ bool sees(const rules::AttentionParams& call, const QueryRow& row,

@@ -12,6 +12,7 @@
 #include "cuda/emulated_forward.h"
 #include "cuda/emulated_mma_backward.h"
 #include "cuda/emulator/memory.h"
+#include "cuda/kernels.h"
 #include "cuda/mapped_case.h"
 #include "multihead/attention.h"
 #include "multihead/attention_backward.h"
@@ -155,6 +156,33 @@ TEST(CudaBackwardMma, EqualsOracleOnRandomCalls) {
     device().set_seed(seed);
     expect_equals_oracle(c, d_out, random.integer(0, 3));
     if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+// Lanes share the hash of four keys of the whole problem. Not every shard begins at such a key.
+TEST(CudaBackwardMma, DropsTheWeightsOfAShardAsTheF32KernelsDo) {
+  for (const uint64_t seed : multihead::testing::random_seeds(24)) {
+    RandomCase c = half_case(seed, 40);
+    Random random(seed);
+    c.options = {};
+    c.options.dropout = {.probability = 0.4F, .seed = seed};
+    const ConstAnyTensor d_out = aligned_rows(c, random, c.out_shape, c.q.dtype);
+    SCOPED_TRACE(c.description);
+    const ReferenceOutputs exact = reference::attention(c.q, c.k, c.v, c.options);
+    const auto first_key = static_cast<int64_t>(seed % 8);
+    const MmaGradients got = run_backward_mma(c, d_out, exact, 0, first_key);
+    const MmaGradients f32 = run_backward_mma(c, d_out, exact, 0, first_key, launch_backward_f32);
+    const auto expect = [](const std::vector<float>& values, const std::vector<float>& expected) {
+      float largest = 0.0F;
+      for (const float value : expected) largest = std::max(largest, std::abs(value));
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_NEAR(values[i], expected[i], 0.03F * largest);
+      }
+    };
+    expect(got.d_q, f32.d_q);
+    expect(got.d_k, f32.d_k);
+    expect(got.d_v, f32.d_v);
+    if (HasFatalFailure()) return;
   }
 }
 

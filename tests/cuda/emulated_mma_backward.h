@@ -81,9 +81,13 @@ inline std::vector<float> deltas(const RandomCase& c, const ConstAnyTensor& d_ou
   return result;
 }
 
-// `gap`: number of floats after each row of a gradient.
+using BackwardLaunch = int (*)(const BackwardParams&, const Device&, StreamHandle);
+
+// `gap`: number of floats after each row of a gradient. `first_key`: of a shard, for dropout.
 inline MmaGradients run_backward_mma(const RandomCase& c, const ConstAnyTensor& d_out,
-                                     const reference::ReferenceOutputs& exact, int64_t gap) {
+                                     const reference::ReferenceOutputs& exact, int64_t gap,
+                                     int64_t first_key = 0,
+                                     BackwardLaunch launch = launch_backward_mma) {
   engine::AttentionShape shape;
   std::vector<float> unused(static_cast<size_t>(c.out_shape.elements()));
   const AttentionOutputs outputs{.out = Tensor(unused.data(), c.out_shape)};
@@ -93,6 +97,7 @@ inline MmaGradients run_backward_mma(const RandomCase& c, const ConstAnyTensor& 
   rules::AttentionParams& call = params.forward.call;
   call = engine::plan_forward({c.q, c.k, c.v, c.options, outputs}, shape).params;
   call.out = {};
+  call.first.key = first_key;
   params.d_out = engine::stored_rows(d_out);
   params.scale = static_cast<float>(scale_of(c));
 
@@ -122,7 +127,7 @@ inline MmaGradients run_backward_mma(const RandomCase& c, const ConstAnyTensor& 
     d_q.map(memory, "d_q");
     d_k.map(memory, "d_k");
     d_v.map(memory, "d_v");
-    EXPECT_EQ(launch_backward_mma(params, kDevice, nullptr), 0);
+    EXPECT_EQ(launch(params, kDevice, nullptr), 0);
   }
   EXPECT_EQ(device().take_findings(), std::vector<std::string>());
   return {d_q.values(), d_k.values(), d_v.values()};

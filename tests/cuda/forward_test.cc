@@ -1,12 +1,14 @@
 // The forward kernels in the emulator, compared with the Eigen oracle on random calls.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/emulated_forward.h"
 #include "cuda/emulator/memory.h"
 #include "cuda/kernels.h"
 #include "multihead/attention.h"
+#include "multihead/tensor.h"
 #include "support/random_case.h"
 
 namespace multihead::cuda::testing {
@@ -41,6 +43,34 @@ TEST(CudaForwardMma, EqualsOracleOnRandomCalls) {
     device().set_seed(seed);
     expect_equals_oracle(c, launch_forward_mma, rounding_of_weights(c));
     if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+// First key of a shard in the whole problem.
+int64_t first_key = 0;
+
+template <Launch kLaunch>
+int launch_shard(const ForwardParams& params, const Device& on, StreamHandle stream) {
+  ForwardParams shard = params;
+  shard.call.first.key = first_key;
+  return kLaunch(shard, on, stream);
+}
+
+// Lanes share the hash of four keys of the whole problem. Not every shard begins at such a key.
+TEST(CudaForwardMma, DropsTheWeightsOfAShardAsTheF32KernelDoes) {
+  for (const uint64_t seed : multihead::testing::random_seeds(24)) {
+    RandomCase c = half_case(seed);
+    c.options.dropout = {.probability = 0.4F, .seed = seed};
+    c.out_type = DType::kF32;
+    first_key = static_cast<int64_t>(seed % 8);
+    SCOPED_TRACE(c.description);
+    const ForwardResult expected = run_forward(c, launch_shard<launch_forward_f32>);
+    const ForwardResult got = run_forward(c, launch_shard<launch_forward_mma>);
+    for (size_t i = 0; i < got.out.size(); ++i) {
+      ASSERT_FALSE(differ(got.out[i], static_cast<double>(expected.out[i]),
+                          2 * (rounding_of_weights(c) + 1e-5)))
+          << "out " << i << " is " << got.out[i] << ", not " << expected.out[i];
+    }
   }
 }
 

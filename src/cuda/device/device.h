@@ -121,6 +121,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return result;
 }
 
+// 1 / x with a relative error of about 2^-23, for x with 2^-126 <= |x| <= 2^126.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 __device__ __forceinline__ float to_float(float value) { return value; }
 __device__ __forceinline__ float to_float(BFloat16 value) {
   return __uint_as_float(static_cast<uint32_t>(value.bits) << 16U);

@@ -8,6 +8,7 @@
 #include "cuda/kernels.h"
 #include "cuda/mma/backward_keys.h"
 #include "cuda/mma/backward_queries.h"
+#include "cuda/mma/options.h"
 #include "multihead/tensor.h"
 #include "rules/attention_params.h"
 #include "rules/visibility.h"

@@ -3,8 +3,11 @@
 // key.
 #pragma once
 
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/backward_pair.h"
 #include "cuda/backward_params.h"
@@ -12,8 +15,10 @@
 #include "cuda/device/device.h"
 #include "cuda/kernels.h"
 #include "cuda/mma/backward_tile.h"
+#include "cuda/mma/options.h"
 #include "cuda/mma/tile.h"
 #include "cuda/params.h"
+#include "cuda/rows.h"
 #include "cuda/tiles.h"
 #include "multihead/tensor.h"
 #include "rules/attention_params.h"
@@ -32,6 +37,13 @@ struct PassingOffsets {
   int64_t of_q = -1, of_d_out = -1;
 };
 
+// The mask, the bias and ALiBi of such a row. The distance of the block's key i is |position - i|.
+struct PassingTerms {
+  const uint8_t* mask = nullptr;
+  const float* bias = nullptr;
+  float slope = 0.0F, position = 0.0F;
+};
+
 // State of a block in shared memory.
 template <bool kOptions, int kStep>
 struct KeysState {
@@ -44,7 +56,7 @@ struct KeysState {
   // left for them at d 256.
   PassingOffsets offsets[kOptions ? 1 : 3][kOptions ? 1 : kStep];
   // With options: described one step before they are used.
-  QueryRow described[kOptions ? 2 : 1][kOptions ? kStep : 1];
+  PassingTerms described[kOptions ? 2 : 1][kOptions ? kStep : 1];
   alignas(8) float reference[2][kStep], delta[2][kStep];
 };
 
@@ -104,9 +116,11 @@ struct KeysBlock {
   __device__ __forceinline__ void describe_options(int step) const {
     if (!kOptions || thread_index() >= kStep) return;
     const PassingRow& passing = state.passing[step % 3][thread_index()];
-    QueryRow described;
+    PassingTerms described;
     if (passing.head >= 0) {
-      described = query_row(p.forward.call, state.tile.entry, passing.head, passing.query);
+      const RowTerms of = row_terms(p.forward.call, state.tile.entry, passing.head, passing.query);
+      described = {of.mask, of.bias, of.slope,
+                   static_cast<float>(of.alibi_position - state.tile.first_key)};
     }
     state.described[step % 2][thread_index()] = described;
   }
@@ -153,18 +167,93 @@ struct KeysBlock {
            passing[0].last > static_cast<int>(tile.last_key - tile.first_key);
   }
 
+  // Index in the block of a thread's first key. The second one is 8 keys below.
+  static __device__ __forceinline__ int own_key() { return warp() * kRowsOfWarp + lane() / 4; }
+
+  // Calls set(n, i, value) with the mask or the bias of each pair that is visible by position, and
+  // with 0 for the others. row_at(r): address, at key 0, of row r of the step.
+  template <class Broadcast, class RowAt, class Set>
+  __device__ __forceinline__ void load_terms(const Broadcast& terms, const PassingRow* passing,
+                                             const RowAt& row_at, const Set& set) const {
+    const int64_t of_key = (state.tile.first_key + own_key()) * terms.stride[3];
+    const int64_t below = of_key + 8 * terms.stride[3];
+#pragma unroll
+    for (int n = 0; n < Shape::kTiles; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int r = n * 8 + 2 * (lane() % 4) + c;
+        const auto* const row = row_at(r);
+        const int first = passing[r].first, last = passing[r].last, key = own_key();
+        using Value = std::remove_cvref_t<decltype(*row)>;
+        set(n, c, key >= first && key < last ? row[of_key] : Value{});
+        set(n, 2 + c, key + 8 >= first && key + 8 < last ? row[below] : Value{});
+      }
+    }
+  }
+  // Starts to load the bias, or the mask if there is no bias, of a step.
+  __device__ __forceinline__ void load_terms(int step, FragmentTerms<Shape::kTiles>& terms) const {
+    const rules::AttentionParams& call = p.forward.call;
+    const PassingTerms* const described = state.described[step % 2];
+    if (call.bias.given()) {
+      load_terms(
+          call.bias, state.passing[step % 3], [&](int r) { return described[r].bias; },
+          [&](int n, int i, float bias) { terms.of[n][i] = std::bit_cast<uint32_t>(bias); });
+    } else if (call.mask.given()) {
+      load_terms(
+          call.mask, state.passing[step % 3], [&](int r) { return described[r].mask; },
+          [&](int n, int i, uint32_t byte) {
+            uint32_t& pair = terms.of[n][i / 2];
+            pair = i % 2 == 0 ? byte : pair | byte << 8U;
+          });
+    }
+  }
+
+  // Which weights of a step dropout keeps. All lanes take part.
+  __device__ __forceinline__ KeptWeights kept(const PassingRow* passing) const {
+    const rules::AttentionParams& call = p.forward.call;
+    const KeyTile& tile = state.tile;
+    // Unsigned: divisions of signed numbers by 2 and 4 need registers for their rounding.
+    const auto own_lane = static_cast<uint32_t>(lane()), own_warp = static_cast<uint32_t>(warp());
+    const int64_t key = call.first.key + tile.first_key + own_warp * kRowsOfWarp;
+    KeptWeights kept;
+    if (key % 4 == 0) {
+      // Four lanes have four keys of two rows, and the keys 8 below. Each computes one of the four
+      // elements [n][i], for all.
+      const uint32_t own = own_lane / 4 % 4;
+      const int64_t group = key / 4 + own_lane / 16 + own / 2 * 2;
+      uint32_t bits = 0;
+#pragma unroll 1
+      for (uint32_t n = 0; n < Shape::kTiles; ++n) {
+        const PassingRow& row = passing[8 * n + 2 * (own_lane % 4) + own % 2];
+        bits |= kept_of_group(call, tile.entry, row.head, row.query, group) << (4 * n);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        const auto from = static_cast<int>(own_lane - 4 * own + 4 * i);
+        kept.bits |= (shuffle(bits, from) >> own & 0x11111111U) << i;
+      }
+      return kept;
+    }
+#pragma unroll 1
+    for (uint32_t at = 0; at < 4 * Shape::kTiles; ++at) {
+      const PassingRow& row = passing[at / 4 * 8 + 2 * (own_lane % 4) + at % 2];
+      const int64_t of_pair = tile.first_key + own_key() + at % 4 / 2 * 8;
+      const bool keeps_it = keeps(call, tile.entry, row.head, row.query, of_pair);
+      kept.bits |= (keeps_it ? 1U : 0U) << at;
+    }
+    return kept;
+  }
+
+  struct alignas(8) Pair {
+    float of[2];
+  };
+
   // Turns products into weights, and gradients of weights into gradients of products; 0 for a
   // hidden pair.
   __device__ __forceinline__ void differentiate(int step, float (&weights)[Shape::kTiles][4],
                                                 float (&gradients)[Shape::kTiles][4]) const {
-    const rules::AttentionParams& call = p.forward.call;
-    const WeightFactors factors = weight_factors(call.scale);
+    const WeightFactors factors = weight_factors(p.forward.call.scale);
     const int stage = step % 2;
-    const PassingRow* const passing = state.passing[step % 3];
-    struct alignas(8) Pair {
-      float of[2];
-    };
-    const int first_key = warp() * kRowsOfWarp + lane() / 4;
 #pragma unroll
     for (int n = 0; n < Shape::kTiles; ++n) {
       const int pair = n * 8 + 2 * (lane() % 4);
@@ -172,42 +261,83 @@ struct KeysBlock {
       const Pair delta = *reinterpret_cast<const Pair*>(state.delta[stage] + pair);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if constexpr (kOptions) {
-          const int r = pair + i % 2;
-          const QueryRow& of = state.described[stage][r];
-          const BackwardRow row{{of.seen, of.mask, of.bias, of.slope, of.alibi_position},
-                                passing[r].head,
-                                passing[r].query,
-                                reference.of[i % 2],
-                                delta.of[i % 2]};
-          const PairGradient gradient = pair_gradient(
-              call, state.tile.entry, row, state.tile.first_key + first_key + i / 2 * 8,
-              weights[n][i] * call.scale.queries, gradients[n][i]);
-          weights[n][i] = gradient.kept ? gradient.weight : 0.0F;
-          gradients[n][i] = gradient.d_product;
-        } else {
-          weights[n][i] = exp2_approx(
-              fmaf(weights[n][i], factors.of_product, -reference.of[i % 2] * factors.of_reference));
-          gradients[n][i] = weights[n][i] * (gradients[n][i] - delta.of[i % 2]);
+        weights[n][i] = exp2_approx(
+            fmaf(weights[n][i], factors.of_product, -reference.of[i % 2] * factors.of_reference));
+        gradients[n][i] = weights[n][i] * (gradients[n][i] - delta.of[i % 2]);
+      }
+    }
+  }
+  // The same with options.
+  __device__ __forceinline__ void differentiate(int step, const FragmentTerms<Shape::kTiles>& terms,
+                                                const KeptWeights& kept,
+                                                float (&weights)[Shape::kTiles][4],
+                                                float (&gradients)[Shape::kTiles][4]) const {
+    const rules::AttentionParams& call = p.forward.call;
+    const int stage = step % 2;
+    const PassingRow* const passing = state.passing[step % 3];
+    const PassingTerms* const described = state.described[stage];
+    if (call.dropout.given()) scale_kept(kept, call.dropout.scale, gradients);
+#pragma unroll
+    for (int n = 0; n < Shape::kTiles; ++n) {
+      const Pair delta =
+          *reinterpret_cast<const Pair*>(state.delta[stage] + n * 8 + 2 * (lane() % 4));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) gradients[n][i] -= delta.of[i % 2];
+    }
+    scale_scores(call, weights,
+                 [&](int n, int i, float ratio) { gradients[n][i] *= 1.0F - ratio * ratio; });
+    if (call.alibi_slopes != nullptr) {
+#pragma unroll
+      for (int n = 0; n < Shape::kTiles; ++n) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const PassingTerms& row = described[n * 8 + 2 * (lane() % 4) + c];
+          const float distance = row.position - static_cast<float>(own_key());
+          weights[n][c] -= row.slope * fabsf(distance);
+          weights[n][2 + c] -= row.slope * fabsf(distance - 8.0F);
         }
       }
     }
-    if constexpr (!kOptions) {
-      if (!all_visible(passing)) hide(passing, weights, gradients);
+    raise_lowest(weights);
+    if (call.bias.given()) {
+      add_bias(terms, weights);
+      if (call.mask.given()) {
+        load_terms(
+            call.mask, passing, [&](int r) { return described[r].mask; },
+            [&](int n, int i, uint32_t byte) {
+              if (byte == 0) weights[n][i] = -INFINITY;
+            });
+      }
+    } else if (call.mask.given()) {
+      hide_masked(terms, weights);
     }
+    const float unit = unit_of_scores<true>(call), to_power = call.scale.softmax * kLog2E;
+#pragma unroll
+    for (int n = 0; n < Shape::kTiles; ++n) {
+      const Pair reference =
+          *reinterpret_cast<const Pair*>(state.reference[stage] + n * 8 + 2 * (lane() % 4));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool hidden = weights[n][i] == -INFINITY;
+        const float weight =
+            exp2_approx(fmaf(weights[n][i], unit, -reference.of[i % 2]) * to_power);
+        weights[n][i] = hidden ? 0.0F : weight;
+        gradients[n][i] = hidden ? 0.0F : weight * gradients[n][i];
+      }
+    }
+    if (call.dropout.given()) scale_kept(kept, call.dropout.scale, weights);
   }
 
   // Clears the weights and gradients of pairs that are not visible by position.
   __device__ __forceinline__ void hide(const PassingRow* passing,
                                        float (&weights)[Shape::kTiles][4],
                                        float (&gradients)[Shape::kTiles][4]) const {
-    const int first_key = warp() * kRowsOfWarp + lane() / 4;
 #pragma unroll
     for (int n = 0; n < Shape::kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const PassingRow& row = passing[n * 8 + 2 * (lane() % 4) + i % 2];
-        const int key = first_key + i / 2 * 8;
+        const int key = own_key() + i / 2 * 8;
         const bool visible = key >= row.first && key < row.last;
         weights[n][i] = visible ? weights[n][i] : 0.0F;
         gradients[n][i] = visible ? gradients[n][i] : 0.0F;
@@ -260,6 +390,13 @@ __global__ void __launch_bounds__(kThreads)
     wait_copies<0>();
     // The rows of this step have arrived, and every warp has used the other stage.
     sync_threads();
+    FragmentTerms<Shape::kTiles> terms;
+    KeptWeights kept;
+    if constexpr (kOptions) {
+      // Before the products, which take the registers that the hashes need.
+      if (call.dropout.given()) kept = b.kept(state.passing[step % 3]);
+      b.load_terms(step, terms);
+    }
     if (step + 1 < steps) {
       b.start_copy(step + 1);
       b.describe(step + 2);
@@ -275,7 +412,13 @@ __global__ void __launch_bounds__(kThreads)
     } else {
       clear(gradients);
     }
-    b.differentiate(step, weights, gradients);
+    if constexpr (kOptions) {
+      b.differentiate(step, terms, kept, weights, gradients);
+    } else {
+      b.differentiate(step, weights, gradients);
+    }
+    const PassingRow* const passing = state.passing[step % 3];
+    if (!b.all_visible(passing)) b.hide(passing, weights, gradients);
     if constexpr (kOfValues) {
       multiply_values<T, kWidth>(weights, d_out, d_values);
     }

@@ -2,6 +2,7 @@
 // loops over the keys that they see.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,6 +12,7 @@
 #include "cuda/device/device.h"
 #include "cuda/kernels.h"
 #include "cuda/mma/backward_tile.h"
+#include "cuda/mma/options.h"
 #include "cuda/mma/tile.h"
 #include "cuda/params.h"
 #include "cuda/tiles.h"
@@ -29,15 +31,6 @@ struct QueriesState {
     uint32_t first = 0, last = 0;  // keys that it sees by position; none if there is no row
     float reference = 0.0F, delta = 0.0F;
   } rows[kRows];
-
-  // Describes a row for calls with options. The addresses are computed in each step: at d 256, an
-  // RTX 30 has no shared memory left for them.
-  __device__ __forceinline__ BackwardRow with_options(const rules::AttentionParams& call,
-                                                      const Row& row) const {
-    const QueryRow described =
-        row_of_query(call, entry, row.head, row.query, {row.first, row.last});
-    return {described, row.head, row.query, row.reference, row.delta};
-  }
 };
 
 template <bool kOptions, class T, int kWidth>
@@ -90,36 +83,66 @@ struct QueriesBlock {
     return state.rows[last_row].first <= first && first + kStep <= state.rows[first_row].last;
   }
 
+  // The options of a thread's rows. Rows beyond the last one have the addresses of the last one.
+  __device__ __forceinline__ QueryOptions options() const {
+    QueryOptions options{p.forward.call, state.entry};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t at = rules::least_of(index_of(half), tile.last_row - tile.first_row);
+      options.set(half, state.rows[at].head, state.rows[at].query);
+    }
+    return options;
+  }
+  // The keys of a step that a thread's row sees by position.
+  __device__ __forceinline__ KeyPart part(int half, int64_t first) const {
+    const QueriesState::Row& row = state.rows[index_of(half)];
+    return part_of({row.first, row.last}, first, kStep);
+  }
+
   // Turns gradients of weights into gradients of products; 0 for a hidden pair.
-  __device__ __forceinline__ void differentiate(int64_t first,
-                                                const float (&products)[Shape::kTiles][4],
+  __device__ __forceinline__ void differentiate(const float (&products)[Shape::kTiles][4],
                                                 float (&gradients)[Shape::kTiles][4]) const {
-    const rules::AttentionParams& call = p.forward.call;
-    const WeightFactors factors = weight_factors(call.scale);
+    const WeightFactors factors = weight_factors(p.forward.call.scale);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const QueriesState::Row& row = state.rows[index_of(half)];
       const float shift = row.reference * factors.of_reference, delta = row.delta;
-      BackwardRow described;
-      if constexpr (kOptions) described = state.with_options(call, row);
 #pragma unroll
       for (int n = 0; n < Shape::kTiles; ++n) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          if constexpr (kOptions) {
-            const int at = n * 8 + 2 * (lane() % 4) + i % 2;
-            gradients[n][i] = pair_gradient(call, state.entry, described, first + at,
-                                            products[n][i] * call.scale.queries, gradients[n][i])
-                                  .d_product;
-          } else {
-            const float weight = exp2_approx(fmaf(products[n][i], factors.of_product, -shift));
-            gradients[n][i] = weight * (gradients[n][i] - delta);
-          }
+          const float weight = exp2_approx(fmaf(products[n][i], factors.of_product, -shift));
+          gradients[n][i] = weight * (gradients[n][i] - delta);
         }
       }
     }
-    if constexpr (!kOptions) {
-      if (!all_visible(first)) hide(first, gradients);
+  }
+  // The same with options. Turns products into scores.
+  __device__ __forceinline__ void differentiate(const QueryOptions& options, int64_t first,
+                                                const FragmentTerms<Shape::kTiles>& terms,
+                                                float (&products)[Shape::kTiles][4],
+                                                float (&gradients)[Shape::kTiles][4]) const {
+    const rules::AttentionParams& call = p.forward.call;
+    if (call.dropout.given()) {
+      scale_kept(options.template kept<Shape::kTiles>(first), call.dropout.scale, gradients);
+    }
+#pragma unroll
+    for (int n = 0; n < Shape::kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) gradients[n][i] -= state.rows[index_of(i / 2)].delta;
+    }
+    options.template apply<true>(
+        first, [&](int half) { return part(half, first); }, terms, products,
+        [&](int n, int i, float ratio) { gradients[n][i] *= 1.0F - ratio * ratio; });
+    const float unit = unit_of_scores<true>(call), to_power = call.scale.softmax * kLog2E;
+#pragma unroll
+    for (int n = 0; n < Shape::kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float reference = state.rows[index_of(i / 2)].reference;
+        const float weight = exp2_approx(fmaf(products[n][i], unit, -reference) * to_power);
+        gradients[n][i] = products[n][i] == -INFINITY ? 0.0F : weight * gradients[n][i];
+      }
     }
   }
 
@@ -127,15 +150,12 @@ struct QueriesBlock {
   __device__ __forceinline__ void hide(int64_t first, float (&gradients)[Shape::kTiles][4]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const QueriesState::Row& row = state.rows[index_of(half)];
-      const int begin = static_cast<int>(rules::limited(row.first - first, 0, kStep));
-      const int end = static_cast<int>(rules::limited(row.last - first, 0, kStep));
+      const KeyPart seen = part(half, first);
 #pragma unroll
       for (int n = 0; n < Shape::kTiles; ++n) {
 #pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          const int at = n * 8 + 2 * (lane() % 4) + i % 2;
-          if (at < begin || at >= end) gradients[n][i] = 0.0F;
+        for (int i = 0; i < 2; ++i) {
+          if (!seen.contains(n * 8 + 2 * (lane() % 4) + i)) gradients[n][2 * half + i] = 0.0F;
         }
       }
     }
@@ -180,6 +200,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   sync_threads();
 
+  const QueryOptions options = b.options();
   float d_queries[kWidth / 8][4];
   clear(d_queries);
   int stage = 0;
@@ -189,6 +210,13 @@ __global__ void __launch_bounds__(kThreads)
   }
   for (int64_t first = b.keys.first; first < b.keys.last; first += kStep) {
     const T* const keys = passing_rows<T, kWidth>(shared, stage);
+    const bool whole = b.all_visible(first);
+    FragmentTerms<Shape::kTiles> terms;
+    if constexpr (kOptions) {
+      // Before the waits, so that the terms arrive during the waits and the products.
+      options.load(
+          first, whole, [&](int half) { return b.part(half, first); }, terms);
+    }
     wait_copies<0>();
     // The keys of this step have arrived, and every warp has used the other stage.
     sync_threads();
@@ -200,7 +228,12 @@ __global__ void __launch_bounds__(kThreads)
     multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), keys, products);
     multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared + Shape::kKeptElements),
                              keys + Shape::kPassingElements, gradients);
-    b.differentiate(first, products, gradients);
+    if constexpr (kOptions) {
+      b.differentiate(options, first, terms, products, gradients);
+    } else {
+      b.differentiate(products, gradients);
+    }
+    if (!whole) b.hide(first, gradients);
     multiply_values<T, kWidth>(gradients, keys, d_queries);
   }
 

@@ -22,6 +22,7 @@
 
 #include "cuda/device/launch.h"
 #include "cuda/kernels.h"
+#include "cuda/mma/options.h"
 #include "cuda/mma/tile.h"
 #include "cuda/rows.h"
 #include "cuda/splits.h"
@@ -60,7 +61,7 @@ struct DecodeTile {
 // State of a block in shared memory.
 struct DecodeState {
   Entry entry;
-  QueryRow rows[kRowsOfWarp];
+  rules::KeyRange seen[kRowsOfWarp];   // by position
   float largest[kWarps][kRowsOfWarp];  // running max over a warp's keys
   float sums[kWarps][kRowsOfWarp];
 };
@@ -82,6 +83,15 @@ struct DecodeBlock {
   }
   __device__ __forceinline__ int64_t query_of(int row) const {
     return (first_row + row) / call().group();
+  }
+  // True if all rows see all keys of a step by position. Rows beyond the last one are not stored,
+  // so they may see any. The first and the last visible key never decrease as the query rises.
+  __device__ __forceinline__ bool all_visible(int64_t first) const {
+    return state.seen[rows - 1].first <= first && first + kStepKeys <= state.seen[0].last;
+  }
+  // The keys of a step that a thread's row sees by position.
+  __device__ __forceinline__ KeyPart part(int half, int64_t first) const {
+    return part_of(state.seen[lane() / 4 + 8 * half], first, kStepKeys);
   }
 };
 
@@ -218,38 +228,19 @@ __device__ __forceinline__ void scale_columns(float scale, int first_lane,
   }
 }
 
-// Hides the scores of keys that a row does not see, and applies all options but scale.softmax if
-// there are some.
-template <bool kOptions>
-__device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t first, uint32_t exists,
-                                              float (&scores)[kStepKeys / 8][4]) {
-  const rules::AttentionParams& call = b.call();
-  // All rows see all keys of the step. Rows beyond the last one are not stored, so they may see
-  // any. The first and the last visible key never decrease as the query rises.
-  if (!kOptions && exists == (1U << kStepKeys) - 1 &&
-      b.state.rows[b.rows - 1].seen.first <= first &&
-      first + kStepKeys <= b.state.rows[0].seen.last) {
-    return;
-  }
+// Hides the scores of keys that a row does not see by position, and of keys that do not exist.
+__device__ __forceinline__ void hide_keys(const DecodeBlock& b, int64_t first, uint32_t exists,
+                                          float (&scores)[kStepKeys / 8][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const QueryRow& row = b.state.rows[lane() / 4 + 8 * half];
-    const int begin = static_cast<int>(rules::limited(row.seen.first - first, 0, kStepKeys));
-    const int end = static_cast<int>(rules::limited(row.seen.last - first, 0, kStepKeys));
-    const uint32_t visible = exists & ((1U << end) - 1) & ~((1U << begin) - 1);
+    const KeyPart part = b.part(half, first);
+    const uint32_t visible = exists & ((1U << part.end) - 1) & ~((1U << part.begin) - 1);
 #pragma unroll
     for (int i = 0; i < kStepKeys / 4; ++i) {
-      float& score = scores[i / 2][2 * half + i % 2];
       const int at = i / 2 * 8 + 2 * (lane() % 4) + i % 2;
-      bool sees_key = (visible >> static_cast<uint32_t>(at) & 1U) != 0;
-      if constexpr (kOptions) {
-        sees_key = sees_key && sees(call, row, first + at);
-        if (sees_key) {
-          score =
-              biased_score(call, row, first + at, capped_score(call, score * call.scale.queries));
-        }
+      if ((visible >> static_cast<uint32_t>(at) & 1U) == 0) {
+        scores[i / 2][2 * half + i % 2] = -INFINITY;
       }
-      if (!sees_key) score = -INFINITY;
     }
   }
 }
@@ -267,7 +258,7 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
   const Place place{memory};
   const rules::AttentionParams& call = b.call();
   const float to_power = call.scale.softmax * kLog2E;
-  const float unit = kOptions ? 1.0F : call.scale.queries * call.scale.scores;
+  const float unit = unit_of_scores<kOptions>(call);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     sums.largest[half] = -INFINITY;
@@ -299,6 +290,22 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
     wait_copies<kStages - 1>();
     sync_threads();
   }
+  QueryOptions options{call, b.state.entry};
+  FragmentTerms<kStepKeys / 8> terms;
+  const auto load_terms = [&](int64_t from) {
+    if (!kOptions || from >= b.end_key) return;
+    options.load(
+        from, !kSingly && b.all_visible(from), [&](int half) { return b.part(half, from); }, terms);
+  };
+  if constexpr (kOptions) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // Rows beyond the last one have the addresses of the last one.
+      const auto row = static_cast<int>(rules::least_of(lane() / 4 + 8 * half, b.rows - 1));
+      options.set(half, b.head_of(row), b.query_of(row));
+    }
+    load_terms(first);
+  }
   int stage = 0;
   for (; first < b.end_key; first += Shape::kKeyStep) {
     const int newest = kStages == 1 ? 0 : (stage + kStages - 1) % kStages;
@@ -312,13 +319,23 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
     float scores[kStepKeys / 8][4];
     multiply_keys<T, kWidth>(queries, keys, scores);
     if constexpr (Place::kConverts) scale_columns<false>(rows[0].scale, 0, scores);
-    finish_scores<kOptions>(b, first, rows[0].exists, scores);
+    if constexpr (kOptions) {
+      options.template apply<false>(
+          first, [&](int half) { return b.part(half, first); }, terms, scores,
+          [](int, int, float) {});
+      // The terms of the next step arrive while this one is used.
+      load_terms(first + Shape::kKeyStep);
+    }
+    if (rows[0].exists != (1U << kStepKeys) - 1 || !b.all_visible(first)) {
+      hide_keys(b, first, rows[0].exists, scores);
+    }
     bool ended = false;  // of the singly computed rows of this thread
-    add_weights<kSingly>(scores, unit, to_power, sums, [&](int half, int key) {
-      if (!kOptions || !call.dropout.given()) return true;
-      const int row = lane() / 4 + 8 * half;
-      return keeps(call, b.state.entry, b.head_of(row), b.query_of(row), first + key);
-    });
+    add_weights<kSingly>(scores, unit, to_power, sums);
+    if constexpr (kOptions) {
+      if (call.dropout.given()) {
+        drop_weights<kSingly>(options.template kept<kStepKeys / 8>(first), scores);
+      }
+    }
     if constexpr (Place::kConverts) scale_columns<kSingly>(rows[0].scale, kStepKeys, scores);
     if (kSingly) {
       add_values_singly<T, kWidth>(scores, values, place.spare(), sums.out);
@@ -326,7 +343,7 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
       for (int half = 0; half < 2; ++half) {
         const bool of_row = (sound.row[half] || sums.weights[half] != sums.weights[half]) &&
                             all_nan(sums, half, call.value_dim);
-        const int64_t last = b.state.rows[lane() / 4 + 8 * half].seen.last;
+        const int64_t last = b.state.seen[lane() / 4 + 8 * half].last;
         ended = ended && (of_row || last <= first + Shape::kKeyStep);
       }
     } else {
@@ -468,8 +485,8 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
   if (thread_index() == 0) state.entry = entry;
   if (thread_index() < kRowsOfWarp) {
     const int r = thread_index();
-    state.rows[r] = {};  // sees no key
-    if (r < rows) state.rows[r] = query_row(call, entry, b.head_of(r), b.query_of(r));
+    state.seen[r] = {};  // no key
+    if (r < rows) state.seen[r] = entry.visibility.seen_by(b.query_of(r));
   }
   // The first and the last visible key never decrease as the query rises.
   const rules::KeyRange seen{entry.visibility.seen_by(b.query_of(0)).first,

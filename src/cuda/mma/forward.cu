@@ -12,9 +12,9 @@
 // of NaN take no longer than others.
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "cuda/kernels.h"
+#include "cuda/mma/options.h"
 #include "cuda/mma/tile.h"
 #include "cuda/params.h"
 #include "cuda/rows.h"
@@ -26,17 +26,16 @@ namespace multihead::cuda {
 namespace mma {
 namespace {
 
-// The keys that a row sees by position. Calls without options store this instead of QueryRow: with
-// 64 QueryRow, the shared memory of sm_80 holds only one block at d 128 instead of two.
+// The keys that a row sees by position. With a whole QueryRow instead, the shared memory of sm_80
+// would hold only one block at d 128 instead of two.
 struct SeenKeys {
   uint32_t first = 0, last = 0;
 };
 
 // State of a block in shared memory, because registers are scarce.
-template <bool kOptions>
 struct BlockState {
-  Entry entry;
-  std::conditional_t<kOptions, QueryRow, SeenKeys> rows[kRows];
+  RowTile tile;
+  SeenKeys rows[kRows];
   float sinks[kRows];  // -inf for none
   bool wrong[kWarps];  // the warp has rows to recompute
   bool ended[kWarps];  // later keys do not change the warp's recomputed rows
@@ -44,15 +43,13 @@ struct BlockState {
 
 // Parameters that all threads of a block share. Row numbers are indices in the list of
 // query rows of a key/value head.
-template <bool kOptions>
 struct BlockOfRows {
   const rules::AttentionParams& call;
-  BlockState<kOptions>& state;
-  int64_t kv_head, first_row, last_row;
+  BlockState& state;
   int64_t first_key, end_key;  // union of the keys its rows see
 
   __device__ __forceinline__ int64_t head_of(int64_t row) const {
-    return kv_head * call.group() + row % call.group();
+    return state.tile.kv_head * call.group() + row % call.group();
   }
   __device__ __forceinline__ int64_t query_of(int64_t row) const { return row / call.group(); }
   // Index in the block of a thread's row: row lane / 4 of its warp for half 0, and 8 rows below for
@@ -60,26 +57,37 @@ struct BlockOfRows {
   __device__ __forceinline__ int index_of(int half) const {
     return warp() * kRowsOfWarp + lane() / 4 + 8 * half;
   }
-  __device__ __forceinline__ int64_t row_of(int half) const { return first_row + index_of(half); }
+  __device__ __forceinline__ int64_t row_of(int half) const {
+    return state.tile.first_row + index_of(half);
+  }
   // Keys that the row sees by position.
-  __device__ __forceinline__ rules::KeyRange seen(int half) const {
-    const auto& row = state.rows[index_of(half)];
-    if constexpr (kOptions) {
-      return row.seen;
-    } else {
-      return {row.first, row.last};
-    }
+  __device__ __forceinline__ const SeenKeys& seen(int half) const {
+    return state.rows[index_of(half)];
+  }
+  // True if all rows of this warp see all keys of a tile of `keys` keys from `first` on. Rows
+  // beyond the last one are not stored, so they may see any. The first and the last visible key
+  // never decrease as the query rises.
+  __device__ __forceinline__ bool all_visible(int64_t first, int keys) const {
+    const int first_of_warp = warp() * kRowsOfWarp;
+    const auto last_of_warp = static_cast<int>(rules::least_of(
+        first_of_warp + kRowsOfWarp - 1, state.tile.last_row - state.tile.first_row));
+    return state.rows[last_of_warp].first <= first &&
+           first + keys <= state.rows[first_of_warp].last;
+  }
+  // The keys of such a tile that a row sees by position.
+  __device__ __forceinline__ KeyPart part(int half, int64_t first, int keys) const {
+    return part_of({seen(half).first, seen(half).last}, first, keys);
   }
 };
 
-template <class T, int kWidth, bool kOptions>
-__device__ __forceinline__ void start_copy(const BlockOfRows<kOptions>& b, int64_t first, T* keys,
+template <class T, int kWidth>
+__device__ __forceinline__ void start_copy(const BlockOfRows& b, int64_t first, T* keys,
                                            T* values) {
   constexpr int kKeys = Tile<kWidth>::kKeys;
   const rules::AttentionParams& call = b.call;
   const auto copy = [&](const rules::StoredRows& rows, int64_t width, T* tile) {
-    const int64_t start =
-        rules::row_offset(rows.stride, b.state.entry.batch, b.kv_head, b.state.entry.first_key);
+    const int64_t start = rules::row_offset(rows.stride, b.state.tile.entry.batch,
+                                            b.state.tile.kv_head, b.state.tile.entry.first_key);
     RowCopier<T, kWidth>::of(rows, start, width).template copy<kKeys>(first, b.end_key, tile);
   };
   copy(call.k, call.head_dim, keys);
@@ -87,33 +95,19 @@ __device__ __forceinline__ void start_copy(const BlockOfRows<kOptions>& b, int64
   commit_copies();
 }
 
-// Hides the scores of keys that a row does not see, in a tile of keys that begins at `first`, and
-// applies all options but scale.softmax if there are some.
-template <bool kOptions, int kTiles>
-__device__ __forceinline__ void finish_scores(const BlockOfRows<kOptions>& b, int64_t first,
-                                              float (&scores)[kTiles][4]) {
-  const rules::AttentionParams& call = b.call;
+// Hides the scores of keys that a row does not see by position, in a tile of keys that begins at
+// `first`.
+template <int kTiles>
+__device__ __forceinline__ void hide_keys(const BlockOfRows& b, int64_t first,
+                                          float (&scores)[kTiles][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    // Keys of the tile that the row sees by position: begin .. end - 1.
-    const rules::KeyRange seen = b.seen(half);
-    const int begin = static_cast<int>(rules::limited(seen.first - first, 0, 8 * kTiles));
-    const int end = static_cast<int>(rules::limited(seen.last - first, 0, 8 * kTiles));
+    const KeyPart part = b.part(half, first, 8 * kTiles);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        const int at = n * 8 + 2 * (lane() % 4) + i % 2;
-        bool visible = at >= begin && at < end;
-        if constexpr (kOptions) {
-          const QueryRow& row = b.state.rows[b.index_of(half)];
-          visible = visible && sees(call, row, first + at);
-          if (visible) {
-            scores[n][i] = biased_score(call, row, first + at,
-                                        capped_score(call, scores[n][i] * call.scale.queries));
-          }
-        }
-        if (!visible) scores[n][i] = -INFINITY;
+      for (int i = 0; i < 2; ++i) {
+        if (!part.contains(n * 8 + 2 * (lane() % 4) + i)) scores[n][2 * half + i] = -INFINITY;
       }
     }
   }
@@ -123,22 +117,23 @@ __device__ __forceinline__ void finish_scores(const BlockOfRows<kOptions>& b, in
 // position, sinks and a positive scale. With kSingly, the pass ends when later keys would change
 // neither an output nor the sum of a row that was not sound before.
 template <bool kSingly, bool kOptions, class T, int kWidth>
-__device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared,
-                                       Sums<kWidth>& sums, const Sound& sound) {
+__device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWidth>& sums,
+                                       const Sound& sound) {
   using Shape = Tile<kWidth>;
   constexpr int kKeys = Shape::kKeys;
   const rules::AttentionParams& call = b.call;
   T* const stages = shared + Shape::kQueryElements;
   const float to_power = call.scale.softmax * kLog2E;
-  const float unit = kOptions ? 1.0F : call.scale.queries * call.scale.scores;
-  // All rows of the warp see these keys. Rows beyond the last one are not stored, so they may see
-  // any.
-  const int64_t first_of_warp = b.first_row + warp() * kRowsOfWarp;
-  const rules::EntryVisibility& visibility = b.state.entry.visibility;
-  const rules::KeyRange common{
-      visibility.seen_by(b.query_of(rules::least_of(first_of_warp + kRowsOfWarp - 1, b.last_row)))
-          .first,
-      visibility.seen_by(b.query_of(first_of_warp)).last};
+  const float unit = unit_of_scores<kOptions>(call);
+  QueryOptions options{call, b.state.tile.entry};
+  if constexpr (kOptions) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // Rows beyond the last one have the addresses of the last one.
+      const int64_t row = rules::least_of(b.row_of(half), b.state.tile.last_row);
+      options.set(half, b.head_of(row), b.query_of(row));
+    }
+  }
 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -160,6 +155,11 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
   for (int64_t first = b.first_key; first < b.end_key; first += kKeys) {
     T* const keys = stages + stage * 2 * Shape::kElements;
     T* const values = keys + Shape::kElements;
+    const bool whole = b.all_visible(first, kKeys);
+    const auto part = [&](int half) { return b.part(half, first, kKeys); };
+    FragmentTerms<kKeys / 8> terms;
+    // Before the waits, so that the terms arrive during the waits and the product.
+    if constexpr (kOptions) options.load(first, whole && !kSingly, part, terms);
     if (kSingly) {
       sync_threads();
       if (first != b.first_key) {
@@ -180,14 +180,16 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
 
     float scores[kKeys / 8][4];
     multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), keys, scores);
-    if (kOptions || first < common.first || first + kKeys > common.last) {
-      finish_scores(b, first, scores);
+    if constexpr (kOptions) {
+      options.template apply<false>(first, part, terms, scores, [](int, int, float) {});
     }
-    add_weights<kSingly>(scores, unit, to_power, sums, [&](int half, int key) {
-      if (!kOptions || !call.dropout.given()) return true;
-      const int64_t row = b.row_of(half);
-      return keeps(call, b.state.entry, b.head_of(row), b.query_of(row), first + key);
-    });
+    if (!whole) hide_keys(b, first, scores);
+    add_weights<kSingly>(scores, unit, to_power, sums);
+    if constexpr (kOptions) {
+      if (call.dropout.given()) {
+        drop_weights<kSingly>(options.template kept<kKeys / 8>(first), scores);
+      }
+    }
     if constexpr (kSingly) {
       add_values_singly<T, kWidth>(
           scores, values,
@@ -208,8 +210,8 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
 }
 
 // has_lse: rows whose LSE is already written.
-template <class T, int kWidth, bool kOptions>
-__device__ __forceinline__ void write_rows(const BlockOfRows<kOptions>& b, const Sums<kWidth>& sums,
+template <class T, int kWidth>
+__device__ __forceinline__ void write_rows(const BlockOfRows& b, const Sums<kWidth>& sums,
                                            const Sound& has_lse) {
   const rules::AttentionParams& call = b.call;
   const rules::WritableRows& to = call.out;
@@ -221,15 +223,16 @@ __device__ __forceinline__ void write_rows(const BlockOfRows<kOptions>& b, const
     bool sound = false;
     const float sum = sum_of_row(sums, half, sound);
     const int64_t row = b.row_of(half);
-    if (row > b.last_row) continue;
-    const int64_t query = b.state.entry.first_query + b.query_of(row);
+    if (row > b.state.tile.last_row) continue;
+    const int64_t query = b.state.tile.entry.first_query + b.query_of(row);
     if (call.lse.data != nullptr && lane() % 4 == 0 && !has_lse.row[half]) {
-      *call.lse.row(b.state.entry.batch, b.head_of(row), query) =
+      *call.lse.row(b.state.tile.entry.batch, b.head_of(row), query) =
           rules::lse_of(sums.largest[half], call.scale.softmax, static_cast<double>(sum));
     }
     if (to.data == nullptr) continue;
     const float factor = sum == 0.0F ? 0.0F : call.dropout.scale / sum;
-    const int64_t start = rules::row_offset(to.stride, b.state.entry.batch, b.head_of(row), query);
+    const int64_t start =
+        rules::row_offset(to.stride, b.state.tile.entry.batch, b.head_of(row), query);
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
       const int c = n * 8 + 2 * (lane() % 4);
@@ -247,40 +250,47 @@ __device__ __forceinline__ void write_rows(const BlockOfRows<kOptions>& b, const
 
 // Not inlined, so that it takes no registers from the usual pass.
 template <bool kOptions, class T, int kWidth>
-__device__ __noinline__ void recompute(const BlockOfRows<kOptions>& b, T* shared, Sound sound) {
+__device__ __noinline__ void recompute(const BlockOfRows& b, T* shared, Sound sound) {
   Sums<kWidth> sums;
   attend<true, kOptions, T, kWidth>(b, shared, sums, sound);
   write_rows<T, kWidth>(b, sums, sound);
 }
 
+// Blocks of a multiprocessor for which its shared memory is enough, from sm_80 on.
+template <int kWidth>
+inline constexpr int kBlocks = kWidth <= 64    ? 3
+                               : kWidth <= 128 ? 2
+                                               : 1;
+
 template <bool kOptions, class T, int kWidth>
-__global__ void __launch_bounds__(kThreads) forward_mma(const __grid_constant__ ForwardParams p) {
+__global__ void __launch_bounds__(kThreads, kBlocks<kWidth>)
+    forward_mma(const __grid_constant__ ForwardParams p) {
   using Shape = Tile<kWidth>;
   const rules::AttentionParams& call = p.call;
-  const RowTile tile = row_tile<kRows>(p);
-  if (tile.empty()) return;
-  const auto& [entry, kv_head, first_row, last_row] = tile;
   T* const shared = reinterpret_cast<T*>(shared_memory());
-  auto* const state = reinterpret_cast<BlockState<kOptions>*>(shared + Shape::kAllElements);
-  const rules::KeyRange seen = tile.keys(call.group(), Shape::kKeys);
-  const BlockOfRows<kOptions> b{call, *state, kv_head, first_row, last_row, seen.first, seen.last};
-  if (thread_index() == 0) state->entry = entry;
+  auto* const state = reinterpret_cast<BlockState*>(shared + Shape::kAllElements);
+  rules::KeyRange seen;
+  {
+    const RowTile tile = row_tile<kRows>(p);
+    if (tile.empty()) return;
+    seen = tile.keys(call.group(), Shape::kKeys);
+    if (thread_index() == 0) state->tile = tile;
+  }
+  sync_threads();
+  const RowTile& tile = state->tile;
+  const BlockOfRows b{call, *state, seen.first, seen.last};
   if (thread_index() < kRows) {
-    const int64_t row = first_row + thread_index();
-    auto& described = state->rows[thread_index()];
-    described = {};  // sees no key
+    const int64_t row = tile.first_row + thread_index();
+    SeenKeys seen_keys;  // none, if there is no row
     float sink = -INFINITY;
-    if (row <= last_row) {
+    if (row <= tile.last_row) {
+      const rules::KeyRange keys = tile.entry.visibility.seen_by(b.query_of(row));
+      seen_keys = {static_cast<uint32_t>(rules::limited(keys.first, 0, UINT32_MAX)),
+                   static_cast<uint32_t>(rules::limited(keys.last, 0, UINT32_MAX))};
       const int64_t head = b.head_of(row);
-      if constexpr (kOptions) {
-        described = query_row(call, entry, head, b.query_of(row));
-      } else {
-        const rules::KeyRange keys = entry.visibility.seen_by(b.query_of(row));
-        described = {static_cast<uint32_t>(rules::limited(keys.first, 0, UINT32_MAX)),
-                     static_cast<uint32_t>(rules::limited(keys.last, 0, UINT32_MAX))};
-      }
       if (call.sinks != nullptr) sink = call.sinks[head] / call.scale.softmax;
     }
+    state->rows[thread_index()] = seen_keys;
     state->sinks[thread_index()] = sink;
   }
   sync_threads();
@@ -289,10 +299,10 @@ __global__ void __launch_bounds__(kThreads) forward_mma(const __grid_constant__ 
   // for them.
   if (b.first_key < b.end_key) {
     copy_tile<T, kWidth, kRows>(call.q.data, static_cast<int>(call.head_dim), shared, [&](int r) {
-      const int64_t row = first_row + r;
-      if (row > last_row) return int64_t{-1};
-      return rules::row_offset(call.q.stride, entry.batch, b.head_of(row),
-                               entry.first_query + b.query_of(row));
+      const int64_t row = tile.first_row + r;
+      if (row > tile.last_row) return int64_t{-1};
+      return rules::row_offset(call.q.stride, tile.entry.batch, b.head_of(row),
+                               tile.entry.first_query + b.query_of(row));
     });
   }
   Sums<kWidth> sums;
@@ -303,7 +313,7 @@ __global__ void __launch_bounds__(kThreads) forward_mma(const __grid_constant__ 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     sum_of_row(sums, half, sound.row[half]);
-    wrong = wrong || (is_wrong(sums, half, sound) && b.row_of(half) <= last_row);
+    wrong = wrong || (is_wrong(sums, half, sound) && b.row_of(half) <= tile.last_row);
   }
   const bool of_warp = ballot(wrong) != 0;
   if (lane() == 0) state->wrong[warp()] = of_warp;
@@ -316,7 +326,7 @@ __global__ void __launch_bounds__(kThreads) forward_mma(const __grid_constant__ 
 
 template <bool kOptions, class T, int kWidth>
 int launch_of_width(const ForwardParams& params, StreamHandle stream) {
-  constexpr size_t kBytes = Tile<kWidth>::kAllElements * sizeof(T) + sizeof(BlockState<kOptions>);
+  constexpr size_t kBytes = Tile<kWidth>::kAllElements * sizeof(T) + sizeof(BlockState);
   static_assert(kBytes <= kLeastSharedBytes);
   return launch_tiles(query_axis(params, kRows, params.call.group()), params.call.kv_heads,
                       kThreads, kBytes, stream, forward_mma<kOptions, T, kWidth>, params);

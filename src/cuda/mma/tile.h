@@ -19,13 +19,6 @@ inline constexpr int kRows = kWarps * kRowsOfWarp;
 inline constexpr int kChunk = 8;           // elements in 16 bytes
 inline constexpr float kNoWeight = -1.0F;  // marks a hidden or dropped key in a recomputed block
 
-// True if a call has more than visibility by position, sinks and a positive scale; then kernels
-// with kOptions serve it.
-inline bool has_options(const rules::AttentionParams& call) {
-  return call.changes_scores() || call.mask.given() || call.dropout.given() ||
-         !(call.scale.queries * call.scale.scores > 0.0F);
-}
-
 // kWidth: row width in shared memory; rows of the call may be shorter.
 template <int kWidth>
 struct Tile {
@@ -233,13 +226,13 @@ struct Sums {
 
 // A step of the online softmax (arXiv:1805.02867): turns scores into weights relative to the
 // running max, and rescales the sums. Scores are given in units of `unit`, which is positive. A
-// hidden key has the score -inf. keeps(half, key): whether dropout keeps this weight.
+// hidden key has the score -inf.
 //
 // With kSingly, scores are subtracted before they are multiplied, since scores near the largest
 // float would overflow. Otherwise one instruction does both, and the caller checks sound().
-template <bool kSingly, int kTiles, int kWidth, class Keeps>
+template <bool kSingly, int kTiles, int kWidth>
 __device__ __forceinline__ void add_weights(float (&scores)[kTiles][4], float unit, float to_power,
-                                            Sums<kWidth>& sums, const Keeps& keeps) {
+                                            Sums<kWidth>& sums) {
   float reference[2], shrink[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -271,9 +264,6 @@ __device__ __forceinline__ void add_weights(float (&scores)[kTiles][4], float un
                                                : fmaf(scores[n][i], factor, -shift[half]));
       sums.weights[half] += weight;
       scores[n][i] = kSingly && hidden ? kNoWeight : weight;
-      if (!hidden && !keeps(half, n * 8 + 2 * (lane() % 4) + i % 2)) {
-        scores[n][i] = kSingly ? kNoWeight : 0.0F;
-      }
     }
   }
 #pragma unroll

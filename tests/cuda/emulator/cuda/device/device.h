@@ -91,6 +91,7 @@ void wait_copies() {
 }
 
 float exp2_approx(float x);
+inline float reciprocal_approx(float x) { return 1.0F / x; }
 
 using rules::from_float;
 using rules::to_float;
