@@ -8,8 +8,6 @@
 // In each step, a consumer warpgroup enqueues both products of scores, takes the exponentials of
 // the first while the second runs, enqueues P^T d_out, computes dS while P^T d_out runs, and
 // enqueues the product with dS, which overlaps the scores of the next step.
-//
-// No kernel of this file has run on a GPU yet; the tests run it in the emulator of tests/cuda.
 #pragma once
 
 #include <cstddef>

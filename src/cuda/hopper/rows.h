@@ -7,6 +7,7 @@
 
 #include "cuda/device/device.h"
 #include "cuda/device/hopper_device.h"
+#include "cuda/divide.h"
 #include "cuda/kernels.h"
 #include "rules/visibility.h"
 
@@ -35,10 +36,10 @@ struct HopperPlace {
                                                    int64_t heads_at_once) {
     const int64_t index = block_number();
     if (index >= tiles * heads) return {heads, 0};
-    const int64_t first_head = index / (tiles * heads_at_once) * heads_at_once;
+    const int64_t first_head = divide(index, tiles * heads_at_once).quotient * heads_at_once;
     const int64_t in_group = rules::least_of(heads_at_once, heads - first_head);
-    const int64_t rest = index - first_head * tiles;
-    return {first_head + rest % in_group, rest / in_group};
+    const auto [rank, head] = divide(index - first_head * tiles, in_group);
+    return {first_head + head, rank};
   }
 };
 
