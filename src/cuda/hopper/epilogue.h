@@ -180,34 +180,51 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
   if (lane() == 0 && !has_lse) store_lse(call, block, row, end.lse);
 }
 
-// Divides by the softmax denominators and stores a warpgroup's 64 rows.
-template <class T, class Tile>
-__device__ __forceinline__ void finish(const HopperCall& call, const HopperBlock& block,
-                                       const ColumnRange (&visible)[2], int thread_row,
-                                       const HopperSoftmax& softmax,
-                                       const float (&o)[Tile::kWidth / 2]) {
-  uint32_t wrong[2];    // bit i: the row of lane i must be recomputed
-  uint32_t has_lse[2];  // bit i: and its LSE is right
+// Ends the softmax of a thread's two rows: stores their LSE, and returns the factors of their
+// outputs. NaN marks a row whose sum of weights is not positive although it sees a key.
+struct RowFactors {
+  float of[2];
+};
+__device__ __forceinline__ RowFactors end_rows(const HopperCall& call, const HopperBlock& block,
+                                               int thread_row, const HopperSoftmax& softmax) {
+  RowFactors factors;
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
     const int row = thread_row + 8 * which;
-    const bool stored = row < block.end_row;
     float sum = softmax.sum[which];
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
     const RowEnd end =
         end_row(softmax.reference[which] * call.scale_log2, sum, sink_of(call, block));
+    if (row < block.end_row && lane() % 4 == 0) store_lse(call, block, row, end.lse);
+    const ColumnRange visible = block.visible(row);
+    const bool wrong = visible.first < visible.last && !(sum > 0.0F);
+    factors.of[which] = wrong ? std::numeric_limits<float>::quiet_NaN() : end.factor;
+  }
+  return factors;
+}
+
+// Divides by the softmax denominators and stores a warpgroup's 64 rows.
+template <class T, class Tile>
+__device__ __forceinline__ void store_rows(const HopperCall& call, const HopperBlock& block,
+                                           int thread_row, const RowFactors& factors,
+                                           const float (&o)[Tile::kWidth / 2]) {
+  uint32_t wrong[2];  // bit i: the row of lane i must be recomputed
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    const int row = thread_row + 8 * which;
+    const bool stored = row < block.end_row;
     // The total is NaN if any output is. Large outputs of both signs can overflow to NaN too; then
     // the row is recomputed needlessly.
-    float total = 0.0F;
+    float total = factors.of[which];
 #pragma unroll
     for (int i = 0; i < Tile::kWidth / 2; i += 4) total += o[i + 2 * which] + o[i + 2 * which + 1];
-    const bool sees = visible[which].first < visible[which].last;
-    wrong[which] = ballot(stored && (total != total || (sees && !(sum > 0.0F))));
-    has_lse[which] = ballot(sum > 0.0F && sum < std::numeric_limits<float>::infinity());
-    store_row<T>(call, block, o, which, stored ? row : -1, end.factor);
-    if (stored && lane() % 4 == 0) store_lse(call, block, row, end.lse);
+    wrong[which] = ballot(stored && total != total);
+    store_row<T>(call, block, o, which, stored ? row : -1, factors.of[which]);
   }
+  if ((wrong[0] | wrong[1]) == 0) return;
+  // Bit i: the LSE of lane i's row is right, because its sum of weights is positive and finite.
+  const uint32_t has_lse[2] = {ballot(factors.of[0] > 0.0F), ballot(factors.of[1] > 0.0F)};
   sync_warp();  // recomputed rows must be written after the rows above
   const int first_row = thread_row - lane() / 4;
   for (int row = 0; row < 16; ++row) {
@@ -215,6 +232,19 @@ __device__ __forceinline__ void finish(const HopperCall& call, const HopperBlock
     if ((lanes >> (row % 8 * 4) & 0xFU) == 0) continue;
     const uint32_t right = row < 8 ? has_lse[0] : has_lse[1];
     recompute_row<T, Tile>(call, block, first_row + row, (right >> (row % 8 * 4) & 1U) != 0);
+  }
+}
+
+// Stores a warpgroup's 64 rows of a tile that sees no key: zeros.
+template <class T, class Tile>
+__device__ __forceinline__ void store_unseen(const HopperCall& call, const HopperBlock& block,
+                                             int thread_row) {
+  const float o[Tile::kWidth / 2] = {};
+  const RowFactors factors = end_rows(call, block, thread_row, HopperSoftmax{});
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    const int row = thread_row + 8 * which;
+    store_row<T>(call, block, o, which, row < block.end_row ? row : -1, factors.of[which]);
   }
 }
 

@@ -1,9 +1,11 @@
 // Launches the Hopper kernels of hopper/forward.h.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
 #include "cuda/device/launch.h"
 #include "cuda/hopper/forward.h"
+#include "cuda/hopper/forward_tile.h"
 #include "cuda/hopper/launch.h"
 #include "cuda/kernels.h"
 #include "cuda/params.h"
@@ -14,7 +16,7 @@ namespace multihead::cuda {
 namespace {
 
 template <class T, class Tile>
-int launch_tile(const ForwardParams& params, StreamHandle stream) {
+int launch_tile(const ForwardParams& params, const Device& device, StreamHandle stream) {
   const rules::AttentionParams& attention = params.call;
   HopperCall call{};
   call.params = params;
@@ -35,38 +37,38 @@ int launch_tile(const ForwardParams& params, StreamHandle stream) {
   call.heads = (packed ? 1 : attention.batch) * attention.heads;
   const int64_t keys = packed ? params.packed_keys : attention.keys;
   call.heads_at_once = heads_at_once(keys * Tile::kWidth * 4 / attention.group(), call.heads);
-  return launch({.blocks = call.row_tiles * call.heads,
+  call.blocks = std::min<int64_t>(call.row_tiles * call.heads, std::max(1, device.multiprocessors));
+  return launch({.blocks = call.blocks,
                  .threads = Tile::kThreads,
-                 .shared_bytes = Tile::kSharedBytes,
+                 .shared_bytes = HopperShared<Tile>::kBytes,
                  .stream = stream},
                 forward_hopper<T, Tile>, call);
 }
 
 template <class T>
-int launch_width(const ForwardParams& params, StreamHandle stream) {
+int launch_width(const ForwardParams& params, const Device& device, StreamHandle stream) {
   const rules::Visibility& visibility = params.call.visibility;
   const bool open = !visibility.causal && visibility.left < 0 && visibility.right < 0;
   switch (params.call.head_dim) {
     case 64:
-      return launch_tile<T, HopperTile<64, 128, 3, true>>(params, stream);
+      return launch_tile<T, HopperTile<64, 128, 3, true>>(params, device, stream);
     case 128:
       // A step of 176 keys keeps the tensor cores busier; a step of 128 keys wastes less on partly
       // hidden tiles.
-      return open ? launch_tile<T, HopperTile<128, 176, 2, true>>(params, stream)
-                  : launch_tile<T, HopperTile<128, 128, 2, true>>(params, stream);
+      return open ? launch_tile<T, HopperTile<128, 176, 2, true>>(params, device, stream)
+                  : launch_tile<T, HopperTile<128, 128, 2, true>>(params, device, stream);
     default:
       // The products take four times as long as the exponentials, so taking turns would only add
       // waits.
-      return launch_tile<T, HopperTile<256, 80, 2, false>>(params, stream);
+      return launch_tile<T, HopperTile<256, 80, 2, false>>(params, device, stream);
   }
 }
 
 }  // namespace
 
-int launch_forward_hopper(const ForwardParams& params, const Device& /*device*/,
-                          StreamHandle stream) {
-  return params.call.q.type == DType::kBF16 ? launch_width<BFloat16>(params, stream)
-                                            : launch_width<Float16>(params, stream);
+int launch_forward_hopper(const ForwardParams& params, const Device& device, StreamHandle stream) {
+  return params.call.q.type == DType::kBF16 ? launch_width<BFloat16>(params, device, stream)
+                                            : launch_width<Float16>(params, device, stream);
 }
 
 }  // namespace multihead::cuda

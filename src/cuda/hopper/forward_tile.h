@@ -1,4 +1,4 @@
-// The Hopper forward kernel: tile sizes, the work of a block, and its shared memory.
+// The Hopper forward kernel: tile sizes, the tiles of a block, and its shared memory.
 #pragma once
 
 #include <cstddef>
@@ -32,33 +32,37 @@ struct HopperTile {
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
   static_assert(registers_suffice(kProducerRegisters, kConsumers, kConsumerRegisters));
 
-  using Queries = HopperRows<kWidth, kRows>;
+  using Queries = HopperRows<kWidth, 64>;  // of one consumer
   using Keys = HopperRows<kWidth, kKeys>;  // for keys and values
   using Steps = Ring<kStages, Keys::kBytes>;
-  static constexpr int kBarrierBytes = 8 * (1 + 2 * Steps::kBarriers);
-  static constexpr int kSharedBytes = Queries::kBytes + 2 * Steps::kBytes + kBarrierBytes;
-  static_assert(kSharedBytes <= kHopperSharedBytes);
+  // A second slot for queries lets the next tile's arrive earlier; not at the cost of keys.
+  static constexpr int kQuerySlots =
+      2 * (kConsumers * Queries::kBytes + Steps::kBytes) + 2048 <= kHopperSharedBytes ? 2 : 1;
+  using QuerySlots = Ring<kQuerySlots, Queries::kBytes>;
+  static constexpr int kTileBytes = kConsumers * QuerySlots::kBytes + 2 * Steps::kBytes;
 };
 
 struct HopperCall {
   ForwardParams params;
   TensorMap q, k, v;
   float scale_log2;       // scale * log2(e), positive
+  int64_t blocks;         // block i computes tiles i, i + blocks, ...
   int64_t row_tiles;      // per head: slots of query_axis()
   int64_t heads;          // of all batch entries, or of the packed sequences
   int64_t heads_at_once;  // see HopperPlace
 };
 
-// The work of one block: a tile of query rows of one head.
+// A tile of query rows of one head.
 struct HopperBlock {
   Entry entry;
   int64_t head, kv_head;
-  int first_row, end_row;  // queries of the entry; empty for a block without work
+  int first_row, end_row;  // queries of the entry; may be empty
 
   template <class Tile>
-  static __device__ __forceinline__ HopperBlock of(const HopperCall& call) {
+  static __device__ __forceinline__ HopperBlock of(const HopperCall& call, int64_t index) {
     const rules::AttentionParams& attention = call.params.call;
-    const auto [head, rank] = HopperPlace::of(call.row_tiles, call.heads, call.heads_at_once);
+    const auto [head, rank] =
+        HopperPlace::at(index, call.row_tiles, call.heads, call.heads_at_once);
     HopperBlock block{};
     if (head >= call.heads) return block;
     TilePlace place{head / attention.heads, rank};
@@ -76,14 +80,14 @@ struct HopperBlock {
     return block;
   }
 
-  // Keys that row `row` sees. Rows beyond the block's last row get the keys of the last row; they
+  // Keys that row `row` sees. Rows beyond the tile's last row get the keys of the last row; they
   // are computed but not stored.
   __device__ __forceinline__ ColumnRange visible(int row) const {
     return seen_columns(entry.visibility, rules::least_of(row, end_row - 1));
   }
 };
 
-// The keys that a block sees, divided into steps of kKeys. The first and the last visible key never
+// The keys that a tile sees, divided into steps of kKeys. The first and the last visible key never
 // decrease as the row rises, so the range goes from the first row's first key to the last row's
 // last key.
 struct HopperSteps {
@@ -97,29 +101,57 @@ struct HopperSteps {
   }
 };
 
+// What the producer tells the consumers about a tile.
+struct HopperWork {
+  HopperBlock block;
+  HopperSteps steps;  // count: -1 after the last tile
+};
+
 template <class Tile>
 struct HopperShared {
   using Steps = typename Tile::Steps;
+  using QuerySlots = typename Tile::QuerySlots;
+  using Works = Ring<2, sizeof(HopperWork)>;
+  static constexpr int kBarriers =
+      Tile::kConsumers * QuerySlots::kBarriers + 2 * Steps::kBarriers + Works::kBarriers;
+  static constexpr int kBytes = Tile::kTileBytes + Works::kBytes + 8 * kBarriers;
+  static_assert(kBytes <= kHopperSharedBytes);
 
-  std::byte* queries;
-  uint64_t* queries_full;
-  Steps keys, values;
+  std::byte* memory;
 
-  static __device__ __forceinline__ HopperShared of(std::byte* memory) {
-    std::byte* const keys = memory + Tile::Queries::kBytes;
-    std::byte* const values = keys + Steps::kBytes;
-    auto* const barriers = reinterpret_cast<uint64_t*>(values + Steps::kBytes);
-    return {.queries = memory,
-            .queries_full = barriers,
-            .keys = Steps::of(keys, barriers + 1),
-            .values = Steps::of(values, barriers + 1 + Steps::kBarriers)};
+  // Slots of keys, of values, and of the queries of each consumer, so that its next queries arrive
+  // while the other consumers still use theirs.
+  __device__ __forceinline__ Steps keys() const { return Steps::of(memory + kKeysAt, barriers()); }
+  __device__ __forceinline__ Steps values() const {
+    return Steps::of(memory + kKeysAt + Steps::kBytes, barriers() + Steps::kBarriers);
+  }
+  __device__ __forceinline__ QuerySlots queries(int consumer) const {
+    return QuerySlots::of(memory + consumer * QuerySlots::kBytes,
+                          barriers() + 2 * Steps::kBarriers + consumer * QuerySlots::kBarriers);
+  }
+  // Descriptions of the block's tiles. A slot is released when its tile is stored.
+  __device__ __forceinline__ Works works() const {
+    return Works::of(memory + Tile::kTileBytes, barriers() + kBarriers - Works::kBarriers);
+  }
+  __device__ __forceinline__ HopperWork& work(int tile) const {
+    return *reinterpret_cast<HopperWork*>(works().at(tile));
   }
 
   __device__ __forceinline__ void init_barriers() const {
-    mbarrier_init(queries_full, 1);
-    keys.init_barriers(1, 4 * Tile::kConsumers);
-    values.init_barriers(1, 4 * Tile::kConsumers);
+    keys().init_barriers(1, 4 * Tile::kConsumers);
+    values().init_barriers(1, 4 * Tile::kConsumers);
+    for (int consumer = 0; consumer < Tile::kConsumers; ++consumer) {
+      queries(consumer).init_barriers(1, 4);
+    }
+    works().init_barriers(1, 4 * Tile::kConsumers);
     mbarrier_init_fence();
+  }
+
+ private:
+  static constexpr int kKeysAt = Tile::kConsumers * QuerySlots::kBytes;
+
+  __device__ __forceinline__ uint64_t* barriers() const {
+    return reinterpret_cast<uint64_t*>(memory + Tile::kTileBytes + Works::kBytes);
   }
 };
 
