@@ -20,7 +20,7 @@ namespace multihead::cuda {
 
 inline constexpr int kWarpgroupSize = 128;
 
-__device__ __forceinline__ int warpgroup() { return thread_index() / kWarpgroupSize; }
+__device__ __forceinline__ int warpgroup() { return static_cast<int>(threadIdx.x / kWarpgroupSize); }
 
 // Returns the index of a warp or warpgroup so that the compiler knows it is the same in all lanes.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xFFFFFFFFU, value, 0); }

@@ -1,5 +1,4 @@
 // Launches the Hopper kernels of hopper/forward.h.
-#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -7,6 +6,7 @@
 #include "cuda/hopper/forward.h"
 #include "cuda/hopper/forward_tile.h"
 #include "cuda/hopper/launch.h"
+#include "cuda/hopper/schedule.h"
 #include "cuda/kernels.h"
 #include "cuda/params.h"
 #include "cuda/rows.h"
@@ -31,14 +31,16 @@ int launch_tile(const ForwardParams& params, const Device& device, StreamHandle 
   }
   call.scale_log2 =
       attention.scale.queries * attention.scale.scores * attention.scale.softmax * kLog2E;
+  call.group = static_cast<uint32_t>(attention.group());
   const TileAxis axis = query_axis(params, Tile::kRows, 1);
   const bool packed = params.cu_q != nullptr;
-  call.row_tiles = packed ? axis.slots() : tiles_of(axis.rows, Tile::kRows);
-  call.heads = (packed ? 1 : attention.batch) * attention.heads;
+  const int64_t row_tiles = packed ? axis.slots() : tiles_of(axis.rows, Tile::kRows);
+  const int64_t heads = (packed ? 1 : attention.batch) * attention.heads;
   const int64_t keys = packed ? params.packed_keys : attention.keys;
-  call.heads_at_once = heads_at_once(keys * Tile::kWidth * 4 / attention.group(), call.heads);
-  call.blocks = std::min<int64_t>(call.row_tiles * call.heads, std::max(1, device.multiprocessors));
-  return launch({.blocks = call.blocks,
+  call.schedule = HopperSchedule::of(
+      row_tiles, heads, heads_at_once(keys * Tile::kWidth * 4 / attention.group(), heads),
+      device.multiprocessors);
+  return launch({.blocks = call.schedule.blocks,
                  .threads = Tile::kThreads,
                  .shared_bytes = HopperShared<Tile>::kBytes,
                  .stream = stream},

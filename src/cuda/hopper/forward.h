@@ -77,27 +77,29 @@ __device__ __forceinline__ void produce(const HopperCall& call, const HopperShar
     if (has_values) load_step<Tile>(values, call.v, before, step - 1);
     has_values = false;
   };
-  for (int64_t index = block_number(); index < call.row_tiles * call.heads; index += call.blocks) {
+  for (uint32_t i = 0; i < call.schedule.tiles_of_block(); ++i) {
+    const auto place = call.schedule.place(static_cast<uint32_t>(block_number()), i);
+    if (!place.exists) continue;
     HopperWork work;
-    work.block = HopperBlock::of<Tile>(call, index);
+    work.block = HopperBlock::of<Tile>(call, place);
     if (work.block.first_row >= work.block.end_row) continue;
     work.steps = HopperSteps::of<Tile>(work.block);
     const Entry& entry = work.block.entry;
-    HopperKeyPlace place{entry.first_key + work.steps.first_key, work.block.kv_head, entry.batch};
+    HopperKeyPlace from{entry.first_key + work.steps.first_key, work.block.kv_head, entry.batch};
     if (work.steps.count == 0) {
       load_values();
       publish(work, shared, tile++);
     }
     for (int left = work.steps.count; left > 0; --left) {
-      load_step<Tile>(keys, call.k, place, step);
+      load_step<Tile>(keys, call.k, from, step);
       load_values();
       if (left == work.steps.count) {
         publish(work, shared, tile++);
         load_queries(call, work.block, shared, seeing++);
       }
       has_values = true;
-      before = place;
-      place.row += Tile::kKeys;
+      before = from;
+      from.row += Tile::kKeys;
       ++step;
     }
   }
@@ -135,8 +137,7 @@ struct HopperTurns {
 };
 
 __device__ __forceinline__ int thread_row(const HopperBlock& block, int consumer) {
-  return block.first_row + consumer * 64 + thread_index() % kWarpgroupSize / kWarpSize * 16 +
-         lane() / 4;
+  return block.first_row + consumer * 64 + warp() % 4 * 16 + lane() / 4;
 }
 
 // The tile and the step whose scores a consumer computes.

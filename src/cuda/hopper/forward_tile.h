@@ -8,6 +8,7 @@
 #include "cuda/device/hopper_device.h"
 #include "cuda/hopper/ring.h"
 #include "cuda/hopper/rows.h"
+#include "cuda/hopper/schedule.h"
 #include "cuda/hopper/softmax.h"
 #include "cuda/kernels.h"
 #include "cuda/params.h"
@@ -45,11 +46,9 @@ struct HopperTile {
 struct HopperCall {
   ForwardParams params;
   TensorMap q, k, v;
-  float scale_log2;       // scale * log2(e), positive
-  int64_t blocks;         // block i computes tiles i, i + blocks, ...
-  int64_t row_tiles;      // per head: slots of query_axis()
-  int64_t heads;          // of all batch entries, or of the packed sequences
-  int64_t heads_at_once;  // see HopperPlace
+  float scale_log2;  // scale * log2(e), positive
+  uint32_t group;    // query heads per key/value head
+  HopperSchedule schedule;
 };
 
 // A tile of query rows of one head.
@@ -59,17 +58,19 @@ struct HopperBlock {
   int first_row, end_row;  // queries of the entry; may be empty
 
   template <class Tile>
-  static __device__ __forceinline__ HopperBlock of(const HopperCall& call, int64_t index) {
+  static __device__ __forceinline__ HopperBlock of(const HopperCall& call,
+                                                   const HopperSchedule::Place& from) {
     const rules::AttentionParams& attention = call.params.call;
-    const auto [head, rank] =
-        HopperPlace::at(index, call.row_tiles, call.heads, call.heads_at_once);
+    const auto heads = static_cast<uint32_t>(attention.heads);
+    const uint32_t entry = from.head / heads, head = from.head - entry * heads;
     HopperBlock block{};
-    if (head >= call.heads) return block;
-    TilePlace place{head / attention.heads, rank};
-    if (call.params.cu_q != nullptr) place = query_axis(call.params, Tile::kRows, 1).place_of(rank);
+    TilePlace place{entry, from.rank};
+    if (call.params.cu_q != nullptr) {
+      place = query_axis(call.params, Tile::kRows, 1).place_of(from.rank);
+    }
     block.entry = entry_of(call.params, place.entry);
-    block.head = head % attention.heads;
-    block.kv_head = block.head / attention.group();
+    block.head = head;
+    block.kv_head = head / call.group;
     const int64_t end = rules::least_of(attention.end_query, block.entry.queries);
     // Last rows first: with a causal mask they see the most keys.
     const int64_t tile = tiles_of(end - attention.first_query, Tile::kRows) - 1 - place.tile;
