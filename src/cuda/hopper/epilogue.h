@@ -22,8 +22,8 @@ namespace multihead::cuda {
 template <class T>
 __device__ __forceinline__ T* row_of(const rules::WritableRows& rows, const HopperBlock& block,
                                      int row) {
-  return static_cast<T*>(rows.data) + rules::row_offset(rows.stride, block.entry.batch, block.head,
-                                                        block.entry.first_query + row);
+  return static_cast<T*>(rows.data) +
+         rules::row_offset(rows.stride, block.batch, block.head, int64_t{block.first_query} + row);
 }
 template <class T>
 __device__ __forceinline__ const T* row_of(const rules::StoredRows& rows, int64_t batch,
@@ -55,8 +55,8 @@ __device__ __forceinline__ void store_lse(const HopperCall& call, const HopperBl
                                           float value) {
   const rules::Rows<float>& lse = call.params.call.lse;
   if (lse.data == nullptr) return;
-  lse.data[rules::row_offset(lse.stride, block.entry.batch, block.head,
-                             block.entry.first_query + row)] = value;
+  lse.data[rules::row_offset(lse.stride, block.batch, block.head,
+                             int64_t{block.first_query} + row)] = value;
 }
 
 __device__ __forceinline__ const float* sink_of(const HopperCall& call, const HopperBlock& block) {
@@ -126,8 +126,8 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   constexpr int kColumns = Tile::kWidth / kWarpSize;  // per lane
   const rules::AttentionParams& attention = call.params.call;
-  const Entry& entry = block.entry;
-  const T* const query = row_of<T>(attention.q, entry.batch, block.head, entry.first_query + row);
+  const T* const query =
+      row_of<T>(attention.q, block.batch, block.head, int64_t{block.first_query} + row);
   const ColumnRange visible = block.visible(row);
   float reference = kNone, sum = 0.0F;
   float o[size_t{kColumns}] = {};
@@ -135,7 +135,8 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
     const int key = first + lane();
     float score = kNone;
     if (key < visible.last) {
-      const T* const k = row_of<T>(attention.k, entry.batch, block.kv_head, entry.first_key + key);
+      const T* const k =
+          row_of<T>(attention.k, block.batch, block.kv_head, int64_t{block.first_key} + key);
       float product = 0.0F;
       for (int column = 0; column < Tile::kWidth; ++column) {
         product =
@@ -155,8 +156,8 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
     const auto count = static_cast<int>(rules::least_of(visible.last - first, kWarpSize));
     for (int other = 0; other < count; ++other) {
       const float w = shuffle(weight, other);
-      const T* const value =
-          row_of<T>(attention.v, entry.batch, block.kv_head, entry.first_key + first + other);
+      const T* const value = row_of<T>(attention.v, block.batch, block.kv_head,
+                                       int64_t{block.first_key} + first + other);
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
         o[i] = fmaf(w, to_float(value[lane() + i * kWarpSize]), o[i]);

@@ -31,7 +31,7 @@ namespace multihead::cuda {
 
 // Where the keys and values of a step are.
 struct HopperKeyPlace {
-  int64_t row, head, batch;
+  int row, head, batch;
 };
 
 template <class Tile>
@@ -52,15 +52,21 @@ __device__ __forceinline__ void publish(const HopperWork& work, const HopperShar
   mbarrier_arrive(works.full_of(tile));
 }
 
+// Loads the queries of a tile. A tile that sees no key uses its slots too, but loads nothing.
 template <class Tile>
-__device__ __forceinline__ void load_queries(const HopperCall& call, const HopperBlock& block,
+__device__ __forceinline__ void load_queries(const HopperCall& call, const HopperWork& work,
                                              const HopperShared<Tile>& shared, int tile) {
+  const HopperBlock& block = work.block;
   for (int consumer = 0; consumer < Tile::kConsumers; ++consumer) {
     const auto slots = shared.queries(consumer);
     slots.wait_empty(tile);
-    load_rows<typename Tile::Queries>(slots.at(tile), call.q, slots.full_of(tile),
-                                      block.entry.first_query + block.first_row + consumer * 64,
-                                      block.head, block.entry.batch);
+    if (work.steps.count == 0) {
+      mbarrier_arrive(slots.full_of(tile));
+    } else {
+      load_rows<typename Tile::Queries>(slots.at(tile), call.q, slots.full_of(tile),
+                                        block.first_query + block.first_row + consumer * 64,
+                                        block.head, block.batch);
+    }
   }
 }
 
@@ -69,34 +75,32 @@ __device__ __forceinline__ void load_queries(const HopperCall& call, const Hoppe
 template <class Tile>
 __device__ __forceinline__ void produce(const HopperCall& call, const HopperShared<Tile>& shared) {
   const auto keys = shared.keys(), values = shared.values();
-  int step = 0;              // number of tiles of keys that are loaded
-  bool has_values = false;   // the values of step - 1 are not loaded yet
-  int tile = 0, seeing = 0;  // numbers of tiles, and of those that see keys
-  HopperKeyPlace before{};   // of step - 1
+  int step = 0;             // number of tiles of keys that are loaded
+  bool has_values = false;  // the values of step - 1 are not loaded yet
+  int tile = 0;             // number of tiles that are described
+  HopperKeyPlace before{};  // of step - 1
   const auto load_values = [&] {
     if (has_values) load_step<Tile>(values, call.v, before, step - 1);
     has_values = false;
   };
-  for (uint32_t i = 0; i < call.schedule.tiles_of_block(); ++i) {
-    const auto place = call.schedule.place(static_cast<uint32_t>(block_number()), i);
+  for (uint32_t number = 0; number < call.schedule.tiles_of_block(); ++number) {
+    const auto place = call.schedule.place(static_cast<uint32_t>(block_number()), number);
     if (!place.exists) continue;
     HopperWork work;
     work.block = HopperBlock::of<Tile>(call, place);
     if (work.block.first_row >= work.block.end_row) continue;
     work.steps = HopperSteps::of<Tile>(work.block);
-    const Entry& entry = work.block.entry;
-    HopperKeyPlace from{entry.first_key + work.steps.first_key, work.block.kv_head, entry.batch};
-    if (work.steps.count == 0) {
+    HopperKeyPlace from{work.block.first_key + work.steps.first_key, work.block.kv_head,
+                        work.block.batch};
+    for (int i = 0; i == 0 || i < work.steps.count; ++i) {
+      if (work.steps.count > 0) load_step<Tile>(keys, call.k, from, step);
       load_values();
-      publish(work, shared, tile++);
-    }
-    for (int left = work.steps.count; left > 0; --left) {
-      load_step<Tile>(keys, call.k, from, step);
-      load_values();
-      if (left == work.steps.count) {
-        publish(work, shared, tile++);
-        load_queries(call, work.block, shared, seeing++);
+      if (i == 0) {
+        publish(work, shared, tile);
+        load_queries(call, work, shared, tile);
+        ++tile;
       }
+      if (work.steps.count == 0) break;
       has_values = true;
       before = from;
       from.row += Tile::kKeys;
@@ -140,42 +144,36 @@ __device__ __forceinline__ int thread_row(const HopperBlock& block, int consumer
   return block.first_row + consumer * 64 + warp() % 4 * 16 + lane() / 4;
 }
 
-// The tile and the step whose scores a consumer computes.
+// The tile whose scores a consumer computes.
 template <class Tile>
 struct HopperReader {
   const HopperShared<Tile>& shared;
   int consumer;  // from 0
 
-  int tile = -1, seeing = -1;   // numbers in the block: of the tile, and among those that see keys
-  ColumnRange visible[2]{};     // keys that the thread's two rows see
-  ColumnRange common{};         // keys that all rows of the warpgroup see
-  int first_key = 0, left = 0;  // of the step; steps of the tile after it
+  int tile = -1;                  // number of the tile in the block
+  int first_step = 0, count = 0;  // its steps, numbered through all tiles of the block
+  int first_key = 0;              // of its first step
+  ColumnRange common{};           // keys that all rows of the warpgroup see
 
   __device__ __forceinline__ const HopperWork& work() const { return shared.work(tile); }
   // Waits for the description of the next tile, and returns its number of steps.
-  __device__ __forceinline__ int next_steps() const {
+  __device__ __forceinline__ int next_count() const {
     shared.works().wait_full(tile + 1);
     return shared.work(tile + 1).steps.count;
   }
+  // uniform(): else the compiler would compute descriptors and barriers for each lane.
   __device__ __forceinline__ void next_tile() {
-    ++tile;
-    ++seeing;
+    first_step = uniform(first_step + count);
+    tile = uniform(tile + 1);
     const HopperBlock& block = work().block;
-    const int row = thread_row(block, consumer);
-#pragma unroll
-    for (int which = 0; which < 2; ++which) visible[which] = block.visible(row + 8 * which);
     const int group_row = block.first_row + consumer * 64;
-    common = {block.visible(group_row + 63).first, block.visible(group_row).last};
-    first_key = work().steps.first_key;
-    left = work().steps.count - 1;
-    shared.queries(consumer).wait_full(seeing);
-  }
-  __device__ __forceinline__ void next_step() {
-    first_key += Tile::kKeys;
-    --left;
+    common = {uniform(block.visible(group_row + 63).first), uniform(block.visible(group_row).last)};
+    first_key = uniform(work().steps.first_key);
+    count = uniform(work().steps.count);
+    shared.queries(consumer).wait_full(tile);
   }
   __device__ __forceinline__ const std::byte* queries() const {
-    return shared.queries(consumer).at(seeing);
+    return shared.queries(consumer).at(tile);
   }
 };
 
@@ -193,36 +191,54 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   float factor[2];
   HopperSoftmax softmax;
   RowFactors ended{};  // of the tile before
-  int step = 0;        // number of steps whose scores are computed
-  const auto multiply_keys = [&] {
+  const auto multiply_keys = [&](int step) {
     wgmma_fence();
     multiply_transposed<T, Queries, Keys>(s, reader.queries(), keys.at(step));
   };
-  const auto multiply_values = [&] {
-    values.wait_full(step - 1);
+  const auto multiply_values = [&](int step) {
+    values.wait_full(step);
     wgmma_fence();
-    add_product<T, Keys>(o, weights, values.at(step - 1));
+    add_product<T, Keys>(o, weights, values.at(step));
   };
-  // Frees the slots of a product of keys, and takes the exponentials.
-  const auto soften = [&] {
+  // Frees the slots of the product of keys of the tile's step i, and takes the exponentials.
+  const auto soften = [&](int i) {
     wgmma_touch(s);
+    const int step = reader.first_step + i;
     keys.release(step);
-    if (reader.left == 0) shared.queries(consumer).release(reader.seeing);
-    if (reader.first_key < reader.common.first ||
-        reader.first_key + Tile::kKeys > reader.common.last) {
-      hide(s, reader.visible, reader.first_key, -std::numeric_limits<float>::infinity());
+    if (i == reader.count - 1) shared.queries(consumer).release(reader.tile);
+    const int first_key = reader.first_key + i * Tile::kKeys;
+    if (first_key < reader.common.first || first_key + Tile::kKeys > reader.common.last) {
+      const HopperBlock& block = reader.work().block;
+      const int row = thread_row(block, consumer);
+      const ColumnRange visible[2] = {block.visible(row), block.visible(row + 8)};
+      hide(s, visible, first_key, -std::numeric_limits<float>::infinity());
     }
     softmax.step(s, call.scale_log2, factor);
     // Wait for the next keys here: the branch ends a basic block, else ptxas moves
     // wgmma_wait<0>() above the exponentials, and the second product overlaps with nothing.
-    if (reader.left > 0) keys.wait_full(step + 1);
+    if (i < reader.count - 1) keys.wait_full(step + 1);
+  };
+  // Enqueues the products of the tile's step i and of the values before it, and takes the
+  // exponentials of the first while the second runs.
+  const auto advance = [&](int i) {
+    const int step = reader.first_step + i;
+    turns.wait();
+    multiply_keys(step);
+    multiply_values(step - 1);
+    turns.pass();
+    wgmma_wait<1>();
+    soften(i);
+    wgmma_wait<0>();
+    wgmma_touch(o);
+    values.release(step - 1);
   };
   // Clears values of the tile's last step that do not exist.
   const auto clear = [&] {
-    const auto present = static_cast<int>(reader.work().block.entry.visibility.present.last);
-    if (present >= reader.first_key + Tile::kKeys) return;
-    values.wait_full(step - 1);
-    clear_rows<Keys, Tile::kConsumers>(values.at(step - 1), present - reader.first_key);
+    const int last = reader.count - 1, first_key = reader.first_key + last * Tile::kKeys;
+    const int present = reader.work().block.end_present;
+    if (present >= first_key + Tile::kKeys) return;
+    values.wait_full(reader.first_step + last);
+    clear_rows<Keys, Tile::kConsumers>(values.at(reader.first_step + last), present - first_key);
     finish_clearing<Tile::kConsumers>();
   };
   const auto end_softmax = [&] {
@@ -241,10 +257,12 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   };
 
   while (true) {
-    const int steps = reader.next_steps();
-    if (steps < 0) return;
-    if (steps == 0) {
+    const int count = reader.next_count();
+    if (count < 0) return;
+    if (count == 0) {
       ++reader.tile;
+      shared.queries(consumer).wait_full(reader.tile);
+      shared.queries(consumer).release(reader.tile);
       const HopperBlock& block = reader.work().block;
       store_unseen<T, Tile>(call, block, thread_row(block, consumer));
       shared.works().release(reader.tile);
@@ -253,52 +271,39 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     reader.next_tile();
     clear_sums();
     turns.begin();
-    keys.wait_full(step);
-    multiply_keys();
+    keys.wait_full(reader.first_step);
+    multiply_keys(reader.first_step);
     wgmma_wait<0>();
-    soften();
-    ++step;
+    soften(0);
     pack_weights<T>(s, weights);
 
     while (true) {
-      const bool ends = reader.left == 0;  // the values of step - 1 are the tile's last
-      if (ends) {
-        clear();
-        end_softmax();
-        if (reader.next_steps() <= 0) break;
-        reader.next_tile();
-        keys.wait_full(step);
-      } else {
-        reader.next_step();
-      }
-      turns.wait();
-      multiply_keys();
-      multiply_values();
-      turns.pass();
-      wgmma_wait<1>();
-      soften();
-      wgmma_wait<0>();
-      wgmma_touch(o);
-      values.release(step - 1);
-      ++step;
-      if (ends) {
-        pack_weights<T>(s, weights);
-        store(reader.tile - 1);
-        clear_sums();
-      } else {
+      for (int i = 1; i < reader.count; ++i) {
+        advance(i);
 #pragma unroll
-        for (int i = 0; i < Tile::kWidth / 2; ++i) o[i] *= factor[i / 2 % 2];
+        for (int j = 0; j < Tile::kWidth / 2; ++j) o[j] *= factor[j / 2 % 2];
         pack_weights<T>(s, weights);
       }
+      clear();
+      end_softmax();
+      if (reader.next_count() <= 0) break;
+      // The first scores of the next tile, and the last values of this one.
+      reader.next_tile();
+      keys.wait_full(reader.first_step);
+      advance(0);
+      pack_weights<T>(s, weights);
+      store(reader.tile - 1);
+      clear_sums();
     }
 
     // No keys follow.
+    const int last = reader.first_step + reader.count - 1;
     turns.wait();
-    multiply_values();
+    multiply_values(last);
     turns.end();
     wgmma_wait<0>();
     wgmma_touch(o);
-    values.release(step - 1);
+    values.release(last);
     store(reader.tile);
   }
 }

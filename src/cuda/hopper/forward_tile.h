@@ -51,40 +51,58 @@ struct HopperCall {
   HopperSchedule schedule;
 };
 
-// A tile of query rows of one head.
+// A tile of query rows of one head. hopper_objection() leaves 32-bit indices room for more than a
+// tile.
 struct HopperBlock {
-  Entry entry;
-  int64_t head, kv_head;
-  int first_row, end_row;  // queries of the entry; may be empty
+  int batch, head, kv_head;        // of the tensors
+  int first_query, first_key;      // of the batch entry or packed sequence
+  int first_row, end_row;          // queries of the entry; may be empty
+  int first_present, end_present;  // keys of the entry
+  int first_seen, end_seen;        // keys that the first row sees by position
 
   template <class Tile>
   static __device__ __forceinline__ HopperBlock of(const HopperCall& call,
                                                    const HopperSchedule::Place& from) {
     const rules::AttentionParams& attention = call.params.call;
     const auto heads = static_cast<uint32_t>(attention.heads);
-    const uint32_t entry = from.head / heads, head = from.head - entry * heads;
+    const uint32_t index = from.head / heads, head = from.head - index * heads;
     HopperBlock block{};
-    TilePlace place{entry, from.rank};
+    TilePlace place{index, from.rank};
     if (call.params.cu_q != nullptr) {
       place = query_axis(call.params, Tile::kRows, 1).place_of(from.rank);
     }
-    block.entry = entry_of(call.params, place.entry);
-    block.head = head;
-    block.kv_head = head / call.group;
-    const int64_t end = rules::least_of(attention.end_query, block.entry.queries);
+    const Entry entry = entry_of(call.params, place.entry);
+    const int64_t end = rules::least_of(attention.end_query, entry.queries);
     // Last rows first: with a causal mask they see the most keys.
     const int64_t tile = tiles_of(end - attention.first_query, Tile::kRows) - 1 - place.tile;
     if (place.tile < 0 || tile < 0) return block;
     const int64_t first = attention.first_query + tile * Tile::kRows;
+    const auto near = [](int64_t position) {
+      constexpr int64_t kFar = (int64_t{1} << 31) - 1024;
+      return static_cast<int>(rules::limited(position, -kFar, kFar));
+    };
+    block.batch = static_cast<int>(entry.batch);
+    block.head = static_cast<int>(head);
+    block.kv_head = static_cast<int>(head / call.group);
+    block.first_query = static_cast<int>(entry.first_query);
+    block.first_key = static_cast<int>(entry.first_key);
     block.first_row = static_cast<int>(first);
     block.end_row = static_cast<int>(rules::least_of(end, first + Tile::kRows));
+    block.first_present = static_cast<int>(entry.visibility.present.first);
+    block.end_present = static_cast<int>(entry.visibility.present.last);
+    block.first_seen = near(first + entry.visibility.first_shift);
+    block.end_seen = near(first + entry.visibility.last_shift);
     return block;
   }
 
-  // Keys that row `row` sees. Rows beyond the tile's last row get the keys of the last row; they
-  // are computed but not stored.
+  // Keys that row `row` sees, as EntryVisibility::seen_by() says. Rows beyond the tile's last row
+  // get the keys of the last row; they are computed but not stored.
   __device__ __forceinline__ ColumnRange visible(int row) const {
-    return seen_columns(entry.visibility, rules::least_of(row, end_row - 1));
+    const int at = (row < end_row ? row : end_row - 1) - first_row;
+    const int first = first_seen + at, last = end_seen + at;
+    const int from = first < first_present ? first_present : first;
+    const int to = last < end_present ? last : end_present;
+    return {from < end_present ? from : end_present, to < 0 ? 0 : to};
   }
 };
 
@@ -103,7 +121,7 @@ struct HopperSteps {
 };
 
 // What the producer tells the consumers about a tile.
-struct HopperWork {
+struct alignas(16) HopperWork {
   HopperBlock block;
   HopperSteps steps;  // count: -1 after the last tile
 };
