@@ -130,9 +130,7 @@ __device__ __forceinline__ uint64_t matrix_descriptor(const void* address, uint3
 // Describes the tile `bytes` (a multiple of 16) behind another one. The sum of both addresses stays
 // below 2^18, so one addition does; matrix_descriptor() costs ten instructions.
 __device__ __forceinline__ uint64_t moved_descriptor(uint64_t descriptor, int bytes) {
-  constexpr uint64_t kHigh = uint64_t{0xFFFFFFFF} << 32U;
-  return (descriptor & kHigh) |
-         (static_cast<uint32_t>(descriptor) + static_cast<uint32_t>(bytes / 16));
+  return descriptor + static_cast<uint64_t>(bytes / 16);
 }
 
 // Call this before the first product, and before a product whose d or a other instructions have

@@ -44,8 +44,8 @@ __device__ __forceinline__ void load_step(const typename Tile::Steps& ring, cons
 
 // Describes a tile to the consumers.
 template <class Tile>
-__device__ __forceinline__ void publish(const HopperWork& work, const HopperShared<Tile>& shared,
-                                        int tile) {
+__device__ __forceinline__ void publish(const HopperWork<Tile>& work,
+                                        const HopperShared<Tile>& shared, int tile) {
   const auto works = shared.works();
   works.wait_empty(tile);
   shared.work(tile) = work;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void publish(const HopperWork& work, const HopperShar
 
 // Loads the queries of a tile. A tile that sees no key uses its slots too, but loads nothing.
 template <class Tile>
-__device__ __forceinline__ void load_queries(const HopperCall& call, const HopperWork& work,
+__device__ __forceinline__ void load_queries(const HopperCall& call, const HopperWork<Tile>& work,
                                              const HopperShared<Tile>& shared, int tile) {
   const HopperBlock& block = work.block;
   for (int consumer = 0; consumer < Tile::kConsumers; ++consumer) {
@@ -86,10 +86,11 @@ __device__ __forceinline__ void produce(const HopperCall& call, const HopperShar
   for (uint32_t number = 0; number < call.schedule.tiles_of_block(); ++number) {
     const auto place = call.schedule.place(static_cast<uint32_t>(block_number()), number);
     if (!place.exists) continue;
-    HopperWork work;
+    HopperWork<Tile> work;
     work.block = HopperBlock::of<Tile>(call, place);
     if (work.block.first_row >= work.block.end_row) continue;
     work.steps = HopperSteps::of<Tile>(work.block);
+    work.set_common();
     HopperKeyPlace from{work.block.first_key + work.steps.first_key, work.block.kv_head,
                         work.block.batch};
     for (int i = 0; i == 0 || i < work.steps.count; ++i) {
@@ -108,7 +109,7 @@ __device__ __forceinline__ void produce(const HopperCall& call, const HopperShar
     }
   }
   load_values();
-  HopperWork end{};
+  HopperWork<Tile> end{};
   end.steps.count = -1;
   publish(end, shared, tile);
 }
@@ -153,9 +154,8 @@ struct HopperReader {
   int tile = -1;                  // number of the tile in the block
   int first_step = 0, count = 0;  // its steps, numbered through all tiles of the block
   int first_key = 0;              // of its first step
-  ColumnRange common{};           // keys that all rows of the warpgroup see
 
-  __device__ __forceinline__ const HopperWork& work() const { return shared.work(tile); }
+  __device__ __forceinline__ const HopperWork<Tile>& work() const { return shared.work(tile); }
   // Waits for the description of the next tile, and returns its number of steps.
   __device__ __forceinline__ int next_count() const {
     shared.works().wait_full(tile + 1);
@@ -165,15 +165,9 @@ struct HopperReader {
   __device__ __forceinline__ void next_tile() {
     first_step = uniform(first_step + count);
     tile = uniform(tile + 1);
-    const HopperBlock& block = work().block;
-    const int group_row = block.first_row + consumer * 64;
-    common = {uniform(block.visible(group_row + 63).first), uniform(block.visible(group_row).last)};
     first_key = uniform(work().steps.first_key);
     count = uniform(work().steps.count);
     shared.queries(consumer).wait_full(tile);
-  }
-  __device__ __forceinline__ const std::byte* queries() const {
-    return shared.queries(consumer).at(tile);
   }
 };
 
@@ -191,14 +185,14 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   float factor[2];
   HopperSoftmax softmax;
   RowFactors ended{};  // of the tile before
-  const auto multiply_keys = [&](int step) {
-    wgmma_fence();
-    multiply_transposed<T, Queries, Keys>(s, reader.queries(), keys.at(step));
+  // Operands are described before a warpgroup waits for its turn, and as uniform, else the compiler
+  // would compute each descriptor in every lane.
+  const auto keys_of = [&](int step) { return uniform_descriptor(describe_rows(keys.at(step))); };
+  const auto values_of = [&](int step) {
+    return uniform_descriptor(describe_sums<Keys>(values.at(step)));
   };
-  const auto multiply_values = [&](int step) {
-    values.wait_full(step);
-    wgmma_fence();
-    add_product<T, Keys>(o, weights, values.at(step));
+  const auto queries_of = [&](int tile) {
+    return uniform_descriptor(describe_rows(shared.queries(consumer).at(tile)));
   };
   // Frees the slots of the product of keys of the tile's step i, and takes the exponentials.
   const auto soften = [&](int i) {
@@ -207,7 +201,8 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     keys.release(step);
     if (i == reader.count - 1) shared.queries(consumer).release(reader.tile);
     const int first_key = reader.first_key + i * Tile::kKeys;
-    if (first_key < reader.common.first || first_key + Tile::kKeys > reader.common.last) {
+    const ColumnRange common = reader.work().common[consumer];
+    if (first_key < common.first || first_key + Tile::kKeys > common.last) {
       const HopperBlock& block = reader.work().block;
       const int row = thread_row(block, consumer);
       const ColumnRange visible[2] = {block.visible(row), block.visible(row + 8)};
@@ -221,24 +216,28 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   // Enqueues the products of the tile's step i and of the values before it, and takes the
   // exponentials of the first while the second runs.
   const auto advance = [&](int i) {
-    const int step = reader.first_step + i;
+    const int step = reader.first_step + i, before = step - 1;
+    const uint64_t a = queries_of(reader.tile), b = keys_of(step), c = values_of(before);
     turns.wait();
-    multiply_keys(step);
-    multiply_values(step - 1);
+    wgmma_fence();
+    multiply_transposed<T, Queries, Keys>(s, a, b);
+    values.wait_full(before);
+    wgmma_fence();
+    add_product<T, Keys>(o, weights, c);
     turns.pass();
     wgmma_wait<1>();
     soften(i);
     wgmma_wait<0>();
     wgmma_touch(o);
-    values.release(step - 1);
+    values.release(before);
   };
   // Clears values of the tile's last step that do not exist.
   const auto clear = [&] {
     const int last = reader.count - 1, first_key = reader.first_key + last * Tile::kKeys;
-    const int present = reader.work().block.end_present;
-    if (present >= first_key + Tile::kKeys) return;
+    const int absent = reader.work().block.first_absent - first_key;
+    if (absent >= Tile::kKeys) return;
     values.wait_full(reader.first_step + last);
-    clear_rows<Keys, Tile::kConsumers>(values.at(reader.first_step + last), present - first_key);
+    clear_rows<Keys, Tile::kConsumers>(values.at(reader.first_step + last), absent);
     finish_clearing<Tile::kConsumers>();
   };
   const auto end_softmax = [&] {
@@ -272,7 +271,8 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     clear_sums();
     turns.begin();
     keys.wait_full(reader.first_step);
-    multiply_keys(reader.first_step);
+    wgmma_fence();
+    multiply_transposed<T, Queries, Keys>(s, queries_of(reader.tile), keys_of(reader.first_step));
     wgmma_wait<0>();
     soften(0);
     pack_weights<T>(s, weights);
@@ -298,8 +298,10 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
 
     // No keys follow.
     const int last = reader.first_step + reader.count - 1;
+    values.wait_full(last);
     turns.wait();
-    multiply_values(last);
+    wgmma_fence();
+    add_product<T, Keys>(o, weights, values_of(last));
     turns.end();
     wgmma_wait<0>();
     wgmma_touch(o);

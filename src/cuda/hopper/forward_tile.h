@@ -59,6 +59,7 @@ struct HopperBlock {
   int first_row, end_row;          // queries of the entry; may be empty
   int first_present, end_present;  // keys of the entry
   int first_seen, end_seen;        // keys that the first row sees by position
+  int first_absent;                // the key from which on values must be cleared after loading
 
   template <class Tile>
   static __device__ __forceinline__ HopperBlock of(const HopperCall& call,
@@ -77,8 +78,8 @@ struct HopperBlock {
     const int64_t tile = tiles_of(end - attention.first_query, Tile::kRows) - 1 - place.tile;
     if (place.tile < 0 || tile < 0) return block;
     const int64_t first = attention.first_query + tile * Tile::kRows;
+    constexpr int kFar = INT32_MAX - 1023;
     const auto near = [](int64_t position) {
-      constexpr int64_t kFar = (int64_t{1} << 31) - 1024;
       return static_cast<int>(rules::limited(position, -kFar, kFar));
     };
     block.batch = static_cast<int>(entry.batch);
@@ -90,6 +91,10 @@ struct HopperBlock {
     block.end_row = static_cast<int>(rules::least_of(end, first + Tile::kRows));
     block.first_present = static_cast<int>(entry.visibility.present.first);
     block.end_present = static_cast<int>(entry.visibility.present.last);
+    // TMA writes zeros for rows beyond the tensor.
+    const bool is_end =
+        entry.first_key + entry.visibility.present.last >= extents_of(call.params).keys;
+    block.first_absent = is_end ? kFar : block.end_present;
     block.first_seen = near(first + entry.visibility.first_shift);
     block.end_seen = near(first + entry.visibility.last_shift);
     return block;
@@ -121,16 +126,25 @@ struct HopperSteps {
 };
 
 // What the producer tells the consumers about a tile.
+template <class Tile>
 struct alignas(16) HopperWork {
   HopperBlock block;
-  HopperSteps steps;  // count: -1 after the last tile
+  HopperSteps steps;                     // count: -1 after the last tile
+  ColumnRange common[Tile::kConsumers];  // keys that all rows of a consumer see
+
+  __device__ __forceinline__ void set_common() {
+    for (int consumer = 0; consumer < Tile::kConsumers; ++consumer) {
+      const int first = block.first_row + consumer * 64;
+      common[consumer] = {block.visible(first + 63).first, block.visible(first).last};
+    }
+  }
 };
 
 template <class Tile>
 struct HopperShared {
   using Steps = typename Tile::Steps;
   using QuerySlots = typename Tile::QuerySlots;
-  using Works = Ring<2, sizeof(HopperWork)>;
+  using Works = Ring<2, sizeof(HopperWork<Tile>)>;
   static constexpr int kBarriers =
       Tile::kConsumers * QuerySlots::kBarriers + 2 * Steps::kBarriers + Works::kBarriers;
   static constexpr int kBytes = Tile::kTileBytes + Works::kBytes + 8 * kBarriers;
@@ -152,8 +166,8 @@ struct HopperShared {
   __device__ __forceinline__ Works works() const {
     return Works::of(memory + Tile::kTileBytes, barriers() + kBarriers - Works::kBarriers);
   }
-  __device__ __forceinline__ HopperWork& work(int tile) const {
-    return *reinterpret_cast<HopperWork*>(works().at(tile));
+  __device__ __forceinline__ HopperWork<Tile>& work(int tile) const {
+    return *reinterpret_cast<HopperWork<Tile>*>(works().at(tile));
   }
 
   __device__ __forceinline__ void init_barriers() const {

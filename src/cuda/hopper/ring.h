@@ -32,9 +32,11 @@ struct Ring {
     }
   }
 
-  static __device__ __forceinline__ int slot_of(int step) { return step % kSlots; }
+  static __device__ __forceinline__ int slot_of(int step) {
+    return static_cast<int>(static_cast<uint32_t>(step) % kSlots);
+  }
   static __device__ __forceinline__ uint32_t parity_of(int step) {
-    return static_cast<uint32_t>(step / kSlots) & 1U;
+    return static_cast<uint32_t>(step) / kSlots & 1U;
   }
   __device__ __forceinline__ std::byte* at(int step) const {
     return slots + slot_of(step) * kSlotBytes;

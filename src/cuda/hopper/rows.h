@@ -66,31 +66,54 @@ __device__ __forceinline__ void load_rows(std::byte* to, const TensorMap& map, u
   }
 }
 
-// Enqueues s = a b^T for a warpgroup's 64 rows of a, as one group of products.
+// The same descriptor, so that the compiler knows that it is the same in all lanes.
+__device__ __forceinline__ uint64_t uniform_descriptor(uint64_t descriptor) {
+  const auto low = static_cast<uint32_t>(descriptor);
+  return descriptor >> 32U << 32U | static_cast<uint32_t>(uniform(static_cast<int>(low)));
+}
+// Describes a tile whose rows are summed over, or one of which each row is an element of the sums.
+template <class Rows>
+__device__ __forceinline__ uint64_t describe_sums(const std::byte* tile) {
+  return matrix_descriptor(tile, Rows::kBlockBytes, 1024);
+}
+__device__ __forceinline__ uint64_t describe_rows(const std::byte* tile) {
+  return matrix_descriptor(tile, 0, 1024);
+}
+
+// Enqueues s = a b^T for a warpgroup's 64 rows of a, as one group of products. a, b:
+// describe_rows().
 template <class T, class A, class B>
-__device__ __forceinline__ void multiply_transposed(float (&s)[B::kCount / 2], const std::byte* a,
-                                                    const std::byte* b) {
-  const uint64_t first_a = matrix_descriptor(a, 0, 1024), first_b = matrix_descriptor(b, 0, 1024);
+__device__ __forceinline__ void multiply_transposed(float (&s)[B::kCount / 2], uint64_t a,
+                                                    uint64_t b) {
 #pragma unroll
   for (int column = 0; column < A::kWidth; column += 16) {
     const int block = column / 64, in_block = column % 64 * 2;
-    wgmma<T>(s, moved_descriptor(first_a, block * A::kBlockBytes + in_block),
-             moved_descriptor(first_b, block * B::kBlockBytes + in_block), column > 0);
+    wgmma<T>(s, moved_descriptor(a, block * A::kBlockBytes + in_block),
+             moved_descriptor(b, block * B::kBlockBytes + in_block), column > 0);
   }
   wgmma_commit();
 }
+template <class T, class A, class B>
+__device__ __forceinline__ void multiply_transposed(float (&s)[B::kCount / 2], const std::byte* a,
+                                                    const std::byte* b) {
+  multiply_transposed<T, A, B>(s, describe_rows(a), describe_rows(b));
+}
 
-// Enqueues o += a b, as one group of products.
+// Enqueues o += a b, as one group of products. b: describe_sums().
+template <class T, class B>
+__device__ __forceinline__ void add_product(float (&o)[B::kWidth / 2],
+                                            const uint32_t (&a)[B::kCount / 16][4], uint64_t b) {
+#pragma unroll
+  for (int i = 0; i < B::kCount / 16; ++i) {
+    wgmma<T, true>(o, a[i], moved_descriptor(b, i * 16 * 128), true);
+  }
+  wgmma_commit();
+}
 template <class T, class B>
 __device__ __forceinline__ void add_product(float (&o)[B::kWidth / 2],
                                             const uint32_t (&a)[B::kCount / 16][4],
                                             const std::byte* b) {
-  const uint64_t first = matrix_descriptor(b, B::kBlockBytes, 1024);
-#pragma unroll
-  for (int i = 0; i < B::kCount / 16; ++i) {
-    wgmma<T, true>(o, a[i], moved_descriptor(first, i * 16 * 128), true);
-  }
-  wgmma_commit();
+  add_product<T, B>(o, a, describe_sums<B>(b));
 }
 
 // Clears the rows of a tile from row `first` on: rows beyond the sequence length, where memory may
