@@ -22,6 +22,14 @@ inline constexpr int kWarpgroupSize = 128;
 
 __device__ __forceinline__ int warpgroup() { return static_cast<int>(threadIdx.x / kWarpgroupSize); }
 
+// The index of a thread in its warpgroup. It is read anew each time, so that values computed from it
+// occupy no registers in a long loop.
+__device__ __forceinline__ int warpgroup_thread() {
+  uint32_t index = 0;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return static_cast<int>(index % kWarpgroupSize);
+}
+
 // Returns the index of a warp or warpgroup so that the compiler knows it is the same in all lanes.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xFFFFFFFFU, value, 0); }
 

@@ -90,7 +90,8 @@ __device__ __forceinline__ void produce(const HopperCall& call, const HopperShar
     work.block = HopperBlock::of<Tile>(call, place);
     if (work.block.first_row >= work.block.end_row) continue;
     work.steps = HopperSteps::of<Tile>(work.block);
-    work.set_common();
+    work.set_whole_steps();
+    work.first_step = step;
     HopperKeyPlace from{work.block.first_key + work.steps.first_key, work.block.kv_head,
                         work.block.batch};
     for (int i = 0; i == 0 || i < work.steps.count; ++i) {
@@ -141,8 +142,11 @@ struct HopperTurns {
   }
 };
 
+// The first of a thread's two rows of a tile, see wgmma().
 __device__ __forceinline__ int thread_row(const HopperBlock& block, int consumer) {
-  return block.first_row + consumer * 64 + warp() % 4 * 16 + lane() / 4;
+  const auto thread = static_cast<uint32_t>(warpgroup_thread());
+  const uint32_t row = thread / kWarpSize * 16 + thread % kWarpSize / 4;
+  return block.first_row + consumer * 64 + static_cast<int>(row);
 }
 
 // The tile whose scores a consumer computes.
@@ -151,9 +155,8 @@ struct HopperReader {
   const HopperShared<Tile>& shared;
   int consumer;  // from 0
 
-  int tile = -1;                  // number of the tile in the block
-  int first_step = 0, count = 0;  // its steps, numbered through all tiles of the block
-  int first_key = 0;              // of its first step
+  int tile;               // number of the tile in the block
+  int first_step, count;  // from its description
 
   __device__ __forceinline__ const HopperWork<Tile>& work() const { return shared.work(tile); }
   // Waits for the description of the next tile, and returns its number of steps.
@@ -161,13 +164,15 @@ struct HopperReader {
     shared.works().wait_full(tile + 1);
     return shared.work(tile + 1).steps.count;
   }
-  // uniform(): else the compiler would compute descriptors and barriers for each lane.
   __device__ __forceinline__ void next_tile() {
-    first_step = uniform(first_step + count);
-    tile = uniform(tile + 1);
-    first_key = uniform(work().steps.first_key);
-    count = uniform(work().steps.count);
+    ++tile;
+    load();
     shared.queries(consumer).wait_full(tile);
+  }
+  // Loads the description, also a second time, so that it takes no registers in between.
+  __device__ __forceinline__ void load() {
+    first_step = work().first_step;
+    count = work().steps.count;
   }
 };
 
@@ -178,7 +183,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   using Keys = typename Tile::Keys;
   const auto keys = shared.keys(), values = shared.values();
   const HopperTurns<Tile> turns{consumer};
-  HopperReader<Tile> reader{shared, consumer};
+  HopperReader<Tile> reader{shared, consumer, -1, 0, 0};
   float s[Tile::kKeys / 2];
   float o[Tile::kWidth / 2];
   uint32_t weights[Tile::kKeys / 16][4];
@@ -200,9 +205,9 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     const int step = reader.first_step + i;
     keys.release(step);
     if (i == reader.count - 1) shared.queries(consumer).release(reader.tile);
-    const int first_key = reader.first_key + i * Tile::kKeys;
-    const ColumnRange common = reader.work().common[consumer];
-    if (first_key < common.first || first_key + Tile::kKeys > common.last) {
+    const StepRange whole = reader.work().whole[consumer];
+    if (i < whole.first || i >= whole.last) {
+      const int first_key = reader.work().steps.first_key + i * Tile::kKeys;
       const HopperBlock& block = reader.work().block;
       const int row = thread_row(block, consumer);
       const ColumnRange visible[2] = {block.visible(row), block.visible(row + 8)};
@@ -233,7 +238,8 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   };
   // Clears values of the tile's last step that do not exist.
   const auto clear = [&] {
-    const int last = reader.count - 1, first_key = reader.first_key + last * Tile::kKeys;
+    const int last = reader.count - 1,
+              first_key = reader.work().steps.first_key + last * Tile::kKeys;
     const int absent = reader.work().block.first_absent - first_key;
     if (absent >= Tile::kKeys) return;
     values.wait_full(reader.first_step + last);
@@ -293,6 +299,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
       advance(0);
       pack_weights<T>(s, weights);
       store(reader.tile - 1);
+      reader.load();
       clear_sums();
     }
 

@@ -125,17 +125,24 @@ struct HopperSteps {
   }
 };
 
+struct StepRange {
+  int first, last;
+};
+
 // What the producer tells the consumers about a tile.
 template <class Tile>
 struct alignas(16) HopperWork {
   HopperBlock block;
-  HopperSteps steps;                     // count: -1 after the last tile
-  ColumnRange common[Tile::kConsumers];  // keys that all rows of a consumer see
+  HopperSteps steps;                  // count: -1 after the last tile
+  int first_step;                     // steps are numbered through all tiles of the block
+  StepRange whole[Tile::kConsumers];  // steps of which all rows of a consumer see all keys
 
-  __device__ __forceinline__ void set_common() {
+  __device__ __forceinline__ void set_whole_steps() {
     for (int consumer = 0; consumer < Tile::kConsumers; ++consumer) {
-      const int first = block.first_row + consumer * 64;
-      common[consumer] = {block.visible(first + 63).first, block.visible(first).last};
+      const int row = block.first_row + consumer * 64;
+      const int first = block.visible(row + 63).first, last = block.visible(row).last;
+      whole[consumer] = {(first - steps.first_key + Tile::kKeys - 1) / Tile::kKeys,
+                         (last - steps.first_key) / Tile::kKeys};
     }
   }
 };
