@@ -93,6 +93,7 @@ TEST(HopperFits, SaysWhyItDoesNotTakeACall) {
       [](auto& call) { call.q.data = static_cast<const char*>(call.q.data) + 2; },
       [](auto& call) { call.out.stride[2] = 66; },
       [](auto& call) { call.queries = int64_t{1} << 31; },
+      [](auto& call) { call.batch = int64_t{1} << 29; },  // 4 heads: 2^31 tiles
       [](auto& call) { call.batch = int64_t{1} << 31; },
   };
   for (size_t i = 0; i < changes.size(); ++i) {

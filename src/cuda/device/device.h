@@ -21,8 +21,8 @@ inline constexpr int kWarpSize = 32;
 
 __device__ __forceinline__ int thread_index() { return static_cast<int>(threadIdx.x); }
 __device__ __forceinline__ int thread_count() { return static_cast<int>(blockDim.x); }
-__device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x % kWarpSize); }
-__device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x / kWarpSize); }
+__device__ __forceinline__ int lane() { return thread_index() % kWarpSize; }
+__device__ __forceinline__ int warp() { return thread_index() / kWarpSize; }
 // Number of the block in its launch. It may exceed the number of blocks asked for, see grid_of().
 __device__ __forceinline__ int64_t block_number() {
   return static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;

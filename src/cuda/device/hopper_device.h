@@ -20,10 +20,15 @@ namespace multihead::cuda {
 
 inline constexpr int kWarpgroupSize = 128;
 
-__device__ __forceinline__ int warpgroup() { return static_cast<int>(threadIdx.x / kWarpgroupSize); }
+__device__ __forceinline__ int warpgroup() {
+  return static_cast<int>(threadIdx.x / kWarpgroupSize);
+}
 
-// The index of a thread in its warpgroup. It is read anew each time, so that values computed from it
-// occupy no registers in a long loop.
+// lane(), by a division without sign: one instruction, which the compiler repeats rather than keep
+// the result in a register.
+__device__ __forceinline__ int hopper_lane() { return static_cast<int>(threadIdx.x % kWarpSize); }
+// The index of a thread in its warpgroup. It is read anew each time, so that values computed from
+// it occupy no registers in a long loop.
 __device__ __forceinline__ int warpgroup_thread() {
   uint32_t index = 0;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));

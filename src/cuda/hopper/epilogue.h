@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "cuda/device/device.h"
+#include "cuda/device/hopper_device.h"
 #include "cuda/hopper/forward_tile.h"
 #include "cuda/hopper/softmax.h"
 #include "cuda/params.h"
@@ -68,7 +69,7 @@ __device__ __forceinline__ const float* sink_of(const HopperCall& call, const Ho
 __device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
 #pragma unroll
   for (int distance = 2; distance >= 1; distance /= 2) {
-    const bool upper = (lane() & distance) != 0;
+    const bool upper = (hopper_lane() & distance) != 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if ((i & distance) != 0) continue;
@@ -90,7 +91,7 @@ __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBl
       float left, right;
     };
     if (row < 0) return;
-    auto* const to = reinterpret_cast<Pair*>(row_of<float>(out, block, row)) + lane() % 4;
+    auto* const to = reinterpret_cast<Pair*>(row_of<float>(out, block, row)) + hopper_lane() % 4;
 #pragma unroll
     for (int i = 0; i < static_cast<int>(kCount); i += 4) {
       to[i] = {o[i + 2 * which] * factor, o[i + 2 * which + 1] * factor};
@@ -100,7 +101,7 @@ __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBl
   struct alignas(16) Piece {
     uint32_t words[4];
   };
-  auto* const to = reinterpret_cast<Piece*>(row_of<T>(out, block, row)) + lane() % 4;
+  auto* const to = reinterpret_cast<Piece*>(row_of<T>(out, block, row)) + hopper_lane() % 4;
   // Store 32 columns at a time: each lane stores 8 adjacent columns.
 #pragma unroll
   for (int i = 0; i < static_cast<int>(kCount); i += 16) {
@@ -132,7 +133,7 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
   float reference = kNone, sum = 0.0F;
   float o[size_t{kColumns}] = {};
   for (int first = visible.first; first < visible.last; first += kWarpSize) {
-    const int key = first + lane();
+    const int key = first + hopper_lane();
     float score = kNone;
     if (key < visible.last) {
       const T* const k =
@@ -160,7 +161,7 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
                                        int64_t{block.first_key} + first + other);
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
-        o[i] = fmaf(w, to_float(value[lane() + i * kWarpSize]), o[i]);
+        o[i] = fmaf(w, to_float(value[hopper_lane() + i * kWarpSize]), o[i]);
       }
     }
     bool all_nan = has_lse;
@@ -171,14 +172,14 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
   const RowEnd end = end_row(reference, sum, sink_of(call, block));
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
-    const int column = lane() + i * kWarpSize;
+    const int column = hopper_lane() + i * kWarpSize;
     if (attention.out.type == DType::kF32) {
       row_of<float>(attention.out, block, row)[column] = o[i] * end.factor;
     } else {
       row_of<T>(attention.out, block, row)[column] = from_float<T>(o[i] * end.factor);
     }
   }
-  if (lane() == 0 && !has_lse) store_lse(call, block, row, end.lse);
+  if (hopper_lane() == 0 && !has_lse) store_lse(call, block, row, end.lse);
 }
 
 // Ends the softmax of a thread's two rows: stores their LSE, and returns the factors of their
@@ -197,7 +198,7 @@ __device__ __forceinline__ RowFactors end_rows(const HopperCall& call, const Hop
     sum += shuffle_xor(sum, 2);
     const RowEnd end =
         end_row(softmax.reference[which] * call.scale_log2, sum, sink_of(call, block));
-    if (row < block.end_row && lane() % 4 == 0) store_lse(call, block, row, end.lse);
+    if (row < block.end_row && hopper_lane() % 4 == 0) store_lse(call, block, row, end.lse);
     const ColumnRange visible = block.visible(row);
     const bool wrong = visible.first < visible.last && !(sum > 0.0F);
     factors.of[which] = wrong ? std::numeric_limits<float>::quiet_NaN() : end.factor;
@@ -227,7 +228,7 @@ __device__ __forceinline__ void store_rows(const HopperCall& call, const HopperB
   // Bit i: the LSE of lane i's row is right, because its sum of weights is positive and finite.
   const uint32_t has_lse[2] = {ballot(factors.of[0] > 0.0F), ballot(factors.of[1] > 0.0F)};
   sync_warp();  // recomputed rows must be written after the rows above
-  const int first_row = thread_row - lane() / 4;
+  const int first_row = thread_row - hopper_lane() / 4;
   for (int row = 0; row < 16; ++row) {
     const uint32_t lanes = row < 8 ? wrong[0] : wrong[1];
     if ((lanes >> (row % 8 * 4) & 0xFU) == 0) continue;

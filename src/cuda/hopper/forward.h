@@ -2,16 +2,16 @@
 // only loads, two or three consumer warpgroups compute. After FlashAttention-3 (Shah et al. 2024,
 // arXiv:2407.08608).
 //
-// A block computes kRows query rows of one head. Its producer thread copies the tile of queries,
-// then tiles of kKeys keys and values into rings of kStages slots, ahead of the consumers; each
-// slot has a barrier for "full" and one for "empty". A consumer warpgroup owns 64 rows, and keeps
-// their scores, weights and outputs in registers. It enqueues two products together:
-//   scores of tile i  and  output += weights of tile i - 1 times its values.
-// As soon as the scores of tile i arrive, it takes their exponentials, while the tensor cores
-// compute the second product. With kTakesTurns, warpgroups enqueue their products in turns, so that
-// one computes exponentials while the products of another run.
-//
-// No kernel of this file has run on a GPU yet; the tests run it in the emulator of tests/cuda.
+// A block computes several tiles of kRows query rows of a head, one after the other. Its producer
+// thread copies the queries of each tile, then kKeys keys and values per step into rings of kStages
+// slots, ahead of the consumers; each slot has a barrier for "full" and one for "empty". A consumer
+// warpgroup owns 64 rows, and keeps their scores, weights and outputs in registers. It enqueues two
+// products together:
+//   scores of step i  and  output += weights of step i - 1 times its values.
+// As soon as the scores of step i arrive, it takes their exponentials, while the tensor cores
+// compute the second product. The last values of a tile are multiplied together with the first keys
+// of the next one. With kTakesTurns, warpgroups enqueue their products in turns, so that one
+// computes exponentials, or stores outputs, while the products of another run.
 #pragma once
 
 #include <cstddef>
@@ -149,7 +149,7 @@ __device__ __forceinline__ int thread_row(const HopperBlock& block, int consumer
   return block.first_row + consumer * 64 + static_cast<int>(row);
 }
 
-// The tile whose scores a consumer computes.
+// The tile whose scores a consumer computes. `tile` starts at -1, the other numbers at 0.
 template <class Tile>
 struct HopperReader {
   const HopperShared<Tile>& shared;
@@ -199,12 +199,13 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   const auto queries_of = [&](int tile) {
     return uniform_descriptor(describe_rows(shared.queries(consumer).at(tile)));
   };
-  // Frees the slots of the product of keys of the tile's step i, and takes the exponentials.
-  const auto soften = [&](int i) {
-    wgmma_touch(s);
-    const int step = reader.first_step + i;
-    keys.release(step);
+  // Frees the slots of the product of keys of the tile's step i.
+  const auto release_keys = [&](int i) {
+    keys.release(reader.first_step + i);
     if (i == reader.count - 1) shared.queries(consumer).release(reader.tile);
+  };
+  // Takes the exponentials of the tile's step i.
+  const auto soften = [&](int i) {
     const StepRange whole = reader.work().whole[consumer];
     if (i < whole.first || i >= whole.last) {
       const int first_key = reader.work().steps.first_key + i * Tile::kKeys;
@@ -216,7 +217,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     softmax.step(s, call.scale_log2, factor);
     // Wait for the next keys here: the branch ends a basic block, else ptxas moves
     // wgmma_wait<0>() above the exponentials, and the second product overlaps with nothing.
-    if (i < reader.count - 1) keys.wait_full(step + 1);
+    if (i < reader.count - 1) keys.wait_full(reader.first_step + i + 1);
   };
   // Enqueues the products of the tile's step i and of the values before it, and takes the
   // exponentials of the first while the second runs.
@@ -231,6 +232,8 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     add_product<T, Keys>(o, weights, c);
     turns.pass();
     wgmma_wait<1>();
+    wgmma_touch(s);
+    release_keys(i);
     soften(i);
     wgmma_wait<0>();
     wgmma_touch(o);
@@ -280,6 +283,8 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     wgmma_fence();
     multiply_transposed<T, Queries, Keys>(s, queries_of(reader.tile), keys_of(reader.first_step));
     wgmma_wait<0>();
+    wgmma_touch(s);
+    release_keys(0);
     soften(0);
     pack_weights<T>(s, weights);
 

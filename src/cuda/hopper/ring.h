@@ -53,7 +53,7 @@ struct Ring {
   // Marks a slot as empty. Each consumer warp calls it after the products that read the slot.
   __device__ __forceinline__ void release(int step) const {
     sync_warp();
-    if (lane() == 0) mbarrier_arrive(empty + slot_of(step));
+    if (hopper_lane() == 0) mbarrier_arrive(empty + slot_of(step));
   }
 };
 

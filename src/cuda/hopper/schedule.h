@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cuda/device/device.h"
 #include "rules/integers.h"
 
 namespace multihead::cuda {
@@ -28,8 +27,8 @@ struct HopperSchedule {
   uint32_t rest;         // number of the other pairs
 
   // There are less than 2^31 tiles.
-  static HopperSchedule of(int64_t row_tiles, int64_t heads, int64_t heads_at_once,
-                           int64_t multiprocessors) {
+  static constexpr HopperSchedule of(int64_t row_tiles, int64_t heads, int64_t heads_at_once,
+                                     int64_t multiprocessors) {
     const int64_t blocks =
         std::clamp<int64_t>(row_tiles * heads, 1, std::max<int64_t>(1, multiprocessors));
     const int64_t group_pairs = rules::ceil_div(row_tiles * heads_at_once, 2);
@@ -46,14 +45,14 @@ struct HopperSchedule {
   }
 
   // Upper limit for the number of tiles of a block.
-  __device__ __forceinline__ uint32_t tiles_of_block() const { return 2 * (rounds + 1); }
+  constexpr uint32_t tiles_of_block() const { return 2 * (rounds + 1); }
 
   struct Place {
     uint32_t head, rank;
     bool exists;
   };
   // Returns the tile that block `block` computes as number `i`.
-  __device__ __forceinline__ Place place(uint32_t block, uint32_t i) const {
+  constexpr Place place(uint32_t block, uint32_t i) const {
     if (block >= blocks) return {};
     uint32_t pair = block + i / 2 * blocks;
     bool second = i % 2 != 0;

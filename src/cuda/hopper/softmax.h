@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "cuda/device/device.h"
+#include "cuda/device/hopper_device.h"
 #include "rules/visibility.h"
 
 namespace multihead::cuda {
@@ -70,7 +71,7 @@ __device__ __forceinline__ ColumnRange seen_columns(const rules::EntryVisibility
 template <size_t kCount>
 __device__ __forceinline__ void hide(float (&s)[kCount], const ColumnRange (&visible)[2],
                                      int first_column, float hidden) {
-  const int column = first_column + 2 * (lane() % 4);
+  const int column = first_column + 2 * (hopper_lane() % 4);
 #pragma unroll
   for (int i = 0; i < static_cast<int>(kCount); ++i) {
     const ColumnRange& range = visible[i / 2 % 2];

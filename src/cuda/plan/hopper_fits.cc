@@ -84,10 +84,17 @@ const char* why_not_inputs(const ForwardParams& params, const Device& device) {
 }  // namespace
 
 const char* hopper_objection(const ForwardParams& params, const Device& device) {
+  constexpr int64_t kMostTiles = (int64_t{1} << 31) - 1;
   if (const char* const objection = why_not_inputs(params, device); objection != nullptr) {
     return objection;
   }
   const rules::AttentionParams& call = params.call;
+  // HopperSchedule counts tiles of at least 128 rows in 32 bits.
+  const bool packed = params.cu_q != nullptr;
+  const int64_t tiles =
+      packed ? params.packed_queries / 128 + call.batch : call.batch * (call.queries / 128 + 1);
+  if (tiles != 0 && call.heads > kMostTiles / tiles)
+    return "there are 2^31 or more tiles of queries";
   if (call.out.data == nullptr) return "there is no output";
   if (call.out.type != call.q.type && call.out.type != DType::kF32) {
     return "out has neither the type of q nor f32";

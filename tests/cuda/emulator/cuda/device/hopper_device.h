@@ -22,6 +22,7 @@ namespace multihead::cuda {
 inline constexpr int kWarpgroupSize = 128;
 
 inline int warpgroup() { return thread_index() / kWarpgroupSize; }
+inline int hopper_lane() { return lane(); }
 inline int warpgroup_thread() { return thread_index() % kWarpgroupSize; }
 inline int uniform(int value) { return shuffle(value, 0); }
 
