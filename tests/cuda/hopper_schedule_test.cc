@@ -42,7 +42,7 @@ TEST(HopperSchedule, ComputesEachTileOnce) {
   }
 }
 
-// 128 heads of 16 tiles, of which 32 are served at once: with a causal mask, tile i sees i + 1
+// 128 heads of 16 tiles; 32 heads are served at once. With a causal mask, tile i sees i + 1
 // times as many keys as the first one.
 TEST(HopperSchedule, GivesAllBlocksTheSameWork) {
   const auto schedule = HopperSchedule::of(16, 128, 32, 132);

@@ -14,7 +14,6 @@
 // computes exponentials, or stores outputs, while the products of another run.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -29,7 +28,7 @@ namespace multihead::cuda {
 
 // --- The producer: one thread ---
 
-// Where the keys and values of a step are.
+// The first row of a step's keys and values in their tensors, and its head and batch.
 struct HopperKeyPlace {
   int row, head, batch;
 };

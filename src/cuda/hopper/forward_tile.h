@@ -59,7 +59,7 @@ struct HopperBlock {
   int first_row, end_row;          // queries of the entry; may be empty
   int first_present, end_present;  // keys of the entry
   int first_seen, end_seen;        // keys that the first row sees by position
-  int first_absent;                // the key from which on values must be cleared after loading
+  int first_absent;                // values of keys from this one on must be cleared after loading
 
   template <class Tile>
   static __device__ __forceinline__ HopperBlock of(const HopperCall& call,
@@ -129,13 +129,13 @@ struct StepRange {
   int first, last;
 };
 
-// What the producer tells the consumers about a tile.
+// Describes a tile to the consumers. The producer writes it.
 template <class Tile>
 struct alignas(16) HopperWork {
   HopperBlock block;
   HopperSteps steps;                  // count: -1 after the last tile
   int first_step;                     // steps are numbered through all tiles of the block
-  StepRange whole[Tile::kConsumers];  // steps of which all rows of a consumer see all keys
+  StepRange whole[Tile::kConsumers];  // steps whose keys are visible to all rows of a consumer
 
   __device__ __forceinline__ void set_whole_steps() {
     for (int consumer = 0; consumer < Tile::kConsumers; ++consumer) {

@@ -66,12 +66,13 @@ __device__ __forceinline__ void load_rows(std::byte* to, const TensorMap& map, u
   }
 }
 
-// The same descriptor, so that the compiler knows that it is the same in all lanes.
+// Returns a matrix descriptor such that the compiler knows it is the same in all lanes.
 __device__ __forceinline__ uint64_t uniform_descriptor(uint64_t descriptor) {
   const auto low = static_cast<uint32_t>(descriptor);
   return descriptor >> 32U << 32U | static_cast<uint32_t>(uniform(static_cast<int>(low)));
 }
-// Describes a tile whose rows are summed over, or one of which each row is an element of the sums.
+// Describe a tile to wgmma(): with describe_sums() the summed axis goes from row to row, with
+// describe_rows() it lies within rows.
 template <class Rows>
 __device__ __forceinline__ uint64_t describe_sums(const std::byte* tile) {
   return matrix_descriptor(tile, Rows::kBlockBytes, 1024);
