@@ -4,7 +4,7 @@
 //
 //   node native/dev/cuda_plan.mjs        needs nvcc and cuobjdump; prints a Markdown table for native/BENCHMARKS.md
 //
-// It is a bound, not a forecast: it has no waits, and the clock of a cool GPU. FlashAttention-3 reaches 55 to 87 % of it.
+// It is a bound, not a forecast: it has no waits, and the clock of a cool GPU. FlashAttention-3 reaches 54 to 87 % of it.
 import { SetupError, say } from './console.mjs';
 import { assemble, cuda } from './cuda_assembly.mjs';
 import { runAsProgram } from './program.mjs';
@@ -16,9 +16,11 @@ const FLOP = 4096; // of 16-bit products
 const EXPONENTIALS = 16;
 const SCHEDULERS = 4; // each issues one instruction of a warp
 const TERABYTES = 3.35; // a second, of all multiprocessors
-// Cycles of a block outside its loop, estimated: 800 instructions before the first load, its latency, and the epilogue,
-// about 3 µs. A multiprocessor holds one block, so nothing overlaps them.
-const FIXED = 5300;
+// Cycles of a tile outside its loop. The backward has a block for each tile: 800 instructions before the first load, its
+// latency, and the epilogue take about 3 µs (estimated), and a multiprocessor holds one block, so nothing overlaps them. A
+// block of the forward computes tiles one after the other, without a pause between their products; its epilogue takes 1.7 µs
+// (an H200, from samples of the instructions at d 128).
+const FIXED = { forward: 3000, backward: 5300 };
 
 const TOKENS = 16384;
 const NUMBERS = 2048;
@@ -48,10 +50,10 @@ export function schedule(blocks, processors = PROCESSORS) {
 }
 
 /**
- * Microseconds of a kernel with one block for each tile of `rows` rows of each head. `fixed`: cycles of a block outside its loop.
- * @param {{ rows: number, columns: number, d: number, products: number, step: { instructions: number, masks: number } }} kernel
+ * Microseconds of a kernel with one tile for each `rows` rows of each head. `fixed`: cycles of a tile outside its loop.
+ * @param {{ backward?: boolean, rows: number, columns: number, d: number, products: number, step: { instructions: number, masks: number } }} kernel
  */
-export function microseconds(kernel, tokens, causal, fixed = FIXED) {
+export function microseconds(kernel, tokens, causal, fixed = kernel.backward ? FIXED.backward : FIXED.forward) {
   const { rows, columns, step } = kernel;
   const cycles = (instructions) => slowest(cyclesOf({ ...kernel, instructions }))[1];
   const usual = cycles(step.instructions - step.masks);
