@@ -237,7 +237,10 @@ std::vector<Case> all_device_cases() {
   for (const Mask mask :
        {Mask::kBoolean, Mask::kPadding, Mask::kLengths, Mask::kWindow, Mask::kBias, Mask::kAlibi}) {
     add(Op::kForward, kGpt2, mask, "bf16");
+    add(Op::kBackward, kGpt2, mask, "bf16");
+    add(Op::kDecode, kServerDecode[0], mask, "bf16");
   }
+  add(Op::kBackward, kGpt2, Mask::kFull, "bf16");
   for (const Shape& shape : kServer) {
     for (const Mask mask : {Mask::kFull, Mask::kCausal}) {
       add(Op::kForward, shape, mask, "bf16");

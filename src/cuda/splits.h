@@ -33,6 +33,8 @@ struct SplitParams {
   // sum of exp(f (s - m)).
   float* partials = nullptr;
 
+  // False if the kernel of the splits writes out and lse itself, without partial results.
+  constexpr bool merges() const { return !mma || splits > 1; }
   constexpr int64_t rows_of_block() const { return mma ? kDecodeMmaRows : kDecodeRows; }
   constexpr int64_t key_step() const { return mma ? kDecodeMmaKeyStep : kDecodeKeyStep; }
   // Blocks per split.
@@ -45,6 +47,7 @@ struct SplitParams {
 static_assert(std::is_trivially_copyable_v<SplitParams> && sizeof(SplitParams) <= 4096);
 
 inline uint64_t partial_bytes(const SplitParams& params) {
+  if (!params.merges()) return 0;
   const rules::AttentionParams& call = params.forward.call;
   return static_cast<uint64_t>(call.batch * call.heads * call.queries * params.splits) *
          static_cast<uint64_t>(call.value_dim + 2) * sizeof(float);

@@ -87,15 +87,17 @@ __device__ __forceinline__ KeyTile key_tile(const ForwardParams& p) {
   return {entry, kv_head, first_key, rules::least_of(first_key + kKeys, entry.keys) - 1};
 }
 
-// Launches a kernel with one block per slot of the axis and key/value head.
+// Launches a kernel with one block per slot of the axis and key/value head. For `early` see
+// LaunchShape.
 template <class Params>
 int launch_tiles(const TileAxis& axis, int64_t kv_heads, int threads, size_t shared_bytes,
                  StreamHandle stream, void (*kernel)(Params),
-                 const std::type_identity_t<Params>& params) {
+                 const std::type_identity_t<Params>& params, bool early = false) {
   return launch({.blocks = axis.slots() * kv_heads,
                  .threads = threads,
                  .shared_bytes = shared_bytes,
-                 .stream = stream},
+                 .stream = stream,
+                 .early = early},
                 kernel, params);
 }
 

@@ -361,11 +361,15 @@ __global__ void __launch_bounds__(kThreads)
   using Shape = GradientTile<kWidth>;
   constexpr int kStep = Shape::kStep;
   const rules::AttentionParams& call = p.forward.call;
+  let_next_kernel_start();
   T* const shared = reinterpret_cast<T*>(shared_memory());
   auto& state = *reinterpret_cast<typename Block::State*>(shared + Shape::kAllElements);
   {
     const KeyTile tile = key_tile<kRows>(p.forward);
-    if (tile.empty()) return;
+    if (tile.empty()) {
+      wait_for_previous_kernel();
+      return;
+    }
     if (thread_index() == 0) {
       state.tile = tile;
       state.rows = tile.rows(call.group(), kStep);
@@ -456,17 +460,19 @@ __global__ void __launch_bounds__(kThreads)
     if (!(of_keys || of_values) || first_key + r > tile.last_key) continue;
     write_key(p, tile.entry, tile.kv_head, first_key + r, state.rows, of_keys, of_values);
   }
+  // This kernel must not end before the call's previous ones.
+  wait_for_previous_kernel();
 }
 
 template <bool kOptions, bool kOfKeys, bool kOfValues, class T, int kWidth>
-int launch_keys(const BackwardParams& params, StreamHandle stream) {
+int launch_keys(const BackwardParams& params, bool early, StreamHandle stream) {
   using Shape = GradientTile<kWidth>;
   constexpr size_t kBytes =
       Shape::kAllElements * sizeof(T) + sizeof(KeysState<kOptions, Shape::kStep>);
   static_assert(kBytes <= kLeastSharedBytes);
   return launch_tiles(key_axis(params.forward, kRows), params.forward.call.kv_heads, kThreads,
                       kBytes, stream, backward_keys<kOptions, kOfKeys, kOfValues, T, kWidth>,
-                      params);
+                      params, early);
 }
 
 }  // namespace multihead::cuda::mma

@@ -176,8 +176,12 @@ __global__ void __launch_bounds__(kThreads)
   using Shape = GradientTile<kWidth>;
   constexpr int kStep = Shape::kStep;
   const rules::AttentionParams& call = p.forward.call;
+  let_next_kernel_start();
   const RowTile tile = row_tile<kRows>(p.forward);
-  if (tile.empty()) return;
+  if (tile.empty()) {
+    wait_for_previous_kernel();
+    return;
+  }
   T* const shared = reinterpret_cast<T*>(shared_memory());
   auto& state = *reinterpret_cast<QueriesState*>(shared + Shape::kAllElements);
   const QueriesBlock<kOptions, T, kWidth> b{p, tile, shared, state, tile.keys(call.group(), kStep)};
@@ -253,15 +257,17 @@ __global__ void __launch_bounds__(kThreads)
     if ((not_finite >> r & 1U) == 0 || tile.first_row + at > tile.last_row) continue;
     write_query(p, state.entry, state.rows[at].head, state.rows[at].query);
   }
+  // This kernel must not end before the call's previous ones.
+  wait_for_previous_kernel();
 }
 
 template <bool kOptions, class T, int kWidth>
-int launch_queries(const BackwardParams& params, StreamHandle stream) {
+int launch_queries(const BackwardParams& params, bool early, StreamHandle stream) {
   constexpr size_t kBytes = GradientTile<kWidth>::kAllElements * sizeof(T) + sizeof(QueriesState);
   static_assert(kBytes <= kLeastSharedBytes);
   const rules::AttentionParams& call = params.forward.call;
   return launch_tiles(query_axis(params.forward, kRows, call.group()), call.kv_heads, kThreads,
-                      kBytes, stream, backward_queries<kOptions, T, kWidth>, params);
+                      kBytes, stream, backward_queries<kOptions, T, kWidth>, params, early);
 }
 
 }  // namespace multihead::cuda::mma

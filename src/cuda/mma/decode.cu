@@ -4,7 +4,7 @@
 // 16 rows of an mma tile. So it reads K and V once for all query heads that share them. Each warp
 // has its own keys, 16 at a time, its own online softmax (arXiv:1805.02867) and its own stages of
 // shared memory: while it uses one stage, cp.async fills the others, and no warp waits for another.
-// At the end the block merges the results of its warps.
+// At the end the block merges the results of its warps. With one split, it writes out and lse.
 //
 // Rows of K and V may lie in a tensor, a ring or pages: each lane finds the address of one row of a
 // step, and passes it to the lanes that copy the row.
@@ -21,12 +21,14 @@
 #include <type_traits>
 
 #include "cuda/device/launch.h"
+#include "cuda/divide.h"
 #include "cuda/kernels.h"
 #include "cuda/mma/options.h"
 #include "cuda/mma/tile.h"
 #include "cuda/rows.h"
 #include "cuda/splits.h"
 #include "multihead/tensor.h"
+#include "rules/lse.h"
 #include "rules/visibility.h"
 
 namespace multihead::cuda {
@@ -71,7 +73,7 @@ struct DecodeState {
 struct DecodeBlock {
   const SplitParams& params;
   DecodeState& state;
-  int64_t batch, kv_head, first_row;
+  int64_t batch, kv_head, group, first_row;
   int rows;
   int64_t first_key, end_key;  // keys of the split that some row sees; each warp takes some of them
 
@@ -79,10 +81,21 @@ struct DecodeBlock {
     return params.forward.call;
   }
   __device__ __forceinline__ int64_t head_of(int row) const {
-    return kv_head * call().group() + (first_row + row) % call().group();
+    return kv_head * group + divide(first_row + row, group).remainder;
   }
   __device__ __forceinline__ int64_t query_of(int row) const {
-    return (first_row + row) / call().group();
+    return divide(first_row + row, group).quotient;
+  }
+  // The largest score of a row of all warps, or `least`; a NaN stays.
+  template <int kWidth>
+  __device__ __forceinline__ float largest_of(int row, float least) const {
+    float largest = least;
+#pragma unroll
+    for (int w = 0; w < DecodeTile<kWidth>::kWarps; ++w) {
+      const float of_warp = state.largest[w][row];
+      if (of_warp > largest || of_warp != of_warp) largest = of_warp;
+    }
+    return largest;
   }
   // True if all rows see all keys of a step by position. Rows beyond the last one are not stored,
   // so they may see any. The first and the last visible key never decrease as the query rises.
@@ -401,18 +414,12 @@ __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
   const float factor = call.scale.softmax * kLog2E;
   const int width = static_cast<int>(call.value_dim);
   float* const partials =
-      p.partials +
-      ((b.batch * call.kv_heads + b.kv_head) * call.queries * call.group() + b.first_row) *
-          p.splits * (width + 2);
+      p.partials + ((b.batch * call.kv_heads + b.kv_head) * call.queries * b.group + b.first_row) *
+                       p.splits * (width + 2);
   // Columns d_v and d_v + 1 hold the largest score and the sum.
   for (int at = thread_index(); at < b.rows * (width + 2); at += DecodeTile<kWidth>::kThreads) {
     const int row = at / (width + 2), c = at % (width + 2);
-    float largest = -INFINITY;
-#pragma unroll
-    for (int w = 0; w < DecodeTile<kWidth>::kWarps; ++w) {
-      const float of_warp = b.state.largest[w][row];
-      if (of_warp > largest || of_warp != of_warp) largest = of_warp;
-    }
+    const float largest = b.largest_of<kWidth>(row, -INFINITY);
     float result = 0.0F;
 #pragma unroll
     for (int w = 0; w < DecodeTile<kWidth>::kWarps; ++w) {
@@ -425,6 +432,40 @@ __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
                 (c < width ? sums[row * DecodeTile<kWidth>::kSumStride + c] : b.state.sums[w][row]);
     }
     partials[(row * p.splits + split) * (width + 2) + c] = c == width ? largest : result;
+  }
+}
+
+// Merges the results of the warps and writes out and lse, if the keys are not split.
+template <int kWidth>
+__device__ __forceinline__ void write_results(const DecodeBlock& b, const float* warps) {
+  const rules::AttentionParams& call = b.call();
+  const float factor = call.scale.softmax * kLog2E;
+  const int width = static_cast<int>(call.value_dim);
+  // Column d_v stands for the LSE.
+  for (int at = thread_index(); at < b.rows * (width + 1); at += DecodeTile<kWidth>::kThreads) {
+    const int row = at / (width + 1), c = at % (width + 1);
+    const int64_t head = b.head_of(row), query = b.query_of(row);
+    const float sink = call.sinks == nullptr ? -INFINITY : call.sinks[head] / call.scale.softmax;
+    const float largest = b.largest_of<kWidth>(row, sink);
+    float total = sink == -INFINITY ? 0.0F : exp2f((sink - largest) * factor), result = 0.0F;
+#pragma unroll
+    for (int w = 0; w < DecodeTile<kWidth>::kWarps; ++w) {
+      const float of_warp = b.state.largest[w][row];
+      if (of_warp == -INFINITY) continue;
+      const float share = exp2f((of_warp - largest) * factor);
+      const float* const sums = warps + w * DecodeTile<kWidth>::kWarpElements / 2;
+      total += share * b.state.sums[w][row];
+      if (c < width) result += share * sums[row * DecodeTile<kWidth>::kSumStride + c];
+    }
+    if (c == width) {
+      if (call.lse.data == nullptr) continue;
+      *call.lse.row(b.batch, head, query) =
+          rules::lse_of(largest, call.scale.softmax, static_cast<double>(total));
+    } else if (call.out.data != nullptr) {
+      set_element(call.out.data, call.out.type,
+                  rules::row_offset(call.out.stride, b.batch, head, query) + c,
+                  total == 0.0F ? 0.0F : result / total);
+    }
   }
 }
 
@@ -454,23 +495,22 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
     decode_mma(const __grid_constant__ SplitParams p) {
   using Shape = DecodeTile<kWidth>;
   const rules::AttentionParams& call = p.forward.call;
-  const int64_t all_rows = call.queries * call.group();
+  const int64_t group = divide(call.heads, call.kv_heads).quotient;
+  const int64_t all_rows = call.queries * group;
   const int64_t tiles = (all_rows + kRowsOfWarp - 1) / kRowsOfWarp;
-  int64_t index = block_number();
   let_next_kernel_start();
-  if (index >= p.tiles() * p.splits) return;
-  const int64_t split = index % p.splits;
-  index /= p.splits;
-  const int64_t first_row = index % tiles * kRowsOfWarp;
-  index /= tiles;
-  const int64_t kv_head = index % call.kv_heads;
-  const Entry entry = entry_of(p.forward, index / call.kv_heads);
+  if (block_number() >= call.batch * call.kv_heads * tiles * p.splits) return;
+  const auto [tile, split] = divide(block_number(), p.splits);
+  const auto [kv_head_of_batch, tile_of_rows] = divide(tile, tiles);
+  const auto [batch, kv_head] = divide(kv_head_of_batch, call.kv_heads);
+  const int64_t first_row = tile_of_rows * kRowsOfWarp;
+  const Entry entry = entry_of(p.forward, batch);
   const int rows = static_cast<int>(rules::least_of(kRowsOfWarp, all_rows - first_row));
 
   T* const queries = reinterpret_cast<T*>(shared_memory());
   T* const stages = queries + Shape::kQueryElements;
   auto& state = *reinterpret_cast<DecodeState*>(queries + Shape::kAllElements);
-  DecodeBlock b{p, state, entry.batch, kv_head, first_row, rows, 0, 0};
+  DecodeBlock b{p, state, batch, kv_head, group, first_row, rows, 0, 0};
   const auto offset_of = [&](int r) {
     return r < rows ? rules::row_offset(call.q.stride, entry.batch, b.head_of(r), b.query_of(r))
                     : int64_t{-1};
@@ -513,7 +553,12 @@ __global__ void __launch_bounds__(DecodeTile<kWidth>::kThreads, 2)
     recompute_keys<kOptions, Stored, T, kWidth>(b, queries, own, sound);
   }
   sync_threads();
-  join_warps<kWidth>(b, split, reinterpret_cast<const float*>(stages));
+  const auto* const warps = reinterpret_cast<const float*>(stages);
+  if (p.merges()) {
+    join_warps<kWidth>(b, split, warps);
+  } else {
+    write_results<kWidth>(b, warps);
+  }
 }
 
 template <bool kOptions, class Stored, class T, int kWidth>

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/divide.h"
 #include "cuda/kernels.h"
 #include "cuda/mma/options.h"
 #include "cuda/mma/tile.h"
@@ -35,6 +36,8 @@ struct SeenKeys {
 // State of a block in shared memory, because registers are scarce.
 struct BlockState {
   RowTile tile;
+  int64_t group;         // query heads of a key/value head
+  rules::KeyRange keys;  // union of the keys that its rows see
   SeenKeys rows[kRows];
   float sinks[kRows];  // -inf for none
   bool wrong[kWarps];  // the warp has rows to recompute
@@ -46,12 +49,13 @@ struct BlockState {
 struct BlockOfRows {
   const rules::AttentionParams& call;
   BlockState& state;
-  int64_t first_key, end_key;  // union of the keys its rows see
 
   __device__ __forceinline__ int64_t head_of(int64_t row) const {
-    return state.tile.kv_head * call.group() + row % call.group();
+    return state.tile.kv_head * state.group + divide(row, state.group).remainder;
   }
-  __device__ __forceinline__ int64_t query_of(int64_t row) const { return row / call.group(); }
+  __device__ __forceinline__ int64_t query_of(int64_t row) const {
+    return divide(row, state.group).quotient;
+  }
   // Index in the block of a thread's row: row lane / 4 of its warp for half 0, and 8 rows below for
   // half 1.
   __device__ __forceinline__ int index_of(int half) const {
@@ -88,7 +92,8 @@ __device__ __forceinline__ void start_copy(const BlockOfRows& b, int64_t first, 
   const auto copy = [&](const rules::StoredRows& rows, int64_t width, T* tile) {
     const int64_t start = rules::row_offset(rows.stride, b.state.tile.entry.batch,
                                             b.state.tile.kv_head, b.state.tile.entry.first_key);
-    RowCopier<T, kWidth>::of(rows, start, width).template copy<kKeys>(first, b.end_key, tile);
+    RowCopier<T, kWidth>::of(rows, start, width)
+        .template copy<kKeys>(first, b.state.keys.last, tile);
   };
   copy(call.k, call.head_dim, keys);
   copy(call.v, call.value_dim, values);
@@ -149,10 +154,10 @@ __device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWi
   }
 
   int stage = 0;
-  if (!kSingly && b.first_key < b.end_key) {
-    start_copy<T, kWidth>(b, b.first_key, stages, stages + Shape::kElements);
+  if (!kSingly && b.state.keys.first < b.state.keys.last) {
+    start_copy<T, kWidth>(b, b.state.keys.first, stages, stages + Shape::kElements);
   }
-  for (int64_t first = b.first_key; first < b.end_key; first += kKeys) {
+  for (int64_t first = b.state.keys.first; first < b.state.keys.last; first += kKeys) {
     T* const keys = stages + stage * 2 * Shape::kElements;
     T* const values = keys + Shape::kElements;
     const bool whole = b.all_visible(first, kKeys);
@@ -162,7 +167,7 @@ __device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWi
     if constexpr (kOptions) options.load(first, whole && !kSingly, part, terms);
     if (kSingly) {
       sync_threads();
-      if (first != b.first_key) {
+      if (first != b.state.keys.first) {
         bool ended = true;
         for (const bool of_warp : b.state.ended) ended = ended && of_warp;
         if (ended) break;
@@ -172,7 +177,7 @@ __device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWi
     wait_copies<0>();
     // The tile has arrived, and every warp has used the other stage.
     sync_threads();
-    if (!kSingly && first + kKeys < b.end_key) {
+    if (!kSingly && first + kKeys < b.state.keys.last) {
       stage ^= 1;
       T* const next = stages + stage * 2 * Shape::kElements;
       start_copy<T, kWidth>(b, first + kKeys, next, next + Shape::kElements);
@@ -215,9 +220,10 @@ __device__ __forceinline__ void write_rows(const BlockOfRows& b, const Sums<kWid
                                            const Sound& has_lse) {
   const rules::AttentionParams& call = b.call;
   const rules::WritableRows& to = call.out;
-  // True if two adjacent columns fit in one aligned 4-byte store.
+  // True if all columns are stored in aligned pairs of 4 bytes. In one loop with the other stores,
+  // the code that the pairs skip took a tenth of a kernel's time: it was not in the cache.
   const bool in_pairs = to.type == kDTypeOf<T> && reinterpret_cast<uintptr_t>(to.data) % 4 == 0 &&
-                        (to.stride[0] | to.stride[1] | to.stride[2]) % 2 == 0;
+                        (to.stride[0] | to.stride[1] | to.stride[2] | call.value_dim) % 2 == 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     bool sound = false;
@@ -233,17 +239,26 @@ __device__ __forceinline__ void write_rows(const BlockOfRows& b, const Sums<kWid
     const float factor = sum == 0.0F ? 0.0F : call.dropout.scale / sum;
     const int64_t start =
         rules::row_offset(to.stride, b.state.tile.entry.batch, b.head_of(row), query);
+    const int own = 2 * (lane() % 4), width = static_cast<int>(call.value_dim);
+    if (in_pairs) {
+      T* const row_out = static_cast<T*>(to.data) + start + own;
+#pragma unroll
+      for (int n = 0; n < kWidth / 8; ++n) {
+        const uint32_t pair =
+            pack<T>(sums.out[n][2 * half] * factor, sums.out[n][2 * half + 1] * factor);
+        if (n * 8 + own < width) *reinterpret_cast<uint32_t*>(row_out + n * 8) = pair;
+      }
+      continue;
+    }
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
-      const int c = n * 8 + 2 * (lane() % 4);
-      const float first = sums.out[n][2 * half] * factor;
-      const float second = sums.out[n][2 * half + 1] * factor;
-      if (in_pairs && c + 1 < call.value_dim) {
-        *reinterpret_cast<uint32_t*>(static_cast<T*>(to.data) + start + c) = pack<T>(first, second);
-        continue;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int c = n * 8 + own + i;
+        if (c < width) {
+          set_element(to.data, to.type, start + c, sums.out[n][2 * half + i] * factor);
+        }
       }
-      if (c < call.value_dim) set_element(to.data, to.type, start + c, first);
-      if (c + 1 < call.value_dim) set_element(to.data, to.type, start + c + 1, second);
     }
   }
 }
@@ -269,16 +284,19 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kWidth>)
   const rules::AttentionParams& call = p.call;
   T* const shared = reinterpret_cast<T*>(shared_memory());
   auto* const state = reinterpret_cast<BlockState*>(shared + Shape::kAllElements);
-  rules::KeyRange seen;
   {
     const RowTile tile = row_tile<kRows>(p);
     if (tile.empty()) return;
-    seen = tile.keys(call.group(), Shape::kKeys);
-    if (thread_index() == 0) state->tile = tile;
+    const int64_t group = divide(call.heads, call.kv_heads).quotient;
+    if (thread_index() == 0) {
+      state->tile = tile;
+      state->group = group;
+      state->keys = tile.keys(group, Shape::kKeys);
+    }
   }
   sync_threads();
   const RowTile& tile = state->tile;
-  const BlockOfRows b{call, *state, seen.first, seen.last};
+  const BlockOfRows b{call, *state};
   if (thread_index() < kRows) {
     const int64_t row = tile.first_row + thread_index();
     SeenKeys seen_keys;  // none, if there is no row
@@ -297,7 +315,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kWidth>)
 
   // These copies belong to the group of the first tile. Without a first tile, nothing would wait
   // for them.
-  if (b.first_key < b.end_key) {
+  if (b.state.keys.first < b.state.keys.last) {
     copy_tile<T, kWidth, kRows>(call.q.data, static_cast<int>(call.head_dim), shared, [&](int r) {
       const int64_t row = tile.first_row + r;
       if (row > tile.last_row) return int64_t{-1};

@@ -111,7 +111,7 @@ int launch_decode(const SplitParams& params, StreamHandle stream) {
   const rules::AttentionParams& call = params.forward.call;
   const int error =
       params.mma ? launch_decode_mma(params, stream) : launch_decode_f32(params, stream);
-  if (error != 0) return error;
+  if (error != 0 || !params.merges()) return error;
   return launch({.blocks = call.batch * call.heads * call.queries,
                  .threads = kThreads,
                  .shared_bytes = sizeof(MergeState),
