@@ -61,7 +61,7 @@ const char* hopper_objection(const ForwardParams& params, const Device& device);
 
 // --- Decode ---
 
-// Enqueues two kernels: the splits, and the merge that writes out and lse.
+// Enqueues the splits, and the merge that writes out and lse unless SplitParams::merges() is false.
 int launch_decode(const SplitParams& params, StreamHandle stream);
 // Enqueue the splits, in f32 from any type, or through mma.sync if params.mma.
 int launch_decode_f32(const SplitParams& params, StreamHandle stream);

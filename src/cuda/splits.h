@@ -30,7 +30,7 @@ struct SplitParams {
   bool early_merge = false;
   // (B, H_kv, rows of a key/value head, splits, d_v + 2). With scores s, their maximum m and the
   // factor f = scale.softmax, a row of a split has the sum of exp(f (s - m)) v, then m, then the
-  // sum of exp(f (s - m)).
+  // sum of exp(f (s - m)). Not used without a merge.
   float* partials = nullptr;
 
   // False if the kernel of the splits writes out and lse itself, without partial results.

@@ -39,7 +39,7 @@ const MOST_INSTRUCTIONS = [
   [/^forward_hopper<\w+, HopperTile<128, 128,/, 742], // 720, with 225 for masks; 2048 cycles
   [/^forward_hopper<\w+, HopperTile<128, 176,/, 926], // 899, with 297 for masks; 2816 cycles
   [/^forward_hopper<\w+, HopperTile<64, 128,/, 698], // 677, with 225 for masks; 1536 cycles
-  [/^forward_mma<false, \w+, 128>/, 888], // 862, with 149 for masks; 1024 cycles on compute capability 8.0
+  [/^forward_mma<false, \w+, 128>/, 914], // 888, with 149 for masks; 1024 cycles on compute capability 8.0
   [/^forward_mma<true, \w+, 128>/, 3542], // 3439 with the passes of all options; on 9.0, where it has 3546, 12170 with tests for each score
   [/^backward_keys<false, true, true, \w+, 128>/, 1011], // 982, with 167 for masks; 1024 cycles
   [/^backward_queries<false, \w+, 128>/, 584], // 567, with 93 for masks; 768 cycles

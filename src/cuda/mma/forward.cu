@@ -153,11 +153,12 @@ __device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWi
     for (int i = 0; i < 4; ++i) sums.out[n][i] = 0.0F;
   }
 
+  const int64_t end_key = b.state.keys.last;
   int stage = 0;
-  if (!kSingly && b.state.keys.first < b.state.keys.last) {
+  if (!kSingly && b.state.keys.first < end_key) {
     start_copy<T, kWidth>(b, b.state.keys.first, stages, stages + Shape::kElements);
   }
-  for (int64_t first = b.state.keys.first; first < b.state.keys.last; first += kKeys) {
+  for (int64_t first = b.state.keys.first; first < end_key; first += kKeys) {
     T* const keys = stages + stage * 2 * Shape::kElements;
     T* const values = keys + Shape::kElements;
     const bool whole = b.all_visible(first, kKeys);
@@ -177,7 +178,7 @@ __device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWi
     wait_copies<0>();
     // The tile has arrived, and every warp has used the other stage.
     sync_threads();
-    if (!kSingly && first + kKeys < b.state.keys.last) {
+    if (!kSingly && first + kKeys < end_key) {
       stage ^= 1;
       T* const next = stages + stage * 2 * Shape::kElements;
       start_copy<T, kWidth>(b, first + kKeys, next, next + Shape::kElements);
