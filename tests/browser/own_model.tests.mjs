@@ -301,7 +301,7 @@ export const tests = [
         await page.focus('#own .own-cell[tabindex="0"]');
         for (const key of ['ArrowDown', 'ArrowRight', 'ArrowRight', 'ArrowLeft', 'End', 'ArrowUp', 'Home', 'ArrowUp', 'ArrowDown', 'ArrowRight']) await page.keyboard.press(key);
         assert.equal(await page.evaluate(() => document.activeElement.ariaLabel), 'Layer 2, head 2');
-        assert.equal(await page.$eval('#own .own-map [role=grid]', (grid) => grid.ariaLabel), 'Layer 2, head 2');
+        await until(page, () => document.querySelector('#own .own-map [role=grid]').ariaLabel === 'Layer 2, head 2');
         await new Promise((done) => setTimeout(done, 300));
         const work = await countWork(page);
         await page.keyboard.press('ArrowLeft');

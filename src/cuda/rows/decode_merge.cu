@@ -26,7 +26,8 @@ struct MergeState {
   float values[kWarps][kMaxWidth];
 };
 
-__global__ void __launch_bounds__(kThreads) decode_merge(const __grid_constant__ SplitParams p) {
+// Without the 1, ptxas spills for compute capability 8.0.
+__global__ void __launch_bounds__(kThreads, 1) decode_merge(const __grid_constant__ SplitParams p) {
   const rules::AttentionParams& call = p.forward.call;
   const int64_t group = call.group();
   const int64_t all_rows = call.queries * group;

@@ -21,6 +21,14 @@ Status error_of(const char* argument, const char* expected, cudaError_t error) {
   return {StatusCode::kDevice, argument, expected, text_of(error)};
 }
 
+// Graphs take early launches from CUDA 12.3 on, and calls may be captured in a graph.
+bool graphs_take_early_launches() {
+  constexpr int kFirst = 12030;
+  int driver = 0;
+  return CUDART_VERSION >= kFirst && cudaDriverGetVersion(&driver) == cudaSuccess &&
+         driver >= kFirst;
+}
+
 }  // namespace
 
 Status status_of(int error) {
@@ -64,7 +72,7 @@ Status current_device(Device& device) {
                     static_cast<cudaError_t>(error));
   }
   constexpr int kFirstWithEarlyLaunches = 90;
-  device.early_launches = version >= kFirstWithEarlyLaunches;
+  device.early_launches = version >= kFirstWithEarlyLaunches && graphs_take_early_launches();
   if (place < known.size()) {
     const auto* const found = new Device(device);
     const Device* none = nullptr;

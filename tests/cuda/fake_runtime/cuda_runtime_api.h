@@ -4,6 +4,8 @@
 
 #include <map>
 
+#define CUDART_VERSION 12030
+
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
@@ -48,6 +50,7 @@ struct Runtime {
   int asked = 0;  // calls of cudaDeviceGetAttribute()
   cudaError_t of_code = cudaSuccess;
   int code_version = 90;
+  int driver_version = 12030;
   cudaError_t last = cudaSuccess;  // next result of cudaGetLastError()
 };
 inline Runtime runtime;
@@ -80,6 +83,10 @@ inline cudaError_t cudaGetLastError() {
   const cudaError_t last = fake_cuda::runtime.last;
   fake_cuda::runtime.last = cudaSuccess;
   return last;
+}
+inline cudaError_t cudaDriverGetVersion(int* version) {
+  *version = fake_cuda::runtime.driver_version;
+  return cudaSuccess;
 }
 inline cudaError_t cudaGetDevice(int* device) {
   *device = fake_cuda::runtime.device;
