@@ -194,7 +194,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
         const direction = source.floats(gradient.length);
         const expected = derivative(call, name, direction);
         const sum = gradient.reduce((total, each, i) => total + each * (direction[i] as number), 0);
-        // Where a row sees one key, the exact dQ and dK are zero, and only rounding errors are left: up to 3e-6 an element.
+        // The exact dQ and dK of a row that sees a single key are zero. Their rounding errors are up to 3e-6 an element.
         const size = gradient.reduce((total, each) => total + Math.abs(each), 1 + gradient.length / 16);
         expect(Math.abs(sum - expected), `${name}, ${label}`).toBeLessThan(2e-5 * size);
       }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <type_traits>
+#include <utility>
 
+#include "cuda/kernels.h"
 #include "cuda/params.h"
 #include "rules/attention_params.h"
 #include "rules/backward_params.h"
@@ -21,5 +23,17 @@ struct BackwardParams : rules::GradientParams {
   bool wide_rows = false;
 };
 static_assert(std::is_trivially_copyable_v<BackwardParams> && sizeof(BackwardParams) <= 4096);
+
+// The launches of a call's kernels of products. They depend on launch_backward_rows(), but not on
+// each other. So each but the first may be launched early (LaunchShape): while the last blocks of
+// the previous kernel run, multiprocessors without work begin with the next one.
+struct BackwardLaunches {
+  StreamHandle stream;
+  bool allows_early;  // Device::early_launches
+  bool early = false;
+
+  // True if the next launch may be early. Each launch calls it once.
+  bool next_is_early() { return std::exchange(early, allows_early); }
+};
 
 }  // namespace multihead::cuda

@@ -26,7 +26,8 @@ struct Device {
   int multiprocessors = 0;
   int shared_bytes = 0;  // limit of shared memory per block
   // A kernel may be launched before the previous one has ended, see LaunchShape::early: its code
-  // was compiled for compute capability 9.0 or newer. Code for older ones would not wait.
+  // was compiled for compute capability 9.0 or newer, since code for older ones would not wait, and
+  // CUDA is 12.3 or newer, whose graphs take such launches.
   bool early_launches = false;
 };
 

@@ -14,17 +14,8 @@
 namespace multihead::cuda {
 namespace {
 
-// The stream of a call, and whether its next kernel may be launched early: while the last blocks of
-// the previous kernel of products run, multiprocessors without work begin with the next one. The
-// kernels of products do not depend on each other, only on launch_backward_rows().
-struct Launches {
-  StreamHandle stream;
-  bool allows_early;
-  bool early = false;
-};
-
 template <class T, class Tile>
-int launch_tile(const BackwardParams& params, Launches& launches) {
+int launch_tile(const BackwardParams& params, BackwardLaunches& launches) {
   const rules::AttentionParams& attention = params.forward.call;
   const Extents stored = extents_of(params.forward);
   const TileAxis axis = axis_of<Tile>(params.forward);
@@ -57,18 +48,16 @@ int launch_tile(const BackwardParams& params, Launches& launches) {
   const int64_t sharing = Tile::kOfKeys ? 1 : attention.group();
   const int64_t passing_heads = Tile::kOfKeys ? attention.group() : 1;
   call.heads_at_once = heads_at_once(passing * passing_heads * Tile::kWidth * 4 / sharing, heads);
-  const bool early = launches.early;
-  launches.early = launches.allows_early;
   return launch({.blocks = call.tiles * heads,
                  .threads = Tile::kThreads,
                  .shared_bytes = Tile::kSharedBytes,
                  .stream = launches.stream,
-                 .early = early},
+                 .early = launches.next_is_early()},
                 backward_hopper<T, Tile>, call);
 }
 
 template <class T>
-int launch_queries(const BackwardParams& params, Launches& launches) {
+int launch_queries(const BackwardParams& params, BackwardLaunches& launches) {
   constexpr HopperSums kSums = HopperSums::kQueries;
   switch (params.forward.call.head_dim) {
     case 64:
@@ -81,7 +70,7 @@ int launch_queries(const BackwardParams& params, Launches& launches) {
 }
 
 template <class T>
-int launch_keys(const BackwardParams& params, Launches& launches) {
+int launch_keys(const BackwardParams& params, BackwardLaunches& launches) {
   constexpr HopperSums kBoth = HopperSums::kKeysAndValues;
   switch (params.forward.call.head_dim) {
     case 64:
@@ -100,7 +89,7 @@ int launch_keys(const BackwardParams& params, Launches& launches) {
 }
 
 template <class T>
-int launch_type(const BackwardParams& params, Launches launches) {
+int launch_type(const BackwardParams& params, BackwardLaunches launches) {
   if (params.d_k.data != nullptr || params.d_v.data != nullptr) {
     if (const int error = launch_keys<T>(params, launches); error != 0) return error;
   }
@@ -111,7 +100,7 @@ int launch_type(const BackwardParams& params, Launches launches) {
 
 int launch_backward_hopper(const BackwardParams& params, const Device& device,
                            StreamHandle stream) {
-  const Launches launches{.stream = stream, .allows_early = device.early_launches};
+  const BackwardLaunches launches{.stream = stream, .allows_early = device.early_launches};
   return params.forward.call.q.type == DType::kBF16 ? launch_type<BFloat16>(params, launches)
                                                     : launch_type<Float16>(params, launches);
 }

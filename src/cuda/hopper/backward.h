@@ -117,13 +117,13 @@ struct alignas(8) FloatPair {
   float left, right;
 };
 
-// The references, or the deltas, of the queries of the scores that a thread holds: of its two rows
-// if queries are kept, of its columns if they pass.
+// The references, or the deltas, that belong to a thread's scores. Kept queries are the thread's
+// two rows, passing queries its columns.
 template <class Tile>
 struct HopperQueries {
   float values[Tile::kOfKeys ? Tile::kStep / 4 : 2];
 
-  // Loads those of passing queries from `rows`, see HopperBackwardShared.
+  // Loads the values of passing queries from `rows`, see HopperBackwardShared.
   static __device__ __forceinline__ HopperQueries load(const float* rows) {
     HopperQueries loaded;
 #pragma unroll
@@ -134,7 +134,7 @@ struct HopperQueries {
     }
     return loaded;
   }
-  // Of the query of score i.
+  // Returns the value of the query that score i belongs to.
   __device__ __forceinline__ float of(int i) const {
     return values[Tile::kOfKeys ? i / 4 * 2 + i % 2 : i / 2 % 2];
   }

@@ -77,6 +77,24 @@ struct HopperBackwardTile {
   static_assert(kSharedBytes <= kHopperSharedBytes);
 };
 
+// The tile scheduler: maps a block index to a head and the rank of a tile. Heads are served in
+// groups whose shared operands fit in the L2 cache. Within a group, tiles of rank 0 of all heads
+// come first, then rank 1, and so on. Give rank 0 to the longest tiles: long tiles that start late
+// would leave other multiprocessors idle.
+struct HopperPlace {
+  int64_t head, rank;  // head: `heads` or more for a block without work
+
+  static __device__ __forceinline__ HopperPlace of(int64_t tiles, int64_t heads,
+                                                   int64_t heads_at_once) {
+    const int64_t index = block_number();
+    if (index >= tiles * heads) return {heads, 0};
+    const int64_t first_head = divide(index, tiles * heads_at_once).quotient * heads_at_once;
+    const int64_t in_group = rules::least_of(heads_at_once, heads - first_head);
+    const auto [rank, head] = divide(index - first_head * tiles, in_group);
+    return {first_head + head, rank};
+  }
+};
+
 struct HopperBackwardCall {
   BackwardParams params;
   TensorMap q, k, v, d_out;

@@ -31,8 +31,8 @@ int encode_rows(TensorMap& map, const rules::StoredRows& rows,
             .box = {64, Rows::kCount, 1, 1}});
 }
 
-// Returns how many heads are served at once, see HopperPlace. `bytes`: operands that the blocks of
-// one head share.
+// Returns how many heads are served at once, see HopperSchedule and HopperPlace. `bytes`: operands
+// that the blocks of one head share.
 inline int64_t heads_at_once(int64_t bytes, int64_t heads) {
   // 32 MiB of the 50 MB L2 cache of an H100. A guess, not measured.
   constexpr int64_t kResidentBytes = 32 << 20;

@@ -1,5 +1,4 @@
-// Shared by the Hopper kernels: the order of blocks, and tiles of rows in shared memory with their
-// copies and products.
+// Shared by the Hopper kernels: tiles of rows in shared memory, with their copies and products.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +6,6 @@
 
 #include "cuda/device/device.h"
 #include "cuda/device/hopper_device.h"
-#include "cuda/divide.h"
-#include "cuda/kernels.h"
-#include "rules/visibility.h"
 
 namespace multihead::cuda {
 
@@ -24,24 +20,6 @@ constexpr bool registers_suffice(int producer, int consumers, int consumer) {
   return valid(producer) && valid(consumer) && producer <= launched && launched <= consumer &&
          producer + consumers * consumer <= launched * (consumers + 1);
 }
-
-// The tile scheduler: maps a block index to a head and the rank of a tile. Heads are served in
-// groups whose shared operands fit in the L2 cache. Within a group, tiles of rank 0 of all heads
-// come first, then rank 1, and so on. Give rank 0 to the longest tiles: long tiles that start late
-// would leave other multiprocessors idle.
-struct HopperPlace {
-  int64_t head, rank;  // head: `heads` or more for a block without work
-
-  static __device__ __forceinline__ HopperPlace of(int64_t tiles, int64_t heads,
-                                                   int64_t heads_at_once) {
-    const int64_t index = block_number();
-    if (index >= tiles * heads) return {heads, 0};
-    const int64_t first_head = divide(index, tiles * heads_at_once).quotient * heads_at_once;
-    const int64_t in_group = rules::least_of(heads_at_once, heads - first_head);
-    const auto [rank, head] = divide(index - first_head * tiles, in_group);
-    return {first_head + head, rank};
-  }
-};
 
 // A tile of kCount rows of kWidth 16-bit numbers in shared memory. It consists of blocks of 64
 // columns, whose rows are 128 bytes long and swizzled.

@@ -18,59 +18,48 @@ namespace mma {
 namespace {
 
 template <bool kOptions, class T, int kWidth>
-int launch_gradients(const BackwardParams& params, bool allows_early, StreamHandle stream) {
+int launch_gradients(const BackwardParams& params, BackwardLaunches& launches) {
   const rules::AttentionParams& call = params.forward.call;
-  // The kernels do not depend on each other, only on launch_backward_rows(). So all but the first
-  // one may begin while the last blocks of the previous one run.
-  bool early = false;
   if (call.batch * call.kv_heads * call.keys != 0) {
     int error = 0;
     const bool d_k = params.d_k.data != nullptr, d_v = params.d_v.data != nullptr;
     if constexpr (kWidth <= 128) {
-      if (d_k || d_v) {
-        error = launch_keys<kOptions, true, true, T, kWidth>(params, early, stream);
-        early = allows_early;
-      }
+      if (d_k || d_v) error = launch_keys<kOptions, true, true, T, kWidth>(params, launches);
     } else {
-      if (d_k) {
-        error = launch_keys<kOptions, true, false, T, kWidth>(params, early, stream);
-        early = allows_early;
-      }
+      if (d_k) error = launch_keys<kOptions, true, false, T, kWidth>(params, launches);
       if (error == 0 && d_v) {
-        error = launch_keys<kOptions, false, true, T, kWidth>(params, early, stream);
-        early = allows_early;
+        error = launch_keys<kOptions, false, true, T, kWidth>(params, launches);
       }
     }
     if (error != 0) return error;
   }
   if (params.d_q.data == nullptr || call.batch * call.rows() == 0) return 0;
-  return launch_queries<kOptions, T, kWidth>(params, early, stream);
+  return launch_queries<kOptions, T, kWidth>(params, launches);
 }
 
 template <bool kOptions, class T>
-int launch_width(const BackwardParams& params, bool allows_early, StreamHandle stream) {
+int launch_width(const BackwardParams& params, BackwardLaunches& launches) {
   const rules::AttentionParams& call = params.forward.call;
   const int64_t width = rules::most_of(call.head_dim, call.value_dim);
-  if (width <= 64) return launch_gradients<kOptions, T, 64>(params, allows_early, stream);
-  if (width <= 128) return launch_gradients<kOptions, T, 128>(params, allows_early, stream);
+  if (width <= 64) return launch_gradients<kOptions, T, 64>(params, launches);
+  if (width <= 128) return launch_gradients<kOptions, T, 128>(params, launches);
   static_assert(kMaxWidth <= 256);
-  return launch_gradients<kOptions, T, 256>(params, allows_early, stream);
+  return launch_gradients<kOptions, T, 256>(params, launches);
 }
 
 template <class T>
-int launch_type(const BackwardParams& params, bool allows_early, StreamHandle stream) {
-  return has_options(params.forward.call) ? launch_width<true, T>(params, allows_early, stream)
-                                          : launch_width<false, T>(params, allows_early, stream);
+int launch_type(const BackwardParams& params, BackwardLaunches launches) {
+  return has_options(params.forward.call) ? launch_width<true, T>(params, launches)
+                                          : launch_width<false, T>(params, launches);
 }
 
 }  // namespace
 }  // namespace mma
 
 int launch_backward_mma(const BackwardParams& params, const Device& device, StreamHandle stream) {
-  const bool early = device.early_launches;
-  return params.forward.call.q.type == DType::kF16
-             ? mma::launch_type<Float16>(params, early, stream)
-             : mma::launch_type<BFloat16>(params, early, stream);
+  const BackwardLaunches launches{.stream = stream, .allows_early = device.early_launches};
+  return params.forward.call.q.type == DType::kF16 ? mma::launch_type<Float16>(params, launches)
+                                                   : mma::launch_type<BFloat16>(params, launches);
 }
 
 }  // namespace multihead::cuda

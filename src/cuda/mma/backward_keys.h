@@ -267,7 +267,7 @@ struct KeysBlock {
       }
     }
   }
-  // The same with options.
+  // Computes what the function above does, for a call with options.
   __device__ __forceinline__ void differentiate(int step, const FragmentTerms<Shape::kTiles>& terms,
                                                 const KeptWeights& kept,
                                                 float (&weights)[Shape::kTiles][4],
@@ -465,14 +465,15 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <bool kOptions, bool kOfKeys, bool kOfValues, class T, int kWidth>
-int launch_keys(const BackwardParams& params, bool early, StreamHandle stream) {
+int launch_keys(const BackwardParams& params, BackwardLaunches& launches) {
   using Shape = GradientTile<kWidth>;
   constexpr size_t kBytes =
       Shape::kAllElements * sizeof(T) + sizeof(KeysState<kOptions, Shape::kStep>);
   static_assert(kBytes <= kLeastSharedBytes);
   return launch_tiles(key_axis(params.forward, kRows), params.forward.call.kv_heads, kThreads,
-                      kBytes, stream, backward_keys<kOptions, kOfKeys, kOfValues, T, kWidth>,
-                      params, early);
+                      kBytes, launches.stream,
+                      backward_keys<kOptions, kOfKeys, kOfValues, T, kWidth>, params,
+                      launches.next_is_early());
 }
 
 }  // namespace multihead::cuda::mma

@@ -117,7 +117,7 @@ struct QueriesBlock {
       }
     }
   }
-  // The same with options. Turns products into scores.
+  // Computes the gradients of products for a call with options. Also turns products into scores.
   __device__ __forceinline__ void differentiate(const QueryOptions& options, int64_t first,
                                                 const FragmentTerms<Shape::kTiles>& terms,
                                                 float (&products)[Shape::kTiles][4],
@@ -262,12 +262,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <bool kOptions, class T, int kWidth>
-int launch_queries(const BackwardParams& params, bool early, StreamHandle stream) {
+int launch_queries(const BackwardParams& params, BackwardLaunches& launches) {
   constexpr size_t kBytes = GradientTile<kWidth>::kAllElements * sizeof(T) + sizeof(QueriesState);
   static_assert(kBytes <= kLeastSharedBytes);
   const rules::AttentionParams& call = params.forward.call;
   return launch_tiles(query_axis(params.forward, kRows, call.group()), call.kv_heads, kThreads,
-                      kBytes, stream, backward_queries<kOptions, T, kWidth>, params, early);
+                      kBytes, launches.stream, backward_queries<kOptions, T, kWidth>, params,
+                      launches.next_is_early());
 }
 
 }  // namespace multihead::cuda::mma

@@ -405,13 +405,27 @@ __device__ __noinline__ void recompute_keys(const DecodeBlock& b, const T* queri
   write_sums<kWidth>(b, sums, reinterpret_cast<float*>(stages), sound);
 }
 
+// Calls visit(w, share, sums) for each warp that saw keys in a row: its share of the row, relative
+// to `largest`, and its sums of weighted values.
+template <int kWidth, class Visit>
+__device__ __forceinline__ void for_each_warp(const DecodeBlock& b, const float* warps, int row,
+                                              float largest, const Visit& visit) {
+  const float factor = b.call().scale.softmax * kLog2E;
+#pragma unroll
+  for (int w = 0; w < DecodeTile<kWidth>::kWarps; ++w) {
+    const float of_warp = b.state.largest[w][row];
+    if (of_warp == -INFINITY) continue;
+    visit(w, exp2f((of_warp - largest) * factor),
+          warps + w * DecodeTile<kWidth>::kWarpElements / 2 + row * DecodeTile<kWidth>::kSumStride);
+  }
+}
+
 // Merges the results of the warps into the partial result of the split.
 template <int kWidth>
 __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
                                            const float* warps) {
   const SplitParams& p = b.params;
   const rules::AttentionParams& call = b.call();
-  const float factor = call.scale.softmax * kLog2E;
   const int width = static_cast<int>(call.value_dim);
   float* const partials =
       p.partials + ((b.batch * call.kv_heads + b.kv_head) * call.queries * b.group + b.first_row) *
@@ -421,16 +435,9 @@ __device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
     const int row = at / (width + 2), c = at % (width + 2);
     const float largest = b.largest_of<kWidth>(row, -INFINITY);
     float result = 0.0F;
-#pragma unroll
-    for (int w = 0; w < DecodeTile<kWidth>::kWarps; ++w) {
-      const float of_warp = b.state.largest[w][row];
-      // Skip a warp without visible keys.
-      if (of_warp == -INFINITY) continue;
-      const float share = exp2f((of_warp - largest) * factor);
-      const float* const sums = warps + w * DecodeTile<kWidth>::kWarpElements / 2;
-      result += share *
-                (c < width ? sums[row * DecodeTile<kWidth>::kSumStride + c] : b.state.sums[w][row]);
-    }
+    for_each_warp<kWidth>(b, warps, row, largest, [&](int w, float share, const float* sums) {
+      result += share * (c < width ? sums[c] : b.state.sums[w][row]);
+    });
     partials[(row * p.splits + split) * (width + 2) + c] = c == width ? largest : result;
   }
 }
@@ -448,15 +455,10 @@ __device__ __forceinline__ void write_results(const DecodeBlock& b, const float*
     const float sink = call.sinks == nullptr ? -INFINITY : call.sinks[head] / call.scale.softmax;
     const float largest = b.largest_of<kWidth>(row, sink);
     float total = sink == -INFINITY ? 0.0F : exp2f((sink - largest) * factor), result = 0.0F;
-#pragma unroll
-    for (int w = 0; w < DecodeTile<kWidth>::kWarps; ++w) {
-      const float of_warp = b.state.largest[w][row];
-      if (of_warp == -INFINITY) continue;
-      const float share = exp2f((of_warp - largest) * factor);
-      const float* const sums = warps + w * DecodeTile<kWidth>::kWarpElements / 2;
+    for_each_warp<kWidth>(b, warps, row, largest, [&](int w, float share, const float* sums) {
       total += share * b.state.sums[w][row];
-      if (c < width) result += share * sums[row * DecodeTile<kWidth>::kSumStride + c];
-    }
+      if (c < width) result += share * sums[c];
+    });
     if (c == width) {
       if (call.lse.data == nullptr) continue;
       *call.lse.row(b.batch, head, query) =

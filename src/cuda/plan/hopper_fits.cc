@@ -93,8 +93,9 @@ const char* hopper_objection(const ForwardParams& params, const Device& device) 
   const bool packed = params.cu_q != nullptr;
   const int64_t tiles =
       packed ? params.packed_queries / 128 + call.batch : call.batch * (call.queries / 128 + 1);
-  if (tiles != 0 && call.heads > kMostTiles / tiles)
+  if (tiles != 0 && call.heads > kMostTiles / tiles) {
     return "there are 2^31 or more tiles of queries";
+  }
   if (call.out.data == nullptr) return "there is no output";
   if (call.out.type != call.q.type && call.out.type != DType::kF32) {
     return "out has neither the type of q nor f32";

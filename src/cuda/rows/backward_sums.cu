@@ -11,6 +11,7 @@
 #include "cuda/kernels.h"
 #include "cuda/params.h"
 #include "cuda/rows.h"
+#include "cuda/tile_axis.h"
 #include "cuda/warp_rows.h"
 #include "rules/attention_params.h"
 
@@ -40,7 +41,7 @@ struct RowPlace {
   }
 };
 
-__device__ __forceinline__ int64_t all_rows(const BackwardParams& p) {
+constexpr int64_t all_rows(const BackwardParams& p) {
   const Extents stored = extents_of(p.forward);
   return stored.batch * p.forward.call.heads * stored.queries;
 }
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1)
 template <class T, int kLanes>
 int launch_wide(const BackwardParams& params, int64_t rows, StreamHandle stream) {
   constexpr int kRows = kWarpSize / kLanes * kRowsOfThread;  // per warp
-  return launch_warp_rows((rows + kRows - 1) / kRows, stream, sum_wide_rows<T, kLanes>, params);
+  return launch_warp_rows(tiles_of(rows, kRows), stream, sum_wide_rows<T, kLanes>, params);
 }
 
 template <class T>
@@ -164,8 +165,7 @@ __global__ void __launch_bounds__(kSinkThreads, 1)
 }  // namespace
 
 int launch_backward_rows(const BackwardParams& params, StreamHandle stream) {
-  const Extents stored = extents_of(params.forward);
-  const int64_t rows = stored.batch * params.forward.call.heads * stored.queries;
+  const int64_t rows = all_rows(params);
   if (rows == 0) return 0;
   if (!params.wide_rows) return launch_warp_rows(rows, stream, sum_rows, params);
   return params.out.type == DType::kBF16 ? launch_wide<BFloat16>(params, rows, stream)
