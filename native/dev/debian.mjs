@@ -37,6 +37,9 @@ async function installable(names) {
   return new Set([...found].map(([, name]) => name));
 }
 
+/** True if apt knows this package and this program may install it without a password. */
+export const installsUnasked = async (name) => process.getuid?.() === 0 && hasApt() && (await installable([name])).has(name);
+
 function listsAreFresh() {
   const lists = '/var/lib/apt/lists';
   if (!existsSync(lists) || !readdirSync(lists).some((name) => name.includes('_Packages'))) return false;

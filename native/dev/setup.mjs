@@ -48,7 +48,8 @@ const PURPOSES = Object.keys(INCLUDED);
 /**
  * @param {{ purpose?: 'start' | 'quick' | 'test' | 'all' | 'mpi' | 'docs' }} [options] `start`: everything to build
  *   the WebAssembly package and serve the page. `quick`: also what `npm test` needs: the native compiler, the test
- *   libraries and Chromium. `test`: also the libraries of the native programs, and Firefox.
+ *   libraries and Chromium's headless shell. `test`: besides what `start` and the native tests need, the libraries of
+ *   the native programs, Chromium itself and Firefox.
  *   `mpi`: also MPI, for attention over several processes. `all`: everything that `npm test -- --all` uses, including
  *   MPI, an emulated ARM64 processor and WebKit. `docs`: only the tools of `npm run docs`.
  * @returns {Promise<object>} the contents of build/toolchain/manifest.json; for `docs`, the programs found
@@ -78,13 +79,20 @@ async function setUp(purpose) {
 
   // The three downloads are independent, so they run in parallel.
   const system = step('System packages', async (tell) => {
-    tell(wishes.length ? list(await installSystemPackages(wishes, asAdministrator)) : THERE);
+    if (!wishes.length) return tell(THERE);
+    // For example without a network.
+    const canDoWithout = machine.chromium && missing.every((key) => key === 'headlessShell');
+    const installed = await installSystemPackages(wishes, asAdministrator).catch((error) => {
+      if (!canDoWithout) throw error;
+    });
+    tell(installed ? list(installed) : 'not installed, Chromium is used');
   });
   const modules = step('npm packages', (tell) => installNodeModules(tell, purpose === 'docs' ? DOCS_TOOLS : ROOT));
   const unpacked = unpackMissing(missing, hasDebianKeyring() ? null : system); // system: has the keys
   await allOrFirstFailure([system, unpacked, modules]);
 
   if (missing.length) machine = await survey(() => {}, purpose);
+  machine.headlessShell ??= machine.chromium;
   const lacking = missingFor(purpose, machine);
   requireAll(lacking, machine, purpose);
   for (const key of lacking) say(`  note: no ${NEEDS[key].title} found, so ${NEEDS[key].optional}`);
@@ -228,6 +236,7 @@ async function configure(machine, tell) {
     arm64: machine.arm64,
     googletestSource: existsSync(join(googletestSource, 'googletest', 'src')) ? googletestSource : null,
     chromium: machine.chromium?.path ?? null,
+    headlessShell: machine.headlessShell?.path ?? null,
     firefox: machine.firefox?.path ?? null,
     webkit: machine.webkit?.path ?? null,
   };

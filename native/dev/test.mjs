@@ -116,9 +116,8 @@ runAsProgram(import.meta.url, async (...given) => {
   const { chosen, purpose, everything } = readArguments(given);
   const manifest = await setup({ purpose });
   mkdirSync(RESULTS, { recursive: true });
-  for (const browser of ['chromium', 'firefox']) {
-    if (manifest[browser]) process.env[`${browser.toUpperCase()}_PATH`] ??= manifest[browser];
-  }
+  const paths = { HEADLESS_SHELL_PATH: manifest.headlessShell, CHROMIUM_PATH: manifest.chromium, FIREFOX_PATH: manifest.firefox };
+  for (const [variable, path] of Object.entries(paths)) if (path) process.env[variable] ??= path;
 
   const passedBefore = new Passed(join(RESULTS, 'passed.json'), machine(manifest));
   const { total, unchanged } = await runSuites(chosen, { passedBefore, everything });

@@ -27,6 +27,7 @@ const kinds = [
       '/usr/bin/google-chrome',
       '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome',
     ],
+    shell: { variable: 'HEADLESS_SHELL_PATH', place: '/usr/bin/chromium-headless-shell' },
     options: { browser: 'chrome', args: chromiumFlags },
   },
   {
@@ -40,14 +41,17 @@ const kinds = [
 
 /**
  * The browsers to test and to measure with, which Puppeteer drives. If one is not installed, `launch` is missing and `reason` says why.
+ * @param {{ inShell?: boolean }} [how] `inShell`: chromium-headless-shell, if there is one, instead of Chromium
  */
-export function findBrowsers() {
-  return kinds.map(({ name, variable, places, options }) => {
-    const wanted = process.env[variable];
-    const executablePath = wanted || places.find((place) => existsSync(place));
+export function findBrowsers({ inShell = false } = {}) {
+  return kinds.map(({ name, variable, places, shell, options }) => {
+    const variables = inShell && shell ? [shell.variable, variable] : [variable];
+    const named = variables.find((each) => process.env[each]);
+    const wanted = process.env[named];
+    const executablePath = wanted || (inShell && shell ? [shell.place, ...places] : places).find((place) => existsSync(place));
     if (!executablePath || !existsSync(executablePath)) {
       const where = wanted
-        ? `${variable} names ${wanted}, which does not exist`
+        ? `${named} names ${wanted}, which does not exist`
         : `set ${variable} or install it`;
       return { name, reason: `${name} not found: ${where}` };
     }

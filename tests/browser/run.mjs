@@ -3,8 +3,9 @@
 //   node tests/browser/run.mjs [--numbers | --quick | --webkit] [part of a test's name]...
 //
 // --numbers: the tests that compare numbers on the page with a reference. --quick: all others, without those that are
-// marked as thorough, which take long and rarely find a fault that the others miss. --webkit: those that are marked as essential, in
-// WebKit, the engine of Safari; writes webkit.json.
+// marked as thorough, which take long and rarely find a fault that the others miss. With both, chromium-headless-shell
+// takes Chromium's place, if there is one. --webkit: those that are marked as essential, in WebKit, the engine of Safari;
+// writes webkit.json.
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -154,8 +155,9 @@ await compressAhead();
 const outcome = { passed: 0, failed: 0, again: [], skipped: [], failures: [] };
 const start = performance.now();
 const inWebKit = option === '--webkit';
+const inShell = option === '--numbers' || option === '--quick';
 await Promise.all(
-  (inWebKit ? [findEssentialBrowser()] : findBrowsers()).map((found) =>
+  (inWebKit ? [findEssentialBrowser()] : findBrowsers({ inShell })).map((found) =>
     runIn(found, outcome).catch((error) => {
       outcome.failed += 1;
       outcome.failures.push({ name: `${found.name}: start`, message: error.message });
