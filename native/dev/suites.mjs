@@ -46,9 +46,9 @@ function vitest(workspace, name, { chosen = [], env = {} } = {}) {
   return outcomeOf(command, file, vitestCounts, { cwd: join(ROOT, workspace), env: { ...env, ...process.env } });
 }
 
-/** Runs the page's tests with these arguments of tests/browser/run.mjs. */
-const browserTests = (...chosen) =>
-  outcomeOf([process.execPath, 'tests/browser/run.mjs', ...chosen], resultsFile('browser'), (counts) => counts);
+/** Runs the page's tests with these arguments of tests/browser/run.mjs, which writes this file. */
+const browserTests = (file, ...chosen) =>
+  outcomeOf([process.execPath, 'tests/browser/run.mjs', ...chosen], resultsFile(file), (counts) => counts);
 
 const CASES = 'tests/conformance';
 const LIBRARY = ['CMakeLists.txt', 'CMakePresets.json', 'src', 'native', 'tests', 'README.md'];
@@ -228,16 +228,16 @@ export const SUITES = [
     in: 'quick',
     uses: WITHOUT_KERNELS,
     ...inBrowser,
-    run: () => browserTests('--quick', 'chromium: '),
+    run: () => browserTests('browser', '--quick', 'chromium: '),
   },
   {
     name: 'page, Chromium, numbers',
     in: 'quick',
     uses: PAGE,
-    ...inBrowser,
-    run: () => browserTests('--numbers', 'chromium: '),
+    after: ['page'], // without `waits`: it runs while the other tests in Chromium do
+    run: () => browserTests('browser-numbers', '--numbers', 'chromium: '),
   },
-  { name: 'page, browsers', in: 'all', uses: PAGE, ...inBrowser, run: () => browserTests() },
+  { name: 'page, browsers', in: 'all', uses: PAGE, ...inBrowser, run: () => browserTests('browser') },
   // The last suite, so that no build and hardly another browser runs at the same time. WebKit paints without a graphics
   // processor here: while builds and four other browsers ran, its training of four jobs took longer than two minutes.
   {
@@ -245,6 +245,6 @@ export const SUITES = [
     in: 'all',
     uses: PAGE,
     after: ['page'],
-    run: () => outcomeOf([process.execPath, 'tests/browser/run.mjs', '--webkit'], resultsFile('webkit'), (counts) => counts),
+    run: () => browserTests('webkit', '--webkit'),
   },
 ];

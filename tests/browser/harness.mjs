@@ -10,7 +10,7 @@ import { serve } from '../../web/serve.mjs';
 
 const at = (path) => fileURLToPath(new URL(`../../${path}`, import.meta.url));
 export const site = at('build/web');
-export const resultFile = at('build/test-results/browser.json');
+export const results = at('build/test-results');
 
 /**
  * Milliseconds after which a wait counts as hung. A machine that compiles on every core meanwhile can take ten times as
