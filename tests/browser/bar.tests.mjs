@@ -33,6 +33,22 @@ export const tests = [
     },
   },
   {
+    name: 'on a phone, the bar shows four whole heads beside Undo and Redo',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#step=scores`, { width: 360, height: 740 });
+      await page.click('#step-mask');
+      await page.evaluate(() => document.querySelector('#steps').scrollIntoView());
+      await until(page, () => document.querySelectorAll('.bar-heads button').length === 4);
+      const { end, heads } = await page.evaluate(() => ({
+        end: document.querySelector('.bar-sentence').getBoundingClientRect().right,
+        heads: [...document.querySelectorAll('.bar-heads button')].map((button) => button.getBoundingClientRect().right),
+      }));
+      assert.ok(await page.$eval('#undo', ({ offsetWidth }) => offsetWidth > 0), 'Undo is shown');
+      assert.ok(heads.every((right) => right <= end + 0.5), `heads end at ${heads}, the bar's sentence at ${end}`);
+      await close();
+    },
+  },
+  {
     name: 'sections have addresses: a link leads to its section, and a copied link to the section in view',
     async run({ browser, url }) {
       // The section "Speed" is the shortest: the next one is on the screen, too.

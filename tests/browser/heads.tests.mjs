@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { seriousFindings } from './axe.mjs';
 import { openPage, setSentence, settled, until } from './harness.mjs';
+import { mapShown } from './own_model.tests.mjs';
 import { bytePairTokenizer, gpt2, gpt2Config, gpt2Tensors, goldenFiles, safetensors } from './small_models.mjs';
 
 const lineOf = (page) => page.$eval('#source-line', ({ textContent }) => textContent);
@@ -50,7 +51,7 @@ async function openModel(page, files) {
     await writeFile(paths.at(-1), content);
   }
   await (await page.$('#model-files')).uploadFile(...paths);
-  await until(page, () => document.querySelector('#own .own-map [role=grid]')?.checkVisibility() === true);
+  await mapShown(page);
   return () => rm(folder, { recursive: true });
 }
 const words = ['the', ' black', ' cat', ' sat', ' on', ' the', ' mat'];

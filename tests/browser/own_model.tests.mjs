@@ -74,7 +74,12 @@ async function withFiles(run) {
 const give = async (page, paths) => (await page.$('#model-files')).uploadFile(...paths);
 const statusOf = (page) => page.$eval('.own-status', (line) => line.textContent);
 const factsOf = (page) => page.$eval('.own-facts', (line) => line.textContent);
-const mapShown = (page) => until(page, () => document.querySelector('#own .own-map [role=grid]')?.checkVisibility() === true);
+/** Waits until the map is drawn: its grid is visible a frame before it has rows. */
+export const mapShown = (page) =>
+  until(page, () => {
+    const grid = document.querySelector('#own .own-map [role=grid]');
+    return grid?.checkVisibility() === true && grid.ariaRowCount !== null;
+  });
 /** Presses the picture of a head; both count from 1. */
 const openHead = (page, layer, head) => page.$eval(`#own .own-row:nth-child(${layer}) .own-cell:nth-of-type(${head})`, (cell) => cell.click());
 
@@ -347,6 +352,7 @@ export const tests = [
   },
   {
     name: 'a model of pictures shows where its class token and its patches look, and the likeliest classes',
+    essential: true,
     run: ({ browser, url }) =>
       withFiles(async (write) => {
         const { page, close } = await openPage(browser, url);

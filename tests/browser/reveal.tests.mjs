@@ -26,6 +26,7 @@ const shift = (page) =>
 export const tests = [
   {
     name: 'the split gives each head its columns; the wrong reshape does not, and the page names its first wrong cell',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#${sentence}`);
       const { trace, tokens } = await snapshot(page);

@@ -1,7 +1,7 @@
 // "Step through": every step in the same place, the operation behind a number, and the final text.
 
 import assert from 'node:assert/strict';
-import { openPage, settled, snapshot, toggle, until } from './harness.mjs';
+import { eventually, openPage, settled, snapshot, toggle, until } from './harness.mjs';
 import { large } from './maps.tests.mjs';
 import { countWork } from './work.mjs';
 
@@ -40,6 +40,7 @@ export const tests = [
   })),
   {
     name: 'Next, Back, arrow keys and the slider walk through the steps; the last Next keeps the focus',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#step=x`);
       await page.evaluate(() => document.querySelectorAll('.secondary')[1].focus());
@@ -81,7 +82,49 @@ export const tests = [
     },
   },
   {
+    name: 'Next shows how a step works: a number drops into its cell, weighted values pile up, and the heads slide together',
+    async run({ browser, url, kind }) {
+      const still = await openPage(browser, `${url}#step=mask`, {
+        // Firefox is started with reduced motion.
+        prepare: (page) => kind === 'firefox' || page.emulateMediaFeatures([{ name: 'prefers-reduced-motion', value: 'reduce' }]),
+      });
+      await still.page.click('#step-merge');
+      await settled(still.page);
+      assert.equal(await still.page.$('.flying, .map-slice'), null, 'nothing moves');
+      await still.close();
+      if (kind === 'firefox') return;
+
+      const { page, close } = await openPage(browser, `${url}#step=mask`);
+      // Everything that is added for a movement is counted when it is added: it is gone within a second.
+      await page.evaluate(() => {
+        globalThis.moved = { numbers: 0, strips: 0, heads: 0 };
+        new MutationObserver((changes) => {
+          for (const node of changes.flatMap(({ addedNodes }) => [...addedNodes])) {
+            if (!node.matches?.('.flying, .map-slice')) continue;
+            globalThis.moved[node.matches('.map-slice') ? 'heads' : node.matches('canvas') ? 'strips' : 'numbers'] += 1;
+          }
+        }).observe(document.querySelector('#step-detail'), { childList: true, subtree: true });
+      });
+      /** Goes to the next step, and returns what moved once all of it is gone. */
+      const next = async (id) => {
+        await page.evaluate(() => Object.assign(globalThis.moved, { numbers: 0, strips: 0, heads: 0 }));
+        await page.evaluate(() => [...document.querySelectorAll('#steps button')].find(({ textContent }) => textContent.startsWith('Next')).click());
+        await eventually(async () => (await selected(page)) === id);
+        await until(page, () => globalThis.moved.numbers > 0);
+        await until(page, () => !document.querySelector('.flying, .map-slice'));
+        return page.evaluate(() => ({ ...globalThis.moved }));
+      };
+      assert.deepEqual(await next('step-softmax'), { numbers: 1, strips: 0, heads: 0 });
+      const mixed = await next('step-values');
+      assert.ok(mixed.strips > 0, 'the weighted values move to their sum');
+      assert.deepEqual(await next('step-merge'), { numbers: 1, strips: 0, heads: 4 });
+      assert.equal(await page.$eval('.step-picture canvas', (canvas) => getComputedStyle(canvas).clipPath), 'none');
+      await close();
+    },
+  },
+  {
     name: 'a score is shown as query, key and product; all terms open and add up',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#step=scores&query=7&key=3&head=3`);
       const { trace } = await snapshot(page);
@@ -146,6 +189,7 @@ export const tests = [
   },
   {
     name: 'it ends in words, from the real weights',
+    essential: true,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#query=7`);
       const { trace, tokens } = await snapshot(page);

@@ -92,7 +92,7 @@ export async function launchWebKit({ path, browser, screen: xvfb }) {
     async close() {
       await Promise.all([...contexts].map((context) => context.close()));
       await screen.close();
-      await rm(folder, { recursive: true, force: true });
+      await rm(folder, { recursive: true, force: true, maxRetries: 20 });
     },
   };
 }

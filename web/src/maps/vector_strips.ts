@@ -16,36 +16,54 @@ export interface VectorStrips {
   show(strips: readonly Strip[]): void;
 }
 
-/** `count` is the number of strips. It does not change, so that nothing below moves. */
-export function createStrips(count: number): VectorStrips {
-  const lines = Array.from({ length: count }, () => ({
-    label: el('span', { class: 'strip-label' }),
-    canvas: el('canvas', { class: 'strip-cells', height: 1, 'aria-hidden': 'true' }),
-  }));
-  const element = el('div', { class: 'vectors' }, ...lines.flatMap(({ label, canvas }) => [label, canvas]));
-  let shown: readonly Strip[] = [];
+export interface StripCells {
+  readonly canvas: HTMLCanvasElement;
+  /** Paints the vector; `limit` is the absolute value that has the strongest color. */
+  show(data: Float32Array, limit: number): void;
+}
+
+/** The largest absolute value of the vectors, for use as `limit`; 1 if all values are 0. */
+export const limitOf = (...vectors: Float32Array[]): number =>
+  vectors.reduce((most, data) => data.reduce((so, value) => Math.max(so, Math.abs(value)), most), 0) || 1;
+
+/** One strip without a label. It paints itself again when the theme changes, so create it once and keep it. */
+export function createStripCells(): StripCells {
+  const canvas = el('canvas', { class: 'strip-cells', height: 1, 'aria-hidden': 'true' });
+  let shown: { data: Float32Array; limit: number } | undefined;
 
   function draw(): void {
-    const color = (value: number, limit: number) => colorScale(paintTheme.get(), 'signed', limit)(value);
-    lines.forEach(({ label, canvas }, i) => {
-      const strip = shown[i];
-      label.replaceChildren(...(strip?.label ?? []));
-      if (!strip) return;
-      const { data, limit } = strip;
-      // One pixel for each cell; style sheets enlarge it. Setting the width would clear and reallocate the canvas.
-      if (canvas.width !== data.length) canvas.width = data.length;
-      const pixels = Uint32Array.from(data, (value) => color(value, limit).bytes);
-      const image = new ImageData(new Uint8ClampedArray(pixels.buffer), data.length, 1);
-      canvas.getContext('2d')?.putImageData(image, 0, 0);
-    });
+    if (!shown) return;
+    const { data, limit } = shown;
+    const color = colorScale(paintTheme.get(), 'signed', limit);
+    // One pixel for each cell; style sheets enlarge it. Setting the width would clear and reallocate the canvas.
+    if (canvas.width !== data.length) canvas.width = data.length;
+    const pixels = Uint32Array.from(data, (value) => color(value).bytes);
+    const image = new ImageData(new Uint8ClampedArray(pixels.buffer), data.length, 1);
+    canvas.getContext('2d')?.putImageData(image, 0, 0);
   }
 
   paintTheme.watch(draw);
   return {
+    canvas,
+    show(data, limit) {
+      shown = { data, limit };
+      draw();
+    },
+  };
+}
+
+/** `count` is the number of strips. It does not change, so that nothing below moves. */
+export function createStrips(count: number): VectorStrips {
+  const lines = Array.from({ length: count }, () => ({ label: el('span', { class: 'strip-label' }), cells: createStripCells() }));
+  const element = el('div', { class: 'vectors' }, ...lines.flatMap(({ label, cells }) => [label, cells.canvas]));
+  return {
     element,
     show(strips) {
-      shown = strips;
-      draw();
+      lines.forEach(({ label, cells }, i) => {
+        const strip = strips[i];
+        label.replaceChildren(...(strip?.label ?? []));
+        if (strip) cells.show(strip.data, strip.limit);
+      });
     },
   };
 }

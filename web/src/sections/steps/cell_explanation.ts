@@ -3,18 +3,21 @@
 
 import { el, rich, word, type Child } from '../../dom/dom.js';
 import { announced } from '../../dom/live_region.js';
-import { createStrips, type Strip } from '../../maps/vector_strips.js';
-import type { Bar, Explanation, Terms } from './explain.js';
+import { createStripCells, createStrips, limitOf, type Strip, type StripCells } from '../../maps/vector_strips.js';
+import { mostBars, type Bar, type Explanation, type Terms } from './explain.js';
+import { flyTo, picture, playTime, stillness } from './motion.js';
 
 export interface CellExplanation {
   readonly element: HTMLElement;
   show(place: readonly Child[], value: string, explanation: Explanation): void;
-  /** Moves the operands together: the strips meet, their products light up, the sum drops; bars grow. */
+  /**
+   * Moves the operands together: two strips meet and their products light up; bars of scores become bars of weights;
+   * the weighted values of all words pile up on their sum.
+   */
   play(): void;
+  /** Lets a copy of the number drop onto `cell` of the map, a rectangle in the window. */
+  drop(cell: DOMRect): void;
 }
-
-const stillness = matchMedia('(prefers-reduced-motion: reduce)');
-const playTime = 600;
 
 export function createCellExplanation(): CellExplanation {
   const place = el('p', { class: 'origin-pair' });
@@ -22,6 +25,8 @@ export function createCellExplanation(): CellExplanation {
   const why = announced(el('p', { class: 'origin-why' }));
   const strips = createStrips(3);
   const bars = el('div', { class: 'origin-bars', 'aria-hidden': 'true' });
+  const parts = Array.from({ length: mostBars }, createStripCells);
+  const sum = createStripCells();
   const summary = el('summary', {});
   const terms = el('div', { class: 'origin-terms' });
   const details = el('details', {}, summary, terms);
@@ -44,20 +49,36 @@ export function createCellExplanation(): CellExplanation {
       move(left, [{ transform: 'translateY(-18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
       move(right, [{ transform: 'translateY(18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
       move(product, [{ clipPath: 'inset(0 100% 0 0)' }, { clipPath: 'inset(0)' }], playTime / 3);
-      for (const bar of bars.querySelectorAll('.origin-bar')) move(bar, [{ transform: 'scaleX(0)' }, { transform: 'none' }]);
-      // Its opacity stays, so that the text can be read at any moment.
-      move(value, [{ transform: 'translateY(-14px)' }, { transform: 'none' }], playTime / 2);
+      bars.querySelectorAll<HTMLElement>('.origin-bar').forEach((bar, i) => {
+        move(bar, [{ width: percent(current?.bars?.[i]?.start ?? 0) }, { width: bar.style.width }]);
+      });
+      if (!current?.sum) return;
+      // Strips that must be scrolled to, at the end of the box, stay where they are.
+      const end = element.getBoundingClientRect().bottom;
+      const seen = parts.slice(0, current.bars?.length).filter(({ canvas }) => canvas.getBoundingClientRect().bottom <= end);
+      for (const { canvas } of seen) flyTo(sum.canvas, picture(canvas), canvas);
+      move(sum.canvas, [{ opacity: 0 }, { opacity: 0.3, offset: 0.6 }, { opacity: 1 }]);
+    },
+    drop(cell) {
+      if (stillness.matches) return;
+      flyTo(cell, el('span', { class: 'number' }, value.textContent), value);
     },
     show(where, number, explanation) {
       current = explanation;
-      const { product, bars: shown = [] } = explanation;
+      const { product, bars: shown = [], sum: total } = explanation;
       place.replaceChildren(...where);
       value.textContent = number;
       why.replaceChildren(...rich(explanation.why));
       strips.element.hidden = product === undefined;
       if (product) strips.show(stripsOf(product));
       bars.hidden = shown.length === 0;
-      bars.replaceChildren(...shown.map(barOf));
+      bars.replaceChildren(
+        ...(total ? [lineOf('sum', sum.canvas, number)] : []),
+        ...shown.map((bar, i) => barOf(bar, parts[i]!)),
+      );
+      const limit = limitOf(...shown.flatMap(({ part }) => part ?? []), ...(total ? [total] : []));
+      shown.forEach(({ part }, i) => part && parts[i]!.show(part, limit));
+      if (total) sum.show(total, limit);
       details.hidden = explanation.terms === undefined;
       const count = product?.left.data.length;
       summary.textContent = count === undefined ? 'All terms' : `All ${count} terms`;
@@ -68,25 +89,21 @@ export function createCellExplanation(): CellExplanation {
 
 function stripsOf({ left, right }: NonNullable<Explanation['product']>): Strip[] {
   const products = left.data.map((number, i) => number * right.data[i]!);
-  const strip = (label: string, data: Float32Array): Strip => ({
-    label: rich(label),
-    data,
-    limit: data.reduce((most, number) => Math.max(most, Math.abs(number)), 0) || 1,
-  });
+  const strip = (label: string, data: Float32Array): Strip => ({ label: rich(label), data, limit: limitOf(data) });
   return [strip(left.label, left.data), strip(right.label, right.data), strip('product', products)];
 }
 
-function barOf({ label, weight, note }: Bar): HTMLElement {
+const percent = (share: number): string => `${(100 * Math.min(1, Math.max(0, share))).toFixed(1)}%`;
+
+function barOf({ label, weight, note, part }: Bar, cells: StripCells): HTMLElement {
   const bar = el('span', { class: 'origin-bar' });
-  bar.style.width = `${(100 * Math.min(1, Math.max(0, weight))).toFixed(1)}%`;
-  return el(
-    'div',
-    { class: 'origin-bar-line' },
-    word(label),
-    el('span', { class: 'origin-bar-room' }, bar),
-    el('span', { class: 'number' }, note),
-  );
+  bar.style.width = percent(weight);
+  const room = el('span', { class: 'origin-bar-room' }, bar);
+  return lineOf(word(label), part ? el('span', { class: 'origin-bar-and-part' }, room, cells.canvas) : room, note);
 }
+
+const lineOf = (name: Child, shown: Element, note: string): HTMLElement =>
+  el('div', { class: 'origin-bar-line' }, name, shown, el('span', { class: 'number' }, note));
 
 function tableOf({ titles, rows, total }: Terms): HTMLElement {
   const cells = (tag: 'td' | 'th', texts: readonly string[]) => texts.map((text) => el(tag, {}, ...rich(text)));

@@ -33,6 +33,10 @@ export interface Bar {
   readonly label: string;
   readonly weight: number;
   readonly note: string;
+  /** The length, from 0 to 1, from which the bar grows or shrinks to `weight`; by default 0. */
+  readonly start?: number;
+  /** The word's value times its weight, (d_head). */
+  readonly part?: Float32Array;
 }
 
 export interface Explanation {
@@ -40,6 +44,8 @@ export interface Explanation {
   readonly why: string;
   readonly product?: Product;
   readonly bars?: readonly Bar[];
+  /** The sum over the `part` of all words, (d_head). */
+  readonly sum?: Float32Array;
   readonly terms?: () => Terms;
 }
 
@@ -170,10 +176,13 @@ function softmax(result: ForwardResult, { row, col, head }: Place): Explanation 
   const most = scores.reduce((a, b) => Math.max(a, b), -Infinity);
   const power = (key: number) => Math.exp(scores[key]! - most);
   const total = Array.from(scores, (_, key) => power(key)).reduce((a, b) => a + b, 0);
+  const least = scores.reduce((a, b) => (Number.isFinite(b) ? Math.min(a, b) : a), most);
   const bars = barKeys(weights).map((key) => ({
     label: names[key]!,
     weight: weights[key]!,
     note: f(weights[key]!),
+    // Scores have no fixed range: a full bar is the largest of the row.
+    start: Number.isFinite(scores[key]!) && most > least ? (scores[key]! - least) / (most - least) : 0,
   }));
   const terms = () => ({
     titles: ['key', 'score', 'e^{score − largest}', 'weight'],
@@ -194,14 +203,16 @@ function mixing({ trace, tokens }: ForwardResult, { row, col, head }: Place): Ex
   const names = tokenNames(tokens);
   const weights = rowOf(trace.weights, head, row);
   const value = (key: number) => rowOf(trace.vHeads, head, key)[col]!;
-  const bars = barKeys(weights).map((key) => ({
+  const bars = barKeys(weights, leastShown).map((key) => ({
     label: names[key]!,
     weight: weights[key]!,
     note: `${f(weights[key]!, 2)} · ${signed(value(key))} = ${f(weights[key]! * value(key), 2)}`,
+    part: rowOf(trace.vHeads, head, key).map((number) => number * weights[key]!),
   }));
   return {
     why: `Each word's value in column ${col + 1}, times its weight, added up.`,
     bars,
+    sum: rowOf(trace.headsOut, head, row),
     terms: () => ({
       titles: ['word', 'weight', 'value', 'product'],
       rows: Array.from(weights, (weight, key) => [
@@ -216,11 +227,15 @@ function mixing({ trace, tokens }: ForwardResult, { row, col, head }: Place): Ex
 }
 
 /** Maximum number of bars; the list of all terms shows every key. */
-const mostBars = 6;
+export const mostBars = 6;
 
-/** The keys with the largest weights, in the order of the sentence. */
-function barKeys(weights: Float32Array): number[] {
+/** A smaller weight is printed as 0.00, and adds nothing to the mixture that could be seen. */
+const leastShown = 0.005;
+
+/** The keys with the largest weights, of at least `least`, in the order of the sentence. */
+function barKeys(weights: Float32Array, least = 0): number[] {
   return [...weights.keys()]
+    .filter((key) => weights[key]! >= least)
     .sort((a, b) => weights[b]! - weights[a]!)
     .slice(0, mostBars)
     .sort((a, b) => a - b);

@@ -20,6 +20,7 @@ import { createCellExplanation } from './cell_explanation.js';
 import { carries, explain } from './explain.js';
 import { flowMap, stepButtons } from './flow_map.js';
 import { formula, type FormulaName } from './formulas.js';
+import { playTime, stillness } from './motion.js';
 import { questionList } from './questions.js';
 import { stepOf, steps, type Part, type Step } from './steps.js';
 
@@ -68,6 +69,7 @@ function formulaOf({ formula: name }: Part, { causal, bend, given }: ForwardResu
 function stepDetail(app: App): HTMLElement {
   // Column of the cell that was last pointed at in a matrix of features. Such a matrix has no keys.
   let column: number | undefined;
+  let explained: Cell | undefined;
   const texts = stack('step-texts');
   const formulas = stack('formula');
   const shape = el('p', { class: 'shape-line' });
@@ -234,12 +236,24 @@ function stepDetail(app: App): HTMLElement {
     const col = view.colLabels ? key : (column ?? null);
     const cell = col !== null && col < view.cols ? { row: query, col } : strongestCell(view, query);
     map.highlight(cell);
+    explained = cell;
     const from = view.rowLabels[cell.row]!;
     const place = view.colLabels
       ? pairOf(from, view.colLabels[cell.col]!)
       : [word(from), `, column ${cell.col + 1}`];
     const value = formatNumber(view.data[cell.row * view.cols + cell.col]!);
     explanation.show(place, value, explain(result, name, { ...cell, head }));
+  }
+
+  /** Shows by movement how the step makes its matrix. */
+  function play(): void {
+    explanation.play();
+    if (stillness.matches || views.current() !== 'colors') return;
+    map.afterDraw(() => {
+      if (shownStep().id === 'merge') map.joinBands(playTime);
+      const cell = explained && map.cellBox(explained);
+      if (cell) explanation.drop(cell);
+    });
   }
 
   function draw(): void {
@@ -257,7 +271,7 @@ function stepDetail(app: App): HTMLElement {
     const result = app.result.get();
     if (result && differs('part')) write(result);
     if (differs('step', 'head', 'part', 'stepView')) show();
-    if (previous && differs('step', 'part')) explanation.play();
+    if (previous && differs('step', 'part')) play();
     else if (differs('query', 'key')) explainSoon();
   });
   new ResizeObserver(() => {
