@@ -173,9 +173,9 @@ export const tests = [
       const label = await page.$eval('#step-detail [aria-colindex="2"]', (cell) => cell.ariaLabel);
       assert.equal(label, 'head 1, query I, key saw, masked, −∞');
       await page.$eval('.origin', (box) => box.scrollIntoView({ block: 'center' }));
-      await until(page, () => document.querySelector('.origin-why').ariaLive === 'polite');
+      await until(page, () => document.querySelector('.origin-said').ariaLive === 'polite');
       await page.evaluate(() => scrollTo(0, 0));
-      await until(page, () => document.querySelector('.origin-why').ariaLive === 'off');
+      await until(page, () => document.querySelector('.origin-said').ariaLive === 'off');
       await page.click('#step-split');
       await page.click('#show-head-2');
       await settled(page);

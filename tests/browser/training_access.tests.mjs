@@ -120,10 +120,16 @@ export const tests = [
       await page.keyboard.press('Enter');
       await until(page, () => window.multiheadPage.training().muting !== undefined);
       assert.deepEqual((await trainingOf(page)).muted, [0]);
+      await until(page, () => /^Without head 1: /.test(document.querySelector('.run-buttons').lastElementChild.textContent));
       await tabTo(page, '#train-unmute');
       await page.keyboard.press('Enter');
       await until(page, () => window.multiheadPage.training().muted.length === 0);
-      assert.notEqual(await page.evaluate(() => document.activeElement), 'body');
+      const { muter, top } = await page.evaluate(() => ({
+        muter: document.activeElement.classList.contains('head-button'),
+        top: document.activeElement.getBoundingClientRect().top,
+      }));
+      assert.ok(muter, 'the focus returns to the badge that muted the head');
+      assert.ok(top >= 0 && top < 900, `it is on the screen, at ${top}`);
       await tabTo(page, '#generate-one');
       await page.keyboard.press('Enter');
       await until(page, () => document.querySelectorAll('.generated > li').length > 0);

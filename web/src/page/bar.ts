@@ -1,6 +1,7 @@
 // The bar at the top of the page, which stays while the page scrolls: the sentence and the heads once they have left the
 // screen, the sections by name, undo and redo.
 
+import type { ForwardResult } from '../attention/messages.js';
 import { headName } from '../attention/patterns.js';
 import { tokenNames } from '../attention/tokens.js';
 import { sourceList } from '../controls/source_switch.js';
@@ -18,6 +19,8 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
   const mute = el('button', { type: 'button', class: 'bar-mute', id: 'bar-mute' });
   const element = el('div', { class: 'bar-sentence', hidden: true }, words.element, heads, mute, sourceList(app));
   let shown = '';
+  /** Index of the chosen word, to which the row of words was scrolled. */
+  let inSight = -1;
 
   mute.addEventListener('click', () => {
     const result = app.result.get();
@@ -30,11 +33,22 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
 
   function draw(): void {
     const result = app.result.get();
+    heads.hidden = mute.hidden = result === null;
     if (element.hidden || !result) return;
-    words.name(tokenNames(result.tokens));
+    const renamed = words.name(tokenNames(result.tokens));
     const { query } = inView(app, result);
     const { head, query: stop } = chosen(app, result);
     words.mark(query, stop);
+    drawHeads(result, head);
+    if (renamed || stop !== inSight) {
+      inSight = stop;
+      const row = words.element;
+      const button = words.buttons()[stop]!;
+      row.scrollLeft = button.offsetLeft - row.offsetLeft - (row.clientWidth - button.offsetWidth) / 2;
+    }
+  }
+
+  function drawHeads(result: ForwardResult, head: number): void {
     const { muted } = app.state.get();
     const key = JSON.stringify([result.heads, result.given?.names, head, muted]);
     if (key === shown) return;
@@ -60,7 +74,9 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
   app.pointed.watch(drawSoon);
   app.state.watch(drawSoon);
   /** Watches the words of the first section: when they are above the screen, the bar shows its own. */
-  const watcher = new IntersectionObserver(([entry]) => {
+  const watcher = new IntersectionObserver((entries) => {
+    // A busy page gets several entries at once; the last one is the current one.
+    const entry = entries.at(-1);
     const away = entry !== undefined && !entry.isIntersecting && entry.boundingClientRect.bottom < 100;
     if (element.hidden === !away) return;
     header.classList.toggle('is-away', away);

@@ -110,7 +110,7 @@ function presetLine(app: App): HTMLElement {
     const preset = presetOf(text);
     const fits = preset && preset.heads.join() === heads.join() && preset.causal === causal && !app.heads.get().given;
     const empty = tokenize(text).tokens.length === 0;
-    line.textContent = fits ? preset.line : empty ? '' : 'Pick a word: the arcs show where each head looks.';
+    line.textContent = fits ? preset.line : empty ? '' : 'Pick another word to see where each head looks from there.';
   };
   app.state.watch(show);
   app.heads.watch(show);

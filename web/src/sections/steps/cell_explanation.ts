@@ -22,7 +22,9 @@ export interface CellExplanation {
 export function createCellExplanation(): CellExplanation {
   const place = el('p', { class: 'origin-pair' });
   const value = el('p', { class: 'origin-value number' });
-  const why = announced(el('p', { class: 'origin-why' }));
+  const why = el('p', { class: 'origin-why' });
+  // Announced as a whole: a sum alone does not say which cell it belongs to.
+  const said = announced(el('div', { class: 'origin-said', 'aria-atomic': 'true' }, place, value, why));
   const strips = createStrips(3);
   const bars = el('div', { class: 'origin-bars', 'aria-hidden': 'true' });
   const parts = Array.from({ length: mostBars }, createStripCells);
@@ -30,7 +32,7 @@ export function createCellExplanation(): CellExplanation {
   const summary = el('summary', {});
   const terms = el('div', { class: 'origin-terms' });
   const details = el('details', {}, summary, terms);
-  const element = el('div', { class: 'origin' }, place, value, why, strips.element, bars, details);
+  const element = el('div', { class: 'origin' }, said, strips.element, bars, details);
   let current: Explanation | undefined;
 
   function fillTerms(): void {

@@ -60,8 +60,11 @@ export function flowMap(app: App): HTMLElement {
     goTo(app, target, event.repeat ? 'hold an arrow key' : undefined);
     tabs[target]!.focus();
   });
+  // A phone shows it below the stops, because the text of the step is below the map there.
+  const here = el('p', { class: 'step-here', 'aria-hidden': 'true' });
   app.state.watch(({ step }, previous) => {
     if (step === previous?.step) return;
+    here.textContent = `${indexOf(app) + 1}. ${stepOf(step).title}`;
     tabs.forEach((tab, index) => {
       const selected = steps[index]!.id === step;
       tab.setAttribute('aria-selected', String(selected));
@@ -69,7 +72,7 @@ export function flowMap(app: App): HTMLElement {
     });
   });
   const values = el('span', { class: 'flow-label', 'aria-hidden': 'true' }, 'values');
-  return el('div', { class: 'flow' }, valuesPath(), values, list);
+  return el('div', { class: 'flow' }, valuesPath(), values, list, here);
 }
 
 /** Milliseconds for which Play shows a step: all ten take 20 s. */

@@ -21,7 +21,7 @@ export function generateSection(app: App): HTMLElement {
     'section',
     { class: 'panel', id: 'generate', 'aria-labelledby': 'generate-title' },
     el('h2', { id: 'generate-title' }, 'Generate'),
-    el('p', { class: 'lead' }, 'The model just trained continues a pattern, one token at a time.'),
+    el('p', { class: 'lead' }, 'A trained model continues a pattern, one token at a time.'),
     nothingToContinue(app),
     el(
       'div',

@@ -9,6 +9,7 @@ import { mostSteps } from '../../training/session.js';
 import { describeSettings, factsOf } from '../../training/settings.js';
 import type { TrainingView } from '../../training/view.js';
 import { createLineChart, type ChartLine } from './line_chart.js';
+import { mutedBriefly } from './train_proof.js';
 
 /** With a decimal where whole numbers would hide progress. */
 const percent = (share: number): string => formatPercent(share, share > 0.995 || share < 0.1 ? 1 : 0);
@@ -193,7 +194,8 @@ export function runButtons(app: App): HTMLElement {
     one.disabled = running || atEnd;
     setText(anew, status === 'lost' ? 'Start again' : 'Start over');
     const seconds = milliseconds > 0 && !running ? ` in ${(milliseconds / 1000).toFixed(1)} s` : '';
-    setText(place, (step < last ? `Step ${step} of ${last}` : `Step ${step}${seconds}`) + accuracy);
+    const run = (step < last ? `Step ${step} of ${last}` : `Step ${step}${seconds}`) + accuracy;
+    setText(place, mutedBriefly(view) || run);
     setText(failure, message);
     failure.hidden = message === '';
     if (view.measured && view.measured !== previous?.measured) {

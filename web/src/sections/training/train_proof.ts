@@ -16,8 +16,10 @@ export function mutedJobs(app: App): HTMLElement {
   const key = el('p', { class: 'legend' }, keyOf('before', 'all heads'), keyOf('after', 'muted'));
   const clear = el('button', { type: 'button', class: 'secondary', id: 'train-unmute' }, 'Unmute');
   clear.addEventListener('click', () => {
+    // The button goes with its heads, so the focus returns to where the first of them was muted.
+    const [head] = training.view.get().muted;
     void training.mute([]);
-    document.getElementById('train-go')?.focus({ preventScroll: true });
+    document.querySelectorAll<HTMLElement>('.train-name button')[head ?? 0]?.focus();
   });
   training.view.watch((view, previous) => {
     setText(text, sentence(view));
@@ -34,6 +36,28 @@ export function mutedJobs(app: App): HTMLElement {
   );
 }
 
+const namesOf = (muted: readonly number[]): string => `head${muted.length > 1 ? 's' : ''} ${muted.map((head) => head + 1).join(', ')}`;
+
+/** The jobs that the model does noticeably worse without the muted heads. */
+function fallenJobs({ muting, curve }: TrainingView): { job: string; before: string; after: string }[] {
+  if (!muting) return [];
+  return factsOf(curve.settings.kind).jobs.flatMap((job, i) => {
+    const [before, after] = [muting.before.jobAccuracy[i]!, muting.after[i]!];
+    return before - after > noticeable ? [{ job, before: formatPercent(before), after: formatPercent(after) }] : [];
+  });
+}
+
+/** What muting changes, in a few words for the line with the step; empty if no head is muted. */
+export function mutedBriefly(view: TrainingView): string {
+  const { muted, muting } = view;
+  if (muted.length === 0) return '';
+  const fallen = fallenJobs(view);
+  const [first] = fallen;
+  const more = fallen.length > 1 ? `, ${fallen.length - 1} more` : '';
+  const change = first ? `${first.job} ${first.before} → ${first.after}${more}` : muting ? 'nothing lost' : 'measuring…';
+  return `Without ${namesOf(muted)}: ${change}`;
+}
+
 function sentence(view: TrainingView): string {
   const { muted, muting, status } = view;
   if (muted.length === 0) {
@@ -41,13 +65,10 @@ function sentence(view: TrainingView): string {
       ? 'Pause, then press the badge of a head.'
       : 'Press a head’s badge to switch it off, and see which job breaks.';
   }
-  const who = `head${muted.length > 1 ? 's' : ''} ${muted.map((head) => head + 1).join(', ')}`;
+  const who = namesOf(muted);
   if (!muting) return `Measuring without ${who}…`;
   const { jobs } = factsOf(view.curve.settings.kind);
-  const fallen = jobs.flatMap((job, i) => {
-    const [before, after] = [muting.before.jobAccuracy[i]!, muting.after[i]!];
-    return before - after > noticeable ? [`${job} falls from ${formatPercent(before)} to ${formatPercent(after)}`] : [];
-  });
+  const fallen = fallenJobs(view).map(({ job, before, after }) => `${job} falls from ${before} to ${after}`);
   const others = jobs.length - fallen.length;
   if (fallen.length === 0) return `Without ${who}, nothing is lost: other heads do the work.`;
   const rest = others === 0 ? '' : others === 1 ? '; the other job stays' : `; the other ${others} jobs stay`;
