@@ -30,10 +30,8 @@ export interface MatrixMap {
   highlight(mark: Mark | null): void;
   /** Calls `then` once, after the next time that the map is drawn. */
   afterDraw(then: () => void): void;
-  /** The place of a cell in the window; null if the map is not shown. */
-  cellBox(cell: Cell): DOMRect | null;
-  /** Lets the bands of columns, the heads, slide together for `duration` milliseconds. */
-  joinBands(duration: number): void;
+  /** The sizes of the map as it is drawn; undefined before the first time. */
+  layout(): Layout | undefined;
 }
 
 export interface Mark {
@@ -95,39 +93,6 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
     const then = drawn;
     drawn = undefined;
     then?.();
-  }
-
-  function joinBands(duration: number): void {
-    if (!content?.view.bands || !layout) return;
-    const { left, cellWidth } = layout;
-    const ratio = canvas.width / layout.width;
-    const timing = { duration, easing: 'ease-in-out' };
-    const slices = content.view.bands.map(({ start, end }, i) => {
-      const slice = el('canvas', { class: 'map-slice', 'aria-hidden': 'true' });
-      const [from, wide] = [left + start * cellWidth, (end - start) * cellWidth];
-      slice.width = Math.round(wide * ratio);
-      slice.height = canvas.height;
-      slice.getContext('2d')?.drawImage(canvas, from * ratio, 0, wide * ratio, canvas.height, 0, 0, slice.width, slice.height);
-      place(slice, { left: from, top: 0, width: wide, height: layout!.height });
-      // Narrower at first, so that gaps stand between the heads and the map needs no more room.
-      const apart = [{ transform: 'scaleX(0.8)' }, { transform: 'none' }];
-      slice.animate(apart, timing);
-      bands.children[i]?.animate(apart, timing);
-      return slice;
-    });
-    stage.append(...slices);
-    for (const mark of marks.elements) mark.animate([{ opacity: 0 }, { opacity: 0 }], timing);
-    // Only the labels of the rows stay in sight.
-    const labels = { clipPath: `inset(0 ${layout.width - left}px 0 0)` };
-    const cover = canvas.animate([labels, labels], timing);
-    cover.onfinish = cover.oncancel = () => slices.forEach((slice) => slice.remove());
-  }
-
-  function cellBox({ row, col }: Cell): DOMRect | null {
-    if (!layout || !element.isConnected) return null;
-    const { left, top } = canvas.getBoundingClientRect();
-    const { cellWidth, cellHeight } = layout;
-    return new DOMRect(left + layout.left + col * cellWidth, top + layout.top + row * cellHeight, cellWidth, cellHeight);
   }
 
   function drawBands(): void {
@@ -200,8 +165,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
     afterDraw(then) {
       drawn = then;
     },
-    cellBox,
-    joinBands,
+    layout: () => layout,
   };
 }
 

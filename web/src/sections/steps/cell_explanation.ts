@@ -5,18 +5,13 @@ import { el, rich, word, type Child } from '../../dom/dom.js';
 import { announced } from '../../dom/live_region.js';
 import { createStripCells, createStrips, limitOf, type Strip, type StripCells } from '../../maps/vector_strips.js';
 import { mostBars, type Bar, type Explanation, type Terms } from './explain.js';
-import { flyTo, picture, playTime, stillness } from './motion.js';
+import type { Moving } from './motion.js';
 
 export interface CellExplanation {
   readonly element: HTMLElement;
   show(place: readonly Child[], value: string, explanation: Explanation): void;
-  /**
-   * Moves the operands together: two strips meet and their products light up; bars of scores become bars of weights;
-   * the weighted values of all words pile up on their sum.
-   */
-  play(): void;
-  /** Lets a copy of the number drop onto `cell` of the map, a rectangle in the window. */
-  drop(cell: DOMRect): void;
+  /** What moves when a step is shown. */
+  moving(): Moving;
 }
 
 export function createCellExplanation(): CellExplanation {
@@ -43,28 +38,15 @@ export function createCellExplanation(): CellExplanation {
 
   return {
     element,
-    play() {
-      if (stillness.matches) return;
-      const move = (target: Element | undefined, frames: Keyframe[], delay = 0) =>
-        target?.animate(frames, { duration: playTime - delay, delay, easing: 'ease-out', fill: 'backwards' });
-      const [left, right, product] = strips.element.querySelectorAll('canvas');
-      move(left, [{ transform: 'translateY(-18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
-      move(right, [{ transform: 'translateY(18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
-      move(product, [{ clipPath: 'inset(0 100% 0 0)' }, { clipPath: 'inset(0)' }], playTime / 3);
-      bars.querySelectorAll<HTMLElement>('.origin-bar').forEach((bar, i) => {
-        move(bar, [{ width: percent(current?.bars?.[i]?.start ?? 0) }, { width: bar.style.width }]);
-      });
-      if (!current?.sum) return;
-      // Strips that must be scrolled to, at the end of the box, stay where they are.
-      const end = element.getBoundingClientRect().bottom;
-      const seen = parts.slice(0, current.bars?.length).filter(({ canvas }) => canvas.getBoundingClientRect().bottom <= end);
-      for (const { canvas } of seen) flyTo(sum.canvas, picture(canvas), canvas);
-      move(sum.canvas, [{ opacity: 0 }, { opacity: 0.3, offset: 0.6 }, { opacity: 1 }]);
-    },
-    drop(cell) {
-      if (stillness.matches) return;
-      flyTo(cell, el('span', { class: 'number' }, value.textContent), value);
-    },
+    moving: () => ({
+      box: element,
+      value,
+      strips: strips.element,
+      bars,
+      starts: (current?.bars ?? []).map(({ start = 0 }) => percent(start)),
+      parts: current?.sum ? parts.slice(0, current.bars?.length).map(({ canvas }) => canvas) : [],
+      sum: sum.canvas,
+    }),
     show(where, number, explanation) {
       current = explanation;
       const { product, bars: shown = [], sum: total } = explanation;

@@ -50,21 +50,12 @@ const sources = {
   q: row(i('q'), op('='), i('x'), transposed(i('W'), i('Q'))),
   k: row(i('k'), op('='), i('x'), transposed(i('W'), i('K'))),
   v: row(i('v'), op('='), i('x'), transposed(i('W'), i('V'))),
-  split: row(
-    text('Head '),
-    h,
-    text(' has the columns '),
-    width,
-    op('('),
-    h,
-    op('−'),
-    n('1'),
-    op(')'),
-    op('+'),
-    n('1'),
-    text(' to '),
-    width,
-    h,
+  // Two lines, because one is wider than its box beside the map.
+  split: part(
+    'mtable',
+    { columnalign: 'left' },
+    line(row(text('Head '), h, text(' has the columns'))),
+    line(row(width, op('('), h, op('−'), n('1'), op(')'), op('+'), n('1'), text(' to '), width, h)),
   ),
   scores: row(
     sub(i('s'), ij),

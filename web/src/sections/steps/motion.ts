@@ -1,46 +1,117 @@
-// What moves for a moment after a new step is shown. Nothing moves if the visitor prefers reduced motion.
+// What moves for a moment when a step is shown, to show how it works. Loaded with the first movement, because a page
+// that is only read does not need it.
 
-import { el } from '../../dom/dom.js';
+import { el, place } from '../../dom/dom.js';
+import type { Band } from '../../maps/heat_map.js';
+import type { Cell, MatrixMap } from '../../maps/matrix_map.js';
+
+/** The parts of the explanation of a cell. */
+export interface Moving {
+  readonly box: HTMLElement;
+  readonly value: HTMLElement;
+  /** The strips of two operands and of their products. */
+  readonly strips: HTMLElement;
+  readonly bars: HTMLElement;
+  /** The width from which each bar grows or shrinks, in percent. */
+  readonly starts: readonly string[];
+  /** Strips whose sum is the strip `sum`; empty in most steps. */
+  readonly parts: readonly HTMLCanvasElement[];
+  readonly sum: HTMLCanvasElement;
+}
 
 /** Milliseconds of one movement. */
-export const playTime = 600;
-export const stillness = matchMedia('(prefers-reduced-motion: reduce)');
+const playTime = 600;
 
-/** A copy of a canvas with what it shows: cloneNode() copies no pixels. */
-export function picture(canvas: HTMLCanvasElement): HTMLCanvasElement {
-  const copy = el('canvas', { class: canvas.className });
-  copy.width = canvas.width;
+const move = (target: Element | undefined, frames: Keyframe[], delay = 0): Animation | undefined =>
+  target?.animate(frames, { duration: playTime - delay, delay, easing: 'ease-out', fill: 'backwards' });
+
+/**
+ * Moves the operands together: two strips meet and their products light up; bars of scores become bars of weights; the
+ * weighted values of all words pile up on their sum.
+ */
+export function moveOperands({ box, strips, bars, starts, parts, sum }: Moving): void {
+  const [left, right, product] = strips.querySelectorAll('canvas');
+  move(left, [{ transform: 'translateY(-18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
+  move(right, [{ transform: 'translateY(18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
+  move(product, [{ clipPath: 'inset(0 100% 0 0)' }, { clipPath: 'inset(0)' }], playTime / 3);
+  bars.querySelectorAll<HTMLElement>('.origin-bar').forEach((bar, i) => {
+    move(bar, [{ width: starts[i] ?? '0%' }, { width: bar.style.width }]);
+  });
+  if (parts.length === 0) return;
+  // Strips that must be scrolled to, at the end of the box, stay where they are.
+  const end = box.getBoundingClientRect().bottom;
+  const seen = parts.filter((part) => part.getBoundingClientRect().bottom <= end);
+  for (const part of seen) flyTo(sum.getBoundingClientRect(), pictureOf(part), part);
+  move(sum, [{ opacity: 0 }, { opacity: 0.3, offset: 0.6 }, { opacity: 1 }]);
+}
+
+/** Lets a copy of the number of a cell drop into the cell. */
+export function dropInto(map: MatrixMap, { row, col }: Cell, { value }: Moving): void {
+  const layout = map.layout();
+  if (!layout || !map.element.isConnected) return;
+  const { left, top } = map.element.querySelector('canvas')!.getBoundingClientRect();
+  const { cellWidth, cellHeight } = layout;
+  const cell = new DOMRect(left + layout.left + col * cellWidth, top + layout.top + row * cellHeight, cellWidth, cellHeight);
+  flyTo(cell, el('span', { class: 'number' }, value.textContent), value);
+}
+
+/** Lets the bands of a map, the columns of each head, slide together. */
+export function joinBands(map: MatrixMap, bands: readonly Band[]): void {
+  const layout = map.layout();
+  if (!layout) return;
+  const { left, cellWidth, width, height } = layout;
+  const canvas = map.element.querySelector('canvas')!;
+  const labels = map.element.querySelectorAll('.map-band');
+  const timing = { duration: playTime, easing: 'ease-in-out' };
+  const slices = bands.map(({ start, end }, i) => {
+    const slice = pictureOf(canvas, 'map-slice', left + start * cellWidth, (end - start) * cellWidth, width);
+    place(slice, { left: left + start * cellWidth, top: 0, width: (end - start) * cellWidth, height });
+    // Narrower at first, so that gaps stand between the heads and the map needs no more room.
+    const apart = [{ transform: 'scaleX(0.8)' }, { transform: 'none' }];
+    slice.animate(apart, timing);
+    labels[i]?.animate(apart, timing);
+    return slice;
+  });
+  canvas.after(...slices);
+  for (const mark of map.element.querySelectorAll('.map-mark')) mark.animate([{ opacity: 0 }, { opacity: 0 }], timing);
+  // Only the labels of the rows stay in sight.
+  const cut = { clipPath: `inset(0 ${width - left}px 0 0)` };
+  const cover = canvas.animate([cut, cut], timing);
+  cover.onfinish = cover.oncancel = () => slices.forEach((slice) => slice.remove());
+}
+
+/** A copy of a canvas, or of `wide` of its `width` CSS pixels from `from`, with what it shows: cloneNode() copies no pixels. */
+function pictureOf(canvas: HTMLCanvasElement, name = canvas.className, from = 0, wide = 1, width = 1): HTMLCanvasElement {
+  const ratio = canvas.width / width;
+  const copy = el('canvas', { class: name, 'aria-hidden': 'true' });
+  copy.width = Math.round(wide * ratio);
   copy.height = canvas.height;
-  if (canvas.width > 0 && canvas.height > 0) copy.getContext('2d')?.drawImage(canvas, 0, 0);
+  copy.getContext('2d')?.drawImage(canvas, from * ratio, 0, wide * ratio, canvas.height, 0, 0, copy.width, copy.height);
   return copy;
 }
 
-/**
- * Moves `copy` from the place of the element `from` onto the middle of `target`, an element or a rectangle in the window,
- * and removes it there.
- */
-export function flyTo(target: Element | DOMRect, copy: HTMLElement, from: Element): void {
+/** Moves `copy` from the place of `from` onto the middle of `end`, a rectangle in the window, and removes it there. */
+function flyTo(end: DOMRect, copy: HTMLElement, from: Element): void {
   const stage = from.closest<HTMLElement>('.step-detail');
   if (!stage) return;
   const room = stage.getBoundingClientRect();
   const start = from.getBoundingClientRect();
-  const end = target instanceof Element ? target.getBoundingClientRect() : target;
+  const isStrip = copy instanceof HTMLCanvasElement;
   copy.classList.add('flying');
   copy.setAttribute('aria-hidden', 'true');
   copy.style.left = `${start.left - room.left}px`;
   copy.style.top = `${start.top - room.top}px`;
   // A number has the width of its text, so that its middle meets the middle of the cell.
-  if (copy instanceof HTMLCanvasElement) copy.style.width = `${start.width}px`;
+  if (isStrip) copy.style.width = `${start.width}px`;
   else copy.style.font = getComputedStyle(from).font;
   stage.append(copy);
   const own = copy.getBoundingClientRect();
   const across = end.left + end.width / 2 - (own.left + own.width / 2);
   const down = end.top + end.height / 2 - (own.top + own.height / 2);
-  const scale = Math.min(1, end.height / own.height);
-  const moved = `translate(${across}px, ${down}px) scale(${copy instanceof HTMLCanvasElement ? 1 : scale})`;
-  const animation = copy.animate(
+  const moved = `translate(${across}px, ${down}px) scale(${isStrip ? 1 : Math.min(1, end.height / own.height)})`;
+  const flight = copy.animate(
     [{ transform: 'none', opacity: 1 }, { transform: moved, opacity: 1, offset: 0.9 }, { transform: moved, opacity: 0 }],
     { duration: playTime, easing: 'ease-in' },
   );
-  animation.onfinish = animation.oncancel = () => copy.remove();
+  flight.onfinish = flight.oncancel = () => copy.remove();
 }

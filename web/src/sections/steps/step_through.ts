@@ -20,10 +20,10 @@ import { createCellExplanation } from './cell_explanation.js';
 import { carries, explain } from './explain.js';
 import { flowMap, stepButtons } from './flow_map.js';
 import { formula, type FormulaName } from './formulas.js';
-import { playTime, stillness } from './motion.js';
 import { questionList } from './questions.js';
 import { stepOf, steps, type Part, type Step } from './steps.js';
 
+const stillness = matchMedia('(prefers-reduced-motion: reduce)');
 const maxCell = 44;
 /** Height of a table with its border, in pixels. */
 const tableHeight = 382;
@@ -246,14 +246,17 @@ function stepDetail(app: App): HTMLElement {
   }
 
   /** Shows by movement how the step makes its matrix. */
-  function play(): void {
-    explanation.play();
-    if (stillness.matches || views.current() !== 'colors') return;
-    map.afterDraw(() => {
-      if (shownStep().id === 'merge') map.joinBands(playTime);
-      const cell = explained && map.cellBox(explained);
-      if (cell) explanation.drop(cell);
-    });
+  async function play(): Promise<void> {
+    if (stillness.matches) return;
+    const drawn = new Promise<void>((done) => (views.current() === 'colors' ? map.afterDraw(done) : done()));
+    // Without a network and without a copy of the script, nothing moves.
+    const motion = await import('./motion.js').catch(() => null);
+    motion?.moveOperands(explanation.moving());
+    await drawn;
+    const result = app.result.get();
+    if (!motion || !result || views.current() !== 'colors') return;
+    if (shownStep().id === 'merge') motion.joinBands(map, shownView(result).bands ?? []);
+    if (explained) motion.dropInto(map, explained, explanation.moving());
   }
 
   function draw(): void {
@@ -271,7 +274,7 @@ function stepDetail(app: App): HTMLElement {
     const result = app.result.get();
     if (result && differs('part')) write(result);
     if (differs('step', 'head', 'part', 'stepView')) show();
-    if (previous && differs('step', 'part')) play();
+    if (previous && differs('step', 'part')) void play();
     else if (differs('query', 'key')) explainSoon();
   });
   new ResizeObserver(() => {

@@ -161,9 +161,9 @@ function costPanel(generating: Generating, title: string, which: 'cached' | 'pla
 }
 
 function saidOf({ rows }: Cost, all: number): string {
-  if (rows === all) return `This tick computes the keys and values of all ${all} tokens.`;
-  const tokens = rows === 1 ? '1 token' : `${rows} tokens`;
-  return `This tick computes the key and value of ${tokens} and reads those of ${all - rows}.`;
+  if (rows === all) return `For this token, the keys and values of all ${all} tokens are computed.`;
+  const tokens = rows === 1 ? '1 token are' : `${rows} tokens are`;
+  return `For this token, the key and value of ${tokens} computed, and ${all - rows} are read from the cache.`;
 }
 
 function number(name: string) {
