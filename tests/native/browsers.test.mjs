@@ -46,7 +46,7 @@ test('the set-up finds the headless shell, else Chromium, and installs none wher
   try {
     program('chromium');
     assert.equal(await found(), join(folder, 'chromium'));
-    // Where apt knows the shell, it is missing for root, who can install it.
+    // If apt knows the shell, the survey reports it as missing to root, because root can install it.
     program('apt-get');
     program('dpkg-deb');
     program('apt-cache', 'echo "$2:"\necho "  Installed: (none)"\necho "  Candidate: 156"\n');

@@ -120,7 +120,7 @@ test('each purpose of the set-up includes those before it', () => {
   assert.ok(start.includes('emscripten') && !start.includes('cxx'));
   assert.ok(quick.includes('cxx') && !quick.includes('chromium') && !quick.includes('firefox'));
   assert.ok(start.every((key) => quick.includes(key)));
-  assert.deepEqual(quick.filter((key) => !test.includes(key)), ['headlessShell']); // the others have Chromium itself
+  assert.deepEqual(quick.filter((key) => !test.includes(key)), ['headlessShell']); // the other purposes have Chromium itself
   assert.ok(test.includes('chromium') && test.includes('firefox') && !test.includes('mpi') && !test.includes('arm64'));
   assert.deepEqual(mpi.filter((key) => !test.includes(key)), ['mpi']);
   assert.deepEqual(all.filter((key) => !mpi.includes(key)), ['arm64', 'webkit']);

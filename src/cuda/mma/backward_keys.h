@@ -267,7 +267,7 @@ struct KeysBlock {
       }
     }
   }
-  // Computes what the function above does, for a call with options.
+  // Differentiates like the function above, for a call with options.
   __device__ __forceinline__ void differentiate(int step, const FragmentTerms<Shape::kTiles>& terms,
                                                 const KeptWeights& kept,
                                                 float (&weights)[Shape::kTiles][4],

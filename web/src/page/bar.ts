@@ -19,7 +19,7 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
   const mute = el('button', { type: 'button', class: 'bar-mute', id: 'bar-mute' });
   const element = el('div', { class: 'bar-sentence', hidden: true }, words.element, heads, mute, sourceList(app));
   let shown = '';
-  /** Index of the chosen word, to which the row of words was scrolled. */
+  /** Index of the word that the row of words was last scrolled to. */
   let inSight = -1;
 
   mute.addEventListener('click', () => {

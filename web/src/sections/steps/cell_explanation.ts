@@ -10,7 +10,7 @@ import type { Moving } from './motion.js';
 export interface CellExplanation {
   readonly element: HTMLElement;
   show(place: readonly Child[], value: string, explanation: Explanation): void;
-  /** What moves when a step is shown. */
+  /** Returns the elements that move when a step is shown. */
   moving(): Moving;
 }
 

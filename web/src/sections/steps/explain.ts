@@ -33,7 +33,7 @@ export interface Bar {
   readonly label: string;
   readonly weight: number;
   readonly note: string;
-  /** The length, from 0 to 1, from which the bar grows or shrinks to `weight`; by default 0. */
+  /** Length of the bar, from 0 to 1, at the start of its movement; by default 0. It ends at `weight`. */
   readonly start?: number;
   /** The word's value times its weight, (d_head). */
   readonly part?: Float32Array;

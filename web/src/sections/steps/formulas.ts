@@ -50,7 +50,7 @@ const sources = {
   q: row(i('q'), op('='), i('x'), transposed(i('W'), i('Q'))),
   k: row(i('k'), op('='), i('x'), transposed(i('W'), i('K'))),
   v: row(i('v'), op('='), i('x'), transposed(i('W'), i('V'))),
-  // Two lines, because one is wider than its box beside the map.
+  // Two lines: in one line, the formula is wider than its box at the right of the map.
   split: part(
     'mtable',
     { columnalign: 'left' },

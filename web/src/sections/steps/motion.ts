@@ -1,5 +1,5 @@
-// What moves for a moment when a step is shown, to show how it works. Loaded with the first movement, because a page
-// that is only read does not need it.
+// The movements that show how a step works. The page loads this script with the first movement, which keeps the first
+// transfer within 250 kB.
 
 import { el, place } from '../../dom/dom.js';
 import type { Band } from '../../maps/heat_map.js';
@@ -12,7 +12,7 @@ export interface Moving {
   /** The strips of two operands and of their products. */
   readonly strips: HTMLElement;
   readonly bars: HTMLElement;
-  /** The width from which each bar grows or shrinks, in percent. */
+  /** Width of each bar at the start of its movement, in percent. */
   readonly starts: readonly string[];
   /** Strips whose sum is the strip `sum`; empty in most steps. */
   readonly parts: readonly HTMLCanvasElement[];
@@ -22,8 +22,9 @@ export interface Moving {
 /** Milliseconds of one movement. */
 const playTime = 600;
 
-const move = (target: Element | undefined, frames: Keyframe[], delay = 0): Animation | undefined =>
+function move(target: Element | undefined, frames: Keyframe[], delay = 0): void {
   target?.animate(frames, { duration: playTime - delay, delay, easing: 'ease-out', fill: 'backwards' });
+}
 
 /**
  * Moves the operands together: two strips meet and their products light up; bars of scores become bars of weights; the
@@ -74,13 +75,16 @@ export function joinBands(map: MatrixMap, bands: readonly Band[]): void {
   });
   canvas.after(...slices);
   for (const mark of map.element.querySelectorAll('.map-mark')) mark.animate([{ opacity: 0 }, { opacity: 0 }], timing);
-  // Only the labels of the rows stay in sight.
+  // Hide all of the canvas but the labels of the rows while the copies of its bands move.
   const cut = { clipPath: `inset(0 ${width - left}px 0 0)` };
   const cover = canvas.animate([cut, cut], timing);
   cover.onfinish = cover.oncancel = () => slices.forEach((slice) => slice.remove());
 }
 
-/** A copy of a canvas, or of `wide` of its `width` CSS pixels from `from`, with what it shows: cloneNode() copies no pixels. */
+/**
+ * Copies a canvas with its pixels, which cloneNode() leaves out; or only a band that begins at `from` and is `wide`,
+ * for a canvas of `width`, all in CSS pixels.
+ */
 function pictureOf(canvas: HTMLCanvasElement, name = canvas.className, from = 0, wide = 1, width = 1): HTMLCanvasElement {
   const ratio = canvas.width / width;
   const copy = el('canvas', { class: name, 'aria-hidden': 'true' });

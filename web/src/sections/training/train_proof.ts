@@ -47,7 +47,7 @@ function fallenJobs({ muting, curve }: TrainingView): { job: string; before: str
   });
 }
 
-/** What muting changes, in a few words for the line with the step; empty if no head is muted. */
+/** Says in a few words, for the line with the step, how muting changes the accuracy; empty if no head is muted. */
 export function mutedBriefly(view: TrainingView): string {
   const { muted, muting } = view;
   if (muted.length === 0) return '';
