@@ -8,9 +8,9 @@
 // The second line, if there is an offset, is computed for a vector of blocks at a time.
 //
 // GB/s of weights, one row of x, 1024x3072 on a Zen 4, whose memory gives 28 to 30: bf16 27 to 30,
-// int8 25, int4 21; with AVX2 30, 22 and 21. In WebAssembly, 576x20000, relaxed
-// SIMD: bf16 18, int8 13, int4 11; simd128: 18, 14 and 7. -Os, with loops unrolled, is as fast as
-// -O3.
+// int8 25, int4 21; with AVX2 30, 22 and 21. In WebAssembly, decoding with SmolLM2-135M's shape in
+// V8 12.4: relaxed SIMD bf16 18, int8 14, int4 10; simd128 14, 13 and 7. -Os, with loops unrolled,
+// is as fast as -O3.
 #include "cpu/gemm/few_rows.h"
 
 #include <algorithm>
@@ -160,6 +160,54 @@ class ScaleReader {
   hn::Rebind<int16_t, DStep> d16_;
 };
 
+#if HWY_ARCH_WASM
+// Computes sums[r * stride], the products of one row of weights with row first + r of x, lane by
+// lane.
+//
+// First come the scales of up to 64 blocks. Then each round of a loop multiplies one block. V8
+// moves all loads of a round before its arithmetic, so four blocks in a round need more than its 16
+// registers: decoding in int8 then takes 1.25 times as long, in int4 1.3 times (Zen 4, V8 12.4).
+template <WeightType kType, size_t kRows>
+HWY_NOINLINE void dot_blocks(const std::byte* HWY_RESTRICT weights, size_t blocks,
+                             const Activations& a, size_t first, VF* HWY_RESTRICT sums,
+                             size_t stride) {
+  const DStep d;
+  constexpr size_t kBytes = kType == WeightType::kInt8 ? kBlock : kBlock / 2;
+  constexpr size_t kMost = 64, kLanes = kStepBytes / sizeof(float);
+  static_assert(kStepBlocks == 1);
+  const ScaleReader read;
+  const auto* const stored = reinterpret_cast<const hwy::float16_t*>(weights);
+  const auto* numbers = reinterpret_cast<const uint8_t*>(weights + blocks * sizeof(Float16));
+  const Quant<kType>* x = a.row<kType>(first);
+  VF sum[kRows];
+  for (VF& s : sum) s = hn::Zero(d);
+  HWY_ALIGN float scales[kRows][kMost];
+  for (size_t begin = 0; begin < blocks; begin += kMost) {
+    const size_t count = HWY_MIN(kMost, blocks - begin);
+    // The last vector of scales may reach into the numbers; the scales of x are zero there.
+    for (size_t b = 0; b < count; b += kLanes) {
+      const VF scale = read(stored + begin + b);
+      for (size_t r = 0; r < kRows; ++r) {
+        const size_t at = (first + r) * a.padded + begin + b;
+        hn::Store(hn::Mul(scale, hn::Load(d, a.scales + at)), d, scales[r] + b);
+        if constexpr (kOffset<kType> != 0) {
+          sum[r] = mul_add(scale, hn::Load(d, a.offsets + at), sum[r]);
+        }
+      }
+    }
+    for (size_t b = 0; b < count; ++b) {
+      const StepWeights<kType> w(numbers, 1);
+      for (size_t r = 0; r < kRows; ++r) {
+        const VI32 products = w.dot(x + r * a.padded * kBlock);
+        sum[r] = mul_add(hn::ConvertTo(d, products), hn::Set(d, scales[r][b]), sum[r]);
+      }
+      numbers += kBytes;
+      x += kBlock;
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) sums[r * stride] = sum[r];
+}
+#else
 // Computes sum[r], the products of one row of weights with row first + r of x, lane by lane.
 template <WeightType kType, size_t kRows>
 HWY_NOINLINE void dot_blocks(const std::byte* HWY_RESTRICT weights, size_t blocks,
@@ -216,6 +264,7 @@ HWY_NOINLINE void dot_blocks(const std::byte* HWY_RESTRICT weights, size_t block
   }
   for (size_t r = 0; r < kRows; ++r) sums[r * stride] = hn::Add(even[r], odd[r]);
 }
+#endif  // HWY_ARCH_WASM
 
 // The same for weights in f16 or bf16.
 template <class T, size_t kRows>

@@ -394,7 +394,7 @@ TEST_P(WeightsOnTarget, ProductsEqualThoseInDouble) {
 // Shapes beyond the blocks of the kernels, and enough work for several threads.
 TEST_P(WeightsOnTarget, LargeProductsEqualThoseInDouble) {
   for (const WeightType type : kWeightTypes) {
-    for (const WeightCase& which : {WeightCase{type, 1, 1536, 577}, WeightCase{type, 3, 577, 300},
+    for (const WeightCase& which : {WeightCase{type, 1, 1536, 577}, WeightCase{type, 3, 2177, 90},
                                     WeightCase{type, 8, 96, 515}, WeightCase{type, 50, 1601, 70}}) {
       SCOPED_TRACE(which.description(1));
       WeightInputs inputs(which, 1);
