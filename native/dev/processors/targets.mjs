@@ -69,7 +69,7 @@ const onWindows = (name, packages, cross, flags, libraries) => ({
 const MINGW = 'x86_64-w64-mingw32';
 
 const MUSL = '/opt/musl';
-const musl = compiler('musl', 'trixie', [CLANG, 'lld-19', 'g++-14', 'musl-dev', 'linux-libc-dev', 'python3-minimal'], 'clang++-19', {
+const musl = compiler('musl', 'trixie', [CLANG, 'lld-19', 'g++-14', 'musl-dev', 'linux-libc-dev', 'python3-minimal', 'xz-utils'], 'clang++-19', {
   prepare: 'native/dev/processors/musl.sh',
   flags: [
     '--target=x86_64-linux-musl -nostdlibinc -nostdinc++',
