@@ -163,7 +163,7 @@ class ScaleReader {
 #if HWY_ARCH_WASM
 // Blocks of a round.
 template <WeightType kType>
-constexpr size_t kAtOnce = kType == WeightType::kInt4&& MULTIHEAD_DOT_RELAXED ? 2 : 1;
+constexpr size_t kAtOnce = (MULTIHEAD_DOT_RELAXED && kType == WeightType::kInt4) ? 2 : 1;
 
 // Computes sums[r * stride], the products of one row of weights with row first + r of x, lane by
 // lane.
