@@ -41,8 +41,13 @@ export interface StateHistory {
 const burstPause = 1000;
 /** Milliseconds between two rewrites of an entry during a burst, because browsers limit the number of rewrites. */
 const rewritePause = 250;
-/** Milliseconds after which the browser has refused a move by undo() or redo(), or may accept a refused rewrite. */
-const moveTimeout = 1000;
+/** Milliseconds after which the browser may accept a rewrite that it has refused. */
+const refusedPause = 1000;
+/**
+ * Milliseconds after which the browser has refused a move by undo() or redo(). A move that is only late, on a busy machine,
+ * must not be requested again: both together could lead out of the page.
+ */
+const moveTimeout = 10_000;
 
 /**
  * `onBroken` receives the names of the fields in a new address that could not be read; an empty list if all were read.
@@ -78,7 +83,7 @@ export function keepHistory(
   const rewrite = () => {
     clearTimeout(timer);
     timer = undefined;
-    if (!bar.replace(toHash(state.get()), index)) rewriteSoon(moveTimeout);
+    if (!bar.replace(toHash(state.get()), index)) rewriteSoon(refusedPause);
   };
   const rewriteSoon = (pause = rewritePause) => {
     timer ??= setTimeout(rewrite, pause);

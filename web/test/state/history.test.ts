@@ -184,6 +184,17 @@ describe('the history', () => {
     expect(state.get().step).toBe('scores');
   });
 
+  it('stays on the page although the browser makes a move seconds later', () => {
+    const { change, history, state, slow, make: moveNow } = make();
+    for (const step of ['x', 'mask', 'scale', 'scores'] as const) change({ step });
+    slow();
+    for (let i = 0; i < 9; i += 1) history.undo();
+    vi.advanceTimersByTime(5000);
+    while (moveNow() > 0);
+    expect(state.get()).toEqual(defaults);
+    expect(history.moves.get()).toEqual({ undo: false, redo: true });
+  });
+
   it('can undo again after a move that the browser has refused', () => {
     const { change, history, state, slow, bar, make: moveNow } = make();
     change({ step: 'split' });
