@@ -57,7 +57,7 @@ async function makeHeaders() {
 }
 
 /** The options of CMake for a build. One SIMD target and -O1: emulated programs compile longer than they run. */
-function optionsOf({ compiler, cross, flags = '', linkFlags, libraries, headersOnly, unite = true }) {
+function optionsOf({ compiler, cross, flags = '', linkFlags, libraries, headersOnly, unite = true, ownGoogleTest = false }) {
   const options = {
     CMAKE_BUILD_TYPE: 'Release',
     CMAKE_CXX_FLAGS_RELEASE: '-O1 -DNDEBUG',
@@ -70,6 +70,7 @@ function optionsOf({ compiler, cross, flags = '', linkFlags, libraries, headersO
     CMAKE_DISABLE_FIND_PACKAGE_MPI: 'ON',
   };
   if (cross || headersOnly) options.MULTIHEAD_HEADERS = HEADERS;
+  if (ownGoogleTest) options.MULTIHEAD_GOOGLETEST_SOURCE = '/usr/src/googletest';
   if (linkFlags) options.CMAKE_EXE_LINKER_FLAGS = linkFlags;
   if (libraries) options.CMAKE_CXX_STANDARD_LIBRARIES = libraries;
   if (cross) {

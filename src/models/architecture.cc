@@ -129,7 +129,7 @@ void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
   if (family.scale_field != nullptr) {
     const double divisor = config.number(family.scale_field, family.default_scale);
     if (!(divisor > 0)) {
-      config.fail(family.scale_field, "more than 0", std::to_string(divisor));
+      config.fail(family.scale_field, "more than 0", text_of(divisor));
       return;
     }
     scale = 1.0 / std::sqrt(divisor);
@@ -252,7 +252,7 @@ Status read_architecture(const Config& given, Architecture& architecture) {
     a.layers[static_cast<size_t>(i)].weights = i * a.parameter_sets / layers;
   }
   const double eps = config.number(fields.eps, defaults.eps);
-  if (!(eps >= 0) || eps > 1) config.fail(fields.eps, "from 0 to 1", std::to_string(eps));
+  if (!(eps >= 0) || eps > 1) config.fail(fields.eps, "from 0 to 1", text_of(eps));
   a.eps = static_cast<float>(eps);
   a.tied = config.flag("tie_word_embeddings", defaults.tied);
   if (top.has("tie_word_embeddings")) a.tied = top.flag("tie_word_embeddings", a.tied);

@@ -88,7 +88,7 @@ RopeFrequencies::RopeFrequencies(ConfigReader& config, const std::string& object
       config.number(fallback.partial_rotary_field, fallback.partial_rotary);
   theta_ = number("rope_theta", outer_theta);
   const double partial = number("partial_rotary_factor", outer_partial);
-  if (!(theta_ > 0)) config.fail(fallback.theta_field, "more than 0", std::to_string(theta_));
+  if (!(theta_ > 0)) config.fail(fallback.theta_field, "more than 0", text_of(theta_));
   const auto rotary = static_cast<int64_t>(static_cast<double>(fallback.head_dim) * partial);
   if (rotary < 2 || rotary % 2 != 0 || rotary > fallback.head_dim) {
     config.fail(fallback.partial_rotary_field, "an even number of rotated elements of a head",
@@ -115,7 +115,7 @@ RopeFrequencies::RopeFrequencies(ConfigReader& config, const std::string& object
   }
   const double factor = number("factor", 0.0);
   const auto needs_factor = [&] {
-    if (!(factor > 0)) config.fail(in_group("factor"), "more than 0", std::to_string(factor));
+    if (!(factor > 0)) config.fail(in_group("factor"), "more than 0", text_of(factor));
     return factor > 0;
   };
   if (type == "linear") {
@@ -129,7 +129,7 @@ RopeFrequencies::RopeFrequencies(ConfigReader& config, const std::string& object
     if (!needs_factor()) return;
     const double low = number("low_freq_factor", 1.0), high = number("high_freq_factor", 4.0);
     if (!(high > low) || !(low > 0)) {
-      config.fail(in_group("high_freq_factor"), "more than low_freq_factor", std::to_string(high));
+      config.fail(in_group("high_freq_factor"), "more than low_freq_factor", text_of(high));
       return;
     }
     scale_llama3(base_, factor, low, high, original);

@@ -4,17 +4,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
+#include "models/config_reader.h"
 #include "multihead/models.h"
 
 namespace multihead::models {
 namespace {
 
 Status option_error(const char* name, const char* expected, double got) {
-  return {StatusCode::kOption, name, expected, std::to_string(got)};
+  return {StatusCode::kOption, name, expected, text_of(got)};
 }
 
 Status check(const SamplingOptions& options) {
@@ -63,49 +63,51 @@ Status Sampler::choose(const Tensor& logits, std::span<const int32_t> before, in
         values[id] = values[id] > 0 ? values[id] / penalty : values[id] * penalty;
       }
     }
-    const auto best = static_cast<int32_t>(std::max_element(values, values + count) - values);
-    if (options_.temperature == 0.0F || options_.top_k == 1) {
-      token = best;
-      return {};
-    }
-    // From the likeliest token on; of equal ones the first.
-    order_.resize(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) {
-      order_[static_cast<size_t>(i)] = {values[i], static_cast<int32_t>(i)};
-    }
-    const auto before_in_order = [](const auto& a, const auto& b) {
-      return a.first != b.first ? a.first > b.first : a.second < b.second;
+    token = static_cast<int32_t>(std::max_element(values, values + count) - values);
+    if (options_.temperature == 0.0F || options_.top_k == 1) return {};
+    // From the likeliest token on, of equal ones the first. A heap, because few of many thousand
+    // tokens are needed in this order: order_[0 .. unordered - 1] is the heap, and the likeliest
+    // token so far is the last element.
+    const auto size = static_cast<size_t>(count);
+    order_.resize(size);
+    for (size_t i = 0; i < size; ++i) order_[i] = {values[i], static_cast<int32_t>(i)};
+    const auto is_less_likely = [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first < b.first : a.second > b.second;
     };
-    auto end = order_.end();
-    if (options_.top_k > 0 && options_.top_k < count) {
-      const auto kth = order_.begin() + static_cast<ptrdiff_t>(options_.top_k - 1);
-      std::nth_element(order_.begin(), kth, order_.end(), before_in_order);
-      const float least = kth->first;
-      end = std::partition(order_.begin(), order_.end(),
-                           [least](const auto& each) { return each.first >= least; });
-    }
-    std::sort(order_.begin(), end, before_in_order);
+    std::make_heap(order_.begin(), order_.end(), is_less_likely);
+    size_t unordered = size;
+    const auto likeliest = [&](size_t rank) {
+      for (; size - unordered <= rank; --unordered) {
+        std::pop_heap(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(unordered),
+                      is_less_likely);
+      }
+      return order_[size - 1 - rank];
+    };
+    const auto largest = static_cast<double>(values[token]);
     const auto weight = [&](float value) {
-      const double difference =
-          static_cast<double>(value) - static_cast<double>(order_.front().first);
-      return std::exp(difference / static_cast<double>(options_.temperature));
+      return std::exp((static_cast<double>(value) - largest) /
+                      static_cast<double>(options_.temperature));
     };
+    size_t kept = size;
     double sum = 0;
-    for (auto each = order_.begin(); each != end; ++each) sum += weight(each->first);
+    if (options_.top_k > 0 && options_.top_k < count) {
+      kept = static_cast<size_t>(options_.top_k);
+      const float least = likeliest(kept - 1).first;
+      while (kept < size && likeliest(kept).first == least) ++kept;
+      for (size_t rank = 0; rank < kept; ++rank) sum += weight(likeliest(rank).first);
+    } else {
+      for (int64_t i = 0; i < count; ++i) sum += weight(values[i]);
+    }
     if (options_.top_p < 1.0F) {
       const double wanted = static_cast<double>(options_.top_p) * sum;
-      double kept = 0;
-      auto each = order_.begin();
-      while (each != end && kept < wanted) kept += weight((each++)->first);
-      end = each;
-      sum = kept;
+      const size_t most = kept;
+      sum = 0;
+      for (kept = 0; kept < most && sum < wanted; ++kept) sum += weight(likeliest(kept).first);
     }
     double left = random_number(options_.seed, drawn_++) * sum;
-    token = order_.front().second;
-    for (auto each = order_.begin(); each != end; ++each) {
-      token = each->second;
-      left -= weight(each->first);
-      if (left < 0) break;
+    for (size_t rank = 0; rank < kept && left >= 0; ++rank) {
+      token = likeliest(rank).second;
+      left -= weight(likeliest(rank).first);
     }
     return {};
   });

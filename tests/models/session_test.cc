@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <set>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "models/golden_models.h"
 #include "multihead/models.h"
 #include "support/allocations.h"
+#include "support/random_case.h"
 
 namespace multihead {
 namespace {
@@ -20,6 +22,7 @@ namespace {
 using models::GenerateOptions;
 using models::Model;
 using models::Sampler;
+using models::SamplingOptions;
 using models::Session;
 using testing::golden_ids;
 using testing::logits_of;
@@ -194,6 +197,78 @@ TEST(ModelSampler, SharesAreTheProbabilities) {
   expect({.temperature = 1.0F, .top_p = 0.7F}, {0, e(3), e(2), 0});
   expect({.temperature = 1.0F, .top_p = 0.6F}, {0, 1, 0, 0});
   expect({.temperature = 0.0F}, {0, 1, 0, 0});
+}
+
+// The definition: all tokens in order, the likeliest first, of equal ones the first.
+int32_t chosen_by_definition(const std::vector<float>& logits, const SamplingOptions& options,
+                             double random) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto logit = [&](int32_t token) { return logits[static_cast<size_t>(token)]; };
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
+  });
+  if (options.top_k > 0 && static_cast<size_t>(options.top_k) < order.size()) {
+    const float least = logit(order[static_cast<size_t>(options.top_k - 1)]);
+    std::erase_if(order, [&](int32_t token) { return logit(token) < least; });
+  }
+  const float largest = logit(order.front());
+  const auto weight = [&](int32_t token) {
+    return std::exp((static_cast<double>(logit(token)) - static_cast<double>(largest)) /
+                    static_cast<double>(options.temperature));
+  };
+  double sum = 0;
+  for (const int32_t token : order) sum += weight(token);
+  double kept = 0;
+  size_t count = 0;
+  while (count < order.size() && kept < static_cast<double>(options.top_p) * sum) {
+    kept += weight(order[count++]);
+  }
+  order.resize(count);
+  double left = random * kept;
+  for (const int32_t token : order) {
+    left -= weight(token);
+    if (left < 0) return token;
+  }
+  return order.back();
+}
+
+TEST(ModelSampler, FollowsItsDefinitionOnRandomCalls) {
+  for (const uint64_t seed : testing::random_seeds(50)) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    testing::Random random(seed);
+    const auto count = random.integer(1, 60);
+    std::vector<float> logits(static_cast<size_t>(count));
+    // Few different values, so that some are equal.
+    for (float& logit : logits) logit = static_cast<float>(random.integer(-9, 9)) / 2.0F;
+    SamplingOptions options{.temperature = static_cast<float>(random.integer(1, 8)) / 4.0F};
+    if (random.chance(0.5)) options.top_k = random.integer(2, 70);
+    if (random.chance(0.5)) options.top_p = static_cast<float>(random.integer(1, 9)) / 10.0F;
+    // What the same seed chooses of a thousand equal tokens tells its random number to 0.001.
+    options.seed = seed;
+    std::vector<float> equal(1000, 0.0F);
+    int32_t thousandth = -1, token = -1;
+    Sampler of_equal({.temperature = 1.0F, .seed = seed});
+    ASSERT_TRUE(of_equal.choose({equal.data(), {1000}}, {}, thousandth).ok());
+    Sampler sampler(options);
+    ASSERT_TRUE(sampler.choose({logits.data(), {count}}, {}, token).ok());
+    std::set<int32_t> expected;
+    for (int step = 0; step <= 1000; ++step) {
+      expected.insert(chosen_by_definition(logits, options, (thousandth + step / 1000.0) / 1000));
+    }
+    EXPECT_TRUE(expected.contains(token)) << token << " instead of " << *expected.begin();
+  }
+}
+
+TEST(ModelSampler, LogitsThatAreNotNumbersChooseAToken) {
+  for (const float penalty : {1.0F, 1.5F}) {
+    std::vector<float> logits(40, NAN);
+    for (size_t i = 1; i < logits.size(); i += 3) logits[i] = static_cast<float>(i % 7);
+    int32_t token = -1;
+    Sampler sampler({.temperature = 1.0F, .top_k = 5, .repetition_penalty = penalty});
+    ASSERT_TRUE(sampler.choose({logits.data(), {40}}, {}, token).ok());
+    EXPECT_TRUE(token >= 0 && token < 40) << token;
+  }
 }
 
 TEST(ModelSampler, RepetitionPenaltyIsAppliedOnceForEachToken) {

@@ -50,8 +50,9 @@ const compiler = (name, suite, packages, command, options = {}) => ({
   notRun: {},
 });
 
+// Older versions than Debian 13's own cannot link its GoogleTest, which calls functions of the newer run-time library.
 const gcc = (version) =>
-  compiler(`gcc-${version}`, 'trixie', [`g++-${version}`, 'libhwy-dev', 'libgtest-dev', 'libbenchmark-dev'], `g++-${version}`, { unite: false });
+  compiler(`gcc-${version}`, 'trixie', [`g++-${version}`, 'libhwy-dev', 'libgtest-dev', 'libbenchmark-dev'], `g++-${version}`, { unite: false, ownGoogleTest: version !== '14' });
 const clang = (version, suite) => compiler(`clang-${version}`, suite, [`clang-${version}`, 'g++'], `clang++-${version}`, { headersOnly: true });
 
 // MinGW's own linker links these programs. If lld does, an exception that passes through the streams of MinGW's C++ library
@@ -88,7 +89,7 @@ const musl = compiler('musl', 'trixie', [CLANG, 'lld-19', 'g++-14', 'musl-dev', 
  * @typedef {object} Target
  * @property {string} name
  * @property {{ suite: string, packages: string[], compiler?: string, flags?: string, linkFlags?: string,
- *   libraries?: string, headersOnly?: boolean, unite?: boolean, prepare?: string,
+ *   libraries?: string, headersOnly?: boolean, unite?: boolean, ownGoogleTest?: boolean, prepare?: string,
  *   cross?: { system: string, processor: string, compiler: string, triple?: string } }} build
  * @property {string} run the command before the program's name
  * @property {string} [suffix] of programs
