@@ -82,9 +82,9 @@ void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
-// On Windows the library calls _aligned_malloc(), which a program cannot replace: only requests
-// through operator new fail.
-#if !defined(__EMSCRIPTEN__) && !defined(_WIN32)
+// Elsewhere only requests through operator new fail: a program cannot replace _aligned_malloc(),
+// which the library calls on Windows, and musl's posix_memalign() calls aligned_alloc().
+#if defined(__GLIBC__) || defined(__APPLE__)
 // Replaces the C library's function in this program and in everything linked statically.
 extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
   if (fails()) return nullptr;
