@@ -94,13 +94,14 @@ std::vector<float> product_of_factors(const PanelFactors& m) {
   p.rows = m.rows;
   p.columns = m.columns;
   p.depth = m.depth;
-  const GemmLayout layout = gemm_layout(p, 1, /*tiles=*/false);
+  const auto layout_of = m.b_transposed ? projection_layout : product_layout;
+  const GemmLayout layout = layout_of(p, 1, /*tiles=*/false);
   std::vector<float> scratch(layout.scratch_bytes / sizeof(float) + 64);
   float* aligned = scratch.data();
   while (reinterpret_cast<uintptr_t>(aligned) % 128 != 0) ++aligned;
   for (int64_t row = 0; row < m.rows; row += layout.job_rows) {
     for (int64_t column = 0; column < m.columns; column += layout.job_columns) {
-      gemm_block(p, layout, row, column, aligned);
+      layout.block(p, layout, row, column, aligned);
     }
   }
   return c;

@@ -119,7 +119,7 @@ size_t widened_floats(const GemmParams& p, size_t depth) {
   return p.b.type == DType::kF32 ? 0 : hn::Lanes(DF()) * depth;
 }
 
-GemmLayout projection_layout(const GemmParams& p, int threads) {
+GemmLayout layout_projection(const GemmParams& p, int threads) {
   const auto depth = static_cast<size_t>(p.depth);
   const auto job_columns = static_cast<int64_t>(panel_columns<ALayout::kRowMajor>());
   if (p.rows <= kFewRows) {
@@ -233,7 +233,8 @@ void few_rows(const Job& job, float* HWY_RESTRICT widened) {
 }
 
 void project(const GemmParams& p, const GemmLayout& layout, int64_t first_row, int64_t first_column,
-             float* scratch) {
+             void* memory) {
+  auto* const scratch = static_cast<float*>(memory);
   Job job{.x = p.a + first_row * p.a_stride,
           .weight = p.b,
           .y = p.c + first_row * p.c_stride + first_column,
@@ -253,7 +254,7 @@ void project(const GemmParams& p, const GemmLayout& layout, int64_t first_row, i
 }
 
 template <ALayout kLayout>
-GemmLayout product_layout(const GemmParams& p, int threads) {
+GemmLayout layout_panels(const GemmParams& p, int threads) {
   // Packing costs as much as one row of the product.
   GemmLayout layout =
       divide_gemm(p, threads, static_cast<int64_t>(panel_columns<kLayout>()), 32, 8);
@@ -289,17 +290,14 @@ void multiply(const GemmParams& p, const GemmLayout& layout, int64_t first_row,
   multiply_panels<kLayout>(part, packed, pack, start);
 }
 
-GemmLayout float_layout(const GemmParams& p, int threads) {
-  if (p.b_transposed) return projection_layout(p, threads);
-  return p.a_transposed ? product_layout<ALayout::kColMajor>(p, threads)
-                        : product_layout<ALayout::kRowMajor>(p, threads);
+GemmLayout layout_product(const GemmParams& p, int threads) {
+  return p.a_transposed ? layout_panels<ALayout::kColMajor>(p, threads)
+                        : layout_panels<ALayout::kRowMajor>(p, threads);
 }
 
-void float_block(const GemmParams& p, const GemmLayout& layout, int64_t first_row,
-                 int64_t first_column, void* scratch) {
-  const auto run = p.b_transposed   ? project
-                   : p.a_transposed ? multiply<ALayout::kColMajor>
-                                    : multiply<ALayout::kRowMajor>;
+void compute_product(const GemmParams& p, const GemmLayout& layout, int64_t first_row,
+                     int64_t first_column, void* scratch) {
+  const auto run = p.a_transposed ? multiply<ALayout::kColMajor> : multiply<ALayout::kRowMajor>;
   run(p, layout, first_row, first_column, static_cast<float*>(scratch));
 }
 
@@ -331,26 +329,48 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace multihead::cpu {
 
-HWY_EXPORT(float_layout);
-HWY_EXPORT(float_block);
+HWY_EXPORT(layout_projection);
+HWY_EXPORT(layout_product);
+HWY_EXPORT(project);
+HWY_EXPORT(compute_product);
 HWY_EXPORT(add_columns);
 
-GemmLayout gemm_layout(const GemmParams& params, int threads, bool tiles) {
-  return tiles ? tile_gemm_layout(params, threads)
-               : HWY_DYNAMIC_DISPATCH(float_layout)(params, threads);
+namespace {
+
+void check_block([[maybe_unused]] const GemmLayout& layout, [[maybe_unused]] const GemmParams& p,
+                 [[maybe_unused]] int64_t first_row, [[maybe_unused]] int64_t first_column) {
+  HWY_DASSERT(0 <= first_row && first_row < p.rows && first_row % layout.job_rows == 0);
+  HWY_DASSERT(0 <= first_column && first_column % layout.job_columns == 0);
 }
 
-void gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
-                int64_t first_column, void* scratch) {
-  HWY_DASSERT(!params.a_transposed || !params.b_transposed);
-  HWY_DASSERT(params.b_transposed ? !params.adds : params.bias == nullptr);
-  HWY_DASSERT(0 <= first_row && first_row < params.rows && first_row % layout.job_rows == 0);
-  HWY_DASSERT(0 <= first_column && first_column % layout.job_columns == 0);
-  if (layout.tiles) {
-    tile_gemm_block(params, layout, first_row, first_column, scratch);
-  } else {
-    HWY_DYNAMIC_DISPATCH(float_block)(params, layout, first_row, first_column, scratch);
-  }
+void projection_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
+                      int64_t first_column, void* scratch) {
+  check_block(layout, params, first_row, first_column);
+  HWY_DYNAMIC_DISPATCH(project)(params, layout, first_row, first_column, scratch);
+}
+
+void product_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
+                   int64_t first_column, void* scratch) {
+  check_block(layout, params, first_row, first_column);
+  HWY_DYNAMIC_DISPATCH(compute_product)(params, layout, first_row, first_column, scratch);
+}
+
+}  // namespace
+
+GemmLayout projection_layout(const GemmParams& params, int threads, bool tiles) {
+  HWY_DASSERT(params.b_transposed && !params.a_transposed && !params.adds);
+  if (tiles) return tile_gemm_layout(params, threads);
+  GemmLayout layout = HWY_DYNAMIC_DISPATCH(layout_projection)(params, threads);
+  layout.block = projection_block;
+  return layout;
+}
+
+GemmLayout product_layout(const GemmParams& params, int threads, bool tiles) {
+  HWY_DASSERT(!params.b_transposed && params.bias == nullptr);
+  if (tiles) return tile_gemm_layout(params, threads);
+  GemmLayout layout = HWY_DYNAMIC_DISPATCH(layout_product)(params, threads);
+  layout.block = product_block;
+  return layout;
 }
 
 void add_column_sums(const float* x, int64_t stride, int64_t rows, int64_t width, float* sums) {

@@ -29,20 +29,25 @@ struct GemmParams {
   }
 };
 
+struct GemmLayout;
+
+// Computes the block of c at this row and column. The result's bits do not depend on the layout.
+using GemmBlock = void(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
+                       int64_t first_column, void* scratch);
+
 // The division of c into blocks, one per job.
 struct GemmLayout {
   int64_t job_rows = 0, job_columns = 0;  // size of a block
   uint64_t scratch_bytes = 0;             // scratch memory of a job
-  bool tiles = false;                     // multiplies tiles of bf16 (AMX)
+  GemmBlock* block = nullptr;             // the kernel that computes one
 };
 
-// `tiles`: a and b are rounded to bf16. Then tile_unit() must not be null, and b must be f32 or
-// bf16; without b_transposed the depth must be more than 0.
-GemmLayout gemm_layout(const GemmParams& params, int threads, bool tiles);
-
-// Computes the block of c at this row and column. The result's bits do not depend on the layout.
-void gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
-                int64_t first_column, void* scratch);
+// Chooses the kernel of a product with b_transposed, or of one without. They are two functions so
+// that a WebAssembly module without gradients has no kernels of the second kind. `tiles`: a and b
+// are rounded to bf16. Then tile_unit() must not be null, and b must be f32 or bf16; without
+// b_transposed the depth must be more than 0.
+GemmLayout projection_layout(const GemmParams& params, int threads, bool tiles);
+GemmLayout product_layout(const GemmParams& params, int threads, bool tiles);
 
 // Adds the sum of column c of x (rows, width) to sums[c].
 void add_column_sums(const float* x, int64_t stride, int64_t rows, int64_t width, float* sums);
@@ -58,9 +63,7 @@ inline GemmLayout divide_gemm(const GemmParams& params, int threads, int64_t job
   return {.job_rows = rules::ceil_div(params.rows, row_jobs), .job_columns = job_columns};
 }
 
-// The parts of gemm_layout() and gemm_block() for tiles of bf16, in tile_gemm.cc.
+// Chooses the kernel for tiles of bf16, in tile_gemm.cc.
 GemmLayout tile_gemm_layout(const GemmParams& params, int threads);
-void tile_gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
-                     int64_t first_column, void* scratch);
 
 }  // namespace multihead::cpu

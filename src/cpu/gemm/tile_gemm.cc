@@ -130,7 +130,6 @@ GemmLayout tile_layout(const GemmParams& p, int threads) {
   layout.job_rows =
       static_cast<int64_t>(round_up(static_cast<size_t>(layout.job_rows), kBlockSide));
   layout.scratch_bytes = lay_out_tile_panel(panel_depth(p), columns, nullptr).bytes;
-  layout.tiles = true;
   return layout;
 }
 
@@ -268,13 +267,19 @@ namespace multihead::cpu {
 HWY_EXPORT(tile_layout);
 HWY_EXPORT(tile_block);
 
-GemmLayout tile_gemm_layout(const GemmParams& params, int threads) {
-  return HWY_DYNAMIC_DISPATCH(tile_layout)(params, threads);
-}
+namespace {
 
 void tile_gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
                      int64_t first_column, void* scratch) {
   HWY_DYNAMIC_DISPATCH(tile_block)(params, layout, first_row, first_column, scratch);
+}
+
+}  // namespace
+
+GemmLayout tile_gemm_layout(const GemmParams& params, int threads) {
+  GemmLayout layout = HWY_DYNAMIC_DISPATCH(tile_layout)(params, threads);
+  layout.block = tile_gemm_block;
+  return layout;
 }
 
 }  // namespace multihead::cpu

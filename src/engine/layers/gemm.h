@@ -20,8 +20,8 @@ struct GemmJobs {
   cpu::GemmLayout layout;
   int64_t row_jobs, column_jobs;
 
-  GemmJobs(const cpu::GemmParams& p, int threads, bool tiles)
-      : layout(cpu::gemm_layout(p, threads, tiles)),
+  GemmJobs(const cpu::GemmParams& p, const cpu::GemmLayout& of_kernel)
+      : layout(of_kernel),
         row_jobs(rules::ceil_div(p.rows, std::max<int64_t>(1, layout.job_rows))),
         column_jobs(rules::ceil_div(p.columns, layout.job_columns)) {}
 
@@ -30,14 +30,16 @@ struct GemmJobs {
   int64_t first_column(int64_t job) const { return job / row_jobs * layout.job_columns; }
 };
 
-// Computes a product with rows and columns. `tiles`: see cpu::gemm_layout(). Errors: kMemory.
-inline Status run_gemm(const cpu::GemmParams& p, bool tiles, int threads, Context& context) {
-  const GemmJobs jobs(p, threads, tiles);
+// Computes a product with rows and columns by the kernel that `layout` has for so many threads.
+// Errors: kMemory.
+inline Status run_gemm(const cpu::GemmParams& p, const cpu::GemmLayout& layout, int threads,
+                       Context& context) {
+  const GemmJobs jobs(p, layout);
   Scratch& scratch = scratch_of(context);
   MULTIHEAD_TRY(scratch.reserve(threads, jobs.layout.scratch_bytes));
   parallel_for(threads, jobs.count(), [&](int64_t job, int thread) {
-    cpu::gemm_block(p, jobs.layout, jobs.first_row(job), jobs.first_column(job),
-                    scratch.thread_memory(thread));
+    jobs.layout.block(p, jobs.layout, jobs.first_row(job), jobs.first_column(job),
+                      scratch.thread_memory(thread));
   });
   return {};
 }

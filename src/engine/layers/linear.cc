@@ -44,7 +44,8 @@ Status compute_linear(const LinearCall& call, Context& context) {
   const LinearChoice choice = choose_linear(precision, product.rows, weight.dtype);
   last_linear_of(context) = choice;
   const int threads = threads_for(product.operations(), context.threads());
-  return run_gemm(product, choice.tiles(), threads, context);
+  return run_gemm(product, cpu::projection_layout(product, threads, choice.tiles()), threads,
+                  context);
 }
 
 }  // namespace engine

@@ -32,7 +32,8 @@ Status gradient_of_input(const LinearBackward& call, bool tiles, Context& contex
     }
     return {};
   }
-  return run_gemm(product, tiles, threads_for(product.operations(), context.threads()), context);
+  const int threads = threads_for(product.operations(), context.threads());
+  return run_gemm(product, cpu::product_layout(product, threads, tiles), threads, context);
 }
 
 // Number of chunks of rows for d_y^T x. If d_weight has few blocks, the rows are cut into chunks
@@ -78,14 +79,15 @@ Status gradients_of_parameters(const LinearBackward& call, bool tiles, Context& 
   const cpu::GemmParams first = product_of(0);
   const int threads =
       threads_for(first.operations() * static_cast<double>(chunks), context.threads());
-  const GemmJobs jobs(first, static_cast<int>(rules::ceil_div<int64_t>(threads, chunks)), tiles);
+  const auto threads_of_chunk = static_cast<int>(rules::ceil_div<int64_t>(threads, chunks));
+  const GemmJobs jobs(first, cpu::product_layout(first, threads_of_chunk, tiles));
   MULTIHEAD_TRY(scratch.reserve(threads, jobs.layout.scratch_bytes));
   const int64_t chunk_jobs = jobs.row_jobs * std::max<int64_t>(1, jobs.column_jobs);
   parallel_for(threads, chunks * chunk_jobs, [&](int64_t job, int thread) {
     const int64_t chunk = job / chunk_jobs, block = job % chunk_jobs;
     const int64_t row = jobs.first_row(block), column = jobs.first_column(block);
     const cpu::GemmParams product = product_of(chunk);
-    if (in > 0) cpu::gemm_block(product, jobs.layout, row, column, scratch.thread_memory(thread));
+    if (in > 0) jobs.layout.block(product, jobs.layout, row, column, scratch.thread_memory(thread));
     // Jobs of the first columns also sum d_bias: they have just read these columns of d_y.
     if (column > 0 || call.d_bias == nullptr) return;
     const int64_t count = std::min(jobs.layout.job_rows, out - row);

@@ -166,7 +166,7 @@ Status dequantize_listed(const WeightMatrix& weight, std::span<const int32_t> ro
 // memory. These cost as much as one row of the product.
 Status multiply_widened(const cpu::GemmParams& product, const WeightMatrix& weight, int threads,
                         Context& context) {
-  const GemmJobs jobs(product, threads, false);
+  const GemmJobs jobs(product, cpu::projection_layout(product, threads, false));
   const cpu::GemmLayout& layout = jobs.layout;
   const uint64_t floats = static_cast<uint64_t>(std::min(layout.job_columns, weight.rows)) *
                           static_cast<uint64_t>(weight.columns);
@@ -186,7 +186,7 @@ Status multiply_widened(const cpu::GemmParams& product, const WeightMatrix& weig
     part.b.data = widened;
     if (part.bias != nullptr) part.bias += first;
     part.c += first;
-    cpu::gemm_block(part, layout, jobs.first_row(job), 0, memory + widened_bytes);
+    layout.block(part, layout, jobs.first_row(job), 0, memory + widened_bytes);
   });
   return {};
 }

@@ -16,7 +16,7 @@ namespace {
 // Returns the number of columns in a block of linear(); members' shares are multiples of it.
 int64_t outputs_of_unit() {
   const cpu::GemmParams product{.rows = 1, .columns = 1, .b_transposed = true};
-  return cpu::gemm_layout(product, 1, false).job_columns;
+  return cpu::projection_layout(product, 1, false).job_columns;
 }
 
 }  // namespace
