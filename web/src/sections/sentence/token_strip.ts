@@ -8,6 +8,7 @@ import { defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { createTokenRow } from '../../controls/token_row.js';
 import { el, headBadge, refill, setText, word } from '../../dom/dom.js';
+import { reducedMotion } from '../../dom/reduced_motion.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { chosen, inView, update, whenChanged, type App } from '../../state/app.js';
 import { arcsOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
@@ -142,11 +143,10 @@ export function tokenStrip(app: App): HTMLElement {
 }
 
 const stride = 1100;
-const stillness = matchMedia('(prefers-reduced-motion: reduce)');
 
 /** Shows the words one after another, until the visitor touches the page in any way. A shared link stays at its word. */
 function walk(app: App, element: HTMLElement): void {
-  if (stillness.matches || location.hash !== '') return;
+  if (reducedMotion.matches || location.hash !== '') return;
   const touches = ['pointerdown', 'pointermove', 'keydown', 'wheel', 'touchstart', 'focusin', 'scroll'] as const;
   let place: number | undefined;
   const timer = setInterval(() => {

@@ -6,6 +6,7 @@ import { headName as nameOf } from '../../attention/patterns.js';
 import { formatNumber, formatShape } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, pairOf, refill, rich, word } from '../../dom/dom.js';
+import { reducedMotion } from '../../dom/reduced_motion.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { largestOf, type MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
@@ -23,7 +24,6 @@ import { formula, type FormulaName } from './formulas.js';
 import { questionList } from './questions.js';
 import { stepOf, steps, type Part, type Step } from './steps.js';
 
-const stillness = matchMedia('(prefers-reduced-motion: reduce)');
 const maxCell = 44;
 /** Height of a table with its border, in pixels. */
 const tableHeight = 382;
@@ -247,7 +247,7 @@ function stepDetail(app: App): HTMLElement {
 
   /** Shows by movement how the step makes its matrix. */
   async function play(): Promise<void> {
-    if (stillness.matches) return;
+    if (reducedMotion.matches) return;
     const drawn = new Promise<void>((done) => (views.current() === 'colors' ? map.afterDraw(done) : done()));
     // Without a network and without a copy of the script, nothing moves.
     const motion = await import('./motion.js').catch(() => null);

@@ -2,13 +2,13 @@
 
 import { formatMilliseconds } from '../../base/format.js';
 import { el, setText } from '../../dom/dom.js';
+import { reducedMotion } from '../../dom/reduced_motion.js';
 import { update, type App } from '../../state/app.js';
 import { createGenerating, finished, type Generating, type GenerationView } from '../../training/generating.js';
 import { mostTokens, type Cost } from '../../training/messages.js';
 import { cacheBytes } from '../../training/multiply_adds.js';
 import { factsOf } from '../../training/settings.js';
 
-const reducedMotion = matchMedia('(prefers-reduced-motion: reduce)');
 const tickPause = 260;
 /** Below this accuracy, the page says that the model has not learned the pattern. */
 const learned = 0.9;
