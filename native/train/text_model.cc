@@ -56,7 +56,7 @@ TextLearner::TextLearner(const TextData& data, const TextOptions& options, const
     : data_(data), options_(options), run_(run) {
   prompt_ = encode(data, "--prompt", options.prompt);
   // Without a prompt, the sample continues the first token of the held-out part.
-  if (prompt_.empty()) prompt_ = {data.tokens[static_cast<size_t>(data.training)]};
+  if (prompt_.empty()) prompt_.assign(1, data.tokens[static_cast<size_t>(data.training)]);
   const PositionKind positions = position_kind(run.positions);
   TransformerConfig config{.block = {.attention = {.embed_dim = options.width,
                                                    .num_heads = options.heads,

@@ -367,7 +367,7 @@ class PreparedPlayer {
     k_ = random_.floats(2 * keys_ * 4);
     v_ = random_.floats(2 * keys_ * 4);
     mask_.assign(static_cast<size_t>(keys_), 1);
-    lengths_ = {static_cast<int32_t>(random_.integer(0, keys_))};
+    lengths_.assign(1, static_cast<int32_t>(random_.integer(0, keys_)));
     out_.assign(q_.size(), 0.0F);
     const Status status = PreparedAttention::create(
         ConstTensor(nullptr, query()), ConstTensor(nullptr, key()), ConstTensor(nullptr, key()),
