@@ -448,7 +448,7 @@ Status validate_backward(const BackwardCall& call, const AttentionShape& shape) 
                options.qk_norm.given(),
                Message::kGradientOfNoNorm,
                Message::kValuePerElement,
-               head_dim};
+               shape.head_dim};
   };
   for (const Row& row :
        {Row{Name::kDSinks, gradients.d_sinks, !options.sinks.empty(), Message::kGradientOfNoSinks,

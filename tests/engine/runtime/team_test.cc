@@ -251,11 +251,13 @@ TEST(Team, SharesTheHeadsOfACache) {
 }
 
 TEST(Team, SharesTheCachesOfAModel) {
-  const struct {
+  const struct Case {
     int64_t head_dim;  // 40 is not a multiple of linear()'s block
     bool shares;       // true: members also share the parameters
   } cases[] = {{40, false}, {40, true}, {64, true}};
-  for (const auto& [head_dim, shares] : cases) {
+  for (const Case& each : cases) {
+    const int64_t head_dim = each.head_dim;
+    const bool shares = each.shares;
     const TransformerConfig config{.block = {.attention = {.embed_dim = 96,
                                                            .num_heads = 6,
                                                            .head_dim = head_dim,
