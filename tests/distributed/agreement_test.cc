@@ -144,9 +144,10 @@ TEST(Agreement, RefusesOptionsThatDiffer) {
        }},
   };
   for (const auto& [name, change] : changes) {
-    const std::vector<Refusal> got = refusals(3, Method::kRing, [&](OwnCall& call, int rank) {
-      if (rank == 1) change(call);
-    });
+    const std::vector<Refusal> got =
+        refusals(3, Method::kRing, [&, &changes_call = change](OwnCall& call, int rank) {
+          if (rank == 1) changes_call(call);
+        });
     expect_all(got, name);
     EXPECT_NE(got[2].message.find("rank 1"), std::string::npos) << got[2].message;
   }
@@ -263,15 +264,16 @@ TEST(SilentRank, EndsTheCallOnAllOthers) {
   for (const auto& [method, messages] : of_rank) {
     for (const int64_t after : {int64_t{0}, int64_t{2}, int64_t{4}, messages - 5, messages - 2}) {
       SCOPED_TRACE(std::to_string(static_cast<int>(method)) + " " + std::to_string(after));
-      in_ranks(3, {.silent_rank = 1, .silent_after = after}, [&](Communicator& communicator) {
-        OwnCall call(communicator, method, 12, 1);
+      const auto run_silent_rank = [wanted = method](Communicator& communicator) {
+        OwnCall call(communicator, wanted, 12, 1);
         call.sharding.time_limit = 0.05;
         const Status status = call.run(communicator);
         if (communicator.rank() == 1) return;
         EXPECT_EQ(status.code(), StatusCode::kExchange) << status.message();
         EXPECT_FALSE(call.has_written());
         EXPECT_EQ(call.run(communicator).code(), StatusCode::kExchange);
-      });
+      };
+      in_ranks(3, {.silent_rank = 1, .silent_after = after}, run_silent_rank);
     }
   }
 }
