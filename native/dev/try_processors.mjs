@@ -103,6 +103,10 @@ async function build(target, first) {
     try {
       await inside(suite, `cmake -G Ninja -S . -B ${folder} ${optionsOf(target.build).join(' ')}`, { onOutput });
       await inside(suite, `ninja -C ${folder} -k 0 -j${availableParallelism()} ${outputs.join(' ')}`, { onOutput });
+    } catch (error) {
+      const first = /^.*\berror: .*(?:\n.*){0,3}/m.exec(log.join(''))?.[0];
+      if (first) say(first);
+      throw error;
     } finally {
       writeFileSync(join(folder, 'build.log'), log.join(''));
     }

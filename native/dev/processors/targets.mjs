@@ -57,9 +57,9 @@ const clang = (version, suite) => compiler(`clang-${version}`, suite, [`clang-${
 
 // MinGW's own linker links these programs. If lld does, an exception that passes through the streams of MinGW's C++ library
 // ends the program.
-const onWindows = (name, packages, cross, flags, libraries) => ({
+const onWindows = (name, packages, cross, { flags, libraries, unite }) => ({
   name,
-  build: { suite: 'trixie', linkFlags: '-static', libraries, packages: [...packages, 'wine64', 'wine'], cross: { system: 'Windows', processor: 'AMD64', ...cross }, flags },
+  build: { suite: 'trixie', linkFlags: '-static', libraries, packages: [...packages, 'wine64', 'wine'], cross: { system: 'Windows', processor: 'AMD64', ...cross }, flags, unite },
   run: 'wine',
   suffix: '.exe',
   notRun: {
@@ -110,8 +110,8 @@ export const TARGETS = [
     flags: '-march=armv7-a -mfpu=neon-vfpv4',
     cpus: { 'arm32-neon': 'max' },
   }),
-  onWindows('windows-clang', [CLANG, 'g++-mingw-w64-x86-64-posix'], { compiler: 'clang++-19', triple: MINGW }, '-march=x86-64-v3 -maes -mpclmul', '-lstdc++ -lpthread'),
-  onWindows('windows-gcc', ['g++-mingw-w64-x86-64-posix'], { compiler: `${MINGW}-g++-posix` }, ''),
+  onWindows('windows-clang', [CLANG, 'g++-mingw-w64-x86-64-posix'], { compiler: 'clang++-19', triple: MINGW }, { flags: '-march=x86-64-v3 -maes -mpclmul', libraries: '-lstdc++ -lpthread' }),
+  onWindows('windows-gcc', ['g++-mingw-w64-x86-64-posix'], { compiler: `${MINGW}-g++-posix` }, { unite: false }),
   compiler('libc++', 'trixie', [CLANG, 'libc++-19-dev', 'libc++abi-19-dev'], 'clang++-19', { flags: '-stdlib=libc++', headersOnly: true }),
   musl,
   ...['14', '13', '12'].map(gcc),
