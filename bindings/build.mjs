@@ -31,6 +31,7 @@ const groups = [
   { name: 'features', test: /src.load.features\.ts$/, priority: 5 },
   { name: 'shared', test: /src.(api.operations|load.(loader|unpack)|runtime.abort)\.ts$/, priority: 4 },
   { name: 'safetensors', test: /src.safetensors.\w+\.ts$/, priority: 3 },
+  { name: 'workers', test: /src.pool.shared.(port|team|errors|exchange)\.ts$/, priority: 3 },
   { name: 'multihead', test: /src.(api.multihead|modules.gpt2_config)\.ts$/, priority: 2 },
   { name: 'experiment', test: /src.training.(experiment|head_statistics)\.ts$/, priority: 1 },
   { name: 'core_glue', test: /src.api.core\.ts$/ },
@@ -81,8 +82,10 @@ for (const part of parts) {
 writeDeclarations();
 // The command has no declarations, and alone uses the types of Node.
 compile('-p', join(here, 'tsconfig.command.json'));
-const worker = await bundle(['pool_worker'], { format: 'iife' });
-generated['built:pool-worker-text'] = `export default ${JSON.stringify(withoutMap(worker))};\n`;
+for (const part of ['pool', 'models']) {
+  const worker = await bundle([`${part}_worker`], { format: 'iife' });
+  generated[`built:${part}-worker-text`] = `export default ${JSON.stringify(withoutMap(worker))};\n`;
+}
 await bundle(['inline'], { format: 'esm' });
 await bundle(entries, { format: 'esm', groups });
 // By itself, so that it does not change how the entry points share chunks.
@@ -167,7 +170,7 @@ function writeDeclarations() {
     const text = readFileSync(file, 'utf8');
     for (const [, path] of text.matchAll(/(?:from|import\()\s*["'](\.[^"']+)\.js["']/g)) visit(join(dirname(file), `${path}.d.ts`));
   };
-  for (const name of ['index', 'core', 'inline', 'pool', 'pool_worker', 'training', 'lab', 'models']) visit(join(folder, 'entry', `${name}.d.ts`));
+  for (const name of ['index', 'core', 'inline', 'pool', 'pool_worker', 'training', 'lab', 'models', 'models_worker']) visit(join(folder, 'entry', `${name}.d.ts`));
   for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
     const file = join(entry.parentPath, entry.name);
     if (entry.isFile() && !reached.has(file)) rmSync(file);

@@ -74,6 +74,7 @@ EMSCRIPTEN_BINDINGS(multihead) {
   emscripten::function(#javascript, &multihead::bindings::cpp);
 #ifdef MULTIHEAD_MODELS
 #define WIRE_MODELS_FUNCTION WIRE_BASE_FUNCTION
+#define WIRE_TEAM_FUNCTION WIRE_BASE_FUNCTION
 #else
 #define WIRE_CORE_FUNCTION WIRE_BASE_FUNCTION
 #ifndef MULTIHEAD_CORE

@@ -11,8 +11,10 @@
 
 #include "arguments.h"
 #include "call.h"
+#include "engine/runtime/team.h"
 #include "functions.h"
 #include "handles.h"
+#include "models/loader.h"
 #include "results.h"
 
 namespace multihead::bindings {
@@ -103,8 +105,9 @@ int32_t model_loader_create() {
   return make<ModelLoader>(call.from, [&](ModelLoader& loader) {
     models::OpenOptions options;
     if (call.weights >= 0) options.weights = static_cast<WeightType>(call.weights);
-    return ModelLoader::create(config_of({call.settings, call.setting_numbers}),
-                               tensors_of({call.tensors, call.tensor_numbers}), options, loader);
+    return ModelLoader::Internals::create(config_of({call.settings, call.setting_numbers}),
+                                          tensors_of({call.tensors, call.tensor_numbers}), options,
+                                          engine::team_of(context()), loader);
   });
 }
 

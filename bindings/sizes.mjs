@@ -21,7 +21,11 @@ async function script(...modules) {
   const bundle = await rolldown({ input: 'entry', external: ['@huggingface/tokenizers'], plugins: [source], logLevel: 'silent' });
   const { output } = await bundle.generate({ format: 'esm', minify: true });
   await bundle.close();
-  return encoded(Buffer.from(output[0].code));
+  // Without what dynamic imports load.
+  const chunks = new Map(output.map((chunk) => [chunk.fileName, chunk]));
+  const loaded = new Set([output[0].fileName]);
+  for (const name of loaded) for (const imported of chunks.get(name).imports) if (chunks.has(imported)) loaded.add(imported);
+  return encoded(Buffer.from([...loaded].map((name) => chunks.get(name).code).join('')));
 }
 
 /**
@@ -44,6 +48,7 @@ export async function sizes() {
     'multihead/pool': { script: minus(pool, all), worker: file('pool_worker.js') },
     'multihead/core': { script: core, wasm: file('multihead-core-simd128.wasm') },
     'multihead/models': { script: models, wasm: file('multihead-models-simd128.wasm') },
+    'multihead/models_worker.js': { worker: file('models_worker.js') },
     'multihead/inline': { script: file('inline.js') },
     'multihead/relaxed.wasm': { wasm: file('multihead-relaxed.wasm') },
     'multihead/core-relaxed.wasm': { wasm: file('multihead-core-relaxed.wasm') },

@@ -118,7 +118,7 @@ function each(macro, write) {
 }
 
 function isFunction(macro) {
-  return ['WIRE_FUNCTION', 'WIRE_CORE_FUNCTION', 'WIRE_BASE_FUNCTION', 'WIRE_MODELS_FUNCTION'].includes(macro);
+  return ['WIRE_FUNCTION', 'WIRE_CORE_FUNCTION', 'WIRE_BASE_FUNCTION', 'WIRE_MODELS_FUNCTION', 'WIRE_TEAM_FUNCTION'].includes(macro);
 }
 
 /** Returns the TypeScript name of a C++ enumeration or record. */

@@ -19,6 +19,7 @@
 #include "engine/error/printable.h"
 #include "models/architecture.h"
 #include "models/config_reader.h"
+#include "models/loader.h"
 #include "models/parameters.h"
 #include "multihead/models.h"
 #include "multihead/weights.h"
@@ -65,10 +66,11 @@ struct Part {
   bool plus_one = false;           // 1 is added to each element
   WeightMatrix* matrix = nullptr;  // the target, or
   std::vector<float>* vector = nullptr;
-  int64_t first = 0;             // row of the matrix, or element of the vector
-  int64_t done = 0;              // stored rows so far
-  std::vector<std::byte> begun;  // bytes of the next row
-  std::vector<float> turned;     // of a transposed matrix, until it is complete
+  int64_t first = 0;  // row of the matrix for row 0 of the part, or element of the vector
+  int64_t kept = 0, kept_end = 0;  // rows of the target that are kept, if it is a matrix
+  int64_t done = 0;                // stored rows so far
+  std::vector<std::byte> begun;    // bytes of the next row
+  std::vector<float> turned;       // of a transposed matrix, until it is complete
 
   int64_t elements() const { return rows * columns; }
   size_t row_bytes() const { return static_cast<size_t>(columns) * bytes_of(stored); }
@@ -79,8 +81,7 @@ struct Part {
   }
   int64_t memory_bytes() const {
     if (matrix == nullptr) return elements() * static_cast<int64_t>(sizeof(float));
-    return transposed ? weight_bytes(matrix->type, columns, rows)
-                      : weight_bytes(matrix->type, rows, columns);
+    return weight_bytes(matrix->type, kept_end - kept, transposed ? rows : columns);
   }
 };
 
@@ -177,6 +178,7 @@ struct ModelLoader::State {
     part.rows = transposed ? columns : rows;
     part.columns = transposed ? rows : columns;
     part.transposed = transposed;
+    part.kept_end = rows;
     part_of[*tensor] = parts.size();
     needed.push_back(*tensor);
     all_bytes += part.elements() * static_cast<int64_t>(bytes_of(*type));
@@ -473,6 +475,34 @@ struct ModelLoader::State {
     return {};
   }
 
+  // Leaves this member of a team only its rows of each matrix of a product.
+  Status divide(const engine::Team& team) {
+    Parameters& p = model->parameters;
+    std::vector<Projection*> all = {&p.embedding_projection, &p.patch,  &p.pooler,    &p.transform,
+                                    &p.classifier_dense,     &p.output, &p.classifier};
+    for (LayerParameters& layer : p.layers) {
+      all.insert(all.end(), {&layer.qkv, &layer.q, &layer.k, &layer.v, &layer.o, &layer.gate_up,
+                             &layer.gate, &layer.up, &layer.down});
+    }
+    for (Projection* const projection : all) {
+      WeightMatrix& matrix = projection->weight;
+      if (!engine::Team::divides(matrix.rows)) continue;
+      const int64_t first = team.first_output(matrix.rows), end = team.end_output(matrix.rows);
+      for (Part& part : parts) {
+        if (part.matrix != &matrix) continue;
+        part.kept = std::clamp<int64_t>(first - part.first, 0, part.kept_end);
+        part.kept_end = std::clamp<int64_t>(end - part.first, part.kept, part.kept_end);
+        part.first -= first;
+      }
+      matrix.rows = end - first;
+      projection->is_share = true;
+      // linear() refuses a null address, even for no rows.
+      std::byte* memory = nullptr;
+      if (matrix.rows == 0) MULTIHEAD_TRY(allocate(matrix, memory));
+    }
+    return {};
+  }
+
   // ---- Filling the memory. ----
 
   // Returns memory for a matrix, null if there is none. Matrices follow one another in large
@@ -505,7 +535,22 @@ struct ModelLoader::State {
     return {};
   }
 
-  // Writes `count` stored rows from `from`, which is aligned for its type.
+  // Takes `count` stored rows from `from`, which is aligned for its type, and writes those that are
+  // kept.
+  Status take_rows(Part& part, const std::byte* from, int64_t count) {
+    if (part.matrix == nullptr || part.transposed) return write_rows(part, from, count);
+    const int64_t begin = part.done, end = begin + count;
+    const int64_t first = std::max(begin, part.kept), last = std::min(end, part.kept_end);
+    if (first < last) {
+      part.done = first;
+      MULTIHEAD_TRY(write_rows(part, from + static_cast<size_t>(first - begin) * part.row_bytes(),
+                               last - first));
+    }
+    part.done = end;
+    return {};
+  }
+
+  // Writes rows as take_rows() has them, and counts them as done.
   Status write_rows(Part& part, const std::byte* from, int64_t count) {
     if (part.keeps_bytes()) {
       std::byte* memory = nullptr;
@@ -544,23 +589,23 @@ struct ModelLoader::State {
     std::byte* memory = nullptr;
     MULTIHEAD_TRY(allocate(*part.matrix, memory));
     const WeightType type = part.matrix->type;
-    const int64_t row = part.transposed ? 0 : first;
-    std::byte* const to =
-        memory + (part.first + row) * weight_row_bytes(type, part.matrix->columns);
+    const int64_t row = part.transposed ? 0 : part.first + first;
+    std::byte* const to = memory + row * weight_row_bytes(type, part.matrix->columns);
     if (!part.transposed) return quantize(from, type, to, context);
-    // Column `first + i` of the target is row i of `from`.
+    // Column `first + i` of the target is row i of `from`. A transposed matrix is one part.
     const bool direct = type == WeightType::kF32;
-    if (!direct) part.turned.resize(static_cast<size_t>(part.elements()));
+    const int64_t kept_rows = part.kept_end - part.kept;
+    if (!direct) part.turned.resize(static_cast<size_t>(kept_rows * part.rows));
     float* const turned = direct ? reinterpret_cast<float*>(to) : part.turned.data();
     turned_row.resize(static_cast<size_t>(part.columns));
     for (int64_t i = 0; i < count; ++i) {
       rules::read_floats(from.data, from.dtype, i * part.columns, part.columns, turned_row.data());
-      for (int64_t c = 0; c < part.columns; ++c) {
-        turned[c * part.rows + first + i] = turned_row[static_cast<size_t>(c)];
+      for (int64_t c = part.kept; c < part.kept_end; ++c) {
+        turned[(c - part.kept) * part.rows + first + i] = turned_row[static_cast<size_t>(c)];
       }
     }
     if (direct || part.done < part.rows) return {};
-    MULTIHEAD_TRY(quantize(ConstAnyTensor(turned, {part.columns, part.rows}), type, to, context));
+    MULTIHEAD_TRY(quantize(ConstAnyTensor(turned, {kept_rows, part.rows}), type, to, context));
     part.turned = {};
     return {};
   }
@@ -606,7 +651,7 @@ struct ModelLoader::State {
       const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % bytes_of(part.stored) == 0;
       const size_t whole = bytes.size() / size;
       if (part.begun.empty() && aligned && whole > 0) {
-        MULTIHEAD_TRY(named(write_rows(part, bytes.data(), static_cast<int64_t>(whole))));
+        MULTIHEAD_TRY(named(take_rows(part, bytes.data(), static_cast<int64_t>(whole))));
         bytes = bytes.subspan(whole * size);
         continue;
       }
@@ -614,7 +659,7 @@ struct ModelLoader::State {
       part.begun.insert(part.begun.end(), more.begin(), more.end());
       bytes = bytes.subspan(more.size());
       if (part.begun.size() < size) break;
-      MULTIHEAD_TRY(named(write_rows(part, part.begun.data(), 1)));
+      MULTIHEAD_TRY(named(take_rows(part, part.begun.data(), 1)));
       part.begun.clear();
     }
     if (part.done == part.rows) part.begun = {};
@@ -631,7 +676,7 @@ struct ModelLoader::State {
                           std::to_string(bytes.size()));
     }
     const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % bytes_of(part.stored) == 0;
-    if (!aligned || !part.keeps_bytes()) {
+    if (!aligned || !part.keeps_bytes() || part.kept_end - part.kept < part.rows) {
       // In pieces, so that progress moves and an abort is soon.
       constexpr size_t kPiece = size_t{1} << 22;
       const size_t piece = std::max<size_t>(1, kPiece / part.row_bytes()) * part.row_bytes();
@@ -659,6 +704,12 @@ ModelLoader& ModelLoader::operator=(ModelLoader&&) noexcept = default;
 
 Status ModelLoader::create(const Config& config, std::span<const StoredTensor> tensors,
                            const OpenOptions& options, ModelLoader& loader) {
+  return Internals::create(config, tensors, options, nullptr, loader);
+}
+
+Status ModelLoader::Internals::create(const Config& config, std::span<const StoredTensor> tensors,
+                                      const OpenOptions& options, const engine::Team* team,
+                                      ModelLoader& loader) {
   return engine::memory_guard([&]() -> Status {
     auto state = std::make_unique<State>();
     state->options = options;
@@ -668,6 +719,7 @@ Status ModelLoader::create(const Config& config, std::span<const StoredTensor> t
     constexpr size_t kNotNeeded = ~size_t{0};
     state->part_of.assign(tensors.size(), kNotNeeded);
     MULTIHEAD_TRY(state->plan_parts());
+    if (team != nullptr) MULTIHEAD_TRY(state->divide(*team));
     loader.state_ = std::move(state);
     return {};
   });

@@ -18,8 +18,11 @@ namespace multihead::models {
 struct Projection {
   WeightMatrix weight;
   std::vector<float> bias;
+  // True if `weight` has only the rows for the outputs of this member of a team, perhaps none. The
+  // bias is whole.
+  bool is_share = false;
 
-  bool given() const { return weight.rows > 0; }
+  bool given() const { return weight.rows > 0 || is_share; }
   ConstTensor bias_view() const {
     if (bias.empty()) return {};
     return {bias.data(), {static_cast<int64_t>(bias.size())}};

@@ -209,6 +209,8 @@ class ModelLoader {
   /// The model. Errors: kFormat, naming the tensors that were not given; `model` is unchanged.
   [[nodiscard]] Status finish(Model& model);
 
+  struct Internals;  ///< for the library's own use
+
  private:
   struct State;
   std::unique_ptr<State> state_;

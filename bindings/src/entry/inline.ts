@@ -13,7 +13,7 @@ import { createLoader } from '../load/loader.js';
 import { urlFinder } from '../load/source.js';
 import { inlineFiles } from '../load/unpack.js';
 import { poolCreator } from '../pool/creator.js';
-import { workersOf } from '../pool/port.js';
+import { workersOf } from '../pool/shared/port.js';
 import type { Load, WasmUrl } from '../types/index.js';
 import type { CreatePool } from '../types/pool.js';
 

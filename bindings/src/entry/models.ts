@@ -7,6 +7,7 @@
 
 import { urlFinder } from '../load/source.js';
 import { createOpenModel } from '../models/open.js';
+import type { BrowserWorkerClass } from '../pool/shared/port.js';
 import type { WasmUrl } from '../types/load.js';
 import type { OpenModel } from '../types/models.js';
 
@@ -20,8 +21,19 @@ const files = {
     'If a bundler left the file out, give openModel() the file\'s address as wasm; see "Where it runs" in the README',
 };
 
+// Declared here, because the type of the global Worker would require TypeScript's DOM library.
+declare const Worker: BrowserWorkerClass;
+
+const platform = {
+  make: () => {
+    if (typeof Worker !== 'function') return undefined;
+    // Bundlers look for exactly this expression, so it cannot be shortened.
+    return new Worker(new URL('./models_worker.js', import.meta.url), { type: 'module' });
+  },
+};
+
 /** See {@link OpenModel}. */
-export const openModel: OpenModel = /* @__PURE__ */ createOpenModel(() => files);
+export const openModel: OpenModel = /* @__PURE__ */ createOpenModel(() => files, platform);
 
 /** See {@link WasmUrl}. */
 export const wasmUrl: WasmUrl = /* @__PURE__ */ urlFinder((simd) => files[simd]().href);

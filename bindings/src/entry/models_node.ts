@@ -1,7 +1,7 @@
 // `multihead/models` under the condition "node": the same as models.ts, with another way to the .wasm files; see
 // index_node.ts.
 
-import { addressBeside, filesBeside, urlFinder } from '../load/source.js';
+import { addressBeside, fileBeside, filesBeside, urlFinder } from '../load/source.js';
 import { inlineFiles } from '../load/unpack.js';
 import { createOpenModel } from '../models/open.js';
 import type { WasmUrl } from '../types/load.js';
@@ -15,6 +15,12 @@ const here: string | undefined = import.meta.url;
 /** See {@link OpenModel}. */
 export const openModel: OpenModel = /* @__PURE__ */ createOpenModel(
   async () => (await filesBeside(here, 'multihead-models')) ?? inlineFiles((await import('built:models-inline-wasm')).default),
+  {
+    findScript: async () => {
+      const file = await fileBeside(here, 'models_worker.js');
+      return file === undefined ? { text: (await import('built:models-worker-text')).default } : { file };
+    },
+  },
 );
 
 /** See {@link WasmUrl}. */

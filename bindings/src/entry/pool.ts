@@ -5,7 +5,7 @@
  */
 
 import { poolCreator } from '../pool/creator.js';
-import { browserPort, type BrowserWorkerClass, type StartWorker } from '../pool/port.js';
+import { browserPort, type BrowserWorkerClass, type StartWorker } from '../pool/shared/port.js';
 import type { CreatePool } from '../types/pool.js';
 import { load } from './index.js';
 

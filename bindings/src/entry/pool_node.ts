@@ -2,7 +2,7 @@
 
 import { fileBeside } from '../load/source.js';
 import { poolCreator } from '../pool/creator.js';
-import { workersOf } from '../pool/port.js';
+import { workersOf } from '../pool/shared/port.js';
 import type { CreatePool } from '../types/pool.js';
 import { load } from './index_node.js';
 

@@ -33,6 +33,11 @@ declare module 'built:pool-worker-text' {
   export default text;
 }
 
+/** The text of models_worker.js. */
+declare module 'built:models-worker-text' {
+  export { default } from 'built:pool-worker-text';
+}
+
 /** multihead-models-simd128.wasm, encoded likewise. */
 declare module 'built:models-inline-wasm' {
   export { default } from 'built:inline-wasm';

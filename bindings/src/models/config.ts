@@ -2,6 +2,7 @@
 
 import { MultiheadError } from '../runtime/errors.js';
 import { formatError, inWords, isObject } from '../safetensors/format.js';
+import type { FlatList } from './core/engine.js';
 
 /** Parses the text of a file. Throws `E_FORMAT` that names the file, also for JSON that is no object. */
 export function parseObject(file: string, text: string): Record<string, unknown> {
@@ -29,12 +30,8 @@ export class WireList {
     this.#numbers.push(number);
   }
 
-  get texts(): string {
-    return this.#texts;
-  }
-
-  get numbers(): Float64Array<ArrayBuffer> {
-    return Float64Array.from(this.#numbers);
+  flat(): FlatList {
+    return { texts: this.#texts, numbers: Float64Array.from(this.#numbers) };
   }
 }
 

@@ -1,15 +1,13 @@
-// Model.generate(): a session with a KV cache, and a sampler, both in the core.
+// Model.generate(): options, texts and stops. An engine computes the tokens.
 
 import { dtypes } from '../generated/tables.js';
-import * as wire from '../generated/wire.js';
-import { abortedError, checkSignal } from '../runtime/abort.js';
+import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
-import { bytesPerElement, type Block } from '../runtime/memory.js';
-import { call, checkStatus, type Runtime } from '../runtime/operands.js';
 import { checkChoice, checkCount, checkNumber, type Names, namesOf, plain, readFlat } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
-import type { GeneratedToken, GenerateOptions, LikelyToken, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
-import type { Count, Int32, Uint32, Whole64 } from '../types/wire.js';
+import type { GeneratedToken, GenerateOptions, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
+import type { Count, Uint32, Whole64 } from '../types/wire.js';
+import type { ModelEngine } from './core/engine.js';
 import { checkIds } from './inputs.js';
 import { StopTexts, TextStream } from './tokenizer.js';
 
@@ -26,26 +24,6 @@ const mostBusy = 16;
 
 /** The largest value of `likeliest`. */
 const mostLikeliest = 100;
-
-/** The largest logits with their shares of the softmax, the largest first, of several equal ones the first. */
-function likeliestOf(logits: Float32Array, count: number): LikelyToken[] {
-  if (count === 0) return [];
-  const found: number[] = [];
-  let least = -Infinity;
-  for (let id = 0; id < logits.length; id += 1) {
-    const value = logits[id] as number;
-    if (found.length === count && !(value > least)) continue;
-    let at = found.length;
-    while (at > 0 && (logits[found[at - 1] as number] as number) < value) at -= 1;
-    found.splice(at, 0, id);
-    if (found.length > count) found.pop();
-    least = logits[found.at(-1) as number] as number;
-  }
-  const top = logits[found[0] as number] as number;
-  let sum = 0;
-  for (const value of logits) sum += Math.exp(value - top);
-  return found.map((token) => ({ token, probability: Math.exp((logits[token] as number) - top) / sum }));
-}
 
 function checkLikeliest(value: unknown): number {
   const count = checkCount(value, 'likeliest', 0);
@@ -90,29 +68,19 @@ function checkStop(value: unknown): { texts: string[]; ids: number[] } {
   };
 }
 
-/** What generate() needs of a model. */
-interface Generating {
-  readonly info: ModelInfo;
-  /** Throws `E_DISPOSED`. */
-  readonly handle: Int32;
-  assertLive(): void;
-}
-
 /** See {@link Model.generate} of types/models.ts. Options are checked at the first step. */
 export async function* generate(
-  runtime: Runtime,
-  model: Generating,
+  engine: ModelEngine,
+  info: ModelInfo,
   findTokenizer: () => Promise<TextTokenizer>,
   prompt: ModelInput,
   given: GenerateOptions,
 ): AsyncGenerator<GeneratedToken, void, undefined> {
-  const { raw, args, heap } = runtime;
-  const { info } = model;
   const options = readFlat(given, generateNames, 'generate');
   const { signal } = options;
   checkSignal(signal);
   const stop = checkStop(options.stop);
-  const cacheType = dtypes[checkChoice(options.cache ?? 'f32', namesOf(dtypes), 'cache')];
+  const cache = dtypes[checkChoice(options.cache ?? 'f32', namesOf(dtypes), 'cache')];
   const likely = checkLikeliest(options.likeliest ?? 0);
   const asked = options.maxNewTokens === undefined ? undefined : checkCount(options.maxNewTokens, 'maxNewTokens', 0);
   const sampling = {
@@ -139,62 +107,29 @@ export async function* generate(
   const ends = new Set([...info.endIds, ...stop.ids]);
   const stream = tokenizer && new TextStream(tokenizer);
   const stops = new StopTexts(stop.texts);
-  const all = new Int32Array(ids.length + most);
-  all.set(ids);
-  let count = ids.length;
-
-  const session = call(runtime, (operands) => {
-    wire.session(args, all.length as Count, cacheType);
-    return operands.make(() => raw.sessionCreate(model.handle));
-  });
-  const sessionBytes = raw.sessionBytes(session);
-  heap.count(sessionBytes);
-  let sampler: Int32 | undefined;
-  let memory: { readonly ids: Block; readonly logits: Block } | undefined;
+  const capacity = (ids.length + most) as Count;
+  const generation = engine.generation({ prompt: ids, capacity, cache, sampling, likeliest: likely });
   try {
-    sampler = call(runtime, (operands) => {
-      wire.sampler(args, sampling);
-      return operands.make(() => raw.samplerCreate());
-    });
-    // Kept for all steps, so that a step allocates nothing.
-    const idBlock = heap.allocate(all.byteLength, 'ids');
-    memory = { ids: idBlock, logits: { address: 0, bytes: 0 } };
-    memory = { ids: idBlock, logits: heap.allocate(info.vocabSize * bytesPerElement('f32'), 'logits') };
-    heap.view('i32', idBlock.address, ids.length).set(ids);
-    const logits = { address: memory.logits.address, dtype: 'f32', shape: [info.vocabSize as Count] } as const;
     let turn = performance.now();
-    for (let begin = 0, step = 0; step < most; step += 1) {
+    for (let step = 1; ; step += 1) {
       if (signal?.aborted) throw abortedError(signal, 'generate');
-      model.assertLive();
-      wire.sessionAppend(args, { address: (idBlock.address + 4 * begin) as Uint32, length: (count - begin) as Uint32 }, logits);
-      args.close();
-      checkStatus(runtime, raw.sessionAppend(session));
-      const likeliest = likeliestOf(heap.view('f32', logits.address, likely && info.vocabSize), likely);
-      begin = count;
-      wire.choose(args, logits, { address: idBlock.address, length: count as Uint32 });
-      args.close();
-      checkStatus(runtime, raw.samplerChoose(sampler));
-      const { token } = wire.readChosenToken(args.results());
-      heap.view('i32', idBlock.address, all.length)[count] = token;
-      count += 1;
+      engine.assertLive();
+      const next = generation.next();
+      const { token, likeliest } = next instanceof Promise ? await abortable(next, signal, 'generate') : next;
       const isEnd = ends.has(token);
       const piece = isEnd || stream === undefined ? '' : stream.add(token);
-      const held = stream !== undefined && (isEnd || step + 1 === most) ? stream.rest() : '';
+      const held = stream !== undefined && (isEnd || step === most) ? stream.rest() : '';
       const { text, ends: stopped } = stops.add(piece + held);
-      const isLast = isEnd || stopped || step + 1 === most;
+      const isLast = isEnd || stopped || step === most;
       yield { token, text: isLast && !stopped ? text + stops.rest() : text, likeliest };
       if (isLast) return;
-      if (performance.now() - turn > mostBusy) {
+      // Workers leave this thread its turns.
+      if (engine.workers === 0 && performance.now() - turn > mostBusy) {
         await nextTask();
         turn = performance.now();
       }
     }
   } finally {
-    heap.count(-sessionBytes);
-    if (!raw.dead) {
-      if (sampler !== undefined) raw.samplerRelease(sampler);
-      raw.sessionRelease(session);
-    }
-    if (memory !== undefined) for (const block of Object.values(memory)) heap.release(block);
+    generation.dispose();
   }
 }

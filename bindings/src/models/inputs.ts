@@ -1,9 +1,8 @@
-// Token ids of the caller, checked and copied to the core.
+// Token ids and other arrays of the caller, checked.
 
 import { MultiheadError } from '../runtime/errors.js';
-import { noSpan, type Operands } from '../runtime/operands.js';
 import { describe } from '../runtime/tensor.js';
-import type { Span } from '../types/wire.js';
+import { typedArrayName } from '../runtime/typed_arrays.js';
 
 /** More than any model takes; a sparse array can be longer than the memory. */
 const mostEntries = 2 ** 24;
@@ -27,5 +26,8 @@ export function checkIds(value: unknown, argument: string): Int32Array {
   });
 }
 
-export const ints = (operands: Operands, ids: Int32Array, argument: string): Span<'i32'> =>
-  ids.length === 0 ? noSpan : operands.span(ids, 'i32', argument);
+/** Checks factors of heads; the core checks their number. Throws `E_OPTION`. */
+export function checkScales(value: unknown): Float32Array | undefined {
+  if (value === undefined || typedArrayName(value) === 'Float32Array') return value as Float32Array | undefined;
+  throw new MultiheadError('E_OPTION', { argument: 'headScales', expected: 'a Float32Array', got: describe(value) });
+}

@@ -1,12 +1,10 @@
-// A model in the core: passes, embeddings and maps.
+// The object that openModel() gives: texts and options of passes, embeddings and maps. An engine computes.
 
-import { modelOutputs, poolings } from '../generated/tables.js';
-import * as wire from '../generated/wire.js';
-import { CoreObject } from '../runtime/core_object.js';
+import { poolings } from '../generated/tables.js';
 import { MultiheadError } from '../runtime/errors.js';
-import { call, noSpan, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkChoice, checkCount, checkNames, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
+import { makeDisposable } from '../runtime/symbol_dispose.js';
 import type {
   AttentionsOptions,
   EmbedOptions,
@@ -23,9 +21,10 @@ import type {
   ModelInput,
   TextTokenizer,
 } from '../types/models.js';
-import type { Count, Extents, Int32, Int64, Operand, Span, Uint32 } from '../types/wire.js';
+import type { Count, Extents, Int64 } from '../types/wire.js';
+import type { Batch, ModelEngine, PassCall } from './core/engine.js';
 import { generate } from './generate.js';
-import { checkIds, entriesOf, ints } from './inputs.js';
+import { checkIds, checkScales, entriesOf } from './inputs.js';
 import { textOf } from './tokenizer.js';
 
 const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput'] as const;
@@ -35,17 +34,6 @@ const embedNames = { pooling: plain, headScales: plain } satisfies Names<EmbedOp
 const logitsNames = { positions: plain, ...inputNames } satisfies Names<LogitsOptions>;
 const attentionsNames = { layer: plain, head: plain, ...inputNames } satisfies Names<AttentionsOptions>;
 const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOptions<readonly ForwardOutput[]>>;
-
-/** Sequences of one batch, padded at the end to the longest. */
-interface Batch {
-  readonly ids: Int32Array;
-  readonly batch: Count;
-  readonly tokens: Count;
-  /** 1 for tokens, 0 for padding; undefined if there is no padding. */
-  readonly mask?: Uint8Array | undefined;
-  readonly tokenTypes?: Int32Array | undefined;
-  readonly pixels?: Float32Array | undefined;
-}
 
 /** What openModel() knows of a model besides the core. */
 export interface ModelParts {
@@ -58,36 +46,40 @@ export interface ModelParts {
   readonly pooling: 'mean' | 'firstToken';
 }
 
-function readInfo(runtime: Runtime, handle: Int32, endIds: readonly number[]): ModelInfo {
-  runtime.raw.modelInfo(handle);
-  const { output, endIds: own, ...rest } = wire.readModelInfo(runtime.args.results());
-  return Object.freeze({
-    ...rest,
-    output: namesOf(modelOutputs)[output] as ModelInfo['output'],
-    endIds: Object.freeze([...new Set([...own, ...endIds])]),
-  });
-}
-
-export class WasmModel extends CoreObject implements Model {
+export class OpenedModel implements Model {
   readonly info: ModelInfo;
   readonly labels: readonly string[];
+  readonly #engine: ModelEngine;
   readonly #parts: ModelParts;
 
-  constructor(runtime: Runtime, handle: Int32, parts: ModelParts) {
-    const { raw, heap } = runtime;
-    const info = readInfo(runtime, handle, parts.endIds);
-    heap.count(info.weightBytes);
-    super(runtime, handle, { argument: 'model', noun: 'a model' }, {
-      what: () => `a model of ${info.weightBytes} bytes`,
-      free: () => {
-        heap.count(-info.weightBytes);
-        if (!raw.dead) raw.modelRelease(handle);
-      },
-    });
-    this.info = info;
-    this.labels = Object.freeze([...parts.labelsOf(info.numLabels)]);
+  /** Defined on the prototype by the constructor: see symbol_dispose.ts. */
+  declare [Symbol.dispose]: () => void;
+
+  constructor(engine: ModelEngine, parts: ModelParts) {
+    makeDisposable(OpenedModel);
+    const endIds = Object.freeze([...new Set([...engine.info.endIds, ...parts.endIds])]);
+    this.info = Object.freeze({ ...engine.info, endIds });
+    this.labels = Object.freeze([...parts.labelsOf(engine.info.numLabels)]);
+    this.#engine = engine;
     this.#parts = parts;
     Object.freeze(this);
+  }
+
+  /** Vue's marker (set by markRaw()) that makes ref() and reactive() store the object itself instead of a proxy. */
+  get __v_skip(): true {
+    return true;
+  }
+
+  get workers(): number {
+    return this.#engine.workers;
+  }
+
+  get disposed(): boolean {
+    return this.#engine.disposed;
+  }
+
+  dispose(): void {
+    this.#engine.dispose();
   }
 
   async encode(text: string): Promise<{ ids: readonly number[]; tokens: readonly string[] }> {
@@ -101,8 +93,8 @@ export class WasmModel extends CoreObject implements Model {
   }
 
   generate(prompt: ModelInput, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
-    this.assertLive();
-    return generate(this.runtime, this, this.#parts.findTokenizer, prompt, options);
+    this.#engine.assertLive();
+    return generate(this.#engine, this.info, this.#parts.findTokenizer, prompt, options);
   }
 
   async embed(inputs: readonly ModelInput[], given: EmbedOptions = {}): Promise<Float32Array<ArrayBuffer>[]> {
@@ -115,10 +107,7 @@ export class WasmModel extends CoreObject implements Model {
     const sequences = await Promise.all(entriesOf(inputs, 'inputs').map(async (input, at) => (await this.#sequence(input, `inputs[${at}]`)).ids));
     const batch = padded(sequences);
     const width = this.info.embedDim;
-    const { data } = this.#array([batch.batch, width], (operands, out) => {
-      wire.modelEmbed(this.runtime.args, this.#inputs(operands, batch, headScales), code, out);
-      operands.run(() => this.runtime.raw.modelEmbed(this.handle));
-    });
+    const { data } = await this.#array(batch, headScales, { kind: 'embed', pooling: code }, [batch.batch, width]);
     return sequences.map((_, at) => data.slice(at * width, (at + 1) * width));
   }
 
@@ -130,10 +119,8 @@ export class WasmModel extends CoreObject implements Model {
     const { numLayers, numHeads } = this.info;
     const wanted = [...(layer === undefined ? [numLayers] : []), ...(head === undefined ? [numHeads] : [])];
     const count = wanted.reduce((product, extent) => product * extent, 1);
-    const { data } = this.#array([count, tokens, tokens], (operands, out) => {
-      wire.modelAttentions(this.runtime.args, this.#inputs(operands, batch, headScales), atLayer, atHead, out);
-      operands.run(() => this.runtime.raw.modelAttentions(this.handle));
-    });
+    const what = { kind: 'attentions', layer: atLayer, head: atHead } as const;
+    const { data } = await this.#array(batch, headScales, what, [count, tokens, tokens]);
     return { shape: [...wanted, tokens, tokens], data };
   }
 
@@ -141,7 +128,7 @@ export class WasmModel extends CoreObject implements Model {
     const { positions = 'last', headScales, ...inputs } = readOptions(given, logitsNames, 'logits');
     const all = checkChoice(positions, ['last', 'all'], 'positions') === 'all';
     const batch = await this.#read(input, inputs);
-    const { logits } = this.#pass(batch, ['logits'], headScales, all);
+    const { logits } = await this.#pass(batch, ['logits'], headScales, all);
     return logits;
   }
 
@@ -151,11 +138,11 @@ export class WasmModel extends CoreObject implements Model {
   ): Promise<ForwardResult<R>> {
     const { return: names, headScales, ...inputs } = readOptions(given, forwardNames, 'forward');
     const wanted = checkNames(names, outputNames, 'return');
-    return this.#pass(await this.#read(input, inputs), wanted, headScales, true) as ForwardResult<R>;
+    return (await this.#pass(await this.#read(input, inputs), wanted, headScales, true)) as ForwardResult<R>;
   }
 
   #tokenizer(): Promise<TextTokenizer> {
-    this.assertLive();
+    this.#engine.assertLive();
     return this.#parts.findTokenizer();
   }
 
@@ -180,7 +167,7 @@ export class WasmModel extends CoreObject implements Model {
 
   /** Text or token ids. */
   async #sequence(input: unknown, argument: string, pair?: string): Promise<Batch> {
-    this.assertLive();
+    this.#engine.assertLive();
     if (typeof input !== 'string') {
       if (pair !== undefined) {
         throw new MultiheadError('E_OPTION', { argument: 'pair', expected: 'none beside token ids', got: 'a text' });
@@ -201,30 +188,22 @@ export class WasmModel extends CoreObject implements Model {
     };
   }
 
-  #inputs(operands: Operands, batch: Batch, headScales: unknown): wire.ModelInputs {
-    return {
-      ids: ints(operands, batch.ids, 'input'),
-      batch: batch.batch,
-      mask: batch.mask === undefined ? noSpan : bytes(this.runtime, operands, batch.mask),
-      tokenTypes: batch.tokenTypes === undefined ? noSpan : ints(operands, batch.tokenTypes, 'tokenTypes'),
-      pixels: batch.pixels === undefined ? noSpan : operands.span(batch.pixels, 'f32', 'pixels'),
-      headScales: operands.optionalSpan(headScales, 'f32', 'headScales', this.info.numLayers * this.info.numHeads),
-    };
+  /** Runs a pass with one output. */
+  async #array(batch: Batch, headScales: unknown, what: PassCall['what'], shape: readonly number[]): Promise<ModelArray> {
+    this.#engine.assertLive();
+    const call = { batch, headScales: checkScales(headScales), what, outputs: [shape as Extents] };
+    const [data] = await this.#engine.run(call);
+    return { shape, data: data as ModelArray['data'] };
   }
 
-  /** Runs a call with one output, and returns the output in memory of JavaScript. */
-  #array(shape: readonly number[], body: (operands: Operands, out: Operand<'f32'>) => void): ModelArray {
-    this.assertLive();
-    return call(this.runtime, (operands) => {
-      const out = output(operands, shape);
-      body(operands, out);
-      return copied(this.runtime, out);
-    });
-  }
-
-  #pass(batch: Batch, wanted: readonly ForwardOutput[], headScales: unknown, all: boolean): Record<ForwardOutput, ModelArray> {
-    this.assertLive();
-    const { info, runtime } = this;
+  async #pass(
+    batch: Batch,
+    wanted: readonly ForwardOutput[],
+    headScales: unknown,
+    all: boolean,
+  ): Promise<Record<ForwardOutput, ModelArray>> {
+    this.#engine.assertLive();
+    const { info } = this;
     const tokens = this.#positions(batch);
     const logits: Record<ModelInfo['output'], readonly number[]> = {
       none: [1, 0],
@@ -242,22 +221,16 @@ export class WasmModel extends CoreObject implements Model {
       logits: logits[info.output],
       poolerOutput: [1, info.embedDim],
     };
-    return call(runtime, (operands) => {
-      const inputs = this.#inputs(operands, batch, headScales);
-      const outputs = new Map(wanted.map((name) => [name, output(operands, shapes[name])]));
-      const [hidden, last, scores, pooler] = outputNames.map((name) => outputs.get(name));
-      wire.modelForward(runtime.args, inputs, hidden, last, scores, pooler);
-      operands.run(() => runtime.raw.modelForward(this.handle));
-      const one = (name: ForwardOutput, { shape, data }: ModelArray): ModelArray => {
-        const rest = name === 'hiddenStates' ? [info.numLayers + 1, ...shape.slice(2)] : shape.slice(1);
-        const isOne = name === 'logits' && info.output === 'languageModel' && !all;
-        return { shape: isOne ? rest.slice(1) : rest, data };
-      };
-      return Object.fromEntries([...outputs].map(([name, operand]) => [name, one(name, copied(runtime, operand))])) as Record<
-        ForwardOutput,
-        ModelArray
-      >;
-    });
+    const given = outputNames.map((name) => (wanted.includes(name) ? (shapes[name] as Extents) : undefined));
+    const scales = checkScales(headScales);
+    const results = await this.#engine.run({ batch, headScales: scales, what: { kind: 'forward' }, outputs: given });
+    const one = (name: ForwardOutput): ModelArray => {
+      const shape = shapes[name];
+      const rest = name === 'hiddenStates' ? [info.numLayers + 1, ...shape.slice(2)] : shape.slice(1);
+      const isOne = name === 'logits' && info.output === 'languageModel' && !all;
+      return { shape: isOne ? rest.slice(1) : rest, data: results[outputNames.indexOf(name)] as ModelArray['data'] };
+    };
+    return Object.fromEntries(wanted.map((name) => [name, one(name)])) as Record<ForwardOutput, ModelArray>;
   }
 }
 
@@ -283,21 +256,4 @@ function padded(sequences: readonly Int32Array[]): Batch {
     mask.fill(1, at * tokens, at * tokens + sequence.length);
   });
   return { ids, batch: sequences.length as Count, tokens, mask: mask.includes(0) ? mask : undefined };
-}
-
-function bytes({ heap }: Runtime, operands: Operands, values: Uint8Array): Span<'bool'> {
-  const { address } = operands.temporary(values.length, 'mask');
-  new Uint8Array(heap.buffer as ArrayBuffer, address, values.length).set(values);
-  return { address, length: values.length as Uint32 };
-}
-
-/** Memory for an output until the end of the call. */
-function output(operands: Operands, shape: readonly number[]): Operand<'f32'> {
-  const { address } = operands.temporary(shape.reduce((product, extent) => product * extent, 4), 'outputs');
-  return { address, dtype: 'f32', shape: shape as Extents };
-}
-
-function copied({ heap }: Runtime, { address, shape }: Operand<'f32'>): ModelArray {
-  const length = shape.reduce((product: number, extent) => product * extent, 1);
-  return { shape: [...shape], data: new Float32Array(heap.buffer as ArrayBuffer, address, length).slice() };
 }

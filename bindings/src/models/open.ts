@@ -1,34 +1,30 @@
-// openModel(): loads the WebAssembly of multihead/models, and opens a folder with it.
+// openModel(): loads the WebAssembly of multihead/models, here or in workers, and opens a folder with it.
 
-import createGlue from 'built:models-glue';
-import { createRuntime } from '../api/operations.js';
-import { moduleTables } from '../generated/module_tables.js';
 import { weightTypes } from '../generated/tables.js';
-import { createLoader } from '../load/loader.js';
+import { createLoader, moduleOf } from '../load/loader.js';
 import type { WasmFiles } from '../load/source.js';
 import { checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
-import type { GuardedModule } from '../runtime/guard.js';
-import type { Runtime } from '../runtime/operands.js';
 import { checkChoice, type Names, namesOf, plain, readFlat } from '../runtime/options.js';
+import type { RawModule } from '../runtime/raw.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
+import type { Simd } from '../types/load.js';
 import type { ModelSource, OpenModel, OpenModelOptions } from '../types/models.js';
 import { parseObject } from './config.js';
+import { type Core, modelContents } from './core/contents.js';
+import type { OpenLoader } from './core/engine.js';
+import { CoreLoader } from './core/loader.js';
 import { type Folder, folderOf } from './folder.js';
-import { WasmModel } from './model.js';
+import { OpenedModel } from './model.js';
 import { tokenizerFinder } from './tokenizer.js';
 import { readModel } from './weights.js';
+import type { WorkersPlatform } from './workers/model_workers.js';
 
 const openNames = {
-  ...{ weights: plain, onProgress: plain, signal: plain, tokenizer: plain },
+  ...{ weights: plain, onProgress: plain, signal: plain, tokenizer: plain, workers: plain, worker: plain },
   ...{ wasm: plain, simd: plain, integrity: plain },
 } satisfies Names<OpenModelOptions>;
-
-/** One instance of the core. */
-interface Core {
-  readonly runtime: Runtime;
-}
 
 /** Ids of a field that is a number or an array of numbers. */
 const idsOf = (value: unknown): number[] => [value].flat().filter((id): id is number => Number.isInteger(id));
@@ -48,32 +44,69 @@ async function optionalObject(folder: Folder, name: string): Promise<Record<stri
   return text === undefined ? {} : parseObject(name, text);
 }
 
+/** Where the weights go: how a loader is opened, and how it is all ended if opening fails. */
+interface Place {
+  readonly openLoader: OpenLoader;
+  readonly abandon: () => void;
+}
+
 /** Makes the openModel() of an entry point. */
-export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>): OpenModel {
-  const load = createLoader<Core>(findFiles, {
+export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>, platform: WorkersPlatform): OpenModel {
+  const load = createLoader<Core>(findFiles, modelContents);
+  /** Compiles the WebAssembly for workers, and makes no instance of it here. */
+  const compile = createLoader<{ readonly simd: Simd }>(findFiles, {
     part: 'models',
-    createGlue,
-    createApi: (raw: GuardedModule) => ({ runtime: createRuntime(raw, moduleTables) }),
+    createGlue: async () => ({}) as RawModule,
+    createApi: (_, { simd }) => ({ simd }),
   });
+
+  type Loading = Pick<OpenModelOptions, 'wasm' | 'simd' | 'integrity' | 'signal'>;
+
+  async function here(loading: Loading): Promise<Place> {
+    const { runtime } = await load(loading);
+    return { openLoader: (input) => new CoreLoader(runtime, input), abandon: () => {} };
+  }
+
+  async function inWorkers(workers: unknown, worker: unknown, loading: Loading): Promise<Place> {
+    const { signal } = loading;
+    const { openLoaderIn, startWorkers } = await import('./workers/model_workers.js');
+    let compiled: { readonly module: WebAssembly.Module; readonly simd: Simd } | undefined;
+    const crew = await startWorkers(platform, { workers, worker, signal }, async () => {
+      const made = await compile(loading);
+      return (compiled = { module: moduleOf.get(made) as WebAssembly.Module, simd: made.simd });
+    });
+    if (crew !== undefined) return { openLoader: (input) => openLoaderIn(crew, input), abandon: () => crew.dispose() };
+    return here({ wasm: compiled?.module, simd: compiled?.simd, signal });
+  }
+
   return async function openModel(source: ModelSource, given: OpenModelOptions = {}) {
-    const { weights, onProgress, signal, tokenizer, ...loading } = readFlat(given, openNames, 'openModel');
+    const { weights, onProgress, tokenizer, workers, worker, ...loading } = readFlat(given, openNames, 'openModel');
+    const { signal } = loading;
     if (weights !== undefined) checkChoice(weights, namesOf(weightTypes), 'weights');
     if (onProgress !== undefined && typeof onProgress !== 'function') {
       throw new MultiheadError('E_OPTION', { argument: 'onProgress', expected: 'a function', got: describe(onProgress) });
     }
+    if (worker !== undefined && workers === undefined) {
+      throw new MultiheadError('E_OPTION', { argument: 'worker', expected: 'none without workers', got: describe(worker) });
+    }
     checkSignal(signal);
     const folder = folderOf(source, signal);
-    const { runtime } = await load({ ...loading, signal });
-    const [json, tokenizerConfig] = await Promise.all(['tokenizer.json', 'tokenizer_config.json'].map((name) => folder.text(name)));
-    const findTokenizer = tokenizerFinder(tokenizer, { json, config: tokenizerConfig });
-    const generation = await optionalObject(folder, 'generation_config.json');
-    const pooling = await optionalObject(folder, '1_Pooling/config.json');
-    const { handle, config } = await readModel(runtime, folder, { weights, signal, onProgress });
-    return new WasmModel(runtime, handle, {
-      findTokenizer,
-      endIds: idsOf(generation['eos_token_id']),
-      labelsOf: (count) => labelsOf(config, count),
-      pooling: pooling['pooling_mode_cls_token'] === true ? 'firstToken' : 'mean',
-    });
+    const { openLoader, abandon } = await (workers === undefined ? here(loading) : inWorkers(workers, worker, loading));
+    try {
+      const [json, tokenizerConfig] = await Promise.all(['tokenizer.json', 'tokenizer_config.json'].map((name) => folder.text(name)));
+      const findTokenizer = tokenizerFinder(tokenizer, { json, config: tokenizerConfig });
+      const generation = await optionalObject(folder, 'generation_config.json');
+      const pooling = await optionalObject(folder, '1_Pooling/config.json');
+      const { engine, config } = await readModel(openLoader, folder, { weights, signal, onProgress });
+      return new OpenedModel(engine, {
+        findTokenizer,
+        endIds: idsOf(generation['eos_token_id']),
+        labelsOf: (count) => labelsOf(config, count),
+        pooling: pooling['pooling_mode_cls_token'] === true ? 'firstToken' : 'mean',
+      });
+    } catch (error) {
+      abandon();
+      throw error;
+    }
   };
 }

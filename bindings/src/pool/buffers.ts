@@ -1,8 +1,7 @@
 // Buffers that carry operands to workers and results back. Buffers are reused, so calls in a loop allocate none.
 
 import { MultiheadError } from '../runtime/errors.js';
-
-export type Exchange = 'messages' | 'shared memory';
+import type { Exchange } from './shared/exchange.js';
 
 const least = 2 ** 16;
 /** Most bytes of free buffers that are kept for later calls. */
@@ -52,16 +51,4 @@ export class BufferPool {
       this.#kept -= (this.#free.shift() as ArrayBufferLike).byteLength;
     }
   }
-}
-
-/** Chooses between shared memory and messages, and states the reason. */
-export function exchangeOf(wanted: 'auto' | 'messages'): { exchange: Exchange; why: string } {
-  if (wanted === 'messages') return { exchange: 'messages', why: 'requested with { exchange: "messages" }' };
-  const { crossOriginIsolated } = globalThis as { crossOriginIsolated?: boolean };
-  if (typeof SharedArrayBuffer !== 'function' || crossOriginIsolated === false) {
-    const why = crossOriginIsolated === true ? 'this browser has no SharedArrayBuffer' : 'the page is not cross-origin isolated';
-    return { exchange: 'messages', why };
-  }
-  const why = crossOriginIsolated === true ? 'the page is cross-origin isolated' : 'this is no browser page';
-  return { exchange: 'shared memory', why };
 }

@@ -9,10 +9,11 @@ import type { CreatePool, Pool, PoolBackend, PoolObjectOptions, PoolOptions } fr
 import { Handle, handleOf } from './arguments.js';
 import { poolAttention } from './attention.js';
 import { poolAttentionBackward } from './backward.js';
-import { exchangeOf } from './buffers.js';
 import { PoolCore } from './core.js';
-import { cores, madeBy, type PoolPlatform } from './port.js';
+import type { PoolPlatform } from './local.js';
 import { poolScores } from './scores.js';
+import { exchangeOf } from './shared/exchange.js';
+import { madeBy, workerCount } from './shared/port.js';
 import type { Maker } from './shared/protocol.js';
 import { poolAttentionVarlen } from './varlen.js';
 import { poolAttentionVarlenBackward } from './varlen_backward.js';
@@ -22,7 +23,6 @@ const optionNames = {
   ...{ workers: plain, queue: plain, exchange: plain, leastWork: plain, abortGrace: plain, worker: plain },
   ...loadNames,
 } satisfies Names<PoolOptions>;
-const mostWorkers = 64;
 
 /** Makes the createPool() of one entry point. */
 export const poolCreator =
@@ -34,14 +34,14 @@ async function createPool(platform: PoolPlatform, given: PoolOptions = {}): Prom
   const options = readFlat(given, optionNames, 'createPool');
   const { wasm, simd, integrity, onProgress, signal } = options;
   checkSignal(signal);
-  const workers = countOf(options.workers);
+  const workers = workerCount(options.workers === undefined ? 'all' : options.workers);
   const queue = options.queue === undefined ? 1000 : checkCount(options.queue, 'queue');
   const wanted = checkChoice(options.exchange === undefined ? 'auto' : options.exchange, ['auto', 'messages'], 'exchange');
   const leastWork = checkWork(options.leastWork === undefined ? 4e6 : options.leastWork);
   const grace = graceOf(options.abortGrace);
   const { exchange, why: exchangeReason } = exchangeOf(wanted);
 
-  const findWorkers = options.worker === undefined ? platform.findWorkers : () => madeBy(checkMaker(options.worker));
+  const findWorkers = options.worker === undefined ? platform.findWorkers : () => madeBy(options.worker);
   const [mh, startWorker] = await Promise.all([platform.load({ wasm, simd, integrity, onProgress, signal }), findWorkers()]);
   const settings = { workers, queue, exchange, exchangeReason, leastWork, grace };
   const core = new PoolCore(mh, settings, { load: platform.load, startWorker });
@@ -54,18 +54,6 @@ async function createPool(platform: PoolPlatform, given: PoolOptions = {}): Prom
   return poolOf(core);
 }
 
-function countOf(workers: unknown): number {
-  if (workers === undefined || workers === 'all') return Math.min(cores(), mostWorkers);
-  if (Number.isInteger(workers) && (workers as number) >= 1 && (workers as number) <= mostWorkers) {
-    return workers as number;
-  }
-  throw new MultiheadError('E_OPTION', {
-    argument: 'workers',
-    expected: `"all" or a whole number from 1 to ${mostWorkers}`,
-    got: describe(workers),
-  });
-}
-
 function checkWork(leastWork: unknown): number {
   if (typeof leastWork === 'number' && leastWork > 0) return leastWork;
   throw new MultiheadError('E_OPTION', { argument: 'leastWork', expected: 'a number above 0', got: describe(leastWork) });
@@ -76,12 +64,6 @@ function graceOf(given: unknown): Grace {
   if (typeof given === 'number' && given >= 0) return { usual: given, withObjects: given };
   const expected = 'a number of milliseconds from 0 to Infinity';
   throw new MultiheadError('E_OPTION', { argument: 'abortGrace', expected, got: describe(given) });
-}
-
-function checkMaker(worker: unknown): () => unknown {
-  if (typeof worker === 'function') return worker as () => unknown;
-  const expected = 'a function that makes a Worker';
-  throw new MultiheadError('E_OPTION', { argument: 'worker', expected, got: describe(worker) });
 }
 
 function backendOf({ workers: { count, localReason }, settings: { exchange, exchangeReason }, mh: { backend } }: PoolCore): PoolBackend {
@@ -105,7 +87,7 @@ function poolOf(core: PoolCore): Pool {
     (maker: Maker) =>
     async (config: unknown, given: PoolObjectOptions = {}): Promise<unknown> => {
       const { workers, ...call } = readFlat(given, { workers: plain, signal: plain }, maker);
-      const count = workers === undefined ? 1 : workers === 'all' ? core.settings.workers : countOf(workers);
+      const count = workers === undefined ? 1 : workers === 'all' ? core.settings.workers : workerCount(workers);
       const { handle, properties } = await core.make(maker, [config, call], count);
       return proxyOf(core, handle, properties as object, methods[maker]);
     };

@@ -6,7 +6,7 @@ import { MultiheadError } from '../runtime/errors.js';
 import type { ReadTensor } from '../runtime/read_tensor.js';
 import type { PlainTensor } from '../types/index.js';
 import type { CallOptions } from './arguments.js';
-import type { Exchange } from './buffers.js';
+import type { Exchange } from './shared/exchange.js';
 
 // TypeScript declares this function only in its DOM library.
 declare const structuredClone: <T>(value: T, options: { transfer: ArrayBuffer[] }) => T;

@@ -3,9 +3,10 @@
 
 import { MultiheadError } from '../runtime/errors.js';
 import type { Simd } from '../types/index.js';
-import { localPort, type Port, type Starting } from './port.js';
+import { localPort, type Starting } from './local.js';
 import { disposedPool, endedWorker, lostObject, receivedError, unsendable } from './shared/errors.js';
-import type { Answer, Reply, Returned, Task } from './shared/protocol.js';
+import type { Port } from './shared/port.js';
+import type { Answer, Reply, Request, Returned, Task } from './shared/protocol.js';
 import { giveUp, type TeamCall } from './shared/team.js';
 
 /** A task and the callbacks for its outcome. Exactly one of `done` and `failed` is called, once. */
@@ -24,7 +25,7 @@ export interface Work {
 
 /** One worker and its queue, until that worker ends. */
 export class PoolWorker {
-  port: Port | undefined;
+  port: Port<Request> | undefined;
   state: 'starting' | 'idle' | 'busy' | 'gone' = 'starting';
   /** Task that the worker runs now. */
   work: Work | undefined;

@@ -13,8 +13,9 @@ import { printable } from './text.js';
  * - `E_FATAL` the instance is dead since a call of its WebAssembly code ended with a trap: `load()` gives
  *   a new one
  * - `E_LOAD` the engine lacks WebAssembly SIMD, or the `.wasm` is missing or not the right file
- * - `E_ABORTED` the `AbortSignal` given to `load()`, `train()`, `createPool()` or a call of a pool was aborted
- * - `E_WORKER` a worker of a pool ended during the call, or an object that lived in it is lost
+ * - `E_ABORTED` the `AbortSignal` given to `load()`, `train()`, `createPool()`, `openModel()`, `generate()` or a call of a pool was
+ *   aborted
+ * - `E_WORKER` a worker of a pool or of a model ended during the call, or an object that lived in it is lost
  * - `E_BUSY` too many calls wait in a pool
  */
 export type MultiheadErrorCode =

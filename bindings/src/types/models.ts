@@ -2,6 +2,7 @@
 
 import type { LoadOptions } from './load.js';
 import type { PlatformAbortSignal, PlatformBlob, PlatformResponse, PlatformURL } from './platform.js';
+import type { PoolWorker } from './pool.js';
 
 /** A file with its name, such as a `File` of a form, or of a folder that was dropped. */
 export type ModelFile = PlatformBlob & {
@@ -68,6 +69,24 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    * `tokenizer.json` and `tokenizer_config.json` when text is first used.
    */
   readonly tokenizer?: TextTokenizer | undefined;
+  /**
+   * Number of workers in which the model lives, from 1 to 64; `'all'` is one for each core of the machine, at most 64. They
+   * divide every pass, with the bits of one thread, and the calling thread stays free: it only reads the files and converts
+   * texts. Each worker holds its rows of the matrices; the tables in which tokens are looked up, norms and biases are in
+   * each, and so are the cached keys and values. Several workers need shared memory: Node has it, and a page that is
+   * cross-origin isolated; elsewhere there is one worker. If no worker can be started, as in a service worker, the model
+   * lives on the calling thread. {@link Model.workers} says how many there are. Default: none, and passes block the calling
+   * thread.
+   */
+  readonly workers?: number | 'all' | undefined;
+  /**
+   * Makes a new worker each time that one is needed; only with `workers`. Use it where the Content-Security-Policy
+   * requires Trusted Types, or where a bundler or Electron starts workers in another way. The worker must run the script
+   * `multihead/models_worker.js` of the package, which is both a module and a classic script; another script never
+   * answers, and `openModel` waits until its `signal` is aborted. If the function throws, the model lives on the calling
+   * thread. Default: the package starts its script.
+   */
+  readonly worker?: (() => PoolWorker) | undefined;
 }
 
 /** A text, or token ids. */
@@ -224,12 +243,17 @@ export interface ForwardOptions<R extends readonly ForwardOutput[]> extends Inpu
  */
 export type ForwardResult<R extends readonly ForwardOutput[]> = Readonly<Record<R[number], ModelArray>>;
 
-/** A model that openModel() has opened. Dispose it to free its memory. Passes with `pixels` ignore their input. */
+/**
+ * A model that openModel() has opened. Dispose it to free its memory, and to end its workers. Passes with `pixels` ignore
+ * their input. If a worker of the model ends, its calls are rejected with `E_WORKER`, and so are all later ones.
+ */
 export interface Model {
   /** What the model is. */
   readonly info: ModelInfo;
   /** Names of the classes by `id2label` of config.json; empty without classification. */
   readonly labels: readonly string[];
+  /** Number of workers in which the model lives; 0 if it lives on the calling thread. */
+  readonly workers: number;
   /** True after dispose(). */
   readonly disposed: boolean;
 
@@ -281,7 +305,10 @@ export interface Model {
     options: ForwardOptions<R>,
   ): Promise<ForwardResult<R>>;
 
-  /** Frees the model's memory. Doing it twice is harmless. */
+  /**
+   * Frees the model's memory, and ends its workers: calls that they still run are rejected with `E_DISPOSED`. Doing it
+   * twice is harmless.
+   */
   dispose(): void;
   /** The same as dispose(), for `using`. */
   [Symbol.dispose](): void;

@@ -6,7 +6,6 @@ import { socketOf, type TeamSocket } from '../../load/loader.js';
 import { isCoreObject } from '../../runtime/core_object.js';
 import type { Heap } from '../../runtime/memory.js';
 import type { Runtime } from '../../runtime/operands.js';
-import { checkCount } from '../../runtime/options.js';
 import { copiedClasses, coreOf, WasmTensor } from '../../runtime/tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf } from '../../runtime/typed_arrays.js';
 import { WasmExperiment } from '../../training/experiment.js';
@@ -22,8 +21,9 @@ import type {
   Tensor,
 } from '../../types/index.js';
 import { disposedObject, sentError } from '../shared/errors.js';
+import { performInTeam } from '../shared/in_team.js';
 import type { Answer, Argument, Maker, SentValue, Task } from '../shared/protocol.js';
-import { type TeamCall, TeamLink } from '../shared/team.js';
+import type { TeamCall } from '../shared/team.js';
 import { runPart } from './part.js';
 
 /** Messages, each with the buffers to transfer. */
@@ -77,24 +77,11 @@ export class TaskRunner {
   }
 
   #performInTeam(task: Task, team: TeamCall): unknown {
-    const { raw, heap } = this.#runtime;
     const socket = socketOf.get(this.#mh) as TeamSocket;
-    const link = new TeamLink(team, () => heap.buffer);
-    try {
-      raw.setTeam(checkCount(team.rank, 'rank', 0), checkCount(team.members, 'members'));
-      socket.link = link;
-      const result = this.#perform(task);
-      link.finish();
-      if (team.rank === 0) return result;
-      discard(result);
-      return undefined;
-    } catch (error) {
-      link.leave();
-      throw error;
-    } finally {
-      socket.link = undefined;
-      if (!raw.dead) raw.setTeam(0, 0);
-    }
+    const result = performInTeam(this.#runtime, socket, team, () => this.#perform(task));
+    if (team.rank === 0) return result;
+    discard(result);
+    return undefined;
   }
 
   #perform(task: Task): unknown {

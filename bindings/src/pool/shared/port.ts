@@ -1,23 +1,19 @@
-// Connects a pool to one worker: in a browser, in Node, or on the calling thread.
+// Connects the caller's thread to one worker: in a browser, or in Node.
 
-import { pathOf } from '../load/source.js';
-import { MultiheadError } from '../runtime/errors.js';
-import { describe } from '../runtime/tensor.js';
-import type { Load } from '../types/index.js';
-import { sentError } from './shared/errors.js';
-import type { Reply, Request } from './shared/protocol.js';
-import { TaskRunner } from './worker/tasks.js';
+import { pathOf } from '../../load/source.js';
+import { MultiheadError } from '../../runtime/errors.js';
+import { describe } from '../../runtime/tensor.js';
 
-/** Callbacks for events of a worker. */
-export interface PortEvents {
-  reply(reply: Reply): void;
+/** Callbacks for events of a worker that sends messages of type `R`. */
+export interface PortEvents<R> {
+  reply(reply: R): void;
   /** The worker ended, or never started. Called at most once, and not after end(). */
   death(why: string): void;
 }
 
-/** A connection to one worker. */
-export interface Port {
-  send(request: Request, transfer: ArrayBuffer[]): void;
+/** A connection to one worker that takes messages of type `Q`. */
+export interface Port<Q> {
+  send(request: Q, transfer: ArrayBuffer[]): void;
   end(): void;
   /** `busy` keeps the Node process alive until the worker is idle; no effect elsewhere. */
   hold(busy: boolean): void;
@@ -27,41 +23,44 @@ export interface Port {
  * Starts a worker; returns undefined if the environment has no workers. Throws the environment's error, or `E_OPTION`
  * if the caller's `worker` function returns no new worker.
  */
-export type StartWorker = (events: PortEvents) => Port | undefined;
-
-/** Functions that start a worker, or load an instance on the calling thread. */
-export interface Starting {
-  readonly load: Load;
-  readonly startWorker: StartWorker;
-}
-
-/** Functions that differ between the entry points with createPool(). */
-export interface PoolPlatform {
-  readonly load: Load;
-  findWorkers(): StartWorker | Promise<StartWorker>;
-}
+export type StartWorker = <Q, R>(events: PortEvents<R>) => Port<Q> | undefined;
 
 export interface BrowserWorker {
-  onmessage: ((event: { data: Reply }) => void) | null;
+  onmessage: ((event: { data: unknown }) => void) | null;
   onerror: ((event: { message?: string; preventDefault?(): void }) => void) | null;
   onmessageerror: (() => void) | null;
-  postMessage(message: Request, transfer: ArrayBuffer[]): void;
+  postMessage(message: unknown, transfer: ArrayBuffer[]): void;
   terminate(): void;
 }
 export type BrowserWorkerClass = new (url: string | URL, options: { type: 'module' }) => BrowserWorker;
 
 export interface NodeWorker {
-  on(event: 'message', listener: (reply: Reply) => void): void;
+  on(event: 'message', listener: (reply: unknown) => void): void;
   on(event: 'error' | 'messageerror', listener: (error: Error) => void): void;
   on(event: 'exit', listener: (code: number) => void): void;
-  postMessage(message: Request, transfer: ArrayBuffer[]): void;
+  postMessage(message: unknown, transfer: ArrayBuffer[]): void;
   terminate(): Promise<number>;
   ref(): void;
   unref(): void;
 }
 
+const mostWorkers = 64;
+
+/** The number of workers that an option asks for; `'all'` is one for each core. Throws `E_OPTION`. */
+export function workerCount(workers: unknown): number {
+  if (workers === 'all') return Math.min(cores(), mostWorkers);
+  if (Number.isInteger(workers) && (workers as number) >= 1 && (workers as number) <= mostWorkers) {
+    return workers as number;
+  }
+  throw new MultiheadError('E_OPTION', {
+    argument: 'workers',
+    expected: `"all" or a whole number from 1 to ${mostWorkers}`,
+    got: describe(workers),
+  });
+}
+
 /** Number of hardware threads; 1 if unknown. */
-export function cores(): number {
+function cores(): number {
   const { navigator, process } = globalThis as {
     navigator?: { hardwareConcurrency?: unknown };
     process?: { getBuiltinModule?(name: 'node:os'): { availableParallelism?(): number } };
@@ -71,7 +70,7 @@ export function cores(): number {
 }
 
 /** `missing`: the reason to report if a worker fails without a message. */
-export function browserPort(worker: BrowserWorker, missing: string, { reply, death }: PortEvents): Port {
+export function browserPort<Q, R>(worker: BrowserWorker, missing: string, { reply, death }: PortEvents<R>): Port<Q> {
   const end = (): void => {
     worker.onmessage = worker.onerror = worker.onmessageerror = null;
     worker.terminate();
@@ -80,7 +79,7 @@ export function browserPort(worker: BrowserWorker, missing: string, { reply, dea
     end();
     death(why);
   };
-  worker.onmessage = ({ data }) => reply(data);
+  worker.onmessage = ({ data }) => reply(data as R);
   worker.onerror = (event) => {
     event.preventDefault?.();
     died(event.message || missing);
@@ -93,7 +92,7 @@ export function browserPort(worker: BrowserWorker, missing: string, { reply, dea
   };
 }
 
-export function nodePort(worker: NodeWorker, { reply, death }: PortEvents): Port {
+export function nodePort<Q, R>(worker: NodeWorker, { reply, death }: PortEvents<R>): Port<Q> {
   let ended = false;
   const died = (why: string): void => {
     if (ended) return;
@@ -102,7 +101,7 @@ export function nodePort(worker: NodeWorker, { reply, death }: PortEvents): Port
     death(why);
   };
   worker.on('message', (message) => {
-    if (!ended) reply(message);
+    if (!ended) reply(message as R);
   });
   worker.on('error', (error) => died(String(error)));
   worker.on('messageerror', (error) => died(String(error)));
@@ -117,11 +116,15 @@ export function nodePort(worker: NodeWorker, { reply, death }: PortEvents): Port
   };
 }
 
-/** Starts workers with the caller's function. */
-export function madeBy(make: () => unknown): StartWorker {
+/** Starts workers with the caller's function. Throws `E_OPTION` for another value. */
+export function madeBy(make: unknown): StartWorker {
+  if (typeof make !== 'function') {
+    const expected = 'a function that makes a Worker';
+    throw new MultiheadError('E_OPTION', { argument: 'worker', expected, got: describe(make) });
+  }
   const made = new WeakSet<object>();
   return (events) => {
-    const worker = make();
+    const worker: unknown = make();
     const { postMessage, terminate, on } = Object(worker) as Partial<NodeWorker>;
     const isWorker = typeof postMessage === 'function' && typeof terminate === 'function';
     if (!isWorker || made.has(worker as object)) {
@@ -131,38 +134,6 @@ export function madeBy(make: () => unknown): StartWorker {
     made.add(worker as object);
     if (typeof on === 'function') return nodePort(worker as NodeWorker, events);
     return browserPort(worker as BrowserWorker, 'its script did not load, or a policy forbids it', events);
-  };
-}
-
-/** Runs tasks on the calling thread instead of a worker, each in its own turn of the event loop. */
-export function localPort(load: Load, { reply, death }: PortEvents): Port {
-  let runner: TaskRunner | undefined;
-  let ended = false;
-  const handle = async (request: Request): Promise<void> => {
-    if (ended) return;
-    if (request.kind === 'start') {
-      try {
-        runner = new TaskRunner(await load({ wasm: request.module, simd: request.simd }));
-        reply({ kind: 'ready' });
-      } catch (error) {
-        reply({ kind: 'broken', error: sentError(error) });
-      }
-    } else if (request.kind === 'release') {
-      runner?.release(request.object);
-    } else {
-      const { message } = (runner as TaskRunner).run(request.task, request.team);
-      reply(message);
-    }
-  };
-  return {
-    send: (request) => {
-      setTimeout(() => handle(request).catch((error: unknown) => death(String(error))), 0);
-    },
-    end: () => {
-      ended = true;
-      runner?.end();
-    },
-    hold: () => {},
   };
 }
 

@@ -1,0 +1,99 @@
+// What runs a model: the core on the calling thread, or workers. An engine takes and gives numbers that are checked
+// already; texts and options are model.ts's and generate.ts's.
+
+import type { DType, Pooling } from '../../generated/tables.js';
+import type { SamplingOptions } from '../../generated/wire.js';
+import type { LikelyToken, ModelInfo, ModelWeights } from '../../types/models.js';
+import type { Count, Extents, Int64 } from '../../types/wire.js';
+
+export type Awaitable<T> = T | Promise<T>;
+
+/** Sequences of one batch, padded at the end to the longest, or images. */
+export interface Batch {
+  readonly ids: Int32Array;
+  readonly batch: Count;
+  readonly tokens: Count;
+  /** 1 for tokens, 0 for padding; undefined if there is no padding. */
+  readonly mask?: Uint8Array | undefined;
+  readonly tokenTypes?: Int32Array | undefined;
+  readonly pixels?: Float32Array | undefined;
+}
+
+/** A pass, and the shape of each output that it computes. */
+export interface PassCall {
+  readonly batch: Batch;
+  readonly headScales: Float32Array | undefined;
+  readonly what:
+    | { readonly kind: 'embed'; readonly pooling: Pooling }
+    /** A layer or head of −1 stands for all. */
+    | { readonly kind: 'attentions'; readonly layer: Int64; readonly head: Int64 }
+    /** The outputs are hidden states, last hidden state, logits and pooler output; undefined if not wanted. */
+    | { readonly kind: 'forward' };
+  readonly outputs: readonly (Extents | undefined)[];
+}
+
+/** The outputs of a pass in the order of its call. */
+export type PassResult = (Float32Array<ArrayBuffer> | undefined)[];
+
+export interface GenerationSettings {
+  readonly prompt: Int32Array;
+  /** Tokens of the prompt and new ones. */
+  readonly capacity: Count;
+  /** Type of the cached keys and values. */
+  readonly cache: DType;
+  readonly sampling: Readonly<SamplingOptions>;
+  /** Number of likely tokens that each step gives. */
+  readonly likeliest: number;
+}
+
+/** A token that was chosen. */
+export interface GenerationStep {
+  readonly token: number;
+  readonly likeliest: readonly LikelyToken[];
+}
+
+/** Continues a prompt. */
+export interface Generation {
+  /** Computes and appends the next token. */
+  next(): Awaitable<GenerationStep>;
+  dispose(): void;
+}
+
+export interface ModelEngine {
+  /** What the core knows of the model. */
+  readonly info: ModelInfo;
+  /** Number of workers; 0 for the calling thread. */
+  readonly workers: number;
+  readonly disposed: boolean;
+  /** Throws `E_DISPOSED`, `E_FATAL`, `E_WORKER`. */
+  assertLive(): void;
+  run(call: PassCall): Awaitable<PassResult>;
+  generation(settings: GenerationSettings): Generation;
+  dispose(): void;
+}
+
+/** Texts, each followed by a zero, and numbers. */
+export interface FlatList {
+  readonly texts: string;
+  readonly numbers: Float64Array<ArrayBuffer>;
+}
+
+/** What a loader needs before it takes weights. */
+export interface LoaderInput {
+  readonly settings: FlatList;
+  readonly tensors: FlatList;
+  readonly weights: ModelWeights | undefined;
+}
+
+/** Takes the weights of a model. */
+export interface WeightLoader {
+  /** Places of the needed tensors in the list of all. */
+  readonly needed: Int32Array;
+  /** Takes the next bytes of a tensor, at most `pieceBytes`, in an array with a buffer of its own that may be transferred. */
+  give(tensor: number, bytes: Uint8Array<ArrayBuffer>): Awaitable<void>;
+  finish(): Awaitable<ModelEngine>;
+  dispose(): void;
+}
+
+/** Makes a loader. Throws `E_OPTION`, `E_FORMAT`, and `E_MEMORY` if the weights do not fit. */
+export type OpenLoader = (input: LoaderInput) => Awaitable<WeightLoader>;

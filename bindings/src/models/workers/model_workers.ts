@@ -1,0 +1,185 @@
+// A model that lives in workers. Loaded when openModel() is first called with `workers`.
+
+import { exchangeOf } from '../../pool/shared/exchange.js';
+import {
+  type BrowserWorker,
+  browserPort,
+  madeBy,
+  type StartWorker,
+  workerCount,
+  type WorkerScript,
+  workersOf,
+} from '../../pool/shared/port.js';
+import { abortable } from '../../runtime/abort.js';
+import { pristine } from '../../runtime/typed_arrays.js';
+import type { ModelInfo } from '../../types/models.js';
+import type {
+  Generation,
+  GenerationSettings,
+  GenerationStep,
+  LoaderInput,
+  ModelEngine,
+  PassCall,
+  PassResult,
+  WeightLoader,
+} from '../core/engine.js';
+import { pieceBytes } from '../core/loader.js';
+import { type CompiledModule, Crew } from './crew.js';
+
+/** How an entry point starts workers: by a function, or with a script. */
+export type WorkersPlatform =
+  | { readonly make: () => BrowserWorker | undefined }
+  | { readonly findScript: () => Promise<WorkerScript> };
+
+/** The options of openModel() that concern workers. */
+export interface WorkerOptions {
+  readonly workers: unknown;
+  readonly worker: unknown;
+  readonly signal: AbortSignal | undefined;
+}
+
+const missing =
+  'its script did not load: it is missing (see "Where it runs" in the README), or the Content-Security-Policy forbids workers';
+
+async function starterOf(platform: WorkersPlatform): Promise<StartWorker> {
+  if ('findScript' in platform) return workersOf(await platform.findScript());
+  return (events) => {
+    const worker = platform.make();
+    return worker && browserPort(worker, missing, events);
+  };
+}
+
+/** Ends the workers of models that nobody references any more. */
+const abandoned =
+  typeof FinalizationRegistry === 'function' ? new FinalizationRegistry<Crew>((crew) => crew.dispose()) : undefined;
+
+/**
+ * Starts workers; undefined if none can be started here. One worker without shared memory, because a team needs it.
+ * Throws `E_OPTION`, `E_ABORTED`, and the errors of `compile`.
+ */
+export async function startWorkers(
+  platform: WorkersPlatform,
+  { workers, worker, signal }: WorkerOptions,
+  compile: () => Promise<CompiledModule>,
+): Promise<Crew | undefined> {
+  const wanted = workerCount(workers);
+  const startWorker = worker === undefined ? await starterOf(platform) : madeBy(worker);
+  const compiled = await compile();
+  const count = exchangeOf('auto').exchange === 'shared memory' ? wanted : 1;
+  const crew = new Crew();
+  try {
+    return (await abortable(crew.start(startWorker, compiled, count), signal, 'openModel')) ? crew : undefined;
+  } catch (error) {
+    crew.dispose();
+    throw error;
+  }
+}
+
+/** Gives all weights to every worker. */
+export async function openLoaderIn(crew: Crew, input: LoaderInput): Promise<WeightLoader> {
+  return new WorkerLoader(crew, (await crew.send({ kind: 'plan', input })) as Int32Array);
+}
+
+class WorkerLoader implements WeightLoader {
+  readonly needed: Int32Array;
+  readonly #crew: Crew;
+  /** Two pieces in turn: the workers convert one while the next one is read. Shared memory, if there are several workers. */
+  readonly #pieces: [Uint8Array<SharedArrayBuffer>?, Uint8Array<SharedArrayBuffer>?] = [];
+  readonly #sent: [Promise<unknown>?, Promise<unknown>?] = [];
+  #turn: 0 | 1 = 0;
+
+  constructor(crew: Crew, needed: Int32Array) {
+    this.#crew = crew;
+    this.needed = needed;
+  }
+
+  async give(tensor: number, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
+    const turn = this.#turn;
+    this.#turn = turn === 0 ? 1 : 0;
+    await this.#sent[turn];
+    const task = { kind: 'give', tensor, bytes: this.#crew.count > 1 ? this.#shared(turn, bytes) : bytes } as const;
+    const sent = this.#crew.send(task, { apart: true, transfer: task.bytes === bytes ? [bytes.buffer] : [] });
+    // The error is thrown when the place of the piece is needed again.
+    sent.catch(() => {});
+    this.#sent[turn] = sent;
+  }
+
+  #shared(turn: 0 | 1, bytes: Uint8Array): Uint8Array {
+    const piece = (this.#pieces[turn] ??= new Uint8Array(new SharedArrayBuffer(pieceBytes)));
+    piece.set(bytes);
+    return piece.subarray(0, bytes.length);
+  }
+
+  async finish(): Promise<ModelEngine> {
+    await Promise.all(this.#sent);
+    return new WorkerModel(this.#crew, (await this.#crew.send({ kind: 'finish' }, { apart: true })) as ModelInfo);
+  }
+
+  dispose(): void {}
+}
+
+class WorkerModel implements ModelEngine {
+  readonly info: ModelInfo;
+  readonly #crew: Crew;
+  #disposed = false;
+
+  constructor(crew: Crew, info: ModelInfo) {
+    this.#crew = crew;
+    this.info = info;
+    abandoned?.register(this, crew, this);
+  }
+
+  get workers(): number {
+    return this.#crew.count;
+  }
+
+  get disposed(): boolean {
+    return this.#disposed;
+  }
+
+  assertLive(): void {
+    this.#crew.assertLive();
+  }
+
+  run(call: PassCall): Promise<PassResult> {
+    const batch = { ...call.batch, pixels: copied(call.batch.pixels) };
+    const sent = { ...call, batch, headScales: copied(call.headScales) };
+    return this.#crew.send({ kind: 'run', call: sent }) as Promise<PassResult>;
+  }
+
+  generation(settings: GenerationSettings): Generation {
+    return new WorkerGeneration(this.#crew, settings);
+  }
+
+  dispose(): void {
+    this.#disposed = true;
+    abandoned?.unregister(this);
+    this.#crew.dispose();
+  }
+}
+
+/** A message would copy the whole buffer of the caller's array, and cannot carry one whose buffer is detached. */
+const copied = (array: Float32Array | undefined): Float32Array | undefined => array && pristine(array).slice();
+
+class WorkerGeneration implements Generation {
+  readonly #crew: Crew;
+  readonly #id: number;
+  /** Sent with the first step. */
+  #settings: GenerationSettings | undefined;
+
+  constructor(crew: Crew, settings: GenerationSettings) {
+    this.#crew = crew;
+    this.#id = crew.newGeneration();
+    this.#settings = settings;
+  }
+
+  next(): Promise<GenerationStep> {
+    const settings = this.#settings;
+    this.#settings = undefined;
+    return this.#crew.send({ kind: 'step', id: this.#id, settings }) as Promise<GenerationStep>;
+  }
+
+  dispose(): void {
+    if (this.#settings === undefined) this.#crew.release(this.#id);
+  }
+}

@@ -1,0 +1,76 @@
+// The worker's side of a model: its loader, the model, and its generations live here.
+
+import { socketOf, type TeamSocket } from '../../load/loader.js';
+import { sentError } from '../../pool/shared/errors.js';
+import { performInTeam } from '../../pool/shared/in_team.js';
+import type { TeamCall } from '../../pool/shared/team.js';
+import type { Core } from '../core/contents.js';
+import { CoreGeneration } from '../core/generation.js';
+import { CoreLoader } from '../core/loader.js';
+import type { CoreModel } from '../core/model.js';
+import type { Answer, Task } from './protocol.js';
+
+export class ModelRunner {
+  readonly #core: Core;
+  readonly #generations = new Map<number, CoreGeneration>();
+  #loader: CoreLoader | undefined;
+  #model: CoreModel | undefined;
+
+  constructor(core: Core) {
+    this.#core = core;
+  }
+
+  run(task: Task, team: TeamCall | undefined): { message: Answer; transfer: ArrayBuffer[] } {
+    const { runtime } = this.#core;
+    try {
+      const isFirst = team === undefined || team.rank === 0;
+      const perform = () => this.#perform(task, isFirst);
+      const value =
+        team === undefined ? perform() : performInTeam(runtime, socketOf.get(this.#core) as TeamSocket, team, perform);
+      if (!isFirst) return { message: { kind: 'done', value: undefined }, transfer: [] };
+      const results = task.kind === 'run' ? (value as (Float32Array<ArrayBuffer> | undefined)[]) : [];
+      return { message: { kind: 'done', value }, transfer: results.flatMap((each) => each?.buffer ?? []) };
+    } catch (error) {
+      return { message: { kind: 'failed', error: sentError(error), dead: runtime.raw.dead }, transfer: [] };
+    }
+  }
+
+  release(id: number): void {
+    this.#generations.get(id)?.dispose();
+    this.#generations.delete(id);
+  }
+
+  #perform(task: Task, isFirst: boolean): unknown {
+    switch (task.kind) {
+      case 'plan':
+        this.#loader = new CoreLoader(this.#core.runtime, task.input);
+        return this.#loader.needed;
+      case 'give':
+        return this.#loader?.give(task.tensor, task.bytes);
+      case 'finish': {
+        const loader = this.#loader as CoreLoader;
+        this.#loader = undefined;
+        try {
+          this.#model = loader.finish();
+        } finally {
+          loader.dispose();
+        }
+        return this.#model.info;
+      }
+      case 'run':
+        return (this.#model as CoreModel).run(task.call);
+      case 'step':
+        return this.#generation(task, isFirst).next();
+    }
+  }
+
+  #generation({ id, settings }: Extract<Task, { kind: 'step' }>, isFirst: boolean): CoreGeneration {
+    let generation = this.#generations.get(id);
+    if (generation === undefined && settings !== undefined) {
+      // All members choose the same token, but only the first says which others were likely.
+      generation = (this.#model as CoreModel).generation(isFirst ? settings : { ...settings, likeliest: 0 });
+      this.#generations.set(id, generation);
+    }
+    return generation as CoreGeneration;
+  }
+}

@@ -1,0 +1,321 @@
+// multihead/models in workers: the same numbers as on one thread, and workers that end.
+
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type Worker as NodeWorker, Worker } from 'node:worker_threads';
+import { type MultiheadError, type PlainTensor, readSafetensors, writeSafetensors } from 'multihead';
+import { type ForwardOutput, type Model, type ModelFile, openModel, type OpenModelOptions } from 'multihead/models';
+import { afterEach, describe, expect, it, vi } from 'vitest';
+import { builds, rejectionOf } from './builds.ts';
+import { onlyThread, running, sabotage, until } from './pool_threads.ts';
+import { random } from './random.ts';
+import { goldens } from './tokenizer_files.ts';
+
+const names = readdirSync(goldens, { withFileTypes: true })
+  .filter((entry) => entry.isDirectory())
+  .map(({ name }) => name);
+
+afterEach(() => until(() => running.size === 0));
+
+/** The sizes of a golden model that grow with its width. */
+const widths = ['hidden_size', 'intermediate_size', 'n_embd', 'vocab_size', 'head_dim'];
+
+/** A golden model with 16 times its widths and random weights, so that the workers divide its products. */
+function wide(name: string, seed: number): ModelFile[] {
+  const r = random(seed);
+  const config = JSON.parse(readFileSync(join(goldens, name, 'config.json'), 'utf8')) as Record<string, unknown>;
+  for (const width of widths) if (typeof config[width] === 'number') config[width] *= 16;
+  const { tensors } = readSafetensors(readFileSync(join(goldens, name, 'model.safetensors')));
+  const made: Record<string, PlainTensor> = {};
+  for (const [tensor, { shape: narrow }] of Object.entries(tensors)) {
+    const isPlaces = /wpe|position|token_type/.test(tensor);
+    const shape = narrow.map((extent, axis) => (isPlaces && axis === 0 ? extent : 16 * extent));
+    const data = r.floats(shape.reduce((product, extent) => product * extent, 1));
+    const isGain = shape.length === 1 && tensor.endsWith('weight');
+    made[tensor] = { shape, data: data.map((value) => (isGain ? 1 + 0.1 * value : 0.1 * value)) };
+  }
+  return [new File([JSON.stringify(config)], 'config.json'), new File([writeSafetensors(made)], 'model.safetensors')];
+}
+
+const idsOf = (count: number, vocabSize: number): number[] => Array.from({ length: count }, (_, at) => (7 * at + 3) % vocabSize);
+
+async function tokensOf(model: Model, prompt: number[], options: Parameters<Model['generate']>[1] = {}) {
+  const steps = [];
+  for await (const step of model.generate(prompt, { maxNewTokens: 8, likeliest: 3, ...options })) steps.push(step);
+  return steps;
+}
+
+/** Expects the bits of one thread from every method that computes. */
+async function expectSame(model: Model, one: Model): Promise<void> {
+  const { info } = one;
+  expect(model.info).toEqual(info);
+  expect(model.labels).toEqual(one.labels);
+  const pixels = info.takesPixels ? { pixels: random(3).floats(info.channels * info.imageSize ** 2) } : {};
+  const ids = info.takesPixels ? [] : idsOf(19, info.vocabSize);
+  const outputs: ForwardOutput[] = ['hiddenStates', 'lastHiddenState'];
+  if (info.output !== 'none') outputs.push('logits');
+  if (info.hasPooler) outputs.push('poolerOutput');
+  const headScales = random(4).floats(info.numLayers * info.numHeads);
+  const passes = (of: Model) => [
+    of.forward(ids, { return: outputs, ...pixels }),
+    of.forward(ids, { return: outputs, headScales, ...pixels }),
+    of.attentions(ids, pixels),
+    of.attentions(ids, { layer: 0, head: info.numHeads - 1, ...pixels }),
+    ...(info.takesPixels ? [] : [of.embed([ids, ids.slice(4), [5]])]),
+    ...(info.output === 'languageModel' ? [of.logits(ids, { positions: 'all' }), of.logits(ids)] : []),
+  ];
+  // All at once: the workers run them one after another.
+  expect(await Promise.all(passes(model))).toEqual(await Promise.all(passes(one)));
+  if (info.output !== 'languageModel') return;
+  expect(await tokensOf(model, ids)).toEqual(await tokensOf(one, ids));
+  const drawn = { temperature: 1.5, topK: 50, topP: 0.95, repetitionPenalty: 1.1, seed: 7, cache: 'int8' } as const;
+  expect(await tokensOf(model, ids, drawn)).toEqual(await tokensOf(one, ids, drawn));
+}
+
+describe.each(builds)('a model in workers, %s', (simd) => {
+  it.each(names)('%s: two workers give the bits of one thread', async (name) => {
+    using one = await openModel(join(goldens, name), { simd });
+    using model = await openModel(join(goldens, name), { simd, workers: 2 });
+    expect([one.workers, model.workers]).toEqual([0, 2]);
+    await expectSame(model, one);
+  });
+
+  it.each(['gpt2', 'gpt_neox', 'phi3', 'llama3', 'olmo2', 'bert_masked'])('wide %s: products that are divided', async (name) => {
+    const source = wide(name, 5);
+    for (const weights of ['f32', 'f16', 'int8', 'int4'] as const) {
+      using one = await openModel(source, { simd, weights });
+      for (const workers of [2, 3]) {
+        using model = await openModel(source, { simd, weights, workers });
+        await expectSame(model, one);
+      }
+    }
+  });
+
+  it('one worker gives them too', async () => {
+    using one = await openModel(wide('llama3', 6), { simd });
+    using model = await openModel(wide('llama3', 6), { simd, workers: 1 });
+    expect(model.workers).toBe(1);
+    await expectSame(model, one);
+  });
+});
+
+const open = (options: OpenModelOptions = { workers: 2 }, name = 'gpt2') => openModel(join(goldens, name), options);
+
+describe('openModel with workers', () => {
+  it('takes files in every form', async () => {
+    using one = await open({});
+    const files = ['config.json', 'model.safetensors'].map((name) => new File([readFileSync(join(goldens, 'gpt2', name))], name));
+    const response = (file: File): Response =>
+      Object.defineProperty(new Response(file), 'url', { value: `https://example.org/gpt2/${file.name}` });
+    for (const source of [() => files, () => files.map(response), () => new URL(`file://${goldens}/gpt2`)]) {
+      for (const workers of [1, 2]) {
+        using model = await openModel(source(), { workers });
+        expect((await model.logits([1, 2])).data).toEqual((await one.logits([1, 2])).data);
+      }
+    }
+  });
+
+  it('takes as many workers as there are cores', async () => {
+    using model = await open({ workers: 'all' });
+    expect(model.workers).toBeGreaterThan(0);
+    expect(model.workers).toBe(running.size);
+  });
+
+  it('refuses other options', async () => {
+    for (const workers of [0, 65, 1.5, '2', null, NaN]) {
+      const error = await rejectionOf(open({ workers: workers as never }));
+      expect([error.code, error.argument], String(workers)).toEqual(['E_OPTION', 'workers']);
+    }
+    for (const options of [{ workers: 2, worker: 3 }, { worker: () => new Worker('') }, { workers: 2, worker: () => 3 }]) {
+      const error = await rejectionOf(open(options as never));
+      expect([error.code, error.argument]).toEqual(['E_OPTION', 'worker']);
+    }
+    expect(running.size).toBe(0);
+  });
+
+  it("takes the caller's workers", async () => {
+    const made: NodeWorker[] = [];
+    const worker = () => {
+      const each = new Worker(new URL('../dist/models_worker.js', import.meta.url));
+      made.push(each);
+      return each;
+    };
+    using model = await open({ workers: 2, worker });
+    expect([model.workers, made.length]).toEqual([2, 2]);
+    using one = await open({});
+    expect((await model.logits([1, 2])).data).toEqual((await one.logits([1, 2])).data);
+  });
+
+  it('has the errors of one thread', async () => {
+    const failures = (model: Model) => [
+      model.logits([0, model.info.vocabSize]),
+      model.logits([1.5]),
+      model.logits([]),
+      model.embed([[1], []]),
+      model.logits('a text'),
+      model.attentions([1], { layer: 99, head: 0 }),
+      model.attentions([1], { head: 99 }),
+      model.logits([1], { tokenTypes: [0] }),
+      model.logits([1], { pixels: new Float32Array(3) }),
+      model.logits([1], { headScales: new Float32Array(1) }),
+      model.logits([1], { headScales: new Float32Array() }),
+      model.logits([1], { headScales: (() => {}) as never }),
+      model.forward([1], { return: ['poolerOutput'] }),
+      model.generate([1], { topP: 2 }).next(),
+      model.generate([1], { seed: -1 }).next(),
+      model.generate([]).next(),
+      model.generate([model.info.vocabSize]).next(),
+      model.generate(idsOf(model.info.maxTokens + 1, 2)).next(),
+    ];
+    using one = await open({});
+    for (const workers of [1, 2]) {
+      using model = await open({ workers });
+      const [wanted, got] = await Promise.all([one, model].map((of) => Promise.all(failures(of).map((each) => rejectionOf(each)))));
+      const parts = (errors: typeof wanted) => errors?.map(({ code, argument, expected, got, message }) => ({ code, argument, expected, got, message }));
+      expect(parts(got)).toEqual(parts(wanted));
+      expect((await model.logits([1, 2])).data).toEqual((await one.logits([1, 2])).data);
+    }
+  });
+
+  it('refuses the folders that one thread refuses, and ends its workers', async () => {
+    const file = (name: string, change: (bytes: Buffer) => Buffer = (bytes) => bytes): File =>
+      new File([new Uint8Array(change(readFileSync(join(goldens, 'gpt2', name))))], name);
+    const config = (name: string, value: unknown) => (bytes: Buffer) => Buffer.from(JSON.stringify({ ...JSON.parse(bytes.toString()), [name]: value }));
+    const infinite = (bytes: Buffer): Buffer => Buffer.concat([bytes.subarray(0, -4), Buffer.from(Float32Array.of(Infinity).buffer)]);
+    const sources = [
+      [file('config.json')],
+      [file('config.json', config('model_type', 'mamba')), file('model.safetensors')],
+      [file('config.json', config('n_embd', 96)), file('model.safetensors')],
+      [file('config.json'), file('model.safetensors', (bytes) => bytes.subarray(0, bytes.length / 2))],
+      [file('config.json'), file('model.safetensors', infinite)],
+    ];
+    for (const source of sources) {
+      const options = { weights: 'int8' } as const;
+      const wanted = await rejectionOf(openModel(source, options));
+      const got = await rejectionOf(openModel(source, { ...options, workers: 2 }));
+      expect([got.code, got.argument, got.message]).toEqual([wanted.code, wanted.argument, wanted.message]);
+      await until(() => running.size === 0);
+    }
+  });
+
+  it('reports progress, and ends when it is aborted', async () => {
+    const seen: number[] = [];
+    using model = await open({ workers: 2, onProgress: (loaded) => seen.push(loaded) });
+    const alone: number[] = [];
+    using one = await open({ onProgress: (loaded) => alone.push(loaded) });
+    expect(seen).toEqual(alone);
+    for (const when of ['before', 'starting', 'reading']) {
+      const aborter = new AbortController();
+      if (when === 'before') aborter.abort();
+      const opening = open({ workers: 2, signal: aborter.signal, onProgress: () => aborter.abort() });
+      if (when === 'starting') aborter.abort();
+      const error = await rejectionOf(opening);
+      expect([error.code, error.argument], when).toEqual(['E_ABORTED', 'signal']);
+    }
+    model.dispose();
+    one.dispose();
+  });
+
+  it('lives on the calling thread if no worker can be started', async () => {
+    using one = await open({});
+    for (const change of [{ refuse: new Error('no threads here') }, { script: './nothing.js' }]) {
+      Object.assign(sabotage, change);
+      using model = await open().finally(() => Object.assign(sabotage, { refuse: undefined, script: undefined }));
+      expect(model.workers).toBe(0);
+      expect((await model.logits([1, 2])).data).toEqual((await one.logits([1, 2])).data);
+    }
+  });
+
+  it('uses one worker without shared memory', async () => {
+    vi.stubGlobal('crossOriginIsolated', false);
+    using model = await open({ workers: 3 }).finally(() => vi.unstubAllGlobals());
+    expect(model.workers).toBe(1);
+    expect((await model.logits([1, 2])).shape).toEqual([model.info.vocabSize]);
+  });
+});
+
+describe('a model whose workers end', () => {
+  /** Takes seconds. */
+  const long = (model: Model) => model.embed(Array.from({ length: 400 }, () => idsOf(100, model.info.vocabSize)));
+
+  it('rejects the calls that wait and all later ones', async () => {
+    using model = await openModel(wide('llama3', 1), { workers: 2 });
+    const [thread] = running;
+    const steps = model.generate([1, 2]);
+    await steps.next();
+    const errors = Promise.all([long(model), model.logits([1]), steps.next()].map((each) => rejectionOf(each)));
+    await thread?.terminate();
+    for (const error of [...(await errors), await rejectionOf(model.logits([1]))]) {
+      expect([error.code, error.argument]).toEqual(['E_WORKER', 'model']);
+      expect(error.message).toContain('the model is lost: open it again');
+    }
+    expect(() => model.generate([1])).toThrow('lost');
+    await until(() => running.size === 0);
+    expect(model.disposed).toBe(false);
+  });
+
+  it('is disposed while it is busy', async () => {
+    const model = await openModel(wide('llama3', 1), { workers: 2 });
+    const steps = model.generate([1, 2]);
+    await steps.next();
+    const errors = Promise.all([long(model), model.logits([1]), steps.next()].map((each) => rejectionOf(each)));
+    model.dispose();
+    model.dispose();
+    expect(model.disposed).toBe(true);
+    for (const error of [...(await errors), await rejectionOf(model.logits([1]))]) {
+      expect([error.code, error.argument]).toEqual(['E_DISPOSED', 'model']);
+    }
+  });
+
+  it('keeps working after a generation was aborted or left', async () => {
+    using model = await openModel(wide('llama3', 2), { workers: 2 });
+    const ids = idsOf(60, model.info.vocabSize);
+    const before = await tokensOf(model, ids);
+    for (const wait of [true, false]) {
+      const aborter = new AbortController();
+      const steps = model.generate(ids, { signal: aborter.signal });
+      await steps.next();
+      const next = Promise.allSettled([steps.next()]);
+      if (wait) await new Promise((resolve) => setTimeout(resolve, 1));
+      aborter.abort();
+      const [step] = await next;
+      // Perhaps the step was done before the signal.
+      const error = step?.status === 'rejected' ? (step.reason as MultiheadError) : await rejectionOf(steps.next());
+      expect(error.code).toBe('E_ABORTED');
+    }
+    for await (const { token } of model.generate(ids)) {
+      expect(token).toBe(before[0]?.token);
+      break;
+    }
+    expect(await tokensOf(model, ids)).toEqual(before);
+  });
+
+  it('settles every call of a storm, each with its own result', async () => {
+    using one = await openModel(wide('llama3', 3));
+    using model = await openModel(wide('llama3', 3), { workers: 2 });
+    const { vocabSize } = one.info;
+    const calls = (of: Model) =>
+      Array.from({ length: 120 }, (_, at): Promise<unknown> => {
+        const ids = idsOf(1 + (at % 23), vocabSize);
+        if (at % 4 === 0) return tokensOf(of, ids, { seed: at, temperature: 1 });
+        if (at % 4 === 1) return of.embed([ids, [at]]);
+        if (at % 4 === 2) return of.attentions(ids, { layer: at % 3 === 0 ? 0 : 1 });
+        return at % 8 === 3 ? of.logits(ids) : rejectionOf(of.logits([vocabSize])).then(({ message }) => message);
+      });
+    expect(await Promise.all(calls(model))).toEqual(await Promise.all(calls(one)));
+  });
+
+  it('ends its thread when nobody references it', async () => {
+    await open({ workers: 1 }).then((model) => model.logits([1]));
+    const thread = await onlyThread();
+    expect(thread).toBeDefined();
+    const { setFlagsFromString } = await import('node:v8');
+    const { runInNewContext } = await import('node:vm');
+    setFlagsFromString('--expose-gc');
+    const collect = runInNewContext('gc') as () => void;
+    await until(() => {
+      collect();
+      return running.size === 0;
+    });
+  });
+});
