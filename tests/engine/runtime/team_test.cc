@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <barrier>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -24,63 +22,19 @@
 #include "nn/parameters.h"
 #include "nn/transformer/module_access.h"
 #include "support/random_case.h"
+#include "support/thread_team.h"
 
 namespace multihead {
 namespace {
 
+using testing::Board;
+using testing::board;
+using testing::exchange;
+using testing::exchanges;
+using testing::in_team;
+using testing::kMembers;
 using testing::Random;
-
-constexpr int kMembers = 3;
-
-// Shared memory for the members' exchanges. Each thread has its own copy of all data.
-struct Board {
-  std::barrier<> all{kMembers};
-  std::array<std::byte*, kMembers> memory{};
-  bool left = false;
-};
-Board* board = nullptr;
-thread_local int rank = 0;
-thread_local int64_t exchanges = 0;
-
-bool exchange(void* data, int64_t rows, int64_t stride, const uint32_t* bounds) {
-  ++exchanges;
-  board->memory[static_cast<size_t>(rank)] = static_cast<std::byte*>(data);
-  board->all.arrive_and_wait();
-  if (board->left) return false;
-  for (int member = 0; member < kMembers; ++member) {
-    if (member == rank) continue;
-    const std::byte* const from = board->memory[static_cast<size_t>(member)];
-    for (int64_t row = 0; row < rows; ++row) {
-      std::memcpy(static_cast<std::byte*>(data) + row * stride + bounds[member],
-                  from + row * stride + bounds[member], bounds[member + 1] - bounds[member]);
-    }
-  }
-  board->all.arrive_and_wait();
-  return true;
-}
-
-// Runs `call` with each member's context, and returns the results of all members.
-template <class Call>
-std::vector<std::vector<float>> in_team(const Call& call) {
-  Board shared;
-  board = &shared;
-  std::vector<std::vector<float>> results(kMembers);
-  std::vector<std::thread> threads;
-  threads.reserve(kMembers);
-  for (int member = 0; member < kMembers; ++member) {
-    threads.emplace_back([&, member] {
-      rank = member;
-      Context context(1);
-      engine::WorkerTeam team(member, kMembers, exchange);
-      engine::set_team(context, &team);
-      results[static_cast<size_t>(member)] = call(context);
-      engine::set_team(context, nullptr);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  board = nullptr;
-  return results;
-}
+using testing::rank;
 
 template <class Call>
 void expect_bits_of_one(const Call& call) {

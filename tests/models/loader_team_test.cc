@@ -1,0 +1,146 @@
+// ModelLoader for the members of a team, which are threads here: each has a share of the matrices,
+// and they give the bits of one instance.
+#include "models/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/golden_models.h"
+#include "multihead/models.h"
+#include "multihead/safetensors.h"
+#include "support/random_case.h"
+#include "support/thread_team.h"
+
+namespace multihead {
+namespace {
+
+using models::Model;
+using models::ModelLoader;
+using models::OpenOptions;
+using testing::in_team;
+using testing::kMembers;
+using testing::logits_of;
+using testing::model_folder;
+
+constexpr int64_t kWider = 32;
+
+// A golden model with many times its widths and random numbers.
+struct WideModel {
+  models::Config config;
+  std::vector<models::StoredTensor> tensors;
+  std::vector<std::vector<float>> numbers;
+};
+
+void make_wide(const std::string& name, WideModel& wide) {
+  ASSERT_TRUE(models::read_config(model_folder(name) + "/config.json", wide.config).ok());
+  for (const char* width :
+       {"hidden_size", "intermediate_size", "n_embd", "vocab_size", "head_dim"}) {
+    const auto found = wide.config.find(width);
+    if (found != wide.config.end()) found->second.number *= kWider;
+  }
+  Safetensors file;
+  ASSERT_TRUE(Safetensors::read(model_folder(name) + "/model.safetensors", file).ok());
+  testing::Random random(1);
+  for (const auto& [tensor, entry] : file.entries()) {
+    models::StoredTensor stored{tensor, "F32", {}};
+    for (int axis = 0; axis < entry.shape.rank(); ++axis) {
+      const bool positions = axis == 0 && tensor.find("wpe") != std::string::npos;
+      stored.shape.push_back(entry.shape[axis] * (positions ? 1 : kWider));
+    }
+    wide.numbers.push_back(random.floats(stored.shape.elements(), -0.1F, 0.1F));
+    wide.tensors.push_back(std::move(stored));
+  }
+}
+
+// Loads the share of a member, or the whole model without a team, in pieces of `piece` bytes.
+Model load(const WideModel& wide, const OpenOptions& options, const engine::Team* team,
+           size_t piece, int64_t& bytes) {
+  ModelLoader loader;
+  Model model;
+  Status status = ModelLoader::Internals::create(wide.config, wide.tensors, options, team, loader);
+  EXPECT_TRUE(status.ok()) << status.message();
+  bytes = loader.bytes(false);
+  for (const size_t tensor : loader.needed()) {
+    std::span<const std::byte> rest = std::as_bytes(std::span(wide.numbers[tensor]));
+    while (!rest.empty()) {
+      const auto next = rest.first(std::min(rest.size(), piece));
+      status = loader.give(tensor, next);
+      EXPECT_TRUE(status.ok()) << status.message();
+      rest = rest.subspan(next.size());
+    }
+  }
+  status = loader.finish(model);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return model;
+}
+
+TEST(LoaderOfATeam, GivesTheBitsOfOneWithAShareOfTheMatrices) {
+  const std::vector<int32_t> ids = {3, 14, 15, 92, 65, 35};
+  // Transposed and tied; interleaved q, k and v; q, k and v as one; and each by itself.
+  for (const char* name : {"gpt2", "gpt_neox", "phi3", "llama3"}) {
+    WideModel wide;
+    make_wide(name, wide);
+    for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kInt8}) {
+      // Pieces that end inside a row, and such that hold many.
+      for (const size_t piece : {size_t{1001}, size_t{1} << 20}) {
+        Context alone(1);
+        int64_t whole = 0;
+        const OpenOptions options{.weights = type};
+        const std::vector<float> expected =
+            logits_of(load(wide, options, nullptr, piece, whole), ids, alone);
+        std::array<int64_t, kMembers> held{};
+        const auto results = in_team([&](Context& context) {
+          const engine::Team* const team = engine::team_of(context);
+          const Model model =
+              load(wide, options, team, piece, held[static_cast<size_t>(team->rank())]);
+          return logits_of(model, ids, context);
+        });
+        for (const std::vector<float>& actual : results) EXPECT_EQ(expected, actual) << name;
+        int64_t sum = 0;
+        for (const int64_t bytes : held) {
+          EXPECT_LT(bytes, whole * 2 / 3) << name;
+          sum += bytes;
+        }
+        EXPECT_GE(sum, whole) << name;
+      }
+    }
+  }
+}
+
+// A matrix of two blocks leaves a member without any of its rows.
+TEST(LoaderOfATeam, WorksForAMemberWithoutRows) {
+  int64_t outputs = 1;
+  while (!engine::Team::divides(outputs)) ++outputs;
+  WideModel wide;
+  make_wide("llama3", wide);
+  wide.config["vocab_size"].number = static_cast<double>(outputs);
+  testing::Random random(2);
+  for (size_t i = 0; i < wide.tensors.size(); ++i) {
+    models::StoredTensor& tensor = wide.tensors[i];
+    if (tensor.name != "lm_head.weight" && tensor.name != "model.embed_tokens.weight") continue;
+    tensor.shape = {outputs, tensor.shape[1]};
+    wide.numbers[i] = random.floats(tensor.shape.elements());
+  }
+  const std::vector<int32_t> ids = {3, 1, 4};
+  Context alone(1);
+  int64_t bytes = 0;
+  const std::vector<float> expected =
+      logits_of(load(wide, {}, nullptr, 1 << 20, bytes), ids, alone);
+  for (const std::vector<float>& actual : in_team([&](Context& context) {
+         int64_t held = 0;
+         return logits_of(load(wide, {}, engine::team_of(context), 1 << 20, held), ids, context);
+       })) {
+    EXPECT_EQ(expected, actual);
+  }
+}
+
+}  // namespace
+}  // namespace multihead
