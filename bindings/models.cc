@@ -15,6 +15,7 @@
 #include "functions.h"
 #include "handles.h"
 #include "models/loader.h"
+#include "models/session.h"
 #include "results.h"
 
 namespace multihead::bindings {
@@ -170,8 +171,9 @@ int32_t model_embed(int32_t handle) {
 int32_t session_create(int32_t model) {
   const SessionCall call;
   return make<Session>(call.from, [&](Session& session) {
-    return Session::create(at<Model>(model),
-                           {.capacity = call.capacity, .cache_type = call.cache_type}, session);
+    return Session::Internals::create(at<Model>(model),
+                                      {.capacity = call.capacity, .cache_type = call.cache_type},
+                                      engine::team_of(context()), session);
   });
 }
 

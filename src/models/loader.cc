@@ -475,7 +475,7 @@ struct ModelLoader::State {
     return {};
   }
 
-  // Leaves this member of a team only its rows of each matrix of a product.
+  // Leaves this member of a team only its rows of the embedding and of each matrix of a product.
   Status divide(const engine::Team& team) {
     Parameters& p = model->parameters;
     std::vector<Projection*> all = {&p.embedding_projection, &p.patch,  &p.pooler,    &p.transform,
@@ -484,23 +484,27 @@ struct ModelLoader::State {
       all.insert(all.end(), {&layer.qkv, &layer.q, &layer.k, &layer.v, &layer.o, &layer.gate_up,
                              &layer.gate, &layer.up, &layer.down});
     }
+    MULTIHEAD_TRY(divide(team, p.embedding, p.embedding_is_share));
     for (Projection* const projection : all) {
-      WeightMatrix& matrix = projection->weight;
-      if (!engine::Team::divides(matrix.rows)) continue;
-      const int64_t first = team.first_output(matrix.rows), end = team.end_output(matrix.rows);
-      for (Part& part : parts) {
-        if (part.matrix != &matrix) continue;
-        part.kept = std::clamp<int64_t>(first - part.first, 0, part.kept_end);
-        part.kept_end = std::clamp<int64_t>(end - part.first, part.kept, part.kept_end);
-        part.first -= first;
-      }
-      matrix.rows = end - first;
-      projection->is_share = true;
-      // linear() refuses a null address, even for no rows.
-      std::byte* memory = nullptr;
-      if (matrix.rows == 0) MULTIHEAD_TRY(allocate(matrix, memory));
+      MULTIHEAD_TRY(divide(team, projection->weight, projection->is_share));
     }
     return {};
+  }
+
+  Status divide(const engine::Team& team, WeightMatrix& matrix, bool& is_share) {
+    if (!engine::Team::divides(matrix.rows)) return {};
+    const int64_t first = team.first_output(matrix.rows), end = team.end_output(matrix.rows);
+    for (Part& part : parts) {
+      if (part.matrix != &matrix) continue;
+      part.kept = std::clamp<int64_t>(first - part.first, 0, part.kept_end);
+      part.kept_end = std::clamp<int64_t>(end - part.first, part.kept, part.kept_end);
+      part.first -= first;
+    }
+    matrix.rows = end - first;
+    is_share = true;
+    // linear() refuses a null address, even for no rows.
+    std::byte* memory = nullptr;
+    return matrix.rows == 0 ? allocate(matrix, memory) : Status();
   }
 
   // ---- Filling the memory. ----

@@ -49,6 +49,9 @@ struct LayerParameters {
 
 struct Parameters {
   WeightMatrix embedding, position, token_type;
+  // True if `embedding` has only this member's rows, which are divided like outputs, because it may
+  // be the output matrix, too.
+  bool embedding_is_share = false;
   NormParameters embedding_norm, final_norm, transform_norm;
   Projection embedding_projection, patch, pooler;
   std::vector<float> relative_bias;  // (buckets, heads)

@@ -12,6 +12,7 @@
 #include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/runtime/scratch.h"
+#include "engine/runtime/team.h"
 #include "models/architecture.h"
 #include "models/relative_positions.h"
 #include "multihead/attention.h"
@@ -48,14 +49,15 @@ HeadLayout layout_of(const Architecture& a) {
 
 // The arrays of one pass.
 struct Arrays {
-  float* x = nullptr;         // (rows, width): the residual stream
-  float* normed = nullptr;    // (rows, width)
-  float* branch = nullptr;    // (rows, width): what attention or MLP adds
-  float* embedded = nullptr;  // (rows, embedding_width), where it is not the width of layers
-  float* qkv = nullptr;       // (rows, qkv_width)
-  float* merged = nullptr;    // (rows, q_width)
-  float* hidden = nullptr;    // (rows, mlp or 2 * mlp)
-  float* last = nullptr;      // (batch, width)
+  float* x = nullptr;          // (rows, width): the residual stream
+  float* normed = nullptr;     // (rows, width)
+  float* branch = nullptr;     // (rows, width): what attention or MLP adds
+  float* embedded = nullptr;   // (rows, embedding_width), where it is not the width of layers
+  float* looked_up = nullptr;  // (rows, embedding_width), ordered by the members of a team
+  float* qkv = nullptr;        // (rows, qkv_width)
+  float* merged = nullptr;     // (rows, q_width)
+  float* hidden = nullptr;     // (rows, mlp or 2 * mlp)
+  float* last = nullptr;       // (batch, width)
   double* frequencies = nullptr;
   float *cos = nullptr, *sin = nullptr;  // (ropes, tokens, pairs)
   float* bias = nullptr;                 // (heads, tokens, tokens): of relative positions
@@ -116,6 +118,7 @@ class Runner {
     floats(w_.normed, rows(), a_.width);
     floats(w_.branch, rows(), a_.width);
     floats(w_.embedded, a_.embedding_width != a_.width ? rows() : 0, a_.embedding_width);
+    floats(w_.looked_up, p_.embedding_is_share ? rows() : 0, a_.embedding_width);
     floats(w_.qkv, rows(), a_.qkv_width());
     floats(w_.merged, rows(), a_.q_width());
     floats(w_.hidden, rows(), mlp_width());
@@ -170,13 +173,54 @@ class Runner {
     if (table.type == WeightType::kBF16) add(static_cast<const BFloat16*>(from));
   }
 
+  // The rows of the embedding for the ids.
+  Status look_up(const Tensor& to) {
+    const std::span<const int32_t> ids = pass_.inputs.ids;
+    if (!p_.embedding_is_share) return dequantize(p_.embedding, ids, to);
+    engine::Team* const team = engine::team_of(context_);
+    if (team == nullptr) return engine::Team::member_left();
+    // Each member writes the rows that it has, in an order by members; then all get all.
+    const int64_t width = a_.embedding_width;
+    const auto members = static_cast<size_t>(team->members());
+    const auto owner = [&](int32_t id) {
+      int member = 0;
+      while (id >= team->first_output(a_.vocabulary, member + 1)) ++member;
+      return static_cast<size_t>(member);
+    };
+    std::vector<int64_t> first(members + 1);
+    for (const int32_t id : ids) ++first[owner(id) + 1];
+    for (size_t member = 0; member < members; ++member) first[member + 1] += first[member];
+    std::vector<int64_t> next(first.begin(), first.end() - 1);
+    std::vector<int64_t> place;
+    std::vector<int32_t> own;
+    const auto rank = static_cast<size_t>(team->rank());
+    for (const int32_t id : ids) {
+      const size_t member = owner(id);
+      place.push_back(next[member]++);
+      if (member != rank) continue;
+      own.push_back(id - static_cast<int32_t>(team->first_output(a_.vocabulary)));
+    }
+    float* const ordered = ids.size() == 1 ? to.data : w_.looked_up;
+    const Tensor own_rows(ordered + first[rank] * width, {static_cast<int64_t>(own.size()), width});
+    MULTIHEAD_TRY(dequantize(p_.embedding, own, own_rows));
+    MULTIHEAD_TRY(
+        team->exchange_rows(ordered, width * static_cast<int64_t>(sizeof(float)),
+                            [&](int member) { return first[static_cast<size_t>(member)]; }));
+    if (ordered == to.data) return {};
+    for (size_t row = 0; row < place.size(); ++row) {
+      std::copy_n(ordered + place[row] * width, width,
+                  to.data + static_cast<int64_t>(row) * to.strides[0]);
+    }
+    return {};
+  }
+
   Status embed() {
     if (p_.patch.given()) return embed_pixels();
     const int64_t width = a_.embedding_width;
     float* const embedded = w_.embedded != nullptr && width != a_.width ? w_.embedded : w_.x;
     const ModelInputs& in = pass_.inputs;
     const bool after_padding = a_.family->positions_after_padding;
-    MULTIHEAD_TRY(dequantize(p_.embedding, in.ids, matrix(embedded, width)));
+    MULTIHEAD_TRY(look_up(matrix(embedded, width)));
     engine::over_rows(in.batch, pass_.tokens * width, context_, [&](int64_t first, int64_t end) {
       for (int64_t b = first; b < end; ++b) {
         int64_t real = 0;  // tokens so far that are not padding

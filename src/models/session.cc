@@ -9,10 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cache/cache_access.h"
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
+#include "engine/runtime/team.h"
 #include "models/output.h"
 #include "models/run.h"
+#include "models/session.h"
 #include "multihead/kv_cache.h"
 #include "multihead/models.h"
 
@@ -78,6 +81,11 @@ Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 
 Status Session::create(const Model& model, const SessionOptions& options, Session& session) {
+  return Internals::create(model, options, nullptr, session);
+}
+
+Status Session::Internals::create(const Model& model, const SessionOptions& options,
+                                  const engine::Team* team, Session& session) {
   return engine::memory_guard([&]() -> Status {
     if (model.internals_ == nullptr) {
       return {StatusCode::kOption, "model", "one that was opened", "none"};
@@ -100,12 +108,12 @@ Status Session::create(const Model& model, const SessionOptions& options, Sessio
     }
     state->ids.reserve(static_cast<size_t>(state->capacity));
     for (int64_t layer = 0; layer < info.num_layers; ++layer) {
-      MULTIHEAD_TRY(KVCache::create({.num_kv_heads = info.num_kv_heads,
-                                     .head_dim = info.head_dim,
-                                     .value_dim = info.head_dim,
-                                     .capacity = state->capacity,
-                                     .type = options.cache_type},
-                                    state->caches.emplace_back()));
+      MULTIHEAD_TRY(KVCache::Internals::create({.num_kv_heads = info.num_kv_heads,
+                                                .head_dim = info.head_dim,
+                                                .value_dim = info.head_dim,
+                                                .capacity = state->capacity,
+                                                .type = options.cache_type},
+                                               team, state->caches.emplace_back()));
     }
     session.state_ = std::move(state);
     return {};

@@ -246,6 +246,8 @@ class Session {
   /// Forgets all but the first `length` tokens. Errors: kOption.
   [[nodiscard]] Status truncate(int64_t length);
 
+  struct Internals;  ///< for the library's own use
+
  private:
   struct State;
   std::unique_ptr<State> state_;
