@@ -1,28 +1,8 @@
 // multihead/pool in a browser: with messages, with shared memory, and where workers are forbidden.
 
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
-import { createServer } from 'node:http';
-import { extname } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { patientPage } from './harness.mjs';
-
-const dist = fileURLToPath(new URL('../../bindings/dist/', import.meta.url));
-const types = { '.js': 'text/javascript', '.mjs': 'text/javascript', '.wasm': 'application/wasm' };
-
-/** Serves the package's own modules and an empty page, all with these headers. */
-async function servePackage(headers) {
-  const server = createServer(async ({ url }, response) => {
-    const name = url.slice(1);
-    const isPage = name === '' || name === 'favicon.ico';
-    const body = isPage ? '<!doctype html><title>pool</title>' : await readFile(dist + name).catch(() => null);
-    response.writeHead(body === null ? 404 : 200, { 'content-type': types[extname(name)] ?? 'text/html', ...headers });
-    response.end(body ?? '');
-  });
-  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const close = () => new Promise((resolve) => server.close(resolve));
-  return { url: `http://127.0.0.1:${server.address().port}/`, close };
-}
+import { isolated, onPackagePage } from './package_page.mjs';
 
 /**
  * Runs in the page: compares a pool with one thread. The workers come from a Trusted Types policy, or from the package.
@@ -74,19 +54,7 @@ async function compare(withPolicy) {
   };
 }
 
-async function onPage(browser, headers, withPolicy = false) {
-  const server = await servePackage(headers);
-  const context = await browser.createBrowserContext();
-  try {
-    const page = await patientPage(context);
-    await page.goto(server.url);
-    const failed = '(error) => JSON.stringify({ error: String(error) })';
-    return JSON.parse(await page.evaluate(`(${compare})(${withPolicy}).then(JSON.stringify, ${failed})`));
-  } finally {
-    await context.close();
-    await server.close();
-  }
-}
+const onPage = (browser, headers, withPolicy = false) => onPackagePage(browser, headers, compare, withPolicy);
 
 const exact = { refused: 'E_SHAPE', attention: true, float16: true, operands: true, gradients: true, transformer: true };
 
@@ -104,10 +72,7 @@ export const tests = [
     name: 'the pool shares memory on a cross-origin isolated page',
     essential: true,
     async run({ browser, kind }) {
-      const { why, ...rest } = await onPage(browser, {
-        'cross-origin-opener-policy': 'same-origin',
-        'cross-origin-embedder-policy': 'require-corp',
-      });
+      const { why, ...rest } = await onPage(browser, isolated);
       // WebKitGTK 2.50 has no SharedArrayBuffer; Safari has.
       const shares = kind !== 'webkit' || why.endsWith('is cross-origin isolated');
       assert.deepEqual(rest, { workers: 2, exchange: shares ? 'shared memory' : 'messages', parts: 2, taken: shares ? 0 : 3, ...exact });

@@ -19,6 +19,7 @@ import { tests as heads } from './heads.tests.mjs';
 import { tests as hosting } from './hosting.tests.mjs';
 import { tests as firstLook } from './first_look.tests.mjs';
 import { tests as maps } from './maps.tests.mjs';
+import { tests as modelWorkers } from './model_workers.tests.mjs';
 import { tests as monkey } from './monkey.tests.mjs';
 import { tests as numbers } from './numbers.tests.mjs';
 import { tests as ownModel } from './own_model.tests.mjs';
@@ -61,6 +62,7 @@ const tests = [
   ...useIt,
   ...packaged,
   ...pool,
+  ...modelWorkers,
 ];
 const [option, ...names] = process.argv.slice(2);
 const groups = {
