@@ -90,8 +90,11 @@ export const publicAddresses = (address: string | undefined, source: string | un
 
 const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('"', '&quot;');
 
-/** Files that are not copied for offline use: source maps, the preview picture, and the peers of the speed section. */
-const notKept = /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-)/;
+/**
+ * Files that are not copied for offline use: source maps, the preview picture, the peers of the speed section, and what
+ * divides a model among workers, which the page does not do.
+ */
+const notKept = /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-|models_worker-|model_workers-)/;
 
 /** Files that are kept for offline use when they are first used: what runs the visitor's own model, and the English model. */
 const keptLater = /^assets\/(multihead-models-.*\.wasm|tokenizers\b.*\.js)$|^english\//;
