@@ -3,8 +3,8 @@
 import { poolings } from '../generated/tables.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { checkChoice, checkCount, checkNames, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
-import { describe } from '../runtime/tensor.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
+import { describe } from '../runtime/tensor.js';
 import type {
   AttentionsOptions,
   EmbedOptions,
