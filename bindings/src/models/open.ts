@@ -71,11 +71,11 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     const { signal } = loading;
     const { openLoaderIn, startWorkers } = await import('./workers/model_workers.js');
     let compiled: { readonly module: WebAssembly.Module; readonly simd: Simd } | undefined;
-    const crew = await startWorkers(platform, { workers, worker, signal }, async () => {
+    const group = await startWorkers(platform, { workers, worker, signal }, async () => {
       const made = await compile(loading);
       return (compiled = { module: moduleOf.get(made) as WebAssembly.Module, simd: made.simd });
     });
-    if (crew !== undefined) return { openLoader: (input) => openLoaderIn(crew, input), abandon: () => crew.dispose() };
+    if (group !== undefined) return { openLoader: (input) => openLoaderIn(group, input), abandon: () => group.dispose() };
     return here({ wasm: compiled?.module, simd: compiled?.simd, signal });
   }
 

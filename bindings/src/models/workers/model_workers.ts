@@ -24,7 +24,7 @@ import type {
   WeightLoader,
 } from '../core/engine.js';
 import { pieceBytes } from '../core/loader.js';
-import { type CompiledModule, Crew } from './crew.js';
+import { type CompiledModule, WorkerGroup } from './worker_group.js';
 
 /** How an entry point starts workers: by a function, or with a script. */
 export type WorkersPlatform =
@@ -51,7 +51,7 @@ async function starterOf(platform: WorkersPlatform): Promise<StartWorker> {
 
 /** Ends the workers of models that nobody references any more. */
 const abandoned =
-  typeof FinalizationRegistry === 'function' ? new FinalizationRegistry<Crew>((crew) => crew.dispose()) : undefined;
+  typeof FinalizationRegistry === 'function' ? new FinalizationRegistry<WorkerGroup>((group) => group.dispose()) : undefined;
 
 /**
  * Starts workers; undefined if none can be started here. One worker without shared memory, because a team needs it.
@@ -61,35 +61,35 @@ export async function startWorkers(
   platform: WorkersPlatform,
   { workers, worker, signal }: WorkerOptions,
   compile: () => Promise<CompiledModule>,
-): Promise<Crew | undefined> {
+): Promise<WorkerGroup | undefined> {
   const wanted = workerCount(workers);
   const startWorker = worker === undefined ? await starterOf(platform) : madeBy(worker);
   const compiled = await compile();
   const count = exchangeOf('auto').exchange === 'shared memory' ? wanted : 1;
-  const crew = new Crew();
+  const group = new WorkerGroup();
   try {
-    return (await abortable(crew.start(startWorker, compiled, count), signal, 'openModel')) ? crew : undefined;
+    return (await abortable(group.start(startWorker, compiled, count), signal, 'openModel')) ? group : undefined;
   } catch (error) {
-    crew.dispose();
+    group.dispose();
     throw error;
   }
 }
 
 /** Gives all weights to every worker. */
-export async function openLoaderIn(crew: Crew, input: LoaderInput): Promise<WeightLoader> {
-  return new WorkerLoader(crew, (await crew.send({ kind: 'plan', input })) as Int32Array);
+export async function openLoaderIn(group: WorkerGroup, input: LoaderInput): Promise<WeightLoader> {
+  return new WorkerLoader(group, (await group.send({ kind: 'plan', input })) as Int32Array);
 }
 
 class WorkerLoader implements WeightLoader {
   readonly needed: Int32Array;
-  readonly #crew: Crew;
+  readonly #group: WorkerGroup;
   /** Two pieces in turn: the workers convert one while the next one is read. Shared memory, if there are several workers. */
   readonly #pieces: [Uint8Array<SharedArrayBuffer>?, Uint8Array<SharedArrayBuffer>?] = [];
   readonly #sent: [Promise<unknown>?, Promise<unknown>?] = [];
   #turn: 0 | 1 = 0;
 
-  constructor(crew: Crew, needed: Int32Array) {
-    this.#crew = crew;
+  constructor(group: WorkerGroup, needed: Int32Array) {
+    this.#group = group;
     this.needed = needed;
   }
 
@@ -97,8 +97,8 @@ class WorkerLoader implements WeightLoader {
     const turn = this.#turn;
     this.#turn = turn === 0 ? 1 : 0;
     await this.#sent[turn];
-    const task = { kind: 'give', tensor, bytes: this.#crew.count > 1 ? this.#shared(turn, bytes) : bytes } as const;
-    const sent = this.#crew.send(task, { apart: true, transfer: task.bytes === bytes ? [bytes.buffer] : [] });
+    const task = { kind: 'give', tensor, bytes: this.#group.count > 1 ? this.#shared(turn, bytes) : bytes } as const;
+    const sent = this.#group.send(task, { apart: true, transfer: task.bytes === bytes ? [bytes.buffer] : [] });
     // The error is thrown when the place of the piece is needed again.
     sent.catch(() => {});
     this.#sent[turn] = sent;
@@ -112,7 +112,7 @@ class WorkerLoader implements WeightLoader {
 
   async finish(): Promise<ModelEngine> {
     await Promise.all(this.#sent);
-    return new WorkerModel(this.#crew, (await this.#crew.send({ kind: 'finish' }, { apart: true })) as ModelInfo);
+    return new WorkerModel(this.#group, (await this.#group.send({ kind: 'finish' }, { apart: true })) as ModelInfo);
   }
 
   dispose(): void {}
@@ -120,17 +120,17 @@ class WorkerLoader implements WeightLoader {
 
 class WorkerModel implements ModelEngine {
   readonly info: ModelInfo;
-  readonly #crew: Crew;
+  readonly #group: WorkerGroup;
   #disposed = false;
 
-  constructor(crew: Crew, info: ModelInfo) {
-    this.#crew = crew;
+  constructor(group: WorkerGroup, info: ModelInfo) {
+    this.#group = group;
     this.info = info;
-    abandoned?.register(this, crew, this);
+    abandoned?.register(this, group, this);
   }
 
   get workers(): number {
-    return this.#crew.count;
+    return this.#group.count;
   }
 
   get disposed(): boolean {
@@ -138,23 +138,23 @@ class WorkerModel implements ModelEngine {
   }
 
   assertLive(): void {
-    this.#crew.assertLive();
+    this.#group.assertLive();
   }
 
   run(call: PassCall): Promise<PassResult> {
     const batch = { ...call.batch, pixels: copied(call.batch.pixels) };
     const sent = { ...call, batch, headScales: copied(call.headScales) };
-    return this.#crew.send({ kind: 'run', call: sent }) as Promise<PassResult>;
+    return this.#group.send({ kind: 'run', call: sent }) as Promise<PassResult>;
   }
 
   generation(settings: GenerationSettings): Generation {
-    return new WorkerGeneration(this.#crew, settings);
+    return new WorkerGeneration(this.#group, settings);
   }
 
   dispose(): void {
     this.#disposed = true;
     abandoned?.unregister(this);
-    this.#crew.dispose();
+    this.#group.dispose();
   }
 }
 
@@ -162,24 +162,24 @@ class WorkerModel implements ModelEngine {
 const copied = (array: Float32Array | undefined): Float32Array | undefined => array && pristine(array).slice();
 
 class WorkerGeneration implements Generation {
-  readonly #crew: Crew;
+  readonly #group: WorkerGroup;
   readonly #id: number;
   /** Sent with the first step. */
   #settings: GenerationSettings | undefined;
 
-  constructor(crew: Crew, settings: GenerationSettings) {
-    this.#crew = crew;
-    this.#id = crew.newGeneration();
+  constructor(group: WorkerGroup, settings: GenerationSettings) {
+    this.#group = group;
+    this.#id = group.newGeneration();
     this.#settings = settings;
   }
 
   next(): Promise<GenerationStep> {
     const settings = this.#settings;
     this.#settings = undefined;
-    return this.#crew.send({ kind: 'step', id: this.#id, settings }) as Promise<GenerationStep>;
+    return this.#group.send({ kind: 'step', id: this.#id, settings }) as Promise<GenerationStep>;
   }
 
   dispose(): void {
-    if (this.#settings === undefined) this.#crew.release(this.#id);
+    if (this.#settings === undefined) this.#group.release(this.#id);
   }
 }

@@ -36,10 +36,10 @@ const lostModel = (why: string): MultiheadError =>
     message: `a worker of this model has ended (${why}), and the model is lost: open it again`,
   });
 
-export class Crew {
+export class WorkerGroup {
   readonly #members: Member[] = [];
   #sharedBlock: SharedArrayBuffer | undefined;
-  /** Called with false if the crew ends while a worker starts. */
+  /** Called with false if the group ends while a worker starts. */
   readonly #starting: ((ready: boolean) => void)[] = [];
   #calls = 0;
   #generations = 0;
