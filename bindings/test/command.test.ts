@@ -82,6 +82,8 @@ describe('multihead run', () => {
     expect(stderr).toMatch(/^16 tokens, [\d.]+ tokens\/s; prompt of \d+ in [\d.]+ s\n$/);
     const { ids, model_type, weights, weight_bytes, tokens_per_second } = await json('run', gpt2, `--ids=${prompt}`, '--max-new-tokens=16', '--weights', 'int8');
     expect([(ids as number[]).length, model_type, weights]).toEqual([16, 'gpt2', 'int8']);
+    const divided = await json('run', gpt2, `--ids=${prompt}`, '--max-new-tokens=16', '--weights', 'int8', '--workers', '2');
+    expect([divided.workers, divided.ids]).toEqual([2, ids]);
     expect([typeof weight_bytes, typeof tokens_per_second]).toEqual(['number', 'number']);
   });
 
@@ -210,6 +212,7 @@ describe('multihead', () => {
       await refused([name, gpt2, '--ids', '1,x'], 2, /^--ids: expected token ids .*, got "1,x"/);
       await refused([name, gpt2, '--ids'], 2, /^--ids: .*, got none/);
       await refused([name, gpt2, '--ids', '1', '--json=3'], 2, /^--json: expected no value, got "3"/);
+      await refused([name, gpt2, '--ids', '1', '--workers', '65'], 2, /^--workers: expected a whole number from 1 to 64, or all, got "65"/);
       await refused([name, gpt2, '--ids', '1', '--weights', 'int2'], 2, /^--weights: expected one of stored, f32, .*, got "int2"/);
       await refused([name, gpt2, '--ids', '99999'], 2, /expected 0 to \d+, got 99999/);
       await refused([name, join(goldens, 'vit'), '--ids', '1'], 2, /vit: expected a model of token ids, got vit/);
@@ -240,9 +243,9 @@ describe('multihead', () => {
   it('lists every option in its help, and has the version of the package', async () => {
     const { stdout: overview } = await succeeds('--help');
     const options: Record<string, string> = {
-      run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --seed --stop --cache --ids --weights --json --help',
-      embed: '--pooling --ids --weights --json --help',
-      heads: '--layers --heads --chart --ids --weights --json --help',
+      run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --seed --stop --cache --ids --weights --workers --json --help',
+      embed: '--pooling --ids --weights --workers --json --help',
+      heads: '--layers --heads --chart --ids --weights --workers --json --help',
     };
     for (const [name, list] of Object.entries(options)) {
       expect(overview).toContain(`multihead ${name} FOLDER`);

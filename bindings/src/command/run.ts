@@ -30,7 +30,7 @@ export async function run(args: readonly string[], session: Session): Promise<vo
 async function continueText(
   { model, description }: Opened,
   prompt: ModelInput,
-  { json, ids: _, weights: __, help: ___, ...options }: Values<typeof runOptions>,
+  { json, ids: _, weights: __, help: ___, workers: ____, ...options }: Values<typeof runOptions>,
   { output, messages, interrupt }: Session,
 ): Promise<void> {
   const isText = typeof prompt === 'string';

@@ -2,7 +2,7 @@
 
 import type { Model, ModelInfo, ModelInput, OpenModel } from '../types/models.js';
 import { quoted, printable } from '../runtime/text.js';
-import { choice, flag, lists, type Option, UsageError, type Values } from './arguments.js';
+import { choice, flag, lists, type Option, text, UsageError, type Values } from './arguments.js';
 import type { Interrupt } from './interrupt.js';
 import type { Output, Stream } from './output.js';
 
@@ -10,6 +10,12 @@ import type { Output, Stream } from './output.js';
 export const sharedOptions = {
   ids: lists('token ids in place of a text, such as 1,15,7; needs no tokenizer'),
   weights: choice('type of the weights in memory', ['stored', 'f32', 'f16', 'bf16', 'int8', 'int4'], 'stored'),
+  workers: text(
+    'N',
+    'divides passes among N workers, at most as many as there are idle cores, or among all cores; default none',
+    'a whole number from 1 to 64, or all',
+    (value) => value === 'all' || (/^[1-9]\d?$/.test(value) && Number(value) <= 64),
+  ),
   json: flag('prints one JSON document instead of text'),
   help: flag('prints this'),
 } satisfies Record<string, Option<unknown>>;
@@ -41,7 +47,7 @@ export interface Opened {
 const large = 2 ** 27;
 
 /** Opens the folder. Throws OpenError. */
-async function open(session: Session, folder: string, { weights }: Shared): Promise<Opened> {
+async function open(session: Session, folder: string, { weights, workers }: Shared): Promise<Opened> {
   const { interrupt, messages } = session;
   let shown = -1;
   const onProgress = (loaded: number, total: number): void => {
@@ -57,6 +63,7 @@ async function open(session: Session, folder: string, { weights }: Shared): Prom
     model = await session.openModel(folder, {
       ...{ onProgress, signal: interrupt.signal },
       weights: weights === 'stored' ? undefined : weights,
+      workers: workers === undefined || workers === 'all' ? workers : Number(workers),
     });
   } catch (cause) {
     throw cause instanceof Error && !interrupt.signal.aborted ? new OpenError(folder, cause) : cause;
@@ -69,6 +76,7 @@ async function open(session: Session, folder: string, { weights }: Shared): Prom
     description: {
       ...{ model_type: info.modelType, layers: info.numLayers, width: info.embedDim, heads: info.numHeads },
       ...{ vocabulary: info.vocabSize, parameters: info.parameters, weights, weight_bytes: info.weightBytes },
+      workers: model.workers,
       load_seconds: (performance.now() - begin) / 1000,
     },
   };
