@@ -61,19 +61,22 @@ void sgd(const SgdStep& p, int64_t first, int64_t end) {
 }
 
 double squares(const float* x, int64_t count) {
+  const auto numbers = static_cast<size_t>(count);
+  double sum = 0;
+  size_t i = 0;
+#if HWY_HAVE_FLOAT64  // 32-bit ARM has no vectors of doubles
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> half;
-  const auto numbers = static_cast<size_t>(count);
   const size_t lanes = hn::Lanes(d);
   auto even = hn::Zero(d), odd = even;
-  size_t i = 0;
   for (; i + 2 * lanes <= numbers; i += 2 * lanes) {
     const auto a = hn::PromoteTo(d, hn::LoadU(half, x + i));
     const auto b = hn::PromoteTo(d, hn::LoadU(half, x + i + lanes));
     even = hn::MulAdd(a, a, even);
     odd = hn::MulAdd(b, b, odd);
   }
-  double sum = hn::ReduceSum(d, hn::Add(even, odd));
+  sum = hn::ReduceSum(d, hn::Add(even, odd));
+#endif
   for (; i < numbers; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   return sum;
 }

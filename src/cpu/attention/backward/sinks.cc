@@ -35,15 +35,41 @@ HWY_INLINE V load_rows(const float* from, size_t count) {
   return count >= hn::Lanes(d) ? hn::LoadU(d, from) : hn::LoadN(d, from, count);
 }
 
+// Sums of floats in double.
+class DoubleSum {
+ public:
+#if HWY_HAVE_FLOAT64
+  HWY_INLINE void add(V numbers) {
+    const hn::Repartition<double, DF> d;
+    sum_ = hn::Add(sum_, hn::PromoteLowerTo(d, numbers));
+    sum_ = hn::Add(sum_, hn::PromoteUpperTo(d, numbers));
+  }
+  HWY_INLINE double total() const { return hn::ReduceSum(hn::Repartition<double, DF>(), sum_); }
+
+ private:
+  hn::Vec<hn::Repartition<double, DF>> sum_ = hn::Zero(hn::Repartition<double, DF>());
+#else  // 32-bit ARM has no vectors of doubles
+  HWY_INLINE void add(V numbers) {
+    const DF d;
+    HWY_ALIGN float lanes[hn::MaxLanes(d)];
+    hn::Store(numbers, d, lanes);
+    for (const float lane : lanes) sum_ += static_cast<double>(lane);
+  }
+  HWY_INLINE double total() const { return sum_; }
+
+ private:
+  double sum_ = 0;
+#endif
+};
+
 // The products are floats. Their sum is in double, so that its error does not grow with the rows.
 // The rows of a head are adjacent: validation demands it of the LSE.
 float gradient_of_sink(const SinkParams& p, int64_t head) {
   const DF d;
-  const hn::Repartition<double, DF> dd;
   const size_t lanes = hn::Lanes(d);
   const auto queries = static_cast<size_t>(p.queries);
   const V sink = hn::Set(d, p.sinks[head]);
-  auto sum = hn::Zero(dd);
+  DoubleSum sum;
   for (int64_t batch = 0; batch < p.batch; ++batch) {
     const float* const lse = p.lse.row(batch, head, 0);
     const float* const delta = p.delta.row(batch, head, 0);
@@ -51,11 +77,10 @@ float gradient_of_sink(const SinkParams& p, int64_t head) {
       const size_t count = HWY_MIN(lanes, queries - query);
       const V product =
           weighted_delta(sink, load_rows(lse + query, count), load_rows(delta + query, count));
-      sum = hn::Add(sum, hn::PromoteLowerTo(dd, product));
-      sum = hn::Add(sum, hn::PromoteUpperTo(dd, product));
+      sum.add(product);
     }
   }
-  return static_cast<float>(-hn::ReduceSum(dd, sum));
+  return static_cast<float>(-sum.total());
 }
 
 }  // namespace MULTIHEAD_FILE
