@@ -21,8 +21,9 @@ afterEach(() => until(() => running.size === 0));
 const r = random(1);
 const small = { q: filled(r, 1, 2, 20, 8), k: filled(r, 1, 2, 30, 8), v: filled(r, 1, 2, 30, 8) };
 const large = { q: filled(r, 1, 4, 2000, 64), k: filled(r, 1, 4, 2000, 64), v: filled(r, 1, 4, 2000, 64) };
-/** Takes seconds. */
-const slow = { q: filled(r, 1, 1, 16_000, 64), k: filled(r, 1, 1, 16_000, 64), v: filled(r, 1, 1, 16_000, 64) };
+/** Takes longer than a busy machine pauses a test: 4 seconds on a fast core. */
+const long = filled(r, 1, 1, 40_000, 64);
+const slow = { q: long, k: long, v: long };
 const attention = (pool: Pool, of = small, options: object = {}) => pool.attention(of.q, of.k, of.v, options);
 const pause = (milliseconds = 20) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
@@ -105,12 +106,15 @@ describe.each(['auto', 'messages'] as const)('a worker that goes on with an abor
       const aborted = rejectionOf(attention(pool, slow, { signal: controller.signal }));
       await pause();
       vi.useFakeTimers({ toFake: ['setTimeout'] });
-      controller.abort();
-      vi.advanceTimersByTime(milliseconds - 1);
-      expect(terminate).not.toHaveBeenCalled();
-      vi.advanceTimersByTime(1);
-      expect(terminate).toHaveBeenCalled();
-      vi.useRealTimers();
+      try {
+        controller.abort();
+        vi.advanceTimersByTime(milliseconds - 1);
+        expect(terminate).not.toHaveBeenCalled();
+        vi.advanceTimersByTime(1);
+        expect(terminate).toHaveBeenCalled();
+      } finally {
+        vi.useRealTimers();
+      }
       expect((await aborted).code).toBe('E_ABORTED');
       await ended;
     }
