@@ -21,9 +21,10 @@ const NOT_EMULATED = {
  * A processor under qemu's user-mode emulation, for which Debian has a C library.
  * @param {string} processor its name in CMake @param {string} triple @param {string} debian its name in Debian
  * @param {string} emulator
- * @param {{ flags?: string, cpus: Record<string, string> }} how the compiler's flags; -cpu of the emulator by target
+ * @param {{ flags?: string, cpus: Record<string, string>, notRun?: Record<string, string> }} how the compiler's flags; -cpu
+ *   of the emulator by target; more tests that are left out
  */
-function emulated(processor, triple, debian, emulator, { flags = '', cpus }) {
+function emulated(processor, triple, debian, emulator, { flags = '', cpus, notRun = {} }) {
   const build = {
     suite: 'trixie',
     packages: [CLANG, 'lld-19', `g++-14-${debian}`, 'qemu-user'],
@@ -36,7 +37,7 @@ function emulated(processor, triple, debian, emulator, { flags = '', cpus }) {
     name,
     build,
     run: `${emulator} -L ${sysroot} ${cpu && `-cpu ${cpu}`}`.trim(),
-    notRun: NOT_EMULATED,
+    notRun: { ...NOT_EMULATED, ...notRun },
   }));
 }
 
@@ -103,7 +104,14 @@ export const TARGETS = [
     flags: '-march=rv64gcv',
     cpus: { 'riscv-v128': 'rv64,v=true,vlen=128', 'riscv-v256': 'rv64,v=true,vlen=256' },
   }),
-  ...emulated('ppc64le', 'powerpc64le-linux-gnu', 'powerpc64le-linux-gnu', 'qemu-ppc64le', { flags: '-mcpu=power9', cpus: { power9: 'power9' } }),
+  ...emulated('ppc64le', 'powerpc64le-linux-gnu', 'powerpc64le-linux-gnu', 'qemu-ppc64le', {
+    flags: '-mcpu=power9',
+    cpus: { power9: 'power9' },
+    notRun: {
+      'TileProducts.LeaveToFloatsWhatTheyCannotCompute':
+        "gives a subnormal scale, for which clang's isfinite() is false under qemu; g++ uses other instructions, and it is true",
+    },
+  }),
   ...emulated('s390x', 's390x-linux-gnu', 's390x-linux-gnu', 'qemu-s390x', { cpus: { s390x: 'max' } }),
   ...emulated('i686', 'i686-linux-gnu', 'i686-linux-gnu', 'qemu-i386', { flags: '-msse2 -mfpmath=sse', cpus: { i386: 'max' } }),
   ...emulated('armv7', 'arm-linux-gnueabihf', 'arm-linux-gnueabihf', 'qemu-arm', {
