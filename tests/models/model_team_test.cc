@@ -155,7 +155,9 @@ TEST(ModelInATeam, SessionsStoreAShareOfTheHeads) {
         EXPECT_EQ(expected, actual) << name;
       }
       for (const int64_t bytes : stored) {
-        if (kv_heads > 1) EXPECT_LT(bytes, whole) << name;
+        if (kv_heads > 1) {
+          EXPECT_LT(bytes, whole) << name;
+        }
       }
     }
   }

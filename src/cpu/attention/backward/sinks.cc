@@ -39,6 +39,8 @@ HWY_INLINE V load_rows(const float* from, size_t count) {
 class DoubleSum {
  public:
 #if HWY_HAVE_FLOAT64
+  // Written out, because g++ compiles an implicit one for the base target.
+  HWY_INLINE DoubleSum() : sum_(hn::Zero(hn::Repartition<double, DF>())) {}
   HWY_INLINE void add(V numbers) {
     const hn::Repartition<double, DF> d;
     sum_ = hn::Add(sum_, hn::PromoteLowerTo(d, numbers));
@@ -47,7 +49,7 @@ class DoubleSum {
   HWY_INLINE double total() const { return hn::ReduceSum(hn::Repartition<double, DF>(), sum_); }
 
  private:
-  hn::Vec<hn::Repartition<double, DF>> sum_ = hn::Zero(hn::Repartition<double, DF>());
+  hn::Vec<hn::Repartition<double, DF>> sum_;
 #else  // 32-bit ARM has no vectors of doubles
   HWY_INLINE void add(V numbers) {
     const DF d;
