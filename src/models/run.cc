@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/cache/cache_access.h"
 #include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/runtime/scratch.h"
@@ -323,21 +324,49 @@ class Runner {
 
   Status run_mlp(const LayerParameters& layer, const ConstTensor& input) {
     const int64_t width = mlp_width();
-    const Tensor first(w_.hidden, {rows(), a_.mlp}, {width, 1});
-    if (a_.gated) {
-      const Tensor second(w_.hidden + a_.mlp, {rows(), a_.mlp}, {width, 1});
-      if (layer.gate_up.given()) {
-        MULTIHEAD_TRY(project(input, layer.gate_up, matrix(w_.hidden, width), context_));
-      } else {
-        MULTIHEAD_TRY(project(input, layer.gate, first, context_));
-        MULTIHEAD_TRY(project(input, layer.up, second, context_));
+    const Tensor hidden(w_.hidden, {rows(), a_.mlp}, {width, 1});
+    if (layer.gate_up.given()) {
+      MULTIHEAD_TRY(project(input, layer.gate_up, matrix(w_.hidden, width), context_));
+      MULTIHEAD_TRY(activate_columns(0, a_.mlp));
+    } else if (engine::Team* const team = engine::team_of(context_);
+               team != nullptr && layer.up.is_share && (!a_.gated || layer.gate.is_share)) {
+      // A member activates the columns that it computes, so that one exchange is enough.
+      {
+        const engine::KeepOwnOutputs own(team);
+        MULTIHEAD_TRY(project_up(layer, input));
       }
-      MULTIHEAD_TRY(activate_gated(first, second, a_.activation, first, context_));
+      MULTIHEAD_TRY(activate_columns(team->first_output(a_.mlp), team->end_output(a_.mlp)));
+      std::vector<uint32_t> bounds;
+      for (int member = 0; member <= team->members(); ++member) {
+        bounds.push_back(static_cast<uint32_t>(team->first_output(a_.mlp, member)) * sizeof(float));
+      }
+      MULTIHEAD_TRY(
+          team->exchange(hidden.data, rows(), width * static_cast<int64_t>(sizeof(float)), bounds));
     } else {
-      MULTIHEAD_TRY(project(input, layer.up, first, context_));
-      MULTIHEAD_TRY(activate(first, a_.activation, first, context_));
+      MULTIHEAD_TRY(project_up(layer, input));
+      MULTIHEAD_TRY(activate_columns(0, a_.mlp));
     }
-    return project(first, layer.down, matrix(w_.branch, a_.width), context_);
+    return project(hidden, layer.down, matrix(w_.branch, a_.width), context_);
+  }
+
+  // The hidden layer before its activation: the gate, if there is one, then what it multiplies.
+  Status project_up(const LayerParameters& layer, const ConstTensor& input) {
+    const int64_t width = mlp_width();
+    const Tensor first(w_.hidden, {rows(), a_.mlp}, {width, 1});
+    if (!a_.gated) return project(input, layer.up, first, context_);
+    const Tensor second(w_.hidden + a_.mlp, {rows(), a_.mlp}, {width, 1});
+    MULTIHEAD_TRY(project(input, layer.gate, first, context_));
+    return project(input, layer.up, second, context_);
+  }
+
+  Status activate_columns(int64_t begin, int64_t end) {
+    if (begin == end) return {};  // a member without columns
+    const auto columns = [&](int64_t from) {
+      return Tensor(w_.hidden + from + begin, {rows(), end - begin}, {mlp_width(), 1});
+    };
+    const Tensor first = columns(0);
+    if (!a_.gated) return activate(first, a_.activation, first, context_);
+    return activate_gated(first, columns(a_.mlp), a_.activation, first, context_);
   }
 
   // (batch, heads, tokens, head_dim) in the rows of q, k and v.
@@ -348,6 +377,17 @@ class Runner {
             {pass_.tokens * width, step, width, 1}};
   }
 
+  // True if this member of a team computes the queries, keys and values of exactly the heads that
+  // it caches and attends with. It then needs none of another member.
+  bool needs_own_heads_only(const engine::Team& team, size_t index,
+                            const LayerParameters& layer) const {
+    const bool norms_all = layer.q_norm.given() && a_.family->norm_whole_qk;
+    return !norms_all && layer.q.is_share && layer.k.is_share && layer.v.is_share &&
+           !pass_.caches.empty() && KVCache::Internals::is_share(pass_.caches[index]) &&
+           team.computes_own(a_.kv_heads, a_.q_width()) &&
+           team.computes_own(a_.kv_heads, a_.kv_width());
+  }
+
   Status attend(size_t index, const ConstTensor& input) {
     const LayerPlan& plan = a_.layers[index];
     const LayerParameters& layer = p_.layers[static_cast<size_t>(plan.weights)];
@@ -355,6 +395,9 @@ class Runner {
     if (layer.qkv.given()) {
       MULTIHEAD_TRY(project(input, layer.qkv, matrix(w_.qkv, width), context_));
     } else {
+      engine::Team* const team = engine::team_of(context_);
+      const engine::KeepOwnOutputs own(
+          team != nullptr && needs_own_heads_only(*team, index, layer) ? team : nullptr);
       const auto part = [&](int64_t offset, int64_t columns) {
         return Tensor(w_.qkv + offset, {rows(), columns}, {width, 1});
       };

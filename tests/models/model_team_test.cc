@@ -163,6 +163,48 @@ TEST(ModelInATeam, SessionsStoreAShareOfTheHeads) {
   }
 }
 
+// Where the columns of the heads are whole blocks of linear(), members exchange no queries, keys
+// and values.
+TEST(ModelInATeam, SessionsExchangeFourTimesInALayer) {
+  WideModel wide;
+  make_wide("llama3", wide);
+  wide.config["num_attention_heads"].number = 2 * testing::kMembers;
+  wide.config["num_key_value_heads"].number = testing::kMembers;
+  wide.config["head_dim"].number = 64;
+  testing::Random random(3);
+  for (size_t i = 0; i < wide.tensors.size(); ++i) {
+    models::StoredTensor& tensor = wide.tensors[i];
+    const auto is = [&](const char* part) { return tensor.name.find(part) != std::string::npos; };
+    if (is("q_proj.weight")) tensor.shape[0] = 128 * testing::kMembers;
+    if (is("k_proj.weight") || is("v_proj.weight")) tensor.shape[0] = 64 * testing::kMembers;
+    if (is("o_proj.weight")) tensor.shape[1] = 128 * testing::kMembers;
+    wide.numbers[i] = random.floats(tensor.shape.elements());
+  }
+  const auto steps = [&](Context& context) {
+    engine::Team* const team = engine::team_of(context);
+    int64_t held = 0;
+    const Model model = load(wide, {}, team, 1 << 20, held);
+    Session session;
+    EXPECT_TRUE(Session::Internals::create(model, {.capacity = 16}, team, session).ok());
+    const auto vocabulary = static_cast<size_t>(model.info().vocab_size);
+    std::vector<float> all;
+    for (const std::vector<int32_t>& ids : {std::vector<int32_t>{3, 14, 15, 92, 6}, {5}, {35}}) {
+      std::vector<float> logits(vocabulary);
+      testing::exchanges = 0;
+      EXPECT_TRUE(session.append(ids, {logits.data(), {model.info().vocab_size}}, context).ok());
+      // Attention, its output, and twice the MLP; before the layers the embedding, then the logits.
+      if (team != nullptr) {
+        EXPECT_EQ(testing::exchanges, 4 * model.info().num_layers + 2);
+      }
+      all.insert(all.end(), logits.begin(), logits.end());
+    }
+    return all;
+  };
+  Context alone(1);
+  const std::vector<float> expected = steps(alone);
+  for (const std::vector<float>& actual : in_team(steps)) EXPECT_EQ(expected, actual);
+}
+
 // A matrix of two blocks leaves a member without any of its rows.
 TEST(ModelInATeam, WorksForAMemberWithoutRows) {
   int64_t outputs = 1;
