@@ -275,6 +275,7 @@ const exportedBy = (library) =>
 /** Internal functions that the other libraries call, marked by src/rules/shared.h. */
 const SHARED_INTERNALS = `
   engine::Buffer::reserve engine::Scratch::reserve engine::release
+  engine::Team::computes_own engine::Team::divides engine::Team::first_output engine::Team::member_left engine::team_of
   engine::add engine::scale_heads
   engine::attention_params engine::backward_params engine::begin_backward engine::differentiate_sinks engine::end_backward engine::finish_plan
   engine::make_cache_call engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_forward engine::plan_backward engine::printable

@@ -3,13 +3,15 @@
 
 #include "engine/runtime/team.h"
 #include "multihead/kv_cache.h"
+#include "rules/shared.h"
 
 namespace multihead {
 
 struct KVCache::Internals {
   // Like KVCache::create(). With a team and more than one key/value head, the cache stores only the
   // heads that this member computes, and attend() exchanges the results with the other members.
-  static Status create(const KVCacheConfig& config, const engine::Team* team, KVCache& cache);
+  MULTIHEAD_SHARED static Status create(const KVCacheConfig& config, const engine::Team* team,
+                                        KVCache& cache);
 
   // True if attend() divides the cache's heads among the members of a team.
   static bool is_share(const KVCache& cache) {

@@ -12,6 +12,7 @@
 
 #include "multihead/context.h"
 #include "multihead/status.h"
+#include "rules/shared.h"
 
 namespace multihead::engine {
 
@@ -46,16 +47,16 @@ class Team {
   int64_t end_of(int64_t count) const { return first_of(count, rank_ + 1); }
 
   // Divides the outputs of a product, in whole blocks of linear().
-  int64_t first_output(int64_t outputs, int member) const;
+  MULTIHEAD_SHARED int64_t first_output(int64_t outputs, int member) const;
   int64_t first_output(int64_t outputs) const { return first_output(outputs, rank_); }
   int64_t end_output(int64_t outputs) const { return first_output(outputs, rank_ + 1); }
 
   // True if the outputs are more than one block, so that no member computes all of them.
-  static bool divides(int64_t outputs);
+  MULTIHEAD_SHARED static bool divides(int64_t outputs);
 
   // True if linear() gives each member exactly the outputs of its own items. The outputs consist of
   // `items` items side by side, for example heads.
-  bool computes_own(int64_t items, int64_t outputs) const;
+  MULTIHEAD_SHARED bool computes_own(int64_t items, int64_t outputs) const;
 
   // An exchange takes some microseconds, even without data.
   bool is_worth(double operations) const {
@@ -83,7 +84,7 @@ class Team {
   Status agree();
 
   // Returns the error of a call after another member has left.
-  static Status member_left();
+  MULTIHEAD_SHARED static Status member_left();
 
  protected:
   ~Team() = default;
@@ -114,6 +115,6 @@ class KeepOwnOutputs {
 // Sets the team for later calls with this context; null removes it. The team must outlive these
 // calls.
 void set_team(Context& context, Team* team);
-Team* team_of(Context& context);
+MULTIHEAD_SHARED Team* team_of(Context& context);
 
 }  // namespace multihead::engine
