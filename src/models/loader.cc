@@ -1,5 +1,6 @@
 // From the tensors of files to the parameters of a model.
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -56,6 +57,9 @@ WeightType same_type(Stored type) {
 DType dtype_of(Stored type) {
   return type == Stored::kF16 ? DType::kF16 : type == Stored::kBF16 ? DType::kBF16 : DType::kF32;
 }
+
+// True if this processor stores the lowest byte of a number first, as safetensors files do.
+constexpr bool kOrderOfFiles = std::endian::native == std::endian::little;
 
 // A tensor of the files and the place in memory that it fills.
 struct Part {
@@ -556,6 +560,14 @@ struct ModelLoader::State {
 
   // Writes rows as take_rows() has them, and counts them as done.
   Status write_rows(Part& part, const std::byte* from, int64_t count) {
+    if constexpr (kOrderOfFiles) return write_native_rows(part, from, count);
+    std::vector<std::byte> rows(from, from + static_cast<size_t>(count) * part.row_bytes());
+    const auto size = static_cast<ptrdiff_t>(bytes_of(part.stored));
+    for (auto at = rows.begin(); at != rows.end(); at += size) std::reverse(at, at + size);
+    return write_native_rows(part, rows.data(), count);
+  }
+
+  Status write_native_rows(Part& part, const std::byte* from, int64_t count) {
     if (part.keeps_bytes()) {
       std::byte* memory = nullptr;
       MULTIHEAD_TRY(allocate(*part.matrix, memory));
@@ -680,7 +692,8 @@ struct ModelLoader::State {
                           std::to_string(bytes.size()));
     }
     const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % bytes_of(part.stored) == 0;
-    if (!aligned || !part.keeps_bytes() || part.kept_end - part.kept < part.rows) {
+    if (!aligned || !kOrderOfFiles || !part.keeps_bytes() ||
+        part.kept_end - part.kept < part.rows) {
       // In pieces, so that progress moves and an abort is soon.
       constexpr size_t kPiece = size_t{1} << 22;
       const size_t piece = std::max<size_t>(1, kPiece / part.row_bytes()) * part.row_bytes();
@@ -737,7 +750,7 @@ int64_t ModelLoader::bytes(bool viewed) const {
   if (state_ == nullptr) return 0;
   int64_t sum = 0;
   for (const Part& part : state_->parts) {
-    if (!viewed || !part.keeps_bytes()) sum += part.memory_bytes();
+    if (!viewed || !kOrderOfFiles || !part.keeps_bytes()) sum += part.memory_bytes();
   }
   return sum;
 }
