@@ -560,11 +560,14 @@ struct ModelLoader::State {
 
   // Writes rows as take_rows() has them, and counts them as done.
   Status write_rows(Part& part, const std::byte* from, int64_t count) {
-    if constexpr (kOrderOfFiles) return write_native_rows(part, from, count);
-    std::vector<std::byte> rows(from, from + static_cast<size_t>(count) * part.row_bytes());
-    const auto size = static_cast<ptrdiff_t>(bytes_of(part.stored));
-    for (auto at = rows.begin(); at != rows.end(); at += size) std::reverse(at, at + size);
-    return write_native_rows(part, rows.data(), count);
+    if constexpr (kOrderOfFiles) {
+      return write_native_rows(part, from, count);
+    } else {
+      std::vector<std::byte> rows(from, from + static_cast<size_t>(count) * part.row_bytes());
+      const auto size = static_cast<ptrdiff_t>(bytes_of(part.stored));
+      for (auto at = rows.begin(); at != rows.end(); at += size) std::reverse(at, at + size);
+      return write_native_rows(part, rows.data(), count);
+    }
   }
 
   Status write_native_rows(Part& part, const std::byte* from, int64_t count) {

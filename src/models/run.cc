@@ -336,12 +336,7 @@ class Runner {
         MULTIHEAD_TRY(project_up(layer, input));
       }
       MULTIHEAD_TRY(activate_columns(team->first_output(a_.mlp), team->end_output(a_.mlp)));
-      std::vector<uint32_t> bounds;
-      for (int member = 0; member <= team->members(); ++member) {
-        bounds.push_back(static_cast<uint32_t>(team->first_output(a_.mlp, member)) * sizeof(float));
-      }
-      MULTIHEAD_TRY(
-          team->exchange(hidden.data, rows(), width * static_cast<int64_t>(sizeof(float)), bounds));
+      MULTIHEAD_TRY(team->exchange_outputs(hidden.data, rows(), width, a_.mlp));
     } else {
       MULTIHEAD_TRY(project_up(layer, input));
       MULTIHEAD_TRY(activate_columns(0, a_.mlp));
@@ -349,7 +344,8 @@ class Runner {
     return project(hidden, layer.down, matrix(w_.branch, a_.width), context_);
   }
 
-  // The hidden layer before its activation: the gate, if there is one, then what it multiplies.
+  // Computes the hidden layer before its activation: the gate, if there is one, and the projection
+  // that the gate multiplies.
   Status project_up(const LayerParameters& layer, const ConstTensor& input) {
     const int64_t width = mlp_width();
     const Tensor first(w_.hidden, {rows(), a_.mlp}, {width, 1});

@@ -6,8 +6,8 @@
 
 // The members of a Session that are hidden from the public header.
 struct multihead::models::Session::Internals {
-  // As Session::create(). With a team, the caches store only this member's key/value heads, and the
-  // session runs in calls of this team alone.
+  // Does what Session::create() does. With a team, the caches store only this member's key/value
+  // heads, and the session runs in calls of this team alone.
   static Status create(const Model& model, const SessionOptions& options, const engine::Team* team,
                        Session& session);
 };

@@ -101,7 +101,7 @@ std::vector<float> product_of_factors(const PanelFactors& m) {
   while (reinterpret_cast<uintptr_t>(aligned) % 128 != 0) ++aligned;
   for (int64_t row = 0; row < m.rows; row += layout.job_rows) {
     for (int64_t column = 0; column < m.columns; column += layout.job_columns) {
-      layout.block(p, layout, row, column, aligned);
+      gemm_block(p, layout, row, column, aligned);
     }
   }
   return c;

@@ -1,4 +1,4 @@
-// How numbers of config.json are written in errors.
+// Tests how errors write the numbers of config.json.
 #include "models/config_reader.h"
 
 #include <gtest/gtest.h>

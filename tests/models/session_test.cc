@@ -244,7 +244,8 @@ TEST(ModelSampler, FollowsItsDefinitionOnRandomCalls) {
     SamplingOptions options{.temperature = static_cast<float>(random.integer(1, 8)) / 4.0F};
     if (random.chance(0.5)) options.top_k = random.integer(2, 70);
     if (random.chance(0.5)) options.top_p = static_cast<float>(random.integer(1, 9)) / 10.0F;
-    // What the same seed chooses of a thousand equal tokens tells its random number to 0.001.
+    // A sampler with this seed chooses one of a thousand equal tokens. Its index is the random
+    // number to 0.001.
     options.seed = seed;
     std::vector<float> equal(1000, 0.0F);
     int32_t thousandth = -1, token = -1;

@@ -44,7 +44,7 @@ async function optionalObject(folder: Folder, name: string): Promise<Record<stri
   return text === undefined ? {} : parseObject(name, text);
 }
 
-/** Where the weights go: how a loader is opened, and how it is all ended if opening fails. */
+/** The place where a model is loaded. `openLoader` makes a loader there; `abandon` ends everything there if opening fails. */
 interface Place {
   readonly openLoader: OpenLoader;
   readonly abandon: () => void;

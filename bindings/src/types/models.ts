@@ -73,7 +73,7 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
    * Number of workers in which the model lives, from 1 to 64; `'all'` is one for each core of the machine, at most 64. They
    * divide every pass, with the bits of one thread, and the calling thread stays free: it only reads the files and converts
    * texts. Of the matrices and the embedding, each of n workers holds the rows for the outputs that it computes, and of the
-   * cached keys and values those of its heads: about 1/n. Several workers need shared memory: Node has it, and a page that is
+   * cached keys and values the heads that it computes: about 1/n. Several workers need shared memory: Node has it, and a page that is
    * cross-origin isolated; elsewhere there is one worker. If no worker can be started, as in a service worker, the model
    * lives on the calling thread. {@link Model.workers} says how many there are. Default: none, and passes block the calling
    * thread.

@@ -337,21 +337,13 @@ HWY_EXPORT(add_columns);
 
 namespace {
 
-void check_block([[maybe_unused]] const GemmLayout& layout, [[maybe_unused]] const GemmParams& p,
-                 [[maybe_unused]] int64_t first_row, [[maybe_unused]] int64_t first_column) {
-  HWY_DASSERT(0 <= first_row && first_row < p.rows && first_row % layout.job_rows == 0);
-  HWY_DASSERT(0 <= first_column && first_column % layout.job_columns == 0);
-}
-
 void projection_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
                       int64_t first_column, void* scratch) {
-  check_block(layout, params, first_row, first_column);
   HWY_DYNAMIC_DISPATCH(project)(params, layout, first_row, first_column, scratch);
 }
 
 void product_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
                    int64_t first_column, void* scratch) {
-  check_block(layout, params, first_row, first_column);
   HWY_DYNAMIC_DISPATCH(compute_product)(params, layout, first_row, first_column, scratch);
 }
 
@@ -371,6 +363,13 @@ GemmLayout product_layout(const GemmParams& params, int threads, bool tiles) {
   GemmLayout layout = HWY_DYNAMIC_DISPATCH(layout_product)(params, threads);
   layout.block = product_block;
   return layout;
+}
+
+void gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
+                int64_t first_column, void* scratch) {
+  HWY_DASSERT(0 <= first_row && first_row < params.rows && first_row % layout.job_rows == 0);
+  HWY_DASSERT(0 <= first_column && first_column % layout.job_columns == 0);
+  layout.block(params, layout, first_row, first_column, scratch);
 }
 
 void add_column_sums(const float* x, int64_t stride, int64_t rows, int64_t width, float* sums) {

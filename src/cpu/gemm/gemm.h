@@ -31,7 +31,7 @@ struct GemmParams {
 
 struct GemmLayout;
 
-// Computes the block of c at this row and column. The result's bits do not depend on the layout.
+// A kernel that computes one block of c.
 using GemmBlock = void(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
                        int64_t first_column, void* scratch);
 
@@ -39,7 +39,7 @@ using GemmBlock = void(const GemmParams& params, const GemmLayout& layout, int64
 struct GemmLayout {
   int64_t job_rows = 0, job_columns = 0;  // size of a block
   uint64_t scratch_bytes = 0;             // scratch memory of a job
-  GemmBlock* block = nullptr;             // the kernel that computes one
+  GemmBlock* block = nullptr;             // for gemm_block()
 };
 
 // Chooses the kernel of a product with b_transposed, or of one without. They are two functions so
@@ -48,6 +48,10 @@ struct GemmLayout {
 // b_transposed the depth must be more than 0.
 GemmLayout projection_layout(const GemmParams& params, int threads, bool tiles);
 GemmLayout product_layout(const GemmParams& params, int threads, bool tiles);
+
+// Computes the block of c at this row and column. The result's bits do not depend on the layout.
+void gemm_block(const GemmParams& params, const GemmLayout& layout, int64_t first_row,
+                int64_t first_column, void* scratch);
 
 // Adds the sum of column c of x (rows, width) to sums[c].
 void add_column_sums(const float* x, int64_t stride, int64_t rows, int64_t width, float* sums);

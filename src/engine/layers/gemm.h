@@ -30,16 +30,16 @@ struct GemmJobs {
   int64_t first_column(int64_t job) const { return job / row_jobs * layout.job_columns; }
 };
 
-// Computes a product with rows and columns by the kernel that `layout` has for so many threads.
-// Errors: kMemory.
+// Computes a product with rows and columns. `layout` was made for `threads` threads. Errors:
+// kMemory.
 inline Status run_gemm(const cpu::GemmParams& p, const cpu::GemmLayout& layout, int threads,
                        Context& context) {
   const GemmJobs jobs(p, layout);
   Scratch& scratch = scratch_of(context);
   MULTIHEAD_TRY(scratch.reserve(threads, jobs.layout.scratch_bytes));
   parallel_for(threads, jobs.count(), [&](int64_t job, int thread) {
-    jobs.layout.block(p, jobs.layout, jobs.first_row(job), jobs.first_column(job),
-                      scratch.thread_memory(thread));
+    cpu::gemm_block(p, jobs.layout, jobs.first_row(job), jobs.first_column(job),
+                    scratch.thread_memory(thread));
   });
   return {};
 }

@@ -87,7 +87,7 @@ Status gradients_of_parameters(const LinearBackward& call, bool tiles, Context& 
     const int64_t chunk = job / chunk_jobs, block = job % chunk_jobs;
     const int64_t row = jobs.first_row(block), column = jobs.first_column(block);
     const cpu::GemmParams product = product_of(chunk);
-    if (in > 0) jobs.layout.block(product, jobs.layout, row, column, scratch.thread_memory(thread));
+    if (in > 0) cpu::gemm_block(product, jobs.layout, row, column, scratch.thread_memory(thread));
     // Jobs of the first columns also sum d_bias: they have just read these columns of d_y.
     if (column > 0 || call.d_bias == nullptr) return;
     const int64_t count = std::min(jobs.layout.job_rows, out - row);

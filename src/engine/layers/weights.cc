@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <vector>
 
 #include "cpu/elementwise/convert_rows.h"
 #include "cpu/gemm/few_rows.h"
@@ -186,7 +185,7 @@ Status multiply_widened(const cpu::GemmParams& product, const WeightMatrix& weig
     part.b.data = widened;
     if (part.bias != nullptr) part.bias += first;
     part.c += first;
-    layout.block(part, layout, jobs.first_row(job), 0, memory + widened_bytes);
+    cpu::gemm_block(part, layout, jobs.first_row(job), 0, memory + widened_bytes);
   });
   return {};
 }
@@ -287,12 +286,7 @@ Status compute_in_team(const WeightCall& call, Team& team, Context& context) {
   const WeightMatrix own_weight = shares ? weight : weight.part(first, own);
   MULTIHEAD_TRY(compute({x, own_weight, own_bias, own_y}, context));
   if (!team.exchanges_outputs()) return {};
-  std::vector<uint32_t> bounds;
-  for (int member = 0; member <= team.members(); ++member) {
-    bounds.push_back(static_cast<uint32_t>(team.first_output(outputs, member)) *
-                     static_cast<uint32_t>(sizeof(float)));
-  }
-  return team.exchange(y.data, rows, y.strides[0] * static_cast<int64_t>(sizeof(float)), bounds);
+  return team.exchange_outputs(y.data, rows, y.strides[0], outputs);
 }
 
 }  // namespace

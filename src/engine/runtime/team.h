@@ -78,6 +78,15 @@ class Team {
     }
     return exchange(data, 1, 0, bounds);
   }
+  // Exchanges rows of the outputs of a product, `stride` floats apart. Each member has set its own.
+  Status exchange_outputs(float* data, int64_t rows, int64_t stride, int64_t outputs) {
+    constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
+    std::vector<uint32_t> bounds;
+    for (int member = 0; member <= members_; ++member) {
+      bounds.push_back(static_cast<uint32_t>(first_output(outputs, member) * kBytes));
+    }
+    return exchange(data, rows, stride * kBytes, bounds);
+  }
   // False while a KeepOwnOutputs object exists.
   bool exchanges_outputs() const { return exchanges_outputs_; }
   // Waits until every member has called agree(), so that all members change an object or none does.

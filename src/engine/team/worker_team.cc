@@ -132,11 +132,7 @@ Status WorkerTeam::run_linear(const LinearCall& call, Context& context) {
   }
   MULTIHEAD_TRY(compute_linear({x, own_weight, own_bias, own_y, precision}, context));
   if (!exchanges_outputs()) return {};
-  std::vector<uint32_t> bounds;
-  for (int member = 0; member <= members(); ++member) {
-    bounds.push_back(static_cast<uint32_t>(first_output(outputs, member)) * sizeof(float));
-  }
-  return exchange(y.data, rows, y.strides[0] * static_cast<int64_t>(sizeof(float)), bounds);
+  return exchange_outputs(y.data, rows, y.strides[0], outputs);
 }
 
 }  // namespace multihead::engine

@@ -1,5 +1,5 @@
-// What runs a model: the core on the calling thread, or workers. An engine takes and gives numbers that are checked
-// already; texts and options are model.ts's and generate.ts's.
+// The interface of a model's engine, which is the core on the calling thread, or workers. An engine takes numbers that are
+// checked already: model.ts and generate.ts check options and convert texts.
 
 import type { DType, Pooling } from '../../generated/tables.js';
 import type { SamplingOptions } from '../../generated/wire.js';
@@ -60,7 +60,7 @@ export interface Generation {
 }
 
 export interface ModelEngine {
-  /** What the core knows of the model. */
+  /** The core's description of the model. */
   readonly info: ModelInfo;
   /** Number of workers; 0 for the calling thread. */
   readonly workers: number;
@@ -78,7 +78,7 @@ export interface FlatList {
   readonly numbers: Float64Array<ArrayBuffer>;
 }
 
-/** What a loader needs before it takes weights. */
+/** The arguments from which a loader is made. */
 export interface LoaderInput {
   readonly settings: FlatList;
   readonly tensors: FlatList;

@@ -26,7 +26,7 @@ import type {
 import { pieceBytes } from '../core/loader.js';
 import { type CompiledModule, WorkerGroup } from './worker_group.js';
 
-/** How an entry point starts workers: by a function, or with a script. */
+/** An entry point starts workers by a function or with a script. */
 export type WorkersPlatform =
   | { readonly make: () => BrowserWorker | undefined }
   | { readonly findScript: () => Promise<WorkerScript> };
@@ -158,7 +158,7 @@ class WorkerModel implements ModelEngine {
   }
 }
 
-/** A message would copy the whole buffer of the caller's array, and cannot carry one whose buffer is detached. */
+/** A copy for a message, which would copy the whole buffer of the caller's array, and cannot carry a detached buffer. */
 const copied = (array: Float32Array | undefined): Float32Array | undefined => array && pristine(array).slice();
 
 class WorkerGeneration implements Generation {

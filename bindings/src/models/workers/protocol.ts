@@ -9,7 +9,7 @@ export type Task =
   /** Makes the loader. Its value is {@link WeightLoader.needed}. */
   | { readonly kind: 'plan'; readonly input: LoaderInput }
   | { readonly kind: 'give'; readonly tensor: number; readonly bytes: Uint8Array }
-  /** Makes the model. Its value is what the core knows of it. */
+  /** Makes the model. Its value is the model's {@link ModelEngine.info}. */
   | { readonly kind: 'finish' }
   | { readonly kind: 'run'; readonly call: PassCall }
   /** A step of a generation, which begins with the `settings`. */

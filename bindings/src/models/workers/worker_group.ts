@@ -45,7 +45,7 @@ export class WorkerGroup {
   #generations = 0;
   #end: (() => MultiheadError) | undefined;
 
-  /** Starts `count` workers. Resolves to false if one of them could not be started; the others are ended then. */
+  /** Starts `count` workers. Resolves to false if a worker could not be started; all workers are ended then. */
   async start(startWorker: StartWorker, { module, simd }: CompiledModule, count: number): Promise<boolean> {
     if (count > 1) this.#sharedBlock = new SharedArrayBuffer(sharedBlockBytes);
     const start = (): Promise<boolean> =>

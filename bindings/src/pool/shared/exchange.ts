@@ -1,4 +1,4 @@
-// How the caller's thread and its workers exchange numbers.
+// Chooses between shared memory and messages, by which the caller's thread and its workers exchange numbers.
 
 export type Exchange = 'messages' | 'shared memory';
 

@@ -9,7 +9,7 @@ interface NodeProcess {
   getBuiltinModule?(name: 'node:worker_threads'): { parentPort: Scope | null };
 }
 
-/** Takes messages of type `Q` and sends those of type `R`. */
+/** Takes messages of type `Q` and sends messages of type `R`. */
 export interface WorkerListener<Q, R> {
   receive(request: Q, send: (reply: R, transfer: ArrayBuffer[]) => void): void;
   /** The reply to a request that the engine could not deserialize, so that its call does not wait forever. */
