@@ -31,7 +31,7 @@ using testing::kMembers;
 using testing::logits_of;
 using testing::model_folder;
 
-constexpr int64_t kWider = 32;
+constexpr int64_t kWider = 16;
 
 // A golden model with many times its widths and random numbers.
 struct WideModel {
@@ -90,7 +90,7 @@ TEST(ModelInATeam, GivesTheBitsOfOneWithAShareOfTheMatrices) {
     WideModel wide;
     make_wide(name, wide);
     for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kInt8}) {
-      // Pieces that end inside a row, and such that hold many.
+      // Pieces that end inside a row, and pieces that hold many rows.
       for (const size_t piece : {size_t{1001}, size_t{1} << 20}) {
         Context alone(1);
         int64_t whole = 0;

@@ -107,7 +107,7 @@ test('the guide: FetchContent builds a shared library as part of another project
   // Build for one SIMD target and with little optimization: only symbols and links are checked.
   const quick = ['-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG', '-DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC'];
   const build = join(folder, 'shared-build');
-  const options = [findsHighway, '-DBUILD_SHARED_LIBS=ON', '-DCMAKE_BUILD_TYPE=Release', ...quick];
+  const options = [findsHighway, '-DBUILD_SHARED_LIBS=ON', '-DMULTIHEAD_UNITE=ON', '-DCMAKE_BUILD_TYPE=Release', ...quick];
   output(['cmake', '-S', app, '-B', build, '-G', 'Ninja', ...options], {
     env: environment({ MULTIHEAD_SOURCES: root }),
   });

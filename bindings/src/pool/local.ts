@@ -32,7 +32,7 @@ export function localPort(load: Load, { reply, death }: PortEvents<Reply>): Port
         reply({ kind: 'broken', error: sentError(error) });
       }
     } else if (request.kind === 'release') {
-      runner?.release(request.object);
+      runner?.release(request.id);
     } else {
       const { message } = (runner as TaskRunner).run(request.task, request.team);
       reply(message);

@@ -166,7 +166,7 @@ export class Workers {
   /** Frees an object in its worker. */
   release(worker: PoolWorker, object: number): void {
     worker.objects -= 1;
-    if (worker.state !== 'gone') worker.port?.send({ kind: 'release', object }, []);
+    if (worker.state !== 'gone') worker.port?.send({ kind: 'release', id: object }, []);
   }
 
   dispose(): void {

@@ -18,6 +18,7 @@
 #include "cpu/simd/stored_rows-inl.h"
 #include "cpu/simd/transpose-inl.h"
 #include "hwy/highway.h"
+#include "multihead/weights.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
@@ -123,8 +124,11 @@ GemmLayout layout_projection(const GemmParams& p, int threads) {
   const auto depth = static_cast<size_t>(p.depth);
   const auto job_columns = static_cast<int64_t>(panel_columns<ALayout::kRowMajor>());
   if (p.rows <= kFewRows) {
+    const bool reads_alone = p.rows <= kFewWeightRows && threads > 1;
     return {.job_rows = p.rows,
-            .job_columns = job_columns,
+            .job_columns = reads_alone ? outputs_of_job(bytes_of(p.b.type) * p.depth, p.columns,
+                                                        threads, job_columns)
+                                       : job_columns,
             .scratch_bytes = sizeof(float) * widened_floats(p, depth)};
   }
   // Packing a panel pays only from 128 rows on.

@@ -67,6 +67,16 @@ inline GemmLayout divide_gemm(const GemmParams& params, int threads, int64_t job
   return {.job_rows = rules::ceil_div(params.rows, row_jobs), .job_columns = job_columns};
 }
 
+// For products of few rows with several threads: the number of outputs of a job, a multiple of
+// `unit`. Their weights, of `row_bytes` each, are 1 MB or more if there are enough: on two cores of
+// a Zen 5, such jobs take 0.69 to 0.86 of the time of jobs of 64 kB, because a processor reads
+// ahead only after it has seen a sequence of addresses.
+inline int64_t outputs_of_job(int64_t row_bytes, int64_t outputs, int threads, int64_t unit) {
+  constexpr int64_t kJobBytes = 1 << 20, kJobsPerThread = 4;
+  const int64_t most = outputs / (threads * kJobsPerThread) + 1;
+  return rules::round_up(std::min(kJobBytes / std::max<int64_t>(row_bytes, 1) + 1, most), unit);
+}
+
 // Chooses the kernel for tiles of bf16, in tile_gemm.cc.
 GemmLayout tile_gemm_layout(const GemmParams& params, int threads);
 

@@ -143,11 +143,18 @@ export interface Returned {
   readonly transferred: readonly ArrayBuffer[];
 }
 
-export type Request =
+/** What a worker takes: of a pool, or of a model. */
+export type WorkerRequest<T> =
   | { readonly kind: 'start'; readonly module: WebAssembly.Module; readonly simd: Simd }
   /** In a team, only the first member sends its result, which is the same in all members. */
-  | { readonly kind: 'task'; readonly task: Task; readonly team: TeamCall | undefined }
-  | { readonly kind: 'release'; readonly object: number };
+  | { readonly kind: 'task'; readonly task: T; readonly team: TeamCall | undefined }
+  /** Frees an object of the worker. It has no answer. */
+  | { readonly kind: 'release'; readonly id: number };
+
+/** What a worker sends: one reply to the start, and an answer to each task. */
+export type WorkerReply<A> = { readonly kind: 'ready' } | { readonly kind: 'broken'; readonly error: SentError } | A;
+
+export type Request = WorkerRequest<Task>;
 
 /** A MultiheadError, or the name and message of another error. */
 export interface SentError {
@@ -168,4 +175,4 @@ export type Answer =
       readonly back: Returned;
     };
 
-export type Reply = { readonly kind: 'ready' } | { readonly kind: 'broken'; readonly error: SentError } | Answer;
+export type Reply = WorkerReply<Answer>;

@@ -1,5 +1,11 @@
 // The worker's side of a port, in browsers and Node.
 
+import { type Contents, createLoader } from '../../load/loader.js';
+import type { Simd } from '../../types/index.js';
+import { sentError } from './errors.js';
+import type { SentError, WorkerReply, WorkerRequest } from './protocol.js';
+import type { TeamCall } from './team.js';
+
 interface Scope {
   postMessage(message: unknown, transfer: ArrayBuffer[]): void;
   addEventListener?(type: 'message' | 'messageerror', listener: (event: { data: unknown }) => void): void;
@@ -9,27 +15,61 @@ interface NodeProcess {
   getBuiltinModule?(name: 'node:worker_threads'): { parentPort: Scope | null };
 }
 
-/** Takes messages of type `Q` and sends messages of type `R`. */
-export interface WorkerListener<Q, R> {
-  receive(request: Q, send: (reply: R, transfer: ArrayBuffer[]) => void): void;
-  /** The reply to a request that the engine could not deserialize, so that its call does not wait forever. */
-  refuse(): R;
+/** Runs the tasks of a worker, of type `T`, with its WebAssembly instance. */
+export interface Runner<T, A> {
+  run(task: T, team: TeamCall | undefined): { message: A; transfer: ArrayBuffer[] };
+  release(id: number): void;
 }
 
-/** Connects this worker to the thread that has started it. */
-export function listen<Q, R>({ receive, refuse }: WorkerListener<Q, R>): void {
+/**
+ * Connects this worker to the thread that has started it: loads the module that it sends, and runs its tasks with the
+ * runner that `create` makes. `unread` is the answer to a task that the engine could not deserialize, so that its call does
+ * not wait forever.
+ */
+export function serve<Api extends object, T, A>(
+  contents: Contents<Api>,
+  create: (api: Api) => Runner<T, A>,
+  unread: (error: SentError) => A,
+): void {
+  const load = createLoader<Api>(() => {
+    throw new Error('the thread that starts a worker sends it the module');
+  }, contents);
+  let runner: Runner<T, A> | undefined;
+  const start = async (wasm: WebAssembly.Module, simd: Simd): Promise<WorkerReply<A>> => {
+    try {
+      runner = create(await load({ wasm, simd }));
+      return { kind: 'ready' };
+    } catch (error) {
+      return { kind: 'broken', error: sentError(error) };
+    }
+  };
+
   const { process, WorkerGlobalScope } = globalThis as { process?: NodeProcess; WorkerGlobalScope?: unknown };
   const nodePort = (): Scope | null | undefined => process?.getBuiltinModule?.('node:worker_threads').parentPort;
   // Deno has browser and Node workers; only browser workers have a WorkerGlobalScope.
   const port = (WorkerGlobalScope === undefined ? nodePort() : undefined) ?? (globalThis as unknown as Scope);
-  const send = (reply: R, transfer: ArrayBuffer[]): void => port.postMessage(reply, transfer);
-  const onMessage = (request: unknown): void => receive(request as Q, send);
-  const onError = (): void => send(refuse(), []);
+  const send = (reply: WorkerReply<A>, transfer: ArrayBuffer[] = []): void => port.postMessage(reply, transfer);
+  const onMessage = (data: unknown): void => {
+    const request = data as WorkerRequest<T>;
+    if (request.kind === 'start') {
+      void start(request.module, request.simd).then((reply) => send(reply));
+    } else if (request.kind === 'release') {
+      runner?.release(request.id);
+    } else {
+      // Tasks come only after this worker has reported that it is ready.
+      const { message, transfer } = (runner as Runner<T, A>).run(request.task, request.team);
+      send(message, transfer);
+    }
+  };
+  const onError = (): void => {
+    const error = sentError(new Error('the message with the call could not be read'));
+    send(runner === undefined ? { kind: 'broken', error } : unread(error));
+  };
   if (port.on !== undefined) {
     port.on('message', onMessage);
     port.on('messageerror', onError);
   } else {
-    port.addEventListener?.('message', ({ data }) => onMessage(data));
+    port.addEventListener?.('message', (event) => onMessage(event.data));
     port.addEventListener?.('messageerror', onError);
   }
 }
