@@ -126,8 +126,9 @@ async function tryTarget(target, randomCalls, keep) {
   const first = TARGETS.find((other) => other.build === target.build);
   const folder = await build(target, first);
   const command = target.build.cross?.compiler ?? target.build.compiler;
-  const version = await inside(target.build.suite, `${command} --version`);
-  const result = { compiler: `${command} ${/\d+\.\d+\.\d+/.exec(version)?.[0]}` };
+  // g++'s -dumpversion may print the first number alone, and clang has no -dumpfullversion.
+  const version = await inside(target.build.suite, `${command} -dumpfullversion 2>/dev/null || ${command} -dumpversion`);
+  const result = { compiler: `${command} ${version.trim()}` };
   const count = async (what, work) => {
     await step(`${target.name}: ${what}`, async (tell) => {
       const outcome = await work();

@@ -17,6 +17,8 @@ const NOT_EMULATED = {
   '*.MeansOfEqualValuesStayWithinTheirBound/*': 'minutes of adding ones',
 };
 
+const TAKEN_FOR_ZERO = 'gives numbers below 2^-126, which NEON of 32 bits takes for 0';
+
 /**
  * A processor under qemu's user-mode emulation, for which Debian has a C library.
  * @param {string} processor its name in CMake @param {string} triple @param {string} debian its name in Debian
@@ -117,6 +119,11 @@ export const TARGETS = [
   ...emulated('armv7', 'arm-linux-gnueabihf', 'arm-linux-gnueabihf', 'qemu-arm', {
     flags: '-march=armv7-a -mfpu=neon-vfpv4',
     cpus: { 'arm32-neon': 'max' },
+    notRun: {
+      'ConvertRows.AnyWidthStrideAndAlignment:ConvertRows.EveryHalfAndEveryTie:CacheTest.Int8OfRowsOfTinyNumbers': TAKEN_FOR_ZERO,
+      '*.ScalesAndMagnitudesFarFromOneEqualOracle/*': TAKEN_FOR_ZERO,
+      '*.SoftcapIsAccurate/*': 'NEON of 32 bits divides less exactly: the cap is off by 7.73e-6 where 7.63e-6 are allowed',
+    },
   }),
   onWindows('windows-clang', [CLANG, 'g++-mingw-w64-x86-64-posix'], { compiler: 'clang++-19', triple: MINGW }, { flags: '-march=x86-64-v3 -maes -mpclmul', libraries: '-lstdc++ -lpthread' }),
   onWindows('windows-gcc', ['g++-mingw-w64-x86-64-posix'], { compiler: `${MINGW}-g++-posix` }, { unite: false }),

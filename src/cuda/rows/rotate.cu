@@ -1,4 +1,4 @@
-// QK-norm (arXiv:2302.05442) and RoPE (arXiv:2104.09864); one warp per row.
+// QK-norm (arXiv:2302.05442) and RoPE (arXiv:2104.09864).
 #include "cuda/kernels.h"
 #include "cuda/rows.h"
 #include "cuda/rows/rotate_params.h"
@@ -51,24 +51,53 @@ __device__ double inverse_rms(const RotateParams& p, int64_t row) {
   return 1.0 / sqrt(mean + static_cast<double>(p.eps));
 }
 
-// The rotation of one pair of elements.
-struct Turn {
-  rules::Pair at;
-  float cosine, sine;
-};
-
-__device__ __forceinline__ Turn turn_of(const RotateParams& p, int64_t position, int64_t pair) {
-  const double angle = rules::rope_angle(position, pair, p.base, p.rotary);
-  return {rules::rotated_pair(pair, p.rotary / 2, p.style), static_cast<float>(cos(angle)),
-          static_cast<float>(sin(angle))};
+__device__ int64_t pairs_of(const RotateParams& p) {
+  return p.style == Rope::Style::kNone ? 0 : p.rotary / 2;
 }
 
-__global__ void __launch_bounds__(kWarpRowThreads, 1) rotate_rows(const RotateParams p) {
-  const int64_t index = row_of_warp();
-  if (index >= p.batch * p.heads * p.rows) return;
-  const int64_t row = index % p.rows;
-  const int64_t head = index / p.rows % p.heads;
-  const int64_t batch = index / p.rows / p.heads;
+// A lane's rotations at one position: of pair first + lane(), and of every 32nd pair after it.
+class Turns {
+ public:
+  static constexpr int kPairsOfLane = static_cast<int>(kMaxWidth) / 2 / kWarpSize;
+  static constexpr int64_t kPairs = kMaxWidth / 2;
+
+  __device__ void compute(const RotateParams& p, int64_t position, int64_t first) {
+    first_ = first;
+    // An angle takes hundreds of instructions.
+#pragma unroll 1
+    for (int n = 0; n < kPairsOfLane; ++n) {
+      const int64_t pair = first + lane() + n * kWarpSize;
+      if (pair >= pairs_of(p)) break;
+      const double angle = rules::rope_angle(position, pair, p.base, p.rotary);
+      const auto cosine = static_cast<float>(cos(angle)), sine = static_cast<float>(sin(angle));
+      // An index that is not known when compiling would move the arrays out of the registers.
+#pragma unroll
+      for (int i = 0; i < kPairsOfLane; ++i) {
+        cosine_[i] = i == n ? cosine : cosine_[i];
+        sine_[i] = i == n ? sine : sine_[i];
+      }
+    }
+  }
+
+  // Calls rotate(the pair's elements, cosine, sine) for each pair of this lane.
+  template <class Rotate>
+  __device__ __forceinline__ void for_each(const RotateParams& p, const Rotate& rotate) const {
+#pragma unroll
+    for (int n = 0; n < kPairsOfLane; ++n) {
+      const int64_t pair = first_ + lane() + n * kWarpSize;
+      if (pair >= pairs_of(p)) break;
+      rotate(rules::rotated_pair(pair, pairs_of(p), p.style), cosine_[n], sine_[n]);
+    }
+  }
+
+ private:
+  int64_t first_ = 0;
+  float cosine_[kPairsOfLane] = {}, sine_[kPairsOfLane] = {};
+};
+
+// Rotates the pairs of `turns` in one row; `copies` also the elements that no pair rotates.
+__device__ void rotate_row(const RotateParams& p, const Turns& turns, int64_t batch, int64_t head,
+                           int64_t row, bool copies) {
   const int64_t x_row = rules::row_offset(p.x.stride, batch, head, row);
   const int64_t y_row = rules::row_offset(p.y.stride, batch, head, row);
   const float factor = p.normalize ? static_cast<float>(inverse_rms(p, x_row)) : 1.0F;
@@ -77,19 +106,38 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1) rotate_rows(const RotatePa
     if (!p.normalize) return value;
     return value * (p.gain == nullptr ? factor : factor * p.gain[c]);
   };
-  const int64_t pairs = p.style == Rope::Style::kNone ? 0 : p.rotary / 2;
-  if (pairs != 0) {
-    const int64_t position = position_of(p, batch, row);
-    for (int64_t pair = lane(); pair < pairs; pair += kWarpSize) {
-      const auto [at, cosine, sine] = turn_of(p, position, pair);
-      // Read both elements before writing either, because y may be x.
-      const float first = read(at.first), second = read(at.second);
-      set_element(p.y.data, p.y.type, y_row + at.first, first * cosine - second * sine);
-      set_element(p.y.data, p.y.type, y_row + at.second, first * sine + second * cosine);
-    }
-  }
-  for (int64_t c = 2 * pairs + lane(); c < p.width; c += kWarpSize) {
+  turns.for_each(p, [&](const rules::Pair& at, float cosine, float sine) {
+    // Read both elements before writing either, because y may be x.
+    const float first = read(at.first), second = read(at.second);
+    set_element(p.y.data, p.y.type, y_row + at.first, first * cosine - second * sine);
+    set_element(p.y.data, p.y.type, y_row + at.second, first * sine + second * cosine);
+  });
+  if (!copies) return;
+  for (int64_t c = 2 * pairs_of(p) + lane(); c < p.width; c += kWarpSize) {
     set_element(p.y.data, p.y.type, y_row + c, read(c));
+  }
+}
+
+// One warp per row of `heads` heads.
+__global__ void __launch_bounds__(kWarpRowThreads, 1)
+    rotate_rows(const RotateParams p, int64_t heads) {
+  const int64_t groups = rules::ceil_div(p.heads, heads);
+  const int64_t index = row_of_warp();
+  if (index >= p.batch * groups * p.rows) return;
+  const int64_t row = index % p.rows;
+  const int64_t first_head = index / p.rows % groups * heads;
+  const int64_t last_head = rules::least_of(first_head + heads, p.heads);
+  const int64_t batch = index / p.rows / groups;
+  const int64_t pairs = pairs_of(p);
+  const int64_t position = pairs == 0 ? 0 : position_of(p, batch, row);
+  Turns turns;
+  // Only rows without QK-norm have more than kPairs pairs: QK-norm reads a row before it is
+  // written.
+  for (int64_t first = 0; first == 0 || first < pairs; first += Turns::kPairs) {
+    turns.compute(p, position, first);
+    for (int64_t head = first_head; head < last_head; ++head) {
+      rotate_row(p, turns, batch, head, row, first == 0);
+    }
   }
 }
 
@@ -106,11 +154,17 @@ __device__ bool has_gradient(const RotateBackParams& p, int64_t row) {
 
 constexpr int kColumns = static_cast<int>(kMaxWidth) / kWarpSize;  // elements of a row per lane
 
+// The angles of the row of a batch entry that a warp rotated back last; heads share them.
+struct TurnsOfRow {
+  int64_t batch = -1, row = -1;
+  Turns turns;
+};
+
 // Backward of one row. RoPE: rotates the gradient back by the same angles. QK-norm, with r = 1 /
 // rms(x) and g = gradient * gain: the gradient becomes r g - x r^3 mean(g x), and d_gain grows by
 // gradient * r x.
 __device__ void turn_back(const RotateBackParams& p, int64_t batch, int64_t head, int64_t row,
-                          double (&d_gain)[kColumns]) {
+                          TurnsOfRow& known, double (&d_gain)[kColumns]) {
   const RotateParams& forward = p.rotate;
   const int width = static_cast<int>(forward.width);
   float* const gradient = p.gradient.row(batch, head, row);
@@ -119,15 +173,17 @@ __device__ void turn_back(const RotateBackParams& p, int64_t batch, int64_t head
   if (ballot(any) == 0) return;
   // All lanes must have read the row before any lane writes.
   sync_warp();
-  const int64_t pairs = forward.style == Rope::Style::kNone ? 0 : forward.rotary / 2;
-  if (pairs != 0) {
-    const int64_t position = position_of(forward, batch, row);
-    for (int64_t pair = lane(); pair < pairs; pair += kWarpSize) {
-      const auto [at, cosine, sine] = turn_of(forward, position, pair);
+  if (pairs_of(forward) != 0) {
+    if (known.batch != batch || known.row != row) {
+      known.turns.compute(forward, position_of(forward, batch, row), 0);
+      known.batch = batch;
+      known.row = row;
+    }
+    known.turns.for_each(forward, [&](const rules::Pair& at, float cosine, float sine) {
       const float first = gradient[at.first], second = gradient[at.second];
       gradient[at.first] = first * cosine + second * sine;
       gradient[at.second] = second * cosine - first * sine;
-    }
+    });
   }
   if (!forward.normalize) return;
   // Wait until other lanes have written their pairs.
@@ -162,11 +218,12 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1)
   if (first >= rows) return;
   const int64_t last = rules::least_of(first + kRowsOfGainPart, rows);
   double d_gain[kColumns] = {};
+  TurnsOfRow known;
   for (int64_t index = first + warp(); index < last; index += kRowsOfBlock) {
-    const int64_t row = index % forward.rows;
-    const int64_t head = index / forward.rows % forward.heads;
+    const int64_t head = index % forward.heads;
+    const int64_t row = index / forward.heads % forward.rows;
     if (!has_gradient(p, row)) continue;
-    turn_back(p, index / forward.rows / forward.heads, head, row, d_gain);
+    turn_back(p, index / forward.heads / forward.rows, head, row, known, d_gain);
   }
   if (p.d_gain == nullptr) return;
   auto* const sums = reinterpret_cast<double*>(shared_memory());
@@ -195,11 +252,16 @@ __global__ void __launch_bounds__(kWarpRowThreads)
 }  // namespace
 
 int launch_rotate(const RotateParams& params, StreamHandle stream) {
-  const int64_t rows = params.batch * params.heads * params.rows;
-  if (rows * params.width == 0) return 0;
+  const int64_t heads = params.heads_of_warp();
+  const int64_t warps = params.batch * rules::ceil_div(params.heads, heads) * params.rows;
+  if (warps * params.width == 0) return 0;
   // Without sequences no row has a position, and no later kernel reads a row.
   if (params.cu_q != nullptr && params.sequences == 0) return 0;
-  return launch_warp_rows(rows, stream, rotate_rows, params);
+  return launch({.blocks = rules::ceil_div(warps, kRowsOfBlock),
+                 .threads = kWarpRowThreads,
+                 .shared_bytes = 0,
+                 .stream = stream},
+                rotate_rows, params, heads);
 }
 
 int launch_rotate_back(const RotateBackParams& params, StreamHandle stream) {

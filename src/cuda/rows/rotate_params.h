@@ -6,6 +6,7 @@
 
 #include "multihead/rope.h"
 #include "rules/attention_params.h"
+#include "rules/integers.h"
 #include "rules/visibility.h"
 
 namespace multihead::cuda {
@@ -34,6 +35,14 @@ struct RotateParams {
   const int32_t* cu_q = nullptr;
   const int32_t* cu_k = nullptr;
   int64_t sequences = 0;
+
+  // Heads of a row that a warp rotates, one after the other, by the same angles. In double
+  // precision, which GPUs for games compute at 1/64 of the speed, an angle costs more than the rest
+  // of its pair. With few rows, and so few warps, it is 1, because a warp would wait for the memory
+  // of each head.
+  int64_t heads_of_warp() const {
+    return style == Rope::Style::kNone ? 1 : rules::limited(rows / 4, 1, 8);
+  }
 };
 static_assert(std::is_trivially_copyable_v<RotateParams>);
 
