@@ -32,6 +32,7 @@ interface Bill {
 interface Modules {
   load: string[];
   createPool?: string;
+  openModel?: string;
 }
 
 interface Sources {
@@ -91,7 +92,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     expect(declarations.length).toBeLessThan(40);
     const scripts = [
       ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training', 'lab', 'models', 'models_node', 'models_worker', 'command'],
-      ...['core_glue', 'experiment', 'features', 'model_opener', 'model_workers', 'multihead', 'pool_creator', 'safetensors', 'shared', 'workers'],
+      ...['core_glue', 'experiment', 'features', 'model_opener', 'multihead', 'pool_creator', 'safetensors', 'shared', 'workers'],
     ];
     const expected = [
       ...['CHANGELOG.md', 'LICENSE', 'README.md', 'package.json', 'dist/sbom.cdx.json'],

@@ -47,7 +47,7 @@ runAsProgram(import.meta.url, async (...args) => {
   for (const browser of ['chromium', 'firefox']) {
     if (manifest[browser]) process.env[`${browser.toUpperCase()}_PATH`] ??= manifest[browser];
   }
-  await buildWasm({ tests: false });
+  await buildWasm();
   await buildPackage();
   await rm(FOLDER, { recursive: true, force: true });
   await mkdir(FOLDER, { recursive: true });

@@ -19,7 +19,7 @@ import { type Folder, folderOf } from './folder.js';
 import { OpenedModel } from './model.js';
 import { tokenizerFinder } from './tokenizer.js';
 import { readModel } from './weights.js';
-import type { WorkersPlatform } from './workers/model_workers.js';
+import { openLoaderIn, startWorkers, type WorkersPlatform } from './workers/model_workers.js';
 
 const openNames = {
   ...{ weights: plain, onProgress: plain, signal: plain, tokenizer: plain, workers: plain, worker: plain },
@@ -69,7 +69,6 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
 
   async function inWorkers(workers: unknown, worker: unknown, loading: Loading): Promise<Place> {
     const { signal } = loading;
-    const { openLoaderIn, startWorkers } = await import('./workers/model_workers.js');
     let compiled: { readonly module: WebAssembly.Module; readonly simd: Simd } | undefined;
     const group = await startWorkers(platform, { workers, worker, signal }, async () => {
       const made = await compile(loading);

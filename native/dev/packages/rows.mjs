@@ -7,7 +7,9 @@ const { FILES, INLINE, call, html, page, pages, program, required } = sources;
 const platform = process.platform === 'win32' ? 'win' : process.platform;
 const nodePackage = `node-${platform}-${process.arch}`; // npm package with Node's program
 const nodeProgram = `node_modules/${nodePackage}/bin/node`;
-const copyFiles = '`cp node_modules/multihead/dist/{*.wasm,pool_worker.js} out/`';
+const copyFiles = '`cp node_modules/multihead/dist/{*.wasm,*_worker.js} out/`';
+// Its script for text is a file of its own, and by default these versions make a worker's script one file.
+const modulesInWorkers = "for `multihead/models`, `worker: { format: 'es' }` in `vite.config.js`";
 const inline = "`import { load } from 'multihead/inline'`";
 
 /** Runs with another version of Node: import, require(), and a CommonJS program. */
@@ -50,8 +52,8 @@ const typescriptRow = (version) => ({
   },
 });
 
-/** Runs under a test runner, in Node and in a simulated browser. Jest's simulated browser has no workers. */
-const testRunnerRow = (name, tools, { needs, env, command, imports = '', inJsdom = FILES }) => ({
+/** Runs under a test runner, in Node and in a simulated browser, whose Blobs cannot be read as openModel() does. */
+const testRunnerRow = (name, tools, { needs, env, command, imports = '', inJsdom = { ...FILES, openModel: undefined } }) => ({
   name: `${name}: \`node\` and \`jsdom\` environments`,
   tools,
   needs,
@@ -118,7 +120,7 @@ const bundlerRows = (name, tools, build) => [
 const copyScript = `
   const { cpSync, readdirSync } = require('node:fs');
   const dist = 'node_modules/multihead/dist/';
-  for (const name of readdirSync(dist)) if (/\\.wasm$|^pool_worker\\.js$/.test(name)) cpSync(dist + name, 'out/' + name);`;
+  for (const name of readdirSync(dist)) if (/\\.wasm$|_worker\\.js$/.test(name)) cpSync(dist + name, 'out/' + name);`;
 
 /** A row for a server bundle, run in a folder without any other files. */
 const serverBundleRow = (name, tools, build) => ({
@@ -207,7 +209,8 @@ const plainRow = (name, scripts, modules, { needs, policy } = {}) => ({
   tools: [],
   async run(project) {
     const file = (module) => `./node_modules/multihead/dist/${module.split('/')[1] ?? 'index'}.js`;
-    const files = { load: modules.load.map(file), createPool: file(modules.createPool) };
+    const { load, createPool, openModel } = modules;
+    const files = { load: load.map(file), createPool: file(createPool), openModel: openModel && file(openModel) };
     await project.write({ 'index.html': html, ...scripts(files) });
     await project.expectPage({ site: '.', policy });
   },
@@ -235,7 +238,7 @@ export const ROWS = [
     needs: '`NODE_OPTIONS=--experimental-vm-modules`, as for every ES module',
     env: { NODE_OPTIONS: '--experimental-vm-modules' },
     command: ['jest', '--env'],
-    inJsdom: { load: FILES.load },
+    inJsdom: { load: FILES.load }, // in Jest's, there are no workers
   }),
   plainRow('No bundler: module under a Content-Security-Policy', inModule, FILES),
   plainRow('No bundler: module worker', inWorker, FILES),
@@ -246,7 +249,7 @@ export const ROWS = [
   viteRow(8, 'development server', { dev: true }),
   viteRow(8, 'build', {}),
   viteRow(8, 'build with a worker', { worker: true }),
-  viteRow(7, 'build with a worker', { worker: true }),
+  viteRow(7, 'build with a worker', { worker: true, needs: modulesInWorkers, config: "worker: { format: 'es' }" }),
   ...[7, 5].map((version) =>
     viteRow(version, 'development server', {
       dev: true,
@@ -256,7 +259,7 @@ export const ROWS = [
   ),
   viteRow(5, 'development server, `multihead/inline`', { dev: true, modules: INLINE, needs: inline }),
   viteRow(5, 'build', {}),
-  viteRow(5, 'build with a worker', { worker: true }),
+  viteRow(5, 'build with a worker', { worker: true, needs: modulesInWorkers, config: "worker: { format: 'es' }" }),
   {
     name: 'webpack 5, page and worker',
     tools: ['webpack@5', 'webpack-cli@7'],

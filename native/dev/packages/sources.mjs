@@ -1,19 +1,23 @@
 // The source files of the projects: a call of the package in a page, a worker, a service worker and a program.
 
-/** The calls that a project makes in order: load() of some modules, and createPool() of one module. */
-export const FILES = { load: ['multihead', 'multihead/core'], createPool: 'multihead/pool' };
+/** The calls that a project makes in order: load() of some modules, createPool() of one module, and openModel() of one. */
+export const FILES = { load: ['multihead', 'multihead/core'], createPool: 'multihead/pool', openModel: 'multihead/models' };
 export const INLINE = { load: ['multihead/inline'], createPool: 'multihead/inline' };
 
 /**
- * Source of calls whose result is known, because the first token sees only itself. A service worker cannot start
- * workers.
+ * Source of calls whose result is known: the first token of attention sees only itself, and a GPT-2 repeats a token if all its
+ * numbers are 0 but those of the embedding and the last norm. A service worker cannot start workers.
  */
-export function call({ load, createPool } = FILES) {
+export function call({ load, createPool, openModel } = FILES) {
   const imported = load.map((module, index) => `import { load as load${index} } from '${module}';`);
   const attempts = load.map((module, index) => `['${module}', () => here(load${index})],`);
   if (createPool) {
     imported.push(`import { createPool } from '${createPool}';`);
     attempts.push(`['createPool() of ${createPool}', () => inWorkers(createPool)],`);
+  }
+  if (openModel) {
+    imported.push(`import { openModel } from '${openModel}';`);
+    attempts.push(`['openModel() of ${openModel}', () => ofModel(openModel)],`);
   }
   return `${imported.join('\n')}
 const x = { shape: [1, 1, 2, 2], data: new Float32Array([1, 2, 3, 4]) };
@@ -35,6 +39,40 @@ async function inWorkers(createPool) {
     return simd;
   } finally {
     pool.dispose();
+  }
+}
+async function ofModel(openModel) {
+  const shapes = { 'wte.weight': [4, 4], 'wpe.weight': [8, 4], 'ln_f.weight': [4], 'ln_f.bias': [4] };
+  const matrices = { 'attn.c_attn': [4, 12], 'attn.c_proj': [4, 4], 'mlp.c_fc': [4, 16], 'mlp.c_proj': [16, 4] };
+  for (const norm of ['ln_1', 'ln_2']) for (const part of ['weight', 'bias']) shapes['h.0.' + norm + '.' + part] = [4];
+  for (const [name, shape] of Object.entries(matrices)) {
+    shapes['h.0.' + name + '.weight'] = shape;
+    shapes['h.0.' + name + '.bias'] = [shape[1]];
+  }
+  const header = {};
+  const numbers = [];
+  for (const [name, shape] of Object.entries(shapes)) {
+    const begin = 4 * numbers.length;
+    const count = shape.reduce((a, b) => a * b);
+    for (let i = 0; i < count; i += 1) numbers.push(name === 'ln_f.weight' || (name === 'wte.weight' && i % 5 === 0) ? 1 : 0);
+    header[name] = { dtype: 'F32', shape, data_offsets: [begin, 4 * numbers.length] };
+  }
+  const text = new TextEncoder().encode(JSON.stringify(header));
+  const length = new BigUint64Array([BigInt(text.length)]);
+  const config = { model_type: 'gpt2', n_embd: 4, n_head: 2, n_layer: 1, n_positions: 8, vocab_size: 4 };
+  const file = (name, parts) => Object.assign(new Blob(parts), { name });
+  const files = [
+    file('config.json', [JSON.stringify(config)]),
+    file('model.safetensors', [length, text, new Float32Array(numbers)]),
+  ];
+  const model = await openModel(files, { workers: 2 });
+  try {
+    const tokens = [];
+    for await (const { token } of model.generate([2], { maxNewTokens: 3 })) tokens.push(token);
+    if (String(tokens) !== '2,2,2') throw new Error('wrong tokens: ' + tokens);
+    if (model.workers > 0 !== (typeof ServiceWorkerGlobalScope === 'undefined')) throw new Error(model.workers + ' workers');
+  } finally {
+    model.dispose();
   }
 }
 const attempts = [

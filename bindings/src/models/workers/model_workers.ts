@@ -1,4 +1,4 @@
-// A model that lives in workers. Loaded when openModel() is first called with `workers`.
+// A model that lives in workers.
 
 import { exchangeOf } from '../../pool/shared/exchange.js';
 import {
