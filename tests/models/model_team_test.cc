@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,8 +38,21 @@ constexpr int64_t kWider = 16;
 struct WideModel {
   models::Config config;
   std::vector<models::StoredTensor> tensors;
-  std::vector<std::vector<float>> numbers;
+  std::vector<std::vector<std::byte>> bytes;
 };
+
+// The numbers as a safetensors file has them, whatever the order of bytes of this processor.
+std::vector<std::byte> little_endian(const std::vector<float>& numbers) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(sizeof(float) * numbers.size());
+  for (const float number : numbers) {
+    const auto bits = std::bit_cast<uint32_t>(number);
+    for (int shift = 0; shift < 32; shift += 8) {
+      bytes.push_back(static_cast<std::byte>(bits >> shift));
+    }
+  }
+  return bytes;
+}
 
 void make_wide(const std::string& name, WideModel& wide) {
   ASSERT_TRUE(models::read_config(model_folder(name) + "/config.json", wide.config).ok());
@@ -56,7 +70,7 @@ void make_wide(const std::string& name, WideModel& wide) {
       const bool positions = axis == 0 && tensor.find("wpe") != std::string::npos;
       stored.shape.push_back(entry.shape[axis] * (positions ? 1 : kWider));
     }
-    wide.numbers.push_back(random.floats(stored.shape.elements(), -0.1F, 0.1F));
+    wide.bytes.push_back(little_endian(random.floats(stored.shape.elements(), -0.1F, 0.1F)));
     wide.tensors.push_back(std::move(stored));
   }
 }
@@ -70,7 +84,7 @@ Model load(const WideModel& wide, const OpenOptions& options, const engine::Team
   EXPECT_TRUE(status.ok()) << status.message();
   bytes = loader.bytes(false);
   for (const size_t tensor : loader.needed()) {
-    std::span<const std::byte> rest = std::as_bytes(std::span(wide.numbers[tensor]));
+    std::span<const std::byte> rest = wide.bytes[tensor];
     while (!rest.empty()) {
       const auto next = rest.first(std::min(rest.size(), piece));
       status = loader.give(tensor, next);
@@ -178,7 +192,7 @@ TEST(ModelInATeam, SessionsExchangeFourTimesInALayer) {
     if (is("q_proj.weight")) tensor.shape[0] = 128 * testing::kMembers;
     if (is("k_proj.weight") || is("v_proj.weight")) tensor.shape[0] = 64 * testing::kMembers;
     if (is("o_proj.weight")) tensor.shape[1] = 128 * testing::kMembers;
-    wide.numbers[i] = random.floats(tensor.shape.elements());
+    wide.bytes[i] = little_endian(random.floats(tensor.shape.elements()));
   }
   const auto steps = [&](Context& context) {
     engine::Team* const team = engine::team_of(context);
@@ -217,7 +231,7 @@ TEST(ModelInATeam, WorksForAMemberWithoutRows) {
     models::StoredTensor& tensor = wide.tensors[i];
     if (tensor.name != "lm_head.weight" && tensor.name != "model.embed_tokens.weight") continue;
     tensor.shape = {outputs, tensor.shape[1]};
-    wide.numbers[i] = random.floats(tensor.shape.elements());
+    wide.bytes[i] = little_endian(random.floats(tensor.shape.elements()));
   }
   const std::vector<int32_t> ids = {3, 1, 4};
   Context alone(1);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +21,7 @@ inline constexpr int kMembers = 3;
 struct Board {
   std::barrier<> all{kMembers};
   std::array<std::byte*, kMembers> memory{};
-  bool left = false;
+  std::atomic<bool> left = false;  // a member has ended; exchanges of the others fail
 };
 inline Board* board = nullptr;
 inline thread_local int rank = 0;
@@ -59,6 +60,9 @@ std::vector<std::vector<float>> in_team(const Call& call) {
       engine::set_team(context, &team);
       results[static_cast<size_t>(member)] = call(context);
       engine::set_team(context, nullptr);
+      // After an error of one member alone, the others would wait for it forever.
+      shared.left = true;
+      shared.all.arrive_and_drop();
     });
   }
   for (std::thread& thread : threads) thread.join();
