@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,6 +16,7 @@
 #include "models/session.h"
 #include "multihead/models.h"
 #include "multihead/safetensors.h"
+#include "support/little_endian.h"
 #include "support/random_case.h"
 #include "support/thread_team.h"
 
@@ -41,17 +41,8 @@ struct WideModel {
   std::vector<std::vector<std::byte>> bytes;
 };
 
-// The numbers as a safetensors file has them, whatever the order of bytes of this processor.
-std::vector<std::byte> little_endian(const std::vector<float>& numbers) {
-  std::vector<std::byte> bytes;
-  bytes.reserve(sizeof(float) * numbers.size());
-  for (const float number : numbers) {
-    const auto bits = std::bit_cast<uint32_t>(number);
-    for (int shift = 0; shift < 32; shift += 8) {
-      bytes.push_back(static_cast<std::byte>(bits >> shift));
-    }
-  }
-  return bytes;
+std::vector<std::byte> bytes_of(const std::vector<float>& numbers) {
+  return testing::little_endian(std::as_bytes(std::span(numbers)), sizeof(float));
 }
 
 void make_wide(const std::string& name, WideModel& wide) {
@@ -70,7 +61,7 @@ void make_wide(const std::string& name, WideModel& wide) {
       const bool positions = axis == 0 && tensor.find("wpe") != std::string::npos;
       stored.shape.push_back(entry.shape[axis] * (positions ? 1 : kWider));
     }
-    wide.bytes.push_back(little_endian(random.floats(stored.shape.elements(), -0.1F, 0.1F)));
+    wide.bytes.push_back(bytes_of(random.floats(stored.shape.elements(), -0.1F, 0.1F)));
     wide.tensors.push_back(std::move(stored));
   }
 }
@@ -192,7 +183,7 @@ TEST(ModelInATeam, SessionsExchangeFourTimesInALayer) {
     if (is("q_proj.weight")) tensor.shape[0] = 128 * testing::kMembers;
     if (is("k_proj.weight") || is("v_proj.weight")) tensor.shape[0] = 64 * testing::kMembers;
     if (is("o_proj.weight")) tensor.shape[1] = 128 * testing::kMembers;
-    wide.bytes[i] = little_endian(random.floats(tensor.shape.elements()));
+    wide.bytes[i] = bytes_of(random.floats(tensor.shape.elements()));
   }
   const auto steps = [&](Context& context) {
     engine::Team* const team = engine::team_of(context);
@@ -231,7 +222,7 @@ TEST(ModelInATeam, WorksForAMemberWithoutRows) {
     models::StoredTensor& tensor = wide.tensors[i];
     if (tensor.name != "lm_head.weight" && tensor.name != "model.embed_tokens.weight") continue;
     tensor.shape = {outputs, tensor.shape[1]};
-    wide.bytes[i] = little_endian(random.floats(tensor.shape.elements()));
+    wide.bytes[i] = bytes_of(random.floats(tensor.shape.elements()));
   }
   const std::vector<int32_t> ids = {3, 1, 4};
   Context alone(1);

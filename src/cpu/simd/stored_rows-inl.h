@@ -36,7 +36,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // True if the target has an instruction for f16. Without it, Highway 1.2 converts infinities and
 // NaN to large numbers.
-inline constexpr bool kConvertsF16 = !HWY_ARCH_WASM && !(HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
+inline constexpr bool kConvertsF16 =
+    !HWY_ARCH_WASM && !HWY_ARCH_S390X && !(HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2) &&
+    HWY_TARGET != HWY_PPC8 && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR;
 
 // Highway's name for an element type.
 template <class T>
@@ -103,8 +105,7 @@ HWY_INLINE V dot(D d, const Read& read, const float* HWY_RESTRICT q, size_t step
 }
 
 template <class D>
-  requires(!kConvertsF16)
-class FloatReader<hwy::float16_t, D> {
+requires(!kConvertsF16) class FloatReader<hwy::float16_t, D> {
  public:
   using V = hn::Vec<D>;
   explicit HWY_INLINE FloatReader(D d) : FloatReader(d, *kHiddenF16Constants) {}

@@ -2,14 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "support/little_endian.h"
 #include "support/random_case.h"
 
 namespace multihead {
@@ -225,8 +228,10 @@ TEST(Safetensors, StateDictHoldsFloatingPointAlone) {
                entry("[2,2]", "[2,34]", "F64") + R"(,"c":)" + entry("[1]", "[34,38]", "I32") +
                R"(,"d":)" + entry("[1]", "[38,46]", "F64") + "}",
            46);
-  std::memcpy(bytes.data() + bytes.size() - 44, values, sizeof values);
-  std::memcpy(bytes.data() + bytes.size() - 8, values + 1, sizeof(double));
+  const std::vector<std::byte> stored =
+      testing::little_endian(std::as_bytes(std::span(values)), sizeof(double));
+  std::copy(stored.begin(), stored.end(), bytes.end() - 44);
+  std::copy_n(stored.begin() + sizeof(double), sizeof(double), bytes.end() - 8);
   Safetensors tensors;
   Status status = Safetensors::parse(std::move(bytes), tensors);
   ASSERT_TRUE(status.ok()) << status.message();
