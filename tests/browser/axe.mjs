@@ -9,7 +9,7 @@ const source = await readFile(createRequire(import.meta.url).resolve('axe-core/a
 export async function seriousFindings(page, ...selectors) {
   if (!(await page.evaluate(() => 'axe' in window))) await page.evaluate(source);
   return page.evaluate(async (include) => {
-    // A number that flies to its cell fades at the end, and its contrast with it.
+    // A number that flies to its cell fades at the end, so that its contrast falls.
     const ends = document.getAnimations().filter(({ effect }) => Number.isFinite(effect?.getComputedTiming().endTime));
     await Promise.allSettled(ends.map(({ finished }) => finished));
     const { violations } = await window.axe.run({ include }, { resultTypes: ['violations'] });

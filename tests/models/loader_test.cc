@@ -134,7 +134,7 @@ TEST(ModelLoader, MappedWeightsAreNotCopied) {
   ModelLoader loader;
   ASSERT_TRUE(ModelLoader::create(files.config, files.tensors, {}, loader).ok());
   if (testing::kOrderOfFiles) {
-    // Only the norms need memory.
+    // The matrices stay in the files, so that only the norms need memory.
     EXPECT_LT(loader.bytes(true) * 20, loader.bytes(false));
   } else {
     EXPECT_EQ(loader.bytes(true), loader.bytes(false));

@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1)
   const int64_t pairs = pairs_of(p);
   const int64_t position = pairs == 0 ? 0 : position_of(p, batch, row);
   Turns turns;
-  // Only rows without QK-norm have more than kPairs pairs: QK-norm reads a row before it is
-  // written.
+  // A second pass, for rows of more than kPairs pairs, never has QK-norm, which must read a whole
+  // row before any of it is written. Calls with QK-norm have at most kMaxWidth columns.
   for (int64_t first = 0; first == 0 || first < pairs; first += Turns::kPairs) {
     turns.compute(p, position, first);
     for (int64_t head = first_head; head < last_head; ++head) {

@@ -78,7 +78,7 @@ export interface FlatList {
   readonly numbers: Float64Array<ArrayBuffer>;
 }
 
-/** The arguments from which a loader is made. */
+/** The arguments of a new loader. */
 export interface LoaderInput {
   readonly settings: FlatList;
   readonly tensors: FlatList;

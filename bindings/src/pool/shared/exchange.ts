@@ -1,4 +1,4 @@
-// Chooses between shared memory and messages, by which the caller's thread and its workers exchange numbers.
+// Chooses how the caller's thread and its workers exchange numbers: by shared memory or by messages.
 
 export type Exchange = 'messages' | 'shared memory';
 

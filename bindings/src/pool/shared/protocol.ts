@@ -143,7 +143,7 @@ export interface Returned {
   readonly transferred: readonly ArrayBuffer[];
 }
 
-/** What a worker takes: of a pool, or of a model. */
+/** A message to a worker, of a pool or of a model. `T` is the type of its tasks. */
 export type WorkerRequest<T> =
   | { readonly kind: 'start'; readonly module: WebAssembly.Module; readonly simd: Simd }
   /** In a team, only the first member sends its result, which is the same in all members. */
@@ -151,7 +151,7 @@ export type WorkerRequest<T> =
   /** Frees an object of the worker. It has no answer. */
   | { readonly kind: 'release'; readonly id: number };
 
-/** What a worker sends: one reply to the start, and an answer to each task. */
+/** A message from a worker: it replies once to the start, and answers each task by an `A`. */
 export type WorkerReply<A> = { readonly kind: 'ready' } | { readonly kind: 'broken'; readonly error: SentError } | A;
 
 export type Request = WorkerRequest<Task>;
