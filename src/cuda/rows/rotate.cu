@@ -118,9 +118,9 @@ __device__ void rotate_row(const RotateParams& p, const Turns& turns, int64_t ba
   }
 }
 
-// One warp per row of `heads` heads.
-__global__ void __launch_bounds__(kWarpRowThreads, 1)
-    rotate_rows(const RotateParams p, int64_t heads) {
+// One warp per row of heads_of_warp() heads.
+__global__ void __launch_bounds__(kWarpRowThreads, 1) rotate_rows(const RotateParams p) {
+  const int64_t heads = p.heads_of_warp();
   const int64_t groups = rules::ceil_div(p.heads, heads);
   const int64_t index = row_of_warp();
   if (index >= p.batch * groups * p.rows) return;
@@ -252,16 +252,12 @@ __global__ void __launch_bounds__(kWarpRowThreads)
 }  // namespace
 
 int launch_rotate(const RotateParams& params, StreamHandle stream) {
-  const int64_t heads = params.heads_of_warp();
-  const int64_t warps = params.batch * rules::ceil_div(params.heads, heads) * params.rows;
+  const int64_t groups = rules::ceil_div(params.heads, params.heads_of_warp());
+  const int64_t warps = params.batch * groups * params.rows;
   if (warps * params.width == 0) return 0;
   // Without sequences no row has a position, and no later kernel reads a row.
   if (params.cu_q != nullptr && params.sequences == 0) return 0;
-  return launch({.blocks = rules::ceil_div(warps, kRowsOfBlock),
-                 .threads = kWarpRowThreads,
-                 .shared_bytes = 0,
-                 .stream = stream},
-                rotate_rows, params, heads);
+  return launch_warp_rows(warps, stream, rotate_rows, params);
 }
 
 int launch_rotate_back(const RotateBackParams& params, StreamHandle stream) {

@@ -40,7 +40,7 @@ struct RotateParams {
   // precision, which GPUs for games compute at 1/64 of the speed, an angle costs more than the rest
   // of its pair. With few rows, and so few warps, it is 1, because a warp would wait for the memory
   // of each head.
-  int64_t heads_of_warp() const {
+  constexpr int64_t heads_of_warp() const {
     return style == Rope::Style::kNone ? 1 : rules::limited(rows / 4, 1, 8);
   }
 };
