@@ -54,10 +54,12 @@ struct OpenOptions {
   /// Called while weights are read, with the bytes so far and of all. Returning false ends open()
   /// with a kExchange error.
   std::function<bool(int64_t done, int64_t total)> progress = {};
-  /// Leaves matrices that need no conversion in the mapped file. open() then returns sooner, and
-  /// processes share the memory, but decoding takes up to 1.6 times as long, because a mapped file
-  /// has pages of 4 kB and a copy has pages of 2 MB (Linux). Has no effect where files are not
-  /// mapped (Windows).
+  /// Leaves matrices that need no conversion in the mapped file, or where view() has them. open()
+  /// then returns sooner, and processes share the memory, but decoding takes up to 1.6 times as
+  /// long, because a mapped file has pages of 4 kB and a copy has pages of 2 MB (Linux), and
+  /// because a copy has the matrices of q, k and v, or of gate and up, one below the other, so that
+  /// one product computes them. Files that cannot be mapped (Windows) are kept in memory, whatever
+  /// this says.
   bool keep_mapped = false;
 };
 
@@ -203,7 +205,8 @@ class ModelLoader {
   /// bytes than the tensor has, or a tensor that is not needed), kMemory.
   [[nodiscard]] Status give(size_t tensor, std::span<const std::byte> bytes);
   /// All bytes of a tensor at once, which `owner` keeps alive. They are not copied if they have the
-  /// type and order of the weights in memory. Errors: as give().
+  /// type and order of the weights in memory, which those of q, k, v, gate and up have with
+  /// OpenOptions::keep_mapped only. Errors: as give().
   [[nodiscard]] Status view(size_t tensor, std::span<const std::byte> bytes,
                             std::shared_ptr<const void> owner);
   /// The model. Errors: kFormat, naming the tensors that were not given; `model` is unchanged.

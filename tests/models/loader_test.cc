@@ -132,7 +132,7 @@ TEST(ModelLoader, MappedWeightsAreNotCopied) {
   Files files;
   read_files("llama3", files);
   ModelLoader loader;
-  ASSERT_TRUE(ModelLoader::create(files.config, files.tensors, {}, loader).ok());
+  ASSERT_TRUE(ModelLoader::create(files.config, files.tensors, {.keep_mapped = true}, loader).ok());
   if (testing::kOrderOfFiles) {
     // The matrices stay in the files, so that only the norms need memory.
     EXPECT_LT(loader.bytes(true) * 20, loader.bytes(false));
@@ -143,6 +143,61 @@ TEST(ModelLoader, MappedWeightsAreNotCopied) {
       ModelLoader::create(files.config, files.tensors, {.weights = WeightType::kInt8}, loader)
           .ok());
   EXPECT_EQ(loader.bytes(true), loader.bytes(false));
+}
+
+// view() copies what the loader puts together, and bytes() counts it.
+TEST(ModelLoader, ViewedWeightsAreTheSame) {
+  Context context(1);
+  for (const char* name : {"gpt2", "llama3", "gemma2"}) {
+    Files files;
+    read_files(name, files);
+    const std::vector<int32_t> ids = golden_ids(name, "short.input_ids");
+    const std::vector<float> golden = logits_of(open_golden(name), ids, context);
+    int64_t bytes[2];
+    for (const bool keep : {false, true}) {
+      ModelLoader loader;
+      ASSERT_TRUE(
+          ModelLoader::create(files.config, files.tensors, {.keep_mapped = keep}, loader).ok());
+      for (const size_t tensor : loader.needed()) {
+        ASSERT_TRUE(loader.view(tensor, files.bytes[tensor], nullptr).ok());
+      }
+      bytes[keep] = loader.bytes(true);
+      EXPECT_LE(loader.bytes(false) - bytes[keep], loader.viewed_bytes());
+      Model model;
+      ASSERT_TRUE(loader.finish(model).ok());
+      EXPECT_EQ(logits_of(model, ids, context), golden) << name << ", kept: " << keep;
+    }
+    if (std::string(name) != "gpt2" && testing::kOrderOfFiles) EXPECT_GT(bytes[0], bytes[1]);
+  }
+}
+
+// Matrices of different types in memory stay apart.
+TEST(ModelLoader, QueriesAndKeysOfDifferentTypes) {
+  Context context(1);
+  Files files;
+  read_files("llama3", files);
+  const std::vector<int32_t> ids = golden_ids("llama3", "short.input_ids");
+  const Model narrow = open_golden("llama3");
+  const std::vector<float> golden = logits_of(narrow, ids, context);
+  int64_t more = 0;
+  for (size_t i = 0; i < files.tensors.size(); ++i) {
+    StoredTensor& tensor = files.tensors[i];
+    if (tensor.name.find("q_proj") == std::string::npos) continue;
+    ASSERT_EQ(tensor.type, "BF16");
+    tensor.type = "F32";
+    more += static_cast<int64_t>(files.bytes[i].size());
+    std::vector<std::byte> wide(2 * files.bytes[i].size());
+    for (size_t at = 0; at < files.bytes[i].size(); at += 2) {
+      std::copy_n(&files.bytes[i][at], 2, &wide[2 * at + 2]);
+    }
+    files.bytes[i] = std::move(wide);
+  }
+  Model model;
+  const Status status = load(files, {}, 1000, model);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(model.info().weight_bytes, narrow.info().weight_bytes + more);
+  const std::vector<float> logits = logits_of(model, ids, context);
+  for (size_t i = 0; i < golden.size(); ++i) ASSERT_NEAR(logits[i], golden[i], 1e-4F) << i;
 }
 
 TEST(ModelLoader, CopiedAndMappedWeightsAreTheSame) {

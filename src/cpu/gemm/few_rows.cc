@@ -71,8 +71,6 @@ Activations lay_out(const FewRows& call, void* memory) {
   return a;
 }
 
-bool has_blocks(WeightType type) { return type >= WeightType::kInt8; }
-
 uint64_t memory_of(const FewRows& call) {
   return has_blocks(call.weight.type) ? lay_out(call, nullptr).bytes : 0;
 }

@@ -125,9 +125,10 @@ GemmLayout layout_projection(const GemmParams& p, int threads) {
   const auto job_columns = static_cast<int64_t>(panel_columns<ALayout::kRowMajor>());
   if (p.rows <= kFewRows) {
     const bool reads_alone = p.rows <= kFewWeightRows && threads > 1;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(DF()));
     return {.job_rows = p.rows,
             .job_columns = reads_alone ? outputs_of_job(bytes_of(p.b.type) * p.depth, p.columns,
-                                                        threads, job_columns)
+                                                        threads, lanes)
                                        : job_columns,
             .scratch_bytes = sizeof(float) * widened_floats(p, depth)};
   }

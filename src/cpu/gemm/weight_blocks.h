@@ -29,6 +29,9 @@ void quantize_rows(const NumberRows& rows, WeightType type, std::byte* to, int64
 void dequantize_rows(const WeightMatrix& weight, int64_t first, int64_t end, float* to,
                      int64_t stride);
 
+// True for int8 and int4.
+inline bool has_blocks(WeightType type) { return type >= WeightType::kInt8; }
+
 // Number of blocks of a row of int8 or int4.
 inline int64_t weight_blocks(int64_t columns) {
   return (columns + kWeightBlock - 1) / kWeightBlock;

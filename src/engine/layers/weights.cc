@@ -28,8 +28,6 @@ namespace multihead {
 namespace engine {
 namespace {
 
-bool has_blocks(WeightType type) { return type >= WeightType::kInt8; }
-
 DType dtype_of(WeightType type) {
   return type == WeightType::kF16    ? DType::kF16
          : type == WeightType::kBF16 ? DType::kBF16
@@ -109,7 +107,7 @@ Status quantize_matrix(const ConstAnyTensor& from, WeightType type, void* to, Co
   const double operations = 4.0 * static_cast<double>(rows) * static_cast<double>(columns);
   MULTIHEAD_TRY(validate_numbers(largest_of(numbers, rows, operations, context.threads()), type));
   over_ranges(operations, rows, context.threads(), [&](int64_t first, int64_t end) {
-    if (has_blocks(type)) {
+    if (cpu::has_blocks(type)) {
       cpu::quantize_rows(numbers, type, static_cast<std::byte*>(to), first, end);
       return;
     }
@@ -143,7 +141,7 @@ Status dequantize_listed(const WeightMatrix& weight, std::span<const int32_t> ro
   if (weight.columns == 0) return {};
   float* target = to.data;
   for (const int32_t row : rows) {
-    if (has_blocks(weight.type)) {
+    if (cpu::has_blocks(weight.type)) {
       cpu::dequantize_rows(weight, row, row + 1, target, 0);
     } else {
       cpu::convert_rows({.from = weight.part(row, 1).data,
@@ -232,7 +230,7 @@ Status compute(const WeightCall& call, Context& context) {
   const int64_t rows = x.shape[0];
   if (rows == 0 || weight.rows == 0) return {};
   const bool few = rows <= kFewWeightRows && weight.type != WeightType::kF32;
-  if (weight.columns == 0 || !(few || has_blocks(weight.type))) {
+  if (weight.columns == 0 || !(few || cpu::has_blocks(weight.type))) {
     return compute_linear({x, tensor_of(weight), bias, y, Precision::kF32}, context);
   }
   const cpu::GemmParams product{.a = x.data,

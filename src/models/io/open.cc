@@ -132,7 +132,10 @@ Status open(const std::string& folder, const std::string& config_file, const Ope
     Tensors tensors;
     MULTIHEAD_TRY(read_files(folder, tensors));
     ModelLoader loader;
-    MULTIHEAD_TRY(ModelLoader::create(config, tensors.stored, options, loader));
+    // Files that are not mapped were read into memory, which the model then uses.
+    OpenOptions of_loader = options;
+    for (const auto& file : tensors.files) of_loader.keep_mapped |= !file->mapped();
+    MULTIHEAD_TRY(ModelLoader::create(config, tensors.stored, of_loader, loader));
     for (const size_t tensor : loader.needed()) {
       MULTIHEAD_TRY(load(tensors, tensor, options.keep_mapped, loader));
     }
