@@ -1,6 +1,5 @@
 // From the tensors of files to the parameters of a model.
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -25,6 +24,7 @@
 #include "models/parameters.h"
 #include "multihead/models.h"
 #include "multihead/weights.h"
+#include "rules/byte_order.h"
 #include "rules/element.h"
 #include "rules/integers.h"
 
@@ -58,9 +58,6 @@ WeightType same_type(Stored type) {
 DType dtype_of(Stored type) {
   return type == Stored::kF16 ? DType::kF16 : type == Stored::kBF16 ? DType::kBF16 : DType::kF32;
 }
-
-// True if this processor stores the lowest byte of a number first, as safetensors files do.
-constexpr bool kOrderOfFiles = std::endian::native == std::endian::little;
 
 // A tensor of the files and the place in memory that it fills.
 struct Part {
@@ -575,12 +572,11 @@ struct ModelLoader::State {
 
   // Writes rows as take_rows() has them, and counts them as done.
   Status write_rows(Part& part, const std::byte* from, int64_t count) {
-    if constexpr (kOrderOfFiles) {
+    if constexpr (rules::kOrderOfFiles) {
       return write_native_rows(part, from, count);
     } else {
       std::vector<std::byte> rows(from, from + static_cast<size_t>(count) * part.row_bytes());
-      const auto size = static_cast<ptrdiff_t>(bytes_of(part.stored));
-      for (auto at = rows.begin(); at != rows.end(); at += size) std::reverse(at, at + size);
+      rules::turn_numbers(rows, bytes_of(part.stored));
       return write_native_rows(part, rows.data(), count);
     }
   }
@@ -710,7 +706,7 @@ struct ModelLoader::State {
                           std::to_string(bytes.size()));
     }
     const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % bytes_of(part.stored) == 0;
-    if (!aligned || !kOrderOfFiles || !part.can_be_matrix()) {
+    if (!aligned || !rules::kOrderOfFiles || !part.can_be_matrix()) {
       // In pieces, so that progress moves and an abort is soon.
       constexpr size_t kPiece = size_t{1} << 22;
       const size_t piece = std::max<size_t>(1, kPiece / part.row_bytes()) * part.row_bytes();
@@ -768,7 +764,7 @@ int64_t ModelLoader::bytes(bool viewed) const {
   if (state_ == nullptr) return 0;
   int64_t sum = 0;
   for (const Part& part : state_->parts) {
-    if (!viewed || !kOrderOfFiles || !part.can_be_matrix()) sum += part.memory_bytes();
+    if (!viewed || !rules::kOrderOfFiles || !part.can_be_matrix()) sum += part.memory_bytes();
   }
   return sum;
 }

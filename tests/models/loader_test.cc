@@ -19,6 +19,7 @@
 #include "models/golden_models.h"
 #include "multihead/models.h"
 #include "multihead/safetensors.h"
+#include "rules/byte_order.h"
 #include "support/little_endian.h"
 #include "support/temporary_folder.h"
 
@@ -133,7 +134,7 @@ TEST(ModelLoader, MappedWeightsAreNotCopied) {
   read_files("llama3", files);
   ModelLoader loader;
   ASSERT_TRUE(ModelLoader::create(files.config, files.tensors, {.keep_mapped = true}, loader).ok());
-  if (testing::kOrderOfFiles) {
+  if (rules::kOrderOfFiles) {
     // The matrices stay in the files, so that only the norms need memory.
     EXPECT_LT(loader.bytes(true) * 20, loader.bytes(false));
   } else {
@@ -167,7 +168,7 @@ TEST(ModelLoader, ViewedWeightsAreTheSame) {
       ASSERT_TRUE(loader.finish(model).ok());
       EXPECT_EQ(logits_of(model, ids, context), golden) << name << ", kept: " << keep;
     }
-    if (std::string(name) != "gpt2" && testing::kOrderOfFiles) {
+    if (std::string(name) != "gpt2" && rules::kOrderOfFiles) {
       EXPECT_GT(bytes[0], bytes[1]);
     }
   }

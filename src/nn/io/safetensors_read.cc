@@ -1,7 +1,6 @@
 #include "multihead/safetensors.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -23,6 +22,7 @@
 #include "engine/error/printable.h"
 #include "nn/io/safetensors_format.h"
 #include "nn/io/safetensors_header.h"
+#include "rules/byte_order.h"
 
 namespace multihead {
 namespace {
@@ -33,15 +33,6 @@ using Type = SafetensorsEntry::Type;
 
 // The format's limit on the length of a header, which protects parsers from denial of service.
 constexpr uint64_t kMostHeaderBytes = 100'000'000;
-
-// Reverses the bytes of each element of little-endian data, for machines with the other order.
-[[maybe_unused]] void reverse_elements(std::span<std::byte> data, Type type, uint64_t bits) {
-  const auto size = static_cast<size_t>(type == Type::kC64 ? bits / 2 : bits) / 8;
-  for (size_t at = 0; size > 1 && at < data.size(); at += size) {
-    const auto element = data.subspan(at, size);
-    std::reverse(element.begin(), element.end());
-  }
-}
 
 // Converts the F64 tensors to f32, in the order of the map; null if there are none.
 Status narrow(const std::map<std::string, SafetensorsEntry>& entries,
@@ -109,8 +100,11 @@ Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
     for (nn::HeaderEntry& tensor : header) {
       const auto at = static_cast<size_t>(tensor.begin);
       const auto elements = data.subspan(at, static_cast<size_t>(tensor.end) - at);
-      if constexpr (std::endian::native == std::endian::big) {
-        reverse_elements(elements, tensor.type->type, tensor.type->bits);
+      const uint64_t bits = tensor.type->bits;
+      // Types of less than a byte have no order. A complex number is two numbers.
+      if (bits >= 8) {
+        rules::turn_numbers(
+            elements, static_cast<size_t>(tensor.type->type == Type::kC64 ? bits / 16 : bits / 8));
       }
       parsed.entries_.emplace(std::move(tensor.name),
                               SafetensorsEntry{tensor.type->type, tensor.shape, elements});
