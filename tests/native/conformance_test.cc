@@ -57,8 +57,10 @@ json manifest_of(const std::string& pack) {
   return json::parse(text_of(kGoldens / (pack + ".json")), nullptr, false);
 }
 
+// With the drive, where there are drives, because the manifest that names the file is on another
+// one; and without backslashes, which JSON would need two of.
 std::string tensors_of(const std::string& pack) {
-  return (kGoldens / (pack + ".safetensors")).string();
+  return fs::absolute(kGoldens / (pack + ".safetensors")).generic_string();
 }
 
 // A temporary folder with manifests and tensors.
