@@ -282,7 +282,7 @@ HWY_NOINLINE void dot_blocks(const std::byte* HWY_RESTRICT weights, size_t block
 }
 #endif  // HWY_ARCH_WASM
 
-// The same for weights in f16 or bf16.
+// Computes sums[r * stride] as dot_blocks() does, for weights in f16 or bf16.
 template <class T, size_t kRows>
 HWY_NOINLINE void dot_halves(const T* HWY_RESTRICT weights, size_t columns,
                              const float* HWY_RESTRICT x, ptrdiff_t x_stride, VF* HWY_RESTRICT sums,

@@ -67,19 +67,19 @@ inline GemmLayout divide_gemm(const GemmParams& params, int threads, int64_t job
   return {.job_rows = rules::ceil_div(params.rows, row_jobs), .job_columns = job_columns};
 }
 
-// For products of few rows with several threads: the number of outputs of a job, a multiple of
-// `unit`. Every thread gets as many jobs as the others, all of about the same size. Jobs have 1 MB
-// of weights, of `row_bytes` for each output: on two cores of a Zen 5, such jobs take 0.69 to 0.86
-// of the time of jobs of 64 kB, because a processor reads ahead only after it has seen a sequence
-// of addresses. A thread gets four smaller jobs if there is less.
+// Returns the number of outputs of a job, a multiple of `unit`, of a product of few rows on several
+// threads. Every thread gets as many jobs as the others, all of about the same size. A job has 1 MB
+// of weights, of which an output has `row_bytes`: on two cores of a Zen 5, such jobs take 0.69 to
+// 0.86 of the time of jobs of 64 kB, because a processor reads ahead only after it has seen a
+// sequence of addresses. If that is less than four jobs for each thread, the jobs are smaller.
 inline int64_t outputs_of_job(int64_t row_bytes, int64_t outputs, int threads, int64_t unit) {
-  constexpr int64_t kJobBytes = 1 << 20, kFewestJobs = 4;
+  constexpr int64_t kJobBytes = 1 << 20, kFewJobs = 4;
   const int64_t units = std::max<int64_t>(1, rules::ceil_div(outputs, unit));
   const int64_t most =
-      std::max(kFewestJobs, rules::ceil_div(row_bytes * outputs, threads * kJobBytes));
-  // Of nearly equal numbers of jobs, the one whose last jobs lack the fewest units.
+      std::max(kFewJobs, rules::ceil_div(row_bytes * outputs, threads * kJobBytes));
+  // Tries four numbers of jobs, and takes the one with which the threads' shares differ least.
   int64_t best = 0, least_units = 0;
-  for (int64_t each = most; each > most - kFewestJobs; --each) {
+  for (int64_t each = most; each > most - kFewJobs; --each) {
     const int64_t size = rules::ceil_div(units, each * threads);
     if (best == 0 || size * each * threads < least_units) {
       best = size;
