@@ -59,6 +59,11 @@ DType dtype_of(Stored type) {
   return type == Stored::kF16 ? DType::kF16 : type == Stored::kBF16 ? DType::kBF16 : DType::kF32;
 }
 
+// True if a matrix of `type` has the bytes of the file.
+bool same_bytes(Stored stored, WeightType type) {
+  return stored != Stored::kF64 && same_type(stored) == type;
+}
+
 // A tensor of the files and the place in memory that it fills.
 struct Part {
   size_t tensor = 0;
@@ -78,8 +83,7 @@ struct Part {
   size_t row_bytes() const { return static_cast<size_t>(columns) * bytes_of(stored); }
   // True if the target has the bytes of the file.
   bool keeps_bytes() const {
-    return matrix != nullptr && !transposed && stored != Stored::kF64 &&
-           same_type(stored) == matrix->type;
+    return matrix != nullptr && !transposed && same_bytes(stored, matrix->type);
   }
   // True if the bytes of the file can be the matrix.
   bool can_be_matrix() const {
@@ -243,11 +247,11 @@ struct ModelLoader::State {
     Projection* alone;
   };
 
-  // True if the matrices become one. They do not if the caller keeps them where they are in the
-  // file. In a team each member has its share of every matrix instead, so that it computes all of
-  // its own heads, and fewer outputs are exchanged: two workers of WebAssembly decode 4 % faster in
-  // f32, 1 % in bf16. But in int8 and int4 one matrix is 11 and 5 % faster, because every product
-  // rounds its input first.
+  // True if the matrices become one. They do not if one of them stays where the file has it. In a
+  // team each member has its share of every matrix instead, so that it computes all of its own
+  // heads, and fewer outputs are exchanged: two workers of WebAssembly decode 4 % faster in f32,
+  // 1 % in bf16. But in int8 and int4 one matrix is 11 and 5 % faster, because every product rounds
+  // its input first.
   bool stacks(std::span<const Piece> pieces, int64_t layer) const {
     const auto stored = [&](const Piece& piece) {
       const std::optional<size_t> tensor = find(piece.names, layer, ".weight");
@@ -258,8 +262,7 @@ struct ModelLoader::State {
     return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
       const std::optional<Stored> type = stored(piece);
       if (!type || memory_type(*type) != memory_type(*first)) return false;
-      const bool converted = *type == Stored::kF64 || memory_type(*type) != same_type(*type);
-      return converted || !options.keep_mapped;
+      return !options.keep_mapped || !same_bytes(*type, memory_type(*type));
     });
   }
 

@@ -146,7 +146,7 @@ TEST(ModelLoader, MappedWeightsAreNotCopied) {
   EXPECT_EQ(loader.bytes(true), loader.bytes(false));
 }
 
-// view() copies what the loader puts together, and bytes() counts it.
+// view() copies the matrices that become one, and bytes() counts the copies.
 TEST(ModelLoader, ViewedWeightsAreTheSame) {
   Context context(1);
   for (const char* name : {"gpt2", "llama3", "gemma2"}) {

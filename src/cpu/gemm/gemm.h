@@ -67,12 +67,12 @@ inline GemmLayout divide_gemm(const GemmParams& params, int threads, int64_t job
   return {.job_rows = rules::ceil_div(params.rows, row_jobs), .job_columns = job_columns};
 }
 
-// Returns the number of outputs of a job, a multiple of `unit`, of a product of few rows on several
-// threads. Every thread gets as many jobs as the others, all of about the same size. A job has 1 MB
-// of weights, of which an output has `row_bytes`: on two cores of a Zen 5, such jobs take 0.69 to
-// 0.86 of the time of jobs of 64 kB, because a processor reads ahead only after it has seen a
-// sequence of addresses. If that is less than two jobs for each thread, the jobs are smaller; with
-// four, decoding with int4 weights takes 1.1 times as long.
+// Divides a product of few rows among several threads: returns the number of outputs of a job, a
+// multiple of `unit`. An output has `row_bytes` of weights. Every thread gets as many jobs as the
+// others, all of about the same size, which is 1 MB of weights: on two cores of a Zen 5, such jobs
+// take 0.69 to 0.86 of the time of jobs of 64 kB, because a processor reads ahead only after it has
+// seen a sequence of addresses. If threads then had less than two jobs each, the jobs are smaller.
+// With four jobs at least, decoding with int4 weights takes 1.1 times as long.
 inline int64_t outputs_of_job(int64_t row_bytes, int64_t outputs, int threads, int64_t unit) {
   constexpr int64_t kJobBytes = 1 << 20, kFewestJobs = 2, kTries = 4;
   const int64_t units = std::max<int64_t>(1, rules::ceil_div(outputs, unit));
