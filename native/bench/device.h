@@ -6,9 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "multihead/cuda.h"
 
 namespace multihead::bench {
 
@@ -52,6 +55,20 @@ class DeviceTimer {
 
  private:
   [[maybe_unused]] void *first_ = nullptr, *last_ = nullptr;  // unused in no_device.cc
+};
+
+// A CUDA graph of the work that `enqueue` puts on the stream it is given.
+class DeviceGraph {
+ public:
+  explicit DeviceGraph(const std::function<void(cuda::Stream)>& enqueue);
+  ~DeviceGraph();
+  DeviceGraph(const DeviceGraph&) = delete;
+  DeviceGraph& operator=(const DeviceGraph&) = delete;
+
+  void launch() const;  // enqueues all of its work on the default stream
+
+ private:
+  [[maybe_unused]] void* instance_ = nullptr;  // unused in no_device.cc
 };
 
 // Facts about the current device for people to read: { name, value }.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -34,6 +35,22 @@ int attribute(cudaDeviceAttr which) {
   must(cudaDeviceGetAttribute(&value, which, current_device()), "cudaDeviceGetAttribute");
   return value;
 }
+
+// A stream of its own, since CUDA does not capture the default stream.
+class OwnStream {
+ public:
+  OwnStream() {
+    must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  ~OwnStream() { cudaStreamDestroy(stream_); }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
 
 // Converts CUDA's version number: 13000 gives "13.0".
 std::string version(int number) {
@@ -109,6 +126,32 @@ double DeviceTimer::stop_seconds() const {
   float milliseconds = 0;
   must(cudaEventElapsedTime(&milliseconds, event(first_), event(last_)), "cudaEventElapsedTime");
   return static_cast<double>(milliseconds) * 1e-3;
+}
+
+DeviceGraph::DeviceGraph(const std::function<void(cuda::Stream)>& enqueue) {
+  const OwnStream stream;
+  must(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
+       "cudaStreamBeginCapture");
+  cudaGraph_t graph = nullptr;
+  try {
+    enqueue(stream.get());
+  } catch (...) {
+    cudaStreamEndCapture(stream.get(), &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  must(cudaStreamEndCapture(stream.get(), &graph), "cudaStreamEndCapture");
+  cudaGraphExec_t instance = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&instance, graph, 0);
+  cudaGraphDestroy(graph);
+  must(error, "cudaGraphInstantiate");
+  instance_ = instance;
+}
+
+DeviceGraph::~DeviceGraph() { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(instance_)); }
+
+void DeviceGraph::launch() const {
+  must(cudaGraphLaunch(static_cast<cudaGraphExec_t>(instance_), nullptr), "cudaGraphLaunch");
 }
 
 std::vector<std::pair<std::string, std::string>> device_facts() {

@@ -155,18 +155,18 @@ void DeviceWork::prepare_backward() {
                           {workspace.data(), workspace.bytes()}, nullptr));
 }
 
-Status DeviceWork::run() {
+Status DeviceWork::run(cuda::Stream stream) {
   copy_ = (copy_ + 1) % copies_;
   const cuda::Workspace workspace{workspace_.data(), workspace_.bytes()};
   if (which_.op == Op::kBackward) {
     return cuda::attention_backward(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_, results(),
-                                    d_out(), gradients(), workspace, nullptr);
+                                    d_out(), gradients(), workspace, stream);
   }
   if (which_.op == Op::kCache) {
-    return cuda::decode(q(), cache(), options_, outputs(), workspace, nullptr);
+    return cuda::decode(q(), cache(), options_, outputs(), workspace, stream);
   }
   return cuda::attention(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_, outputs(), workspace,
-                         nullptr);
+                         stream);
 }
 
 double DeviceWork::operations() const {

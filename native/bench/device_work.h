@@ -41,8 +41,8 @@ class DeviceWork {
  public:
   explicit DeviceWork(const Case& which);
 
-  // Enqueues the next call, with the next copy of the inputs.
-  Status run();
+  // Enqueues the next call, with the next copy of the inputs. Null: on the default stream.
+  Status run(cuda::Stream stream = nullptr);
 
   // Ideal floating-point operations of one call: 4 d per visible pair of query and key, or 10 d for
   // the backward. A causal mask counts half of all pairs.

@@ -21,6 +21,7 @@
 //   openblas_…    the same values for products with OpenBLAS, if the build has found it
 // On a GPU, names end in /cuda, and the counters are:
 //   us            a call, measured between two events: median of batches, with inputs in no cache
+//   graph_us      the same of calls in a CUDA graph, if a call takes at most 100 us
 //   TFLOPS, GBps  like GFLOPS and GBps above
 //   pct_copy      percent of the speed of a copy within the device (one query)
 //   workspace_kB  workspace of the call

@@ -2,6 +2,7 @@
 // program checks cuda::available() first.
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -30,6 +31,10 @@ DeviceTimer::DeviceTimer() { no_cuda(); }
 DeviceTimer::~DeviceTimer() = default;
 void DeviceTimer::start() const { no_cuda(); }
 double DeviceTimer::stop_seconds() const { no_cuda(); }
+
+DeviceGraph::DeviceGraph(const std::function<void(cuda::Stream)>&) { no_cuda(); }
+DeviceGraph::~DeviceGraph() = default;
+void DeviceGraph::launch() const { no_cuda(); }
 
 std::vector<std::pair<std::string, std::string>> device_facts() { no_cuda(); }
 int64_t device_l2_bytes() { no_cuda(); }

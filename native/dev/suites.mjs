@@ -10,8 +10,8 @@ const at = (...path) => join(ROOT, 'build', ...path);
 const relaxedFlag = parseInt(process.versions.node, 10) < 22 ? ['--experimental-wasm-relaxed-simd'] : [];
 
 /**
- * Tests the CUDA kernels without a GPU, in the emulator of tests/cuda: at most 150 random calls a test, in 142 s instead of
- * 229. The program by itself makes up to 500.
+ * Tests the CUDA kernels without a GPU, in the emulator of tests/cuda: at most 150 random calls a test, which takes 100 s of
+ * one core of a Zen 5. The program by itself makes up to 500.
  */
 function cudaTests() {
   const program = at('native', 'tests', 'cuda', 'multihead_cuda_tests');
@@ -150,6 +150,20 @@ export const SUITES = [
     run: () => vitest('bindings', 'vitest-numbers', { chosen: NUMBERS, env: ONE_BUILD }),
   },
   {
+    name: 'programs',
+    in: 'all',
+    uses: [...LIBRARY, ...PACKAGE, '.github', 'web/src'],
+    after: ['native', 'page', 'asan', 'tsan', 'relaxed', 'emu128', 'arm64'], // one test checks all suites' files
+    run: () => nodeTests(programTests()),
+  },
+  {
+    name: 'CUDA kernels, emulated',
+    in: 'all',
+    uses: core('native', 'cuda/multihead_cuda_tests'),
+    after: ['native'],
+    run: () => cudaTests(),
+  },
+  {
     name: 'core, EMU128',
     in: 'all',
     uses: core('native', 'multihead_tests_emu128'),
@@ -169,13 +183,6 @@ export const SUITES = [
     uses: core('quick'),
     after: ['quick'],
     run: () => googleTest('native', [tests('quick')]),
-  },
-  {
-    name: 'CUDA kernels, emulated',
-    in: 'all',
-    uses: core('native', 'cuda/multihead_cuda_tests'),
-    after: ['native'],
-    run: () => cudaTests(),
   },
   ...FUZZ_TARGETS.map((target) => ({
     name: `fuzz ${target}`,
@@ -212,13 +219,6 @@ export const SUITES = [
     uses: PACKAGE,
     after: ['package'],
     run: () => outcomeOf([process.execPath, 'bindings/conformance.mjs', CASES], null, conformanceCounts),
-  },
-  {
-    name: 'programs',
-    in: 'all',
-    uses: [...LIBRARY, ...PACKAGE, '.github', 'web/src'],
-    after: ['native', 'page', 'asan', 'tsan', 'relaxed', 'emu128', 'arm64'], // one test checks all suites' files
-    run: () => nodeTests(programTests()),
   },
   {
     name: 'page, modules',

@@ -1,9 +1,12 @@
 // native/bench/device.h for the emulator: host memory that kernels may use, and the host's clock.
-// Enqueued work has finished when the call returns.
+// Enqueued work has finished when the call returns; a graph computes when it is launched.
+#include <cuda_runtime_api.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <string>
 #include <utility>
@@ -62,6 +65,16 @@ DeviceTimer::DeviceTimer() : first_(new double(0)) {}
 DeviceTimer::~DeviceTimer() { delete static_cast<double*>(first_); }
 void DeviceTimer::start() const { *static_cast<double*>(first_) = now(); }
 double DeviceTimer::stop_seconds() const { return now() - *static_cast<double*>(first_); }
+
+DeviceGraph::DeviceGraph(const std::function<void(cuda::Stream)>& enqueue) {
+  cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal);
+  enqueue(nullptr);
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(nullptr, &graph);
+  instance_ = graph;
+}
+DeviceGraph::~DeviceGraph() { cudaGraphDestroy(static_cast<cudaGraph_t>(instance_)); }
+void DeviceGraph::launch() const { cudaGraphLaunch(static_cast<cudaGraph_t>(instance_), nullptr); }
 
 std::vector<std::pair<std::string, std::string>> device_facts() { return {{"gpu", "emulated"}}; }
 int64_t device_l2_bytes() { return 4096; }

@@ -57,6 +57,22 @@ TEST(CudaBench, EveryKindOfCaseEqualsTheCpu) {
   }
 }
 
+TEST(CudaBench, AGraphOfCallsComputesWhenItIsLaunched) {
+  for (const Case& which : {Case{Op::kForward, kSmall, Mask::kCausal, "bf16", kOnDevice},
+                            Case{Op::kBackward, kSmall, Mask::kCausal, "bf16", kOnDevice},
+                            Case{Op::kCache, kSmallDecode, Mask::kFull, "bf16", kOnDevice}}) {
+    SCOPED_TRACE(which.name());
+    DeviceWork work(which);
+    const DeviceGraph graph([&](cuda::Stream stream) {
+      for (int call = 0; call < 2; ++call) ASSERT_TRUE(work.run(stream).ok());
+    });
+    EXPECT_TRUE(std::isnan(work.error(work.output())));  // captured, not computed
+    graph.launch();
+    EXPECT_LE(work.error(work.output()), allowed(which));
+    cuda::testing::expect_no_findings();
+  }
+}
+
 TEST(CudaBench, WrongOutputIsSeen) {
   DeviceWork work({Op::kForward, kSmall, Mask::kCausal, "f32", kOnDevice});
   ASSERT_TRUE(work.run().ok());

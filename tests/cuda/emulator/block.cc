@@ -31,14 +31,10 @@ namespace multihead::cuda::emulator {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kStack = 256U << 10U;  // per thread; the lowest page is not accessible
 constexpr size_t kSharedAlignment = 1024;
 constexpr int kLanes = 32;
 // Fills shared memory at the start of a block: NaN in every floating-point type.
 constexpr std::byte kPoison{0xFF};
-
-Block* the_block = nullptr;
-bool checked = false;
 
 // Does not free the fiber's stack, which belongs to its block.
 struct KeepStack {
@@ -53,13 +49,6 @@ std::string triple(const std::array<uint32_t, 3>& index) {
 const char* name_of(Access access) { return access == Access::kRead ? "reads" : "writes"; }
 
 }  // namespace
-
-Block& block() { return *the_block; }
-
-bool checks_accesses() { return checked; }
-
-InsideEmulator::InsideEmulator() : before_(checked) { checked = false; }
-InsideEmulator::~InsideEmulator() { checked = before_; }
 
 Block::Block(int threads) : threads_(threads), warps_(static_cast<size_t>(threads / kLanes)) {
   void* const stacks = mmap(nullptr, static_cast<size_t>(threads) * kStack, PROT_READ | PROT_WRITE,
@@ -97,9 +86,9 @@ void Block::start(int thread) {
         scheduler_ = std::move(scheduler);
         Thread& self = *fibers_[static_cast<size_t>(thread)];
         while (true) {
-          checked = true;
+          checks_accesses = true;
           call_.run(call_.data);
-          checked = false;
+          checks_accesses = false;
           self.state = State::kEnded;
           --running_;
           scheduler_ = std::move(scheduler_).resume();
@@ -250,14 +239,11 @@ void Block::access(const void* address, size_t bytes, Access access, int actor) 
   const auto* const at = static_cast<const std::byte*>(address);
   Shadow* shadow = nullptr;
   size_t offset = 0;
-  std::string place;
-  const bool is_thread = actor < threads_;
   if (at >= shared_ && at + bytes <= shared_ + shared_bytes_) {
     shadow = &shared_shadow_;
     offset = static_cast<size_t>(at - shared_);
   } else {
-    const std::byte* const stack = stacks_ + static_cast<size_t>(is_thread ? actor : 0) * kStack;
-    if (is_thread && at >= stack && at + bytes <= stack + kStack) return;
+    if (actor == current_ && is_local(address, bytes)) return;
     Device::Region* const region = device().find(address, bytes);
     if (region != nullptr) {
       if (region->use == Use::kInput) {
@@ -318,7 +304,7 @@ void Block::with_warp(const char* kind, void* argument, void (*together)(Block&,
   Warp& warp = warps_[static_cast<size_t>(self / kLanes)];
   if (warp.arrived == 0) {
     warp.kind = kind;
-  } else if (std::strcmp(warp.kind, kind) != 0) {
+  } else if (warp.kind != kind && std::strcmp(warp.kind, kind) != 0) {
     return fail("is at " + std::string(kind) + " while other lanes of its warp are at " +
                 warp.kind);
   }

@@ -75,6 +75,12 @@ class Block {
   void release(Clock& object, int actor);
   void acquire(const Clock& object, int actor) { clock(actor).join(object); }
 
+  // True if the current thread has these bytes for itself: most accesses are to local arrays.
+  bool is_local(const void* address, size_t bytes) const {
+    const auto* const at = static_cast<const std::byte*>(address);
+    const std::byte* const stack = stacks_ + static_cast<size_t>(current_) * kStack;
+    return at >= stack && at + bytes <= stack + kStack;
+  }
   // Checks an access of an actor to shared or global memory. Ends the block if the address is
   // outside all memory that it may use.
   void access(const void* address, size_t bytes, Access access, int actor);
@@ -104,6 +110,8 @@ class Block {
   void wait_copies(size_t pending);
 
  private:
+  static constexpr size_t kStack = 256U << 10U;  // per thread; the lowest page is not accessible
+
   enum class State : uint8_t { kReady, kWaiting, kEnded };
   struct Copy {
     std::byte* shared;
@@ -174,17 +182,18 @@ class Block {
   std::mt19937_64 random_;
 };
 
-// The block whose code is running.
-Block& block();
+// The block whose code is running; null if none has run yet.
+inline Block* the_block = nullptr;
+inline Block& block() { return *the_block; }
 
 // True while device code runs, whose accesses are checked; false within the emulator.
-bool checks_accesses();
+inline bool checks_accesses = false;
 
 // While a primitive holds this object, its own accesses are not checked.
 class InsideEmulator {
  public:
-  InsideEmulator();
-  ~InsideEmulator();
+  InsideEmulator() : before_(std::exchange(checks_accesses, false)) {}
+  ~InsideEmulator() { checks_accesses = before_; }
   InsideEmulator(const InsideEmulator&) = delete;
   InsideEmulator& operator=(const InsideEmulator&) = delete;
 

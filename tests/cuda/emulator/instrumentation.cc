@@ -18,23 +18,24 @@ using multihead::cuda::emulator::InsideEmulator;
 namespace {
 
 void check(const void* address, size_t bytes, Access access) {
-  if (!checks_accesses()) return;
+  if (!checks_accesses || block().is_local(address, bytes)) return;
   const InsideEmulator inside;
   Block& now = block();
   now.access(address, bytes, access, now.thread());
 }
 
-void check_aligned(const void* address, size_t bytes, Access access) {
-  if (!checks_accesses()) return;
-  const InsideEmulator inside;
-  Block& now = block();
+// Ends the block if the address is not aligned.
+template <size_t kBytes>
+void check_aligned(const void* address, Access access) {
+  if (!checks_accesses) return;
   // Limit the required alignment to 8 bytes: compilers merge two 8-byte accesses into one of 16
   // bytes, which nvcc would not do.
-  constexpr size_t kMostAligned = 8;
-  if (reinterpret_cast<uintptr_t>(address) % std::min(bytes, kMostAligned) != 0) {
-    now.fail("accesses " + std::to_string(bytes) + " bytes at an address that is not aligned");
+  constexpr size_t kAlignment = std::min(kBytes, size_t{8});
+  if (reinterpret_cast<uintptr_t>(address) % kAlignment != 0) {
+    const InsideEmulator inside;
+    block().fail("accesses " + std::to_string(kBytes) + " bytes at an address that is not aligned");
   }
-  now.access(address, bytes, access, now.thread());
+  check(address, kBytes, access);
 }
 
 }  // namespace
@@ -49,15 +50,15 @@ void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
 void __tsan_read1(void* a) { check(a, 1, Access::kRead); }
-void __tsan_read2(void* a) { check_aligned(a, 2, Access::kRead); }
-void __tsan_read4(void* a) { check_aligned(a, 4, Access::kRead); }
-void __tsan_read8(void* a) { check_aligned(a, 8, Access::kRead); }
-void __tsan_read16(void* a) { check_aligned(a, 16, Access::kRead); }
+void __tsan_read2(void* a) { check_aligned<2>(a, Access::kRead); }
+void __tsan_read4(void* a) { check_aligned<4>(a, Access::kRead); }
+void __tsan_read8(void* a) { check_aligned<8>(a, Access::kRead); }
+void __tsan_read16(void* a) { check_aligned<16>(a, Access::kRead); }
 void __tsan_write1(void* a) { check(a, 1, Access::kWrite); }
-void __tsan_write2(void* a) { check_aligned(a, 2, Access::kWrite); }
-void __tsan_write4(void* a) { check_aligned(a, 4, Access::kWrite); }
-void __tsan_write8(void* a) { check_aligned(a, 8, Access::kWrite); }
-void __tsan_write16(void* a) { check_aligned(a, 16, Access::kWrite); }
+void __tsan_write2(void* a) { check_aligned<2>(a, Access::kWrite); }
+void __tsan_write4(void* a) { check_aligned<4>(a, Access::kWrite); }
+void __tsan_write8(void* a) { check_aligned<8>(a, Access::kWrite); }
+void __tsan_write16(void* a) { check_aligned<16>(a, Access::kWrite); }
 void __tsan_unaligned_read2(void* a) { check(a, 2, Access::kRead); }
 void __tsan_unaligned_read4(void* a) { check(a, 4, Access::kRead); }
 void __tsan_unaligned_read8(void* a) { check(a, 8, Access::kRead); }

@@ -1,5 +1,6 @@
 #include "cuda/emulator/memory.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -14,12 +15,10 @@ constexpr size_t kMostFindings = 20;
 
 // Bit mask of the bytes of granule `granule` that lie in [first, end).
 uint8_t bytes_within(size_t granule, size_t first, size_t end) {
-  uint8_t bytes = 0;
-  for (size_t i = 0; i < kGranule; ++i) {
-    const size_t byte = granule * kGranule + i;
-    if (byte >= first && byte < end) bytes |= static_cast<uint8_t>(1U << i);
-  }
-  return bytes;
+  const size_t begin = granule * kGranule;
+  const size_t from = std::max(begin, first) - begin;
+  const size_t to = std::min(begin + kGranule, end) - begin;
+  return static_cast<uint8_t>((1U << to) - (1U << from));
 }
 
 size_t first_byte(size_t granule, uint8_t bytes) {
@@ -27,6 +26,8 @@ size_t first_byte(size_t granule, uint8_t bytes) {
   while (((bytes >> i) & 1U) == 0) ++i;
   return granule * kGranule + i;
 }
+
+constinit Device the_device;
 
 }  // namespace
 
@@ -183,9 +184,6 @@ std::vector<std::string> Device::take_findings() {
   return result;
 }
 
-Device& device() {
-  static Device the_device;
-  return the_device;
-}
+Device& device() { return the_device; }
 
 }  // namespace multihead::cuda::emulator
