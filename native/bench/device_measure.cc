@@ -34,7 +34,8 @@ class DeviceSession {
         // Overwritten before each sample to flush the L2 cache. Meanwhile the host enqueues the
         // first call.
         flush_(static_cast<size_t>(std::max<int64_t>(2 * device_l2_bytes(), 1 << 20))) {
-    // Warm up: loads the kernels, and raises the clock.
+    // The first calls load the kernels, which takes far longer than a call, and raise the clock.
+    seconds_of_calls(kWarmUpCalls);
     const double seconds = seconds_of_calls(kWarmUpCalls) / kWarmUpCalls;
     calls_ = std::clamp<int64_t>(std::llround(std::ceil(kBatchSeconds / seconds)), 1, 200);
     if (seconds > kShortSeconds) return;

@@ -182,7 +182,7 @@ class Block {
   std::mt19937_64 random_;
 };
 
-// The block whose code is running; null if none has run yet.
+// The block whose code is running; null if none is.
 inline Block* the_block = nullptr;
 inline Block& block() { return *the_block; }
 

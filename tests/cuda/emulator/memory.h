@@ -99,7 +99,8 @@ class Device {
   };
   Region* find(const void* address, size_t bytes);
 
-  uint64_t accesses = 0;  // reads and writes of kernels since the program began
+  // Reads and writes of kernels since the program began, without those of local arrays.
+  uint64_t accesses = 0;
 
  private:
   std::vector<Region> regions_;
