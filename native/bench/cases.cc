@@ -67,6 +67,8 @@ constexpr Shape kServer[] = {
     {"d256-2k", 8, 8, 8, 2048, 2048, 256},   {"d256-4k", 4, 8, 8, 4096, 4096, 256},
     {"d256-8k", 2, 8, 8, 8192, 8192, 256},   {"d256-16k", 1, 8, 8, 16384, 16384, 256},
 };
+// 32 queries for each of 32 sequences, as in speculative decoding or in chunks of prompts.
+constexpr Shape kServerChunk = {"llama3-b32-q32-kv4k", 32, 32, 8, 32, 4096, 128};
 constexpr Shape kServerDecode[] = {
     {"llama3-b16-kv8k", 16, 32, 8, 1, 8192, 128},
     {"llama3-b64-kv2k", 64, 32, 8, 1, 2048, 128},
@@ -248,6 +250,7 @@ std::vector<Case> all_device_cases() {
       if (shape.keys == 1024) add(Op::kForward, shape, mask, "f32");
     }
   }
+  add(Op::kForward, kServerChunk, Mask::kFull, "bf16");
   for (const Mask mask : {Mask::kFull, Mask::kCausal}) {
     add(Op::kBackward, kGpt2, mask, "f32");
     for (const Shape& shape : kServer) {

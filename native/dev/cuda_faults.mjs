@@ -174,6 +174,22 @@ export const FAULTS = [
     tests: 'ForwardHopper.*',
   },
   {
+    name: "Hopper: the rows of a head are stored at the next one's place",
+    file: 'hopper/forward_tile.h',
+    from: 'block.head + static_cast<int>(of_consumer >> call.query_bits)',
+    to: 'block.head + static_cast<int>((of_consumer >> call.query_bits) ^ call.head_bits)',
+    kernels: ['hopper/forward'],
+    tests: 'ForwardHopper.*',
+  },
+  {
+    name: 'Hopper: the keys that a row of a second head sees are those of a later query',
+    file: 'hopper/forward_tile.h',
+    from: 'of_consumer & ((1U << call.query_bits) - 1)',
+    to: 'of_consumer & ((2U << call.query_bits) - 1)',
+    kernels: ['hopper/forward'],
+    tests: 'ForwardHopper.*',
+  },
+  {
     name: 'Hopper: the phase of a barrier is not that of its slot',
     file: 'hopper/ring.h',
     from: 'return static_cast<uint32_t>(step) / kSlots & 1U;',

@@ -80,7 +80,9 @@ inline HopperCase random_hopper_case(Random& random, bool packed,
   const bool is_long = longest > 70;  // long calls have few heads to save time
   call.batch = random.integer(1, (packed ? 4 : 2) / (is_long ? 2 : 1));
   call.kv_heads = random.integer(1, is_long ? 1 : 2);
-  call.heads = call.kv_heads * random.pick<int64_t>({1, 1, 2, is_long ? 1 : 3});
+  call.heads = call.kv_heads * (is_long ? random.pick<int64_t>({1, 1, 1, 2, 4})
+                                        : random.pick<int64_t>({1, 1, 1, 2, 3, 4, 6, 8}));
+  if (longest == 3 && random.chance(0.2)) call.heads *= random.pick<int64_t>({16, 64});
   call.queries = random.integer(1, std::min<int64_t>(longest, 200));
   call.keys =
       random.chance(0.3) ? call.queries : random.integer(random.chance(0.03) ? 0 : 1, longest);

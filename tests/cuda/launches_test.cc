@@ -176,6 +176,33 @@ TEST(CudaLaunches, SplitTheKeysOfAChunkThatLeavesMultiprocessorsIdle) {
   EXPECT_EQ(launch({1, 32, 8, 33, 4096, 128}, DType::kBF16, {}, h100).rfind("wgmma", 0), 0U);
 }
 
+// A tile of Hopper's forward kernel at width 128 has 128 rows.
+TEST(CudaLaunches, ShareATileAmongHeadsWithFewQueries) {
+  Device device = kDevices[3];
+  device.multiprocessors = 1 << 20;  // so that each tile has a block
+  const auto tiles = [&](const Shape& s) {
+    const Observer observer;
+    launch(s, DType::kBF16, {}, device);
+    return observer.launches().at(0).blocks;
+  };
+  EXPECT_EQ(tiles({1, 32, 8, 33, 4096, 128}), 16U);   // two heads of 64 queries
+  EXPECT_EQ(tiles({1, 64, 1, 3, 4096, 128}), 2U);     // 32 heads of 4 queries
+  EXPECT_EQ(tiles({1, 12, 2, 40, 4096, 128}), 6U);    // 6 heads share a key/value head: two and two
+  EXPECT_EQ(tiles({1, 12, 4, 100, 4096, 128}), 12U);  // 3 heads: each has its own tile
+  EXPECT_EQ(tiles({1, 32, 8, 1024, 4096, 128}), 256U);  // nothing to gain
+
+  // 1000 sequences of 8 queries: sixteen rows of each of 8 heads.
+  const std::vector<int32_t> starts(1001);  // in device memory: values are not read
+  const PackedSequences sequences{.cu_q = starts, .cu_k = starts, .max_queries = 8, .max_keys = 8};
+  const ConstAnyTensor q = tensor(DType::kBF16, {8000, 32, 128});
+  const ConstAnyTensor k = tensor(DType::kBF16, {8000, 4, 128});
+  const AttentionOutputs outputs{.out = tensor(DType::kBF16, q.shape)};
+  CallPlan plan = plan_packed(q, k, k, sequences, {}, outputs, device);
+  const Observer observer;
+  ASSERT_TRUE(run(plan, address(), device, nullptr).ok());
+  EXPECT_EQ(observer.launches().at(0).blocks, 4U * (8000 / 16 + 1000));
+}
+
 // The strides of axes with one element mean nothing.
 TEST(CudaLaunches, IgnoreStridesOfAxesOfExtentOne) {
   const Shape s{1, 1, 1, 300, 300, 64};

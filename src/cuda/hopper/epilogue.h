@@ -22,9 +22,9 @@ namespace multihead::cuda {
 
 template <class T>
 __device__ __forceinline__ T* row_of(const rules::WritableRows& rows, const HopperBlock& block,
-                                     int row) {
-  return static_cast<T*>(rows.data) +
-         rules::row_offset(rows.stride, block.batch, block.head, int64_t{block.first_query} + row);
+                                     const HopperRow& row) {
+  return static_cast<T*>(rows.data) + rules::row_offset(rows.stride, block.batch, row.head,
+                                                        int64_t{block.first_query} + row.query);
 }
 template <class T>
 __device__ __forceinline__ const T* row_of(const rules::StoredRows& rows, int64_t batch,
@@ -52,17 +52,17 @@ __device__ __forceinline__ RowEnd end_row(float reference, float sum, const floa
   return {factor / sum, reference * kLn2 + logf(sum)};
 }
 
-__device__ __forceinline__ void store_lse(const HopperCall& call, const HopperBlock& block, int row,
-                                          float value) {
+__device__ __forceinline__ void store_lse(const HopperCall& call, const HopperBlock& block,
+                                          const HopperRow& row, float value) {
   const rules::Rows<float>& lse = call.params.call.lse;
   if (lse.data == nullptr) return;
-  lse.data[rules::row_offset(lse.stride, block.batch, block.head,
-                             int64_t{block.first_query} + row)] = value;
+  lse.data[rules::row_offset(lse.stride, block.batch, row.head,
+                             int64_t{block.first_query} + row.query)] = value;
 }
 
-__device__ __forceinline__ const float* sink_of(const HopperCall& call, const HopperBlock& block) {
+__device__ __forceinline__ const float* sink_of(const HopperCall& call, const HopperRow& row) {
   const float* const sinks = call.params.call.sinks;
-  return sinks == nullptr ? nullptr : sinks + block.head;
+  return sinks == nullptr ? nullptr : sinks + row.head;
 }
 
 // Transposes words among the four lanes of a row: word i of lane t becomes word t of lane i.
@@ -79,18 +79,17 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
   }
 }
 
-// Stores one of a thread's two rows. All lanes of the warp call it; a lane with `row` < 0 stores
-// nothing.
+// Stores one of a thread's two rows, if it is `stored`. All lanes of the warp call it.
 template <class T, size_t kCount>
 __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBlock& block,
-                                          const float (&o)[kCount], int which, int row,
-                                          float factor) {
+                                          const float (&o)[kCount], int which, const HopperRow& row,
+                                          bool stored, float factor) {
   const rules::WritableRows& out = call.params.call.out;
   if (out.type == DType::kF32) {
     struct alignas(8) Pair {
       float left, right;
     };
-    if (row < 0) return;
+    if (!stored) return;
     auto* const to = reinterpret_cast<Pair*>(row_of<float>(out, block, row)) + hopper_lane() % 4;
 #pragma unroll
     for (int i = 0; i < static_cast<int>(kCount); i += 4) {
@@ -112,7 +111,7 @@ __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBl
       words[word] = pack<T>(o[at] * factor, o[at + 1] * factor);
     }
     transpose_quad(words);
-    if (row >= 0) to[i / 4] = {{words[0], words[1], words[2], words[3]}};
+    if (stored) to[i / 4] = {{words[0], words[1], words[2], words[3]}};
   }
 }
 
@@ -123,13 +122,13 @@ __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBl
 // has_lse: the LSE is already written.
 template <class T, class Tile>
 __device__ __forceinline__ void recompute_row(const HopperCall& call, const HopperBlock& block,
-                                              int row, bool has_lse) {
+                                              const HopperRow& row, bool has_lse) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   constexpr int kColumns = Tile::kWidth / kWarpSize;  // per lane
   const rules::AttentionParams& attention = call.params.call;
   const T* const query =
-      row_of<T>(attention.q, block.batch, block.head, int64_t{block.first_query} + row);
-  const ColumnRange visible = block.visible(row);
+      row_of<T>(attention.q, block.batch, row.head, int64_t{block.first_query} + row.query);
+  const ColumnRange visible = block.visible(row.query);
   float reference = kNone, sum = 0.0F;
   float o[size_t{kColumns}] = {};
   for (int first = visible.first; first < visible.last; first += kWarpSize) {
@@ -169,7 +168,7 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
     for (int i = 0; i < kColumns; ++i) all_nan = all_nan && o[i] != o[i];
     if (ballot(!all_nan) == 0) break;
   }
-  const RowEnd end = end_row(reference, sum, sink_of(call, block));
+  const RowEnd end = end_row(reference, sum, sink_of(call, row));
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
     const int column = hopper_lane() + i * kWarpSize;
@@ -192,14 +191,13 @@ __device__ __forceinline__ RowFactors end_rows(const HopperCall& call, const Hop
   RowFactors factors;
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
-    const int row = thread_row + 8 * which;
+    const HopperRow row = row_of_tile(call, block, thread_row + 8 * which);
     float sum = softmax.sum[which];
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
-    const RowEnd end =
-        end_row(softmax.reference[which] * call.scale_log2, sum, sink_of(call, block));
-    if (row < block.end_row && hopper_lane() % 4 == 0) store_lse(call, block, row, end.lse);
-    const ColumnRange visible = block.visible(row);
+    const RowEnd end = end_row(softmax.reference[which] * call.scale_log2, sum, sink_of(call, row));
+    if (row.query < block.end_row && hopper_lane() % 4 == 0) store_lse(call, block, row, end.lse);
+    const ColumnRange visible = block.visible(row.query);
     const bool wrong = visible.first < visible.last && !(sum > 0.0F);
     factors.of[which] = wrong ? std::numeric_limits<float>::quiet_NaN() : end.factor;
   }
@@ -214,15 +212,15 @@ __device__ __forceinline__ void store_rows(const HopperCall& call, const HopperB
   uint32_t wrong[2];  // bit i: the row of lane i must be recomputed
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
-    const int row = thread_row + 8 * which;
-    const bool stored = row < block.end_row;
+    const HopperRow row = row_of_tile(call, block, thread_row + 8 * which);
+    const bool stored = row.query < block.end_row;
     // The total is NaN if any output is. Large outputs of both signs can overflow to NaN too; then
     // the row is recomputed needlessly.
     float total = factors.of[which];
 #pragma unroll
     for (int i = 0; i < Tile::kWidth / 2; i += 4) total += o[i + 2 * which] + o[i + 2 * which + 1];
     wrong[which] = ballot(stored && total != total);
-    store_row<T>(call, block, o, which, stored ? row : -1, factors.of[which]);
+    store_row<T>(call, block, o, which, row, stored, factors.of[which]);
   }
   if ((wrong[0] | wrong[1]) == 0) return;
   // Bit i: the LSE of lane i's row is right, because its sum of weights is positive and finite.
@@ -233,7 +231,8 @@ __device__ __forceinline__ void store_rows(const HopperCall& call, const HopperB
     const uint32_t lanes = row < 8 ? wrong[0] : wrong[1];
     if ((lanes >> (row % 8 * 4) & 0xFU) == 0) continue;
     const uint32_t right = row < 8 ? has_lse[0] : has_lse[1];
-    recompute_row<T, Tile>(call, block, first_row + row, (right >> (row % 8 * 4) & 1U) != 0);
+    recompute_row<T, Tile>(call, block, row_of_tile(call, block, first_row + row),
+                           (right >> (row % 8 * 4) & 1U) != 0);
   }
 }
 
@@ -245,8 +244,8 @@ __device__ __forceinline__ void store_unseen(const HopperCall& call, const Hoppe
   const RowFactors factors = end_rows(call, block, thread_row, HopperSoftmax{});
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
-    const int row = thread_row + 8 * which;
-    store_row<T>(call, block, o, which, row < block.end_row ? row : -1, factors.of[which]);
+    const HopperRow row = row_of_tile(call, block, thread_row + 8 * which);
+    store_row<T>(call, block, o, which, row, row.query < block.end_row, factors.of[which]);
   }
 }
 

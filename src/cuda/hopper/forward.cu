@@ -15,30 +15,61 @@
 namespace multihead::cuda {
 namespace {
 
+constexpr uint32_t kMostHeadBits = 6;  // a consumer has 64 rows
+
+// Chooses how many heads share a tile: the fewest with which the call has at most a tenth more
+// tiles than with the best number. A tile of one head is what was measured, and long calls gain
+// nothing from another one.
+template <class Tile>
+uint32_t head_bits_of(const ForwardParams& params) {
+  const rules::AttentionParams& attention = params.call;
+  const bool packed = params.cu_q != nullptr;
+  if (attention.batch == 0) return 0;
+  // The lengths of packed sequences are not known here, so this takes their mean.
+  const int64_t queries = packed ? tiles_of(params.packed_queries, attention.batch)
+                                 : attention.end_query - attention.first_query;
+  const auto tiles_of_entry = [&](uint32_t bits) {
+    return tiles_of(queries, Tile::kRows >> bits) * (attention.heads >> bits);
+  };
+  uint32_t possible = 0;
+  while (possible < kMostHeadBits && attention.group() % (int64_t{2} << possible) == 0) ++possible;
+  // More heads in a tile never make more tiles.
+  const int64_t least = tiles_of_entry(possible);
+  uint32_t bits = 0;
+  while (tiles_of_entry(bits) - least > least / 10) ++bits;
+  return bits;
+}
+
 template <class T, class Tile>
 int launch_tile(const ForwardParams& params, const Device& device, StreamHandle stream) {
   const rules::AttentionParams& attention = params.call;
   HopperCall call{};
   call.params = params;
+  call.head_bits = head_bits_of<Tile>(params);
+  call.query_bits = kMostHeadBits - call.head_bits;
+  const uint32_t tile_heads = 1U << call.head_bits;
   if (const Extents stored = extents_of(params); stored.keys > 0) {  // else nothing is loaded
     const std::array<int64_t, 3> of_queries{stored.batch, attention.heads, stored.queries};
     const std::array<int64_t, 3> of_keys{stored.batch, attention.kv_heads, stored.keys};
-    for (const int error : {encode_rows<typename Tile::Queries>(call.q, attention.q, of_queries),
-                            encode_rows<typename Tile::Keys>(call.k, attention.k, of_keys),
-                            encode_rows<typename Tile::Keys>(call.v, attention.v, of_keys)}) {
+    for (const int error :
+         {encode_rows<typename Tile::Queries>(call.q, attention.q, of_queries, tile_heads),
+          encode_rows<typename Tile::Keys>(call.k, attention.k, of_keys),
+          encode_rows<typename Tile::Keys>(call.v, attention.v, of_keys)}) {
       if (error != 0) return error;
     }
   }
   call.scale_log2 =
       attention.scale.queries * attention.scale.scores * attention.scale.softmax * kLog2E;
   call.group = static_cast<uint32_t>(attention.group());
-  const TileAxis axis = query_axis(params, Tile::kRows, 1);
+  const int64_t queries = Tile::kRows >> call.head_bits;  // of a tile
+  const TileAxis axis = query_axis(params, queries, 1);
   const bool packed = params.cu_q != nullptr;
-  const int64_t row_tiles = packed ? axis.slots() : tiles_of(axis.rows, Tile::kRows);
-  const int64_t heads = (packed ? 1 : attention.batch) * attention.heads;
+  const int64_t row_tiles = packed ? axis.slots() : tiles_of(axis.rows, queries);
+  const int64_t heads = (packed ? 1 : attention.batch) * attention.heads / tile_heads;
   const int64_t keys = packed ? params.packed_keys : attention.keys;
   call.schedule = HopperSchedule::of(
-      row_tiles, heads, heads_at_once(keys * Tile::kWidth * 4 / attention.group(), heads),
+      row_tiles, heads,
+      heads_at_once(keys * Tile::kWidth * 4 * tile_heads / attention.group(), heads),
       device.multiprocessors);
   return launch({.blocks = call.schedule.blocks,
                  .threads = Tile::kThreads,

@@ -2,7 +2,7 @@
 // only loads, two or three consumer warpgroups compute. After FlashAttention-3 (Shah et al. 2024,
 // arXiv:2407.08608).
 //
-// A block computes several tiles of kRows query rows of a head, one after the other. Its producer
+// A block computes several tiles of kRows query rows, one after the other. Its producer
 // thread copies the queries of each tile, then kKeys keys and values per step into rings of kStages
 // slots, ahead of the consumers; each slot has a barrier for "full" and one for "empty". A consumer
 // warpgroup owns 64 rows, and keeps their scores, weights and outputs in registers. It enqueues two
@@ -62,9 +62,10 @@ __device__ __forceinline__ void load_queries(const HopperCall& call, const Hoppe
     if (work.steps.count == 0) {
       mbarrier_arrive(slots.full_of(tile));
     } else {
-      load_rows<typename Tile::Queries>(slots.at(tile), call.q, slots.full_of(tile),
-                                        block.first_query + block.first_row + consumer * 64,
-                                        block.head, block.batch);
+      load_rows<typename Tile::Queries>(
+          slots.at(tile), call.q, slots.full_of(tile),
+          block.first_query + row_of_tile(call, block, consumer * 64).query, block.head,
+          block.batch);
     }
   }
 }
@@ -89,7 +90,7 @@ __device__ __forceinline__ void produce(const HopperCall& call, const HopperShar
     work.block = HopperBlock::of<Tile>(call, place);
     if (work.block.first_row >= work.block.end_row) continue;
     work.steps = HopperSteps::of<Tile>(work.block);
-    work.set_whole_steps();
+    work.set_whole_steps(call);
     work.first_step = step;
     HopperKeyPlace from{work.block.first_key + work.steps.first_key, work.block.kv_head,
                         work.block.batch};
@@ -141,11 +142,11 @@ struct HopperTurns {
   }
 };
 
-// The first of a thread's two rows of a tile, see wgmma().
-__device__ __forceinline__ int thread_row(const HopperBlock& block, int consumer) {
+// The first of a thread's two rows of a tile, counted from 0, see wgmma().
+__device__ __forceinline__ int thread_row(int consumer) {
   const auto thread = static_cast<uint32_t>(warpgroup_thread());
   const uint32_t row = thread / kWarpSize * 16 + thread % kWarpSize / 4;
-  return block.first_row + consumer * 64 + static_cast<int>(row);
+  return consumer * 64 + static_cast<int>(row);
 }
 
 // The tile whose scores a consumer computes. `tile` starts at -1, the other numbers at 0.
@@ -209,8 +210,9 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     if (i < whole.first || i >= whole.last) {
       const int first_key = reader.work().steps.first_key + i * Tile::kKeys;
       const HopperBlock& block = reader.work().block;
-      const int row = thread_row(block, consumer);
-      const ColumnRange visible[2] = {block.visible(row), block.visible(row + 8)};
+      const int row = thread_row(consumer);
+      const ColumnRange visible[2] = {block.visible(row_of_tile(call, block, row).query),
+                                      block.visible(row_of_tile(call, block, row + 8).query)};
       hide(s, visible, first_key, -std::numeric_limits<float>::infinity());
     }
     softmax.step(s, call.scale_log2, factor);
@@ -250,12 +252,12 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   };
   const auto end_softmax = [&] {
     const HopperBlock& block = reader.work().block;
-    ended = end_rows(call, block, thread_row(block, consumer), softmax);
+    ended = end_rows(call, block, thread_row(consumer), softmax);
     softmax = {};
   };
   const auto store = [&](int tile) {
     const HopperBlock& block = shared.work(tile).block;
-    store_rows<T, Tile>(call, block, thread_row(block, consumer), ended, o);
+    store_rows<T, Tile>(call, block, thread_row(consumer), ended, o);
     shared.works().release(tile);
   };
   const auto clear_sums = [&] {
@@ -271,7 +273,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
       shared.queries(consumer).wait_full(reader.tile);
       shared.queries(consumer).release(reader.tile);
       const HopperBlock& block = reader.work().block;
-      store_unseen<T, Tile>(call, block, thread_row(block, consumer));
+      store_unseen<T, Tile>(call, block, thread_row(consumer));
       shared.works().release(reader.tile);
       continue;
     }

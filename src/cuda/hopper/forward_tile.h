@@ -46,15 +46,18 @@ struct HopperTile {
 struct HopperCall {
   ForwardParams params;
   TensorMap q, k, v;
-  float scale_log2;  // scale * log2(e), positive
-  uint32_t group;    // query heads per key/value head
+  float scale_log2;                // scale * log2(e), positive
+  uint32_t group;                  // query heads per key/value head
+  uint32_t head_bits, query_bits;  // see HopperBlock
   HopperSchedule schedule;
 };
 
-// A tile of query rows of one head. hopper_objection() leaves 32-bit indices room for more than a
-// tile.
+// A tile of query rows of 2^head_bits heads that share a key/value head. Each consumer has 64 rows:
+// 2^query_bits queries of the first head, then the same queries of the next one, and so on. So a
+// tile has few unused rows even if each head has few queries. hopper_objection() leaves 32-bit
+// indices room for more than a tile.
 struct HopperBlock {
-  int batch, head, kv_head;        // of the tensors
+  int batch, head, kv_head;        // of the tensors; `head`: the tile's first one
   int first_query, first_key;      // of the batch entry or packed sequence
   int first_row, end_row;          // queries of the entry; may be empty
   int first_present, end_present;  // keys of the entry
@@ -65,19 +68,21 @@ struct HopperBlock {
   static __device__ __forceinline__ HopperBlock of(const HopperCall& call,
                                                    const HopperSchedule::Place& from) {
     const rules::AttentionParams& attention = call.params.call;
-    const auto heads = static_cast<uint32_t>(attention.heads);
-    const uint32_t index = from.head / heads, head = from.head - index * heads;
+    const uint32_t heads = static_cast<uint32_t>(attention.heads) >> call.head_bits;
+    const uint32_t index = from.head / heads;
+    const uint32_t head = (from.head - index * heads) << call.head_bits;
+    const int64_t queries = Tile::kRows >> call.head_bits;
     HopperBlock block{};
     TilePlace place{index, from.rank};
     if (call.params.cu_q != nullptr) {
-      place = query_axis(call.params, Tile::kRows, 1).place_of(from.rank);
+      place = query_axis(call.params, queries, 1).place_of(from.rank);
     }
     const Entry entry = entry_of(call.params, place.entry);
     const int64_t end = rules::least_of(attention.end_query, entry.queries);
     // Last rows first: with a causal mask they see the most keys.
-    const int64_t tile = tiles_of(end - attention.first_query, Tile::kRows) - 1 - place.tile;
+    const int64_t tile = tiles_of(end - attention.first_query, queries) - 1 - place.tile;
     if (place.tile < 0 || tile < 0) return block;
-    const int64_t first = attention.first_query + tile * Tile::kRows;
+    const int64_t first = attention.first_query + tile * queries;
     constexpr int kFar = INT32_MAX - 1023;
     const auto near = [](int64_t position) {
       return static_cast<int>(rules::limited(position, -kFar, kFar));
@@ -88,7 +93,7 @@ struct HopperBlock {
     block.first_query = static_cast<int>(entry.first_query);
     block.first_key = static_cast<int>(entry.first_key);
     block.first_row = static_cast<int>(first);
-    block.end_row = static_cast<int>(rules::least_of(end, first + Tile::kRows));
+    block.end_row = static_cast<int>(rules::least_of(end, first + queries));
     block.first_present = static_cast<int>(entry.visibility.present.first);
     block.end_present = static_cast<int>(entry.visibility.present.last);
     // TMA writes zeros for rows beyond the tensor.
@@ -100,16 +105,30 @@ struct HopperBlock {
     return block;
   }
 
-  // Keys that row `row` sees, as EntryVisibility::seen_by() says. Rows beyond the tile's last row
-  // get the keys of the last row; they are computed but not stored.
-  __device__ __forceinline__ ColumnRange visible(int row) const {
-    const int at = (row < end_row ? row : end_row - 1) - first_row;
+  // Keys that a query sees, as EntryVisibility::seen_by() says. Queries beyond the tile's last one
+  // get the keys of the last one; they are computed but not stored.
+  __device__ __forceinline__ ColumnRange visible(int query) const {
+    const int at = (query < end_row ? query : end_row - 1) - first_row;
     const int first = first_seen + at, last = end_seen + at;
     const int from = first < first_present ? first_present : first;
     const int to = last < end_present ? last : end_present;
     return {from < end_present ? from : end_present, to < 0 ? 0 : to};
   }
 };
+
+// A row of a tile: its position in the batch entry or packed sequence, and its head of q.
+struct HopperRow {
+  int query, head;
+};
+// `row`: counted from 0 in the tile.
+__device__ __forceinline__ HopperRow row_of_tile(const HopperCall& call, const HopperBlock& block,
+                                                 int row) {
+  const uint32_t of_consumer = static_cast<uint32_t>(row) % 64;
+  const uint32_t first = static_cast<uint32_t>(row) / 64 << call.query_bits;
+  const uint32_t in_head = of_consumer & ((1U << call.query_bits) - 1);
+  return {block.first_row + static_cast<int>(first + in_head),
+          block.head + static_cast<int>(of_consumer >> call.query_bits)};
+}
 
 // The keys that a tile sees, divided into steps of kKeys. The first and the last visible key never
 // decrease as the row rises, so the range goes from the first row's first key to the last row's
@@ -137,10 +156,11 @@ struct alignas(16) HopperWork {
   int first_step;                     // steps are numbered through all tiles of the block
   StepRange whole[Tile::kConsumers];  // steps whose keys are visible to all rows of a consumer
 
-  __device__ __forceinline__ void set_whole_steps() {
+  __device__ __forceinline__ void set_whole_steps(const HopperCall& call) {
     for (int consumer = 0; consumer < Tile::kConsumers; ++consumer) {
-      const int row = block.first_row + consumer * 64;
-      const int first = block.visible(row + 63).first, last = block.visible(row).last;
+      const int row = consumer * 64;
+      const int first = block.visible(row_of_tile(call, block, row + 63).query).first;
+      const int last = block.visible(row_of_tile(call, block, row).query).last;
       whole[consumer] = {(first - steps.first_key + Tile::kKeys - 1) / Tile::kKeys,
                          (last - steps.first_key) / Tile::kKeys};
     }

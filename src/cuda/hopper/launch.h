@@ -11,12 +11,12 @@
 
 namespace multihead::cuda {
 
-// Describes a (batch, head, row, column) tensor to TMA. A copy moves one 64-column block of Rows.
-// `extents`: the first three axes. An axis of extent 1 may have any stride, so its stride is
-// replaced by a valid one.
+// Describes a (batch, head, row, column) tensor to TMA. A copy moves one 64-column block of Rows:
+// Rows::kCount / heads_of_copy rows of each of heads_of_copy heads. `extents`: the first three
+// axes. An axis of extent 1 may have any stride, so its stride is replaced by a valid one.
 template <class Rows>
 int encode_rows(TensorMap& map, const rules::StoredRows& rows,
-                const std::array<int64_t, 3>& extents) {
+                const std::array<int64_t, 3>& extents, uint32_t heads_of_copy = 1) {
   const auto [batch, heads, count] = extents;
   const auto stride = [](int64_t extent, int64_t elements) {
     return static_cast<uint64_t>(extent == 1 ? Rows::kWidth : elements) * 2;
@@ -28,7 +28,7 @@ int encode_rows(TensorMap& map, const rules::StoredRows& rows,
                         static_cast<uint64_t>(batch)},
             .byte_strides = {stride(count, rows.stride[2]), stride(heads, rows.stride[1]),
                              stride(batch, rows.stride[0])},
-            .box = {64, Rows::kCount, 1, 1}});
+            .box = {64, Rows::kCount / heads_of_copy, heads_of_copy, 1}});
 }
 
 // Returns how many heads are served at once, see HopperSchedule and HopperPlace. `bytes`: operands

@@ -11,12 +11,12 @@ namespace multihead::cuda {
 // Each block computes several tiles, chosen before the launch, so no block waits for a common
 // counter and results do not depend on the order of blocks.
 //
-// Heads are served in groups whose keys and values fit in the L2 cache. The tiles of a group are
-// numbered by falling length: rank 0 of all heads, then rank 1, and so on. The first tile forms a
-// pair with the last one, the second with the last but one: with a causal mask, all pairs are
-// equally long. Block i computes pairs i, i + blocks, ... The pairs of the last round are fewer
-// than blocks; their tiles are spread over all blocks, the longest first, then back from the last
-// block.
+// Heads that share tiles count as one head here. Heads are served in groups whose keys and values
+// fit in the L2 cache. The tiles of a group are numbered by falling length: rank 0 of all heads,
+// then rank 1, and so on. The first tile forms a pair with the last one, the second with the last
+// but one: with a causal mask, all pairs are equally long. Block i computes pairs i, i + blocks,
+// ... The pairs of the last round are fewer than blocks; their tiles are spread over all blocks,
+// the longest first, then back from the last block.
 struct HopperSchedule {
   uint32_t row_tiles;      // tiles of a head
   uint32_t heads;          // of all batch entries, or of the packed sequences
