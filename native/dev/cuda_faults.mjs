@@ -174,7 +174,7 @@ export const FAULTS = [
     tests: 'ForwardHopper.*',
   },
   {
-    name: "Hopper: the rows of a head are stored at the next one's place",
+    name: 'Hopper: the rows of a head are stored at the place of another one',
     file: 'hopper/forward_tile.h',
     from: 'block.head + static_cast<int>(of_consumer >> call.query_bits)',
     to: 'block.head + static_cast<int>((of_consumer >> call.query_bits) ^ call.head_bits)',
@@ -182,10 +182,18 @@ export const FAULTS = [
     tests: 'ForwardHopper.*',
   },
   {
-    name: 'Hopper: the keys that a row of a second head sees are those of a later query',
+    name: 'Hopper: a row of a second head counts as one of a later query',
     file: 'hopper/forward_tile.h',
     from: 'of_consumer & ((1U << call.query_bits) - 1)',
     to: 'of_consumer & ((2U << call.query_bits) - 1)',
+    kernels: ['hopper/forward'],
+    tests: 'ForwardHopper.*',
+  },
+  {
+    name: 'Hopper: a shared tile takes the key/value head of its number',
+    file: 'hopper/forward_tile.h',
+    from: 'static_cast<int>(head / call.group)',
+    to: 'static_cast<int>(call.head_bits == 0 ? head / call.group : head >> call.head_bits)',
     kernels: ['hopper/forward'],
     tests: 'ForwardHopper.*',
   },

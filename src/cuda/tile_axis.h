@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/divide.h"
 #include "cuda/params.h"
 #include "rules/attention_params.h"
 #include "rules/visibility.h"
@@ -38,10 +39,12 @@ struct TileAxis {
   constexpr TilePlace place_of(int64_t slot) const {
     if (starts == nullptr) {
       const int64_t tiles = tiles_of(rows, tile_rows);
-      return {slot / tiles, slot % tiles};
+      const auto [entry, tile] = divide(slot, tiles);
+      return {entry, tile};
     }
     const auto first_slot = [&](int64_t entry) {
-      return rules::limited(starts[entry] * rows_per_start, 0, rows) / tile_rows + entry;
+      const int64_t row = rules::limited(starts[entry] * rows_per_start, 0, rows);
+      return divide(row, tile_rows).quotient + entry;
     };
     int64_t entry = 0, end = entries;
     while (end - entry > 1) {

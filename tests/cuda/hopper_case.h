@@ -69,8 +69,8 @@ struct HopperCase {
   std::string description;
 };
 
-// `lengths`: choices for the largest number of rows of the call. most_of_group: query heads that
-// share a key/value head.
+// `lengths`: choices for the largest number of rows of the call. most_of_group: the most query
+// heads that share a key/value head.
 inline HopperCase random_hopper_case(Random& random, bool packed,
                                      std::initializer_list<int64_t> lengths,
                                      int64_t most_of_group = 64) {
@@ -82,13 +82,12 @@ inline HopperCase random_hopper_case(Random& random, bool packed,
   const bool is_long = longest > 70;  // long calls have few heads to save time
   call.batch = random.integer(1, (packed ? 4 : 2) / (is_long ? 2 : 1));
   call.kv_heads = random.integer(1, is_long ? 1 : 2);
-  int64_t group = random.pick<int64_t>({1, 1, 1, 2, 2, is_long ? 1 : 3, 4, 8});
-  if (longest == 3 && random.chance(0.2)) group = random.pick<int64_t>({32, 64});
+  int64_t group = is_long ? random.pick<int64_t>({1, 1, 1, 2, 4, 8})
+                          : random.pick<int64_t>({1, 1, 1, 2, 3, 4, 6, 8, 12});
+  if (longest == 3 && random.chance(0.2)) group = random.pick<int64_t>({32, 48, 64});
   group = std::min(group, most_of_group);
   call.heads = call.kv_heads * group;
-  // Many heads have few queries, which makes them share a tile, and saves time.
-  const int64_t most = group > 3 ? 128 / group : 200;
-  call.queries = random.integer(1, std::min(longest, most));
+  call.queries = random.integer(1, std::min<int64_t>(longest, 200));
   call.keys =
       random.chance(0.3) ? call.queries : random.integer(random.chance(0.03) ? 0 : 1, longest);
   if (packed) {

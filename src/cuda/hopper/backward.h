@@ -4,7 +4,8 @@
 // FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608) uses one kernel, whose blocks add their
 // parts of d_q in no fixed order. Here there are two kernels: weights and their gradients are
 // computed twice, 7 products instead of 5, but one block computes each sum, in a fixed order.
-// In a fixed order one kernel is not faster (native/BENCHMARKS.md has its authors' figures).
+// By FlashAttention-3's own figures, one kernel with a fixed order is hardly faster
+// (native/BENCHMARKS.md).
 //
 // In each step, a consumer warpgroup enqueues both products of scores, takes the exponentials of
 // the first while the second runs, enqueues P^T d_out, computes dS while P^T d_out runs, and

@@ -196,7 +196,8 @@ __device__ __forceinline__ RowFactors end_rows(const HopperCall& call, const Hop
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
     const RowEnd end = end_row(softmax.reference[which] * call.scale_log2, sum, sink_of(call, row));
-    if (row.query < block.end_row && hopper_lane() % 4 == 0) store_lse(call, block, row, end.lse);
+    if (row.query < block.end_of_tile && hopper_lane() % 4 == 0)
+      store_lse(call, block, row, end.lse);
     const ColumnRange visible = block.visible(row.query);
     const bool wrong = visible.first < visible.last && !(sum > 0.0F);
     factors.of[which] = wrong ? std::numeric_limits<float>::quiet_NaN() : end.factor;
@@ -213,7 +214,7 @@ __device__ __forceinline__ void store_rows(const HopperCall& call, const HopperB
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
     const HopperRow row = row_of_tile(call, block, thread_row + 8 * which);
-    const bool stored = row.query < block.end_row;
+    const bool stored = row.query < block.end_of_tile;
     // The total is NaN if any output is. Large outputs of both signs can overflow to NaN too; then
     // the row is recomputed needlessly.
     float total = factors.of[which];
@@ -245,7 +246,7 @@ __device__ __forceinline__ void store_unseen(const HopperCall& call, const Hoppe
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
     const HopperRow row = row_of_tile(call, block, thread_row + 8 * which);
-    store_row<T>(call, block, o, which, row, row.query < block.end_row, factors.of[which]);
+    store_row<T>(call, block, o, which, row, row.query < block.end_of_tile, factors.of[which]);
   }
 }
 

@@ -17,14 +17,13 @@ namespace {
 
 constexpr uint32_t kMostHeadBits = 6;  // a consumer has 64 rows
 
-// Chooses how many heads share a tile: the fewest with which the call has at most a tenth more
-// tiles than with the best number. A tile of one head is what was measured, and long calls gain
-// nothing from another one.
+// Chooses how many heads share a tile, as a power of two: the fewest with which the call has at
+// most a tenth more tiles than with as many as possible. So tiles of long calls have one head each,
+// as when they were measured.
 template <class Tile>
 uint32_t head_bits_of(const ForwardParams& params) {
   const rules::AttentionParams& attention = params.call;
   const bool packed = params.cu_q != nullptr;
-  if (attention.batch == 0) return 0;
   // The lengths of packed sequences are not known here, so this takes their mean.
   const int64_t queries = packed ? tiles_of(params.packed_queries, attention.batch)
                                  : attention.end_query - attention.first_query;

@@ -2,9 +2,9 @@
 // only loads, two or three consumer warpgroups compute. After FlashAttention-3 (Shah et al. 2024,
 // arXiv:2407.08608).
 //
-// A block computes several tiles of kRows query rows, one after the other. Its producer
-// thread copies the queries of each tile, then kKeys keys and values per step into rings of kStages
-// slots, ahead of the consumers; each slot has a barrier for "full" and one for "empty". A consumer
+// A block computes several tiles of kRows query rows, one after the other. Its producer thread
+// copies the queries of each tile, then kKeys keys and values per step into rings of kStages slots,
+// ahead of the consumers; each slot has a barrier for "full" and one for "empty". A consumer
 // warpgroup owns 64 rows, and keeps their scores, weights and outputs in registers. It enqueues two
 // products together:
 //   scores of step i  and  output += weights of step i - 1 times its values.
@@ -88,7 +88,7 @@ __device__ __forceinline__ void produce(const HopperCall& call, const HopperShar
     if (!place.exists) continue;
     HopperWork<Tile> work;
     work.block = HopperBlock::of<Tile>(call, place);
-    if (work.block.first_row >= work.block.end_row) continue;
+    if (work.block.first_of_tile >= work.block.end_of_tile) continue;
     work.steps = HopperSteps::of<Tile>(work.block);
     work.set_whole_steps(call);
     work.first_step = step;

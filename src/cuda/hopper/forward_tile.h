@@ -53,15 +53,15 @@ struct HopperCall {
 };
 
 // A tile of query rows of 2^head_bits heads that share a key/value head. Each consumer has 64 rows:
-// 2^query_bits queries of the first head, then the same queries of the next one, and so on. So a
-// tile has few unused rows even if each head has few queries. hopper_objection() leaves 32-bit
+// 2^query_bits queries of the first head, then the same queries of the next one, and so on. So
+// fewer rows of a tile are unused if each head has few queries. hopper_objection() leaves 32-bit
 // indices room for more than a tile.
 struct HopperBlock {
   int batch, head, kv_head;        // of the tensors; `head`: the tile's first one
   int first_query, first_key;      // of the batch entry or packed sequence
-  int first_row, end_row;          // queries of the entry; may be empty
+  int first_of_tile, end_of_tile;  // queries of the entry; may be empty
   int first_present, end_present;  // keys of the entry
-  int first_seen, end_seen;        // keys that the first row sees by position
+  int first_seen, end_seen;        // keys that the first query sees by position
   int first_absent;                // values of keys from this one on must be cleared after loading
 
   template <class Tile>
@@ -92,8 +92,8 @@ struct HopperBlock {
     block.kv_head = static_cast<int>(head / call.group);
     block.first_query = static_cast<int>(entry.first_query);
     block.first_key = static_cast<int>(entry.first_key);
-    block.first_row = static_cast<int>(first);
-    block.end_row = static_cast<int>(rules::least_of(end, first + queries));
+    block.first_of_tile = static_cast<int>(first);
+    block.end_of_tile = static_cast<int>(rules::least_of(end, first + queries));
     block.first_present = static_cast<int>(entry.visibility.present.first);
     block.end_present = static_cast<int>(entry.visibility.present.last);
     // TMA writes zeros for rows beyond the tensor.
@@ -108,7 +108,7 @@ struct HopperBlock {
   // Keys that a query sees, as EntryVisibility::seen_by() says. Queries beyond the tile's last one
   // get the keys of the last one; they are computed but not stored.
   __device__ __forceinline__ ColumnRange visible(int query) const {
-    const int at = (query < end_row ? query : end_row - 1) - first_row;
+    const int at = (query < end_of_tile ? query : end_of_tile - 1) - first_of_tile;
     const int first = first_seen + at, last = end_seen + at;
     const int from = first < first_present ? first_present : first;
     const int to = last < end_present ? last : end_present;
@@ -126,20 +126,20 @@ __device__ __forceinline__ HopperRow row_of_tile(const HopperCall& call, const H
   const uint32_t of_consumer = static_cast<uint32_t>(row) % 64;
   const uint32_t first = static_cast<uint32_t>(row) / 64 << call.query_bits;
   const uint32_t in_head = of_consumer & ((1U << call.query_bits) - 1);
-  return {block.first_row + static_cast<int>(first + in_head),
+  return {block.first_of_tile + static_cast<int>(first + in_head),
           block.head + static_cast<int>(of_consumer >> call.query_bits)};
 }
 
 // The keys that a tile sees, divided into steps of kKeys. The first and the last visible key never
-// decrease as the row rises, so the range goes from the first row's first key to the last row's
-// last key.
+// decrease as the query rises, so the range goes from the first query's first key to the last
+// query's last key.
 struct HopperSteps {
   int first_key, count;
 
   template <class Tile>
   static __device__ __forceinline__ HopperSteps of(const HopperBlock& block) {
-    const int first = block.visible(block.first_row).first;
-    const int last = block.visible(block.end_row - 1).last;
+    const int first = block.visible(block.first_of_tile).first;
+    const int last = block.visible(block.end_of_tile - 1).last;
     return {first, last <= first ? 0 : (last - first + Tile::kKeys - 1) / Tile::kKeys};
   }
 };

@@ -35,11 +35,11 @@ const char* why_not_decode(const ForwardParams& params, const Device& device) {
     if (why_not_mma(params) != nullptr) {
       return "it has more than 16 query rows for each key/value head, and cannot use mma.sync";
     }
-    // mma/forward.cu has this number of blocks; Hopper's kernel has as many for one query head.
+    // mma/forward.cu has this number of blocks; Hopper's kernel has about half as many.
     constexpr int64_t kRowsOfBlock = 64;
     const int64_t blocks = call.batch * call.kv_heads * tiles_of(rows, kRowsOfBlock);
     if (2 * blocks > device.multiprocessors) {
-      return "its 17 to 128 query rows for each key/value head are enough for all multiprocessors";
+      return "its 17 to 128 query rows for each key/value head are enough work without splits";
     }
   }
   if (call.keys < kLeastDecodeKeys) return "it has fewer than 256 keys";
