@@ -266,6 +266,42 @@ describe('openModel', () => {
     expect(wider.code).toBe('E_FORMAT');
   });
 
+  it.each([0, 1])('copies arrays before a call gives the thread back, with %i workers', async (workers) => {
+    using model = await openModel(join(folder, 'bert'), workers === 0 ? {} : { workers });
+    const { numLayers, numHeads, tokenTypes } = model.info;
+    const input = Int32Array.of(1, 2, 3);
+    const scales = new Float32Array(numLayers * numHeads);
+    const types = new Int32Array(3);
+    const passes = [0, 1, 2].map((i) => () => {
+      input[0] = i;
+      scales.fill(1)[i] = 0;
+      types.fill(0)[i] = tokenTypes - 1;
+      return model.forward(input, { return: ['lastHiddenState'], headScales: scales, tokenTypes: types });
+    });
+    const together = await Promise.all(passes.map((pass) => pass()));
+    for (const [i, pass] of passes.entries()) expect(together[i]).toEqual(await pass());
+  });
+
+  it("checks what a caller's tokenizer returns", async () => {
+    const decode = () => 'a';
+    for (const [tokenizer, got] of [
+      [{ encode: () => 5, decode }, '5'],
+      [{ encode: async () => ({ ids: [1] }), decode }, 'a Promise'],
+      [{ encode: () => ({ ids: ['a'] }), decode }, '"a" at [0]'],
+      [{ encode: () => ({ ids: [1] }), decode: () => 5 }, '5'],
+    ] as [never, string][]) {
+      using model = await openModel(join(folder, 'gpt2'), { tokenizer });
+      expect(await rejectionOf(model.generate('a').next())).toMatchObject({ code: 'E_OPTION', argument: 'tokenizer', got });
+    }
+  });
+
+  it('gives a pair no types of tokens if the model has one type, as RoBERTa', async () => {
+    const tokenizer = { encode: () => ({ ids: [5, 6, 7], tokens: [], token_type_ids: [0, 0, 1] }), decode: () => '' };
+    using model = await openModel(join(folder, 'roberta'), { tokenizer });
+    expect(model.info.tokenTypes).toBe(1);
+    expect(await model.logits('a', { pair: 'b' })).toEqual(await model.logits([5, 6, 7]));
+  });
+
   it('refuses other values, and names them', async () => {
     await refused(3 as never, 'E_OPTION', 'source');
     await refused([3] as never, 'E_OPTION', 'source');
@@ -277,7 +313,7 @@ describe('openModel', () => {
     const ids = await rejectionOf(model.logits([0, model.info.vocabSize]));
     expect(ids.code).toBe('E_OPTION');
     expect((await rejectionOf(model.logits([1.5]))).argument).toBe('input');
-    expect((await rejectionOf(model.logits([]))).message).toBe('input: expected one token or more, got none');
+    expect((await rejectionOf(model.logits([]))).message).toBe(`input: expected 1 to ${model.info.maxTokens} tokens, got 0 tokens`);
     expect((await rejectionOf(model.embed([[1], []]))).argument).toBe('inputs[1]');
     expect((await rejectionOf(model.logits('a text', {}))).message).toMatch('tokenizer.json');
     for (const place of [{ layer: 99, head: 0 }, { layer: 99 }, { head: 99 }, { layer: -1 }]) {
@@ -286,7 +322,26 @@ describe('openModel', () => {
     const pixels = new Float32Array(3);
     expect((await rejectionOf(model.attentions([1], { layer: 0, head: 0, pixels }))).argument).toBe('pixels');
     expect((await rejectionOf(model.logits([1], { pixels }))).expected).toBe('none for a model of token ids');
-    expect((await rejectionOf(model.logits([1], { tokenTypes: [0] }))).code).toBe('E_OPTION');
+    const { vocabSize } = model.info;
+    for (const [wrong, argument, got] of [
+      [model.logits([1], { tokenTypes: [0] }), 'tokenTypes', 'an array of 1'],
+      [model.logits([[5]] as never), 'input', 'an array of 1 at [0]'],
+      [model.logits([3, vocabSize]), 'input', `${vocabSize} at [1]`],
+      [model.embed([[5], [vocabSize]]), 'inputs[1]', `${vocabSize} at [0]`],
+      [model.logits([1], { headScales: new Float32Array(3) }), 'headScales', '3'],
+      [model.forward([1], { return: ['poolerOutput'] }), 'poolerOutput', 'gpt2 without'],
+      [model.generate([vocabSize]).next(), 'prompt', `${vocabSize} at [0]`],
+      [model.generate([1], { topP: 2 }).next(), 'topP', '2'],
+      [model.generate([1], { topP: 1e-60 }).next(), 'topP', '1e-60'],
+      [model.generate([1], { repetitionPenalty: 0 }).next(), 'repetitionPenalty', '0'],
+      [model.generate([1], { temperature: Infinity }).next(), 'temperature', 'Infinity'],
+    ] as [Promise<unknown>, string, string][]) {
+      expect(await rejectionOf(wrong)).toMatchObject({ argument, got });
+    }
+    using bert = await openModel(join(folder, 'bert'));
+    const types = bert.info.tokenTypes;
+    expect(await rejectionOf(bert.logits([1, 2], { tokenTypes: [0, types] }))).toMatchObject({ argument: 'tokenTypes', got: `${types} at [1]` });
+    expect(await rejectionOf(bert.logits([1, 2], { tokenTypes: [0] }))).toMatchObject({ code: 'E_SHAPE', argument: 'tokenTypes', got: '1' });
     const long = Array.from({ length: model.info.maxTokens + 1 }, () => 0);
     expect((await rejectionOf(model.generate(long).next())).argument).toBe('prompt');
     expect((await rejectionOf(model.generate([1], { seed: -1 }).next())).argument).toBe('seed');

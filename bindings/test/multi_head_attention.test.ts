@@ -324,8 +324,8 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       [{ headDim: 0 }, 'headDim', 'whole number'],
       [{ kdim: 2 ** 21 }, 'kdim', '1048576'],
       [{ bias: 1 }, 'bias', 'true or false', '1'],
-      [{ outProj: false, outDim: 64 }, 'outDim', 'outProj: false'],
-      [{ qkNormEps: 1e-6 }, 'qkNormEps', 'qkNorm: false'],
+      [{ outProj: false, outDim: 63 }, 'outDim', 'outProj: false'],
+      [{ qkNormEps: 1e-5 }, 'qkNormEps', 'qkNorm: false'],
       [{ qkNorm: true, qkNormEps: -1 }, 'qkNormEps', '≥ 0', '-1'],
       [{ dropout: 1 }, 'dropout', '0 ≤ p < 1', '1'],
       [{ outDropout: NaN }, 'outDropout', '0 <= p < 1', 'NaN'],
@@ -339,6 +339,22 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     ])('the configuration %j', (config, argument, ...words) => {
       expectRefused(mh, make(config), 'E_OPTION', argument, ...words);
     });
+
+    it.each([{}, { outProj: false, headDim: 3 }, { qkNorm: true, qkNormEps: 1e-4 }, { kvLatentDim: 12, headDim: 6, ropeHeadDim: 4, rope: { style: 'half' } }] as const)(
+      'nothing in the configuration of a module: %j',
+      (options) => {
+        using module = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, ...options });
+        using same = mh.multiHeadAttention(module.config);
+        expect(same.config).toEqual(module.config);
+        for (const mlp of [{}, { mlpDim: 24, activation: 'silu', gated: true }] as const) {
+          const { outProj = true } = options as { outProj?: boolean };
+          using block = mh.transformerBlock({ embedDim: outProj ? 16 : 12, numHeads: 4, ...options, ...mlp });
+          using model = mh.transformer({ ...block.config, numLayers: 2, vocabSize: 7 });
+          using again = mh.transformer(model.config);
+          expect(again.config).toEqual(model.config);
+        }
+      },
+    );
 
     it('a state dict that does not fit, with one error that names every tensor, and keeps its parameters', () => {
       const { module, dict } = smallModule(10);

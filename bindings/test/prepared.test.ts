@@ -221,7 +221,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     refused({}, 'E_SHAPE', 'q', 'undefined');
     refused({ q: [4, 32, 16] }, 'E_SHAPE', 'q', '(4, 32, 16)');
     refused({ q: [1, 4, 2 ** 31, 0] }, 'E_OPTION', 'q', '2147483648');
-    refused({ q: tiny, numKvHeads: 3 }, 'E_SHAPE', 'k', '3', '4');
+    refused({ q: tiny, numKvHeads: 3 }, 'E_SHAPE', 'numKvHeads', '3', '4');
     refused({ q: tiny, keys: 1.5 }, 'E_OPTION', 'keys', '1.5');
     refused({ q: tiny, valueDim: -1 }, 'E_OPTION', 'valueDim', '-1');
     refused({ q: tiny, dtype: 'f64' }, 'E_OPTION', 'dtype', 'f64');

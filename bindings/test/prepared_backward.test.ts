@@ -193,7 +193,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
     const refused = (options: unknown, ...expected: [MultiheadErrorCode, string, ...string[]]) =>
       expectRefused(mh, () => mh.prepareBackward(options as PrepareBackwardOptions), ...expected);
     refused({}, 'E_SHAPE', 'q', 'undefined');
-    refused({ q: tiny, numKvHeads: 3 }, 'E_SHAPE', 'k', '3', '4');
+    refused({ q: tiny, numKvHeads: 3 }, 'E_SHAPE', 'numKvHeads', '3', '4');
     refused({ q: tiny, outDtype: 1 }, 'E_OPTION', 'outDtype', '1');
     refused({ q: tiny, dOutDtype: 'f64' }, 'E_OPTION', 'dOutDtype', 'f64');
     refused({ q: tiny, return: ['lse'] }, 'E_OPTION', 'return', 'lse', 'dQ');

@@ -505,7 +505,7 @@ describe.each(builds)('training, %s', async (simd) => {
         [tokens, targets, { batch, causal: false }, 'E_OPTION', 'causal', "model's"],
         [tokens, targets, { batch, return: [] }, 'E_OPTION', 'return', 'forward'],
         [tokens, targets, { batch, heads: { skipOutProj: true } }, 'E_OPTION', 'skipOutProj'],
-        [tokens, targets, { batch, heads: { scales: new Float32Array(3) } }, 'E_SHAPE', 'heads.scales'],
+        [tokens, targets, { batch, heads: { scales: new Float32Array(3) } }, 'E_SHAPE', 'heads.scales', 'one per head of each layer'],
       ];
       for (const [a, b, options, code, argument, ...words] of cases) {
         for (const verb of ['step', 'accumulate'] as const) {

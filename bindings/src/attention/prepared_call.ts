@@ -13,7 +13,7 @@ import {
 } from '../runtime/operands.js';
 import { checkChoice, checkCount, type Names, plain } from '../runtime/options.js';
 import { formatShape, sameShape } from '../runtime/shape.js';
-import { checkShape, describe, floatDTypes, type TensorCore } from '../runtime/tensor.js';
+import { checkShape, describeData, floatDTypes, type TensorCore } from '../runtime/tensor.js';
 import { firstOf, lengthOf, typedArrayName } from '../runtime/typed_arrays.js';
 import type { FloatDType, PreparedCallOptions, PreparedShapes } from '../types/index.js';
 import type { Count, Extents, Int32, Operand, Span } from '../types/wire.js';
@@ -53,6 +53,9 @@ export function preparedExtents(options: PreparedCallOptions): PreparedExtents {
   const count = (name: 'numKvHeads' | 'keys' | 'valueDim', otherwise: Count): Count =>
     options[name] === undefined ? otherwise : checkCount(options[name], name, 0);
   const numKvHeads = count('numKvHeads', heads);
+  if (numKvHeads === 0 ? heads > 0 : heads % numKvHeads !== 0) {
+    throw new MultiheadError('E_SHAPE', { argument: 'numKvHeads', expected: `a divisor of H_q = ${heads}`, got: String(numKvHeads) });
+  }
   const keys = count('keys', queries);
   const valueDim = count('valueDim', width);
   const { dtype = 'f32', kvDtype = dtype, outDtype = 'f32' } = options;
@@ -158,7 +161,7 @@ function checkKvLengths(lengths: unknown, count: number, keys: number): void {
     throw new MultiheadError('E_OPTION', {
       argument,
       expected: 'an Int32Array',
-      got: describe(lengths),
+      got: describeData(lengths),
     });
   }
   const values = lengths as Int32Array;

@@ -43,6 +43,12 @@ function nextTask(): Promise<void> {
   });
 }
 
+function checkWithin(value: unknown, argument: string, expected: string, allows: (value: number) => boolean): number {
+  const number = checkNumber(value, argument, expected);
+  if (allows(number) && Number.isFinite(Math.fround(number)) && allows(Math.fround(number))) return number;
+  throw new MultiheadError('E_OPTION', { argument, expected, got: String(number) });
+}
+
 function checkSeed(value: unknown): Whole64 {
   if (!Number.isSafeInteger(value) || (value as number) < 0) {
     throw new MultiheadError('E_OPTION', { argument: 'seed', expected: 'a whole number from 0 to 2⁵³ − 1', got: describe(value) });
@@ -84,10 +90,10 @@ export async function* generate(
   const likely = checkLikeliest(options.likeliest ?? 0);
   const asked = options.maxNewTokens === undefined ? undefined : checkCount(options.maxNewTokens, 'maxNewTokens', 0);
   const sampling = {
-    temperature: checkNumber(options.temperature ?? 0, 'temperature'),
+    temperature: checkWithin(options.temperature ?? 0, 'temperature', 'a finite number from 0 on', (value) => value >= 0),
     topK: checkCount(options.topK ?? 0, 'topK', 0),
-    topP: checkNumber(options.topP ?? 1, 'topP'),
-    repetitionPenalty: checkNumber(options.repetitionPenalty ?? 1, 'repetitionPenalty'),
+    topP: checkWithin(options.topP ?? 1, 'topP', 'more than 0, at most 1', (value) => value > 0 && value <= 1),
+    repetitionPenalty: checkWithin(options.repetitionPenalty ?? 1, 'repetitionPenalty', 'a finite number above 0', (value) => value > 0),
     seed: checkSeed(options.seed ?? 0),
   };
   if (info.output !== 'languageModel' || !info.causal) {
@@ -95,7 +101,9 @@ export async function* generate(
   }
   const writesText = typeof prompt === 'string' || stop.texts.length > 0;
   const tokenizer = writesText ? await findTokenizer() : undefined;
-  const ids = typeof prompt === 'string' ? Int32Array.from((tokenizer as TextTokenizer).encode(prompt).ids) : checkIds(prompt, 'prompt');
+  const isText = typeof prompt === 'string';
+  const tokens = isText ? (tokenizer as TextTokenizer).encode(prompt).ids : prompt;
+  const ids = checkIds(tokens, isText ? 'tokenizer' : 'prompt', info.vocabSize);
   const room = info.maxTokens > 0 ? info.maxTokens - ids.length : Infinity;
   if (ids.length === 0 || room < 0) {
     const expected = info.maxTokens > 0 ? `1 to ${info.maxTokens} tokens` : 'one token or more';

@@ -2,7 +2,7 @@
 
 import { MultiheadError } from '../runtime/errors.js';
 import { describe } from '../runtime/tensor.js';
-import { typedArrayName } from '../runtime/typed_arrays.js';
+import { pristine, typedArrayName } from '../runtime/typed_arrays.js';
 
 /** More than any model takes; a sparse array can be longer than the memory. */
 const mostEntries = 2 ** 24;
@@ -13,21 +13,27 @@ export function entriesOf(value: ArrayLike<unknown>, argument: string): unknown[
   throw new MultiheadError('E_OPTION', { argument, expected: `at most ${mostEntries} entries`, got: String(value.length) });
 }
 
-/** Checks token ids; the core checks their range. Throws `E_OPTION`. */
-export function checkIds(value: unknown, argument: string): Int32Array {
+/** Copies whole numbers from 0 to below `end`: token ids, or types of tokens. Throws `E_OPTION`. */
+export function checkIds(value: unknown, argument: string, end = 2 ** 31): Int32Array {
   const isArray = value instanceof Int32Array || Array.isArray(value);
-  const ids = isArray ? entriesOf(value as ArrayLike<unknown>, argument) : undefined;
-  if (ids?.every((id) => Number.isInteger(id) && Math.abs(id as number) < 2 ** 31)) return Int32Array.from(ids as number[]);
-  const wrong = ids?.find((id) => !Number.isInteger(id));
-  throw new MultiheadError('E_OPTION', {
-    argument,
-    expected: 'a text, an Int32Array or an array of token ids',
-    got: describe(wrong === undefined ? value : wrong),
-  });
+  if (!isArray) {
+    throw new MultiheadError('E_OPTION', { argument, expected: 'an Int32Array or an array of whole numbers', got: describe(value) });
+  }
+  const ids = entriesOf(value as ArrayLike<unknown>, argument);
+  const wrong = ids.findIndex((id) => !(Number.isInteger(id) && (id as number) >= 0 && (id as number) < end));
+  if (wrong < 0) return Int32Array.from(ids as number[]);
+  const expected = `whole numbers from 0 to ${end - 1}`;
+  throw new MultiheadError('E_OPTION', { argument, expected, got: `${describe(ids[wrong])} at [${wrong}]` });
 }
 
-/** Checks factors of heads; the core checks their number. Throws `E_OPTION`. */
-export function checkScales(value: unknown): Float32Array | undefined {
-  if (value === undefined || typedArrayName(value) === 'Float32Array') return value as Float32Array | undefined;
-  throw new MultiheadError('E_OPTION', { argument: 'headScales', expected: 'a Float32Array', got: describe(value) });
+/** Copies `count` factors of heads, or returns undefined. Throws `E_OPTION`, `E_SHAPE`. */
+export function checkScales(value: unknown, count: number): Float32Array | undefined {
+  const argument = 'headScales';
+  if (value === undefined) return undefined;
+  if (typedArrayName(value) !== 'Float32Array') {
+    throw new MultiheadError('E_OPTION', { argument, expected: 'a Float32Array', got: describe(value) });
+  }
+  const scales = pristine(value as Float32Array).slice();
+  if (scales.length === count) return scales;
+  throw new MultiheadError('E_SHAPE', { argument, expected: `${count} numbers, one per layer and head`, got: String(scales.length) });
 }

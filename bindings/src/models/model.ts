@@ -5,6 +5,7 @@ import { MultiheadError } from '../runtime/errors.js';
 import { checkChoice, checkCount, checkNames, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { describe } from '../runtime/tensor.js';
+import { pristine } from '../runtime/typed_arrays.js';
 import type {
   AttentionsOptions,
   EmbedOptions,
@@ -99,6 +100,7 @@ export class OpenedModel implements Model {
 
   async embed(inputs: readonly ModelInput[], given: EmbedOptions = {}): Promise<Float32Array<ArrayBuffer>[]> {
     const { pooling = this.#parts.pooling, headScales } = readOptions(given, embedNames, 'embed');
+    const scales = this.#scales(headScales);
     const code = poolings[checkChoice(pooling, namesOf(poolings), 'pooling')];
     if (!Array.isArray(inputs)) {
       throw new MultiheadError('E_OPTION', { argument: 'inputs', expected: 'an array of texts or token ids', got: describe(inputs) });
@@ -107,28 +109,30 @@ export class OpenedModel implements Model {
     const sequences = await Promise.all(entriesOf(inputs, 'inputs').map(async (input, at) => (await this.#sequence(input, `inputs[${at}]`)).ids));
     const batch = padded(sequences);
     const width = this.info.embedDim;
-    const { data } = await this.#array(batch, headScales, { kind: 'embed', pooling: code }, [batch.batch, width]);
+    const { data } = await this.#array(batch, scales, { kind: 'embed', pooling: code }, [batch.batch, width]);
     return sequences.map((_, at) => data.slice(at * width, (at + 1) * width));
   }
 
   async attentions(input: ModelInput, given: AttentionsOptions = {}): Promise<ModelArray> {
     const { layer, head, headScales, ...inputs } = readOptions(given, attentionsNames, 'attentions');
     const [atLayer, atHead] = [placeOf(layer, 'layer'), placeOf(head, 'head')];
+    const scales = this.#scales(headScales);
     const batch = await this.#read(input, inputs);
     const tokens = this.#positions(batch);
     const { numLayers, numHeads } = this.info;
     const wanted = [...(layer === undefined ? [numLayers] : []), ...(head === undefined ? [numHeads] : [])];
     const count = wanted.reduce((product, extent) => product * extent, 1);
     const what = { kind: 'attentions', layer: atLayer, head: atHead } as const;
-    const { data } = await this.#array(batch, headScales, what, [count, tokens, tokens]);
+    const { data } = await this.#array(batch, scales, what, [count, tokens, tokens]);
     return { shape: [...wanted, tokens, tokens], data };
   }
 
   async logits(input: ModelInput, given: LogitsOptions = {}): Promise<ModelArray> {
     const { positions = 'last', headScales, ...inputs } = readOptions(given, logitsNames, 'logits');
     const all = checkChoice(positions, ['last', 'all'], 'positions') === 'all';
+    const scales = this.#scales(headScales);
     const batch = await this.#read(input, inputs);
-    const { logits } = await this.#pass(batch, ['logits'], headScales, all);
+    const { logits } = await this.#pass(batch, ['logits'], scales, all);
     return logits;
   }
 
@@ -138,7 +142,8 @@ export class OpenedModel implements Model {
   ): Promise<ForwardResult<R>> {
     const { return: names, headScales, ...inputs } = readOptions(given, forwardNames, 'forward');
     const wanted = checkNames(names, outputNames, 'return');
-    return (await this.#pass(await this.#read(input, inputs), wanted, headScales, true)) as ForwardResult<R>;
+    const scales = this.#scales(headScales);
+    return (await this.#pass(await this.#read(input, inputs), wanted, scales, true)) as ForwardResult<R>;
   }
 
   #tokenizer(): Promise<TextTokenizer> {
@@ -152,17 +157,34 @@ export class OpenedModel implements Model {
     return pixels === undefined ? tokens : (imageSize / patchSize) ** 2 + 1;
   }
 
-  /** The input of one pass. */
+  #scales(given: unknown): Float32Array | undefined {
+    return checkScales(given, this.info.numLayers * this.info.numHeads);
+  }
+
+  /** The input of one pass, copied before the first `await`: the caller may change its arrays after the call. */
   async #read(input: unknown, { pair, tokenTypes, pixels }: Omit<InputOptions, 'headScales'>): Promise<Batch> {
     if (pixels !== undefined) {
       const expected = this.info.takesPixels ? 'a Float32Array' : 'none for a model of token ids';
       if (!(pixels instanceof Float32Array) || !this.info.takesPixels) {
         throw new MultiheadError('E_OPTION', { argument: 'pixels', expected, got: describe(pixels) });
       }
-      return { ids: new Int32Array(), batch: 1, tokens: 0, pixels };
+      return { ids: new Int32Array(), batch: 1, tokens: 0, pixels: pristine(pixels).slice() };
     }
+    const types = tokenTypes === undefined ? undefined : this.#types(tokenTypes);
     const sequence = await this.#sequence(input, 'input', pair === undefined ? undefined : checkText(pair, 'pair'));
-    return tokenTypes === undefined ? sequence : { ...sequence, tokenTypes: checkIds(tokenTypes, 'tokenTypes') };
+    if (types === undefined) return sequence;
+    if (types.length === sequence.tokens) return { ...sequence, tokenTypes: types };
+    throw new MultiheadError('E_SHAPE', {
+      argument: 'tokenTypes',
+      expected: `${sequence.tokens} numbers, one per token`,
+      got: String(types.length),
+    });
+  }
+
+  #types(given: unknown): Int32Array {
+    const { tokenTypes, modelType } = this.info;
+    if (tokenTypes > 0) return checkIds(given, 'tokenTypes', tokenTypes);
+    throw new MultiheadError('E_OPTION', { argument: 'tokenTypes', expected: `none for ${modelType}`, got: describe(given) });
   }
 
   /** Text or token ids. */
@@ -172,26 +194,34 @@ export class OpenedModel implements Model {
       if (pair !== undefined) {
         throw new MultiheadError('E_OPTION', { argument: 'pair', expected: 'none beside token ids', got: 'a text' });
       }
-      const ids = checkIds(input, argument);
-      checkTokens(ids.length, argument);
+      if (!(input instanceof Int32Array || Array.isArray(input))) {
+        const expected = 'a text, an Int32Array or an array of token ids';
+        throw new MultiheadError('E_OPTION', { argument, expected, got: describe(input) });
+      }
+      const ids = checkIds(input, argument, this.info.vocabSize);
+      this.#checkTokens(ids.length, argument);
       return { ids, batch: 1, tokens: ids.length as Count };
     }
     const options = pair === undefined ? {} : { text_pair: pair };
     const encoded = (await this.#tokenizer()).encode(input, { ...options, return_token_type_ids: true });
-    checkTokens(encoded.ids.length, argument);
-    const types = this.info.tokenTypes > 0 ? encoded.token_type_ids : undefined;
-    return {
-      ids: Int32Array.from(encoded.ids),
-      batch: 1,
-      tokens: encoded.ids.length as Count,
-      ...(types && { tokenTypes: Int32Array.from(types) }),
-    };
+    const ids = checkIds(encoded.ids, 'tokenizer', this.info.vocabSize);
+    this.#checkTokens(ids.length, argument);
+    // RoBERTa has one type of tokens, but its tokenizer gives the second text of a pair another one.
+    const types = this.info.tokenTypes > 1 ? encoded.token_type_ids : undefined;
+    return { ids, batch: 1, tokens: ids.length as Count, ...(types && { tokenTypes: checkIds(types, 'tokenizer', this.info.tokenTypes) }) };
+  }
+
+  #checkTokens(count: number, argument: string): void {
+    const { maxTokens } = this.info;
+    if (count > 0 && (maxTokens === 0 || count <= maxTokens)) return;
+    const expected = maxTokens > 0 ? `1 to ${maxTokens} tokens` : 'one token or more';
+    throw new MultiheadError('E_OPTION', { argument, expected, got: `${count} tokens` });
   }
 
   /** Runs a pass with one output. */
-  async #array(batch: Batch, headScales: unknown, what: PassCall['what'], shape: readonly number[]): Promise<ModelArray> {
+  async #array(batch: Batch, headScales: Float32Array | undefined, what: PassCall['what'], shape: readonly number[]): Promise<ModelArray> {
     this.#engine.assertLive();
-    const call = { batch, headScales: checkScales(headScales), what, outputs: [shape as Extents] };
+    const call = { batch, headScales, what, outputs: [shape as Extents] };
     const [data] = await this.#engine.run(call);
     return { shape, data: data as ModelArray['data'] };
   }
@@ -199,7 +229,7 @@ export class OpenedModel implements Model {
   async #pass(
     batch: Batch,
     wanted: readonly ForwardOutput[],
-    headScales: unknown,
+    headScales: Float32Array | undefined,
     all: boolean,
   ): Promise<Record<ForwardOutput, ModelArray>> {
     this.#engine.assertLive();
@@ -215,6 +245,9 @@ export class OpenedModel implements Model {
     if (wanted.includes('logits') && info.output === 'none') {
       throw new MultiheadError('E_OPTION', { argument: 'logits', expected: 'a model with logits', got: `${info.modelType} without` });
     }
+    if (wanted.includes('poolerOutput') && !info.hasPooler) {
+      throw new MultiheadError('E_OPTION', { argument: 'poolerOutput', expected: 'a model with a pooler', got: `${info.modelType} without` });
+    }
     const shapes: Record<ForwardOutput, readonly number[]> = {
       hiddenStates: [info.numLayers + 1, 1, tokens, info.embedDim],
       lastHiddenState: [1, tokens, info.embedDim],
@@ -222,8 +255,7 @@ export class OpenedModel implements Model {
       poolerOutput: [1, info.embedDim],
     };
     const given = outputNames.map((name) => (wanted.includes(name) ? (shapes[name] as Extents) : undefined));
-    const scales = checkScales(headScales);
-    const results = await this.#engine.run({ batch, headScales: scales, what: { kind: 'forward' }, outputs: given });
+    const results = await this.#engine.run({ batch, headScales, what: { kind: 'forward' }, outputs: given });
     const one = (name: ForwardOutput): ModelArray => {
       const shape = shapes[name];
       const rest = name === 'hiddenStates' ? [info.numLayers + 1, ...shape.slice(2)] : shape.slice(1);
@@ -237,10 +269,6 @@ export class OpenedModel implements Model {
 /** A layer or head as the core takes it; −1 for all. */
 const placeOf = (value: number | undefined, argument: string): Int64 =>
   value === undefined ? (-1 as Int64) : (checkCount(value, argument, 0) as Int64);
-
-function checkTokens(count: number, argument: string): void {
-  if (count === 0) throw new MultiheadError('E_OPTION', { argument, expected: 'one token or more', got: 'none' });
-}
 
 function checkText(value: unknown, argument: string): string {
   if (typeof value === 'string') return value;

@@ -54,6 +54,21 @@ function guarded<T>(work: () => T): T {
 export const textOf = (tokenizer: TextTokenizer, ids: readonly number[]): string =>
   ids.length === 0 ? '' : tokenizer.decode([...ids], { skip_special_tokens: true });
 
+/** Checks what a caller's tokenizer returns. */
+const checkedTokenizer = (given: TextTokenizer): TextTokenizer => ({
+  encode(...args) {
+    const encoded: unknown = given.encode(...args);
+    const { ids } = Object(encoded) as { ids?: unknown };
+    if (Array.isArray(ids) || ids instanceof Int32Array) return encoded as ReturnType<TextTokenizer['encode']>;
+    throw missing('a tokenizer whose encode() returns { ids: token ids }', describe(encoded));
+  },
+  decode(...args) {
+    const text: unknown = given.decode(...args);
+    if (typeof text === 'string') return text;
+    throw missing('a tokenizer whose decode() returns a text', describe(text));
+  },
+});
+
 /** Finds the tokenizer at its first use, and keeps it. A failure is not kept. */
 export function tokenizerFinder(given: unknown, files: TokenizerFiles): () => Promise<TextTokenizer> {
   if (given !== undefined) {
@@ -62,7 +77,8 @@ export function tokenizerFinder(given: unknown, files: TokenizerFiles): () => Pr
       const expected = 'an object with encode() and decode()';
       throw new MultiheadError('E_OPTION', { argument: 'tokenizer', expected, got: describe(given) });
     }
-    return async () => given as TextTokenizer;
+    const checked = checkedTokenizer(given as TextTokenizer);
+    return async () => checked;
   }
   let found: Promise<TextTokenizer> | undefined;
   return () => {

@@ -62,9 +62,9 @@ export const configSchema = {
   rope: ropeSetting,
   dropout: probability(0),
   outDropout: number(0),
-  kvLatentDim: count(0),
-  qLatentDim: count(0),
-  ropeHeadDim: count(0),
+  kvLatentDim: count(0, 0),
+  qLatentDim: count(0, 0),
+  ropeHeadDim: count(0, 0),
   latentNormEps: number(1e-6),
 } satisfies Names<MultiHeadAttentionConfig>;
 
@@ -100,20 +100,21 @@ export function checkConfig(given: MultiHeadAttentionConfig) {
   const headDim = checked.headDim ?? headWidth(embedDim, numHeads);
   if (checked.kvLatentDim === 0) {
     for (const name of ['qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const) {
-      if (config[name] !== undefined) throw without(name, 'no kvLatentDim');
+      if (checked[name] !== configSchema[name].otherwise) throw without(name, 'no kvLatentDim');
     }
   }
   // The core reports the error if ropeHeadDim is too large.
   const valueDim = checked.valueDim ?? checkCount(Math.max(headDim - ropeHeadDim, 1), 'valueDim');
-  if (!outProj && config.outDim !== undefined) throw without('outDim', 'outProj: false');
-  if (!checked.qkNorm && config.qkNormEps !== undefined) throw without('qkNormEps', 'qkNorm: false');
+  // Defaults are allowed everywhere, so that the configuration of a module makes another one.
+  const outDim = outProj ? (checked.outDim ?? embedDim) : checkCount(numHeads * valueDim, 'outDim');
+  if ((checked.outDim ?? outDim) !== outDim) throw without('outDim', 'outProj: false');
+  if (!checked.qkNorm && checked.qkNormEps !== configSchema.qkNormEps.otherwise) throw without('qkNormEps', 'qkNorm: false');
   return {
     ...checked,
-    ...{ headDim, valueDim },
+    ...{ headDim, valueDim, outDim },
     numKvHeads: checked.numKvHeads ?? numHeads,
     kdim: checked.kdim ?? embedDim,
     vdim: checked.vdim ?? embedDim,
-    outDim: outProj ? (checked.outDim ?? embedDim) : checkCount(numHeads * valueDim, 'outDim'),
   };
 }
 

@@ -80,7 +80,7 @@ function blockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
 
 function refuseWithoutMlp(config: TransformerBlockConfig): void {
   for (const name of ['activation', 'gated', 'mlpBias'] as const) {
-    if (config[name] === undefined) continue;
+    if (config[name] === undefined || config[name] === aroundAttention[name].otherwise) continue;
     throw new MultiheadError('E_OPTION', {
       argument: name,
       expected: 'none without mlpDim',

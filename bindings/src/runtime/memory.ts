@@ -39,13 +39,18 @@ const fits = (bytes: number): bytes is Uint32 => bytes < 2 ** 32;
 const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
 /** `asked`: a number of bytes, or a sentence from the core. */
+/** Bytes of the largest block, see context.cc. */
+const mostOfBlock = 2 ** 31 - 2 ** 20 - 1;
+
 export function outOfMemory(
   argument: string,
   asked: number | string,
   heap: number,
 ): MultiheadError {
   const expected = typeof asked === 'number' ? `${asked} bytes (${mebibytes(asked)})` : asked;
-  const got = `a WebAssembly heap of ${heap} bytes (${mebibytes(heap)}) that cannot grow that far`;
+  const isTooLarge = typeof asked === 'number' && asked > mostOfBlock;
+  const limit = isTooLarge ? 'in which a tensor has at most 2047 MiB' : 'that cannot grow that far';
+  const got = `a WebAssembly heap of ${heap} bytes (${mebibytes(heap)}) ${limit}`;
   return new MultiheadError('E_MEMORY', {
     argument,
     expected,

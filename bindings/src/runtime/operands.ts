@@ -16,6 +16,7 @@ import {
   checkShape,
   coreOf,
   describe,
+  describeData,
   isProxyOfTensor,
   type TensorCore,
   unreadable,
@@ -111,7 +112,7 @@ export class Operands {
       throw new MultiheadError('E_OPTION', {
         argument,
         expected: wanted,
-        got: describe(value),
+        got: describeData(value),
       });
     }
     const block = this.#runtime.heap.allocateCopy(type, value as Float32Array | Int32Array, argument);
@@ -359,11 +360,11 @@ function readPlain(value: unknown, argument: string): PlainParts {
   } catch (cause) {
     throw unreadable(cause, argument);
   }
-  const typed = ArrayBuffer.isView(value) ? ', which has no shape' : '';
+  const why = ArrayBuffer.isView(value) ? ', which has no shape' : '';
   throw new MultiheadError('E_OPTION', {
     argument,
     expected: 'a tensor or { data: typed array, shape }',
-    got: describe(value) + typed,
+    got: describeData(value) + why,
   });
 }
 

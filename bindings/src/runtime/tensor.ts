@@ -21,10 +21,12 @@ export const isHalf = (dtype: unknown): dtype is HalfDType => dtype === 'f16' ||
 export function describe(value: unknown): string {
   try {
     if (value === null) return 'null';
-    if (Array.isArray(value)) return `an array of ${value.length} (only mh.tensor() takes number[])`;
+    if (Array.isArray(value)) return `an array of ${value.length}`;
     if (typeof value === 'string') return quoted(value);
     if (coreOf(value) !== undefined) return 'a tensor';
     if (isProxyOfTensor(value)) return 'a proxy of a tensor (in Vue: toRaw() or markRaw())';
+    const noun = typeof value === 'object' && nouns.get(value);
+    if (noun) return noun;
     if (typeof value === 'object') return `a ${className(value)}`;
     if (typeof value === 'function') return 'a function';
     if (typeof value === 'bigint') return `${value}n`;
@@ -32,6 +34,12 @@ export function describe(value: unknown): string {
   } catch {
     return 'an object that throws when it is read';
   }
+}
+
+/** describe(), for an argument whose data may not be a number[]. */
+export function describeData(value: unknown): string {
+  const text = describe(value);
+  return text.startsWith('an array of ') ? `${text} (only mh.tensor() takes number[])` : text;
 }
 
 function className(value: object): string {
@@ -58,12 +66,17 @@ export function unreadable(cause: unknown, argument: string): MultiheadError {
   return new MultiheadError('E_OPTION', { argument, expected: 'a value that can be read', got, cause });
 }
 
+/** Nouns of objects in the core, such as "a cache": minifying shortens the names of their classes. */
+export const nouns = new WeakMap<object, string>();
+
 /** Original class name of each copied object, for error messages. */
 export const copiedClasses = new WeakMap<object, string>();
 
 /** Makes describe() report the class of `value` for its copy; returns the class name without an article. */
 export function keepClass(copy: object, value: object): string {
-  const name = describe(value).slice('a '.length);
+  const noun = nouns.get(value);
+  if (noun !== undefined) nouns.set(copy, noun);
+  const name = describe(value).replace(/^an? /, '');
   copiedClasses.set(copy, name);
   return name;
 }
@@ -151,7 +164,7 @@ export function checkData<D extends DType>(
     throw new MultiheadError('E_OPTION', {
       argument,
       expected: typedArraysOf(wanted),
-      got: describe(data) + (beside || without),
+      got: describeData(data) + (beside || without),
     });
   }
   const typed = data as DataOf<D>;

@@ -2,7 +2,7 @@
 
 import { MultiheadError } from '../runtime/errors.js';
 import { type Block, bytesPerElement, type Heap } from '../runtime/memory.js';
-import { describe } from '../runtime/tensor.js';
+import { describeData } from '../runtime/tensor.js';
 import { bufferOf, firstOf, lengthOf, typedArrayName } from '../runtime/typed_arrays.js';
 import type { Span, Uint32 } from '../types/wire.js';
 
@@ -31,7 +31,7 @@ export class IntegerInput implements Span<'i32'> {
       throw new MultiheadError('E_OPTION', {
         argument: this.#argument,
         expected: 'an Int32Array',
-        got: describe(values),
+        got: describeData(values),
       });
     }
     const integers = values as Int32Array;

@@ -189,7 +189,7 @@ export interface ModelArray {
   readonly data: Float32Array<ArrayBuffer>;
 }
 
-/** Options of a pass. */
+/** Options of a pass. Arrays, also of token ids, are copied when the call is made: the caller may change them after it. */
 export interface PassOptions {
   /** Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. Default all 1. */
   readonly headScales?: Float32Array | undefined;
@@ -199,7 +199,7 @@ export interface PassOptions {
 export interface InputOptions extends PassOptions {
   /** The second text of a pair. Default none. */
   readonly pair?: string | undefined;
-  /** One token type for each id. Default: the types that the tokenizer gives, 0 for token ids. */
+  /** One token type for each id. Default: the types that the tokenizer gives, 0 for token ids and in models with one type. */
   readonly tokenTypes?: Int32Array | readonly number[] | undefined;
   /** Models with pixels: (channels, imageSize, imageSize) numbers, normalized as the model expects them. */
   readonly pixels?: Float32Array | undefined;

@@ -98,6 +98,11 @@ Status validate_call(const TransformerConfig& config, std::span<const int32_t> t
       return option_error(Name::kTokens, Message::kRange, 0, config.vocab_size - 1, token);
     }
   }
+  const auto scales = static_cast<int64_t>(options.heads.head_scales.size());
+  const int64_t heads = config.block.attention.num_heads, all = heads * config.num_layers;
+  if (config.num_layers > 0 && scales != 0 && scales != heads && scales != all) {
+    return shape_error(Name::kHeadScales, Message::kValuePerHeadOfLayers, heads, all, scales);
+  }
   const int64_t positions = before + count / batch;
   if (config.max_positions > 0 && positions > config.max_positions) {
     return option_error(Name::kTokens, Message::kMaxPositions, config.max_positions, positions);

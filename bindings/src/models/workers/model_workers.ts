@@ -11,7 +11,6 @@ import {
   workersOf,
 } from '../../pool/shared/port.js';
 import { abortable } from '../../runtime/abort.js';
-import { pristine } from '../../runtime/typed_arrays.js';
 import type { ModelInfo } from '../../types/models.js';
 import type {
   Generation,
@@ -142,9 +141,7 @@ class WorkerModel implements ModelEngine {
   }
 
   run(call: PassCall): Promise<PassResult> {
-    const batch = { ...call.batch, pixels: copied(call.batch.pixels) };
-    const sent = { ...call, batch, headScales: copied(call.headScales) };
-    return this.#group.send({ kind: 'run', call: sent }) as Promise<PassResult>;
+    return this.#group.send({ kind: 'run', call }) as Promise<PassResult>;
   }
 
   generation(settings: GenerationSettings): Generation {
@@ -157,9 +154,6 @@ class WorkerModel implements ModelEngine {
     this.#group.dispose();
   }
 }
-
-/** A copy for a message, which would copy the whole buffer of the caller's array, and cannot carry a detached buffer. */
-const copied = (array: Float32Array | undefined): Float32Array | undefined => array && pristine(array).slice();
 
 class WorkerGeneration implements Generation {
   readonly #group: WorkerGroup;
