@@ -122,8 +122,8 @@ describe.each(builds)('KV cache refuses, %s', async (simd) => {
             (options: object, q = tokens(1)) =>
             () =>
               cache.attend(q, options as never);
-          expectRefused(mh, attend({}, tokens(1, 7)), 'E_SHAPE', 'k');
-          expectRefused(mh, attend({}, filled(random(1), 1, 2, 1, 8)), 'E_SHAPE', 'k');
+          expectRefused(mh, attend({}, tokens(1, 7)), 'E_SHAPE', 'q', '7');
+          expectRefused(mh, attend({}, filled(random(1), 1, 2, 1, 8)), 'E_SHAPE', 'q');
           expectRefused(mh, attend({}, filled(random(1), 2, 1, 8)), 'E_SHAPE', 'q', 'N_q');
           expectRefused(mh, attend({ causal: 'topLeft' }), 'E_OPTION', 'causal', 'bottomRight');
           expectRefused(mh, attend({ causal: { offset: 3 } }), 'E_OPTION', 'causal');

@@ -10,6 +10,12 @@ Status make_cache_call(const KVCacheConfig& config, const CacheMemory& memory, i
                        const ConstAnyTensor& q, const AttentionOptions& options,
                        const AttentionOutputs& outputs, Values values, CacheCall& call) {
   MULTIHEAD_TRY(validate_rank(Name::kQ, Axes::kQ, q, 4));
+  const Dims of_cache{config.batch, q.shape[1], q.shape[2], config.head_dim};
+  MULTIHEAD_TRY(validate_exact(Name::kQ, Axes::kQ, q, of_cache));
+  const int64_t heads = q.shape[1], kv_heads = config.num_kv_heads;
+  if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0) {
+    return shape_error(Name::kQ, Message::kHeadsOfCache, kv_heads, heads);
+  }
   // k and v only carry shapes for the checks below: the cache has another layout.
   const Dims k_shape{config.batch, config.num_kv_heads, keys, config.head_dim};
   const Dims v_shape{config.batch, config.num_kv_heads, keys, config.value_dim};
