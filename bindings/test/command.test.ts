@@ -229,8 +229,8 @@ describe('multihead', () => {
     await refused(['run', gpt2, '--ids', '1', '--seed', ''], 2, /^--seed: /);
     await refused(['run', gpt2, `--ids=${'1,'.repeat(500)}1`], 2, /^prompt: expected 1 to \d+ tokens, got 501 tokens/);
     await refused(['run', join(goldens, 'bert'), '--ids', '1'], 2, /bert: expected a causal language model, got bert/);
-    await refused(['heads', text, ''], 2, /^input: expected (one token or more|1 to \d+ tokens), got 0 tokens/);
-    await refused(['embed', text, 'the', ''], 2, /^inputs\[1\]: expected (one token or more|1 to \d+ tokens), got 0 tokens/);
+    await refused(['heads', text, ''], 2, /^input: expected one token or more, got 0 tokens/);
+    await refused(['embed', text, 'the', ''], 2, /^inputs\[1\]: expected one token or more, got 0 tokens/);
     await refused(['heads', gpt2, '--ids', '1', '--layers', '2'], 2, /^--layers: expected 0 to 1, got 2/);
     await refused(['heads', gpt2, '--ids', '1', '--heads', '0,9'], 2, /^--heads: expected 0 to 1, got 9/);
     await refused(['heads', gpt2, '--ids', '1', '--chart', 'heads.png'], 2, /^--chart: expected .* ends with \.svg, got "heads\.png"/);

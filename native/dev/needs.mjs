@@ -156,7 +156,8 @@ export const NEEDS = {
     elsewhere: { brew: '--cask google-chrome', dnf: 'chromium', pacman: 'chromium' },
   },
   // Chromium without windows, for `npm test`: the tests of the page take a quarter less processor time in it. Chromium
-  // itself serves as well, and is what `npm test -- --all` tests.
+  // itself serves as well. `npm test -- --all` runs the essential tests in Chromium, and the others in the shell if it
+  // is installed.
   headlessShell: {
     title: 'Chromium (headless shell)',
     minimum: '114',

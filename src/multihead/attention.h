@@ -206,12 +206,12 @@ struct AttentionOutputs {
 /// are below 2^31, and their product, ignoring extents of 0, is below 2^61.
 ///
 /// Precision of f32: within 2e-6 of the result in double, for q, k and v in [-1, 1] and the default
-/// scale. Larger scores lose more: the rounding error of a score s is s * 6e-8. Weights and values
-/// are summed in float over 256 to 1024 keys at a time, and these partial sums are then added. The
-/// worst case is equal weights of equal values, where every addition rounds in the same direction:
-/// the relative error is up to (256 + N_k / 256) * 3e-8. Measured: 2.5e-6 up to 8192 keys, 8e-6 at
-/// 131072; with up to 12 query rows for each key/value head (decoding) 1e-6 at both, 3e-6 in
-/// WebAssembly.
+/// scale, without ALiBi and bias. Larger scores lose more: the rounding error of a score s, with
+/// its ALiBi and bias, is s * 6e-8. Weights and values are summed in float over 256 to 1024 keys at
+/// a time, and these partial sums are then added. The worst case is equal weights of equal values,
+/// where every addition rounds in the same direction: the relative error is up to
+/// (256 + N_k / 256) * 3e-8. Measured: 2.5e-6 up to 8192 keys, 8e-6 at 131072; with up to 12 query
+/// rows for each key/value head (decoding) 1e-6 at both, 3e-6 in WebAssembly.
 ///
 /// Errors: kShape (rank, shapes that do not fit, a last axis that is not contiguous, missing data,
 /// memory that an output shares), kOption (a value outside its definition, or options that

@@ -5,7 +5,8 @@
 // --numbers: the tests that compare numbers on the page with a reference; writes browser-numbers.json. --quick: all others, without those that are
 // marked as thorough, which take long and rarely find a fault that the others miss. With both, chromium-headless-shell
 // takes Chromium's place, if there is one. --webkit: those that are marked as essential, in WebKit, the engine of Safari;
-// writes webkit.json. Without an option, Chromium runs the essential tests and its headless shell all others.
+// writes webkit.json. Without an option, Chromium runs the essential tests, and its headless
+// shell, if there is one, all others.
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -142,23 +143,17 @@ async function runTest(test, on, outcome) {
  */
 const LANES = inShell ? 3 : 2;
 
-/** Gives Chromium its headless shell, if both are there. */
-function withShell(browsers) {
-  if (inShell) return browsers;
-  const shells = findBrowsers({ inShell: true });
-  return browsers.map((found, at) => (found.name === 'chromium' && found.launch && shells[at].launch ? { ...found, shell: shells[at] } : found));
-}
-
 async function runIn(found, outcome) {
   const left = group.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
   if (left.length === 0) return;
   if (found.launch) {
     // The headless shell takes 0.8 of Chromium's processor time for all tests, and is the same engine.
-    const inChromium = found.shell ? left.filter(({ essential }) => essential) : [];
-    const others = left.filter((test) => !inChromium.includes(test));
+    const shell = found.name === 'chromium' && !inShell && findBrowsers({ inShell: true }).find(({ name, launch }) => name === found.name && launch);
+    const inChromium = shell ? left.filter(({ essential }) => essential) : left;
+    const inItsShell = left.filter((test) => !inChromium.includes(test));
     const lane = async () => {
       if (inChromium.length > 0) await runLane(found, inChromium, outcome);
-      if (others.length > 0) await runLane(found.shell ?? found, others, outcome);
+      if (inItsShell.length > 0) await runLane(shell, inItsShell, outcome);
     };
     await Promise.all(Array.from({ length: LANES }, lane));
     return;
@@ -178,7 +173,7 @@ const outcome = { passed: 0, failed: 0, again: [], skipped: [], failures: [] };
 const start = performance.now();
 const inWebKit = option === '--webkit';
 await Promise.all(
-  (inWebKit ? [findEssentialBrowser()] : withShell(findBrowsers({ inShell }))).map((found) =>
+  (inWebKit ? [findEssentialBrowser()] : findBrowsers({ inShell })).map((found) =>
     runIn(found, outcome).catch((error) => {
       outcome.failed += 1;
       outcome.failures.push({ name: `${found.name}: start`, message: error.message });

@@ -208,7 +208,8 @@ void spoil_queries(Random& random, const HopperCase& call, Halves& q, Halves& d_
 
 void check_call(uint64_t seed, bool packed) {
   Random random(seed);
-  const HopperCase call = random_hopper_case(random, packed, {3, 70, 70, 150, 400}, 3);
+  const HopperCase call =
+      random_hopper_case(random, packed, {3, 70, 70, 150, 400}, /*most_of_group=*/3);
   SCOPED_TRACE("seed " + std::to_string(seed) + ": " + call.description);
   const int64_t q_rows = packed ? call.cu_q.back() : call.queries;
   const int64_t k_rows = packed ? call.cu_k.back() : call.keys;

@@ -8,7 +8,7 @@ import { describe } from '../runtime/tensor.js';
 import type { GeneratedToken, GenerateOptions, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
 import type { Count, Uint32, Whole64 } from '../types/wire.js';
 import type { ModelEngine } from './core/engine.js';
-import { checkIds } from './inputs.js';
+import { checkIds, checkTokens, textOrIds } from './inputs.js';
 import { StopTexts, TextStream } from './tokenizer.js';
 
 const generateNames = {
@@ -43,9 +43,10 @@ function nextTask(): Promise<void> {
   });
 }
 
+/** Checks a number, and the float32 that the core gets. Throws `E_OPTION`. */
 function checkWithin(value: unknown, argument: string, expected: string, allows: (value: number) => boolean): number {
   const number = checkNumber(value, argument, expected);
-  if (allows(number) && Number.isFinite(Math.fround(number)) && allows(Math.fround(number))) return number;
+  if ([number, Math.fround(number)].every((each) => Number.isFinite(each) && allows(each))) return number;
   throw new MultiheadError('E_OPTION', { argument, expected, got: String(number) });
 }
 
@@ -101,14 +102,12 @@ export async function* generate(
   }
   const writesText = typeof prompt === 'string' || stop.texts.length > 0;
   const tokenizer = writesText ? await findTokenizer() : undefined;
-  const isText = typeof prompt === 'string';
-  const tokens = isText ? (tokenizer as TextTokenizer).encode(prompt).ids : prompt;
-  const ids = checkIds(tokens, isText ? 'tokenizer' : 'prompt', info.vocabSize);
+  const ids =
+    typeof prompt === 'string'
+      ? checkIds((tokenizer as TextTokenizer).encode(prompt).ids, 'tokenizer', info.vocabSize)
+      : checkIds(prompt, 'prompt', info.vocabSize, textOrIds);
+  checkTokens(ids.length, info.maxTokens, 'prompt');
   const room = info.maxTokens > 0 ? info.maxTokens - ids.length : Infinity;
-  if (ids.length === 0 || room < 0) {
-    const expected = info.maxTokens > 0 ? `1 to ${info.maxTokens} tokens` : 'one token or more';
-    throw new MultiheadError('E_OPTION', { argument: 'prompt', expected, got: `${ids.length} tokens` });
-  }
   const most = Math.min(asked ?? 128, room);
   if (most === 0) return;
 

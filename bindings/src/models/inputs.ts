@@ -13,17 +13,25 @@ export function entriesOf(value: ArrayLike<unknown>, argument: string): unknown[
   throw new MultiheadError('E_OPTION', { argument, expected: `at most ${mostEntries} entries`, got: String(value.length) });
 }
 
+/** What may be given where a text may be too. */
+export const textOrIds = 'a text, an Int32Array or an array of token ids';
+
 /** Copies whole numbers from 0 to below `end`: token ids, or types of tokens. Throws `E_OPTION`. */
-export function checkIds(value: unknown, argument: string, end = 2 ** 31): Int32Array {
+export function checkIds(value: unknown, argument: string, end = 2 ** 31, kinds = 'an Int32Array or an array of whole numbers'): Int32Array {
   const isArray = value instanceof Int32Array || Array.isArray(value);
-  if (!isArray) {
-    throw new MultiheadError('E_OPTION', { argument, expected: 'an Int32Array or an array of whole numbers', got: describe(value) });
-  }
+  if (!isArray) throw new MultiheadError('E_OPTION', { argument, expected: kinds, got: describe(value) });
   const ids = entriesOf(value as ArrayLike<unknown>, argument);
   const wrong = ids.findIndex((id) => !(Number.isInteger(id) && (id as number) >= 0 && (id as number) < end));
   if (wrong < 0) return Int32Array.from(ids as number[]);
   const expected = `whole numbers from 0 to ${end - 1}`;
   throw new MultiheadError('E_OPTION', { argument, expected, got: `${describe(ids[wrong])} at [${wrong}]` });
+}
+
+/** Checks the number of an input's tokens; `most`: 0 for no limit. Throws `E_OPTION`. */
+export function checkTokens(count: number, most: number, argument: string): void {
+  if (count > 0 && (most === 0 || count <= most)) return;
+  const expected = most > 0 ? `1 to ${most} tokens` : 'one token or more';
+  throw new MultiheadError('E_OPTION', { argument, expected, got: `${count} tokens` });
 }
 
 /** Copies `count` factors of heads, or returns undefined. Throws `E_OPTION`, `E_SHAPE`. */

@@ -25,7 +25,7 @@ import type {
 import type { Count, Extents, Int64 } from '../types/wire.js';
 import type { Batch, ModelEngine, PassCall } from './core/engine.js';
 import { generate } from './generate.js';
-import { checkIds, checkScales, entriesOf } from './inputs.js';
+import { checkIds, checkScales, checkTokens, entriesOf, textOrIds } from './inputs.js';
 import { textOf } from './tokenizer.js';
 
 const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput'] as const;
@@ -190,32 +190,22 @@ export class OpenedModel implements Model {
   /** Text or token ids. */
   async #sequence(input: unknown, argument: string, pair?: string): Promise<Batch> {
     this.#engine.assertLive();
+    const { maxTokens, tokenTypes, vocabSize } = this.info;
     if (typeof input !== 'string') {
       if (pair !== undefined) {
         throw new MultiheadError('E_OPTION', { argument: 'pair', expected: 'none beside token ids', got: 'a text' });
       }
-      if (!(input instanceof Int32Array || Array.isArray(input))) {
-        const expected = 'a text, an Int32Array or an array of token ids';
-        throw new MultiheadError('E_OPTION', { argument, expected, got: describe(input) });
-      }
-      const ids = checkIds(input, argument, this.info.vocabSize);
-      this.#checkTokens(ids.length, argument);
+      const ids = checkIds(input, argument, vocabSize, textOrIds);
+      checkTokens(ids.length, maxTokens, argument);
       return { ids, batch: 1, tokens: ids.length as Count };
     }
     const options = pair === undefined ? {} : { text_pair: pair };
     const encoded = (await this.#tokenizer()).encode(input, { ...options, return_token_type_ids: true });
-    const ids = checkIds(encoded.ids, 'tokenizer', this.info.vocabSize);
-    this.#checkTokens(ids.length, argument);
+    const ids = checkIds(encoded.ids, 'tokenizer', vocabSize);
+    checkTokens(ids.length, maxTokens, argument);
     // RoBERTa has one type of tokens, but its tokenizer gives the second text of a pair another one.
-    const types = this.info.tokenTypes > 1 ? encoded.token_type_ids : undefined;
-    return { ids, batch: 1, tokens: ids.length as Count, ...(types && { tokenTypes: checkIds(types, 'tokenizer', this.info.tokenTypes) }) };
-  }
-
-  #checkTokens(count: number, argument: string): void {
-    const { maxTokens } = this.info;
-    if (count > 0 && (maxTokens === 0 || count <= maxTokens)) return;
-    const expected = maxTokens > 0 ? `1 to ${maxTokens} tokens` : 'one token or more';
-    throw new MultiheadError('E_OPTION', { argument, expected, got: `${count} tokens` });
+    const types = tokenTypes > 1 ? encoded.token_type_ids : undefined;
+    return { ids, batch: 1, tokens: ids.length as Count, ...(types && { tokenTypes: checkIds(types, 'tokenizer', tokenTypes) }) };
   }
 
   /** Runs a pass with one output. */

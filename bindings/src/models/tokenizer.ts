@@ -54,7 +54,7 @@ function guarded<T>(work: () => T): T {
 export const textOf = (tokenizer: TextTokenizer, ids: readonly number[]): string =>
   ids.length === 0 ? '' : tokenizer.decode([...ids], { skip_special_tokens: true });
 
-/** Checks what a caller's tokenizer returns. */
+/** Checks the results of a caller's tokenizer. */
 const checkedTokenizer = (given: TextTokenizer): TextTokenizer => ({
   encode(...args) {
     const encoded: unknown = given.encode(...args);

@@ -125,8 +125,8 @@ function packed(argument: unknown, copying: Copying): SentValue {
       return budget.entries(value, (each) => pack(each, levels - 1, [...path, String(index++)]));
     }
     const copy = propertiesOf(value, budget);
-    const name = keepClass(copy, value);
-    if (name !== 'Object') placeholders.push({ path, kind: 'class', name });
+    const noun = keepClass(copy, value);
+    if (noun !== 'a Object') placeholders.push({ path, kind: 'class', noun });
     for (const [name, each] of Object.entries(copy)) copy[name] = pack(each, levels - 1, [...path, name]);
     return copy;
   };

@@ -43,8 +43,6 @@ export function describeData(value: unknown): string {
 }
 
 function className(value: object): string {
-  const copied = copiedClasses.get(value);
-  if (copied !== undefined) return copied;
   const name: unknown = value.constructor?.name;
   if (typeof name !== 'string') return 'null-prototype object';
   return /^(Uint|Int|Float)\d/.test(name) && !ArrayBuffer.isView(value) ? `proxy of a ${name}` : name;
@@ -66,19 +64,17 @@ export function unreadable(cause: unknown, argument: string): MultiheadError {
   return new MultiheadError('E_OPTION', { argument, expected: 'a value that can be read', got, cause });
 }
 
-/** Nouns of objects in the core, such as "a cache": minifying shortens the names of their classes. */
+/**
+ * The descriptions of objects in the core, such as "a cache", because minifying shortens the names of their classes, and
+ * of copies, because a copy has lost its class.
+ */
 export const nouns = new WeakMap<object, string>();
 
-/** Original class name of each copied object, for error messages. */
-export const copiedClasses = new WeakMap<object, string>();
-
-/** Makes describe() report the class of `value` for its copy; returns the class name without an article. */
+/** Makes describe() say the same of `value` and of its copy; returns that description. */
 export function keepClass(copy: object, value: object): string {
-  const noun = nouns.get(value);
-  if (noun !== undefined) nouns.set(copy, noun);
-  const name = describe(value).replace(/^an? /, '');
-  copiedClasses.set(copy, name);
-  return name;
+  const noun = describe(value);
+  nouns.set(copy, noun);
+  return noun;
 }
 
 /** A copy of a valid shape; throws `E_SHAPE` for `argument`. */

@@ -17,9 +17,9 @@ namespace {
 
 constexpr uint32_t kMostHeadBits = 6;  // a consumer has 64 rows
 
-// Chooses how many heads share a tile, as a power of two: the fewest with which the call has at
-// most a tenth more tiles than with as many as possible. So tiles of long calls have one head each,
-// as when they were measured.
+// Returns the base-2 logarithm of the number of heads that share a tile. More heads in a tile never
+// make more tiles. This is the smallest number with at most a tenth more tiles than the largest
+// number, so a tile of a long call has one head, as in all measurements.
 template <class Tile>
 uint32_t head_bits_of(const ForwardParams& params) {
   const rules::AttentionParams& attention = params.call;
@@ -32,7 +32,6 @@ uint32_t head_bits_of(const ForwardParams& params) {
   };
   uint32_t possible = 0;
   while (possible < kMostHeadBits && attention.group() % (int64_t{2} << possible) == 0) ++possible;
-  // More heads in a tile never make more tiles.
   const int64_t least = tiles_of_entry(possible);
   uint32_t bits = 0;
   while (tiles_of_entry(bits) - least > least / 10) ++bits;

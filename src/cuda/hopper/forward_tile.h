@@ -48,7 +48,7 @@ struct HopperCall {
   TensorMap q, k, v;
   float scale_log2;                // scale * log2(e), positive
   uint32_t group;                  // query heads per key/value head
-  uint32_t head_bits, query_bits;  // see HopperBlock
+  uint32_t head_bits, query_bits;  // see HopperBlock; query_bits is 6 - head_bits
   HopperSchedule schedule;
 };
 

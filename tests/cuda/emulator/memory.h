@@ -99,7 +99,7 @@ class Device {
   };
   Region* find(const void* address, size_t bytes);
 
-  // Reads and writes of kernels since the program began, without those of local arrays.
+  // Reads and writes of kernels since the program began. Local arrays do not count.
   uint64_t accesses = 0;
 
  private:

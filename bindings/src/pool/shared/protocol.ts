@@ -81,7 +81,7 @@ export type Placeholder = { readonly path: readonly string[] } & (
   | { readonly kind: 'symbol'; readonly text: string | undefined }
   | { readonly kind: 'disposed tensor'; readonly dtype: DType; readonly shape: Extents }
   /** Messages carry the properties of an object, but not its class. */
-  | { readonly kind: 'class'; readonly name: string }
+  | { readonly kind: 'class'; readonly noun: string }
 );
 
 export interface SentValue {

@@ -6,7 +6,7 @@ import { socketOf, type TeamSocket } from '../../load/loader.js';
 import { isCoreObject } from '../../runtime/core_object.js';
 import type { Heap } from '../../runtime/memory.js';
 import type { Runtime } from '../../runtime/operands.js';
-import { copiedClasses, coreOf, WasmTensor } from '../../runtime/tensor.js';
+import { coreOf, nouns, WasmTensor } from '../../runtime/tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf } from '../../runtime/typed_arrays.js';
 import { WasmExperiment } from '../../training/experiment.js';
 import { statisticsOf } from '../../training/head_statistics.js';
@@ -240,7 +240,7 @@ export function restored(heap: Heap, { value, placeholders }: SentValue): unknow
     const path = ['value', ...placeholder.path];
     const last = path.pop() as string;
     const holder = path.reduce((of, name) => of[name] as Record<string, unknown>, root);
-    if (placeholder.kind === 'class') copiedClasses.set(holder[last] as object, placeholder.name);
+    if (placeholder.kind === 'class') nouns.set(holder[last] as object, placeholder.noun);
     else if (placeholder.kind === 'function') holder[last] = () => {};
     else if (placeholder.kind === 'symbol') holder[last] = Symbol(placeholder.text);
     else holder[last] = WasmTensor.disposed(heap, placeholder.dtype, placeholder.shape);
