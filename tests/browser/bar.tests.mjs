@@ -1,7 +1,7 @@
 // The bar that stays at the top: the sentence, the heads, the sections by name, and the addresses of the sections.
 
 import assert from 'node:assert/strict';
-import { eventually, openPage, settled, snapshot, until } from './harness.mjs';
+import { eventually, openPage, setViewport, settled, snapshot, until } from './harness.mjs';
 
 const topOf = (page, selector) => page.$eval(selector, (element) => element.getBoundingClientRect().top);
 const inView = async (page, selector) => {
@@ -52,6 +52,35 @@ export const tests = [
     },
   },
   {
+    name: 'the chosen word and the lists are whole in the bar at every width, and nothing moves when Undo becomes possible',
+    skip: (kind) => kind === 'firefox' && 'the same style sheets as in Chromium',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#text=The+dog+saw+the+internationalization+of+the+bank&query=5`);
+      await page.evaluate(() => document.querySelector('#steps').scrollIntoView());
+      await until(page, () => document.querySelectorAll('.bar-word').length === 8);
+      await settled(page);
+      const places = () =>
+        page.$$eval('.top :is(.brand, .bar-words, .bar-heads, #bar-mute, select, .undo-bar, .icon-button)', (all) =>
+          all.map((each) => each.getBoundingClientRect()).map(({ left, right }) => [left, right].map(Math.round)).filter(([left, right]) => right > left),
+        );
+      const before = await places();
+      await page.$$eval('.step-buttons button', (buttons) => buttons[1].click());
+      await until(page, () => document.querySelector('#undo').ariaDisabled === 'false');
+      assert.deepEqual(await places(), before);
+      for (const width of [1720, 1440, 1280, 1024, 768, 360]) {
+        await setViewport(page, { width, height: 800 });
+        await settled(page);
+        const all = await places();
+        assert.ok(all.every(([left], i) => left >= (i > 0 ? all[i - 1][1] : 0)) && all.at(-1)[1] <= width, `${width} px: ${all.join(' | ')}`);
+        const [row, word] = await page.$$eval('.bar-words, .bar-word[aria-pressed=true]', (both) =>
+          both.map((each) => each.getBoundingClientRect()).map(({ left, right }) => [left, right]),
+        );
+        assert.ok(word[0] >= row[0] && word[1] <= row[1], `${width} px: the word at ${word}, the row at ${row}`);
+      }
+      await close();
+    },
+  },
+  {
     name: 'sections have addresses: a link leads to its section, and a copied link to the section in view',
     async run({ browser, url }) {
       // The section "Speed" is the shortest: the next one is on the screen, too.
@@ -93,8 +122,26 @@ export const tests = [
     skip: (kind) => kind === 'firefox' && 'the same page as in Chromium',
     async run({ browser, url }) {
       const looks = (page) => page.$eval('.strip-looks', ({ textContent }) => textContent);
-      const { page, close } = await openPage(browser, url, { walking: true });
-      await until(page, () => document.querySelector('.strip-looks').textContent !== 'dog₇ looks at');
+      const { page, close } = await openPage(browser, url, {
+        walking: true,
+        // Each step is taken by the test, because the walk ends where it began.
+        prepare: (page) =>
+          page.evaluateOnNewDocument(() => {
+            const real = window.setInterval;
+            window.setInterval = (run, delay, ...rest) => (delay === 1100 ? ((window.stride = run), 0) : real(run, delay, ...rest));
+          }),
+      });
+      const caption = (page) => page.$eval('.preset-line', ({ textContent }) => textContent);
+      const step = async () => {
+        await page.evaluate(() => window.stride());
+        await settled(page);
+      };
+      assert.match(await caption(page), /^Head 1 looks at the word before dog₇, .* Click a word to look from there\.$/);
+      for (const word of ['ran', 'I', 'saw']) {
+        await step();
+        assert.equal(await looks(page), `${word} looks at`);
+      }
+      assert.match(await caption(page), /^From saw: heads 1 and 2 look at I, head 3 at itself, head 4 at several words\. /);
       await page.mouse.move(3, 3);
       await page.mouse.down();
       await settled(page);

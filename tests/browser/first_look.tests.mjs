@@ -18,7 +18,7 @@ export const tests = [
     name: `the sentence, its arcs and a heat map are above the fold, ${width} × ${height}`,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url, { width, height });
-      for (const place of ['.intro p', '#sentence', '.presets', '.strip-words', '.strip-heads', '#live-map .live-card:nth-child(4) canvas']) {
+      for (const place of ['.intro p', '#sentence', '.presets', '.strip-words', '.strip-heads', `#live-map .live-card:nth-child(${width > 640 ? 4 : 2}) canvas`]) {
         const box = await boxOf(page, place);
         assert.ok(box.top >= 0 && box.bottom <= height, `${place} ends at ${box.bottom} of ${height}`);
         assert.ok(box.left >= 0 && box.right <= width, `${place} ends at ${box.right} of ${width}`);
@@ -113,6 +113,28 @@ export const tests = [
     },
   },
   {
+    name: 'a muted head is hatched in each section, and no number stands for it',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#muted=3&query=7&key=4&step=softmax&head=3`);
+      const places = ['.strip-heads', '#live-map', '.bar-heads', '#steps', '#gallery', '#bend'];
+      await page.evaluate(() => document.querySelector('#steps').scrollIntoView());
+      await until(page, () => document.querySelectorAll('.bar-heads .badge').length === 4);
+      const badges = await page.evaluate(
+        (all) => all.map((place) => [...document.querySelectorAll(`${place} .badge`)].filter((badge) => getComputedStyle(badge).backgroundImage !== 'none').map((badge) => badge.textContent)),
+        places,
+      );
+      badges.forEach((those, i) => assert.ok(those.length > 0 && those.every((number) => number === '3'), `${places[i]}: ${those}`));
+      assert.equal(await page.$eval('.strip-head:nth-child(3)', (look) => look.innerText.trim().replace(/\s+/g, ' ')), '3 head 3 muted');
+      assert.equal(await page.$$eval('.live-readout .number', (numbers) => numbers[2].textContent), 'muted');
+      for (const place of ['#live-map .live-card:nth-child(3)', '#step-detail', '#gallery .card:nth-child(3)', '#bend']) {
+        const label = await page.$eval(`${place} [role=gridcell]`, (cell) => cell.ariaLabel);
+        assert.equal(label, 'head 3, query I, key I, muted', place);
+      }
+      assert.match(await page.$eval('.preset-line', (line) => line.textContent), /^From dog₇: head 1 looks at the₆, head 2 at I, head 4 at several words, head 3 is muted\.$/);
+      await close();
+    },
+  },
+  {
     name: 'text of every script: right to left, without spaces, emoji, markup',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
@@ -130,6 +152,8 @@ export const tests = [
       assert.equal((await names(page))[1], 'img');
       await setSentence(page, '');
       assert.deepEqual(await page.$$eval('.strip-box, #live-map', (list) => list.map(({ hidden }) => hidden)), [true, true]);
+      await settled(page);
+      assert.equal(await page.$eval('.top', (bar) => bar.classList.contains('is-away')), false, 'the top of the page stays');
       await setSentence(page, 'e\u0301te\u0301 x\u0302y back');
       assert.deepEqual(await names(page), ['\u00e9t\u00e9', 'x\u0302y', 'back']);
       await close();

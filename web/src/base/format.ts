@@ -16,6 +16,16 @@ export function formatMilliseconds(value: number): string {
 /** A share from 0 to 1 as "25 %", with a space that does not break. */
 export const formatPercent = (share: number, digits = 0): string => `${(100 * share).toFixed(digits)}\u00a0%`;
 
+/** Shares that add up to 1 as whole percents that add up to 100: the largest remainders are rounded up. */
+export function wholePercents(shares: readonly number[]): number[] {
+  const percents = shares.map((share) => Math.floor(100 * share));
+  const remainder = (i: number): number => 100 * shares[i]! - Math.floor(100 * shares[i]!);
+  const order = [...shares.keys()].sort((a, b) => remainder(b) - remainder(a));
+  const missing = 100 - percents.reduce((a, b) => a + b, 0);
+  for (const i of order.slice(0, missing)) percents[i]! += 1;
+  return percents;
+}
+
 export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 const mostListed = 10;

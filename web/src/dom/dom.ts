@@ -85,7 +85,7 @@ export function rich(text: string): Child[] {
   });
 }
 
-/** A badge with the number of a head, in the color of its pattern. */
-export function headBadge(number: number, pattern: string): HTMLElement {
-  return el('span', { class: `badge head-${pattern}`, 'aria-hidden': 'true' }, String(number));
+/** A badge with the number of a head, in the color of its pattern; hatched if the head is muted. */
+export function headBadge(number: number, pattern: string, muted = false): HTMLElement {
+  return el('span', { class: `badge head-${pattern}${muted ? ' is-muted' : ''}`, 'aria-hidden': 'true' }, String(number));
 }

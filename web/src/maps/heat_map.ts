@@ -3,6 +3,7 @@
 import { formatNumber } from '../base/format.js';
 import type { Theme } from '../dom/theme.js';
 import { axesOf, type Axes } from './axes.js';
+import { hatchedAs } from './cell_text.js';
 import { colorScale, headScale, type Color, type ScaleName } from './color_scale.js';
 import { family, shortened, strongLine, strongLines, textWidth, type Layout } from './map_layout.js';
 
@@ -36,6 +37,8 @@ export interface MatrixView {
   readonly blank?: boolean;
   /** True if the mask hides a cell; the cell is hatched. */
   readonly hidden?: (row: number, col: number) => boolean;
+  /** True if the head is muted: all cells are hatched. */
+  readonly muted?: boolean;
   /** True if a cell was set by hand; the cell gets a mark in a corner. */
   readonly edited?: (row: number, col: number) => boolean;
   readonly scale: ScaleName;
@@ -135,11 +138,12 @@ const small = document.createElement('canvas');
 /** Draws an image with one pixel for each cell, enlarged; a rectangle for each cell would be slower. */
 function paintCells(
   context: CanvasRenderingContext2D,
-  { rows, cols, hidden }: MatrixView,
+  view: MatrixView,
   { left, top, cellWidth: w, cellHeight: h }: Layout,
   { theme, ratio, onPaper }: PaintStyle,
   colors: readonly Color[],
 ): void {
+  const { rows, cols } = view;
   if (rows === 0 || cols === 0) return;
   const pixels = new Uint32Array(rows * cols);
   colors.forEach(({ bytes }, i) => {
@@ -155,14 +159,14 @@ function paintCells(
   const [x, y] = [snap(left), snap(top)];
   const [across, down] = [snap(left + cols * w) - x, snap(top + rows * h) - y];
   context.drawImage(small, x, y, across, down);
-  if (hidden) {
+  if (view.hidden || view.muted) {
     context.beginPath();
     for (let row = 0; row < rows; row += 1) {
       const [above, below] = [snap(top + row * h), snap(top + (row + 1) * h)];
       for (let col = 0; col < cols; col += 1) {
-        if (!hidden(row, col)) continue;
+        if (!hatchedAs(view, row, col)) continue;
         const first = col;
-        while (col + 1 < cols && hidden(row, col + 1)) col += 1;
+        while (col + 1 < cols && hatchedAs(view, row, col + 1)) col += 1;
         const [from, to] = [snap(left + first * w), snap(left + (col + 1) * w)];
         context.rect(from, above, to - from, below - above);
       }
@@ -231,7 +235,7 @@ function paintNumbers(
   context.textBaseline = 'middle';
   view.data.forEach((value, i) => {
     const [row, col] = [Math.floor(i / view.cols), i % view.cols];
-    if (view.hidden?.(row, col)) return;
+    if (hatchedAs(view, row, col)) return;
     const text = formatNumber(value, 2);
     const isQuiet = text === '0.00' && Math.abs(value) <= quiet && !view.headOf;
     context.fillStyle = isQuiet ? quietInk[theme] : colors[i]!.ink;

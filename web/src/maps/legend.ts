@@ -1,7 +1,7 @@
 // The legend of a heat map's colors.
 
 import { formatNumber } from '../base/format.js';
-import { el } from '../dom/dom.js';
+import { el, setText } from '../dom/dom.js';
 import { paintTheme } from '../dom/printing.js';
 import { colorScale, type ScaleName } from './color_scale.js';
 
@@ -28,6 +28,8 @@ export interface Marks {
   readonly masked: boolean;
   /** True if the maps have cells with a mark in a corner. */
   readonly edited?: boolean;
+  /** True if the hatched cells are, or include, those of a muted head. */
+  readonly muted?: boolean | undefined;
   /** The largest absolute value of the signed scale. */
   readonly limit?: number;
 }
@@ -42,14 +44,17 @@ export function createLegend(name: ScaleName): Legend {
   const [least, most] = name === 'weights' ? ['weight 0', '1'] : ['negative', 'positive'];
   const from = el('span', { class: 'number' }, least!);
   const to = el('span', { class: 'number' }, most!);
-  const item = (kind: string, meaning: string) =>
+  const item = (kind: string, meaning: string | Node) =>
     el('span', { class: 'legend-item', hidden: true }, el('span', { class: kind, 'aria-hidden': 'true' }), meaning);
-  const hatch = item('legend-hatch', name === 'weights' ? 'masked, exactly 0' : 'masked, −∞');
+  const hatched = el('span', {});
+  const hatch = item('legend-hatch', hatched);
   const corner = item('legend-corner', 'set by hand');
   return {
     element: el('p', { class: 'legend' }, el('span', { class: 'legend-item' }, from, strip(name), to), hatch, corner),
-    show({ masked, edited = false, limit }) {
-      hatch.hidden = !masked;
+    show({ masked, edited = false, muted, limit }) {
+      hatch.hidden = !masked && !muted;
+      const why = name === 'weights' ? 'masked, exactly 0' : 'masked, −∞';
+      setText(hatched, !muted ? why : masked ? `${why}, or muted` : 'muted');
       corner.hidden = !edited;
       if (limit === undefined || name === 'weights') return;
       from.textContent = formatNumber(-limit, 2);

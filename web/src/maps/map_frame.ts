@@ -2,9 +2,10 @@
 
 import { el, refill } from '../dom/dom.js';
 import type { ViewName } from '../state/page_state.js';
+import { cellText } from './cell_text.js';
 import { createMap, type Cell, type MapContent, type MapOptions, type MatrixMap } from './matrix_map.js';
 import { matrixTable } from './matrix_table.js';
-import { cellText, saveButtons, type Saved } from './save_map.js';
+import { saveButtons, type Saved } from './save_buttons.js';
 
 export interface MapFrame {
   readonly map: MatrixMap;

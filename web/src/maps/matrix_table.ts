@@ -5,6 +5,7 @@ import { formatNumber } from '../base/format.js';
 import { el, word } from '../dom/dom.js';
 import { printing } from '../dom/printing.js';
 import { axesOf } from './axes.js';
+import { hatchedAs } from './cell_text.js';
 import type { MatrixView } from './heat_map.js';
 
 /** Sizes in rem, as set in matrix.css: cells grow with the browser's font size. */
@@ -72,9 +73,8 @@ export function matrixTable(view: MatrixView, caption: string): HTMLElement {
   }
 
   function cellOf(row: number, col: number): HTMLElement {
-    const hidden = view.hidden?.(row, col) ?? false;
     const text = formatNumber(data[row * cols + col]!);
-    return el('td', hidden ? { class: 'hidden-cell' } : {}, text);
+    return el('td', hatchedAs(view, row, col) ? { class: 'hidden-cell' } : {}, text);
   }
 
   let shown = '';

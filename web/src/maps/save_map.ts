@@ -1,11 +1,14 @@
-// Saves a map as a file: CSV with every digit, or a PNG at twice the size with its labels.
+// Saves a map as a file: CSV with every digit, or a PNG at twice the size with its labels. The page loads this script with
+// the first file, which keeps the first transfer within 250 kB.
 
-import { csvField, formatNumber } from '../base/format.js';
+import { csvField } from '../base/format.js';
 import { el } from '../dom/dom.js';
+import { download } from '../dom/download.js';
 import { axesOf } from './axes.js';
 import { paintMap, type MatrixView } from './heat_map.js';
 import { family, layoutOf } from './map_layout.js';
 import { paintStyle } from './matrix_map.js';
+import type { Saved } from './save_buttons.js';
 
 /** The shortest decimal that reads back as the same 32-bit float. */
 export function exactly(value: number): string {
@@ -70,52 +73,8 @@ export function pictureOf(view: MatrixView, title: string): HTMLCanvasElement {
   return canvas;
 }
 
-export function download(blob: Blob, name: string): void {
-  const url = URL.createObjectURL(blob);
-  const link = el('a', { href: url, download: name });
-  link.click();
-  // Revoke the address later, because the browser reads the file after the click.
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
-}
-
-export interface Saved {
-  readonly view: MatrixView;
-  /** Title of the picture. In small letters with hyphens it is also the name of the file. */
-  readonly title: string;
-}
-
-/** Makes two buttons that save the result of `get`. */
-export function saveButtons(name: string, get: () => Saved | null): HTMLElement {
-  const button = (label: string, what: string, save: (saved: Saved, file: string) => void) => {
-    const element = el('button', { type: 'button', class: 'save' }, label);
-    element.setAttribute('aria-label', `Save ${name} as ${what}`);
-    element.addEventListener('click', () => {
-      const saved = get();
-      if (saved) save(saved, saved.title.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, '-'));
-    });
-    return element;
-  };
-  return el(
-    'span',
-    { class: 'saves' },
-    button('PNG', 'PNG picture', ({ view, title }, file) =>
-      pictureOf(view, title).toBlob((blob) => blob && download(blob, `${file}.png`)),
-    ),
-    button('CSV', 'CSV table', ({ view }, file) =>
-      download(new Blob([csvOf(view)], { type: 'text/csv' }), `${file}.csv`),
-    ),
-  );
-}
-
-/** The text of a cell for screen readers: "query cat, key black, 0.41". */
-export function cellText(view: MatrixView, row: number, col: number): string {
-  const value = view.data[row * view.cols + col]!;
-  const written = view.hidden?.(row, col)
-    ? `masked, ${formatNumber(value, 0)}`
-    : formatNumber(value, view.scale === 'weights' ? 2 : 3);
-  const [rows, columns] = axesOf(view);
-  const place = view.colLabels
-    ? `${rows} ${view.rowLabels[row]}, ${columns} ${view.colLabels[col]}`
-    : `token ${view.rowLabels[row]}, column ${col + 1}`;
-  return `${place}, ${written}${view.edited?.(row, col) ? ', set by hand' : ''}`;
+export function saveMap({ view, title }: Saved, as: 'PNG' | 'CSV'): void {
+  const name = title.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, '-');
+  if (as === 'CSV') download(new Blob([csvOf(view)], { type: 'text/csv' }), `${name}.csv`);
+  else pictureOf(view, title).toBlob((blob) => blob && download(blob, `${name}.png`));
 }

@@ -50,7 +50,7 @@ export function viewOf(result: ForwardResult, name: keyof Trace, head: number): 
   return {
     ...base,
     colLabels: names,
-    ...(name === 'weights' && editedOf(result, head)),
+    ...(name === 'weights' && { ...editedOf(result, head), muted: bend.muted.includes(head) }),
     ...(masked && { hidden: (row: number, col: number) => hides(causal, bend.window, row, col) }),
   };
 }

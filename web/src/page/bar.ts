@@ -19,8 +19,6 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
   const mute = el('button', { type: 'button', class: 'bar-mute', id: 'bar-mute' });
   const element = el('div', { class: 'bar-sentence', hidden: true }, words.element, heads, mute, sourceList(app));
   let shown = '';
-  /** Index of the word that the row of words was last scrolled to. */
-  let inSight = -1;
 
   mute.addEventListener('click', () => {
     const result = app.result.get();
@@ -35,17 +33,25 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
     const result = app.result.get();
     heads.hidden = mute.hidden = result === null;
     if (element.hidden || !result) return;
-    const renamed = words.name(tokenNames(result.tokens));
+    words.name(tokenNames(result.tokens));
     const { query } = inView(app, result);
     const { head, query: stop } = chosen(app, result);
     words.mark(query, stop);
     drawHeads(result, head);
-    if (renamed || stop !== inSight) {
-      inSight = stop;
-      const row = words.element;
-      const button = words.buttons()[stop]!;
-      row.scrollLeft = button.offsetLeft - row.offsetLeft - (row.clientWidth - button.offsetWidth) / 2;
-    }
+    bringInSight(words.element, stop);
+    bringInSight(heads, head);
+  }
+
+  /** Index of the child that each row was last scrolled to, and the width that the row had. */
+  const inSight = new Map<HTMLElement, string>();
+
+  /** Scrolls a row so that one of its children is in the middle, if another one was or if the row has another width. */
+  function bringInSight(row: HTMLElement, index: number): void {
+    const child = row.children[index] as HTMLElement | undefined;
+    const key = `${index} ${row.clientWidth} ${row.scrollWidth}`;
+    if (!child || inSight.get(row) === key) return;
+    inSight.set(row, key);
+    row.scrollLeft = child.offsetLeft - row.offsetLeft - (row.clientWidth - child.offsetWidth) / 2;
   }
 
   function drawHeads(result: ForwardResult, head: number): void {
@@ -58,9 +64,8 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
       const button = el(
         'button',
         { type: 'button', 'aria-label': label, title: label, 'aria-pressed': String(index === head) },
-        headBadge(index + 1, id),
+        headBadge(index + 1, id, muted.includes(index)),
       );
-      button.classList.toggle('is-muted', muted.includes(index));
       button.addEventListener('click', () => update(app, { head: index }));
       return button;
     });
@@ -73,11 +78,13 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
   app.result.watch(drawSoon);
   app.pointed.watch(drawSoon);
   app.state.watch(drawSoon);
+  new ResizeObserver(drawSoon).observe(element);
   /** Watches the words of the first section: when they are above the screen, the bar shows its own. */
   const watcher = new IntersectionObserver((entries) => {
     // A busy page gets several entries at once; the last one is the current one.
-    const entry = entries.at(-1);
-    const away = entry !== undefined && !entry.isIntersecting && entry.boundingClientRect.bottom < 100;
+    const { isIntersecting, boundingClientRect: box } = entries.at(-1)!;
+    // Without a sentence there are no words: they have no width.
+    const away = !isIntersecting && box.width > 0 && box.bottom < 100;
     if (element.hidden === !away) return;
     header.classList.toggle('is-away', away);
     // The focus must not vanish with the element.

@@ -33,7 +33,7 @@ export function statusChip(
     chip.classList.add('is-ready');
     summary.replaceChildren(
       dot,
-      ...(time ? [el('span', { class: 'number' }, time), ' in your browser'] : ['in your browser']),
+      ...(time ? [el('span', { class: 'number' }, time), el('span', { class: 'wide' }, ' in your browser')] : ['in your browser']),
     );
     const rows: [string, string][] = [
       ['Backend', simd === 'relaxed' ? 'WebAssembly with relaxed SIMD' : 'WebAssembly with SIMD128'],

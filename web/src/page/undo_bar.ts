@@ -20,12 +20,10 @@ export function undoBar(app: App): HTMLElement {
   const undo = button('undo', 'Undo', isMac ? '⌘Z' : 'Ctrl+Z', 'is-back');
   const redo = button('redo', 'Redo', isMac ? '⇧⌘Z' : 'Ctrl+Y', 'is-forth');
   const said = el('span', { class: 'undo-said', role: 'status' });
-  const element = el('div', { class: 'undo-bar', role: 'group', 'aria-label': 'Undo and redo', hidden: true }, said, undo, redo);
+  const element = el('div', { class: 'undo-bar', role: 'group', 'aria-label': 'Undo and redo' }, said, undo, redo);
   undo.addEventListener('click', () => app.undo());
   redo.addEventListener('click', () => app.redo());
   app.history.moves.watch((moves) => {
-    // The buttons stay once they are shown: a button that vanishes would take the focus with it.
-    if (moves.undo || moves.redo) element.hidden = false;
     // aria-disabled keeps the focus where it is; a disabled button would lose it.
     undo.setAttribute('aria-disabled', String(!moves.undo));
     redo.setAttribute('aria-disabled', String(!moves.redo));

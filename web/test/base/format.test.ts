@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { formatMilliseconds, formatNumber, formatPercent, formatShape, listed } from '../../src/base/format.js';
+import { formatMilliseconds, formatNumber, formatPercent, formatShape, listed, wholePercents } from '../../src/base/format.js';
 
 describe('listed', () => {
   it('gives ten names, and the number of the others', () => {
@@ -8,6 +8,15 @@ describe('listed', () => {
     const names = Array.from({ length: 522 }, (_, i) => String(i));
     expect(listed(names.slice(0, 10))).toBe('0, 1, 2, 3, 4, 5, 6, 7, 8, 9');
     expect(listed(names)).toBe('0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 512 more');
+  });
+});
+
+describe('wholePercents', () => {
+  it('adds up to 100, the largest remainders rounded up', () => {
+    expect(wholePercents([0.313, 0.259, 0.252, 0.068, 0.065, 0.043])).toEqual([31, 26, 25, 7, 7, 4]);
+    expect(wholePercents([1 / 3, 1 / 3, 1 / 3])).toEqual([34, 33, 33]);
+    expect(wholePercents([1, 0])).toEqual([100, 0]);
+    expect(wholePercents([0.9999999, 1e-7])).toEqual([100, 0]);
   });
 });
 

@@ -4,7 +4,7 @@ vi.mock('../../src/maps/matrix_map.js', () => ({ paintStyle: () => ({ theme: 'li
 vi.mock('../../src/maps/heat_map.js', () => ({ paintMap: () => undefined }));
 vi.mock('../../src/maps/map_layout.js', () => ({ family: 'sans-serif', layoutOf: () => undefined }));
 
-const { cellText, csvOf, exactly } = await import('../../src/maps/save_map.js');
+const { csvOf, exactly } = await import('../../src/maps/save_map.js');
 
 /** A reader of RFC 4180 that shares no code with the writer. */
 function parse(csv: string): string[][] {
@@ -51,19 +51,10 @@ describe('csvOf', () => {
 
   it('names rows and columns that are no queries and keys', () => {
     expect(parse(csvOf({ ...view, axes: ['row', 'column'] }))[0]![0]).toBe('row \\ column');
-    expect(cellText({ ...view, axes: ['row', 'column'] }, 0, 1)).toBe('row say "hi", column a,b, 0.33');
   });
 
   it('numbers the columns of features from 1', () => {
     const { colLabels: _, ...features } = view;
     expect(parse(csvOf(features))[0]).toEqual(['', '1', '2', '3']);
-  });
-});
-
-describe('cellText', () => {
-  it('reads a cell out, and masked ones as such', () => {
-    expect(cellText(view, 0, 1)).toBe('query say "hi", key a,b, 0.33');
-    expect(cellText({ ...view, hidden: () => true }, 0, 2)).toBe('query say "hi", key line\nbreak, masked, 0');
-    expect(cellText({ ...view, scale: 'signed', hidden: () => true }, 1, 0)).toMatch(/masked, −∞$/);
   });
 });

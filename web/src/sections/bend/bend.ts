@@ -66,7 +66,7 @@ function weightsMap(app: App): HTMLElement {
     const { head } = chosen(app, result);
     const view = viewOf(result, 'weights', head);
     showPicker(result, head);
-    legend.show({ masked: view.hidden !== undefined, edited: view.edited !== undefined });
+    legend.show({ masked: view.hidden !== undefined, edited: view.edited !== undefined, muted: view.muted });
     frame.show({ view, title: titleOf(result, head) }, `head ${head + 1}`, views.current());
     point();
   }
@@ -74,13 +74,13 @@ function weightsMap(app: App): HTMLElement {
   let picks = '';
   let buttons: readonly HTMLElement[] = [];
   function showPicker(result: ForwardResult, head: number): void {
-    const { heads, given } = result;
-    const key = [...heads, given?.names].join();
+    const { heads, given, bend } = result;
+    const key = [...heads, given?.names, bend.muted].join();
     if (picks !== key) {
       picks = key;
       buttons = heads.map((id, index) => {
         const label = `head ${index + 1}, ${headName(result, index)}`;
-        const button = el('button', { type: 'button', 'aria-label': label }, headBadge(index + 1, id));
+        const button = el('button', { type: 'button', 'aria-label': label }, headBadge(index + 1, id, bend.muted.includes(index)));
         button.addEventListener('click', () => update(app, { head: index }));
         return button;
       });

@@ -128,12 +128,12 @@ function muteButtons(app: App): HTMLElement {
     const { muted, heads: ruled } = app.state.get();
     const result = app.result.get();
     const named = result ?? { heads: ruled };
-    const key = [...named.heads, result?.given?.names].join();
+    const key = [...named.heads, result?.given?.names, muted].join();
     if (key !== shown) {
       shown = key;
       buttons = named.heads.map((id, head) => {
         const name = `mute head ${head + 1}, ${headName(named, head)}`;
-        const button = el('button', { type: 'button', 'aria-label': name }, headBadge(head + 1, id));
+        const button = el('button', { type: 'button', 'aria-label': name }, headBadge(head + 1, id, muted.includes(head)));
         button.addEventListener('click', () => {
           const { muted: now } = app.state.get();
           const next = now.includes(head) ? now.filter((other) => other !== head) : [...now, head];

@@ -75,7 +75,7 @@ export function weightEditor(app: App): HTMLElement {
     const view = viewOf(result, 'weights', at.head);
     const weight = view.data[at.query * view.cols + at.key]!;
     place.replaceChildren(
-      headBadge(at.head + 1, result.heads[at.head]!),
+      headBadge(at.head + 1, result.heads[at.head]!, result.bend.muted.includes(at.head)),
       el('span', { class: 'sr-only' }, `Weight in head ${at.head + 1}, `),
       el('span', {}, ...pairOf(view.rowLabels[at.query]!, view.rowLabels[at.key]!)),
     );

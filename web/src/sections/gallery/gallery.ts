@@ -82,7 +82,8 @@ export function gallerySection(app: App): HTMLElement {
       refill(cards, ...list.map((card) => card.element));
     }
     const views = result.heads.map((_, head) => viewOf(result, 'weights', head));
-    legend.show({ masked: views[0]!.hidden !== undefined, edited: views.some(({ edited }) => edited !== undefined) });
+    const has = (mark: 'edited' | 'muted' | 'hidden'): boolean => views.some((view) => Boolean(view[mark]));
+    legend.show({ masked: has('hidden'), edited: has('edited'), muted: has('muted') });
     const columns = String(columnsFor(list.length, result.tokens.length, as));
     if (columns !== cards.dataset['columns']) for (const card of made) card.remeasure();
     cards.dataset['columns'] = columns;
@@ -126,7 +127,7 @@ function createMean(app: App) {
     show(result: ForwardResult, as: ViewName): void {
       const count = result.heads.length;
       element.hidden = count === 1;
-      const { edited: _, ...first } = viewOf(result, 'weights', 0);
+      const { edited: _, muted: __, ...first } = viewOf(result, 'weights', 0);
       view = { ...first, data: result.meanWeights.data };
       title.textContent = `Mean of ${count} heads`;
       text.textContent =

@@ -7,6 +7,7 @@ import { identityOf } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { el, headBadge, pairOf, word, type Child } from '../../dom/dom.js';
 import { largestOf, viewRow, type MatrixView } from '../../maps/heat_map.js';
+import { hatchedAs } from '../../maps/cell_text.js';
 import { createMapFrame, type MapFrame } from '../../maps/map_frame.js';
 import { viewOf } from '../../maps/step_view.js';
 import { createStrips } from '../../maps/vector_strips.js';
@@ -67,7 +68,7 @@ export function createCard(app: App, head: number): Card {
       line.textContent = result.given ? `In layer ${result.given.layer + 1} of ${result.given.layers}.` : patternOf(id).line;
       const muted = result.bend.muted.includes(head);
       title.replaceChildren(
-        headBadge(head + 1, id),
+        headBadge(head + 1, id, muted),
         el('span', { class: 'sr-only' }, `Head ${head + 1}: `),
         name,
         ...(muted ? [el('span', { class: 'tag' }, 'muted')] : []),
@@ -98,10 +99,9 @@ export function createCard(app: App, head: number): Card {
 export function pairText(view: MatrixView, query: number, key: number): Child[] {
   const row = viewRow(view, query);
   const sum = row.reduce((total, weight) => total + weight, 0);
-  const masked = view.hidden?.(query, key) ?? false;
   return [
     el('span', {}, ...pairOf(view.rowLabels[query]!, view.rowLabels[key]!)),
-    el('strong', { class: 'number' }, masked ? 'masked' : formatNumber(row[key]!)),
+    el('strong', { class: 'number' }, hatchedAs(view, query, key) || formatNumber(row[key]!)),
     el('span', { class: 'readout-sum' }, 'row sum ', el('span', { class: 'number' }, formatNumber(sum))),
   ];
 }

@@ -7,11 +7,12 @@ import { formatNumber } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, pairOf, refill, setText } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
+import { cellText, hatchedAs } from '../../maps/cell_text.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
 import { showMatrix } from '../../maps/map_frame.js';
 import { createMap, type Cell, type MatrixMap } from '../../maps/matrix_map.js';
-import { cellText, saveButtons } from '../../maps/save_map.js';
+import { saveButtons } from '../../maps/save_buttons.js';
 import { viewOf } from '../../maps/step_view.js';
 import { chosen, inView, update, whenChanged, type App } from '../../state/app.js';
 
@@ -45,7 +46,7 @@ export function liveMaps(app: App): HTMLElement {
   function create(index: number): SmallMap {
     const body = el('div', { class: 'live-body' });
     const map = createMap({
-      maxCell: narrow.matches ? 11 : 28,
+      maxCell: 28,
       sizer: body,
       onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
       onChoose: ({ row, col }) => update(app, { query: row, key: col, head: index }),
@@ -78,12 +79,14 @@ export function liveMaps(app: App): HTMLElement {
     // A table needs the whole width.
     const numbers = result !== null && views.current() === 'numbers';
     grid.classList.toggle('is-numbers', numbers);
-    legend.show({ masked: state.causal || state.window >= 0, edited: state.edits.length > 0 });
+    const { muted } = state;
+    legend.show({ masked: state.causal || state.window >= 0, edited: state.edits.length > 0, muted: muted.length > 0 });
     maps.forEach((small, index) => {
       const id = heads[index]!;
-      setText(small.name, headName(result ?? state, index));
+      const isMuted = muted.includes(index);
+      setText(small.name, `${headName(result ?? state, index)}${isMuted ? ', muted' : ''}`);
       small.badge.className = `badge head-${id}`;
-      small.element.className = `live-card head-${id}`;
+      small.element.className = `live-card head-${id}${isMuted ? ' is-muted' : ''}`;
       small.button.setAttribute('aria-pressed', String(index === head));
       small.body.hidden = numbers && index !== head;
       if (!small.body.hidden) drawMap(small, result, id, index, numbers);
@@ -114,9 +117,9 @@ export function liveMaps(app: App): HTMLElement {
     }
     const names = tokenNames(result.tokens);
     const values = result.heads.map((id, head) => {
-      const { data, cols, hidden } = viewOf(result, 'weights', head);
-      const value = hidden?.(query, key) ? 'masked' : formatNumber(data[query * cols + key]!, 2);
-      return el('span', { class: 'strip-head' }, headBadge(head + 1, id), el('span', { class: 'number' }, value));
+      const view = viewOf(result, 'weights', head);
+      const value = hatchedAs(view, query, key) || formatNumber(view.data[query * view.cols + key]!, 2);
+      return el('span', { class: 'strip-head' }, headBadge(head + 1, id, view.muted), el('span', { class: 'number' }, value));
     });
     readout.replaceChildren(el('span', {}, ...pairOf(names[query]!, names[key]!)), ...values);
   }

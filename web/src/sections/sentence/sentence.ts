@@ -5,9 +5,11 @@ import { presetOf, presets } from '../../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../../attention/tokens.js';
 import { sourceSwitch } from '../../controls/source_switch.js';
 import { stateSwitch } from '../../controls/switch.js';
-import { el, headBadge, rich } from '../../dom/dom.js';
-import { update, type App } from '../../state/app.js';
+import { el, headBadge, rich, setText } from '../../dom/dom.js';
+import { whenSeen } from '../../dom/when_seen.js';
+import { inView, update, type App } from '../../state/app.js';
 import { liveMaps } from './live_maps.js';
+import { captionOf } from './looks.js';
 import { tokenStrip } from './token_strip.js';
 
 export function sentenceSection(app: App): HTMLElement {
@@ -102,18 +104,18 @@ function presetRow(app: App): HTMLElement {
   return row;
 }
 
-/** The line about the example. It is shown only with the example's heads and mask, because it is true only of them. */
+/** Says where the heads look from the word in view. */
 function presetLine(app: App): HTMLElement {
   const line = el('p', { class: 'preset-line hint' });
-  const show = (): void => {
-    const { text, heads, causal } = app.state.get();
-    const preset = presetOf(text);
-    const fits = preset && preset.heads.join() === heads.join() && preset.causal === causal && !app.heads.get().given;
-    const empty = tokenize(text).tokens.length === 0;
-    line.textContent = fits ? preset.line : empty ? '' : 'Pick another word to see where each head looks from there.';
-  };
+  const show = whenSeen(line, () => {
+    const result = app.result.get();
+    const { query, text } = app.state.get();
+    const pick = query === null ? ' Click a word to look from there.' : '';
+    setText(line, result ? captionOf(result, inView(app, result).query, text) + pick : '');
+  });
+  app.result.watch(show);
+  app.pointed.watch(show);
   app.state.watch(show);
-  app.heads.watch(show);
   return line;
 }
 

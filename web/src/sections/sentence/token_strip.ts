@@ -1,7 +1,7 @@
 // The sentence as tokens, with arcs from the chosen word to the words that each head attends to, and a line of buttons
 // that says the same in words and selects a head.
 
-import { largestIndex, rowOf } from '../../attention/matrix.js';
+import { rowOf } from '../../attention/matrix.js';
 import type { ForwardResult, GivenHeads } from '../../attention/messages.js';
 import { patternOf, type PatternId } from '../../attention/patterns.js';
 import { defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
@@ -10,8 +10,9 @@ import { createTokenRow } from '../../controls/token_row.js';
 import { el, headBadge, refill, setText, word } from '../../dom/dom.js';
 import { reducedMotion } from '../../dom/reduced_motion.js';
 import { whenSeen } from '../../dom/when_seen.js';
-import { chosen, inView, update, whenChanged, type App } from '../../state/app.js';
+import { chosen, inView, update, whenChanged, type App, type Pointed } from '../../state/app.js';
 import { arcsOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
+import { looksFrom, mostWeight, type Look } from './looks.js';
 
 export function tokenStrip(app: App): HTMLElement {
   const arcs = createArcs();
@@ -77,22 +78,16 @@ export function tokenStrip(app: App): HTMLElement {
     const names = tokenNames(shownTokens());
     const { heads: ids } = result ?? app.state.get();
     const given = result?.given;
-    const findings = ids.map((_, head) => {
-      if (!result) return { name: '', weight: '', spread: false };
-      const row = rowOf(result.trace.weights, head, shown);
-      const token = largestIndex(row);
-      const weight = row[token]!;
-      return { name: weight < spreadBelow ? 'spread' : names[token]!, weight: formatNumber(weight, 2), spread: weight < 0.5 };
-    });
+    const looks = result ? looksFrom(result, shown) : [];
     const inUse = Math.min(app.state.get().head, ids.length - 1);
-    const key = JSON.stringify([names[shown], findings, inUse, ids, given?.names]);
+    const key = JSON.stringify([names, shown, looks, inUse, ids, given?.names]);
     if (key === summaryKey) return;
     summaryKey = key;
     query.replaceChildren(word(names[shown] ?? ''));
-    refill(heads, ...ids.map((id, head) => headButton(id, head, head === inUse, findings[head]!, given)));
+    refill(heads, ...ids.map((id, head) => headButton(id, head, head === inUse, textOf(looks[head], names), given)));
   }
 
-  function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread }: Finding, given?: GivenHeads) {
+  function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread, muted }: LookText, given?: GivenHeads) {
     const button = el(
       'button',
       {
@@ -101,8 +96,8 @@ export function tokenStrip(app: App): HTMLElement {
         title: given ? given.names[head]! : `${patternOf(id).name}: ${patternOf(id).line}`,
         'aria-pressed': String(pressed),
       },
-      headBadge(head + 1, id),
-      el('span', { class: 'sr-only' }, `head ${head + 1} ${spread && name !== 'spread' ? 'mostly ' : ''}`),
+      headBadge(head + 1, id, muted),
+      el('span', { class: 'sr-only' }, `head ${head + 1} ${spread ? 'mostly ' : ''}`),
       word(name),
       ' ',
       el('span', { class: 'number' }, weight),
@@ -117,10 +112,9 @@ export function tokenStrip(app: App): HTMLElement {
     if (!result || app.state.get().query === null) return;
     const { query: shown } = chosen(app, result);
     const names = tokenNames(result.tokens);
-    const parts = result.heads.map((_, head) => {
-      const row = rowOf(result.trace.weights, head, shown);
-      const most = largestIndex(row);
-      return `head ${head + 1} ${row[most]! < 0.5 ? 'mostly ' : ''}${names[most]} ${formatNumber(row[most]!, 2)}`;
+    const parts = looksFrom(result, shown).map((look, head) => {
+      const { name, weight, spread } = textOf(look, names);
+      return `head ${head + 1} ${spread ? 'mostly ' : ''}${name} ${weight}`.trim();
     });
     setText(said, `${names[shown]} looks at: ${parts.join(', ')}`);
   }
@@ -144,31 +138,46 @@ export function tokenStrip(app: App): HTMLElement {
 
 const stride = 1100;
 
-/** Shows the words one after another, until the visitor touches the page in any way. A shared link stays at its word. */
+/**
+ * Shows the words one after another, once, until the visitor points at something or touches the page. A shared link stays
+ * at its word.
+ */
 function walk(app: App, element: HTMLElement): void {
   if (reducedMotion.matches || location.hash !== '') return;
-  const touches = ['pointerdown', 'pointermove', 'keydown', 'wheel', 'touchstart', 'focusin', 'scroll'] as const;
-  let place: number | undefined;
+  const touches = ['pointerdown', 'keydown', 'wheel', 'touchstart', 'focusin', 'scroll'] as const;
+  let shown: Pointed | null = null;
   const timer = setInterval(() => {
     const result = app.result.get();
     if (!result || document.hidden || !element.checkVisibility()) return;
-    place = ((place ?? chosen(app, result).query) + 1) % result.tokens.length;
-    app.pointed.set({ query: place, key: null });
+    if (app.pointed.get() !== shown) return stop();
+    const start = chosen(app, result).query;
+    const query = ((shown?.query ?? start) + 1) % result.tokens.length;
+    if (query === start) return stop();
+    shown = { query, key: null };
+    app.pointed.set(shown);
   }, stride);
   const stop = (): void => {
     clearInterval(timer);
     for (const touch of touches) document.removeEventListener(touch, stop);
-    if (place !== undefined) app.pointed.set(null);
+    if (app.pointed.get() === shown) app.pointed.set(null);
   };
   for (const touch of touches) document.addEventListener(touch, stop, { passive: true });
 }
 
-/** The key with the largest weight in a head's row. */
-interface Finding {
+interface LookText {
   readonly name: string;
   readonly weight: string;
-  /** True if the other keys together have most of the weight. */
+  readonly muted: boolean;
+  /** True if the word has less than most of the weight. */
   readonly spread: boolean;
+}
+
+/** Without a look, all texts are empty. */
+function textOf(look: Look | undefined, names: readonly string[]): LookText {
+  if (!look || look.muted) return { name: look ? 'muted' : '', weight: '', muted: look !== undefined, spread: false };
+  const { key, weight } = look;
+  const isWide = weight < spreadBelow;
+  return { name: isWide ? 'spread' : names[key]!, weight: formatNumber(weight, 2), muted: false, spread: !isWide && weight < mostWeight };
 }
 
 const isMasked = ({ trace, tokens }: ForwardResult, query: number, key: number): boolean =>

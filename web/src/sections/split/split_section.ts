@@ -11,7 +11,7 @@ import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { rowHeightOf } from '../../maps/map_layout.js';
-import { saveButtons } from '../../maps/save_map.js';
+import { saveButtons } from '../../maps/save_buttons.js';
 import { viewOf } from '../../maps/step_view.js';
 import { update, whenChanged, type App } from '../../state/app.js';
 import { firstWrong, indexOf, sourceOf, stridesOf, type Place, type SplitSize } from './split.js';

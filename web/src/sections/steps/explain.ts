@@ -5,7 +5,7 @@ import { featureName } from '../../attention/embedding.js';
 import { rowOf } from '../../attention/matrix.js';
 import type { ForwardResult, Trace } from '../../attention/messages.js';
 import { tokenNames } from '../../attention/tokens.js';
-import { formatNumber as f, formatPercent } from '../../base/format.js';
+import { formatNumber as f, wholePercents } from '../../base/format.js';
 import { rootOf } from './steps.js';
 
 export interface Place {
@@ -194,8 +194,8 @@ function softmax(result: ForwardResult, { row, col, head }: Place): Explanation 
   if (edits.some(({ key }) => key === col)) return { why: 'You set this weight by hand.', bars, terms };
   if (edits.length > 0) return { why: 'A weight of this row is set by hand; the others share the rest.', bars, terms };
   const exponent = scores[col]! - most;
-  const shown = exponent === 0 ? 'e⁰ = 1' : `e^{${f(exponent, 2)}} = ${f(power(col))}`;
-  const why = `${shown}, divided by the sum of the row, ${f(total)}. (${f(most, 2)}, the largest score, was subtracted from all; that changes nothing.)`;
+  const shown = exponent === 0 ? 'e⁰' : `e^{${f(exponent, 2)}}`;
+  const why = `${shown} ÷ ${f(total)}. The row’s largest score, ${f(most, 2)}, is subtracted first; the result is the same.`;
   return { why, bars, terms };
 }
 
@@ -232,13 +232,12 @@ export const mostBars = 6;
 /** A smaller weight is printed as 0.00, and adds nothing to the mixture that could be seen. */
 const leastShown = 0.005;
 
-/** The keys with the largest weights, of at least `least`, in the order of the sentence. */
+/** The keys with the largest weights, of at least `least`, the largest first. */
 function barKeys(weights: Float32Array, least = 0): number[] {
   return [...weights.keys()]
     .filter((key) => weights[key]! >= least)
     .sort((a, b) => weights[b]! - weights[a]!)
-    .slice(0, mostBars)
-    .sort((a, b) => a - b);
+    .slice(0, mostBars);
 }
 
 /**
@@ -255,8 +254,10 @@ export function carries({ trace, tokens, heads, bend }: ForwardResult, query: nu
   });
   const order = [...shares.keys()].sort((a, b) => shares[b]! - shares[a]!);
   const shown = order.filter((key) => shares[key]! >= 0.05).slice(0, 5);
-  const list = (shown.length > 0 ? shown : order.slice(0, 1)).map((key) => `${formatPercent(shares[key]!)} ${names[key]}`);
+  if (shown.length === 0) shown.push(order[0]!);
   const rest = shares.filter((_, key) => !shown.includes(key)).reduce((a, b) => a + b, 0);
-  const others = Math.round(rest * 100) > 0 ? ` and ${formatPercent(rest)} other words` : '';
+  const percents = wholePercents([...shown.map((key) => shares[key]!), rest]);
+  const list = shown.map((key, i) => `${percents[i]}\u00a0% ${names[key]}`);
+  const others = percents.at(-1)! > 0 ? ` and ${percents.at(-1)}\u00a0% other words` : '';
   return `${names[query]} is ${list.join(', ')}${others}, averaged over the heads in use.`;
 }

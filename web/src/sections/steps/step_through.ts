@@ -8,12 +8,13 @@ import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, pairOf, refill, rich, word } from '../../dom/dom.js';
 import { reducedMotion } from '../../dom/reduced_motion.js';
 import { whenSeen } from '../../dom/when_seen.js';
+import { cellText } from '../../maps/cell_text.js';
 import { largestOf, type MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
 import { showMatrix } from '../../maps/map_frame.js';
 import { layoutOf } from '../../maps/map_layout.js';
 import { createMap, type Cell } from '../../maps/matrix_map.js';
-import { cellText, saveButtons } from '../../maps/save_map.js';
+import { saveButtons } from '../../maps/save_buttons.js';
 import { isPerHead, viewOf } from '../../maps/step_view.js';
 import { chosen, inView, update, type App } from '../../state/app.js';
 import type { PageState, StepId } from '../../state/page_state.js';
@@ -151,6 +152,7 @@ function stepDetail(app: App): HTMLElement {
 
   function showControls(result: ForwardResult, step: Step, head: number): void {
     const part = chosenPart(step);
+    const isMuted = (index: number): boolean => result.bend.muted.includes(index);
     parts.classList.toggle('is-idle', step.parts.length === 1);
     refill(
       parts,
@@ -170,12 +172,13 @@ function stepDetail(app: App): HTMLElement {
           `show-head-${index + 1}`,
           index === head,
           () => update(app, { head: index }),
-          headBadge(index + 1, id),
-          el('span', { class: 'sr-only' }, `head ${index + 1}, ${nameOf(result, index)}`),
+          headBadge(index + 1, id, isMuted(index)),
+          el('span', { class: 'sr-only' }, `head ${index + 1}, ${nameOf(result, index)}${isMuted(index) ? ', muted' : ''}`),
         ),
       ),
     );
-    headName.textContent = isPerHead(result.trace[part.trace]) ? nameOf(result, head) : 'all heads';
+    const name = `${nameOf(result, head)}${isMuted(head) ? ', muted' : ''}`;
+    headName.textContent = isPerHead(result.trace[part.trace]) ? name : 'all heads';
   }
 
   /** Gives the room that a small map leaves to the explanation of its cell. */
@@ -203,7 +206,7 @@ function stepDetail(app: App): HTMLElement {
     for (const [scale, legend] of Object.entries(legends)) {
       legend.element.classList.toggle('is-idle', scale !== view.scale);
     }
-    legends[view.scale].show({ masked: view.hidden !== undefined, edited: view.edited !== undefined, limit: largestOf(view) });
+    legends[view.scale].show({ masked: view.hidden !== undefined, edited: view.edited !== undefined, muted: view.muted, limit: largestOf(view) });
     fixColumns(view);
     fixHeight(result);
     const label = `${name}${perHead ? ` of head ${head + 1}` : ''}, ${view.rows} by ${view.cols}`;

@@ -108,7 +108,7 @@ export const steps: readonly Step[] = [
     title: 'Mix the values',
     symbol: 'w · v',
     text: always(
-      'Each row is now a mixture of the values that its word looked at. If a row looks just like the value of one word, nearly all the weight was on that word.',
+      'Each row becomes a mixture of the words’ values. With nearly all the weight on one word, it looks just like that word’s value.',
     ),
     parts: [{ label: 'head output', trace: 'headsOut', formula: 'values' }],
     axes: 'batch, heads, tokens, d_head',

@@ -8,7 +8,7 @@ import type { MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
 import { showMatrix } from '../../maps/map_frame.js';
 import { createMap, type Cell, type MatrixMap } from '../../maps/matrix_map.js';
-import { saveButtons } from '../../maps/save_map.js';
+import { saveButtons } from '../../maps/save_buttons.js';
 import { update, whenChanged, type App } from '../../state/app.js';
 import { mapOf } from '../../training/curve.js';
 import { sequenceLength as length, type Frame } from '../../training/messages.js';
@@ -163,7 +163,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
       return;
     }
     const values = cards.flatMap((_, head) => [
-      el('span', { class: 'strip-head' }, headBadge(head + 1, colorOf(head)), el('span', { class: 'number' }, all[head]!)),
+      el('span', { class: 'strip-head' }, headBadge(head + 1, colorOf(head), view.muted.includes(head)), el('span', { class: 'number' }, all[head]!)),
     ]);
     readout.replaceChildren(el('span', {}, describe(cell, names)), ...values);
   }
@@ -222,7 +222,8 @@ function matrixOf(view: TrainingView, head: number): MatrixView {
     ...{ rows: length, cols: length, rowLabels: names, colLabels: names, scale: 'weights', small: true },
     ...(view.curve.settings.kind === 'fourJobs' && { strong: names.map((name) => name !== '' && 'aeio★☆✦✧'.includes(name)) }),
     ...(view.shown ? { data: mapOf(view.shown.maps, head) } : { data: new Float32Array(), blank: true }),
-    hidden: (row, col) => muted || col > row,
+    hidden: (row, col) => col > row,
+    muted,
   };
 }
 
