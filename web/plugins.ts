@@ -90,14 +90,14 @@ export const publicAddresses = (address: string | undefined, source: string | un
 
 const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('"', '&quot;');
 
-/**
- * Files that are not copied for offline use: source maps, the preview picture, the peers of the speed section, and what
- * divides a model among workers, which the page does not do.
- */
-const notKept = /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-|models_worker-|model_workers-)/;
+/** Files that are not copied for offline use: source maps, the preview picture, and the peers of the speed section. */
+const notKept = /\.map$|^card\.png$|^english\/README\.md$|^assets\/(peer_|ort-|tfjs-)/;
 
-/** Files that are kept for offline use when they are first used: what runs the visitor's own model, and the English model. */
-const keptLater = /^assets\/(multihead-models-.*\.wasm|tokenizers\b.*\.js)$|^english\//;
+/** Files that the page works without: what runs the visitor's own model. */
+const ofModels = /^assets\/(models_worker|model_worker|tokenizers)\b.*\.js$/;
+
+/** Files that are kept for offline use when they are first used: the English model. */
+const keptLater = /^english\//;
 
 const contentOf = (file: Bundle[string]): string | Uint8Array => (file.type === 'chunk' ? file.code : file.source);
 
@@ -120,15 +120,19 @@ export const offlineCopy: Plugin = {
     const hash = createHash('sha256');
     for (const [name, content] of all) hash.update(`${name}\0`).update(content);
     const wasm = Object.fromEntries(
-      ['relaxed', 'simd128'].map((simd) => [simd, only(bundle, new RegExp(`^assets/multihead-${simd}-.*\\.wasm$`))]),
+      ['relaxed', 'simd128'].map((simd) => {
+        const fileOf = (part: string): string => only(bundle, new RegExp(`^assets/${part}-${simd}-.*\\.wasm$`));
+        return [simd, { page: fileOf('multihead'), models: fileOf('multihead-models') }];
+      }),
     );
-    const others = ['index.html', 'service_worker.js', ...Object.values(wasm)];
-    const names = all.map(([name]) => name);
+    const others = ['index.html', 'service_worker.js', ...Object.values(wasm).flatMap((files) => Object.values(files))];
+    const names = all.map(([name]) => name).filter((name) => !others.includes(name) && !notKept.test(name));
     const build = {
       version: hash.digest('hex').slice(0, 16),
       main: only(bundle, /^assets\/index-.*\.js$/),
-      files: names.filter((name) => !others.includes(name) && !notKept.test(name) && !keptLater.test(name)),
-      later: names.filter((name) => keptLater.test(name) && !notKept.test(name)),
+      files: names.filter((name) => !ofModels.test(name) && !keptLater.test(name)),
+      models: names.filter((name) => ofModels.test(name)),
+      later: names.filter((name) => keptLater.test(name)),
       wasm,
     };
     const placeholder = /\w+\.__BUILD__/;

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { eventually, isIcon, offlineCopyReady, openPage, settled, site, snapshot, startServer, until } from './harness.mjs';
 import { startPlainServer, startRounds } from './hosts.mjs';
+import { mapShown } from './own_model.tests.mjs';
 
 /** Records all layout shifts from the first moment of the page on. */
 const watchShifts = (page) =>
@@ -34,7 +35,7 @@ async function copyOfSite() {
       const from = join(folder, 'assets', main);
       await writeFile(from, `window.build = 'next';\n${await readFile(from, 'utf8')}`);
       // Scripts that import the main script change, too, and therefore get other names.
-      const scripts = assets.filter((name) => /^(index|below|sentence_file)-.*\.js$/.test(name));
+      const scripts = assets.filter((name) => /^(index|below|sentence_file|opened_model|measurement|motion)-.*\.js$/.test(name));
       const renamed = (text) =>
         scripts.reduce((so, name) => so.replaceAll(name, name.replace(/-.*\.js/, '-another1.js')), text);
       for (const name of ['index.html', 'service_worker.js', ...scripts.map((script) => `assets/${script}`)]) {
@@ -48,16 +49,18 @@ async function copyOfSite() {
   };
 }
 
+/** Keeps a page from making its copy for use without a network. */
+const withoutCopy = (page) =>
+  page.evaluateOnNewDocument(() => {
+    if (!globalThis.ServiceWorkerContainer) return; // an empty page before this one
+    ServiceWorkerContainer.prototype.register = () => new Promise(() => {});
+  });
+
 export const tests = [
   {
     name: 'at most 250 kB cross the wire for the whole page, no file twice',
     async run({ browser }) {
       const server = await startServer();
-      const withoutCopy = (page) =>
-        page.evaluateOnNewDocument(() => {
-          if (!globalThis.ServiceWorkerContainer) return; // an empty page before this one
-          ServiceWorkerContainer.prototype.register = () => new Promise(() => {});
-        });
       const { close } = await openPage(browser, server.url, { prepare: withoutCopy });
       const sent = server.bytesSent();
       const paths = server.requested.filter((path) => !isIcon(path));
@@ -161,7 +164,13 @@ export const tests = [
       const server = await startServer(copy.folder);
       const { page, close } = await openPage(browser, server.url);
       await offlineCopyReady(page);
+      const { page: bare, close: closeBare } = await openPage(browser, server.url, { prepare: withoutCopy });
       await copy.deployNext();
+      // A tab of the build before, with its copy and without one.
+      for (const tab of [page, bare]) await tab.$eval('#own-english', (button) => button.click());
+      await until(bare, () => document.querySelector('.own-status').textContent === 'This page was updated. Reload it: your choices are in its address.');
+      await closeBare({ expected: /404|Failed to load|MIME|module/ });
+      await mapShown(page);
       server.requested.length = 0;
       await page.reload();
       await settled(page);

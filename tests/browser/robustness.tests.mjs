@@ -99,7 +99,7 @@ export const tests = [
       const server = await startBrokenServer(async (folder, assets) => {
         for (const name of assets) if (name.startsWith('attention_worker')) await rm(join(folder, 'assets', name));
       });
-      assert.match(await failureOn(browser, server), /worker script could not be loaded/);
+      assert.match(await failureOn(browser, server), /no numbers to show\. A file of this page did not arrive\./);
       await server.close();
     },
   },

@@ -212,7 +212,7 @@ export const tests = [
       assert.equal(workers.length, 2);
       for (const worker of workers) await worker.evaluate(() => self.close()).catch(() => undefined);
       await until(page, () => window.multiheadPage.training().status === 'lost', 20);
-      assert.match(await textOf(page, '#train-failure'), /training worker has ended/);
+      assert.match(await textOf(page, '#train-failure'), /training is lost: its worker has ended/);
       await page.click('#train-anew');
       await until(page, () => window.multiheadPage.training().status === 'paused');
       assert.equal(await page.$eval('#train-failure', ({ hidden }) => hidden), true);
@@ -229,7 +229,7 @@ export const tests = [
       const { page, close } = await openPage(browser, server.url);
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
       await page.waitForSelector('#train-failure:not([hidden])');
-      assert.match(await textOf(page, '#train-failure'), /its worker script could not be loaded/);
+      assert.match(await textOf(page, '#train-failure'), /^A file of this page did not arrive\./);
       await close({ expected: /404|Failed to load resource|Loading Worker/ });
       await server.close();
     },

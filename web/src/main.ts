@@ -16,7 +16,7 @@
 
 import './style.css';
 import { connect } from './attention/client.js';
-import { listed, messageOf } from './base/format.js';
+import { listed } from './base/format.js';
 import { createStore } from './base/store.js';
 import { el } from './dom/dom.js';
 import { themeToggle } from './dom/theme.js';
@@ -29,6 +29,8 @@ import { statusChip } from './page/status_chip.js';
 import { undoBar } from './page/undo_bar.js';
 import { sentenceSection } from './sections/sentence/sentence.js';
 import { createApp, inputOf, keyOf } from './state/app.js';
+import { whyMissing } from './workers/missing_file.js';
+import { failureOf } from './workers/protocol.js';
 
 const app = createApp(startWorker);
 const notice = el('p', { class: 'notice', id: 'notice', role: 'status', hidden: true });
@@ -58,7 +60,7 @@ function addSections(): void {
       watchPlaces([...document.querySelectorAll('#your-sentence'), ...elements]);
       goToPlaceInAddress();
     },
-    () => failure.show({ kind: 'incomplete' }),
+    async () => failure.show({ kind: 'incomplete', why: await whyMissing() }),
   );
 }
 
@@ -124,5 +126,5 @@ addEventListener('pagehide', () => app.history.flush());
 try {
   start();
 } catch (error) {
-  showProblem({ kind: 'failed', reason: messageOf(error) });
+  showProblem({ kind: 'failed', why: failureOf(error) });
 }

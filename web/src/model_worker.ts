@@ -1,13 +1,25 @@
 // The worker of the visitor's own model. It starts when a model is opened.
 
-import { MultiheadError } from 'multihead/models';
+import modelsWorker from 'multihead/models_worker.js?worker&url';
 import type { GivenFiles, Loading, ModelCalls } from './model/messages.js';
 import { problemOf } from './model/problems.js';
 import { ModelSession } from './model/session.js';
-import type { Implementation } from './workers/protocol.js';
+import { failureOf, type Implementation } from './workers/protocol.js';
 import { serve } from './workers/serve.js';
+import { createPolicy } from './workers/trusted_types.js';
 
-let session = new ModelSession();
+/** Workers of a model at most: more take longer to start than they save in a model that a page can hold. */
+const mostWorkers = 4;
+
+/** The page's security policy lets a script start only from such an address. */
+const addressOf = createPolicy('multihead', (name) => (name === 'models' ? modelsWorker : null));
+/** The workers of a model share memory, which only an isolated page can. */
+const workers = crossOriginIsolated
+  ? { workers: Math.min(mostWorkers, navigator.hardwareConcurrency), worker: () => new Worker(addressOf('models'), { type: 'module' }) }
+  : {};
+
+const newSession = (): ModelSession => new ModelSession(workers);
+let session = newSession();
 /** The files of the model that is open. */
 let files: GivenFiles = { name: 'this model', files: [] };
 let aborter = new AbortController();
@@ -16,14 +28,14 @@ let queue: Promise<unknown> = Promise.resolve();
 /** Runs one call at a time: a model must not be replaced while it runs. */
 function inTurn<T>(run: () => T | Promise<T>, about = files): Promise<T> {
   const result = queue.then(run).catch((error: unknown) => {
+    const failure = failureOf(error);
     // The module is lost, and the model with it: the next model gets a new one.
-    if (error instanceof MultiheadError && error.code === 'E_FATAL') session = new ModelSession();
-    throw new Error(problemOf(about, error));
+    if (failure.code === 'E_FATAL') session = newSession();
+    throw Object.assign(new Error(), failure, { message: problemOf(about, failure) });
   });
   queue = result.catch(() => {});
   return result;
 }
-
 const calls: Implementation<ModelCalls> = {
   open(given, weights) {
     aborter = new AbortController();

@@ -7,15 +7,17 @@ interface Build {
   readonly version: string;
   readonly main: string;
   readonly files: readonly string[];
+  /** Files that run the visitor's own model. The page works without them. */
+  readonly models: readonly string[];
   /** Files that are kept when they are first used. */
   readonly later: readonly string[];
-  /** The file of each WebAssembly build. */
-  readonly wasm: Readonly<Record<string, string>>;
+  /** The WebAssembly of each build: the page's, and that of models. */
+  readonly wasm: Readonly<Record<string, { readonly page: string; readonly models: string }>>;
 }
 /** `__BUILD__` is written by the build, see plugins.ts. */
 const scope = self as unknown as ServiceWorkerGlobalScope & { readonly __BUILD__: Build };
 
-const { version, main, files, later, wasm } = scope.__BUILD__;
+const { version, main, files, models, later, wasm } = scope.__BUILD__;
 /** The page names the WebAssembly build that it uses; the other build is not kept. */
 const simd = new URL(scope.location.href).searchParams.get('simd') ?? '';
 const home = scope.registration.scope;
@@ -24,20 +26,42 @@ const ours = `multihead ${home} `;
 const cacheName = `${ours}${version} ${simd}`;
 const networkTimeout = 3000;
 
+const addressesOf = (names: readonly string[]): string[] => names.map((name) => new URL(name, home).href);
+const laterFiles = new Set(addressesOf(later));
+
+/** Makes the copy of this build; if that fails, the copies of older builds stay as they are. */
 async function keep(): Promise<void> {
   const page = await fetch(home, { cache: 'no-cache' });
   // Between two deployments the server may have a newer page than this list of files.
   if (!page.ok || !(await page.clone().text()).includes(main)) throw new Error('the page is not of this build');
+  const build = wasm[simd];
   const cache = await caches.open(cacheName);
-  await cache.addAll([...files, ...(wasm[simd] ? [wasm[simd]] : [])].map((file) => new URL(file, home).href));
+  await cache.addAll(addressesOf([...files, ...(build ? [build.page] : [])]));
+  // A browser without room for the rest, or a network that ends meanwhile, does not take the page away.
+  const rest = [...laterFiles].map((file) => carryOver(file, cache));
+  const ofModels = addressesOf([...models, ...(build ? [build.models] : [])]);
+  rest.push(...ofModels.map(async (file) => (await carryOver(file, cache)) || (await cache.add(file), true)));
+  await Promise.allSettled(rest);
+  // The page comes last: a copy without it is not complete.
   await cache.put(home, page);
 }
 
-/** Deletes older copies. The previous copy stays, because open pages may load a part of it later. */
+/** What the visitor has for use without a network stays after a deployment. Returns false if there is no copy. */
+async function carryOver(file: string, cache: Cache): Promise<boolean> {
+  const copy = await copyOf(file);
+  if (copy) await cache.put(file, copy);
+  return copy !== undefined;
+}
+
+/** Deletes older copies but the last complete one, because open pages may load a part of it later. */
 async function forgetOlder(): Promise<void> {
-  const names = (await caches.keys()).filter((other) => other.startsWith(ours));
-  const previous = names.filter((other) => other !== cacheName).slice(0, -1);
-  await Promise.all(previous.map((other) => caches.delete(other)));
+  const others = (await caches.keys()).filter((other) => other.startsWith(ours) && other !== cacheName).reverse();
+  let found = false;
+  for (const other of others) {
+    const isPrevious: boolean = !found && (await (await caches.open(other)).match(home)) !== undefined;
+    if (!isPrevious) await caches.delete(other);
+    found ||= isPrevious;
+  }
 }
 
 const copyOf = async (address: string): Promise<Response | undefined> =>
@@ -57,9 +81,9 @@ async function pageFor(request: Request): Promise<Response> {
   return answer ?? (await copyOf(home)) ?? online;
 }
 
-/** Keeps a copy of the files of `later`. A browser without room for them goes on without. */
+/** Keeps a copy of a file of `later`. A browser without room for them goes on without. */
 async function keepLater(address: string, response: Response): Promise<void> {
-  if (!response.ok || !later.some((file) => new URL(file, home).href === address)) return;
+  if (!response.ok || !laterFiles.has(address)) return;
   const copy = response.clone();
   const cache = await caches.open(cacheName);
   await cache.put(address, copy).catch(() => undefined);

@@ -51,9 +51,4 @@ async function measure({ size, peers }: SpeedRequest): Promise<void> {
   }
 }
 
-const report = serve<SpeedCalls, SpeedEvent>({
-  measure: (request) =>
-    measure(request).catch((error: unknown) => {
-      throw new Error(firstLine(error));
-    }),
-});
+const report = serve<SpeedCalls, SpeedEvent>({ measure });

@@ -66,6 +66,8 @@ describe('the offline copy', () => {
     'assets/lazy-1.js.map': { type: 'asset', source: '{}' },
     'assets/peer_onnxruntime-1.js': { type: 'chunk', code: 'peer' },
     'assets/tokenizers-1.js': { type: 'chunk', code: 'tokenizers' },
+    'assets/model_worker-1.js': { type: 'chunk', code: 'model' },
+    'assets/multihead-models-relaxed-1.wasm': { type: 'asset', source: 'n' },
     'assets/multihead-models-simd128-1.wasm': { type: 'asset', source: 'm' },
     'assets/multihead-relaxed-1.wasm': { type: 'asset', source: 'r' },
     'assets/multihead-simd128-1.wasm': { type: 'asset', source: 's' },
@@ -76,14 +78,15 @@ describe('the offline copy', () => {
   };
 
   it('has what every visitor needs, and of the WebAssembly the build that the page asks for', () => {
-    const { main, files, later, wasm } = listed(bundle());
+    const { main, files, models, later, wasm } = listed(bundle());
     expect(main).toBe('assets/index-1.js');
     expect(files).toEqual(['assets/index-1.js', 'favicon.svg', 'touch-icon.png']);
     const english = ['config.json', 'heads.json', 'model.safetensors', 'tokenizer.json'].map((name) => `english/${name}`);
-    expect(later).toEqual(['assets/multihead-models-simd128-1.wasm', 'assets/tokenizers-1.js', ...english]);
+    expect(later).toEqual(english);
+    expect(models).toEqual(['assets/model_worker-1.js', 'assets/tokenizers-1.js']);
     expect(wasm).toEqual({
-      relaxed: 'assets/multihead-relaxed-1.wasm',
-      simd128: 'assets/multihead-simd128-1.wasm',
+      relaxed: { page: 'assets/multihead-relaxed-1.wasm', models: 'assets/multihead-models-relaxed-1.wasm' },
+      simd128: { page: 'assets/multihead-simd128-1.wasm', models: 'assets/multihead-models-simd128-1.wasm' },
     });
   });
 

@@ -26,6 +26,11 @@ async function makeTokenizer({ json, config }: TokenizerFiles): Promise<TextToke
   try {
     tokenizers = await import('@huggingface/tokenizers');
   } catch (cause) {
+    // In a bundle the package is a file of its own, which may be gone after a deployment.
+    if ((Object(cause) as { code?: unknown }).code !== 'ERR_MODULE_NOT_FOUND') {
+      const got = cause instanceof Error ? cause.message : String(cause);
+      throw new MultiheadError('E_LOAD', { argument: 'tokenizer', expected: 'the package @huggingface/tokenizers', got, cause });
+    }
     throw missing('the package @huggingface/tokenizers (npm install @huggingface/tokenizers)', 'none', cause);
   }
   const parts = [parseObject('tokenizer.json', json), config === undefined ? {} : parseObject('tokenizer_config.json', config)] as const;

@@ -1,13 +1,15 @@
 // The page's connection to the worker. One request runs at a time; only the answer to the latest request is used. A
 // worker that stops answering is replaced.
 
+import { failureOf, type Failure } from '../workers/protocol.js';
 import { connect as connectWorker, type Port, type Remote } from '../workers/remote.js';
+import { watchSilence } from '../workers/silence.js';
 import type { AttentionCalls, ForwardInput, ForwardResult } from './messages.js';
 
 /** A reason why numbers are missing or out of date. */
 export type Trouble =
-  /** The engine did not load, or could not compute. `argument` is copied from a MultiheadError. */
-  | { readonly kind: 'failed'; readonly reason: string; readonly argument?: string }
+  /** The engine did not load, or could not compute. */
+  | { readonly kind: 'failed'; readonly why: Failure }
   /** The first answer is late. */
   | { readonly kind: 'late' }
   /** The worker stopped answering; another one was started. */
@@ -29,8 +31,8 @@ export interface Listener {
   onTrouble(trouble: Trouble): void;
 }
 
-/** Milliseconds to wait for an answer. A pass takes a few; only loading over a slow connection takes this long. */
-const answerTimeout = 3500;
+/** Seconds to wait for an answer. A pass takes a few milliseconds; only loading over a slow connection takes this long. */
+const longestSilence = 4;
 
 interface Request {
   readonly id: number;
@@ -41,7 +43,6 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
   let lastId = 0;
   let running: Request | undefined;
   let waiting: Request | undefined;
-  let timer: ReturnType<typeof setTimeout> | undefined;
   let answered = false;
   let restarted = false;
   /** True after a worker failed before its first answer: its script is missing or wrong, and the page says so. */
@@ -51,18 +52,18 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
 
   function open(): Remote<AttentionCalls> {
     return connectWorker<AttentionCalls>(start(), {
-      onLost(reason, ended) {
+      onLost(why, ended) {
         remote = undefined;
         if (ended) return running && restart(running);
         stop();
         broken = !answered;
-        listener.onTrouble({ kind: 'failed', reason });
+        listener.onTrouble({ kind: 'failed', why });
       },
     });
   }
 
   function stop(): void {
-    clearTimeout(timer);
+    silence.end();
     running = undefined;
     waiting = undefined;
   }
@@ -70,8 +71,7 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
   async function send(request: Request): Promise<void> {
     running = request;
     const used = (remote ??= open());
-    clearTimeout(timer);
-    timer = setTimeout(() => replace(request), answerTimeout);
+    silence.begin();
     try {
       const result = await used.call('forward', request.input);
       if (!finish(request)) return;
@@ -80,8 +80,7 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
     } catch (error) {
       // The calls of a worker that has ended or was replaced are rejected, too.
       if (used !== remote || !finish(request)) return;
-      const { message, argument } = error as Error & { readonly argument?: string };
-      listener.onTrouble({ kind: 'failed', reason: message, ...(argument !== undefined && { argument }) });
+      listener.onTrouble({ kind: 'failed', why: failureOf(error) });
     }
   }
 
@@ -90,7 +89,7 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
     answered = true;
     restarted = false;
     running = undefined;
-    clearTimeout(timer);
+    silence.end();
     const next = waiting;
     waiting = undefined;
     if (next) void send(next);
@@ -101,13 +100,14 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
     if (milliseconds !== undefined && id === lastId) listener.onTimed?.(milliseconds);
   }
 
-  /**
-   * Called when an answer is late. Before its first answer a worker may still be loading; later, silence means that it hangs.
-   */
-  function replace(request: Request): void {
-    if (answered) restart(request);
-    else listener.onTrouble({ kind: 'late' });
-  }
+  // Before its first answer a worker may still be loading; later, silence means that it hangs.
+  const silence = watchSilence(
+    () => longestSilence,
+    () => {
+      if (answered && running) restart(running);
+      else listener.onTrouble({ kind: 'late' });
+    },
+  );
 
   function restart(request: Request): void {
     // Repeat the request only once, because it may be the cause of the worker's end.

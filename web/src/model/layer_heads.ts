@@ -1,9 +1,7 @@
 // The heads of one layer of a model, as the page's own pass computes them: the layer's projections, read from the model's
 // files, and the rows that they read. The families below compute attention just as the page does; others do more.
 
-import { halfToFloats } from '../../../bindings/src/runtime/half.js';
-import { openSafetensors } from '../../../bindings/src/safetensors/open.js';
-import type { RopeRotation, SafetensorsTensor } from 'multihead';
+import { openSafetensors, type RopeRotation, type SafetensorsTensor } from 'multihead';
 import type { ModelInfo } from 'multihead/models';
 import { transposed, type Matrix } from '../attention/matrix.js';
 import { mostHeads, type LayerHeads } from '../attention/messages.js';
@@ -64,8 +62,16 @@ async function readerOf({ files }: GivenFiles): Promise<Read> {
   };
 }
 
+/** The value of an f16 (IEEE 754 binary16). */
+function halfToFloat(bits: number): number {
+  const [sign, exponent, fraction] = [bits & 0x8000 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (exponent ? 1024 + fraction : fraction) * 2 ** (Math.max(exponent, 1) - 25);
+}
+
 function floatsOf({ dtype, data }: SafetensorsTensor): Numbers {
-  if (dtype === 'f16' || dtype === 'bf16') return halfToFloats(data, dtype);
+  if (dtype === 'bf16') return new Float32Array(Uint32Array.from(data, (bits) => bits << 16).buffer);
+  if (dtype === 'f16') return Float32Array.from(data, halfToFloat);
   if (dtype === 'f32' || dtype === 'f64') return Float32Array.from(data);
   throw new Error(`The model's weights have the type ${dtype}, which the steps do not show`);
 }

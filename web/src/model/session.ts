@@ -1,15 +1,14 @@
 // The visitor's own model: its attention weights on a text, its continuation of a text, and the similarity of sentences.
 
-import { MultiheadError, openModel, type GeneratedToken, type Model, type ModelArray } from 'multihead/models';
-import { printable } from '../../../bindings/src/runtime/text.js';
+import { openModel, type GeneratedToken, type Model, type ModelArray, type OpenModelOptions } from 'multihead/models';
 import type { Matrix } from '../attention/matrix.js';
+import { printable } from '../base/text.js';
 import type { LayerHeads } from '../attention/messages.js';
 import { weightBytes } from './folder_files.js';
 import { labelOf } from './labels.js';
 import { configOf, readLayer, whyNot } from './layer_heads.js';
 import { formatBytes } from './limits.js';
 import type { GivenFiles, LikelyText, Next, OpenedModel, Similarities, TextAttention } from './messages.js';
-import { problemOf } from './problems.js';
 import { weightsFor, type WeightChoice } from './weights.js';
 
 /** Most tokens whose maps are shown. */
@@ -24,6 +23,8 @@ const mostLikely = 5;
 /** Read when a model is opened, to see whether the tokenizer belongs to it. */
 const trialText = 'The black cat sat on the mat.';
 
+type Workers = Pick<OpenModelOptions, 'workers' | 'worker'>;
+
 export interface Opening {
   readonly signal?: AbortSignal | undefined;
   readonly onProgress?: ((loaded: number, total: number) => void) | undefined;
@@ -36,6 +37,7 @@ interface Encoded {
 }
 
 export class ModelSession {
+  readonly #workers: Workers;
   #model: Model | undefined;
   #readsText = false;
   #files: GivenFiles | undefined;
@@ -44,15 +46,16 @@ export class ModelSession {
   #layer: { readonly place: number; readonly headsOf: Awaited<ReturnType<typeof readLayer>> } | undefined;
   #generation: AsyncGenerator<GeneratedToken> | undefined;
 
+  /** `workers`: where models live; by default in this thread. */
+  constructor(workers: Workers = {}) {
+    this.#workers = workers;
+  }
+
   /** Replaces the model. Keeps the old model if the files are not valid. */
   async open(given: GivenFiles, choice: WeightChoice, { signal, onProgress }: Opening = {}): Promise<OpenedModel> {
     const weights = weightsFor(choice, weightBytes(given));
     const files = given.files.map(({ path, file }) => Object.defineProperty(file, 'webkitRelativePath', { value: path, configurable: true }));
-    const model = await openModel(files, { weights, signal, onProgress }).catch((error: unknown) => {
-      const takes = this.#model?.info.weightBytes;
-      if (takes === undefined || !(error instanceof MultiheadError) || error.code !== 'E_MEMORY') throw error;
-      throw new Error(`${problemOf(given, error)} The model that is open takes ${formatBytes(takes)} of it.`);
-    });
+    const model = await openModel(files, { weights, signal, onProgress, ...this.#workers });
     const readsText = given.files.some(({ path }) => path === 'tokenizer.json');
     const noSteps = whyNot(model.info, await configOf(given), mostTokens);
     try {

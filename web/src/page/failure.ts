@@ -2,9 +2,11 @@
 
 import type { Trouble } from '../attention/client.js';
 import { el } from '../dom/dom.js';
+import { lacksFile } from '../workers/missing_file.js';
+import type { Failure as Why } from '../workers/protocol.js';
 
-/** `incomplete`: the sections below the sentence are missing. */
-export type Problem = Trouble | { readonly kind: 'incomplete' };
+/** `incomplete`: the sections below the sentence are missing; `why` is a sentence. */
+export type Problem = Trouble | { readonly kind: 'incomplete'; readonly why: string };
 
 export interface Failure {
   readonly element: HTMLElement;
@@ -13,20 +15,19 @@ export interface Failure {
 }
 
 /** The reason and the advice in the visitor's words, because the package's own message is for programmers. */
-function plainReason(reason: string, argument?: string): string {
+function plainReason(why: Why): string {
   if (typeof WebAssembly !== 'object') {
     return 'This browser has no WebAssembly, or it is switched off. Another browser, or its settings, may help.';
   }
-  if (argument === 'WebAssembly') return 'This browser lacks WebAssembly SIMD, which browsers have since 2023. A newer browser helps.';
-  if (/\.wasm: HTTP status/.test(reason)) return 'A file of this page is missing on the server.';
-  return `${reason.replace(/\.$/, '')}. Reloading the page may help.`;
+  if (why.argument === 'WebAssembly') return 'This browser lacks WebAssembly SIMD, which browsers have since 2023. A newer browser helps.';
+  return lacksFile(why) ? why.message : `${why.message.replace(/\.$/, '')}. Reloading the page may help.`;
 }
 
 /** Returns the bold sentence, and the text after it. */
 export function wordsFor(problem: Problem, hasNumbers: boolean): readonly [string, string] {
   switch (problem.kind) {
     case 'failed': {
-      const rest = ` ${plainReason(problem.reason, problem.argument)}`;
+      const rest = ` ${plainReason(problem.why)}`;
       return hasNumbers
         ? ['The attention engine could not compute this; the numbers below are older.', rest]
         : ['The attention engine could not start, so there are no numbers to show.', rest];
@@ -39,7 +40,7 @@ export function wordsFor(problem: Problem, hasNumbers: boolean): readonly [strin
     case 'restarted':
       return ['The attention engine stopped answering.', ' It is being started again; your sentence is kept.'];
     case 'incomplete':
-      return ['The rest of the page could not be loaded.', ' Reloading the page may help.'];
+      return ['The rest of the page could not be loaded.', ` ${problem.why}`];
     case 'silent':
       return [
         'The attention engine does not answer, so the numbers below are older.',

@@ -1,11 +1,11 @@
 // The visitor's choices, and their form in the address: #text=…&heads=previous.first&causal=1&step=…&head=…
 
-import { quoted } from '../../../bindings/src/runtime/text.js';
 import { divisors, maxEdits, maxWindow, temperatureRange, unbent } from '../attention/bend.js';
 import { mostHeads } from '../attention/messages.js';
 import { patternIds, type PatternId } from '../attention/patterns.js';
 import { presets } from '../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../attention/tokens.js';
+import { quoted } from '../base/text.js';
 import { maxNameCharacters, maxPatches } from '../model/limits.js';
 import { weightChoices } from '../model/weights.js';
 import { sizeIds } from '../speed/messages.js';

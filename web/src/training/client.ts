@@ -1,13 +1,15 @@
 // The page's connection to a training worker: its calls and reports, and a check that the worker still answers.
 
+import type { Failure } from '../workers/protocol.js';
 import { connect as connectWorker, type Port, type Remote } from '../workers/remote.js';
+import { watchSilence } from '../workers/silence.js';
 import type { Progress, TrainingCalls } from './messages.js';
 
 export interface Listener {
   /** Call `seen` once the page has drawn the progress; the worker waits for it before the next report. */
   onReport(progress: Progress, seen: () => void): void;
   /** Called when the worker has ended or does not answer. All pending calls are rejected. */
-  onLost(reason: string): void;
+  onLost(why: Failure): void;
 }
 
 export interface Client {
@@ -15,64 +17,58 @@ export interface Client {
   close(): void;
 }
 
-/** Milliseconds between two checks of the worker, and milliseconds without an answer after which it counts as lost. */
-const checkEvery = 1000;
-const longestSilence = 4000;
+/** Seconds without an answer after which a worker counts as lost. */
+const longestSilence = 5;
 /** Replaces `longestSilence` before the first answer: the script and the module may load over a slow connection. */
-const longestStart = 20_000;
+const longestStart = 20;
 
 export function connect(port: Port, { onReport, onLost }: Listener): Client {
   const remote = connectWorker<TrainingCalls, Progress>(port, {
     onEvent(progress) {
-      endSilence();
+      heard();
       onReport(progress, () => void remote.call('seen').catch(ignore));
     },
-    onLost: (reason, ended) => end(ended ? 'perhaps for lack of memory' : reason.replace(/\.$/, '')),
+    onLost(why) {
+      silence.end();
+      onLost(why);
+    },
   });
-  let timer: ReturnType<typeof setInterval> | undefined;
-  /** Milliseconds without a message from the worker, counted only while a call waits. */
-  let silence = 0;
   let answered = false;
   /** Number of calls without an answer. */
   let waiting = 0;
+  const silence = watchSilence(
+    () => (answered ? longestSilence : longestStart),
+    () => {
+      const message = 'its worker stopped answering';
+      close(message);
+      onLost({ message });
+    },
+    () => remote.ping().then(heard, ignore),
+  );
 
-  function endSilence(): void {
-    silence = 0;
+  function heard(): void {
     answered = true;
+    if (waiting > 0) silence.begin();
+    else silence.end();
   }
 
-  function end(reason: string): void {
-    clearInterval(timer);
-    onLost(reason);
-  }
-
-  // Silence is counted in checks instead of by a clock: a tab that was frozen then does not blame the worker for its
-  // own pause.
-  function check(): void {
-    if (silence >= (answered ? longestSilence : longestStart)) {
-      remote.close('it stopped answering');
-      end('it stopped answering');
-    } else if (waiting > 0) {
-      silence += checkEvery;
-      remote.ping().then(endSilence, ignore);
-    }
+  function close(reason: string): void {
+    silence.end();
+    remote.close(reason);
   }
 
   return {
     async call(name, ...values) {
-      timer ??= setInterval(check, checkEvery);
+      if (waiting === 0) silence.begin();
       waiting += 1;
       try {
         return await remote.call(name, ...values);
       } finally {
         waiting -= 1;
-        endSilence();
+        heard();
       }
     },
-    close() {
-      clearInterval(timer);
-      remote.close('it was closed');
-    },
+    close: () => close('it was closed'),
   };
 }
 

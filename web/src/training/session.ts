@@ -3,6 +3,8 @@
 
 import { messageOf } from '../base/format.js';
 import { createStore, type Store } from '../base/store.js';
+import { lacksFile } from '../workers/missing_file.js';
+import type { Failure } from '../workers/protocol.js';
 import type { Port } from '../workers/remote.js';
 import { connect, type Client } from './client.js';
 import { Curve } from './curve.js';
@@ -83,7 +85,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     nextFrame(() => (count > 1 ? afterFrames(count - 1, run) : run()));
   }
 
-  function open(take: (progress: Progress) => void, onLost: (reason: string) => void): Client {
+  function open(take: (progress: Progress) => void, onLost: (why: Failure) => void): Client {
     return connect(startWorker(), {
       onReport(progress, confirm) {
         unconfirmed.push(confirm);
@@ -122,10 +124,12 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     return now.step < now.last ? smallerFrames.findLast((frame) => frame.step <= step) : smallerFrames.at(-1);
   }
 
-  function lose(reason: string): void {
+  function lose(why: Failure): void {
     smallerClient?.close();
     main = smallerClient = undefined;
-    const message = `The training worker has ended (${reason}), and the model with it. Start again to train it anew.`;
+    const message = lacksFile(why)
+      ? why.message
+      : `The training is lost: ${why.message.replace(/\.$/, '')}. Start again to train anew.`;
     change({ ...changed(now), status: 'lost', message, moments: [] });
   }
 

@@ -1,6 +1,7 @@
 // The page's side of a worker: calls that return promises, events, and notice of the worker's end.
 
-import type { Call, Functions, Message } from './protocol.js';
+import { lacksFile, whyMissing } from './missing_file.js';
+import type { Call, Failure, Functions, Message } from './protocol.js';
 
 /** The part of Worker that is used. */
 export interface Port {
@@ -12,8 +13,8 @@ export interface Port {
 
 export interface Listener<Event> {
   onEvent?(event: Event): void;
-  /** Called once if the worker has ended (`ended`), or if its script is missing or threw. All pending calls are rejected. */
-  onLost(reason: string, ended: boolean): void;
+  /** Called once if the worker has ended (`ended`), or if its script is missing or threw. All pending calls are rejected with `why`. */
+  onLost(why: Failure, ended: boolean): void;
 }
 
 export interface Remote<F extends Functions<F>> {
@@ -32,49 +33,59 @@ interface Pending {
 export function connect<F extends Functions<F>, Event = never>(port: Port, { onEvent, onLost }: Listener<Event>): Remote<F> {
   const pending = new Map<number, Pending>();
   let lastId = 0;
-  let closed: string | undefined;
+  let closed: Failure | undefined;
 
-  function close(reason: string): void {
-    closed ??= reason;
+  function close(why: Failure): void {
+    closed ??= why;
     port.terminate();
-    for (const { reject } of pending.values()) reject(new Error(reason));
+    for (const { reject } of pending.values()) reject(errorOf(why));
     pending.clear();
   }
 
-  function lose(reason: string, ended: boolean): void {
-    if (closed !== undefined) return;
-    close(reason);
-    onLost(reason, ended);
+  function lose(why: Failure, ended: boolean): void {
+    if (closed) return;
+    close(why);
+    onLost(why, ended);
   }
 
-  function settle(message: Extract<Message, { id: number }>): void {
+  async function settle(message: Extract<Message, { id: number }>): Promise<void> {
     const call = pending.get(message.id);
     pending.delete(message.id);
-    if ('failure' in message) call?.reject(Object.assign(new Error(message.failure), { argument: message.argument }));
-    else call?.resolve(message.value);
+    if ('value' in message) return call?.resolve(message.value);
+    const { failure } = message;
+    call?.reject(errorOf(lacksFile(failure) ? { ...failure, message: await whyMissing() } : failure));
   }
 
   function send(name: string, values: readonly unknown[]): Promise<unknown> {
-    if (closed !== undefined) return Promise.reject(new Error(closed));
+    if (closed) return Promise.reject(errorOf(closed));
     return new Promise((resolve, reject) => {
       lastId += 1;
-      pending.set(lastId, { resolve, reject });
+      // It throws for values that cannot be cloned: then the call is rejected, and nothing waits.
       port.postMessage({ id: lastId, name, values });
+      pending.set(lastId, { resolve, reject });
     });
   }
 
   port.onmessage = ({ data }) => {
-    if ('lock' in data) whenFree(data.lock, () => lose('its worker has ended, perhaps for lack of memory.', true));
+    if ('lock' in data) whenFree(data.lock, () => lose(lost('its worker has ended, perhaps for lack of memory.'), true));
     else if ('event' in data) onEvent?.(data.event as Event);
-    else settle(data);
+    else void settle(data);
   };
-  port.onerror = ({ message }) => lose(message || 'its worker script could not be loaded.', false);
+  port.onerror = async ({ message }) => {
+    if (message) return lose(lost(message), false);
+    // The event of a script that is missing has no message.
+    lose({ code: 'E_LOAD', argument: 'worker', message: await whyMissing() }, false);
+  };
   return {
     call: (name, ...values) => send(name, values) as ReturnType<Remote<F>['call']>,
     ping: async () => void (await send('ping', [])),
-    close,
+    close: (reason) => close(lost(reason)),
   };
 }
+
+const lost = (message: string): Failure => ({ code: 'E_WORKER', message });
+
+const errorOf = ({ message, ...parts }: Failure): Error => Object.assign(new Error(message), parts);
 
 /** Calls `then` once the worker that holds a lock has ended. Pages over plain HTTP have no locks: there it is never called. */
 function whenFree(lock: string, then: () => void): void {

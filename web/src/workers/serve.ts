@@ -1,7 +1,6 @@
 // A worker's side: answers the page's calls.
 
-import { messageOf } from '../base/format.js';
-import type { Call, Functions, Implementation, Message, Result } from './protocol.js';
+import { failureOf, type Call, type Functions, type Implementation, type Message, type Result } from './protocol.js';
 
 /** By name of a function, the buffers of its result that move to the page instead of being copied. */
 type Moved<F extends Functions<F>> = { readonly [name in keyof F]?: (value: ReturnType<F[name]>) => Transferable[] };
@@ -27,7 +26,7 @@ export function serve<F extends Functions<F>, Event = never>(
       const value = await known[name as keyof F](...(values as Parameters<F[keyof F]>));
       send({ id, value }, moved[name as keyof F]?.(value as ReturnType<F[keyof F]>));
     } catch (error) {
-      send({ id, failure: messageOf(error), argument: (error as { argument?: string } | undefined)?.argument });
+      send({ id, failure: failureOf(error) });
     }
   }
 

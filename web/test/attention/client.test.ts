@@ -25,7 +25,7 @@ function setUp() {
   const client = connect(start, {
     onResult: ({ tokens }) => results.push(tokens.join(' ')),
     onTimed: (milliseconds) => times.push(milliseconds),
-    onTrouble: (trouble) => troubles.push(trouble.kind === 'failed' ? trouble.reason : trouble.kind),
+    onTrouble: (trouble) => troubles.push(trouble.kind === 'failed' ? trouble.why.message : trouble.kind),
   });
   const ask = (text: string) =>
     client.request({ tokens: text.split(' '), heads: ['first'], causal: false, bend: unbent, splitHeads: 8 });
@@ -72,18 +72,19 @@ describe('attention client', () => {
   it('passes failures on and recovers', async () => {
     const { results, troubles, ask, callOf, reply, finish } = setUp();
     ask('a');
-    await reply({ id: callOf('forward').id, failure: 'no wasm' });
+    await reply({ id: callOf('forward').id, failure: { message: 'no wasm' } });
     expect(troubles).toEqual(['no wasm']);
     ask('b');
     await finish();
     expect(results).toEqual(['b']);
   });
 
-  it('reports that the worker cannot be started', () => {
+  it('reports that the worker cannot be started', async () => {
     const { troubles, ports, ask } = setUp();
     ask('a');
     ports[0]!.onerror?.({ message: '' } as ErrorEvent);
-    expect(troubles[0]).toMatch(/worker/);
+    await vi.advanceTimersByTimeAsync(0);
+    expect(troubles[0]).toMatch(/^A file of this page could not be fetched/);
     ask('b');
     vi.advanceTimersByTime(20_000);
     expect([troubles.length, ports.length]).toEqual([1, 1]);
@@ -127,6 +128,18 @@ describe('attention client', () => {
     ask('e');
     await finish();
     expect(results).toEqual(['a', 'c', 'e']);
+  });
+
+  it('leaves a worker alone whose answer waits while the tab was frozen, however long', async () => {
+    const { results, troubles, ended, ask, finish } = setUp();
+    ask('a');
+    await finish();
+    ask('b');
+    vi.setSystemTime(Date.now() + 3_600_000);
+    // After an hour, browsers run one check that is due, before or after the answer.
+    vi.advanceTimersByTime(1000);
+    await finish();
+    expect([results, troubles, ended]).toEqual([['a', 'b'], [], []]);
   });
 
   it('passes on the time of the latest request only', async () => {

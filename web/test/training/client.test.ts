@@ -17,7 +17,7 @@ function setUp() {
   };
   const client = connect(port, {
     onReport: (progress, seen) => reports.push([progress, seen]),
-    onLost: (reason) => lost.push(reason),
+    onLost: ({ message }) => lost.push(message),
   });
   const reply = (data: Message) => port.onmessage?.({ data } as MessageEvent<Message>);
   /** Answers the last message. */
@@ -36,7 +36,7 @@ describe('training client', () => {
       { name: 'pause', id: 1, values: [] },
       { name: 'goTo', id: 2, values: [7] },
     ]);
-    reply({ id: 2, failure: 'no such moment' });
+    reply({ id: 2, failure: { message: 'no such moment' } });
     reply({ id: 1, value: null });
     await expect(first).resolves.toBeNull();
     await expect(second).rejects.toThrow('no such moment');
@@ -86,17 +86,17 @@ describe('training client', () => {
     vi.advanceTimersByTime(15_000);
     expect(lost).toEqual([]);
     locks['worker 1']!();
-    expect([lost, ended()]).toEqual([['perhaps for lack of memory'], true]);
+    expect([lost, ended()]).toEqual([['its worker has ended, perhaps for lack of memory.'], true]);
     await failed;
     vi.unstubAllGlobals();
   });
 
   it('says that the script is missing', async () => {
     const { lost, client, port } = setUp();
-    const failed = expect(client.call('pause')).rejects.toThrow('could not be loaded');
+    const failed = expect(client.call('pause')).rejects.toThrow('could not be fetched');
     port.onerror?.({ message: '' } as ErrorEvent);
-    expect(lost).toEqual(['its worker script could not be loaded']);
     await failed;
+    expect(lost).toEqual(['A file of this page could not be fetched. Is there a network?']);
   });
 
   it('leaves a worker alone that has nothing to do', async () => {

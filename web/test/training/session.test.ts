@@ -32,11 +32,11 @@ function startPort(delay = 0): Port & { kill(): void } {
     terminate: () => (ended = true),
     kill: () => port.onerror?.({ message: 'killed' } as ErrorEvent),
     postMessage({ id, name, values }) {
-      if (name === 'ping') return reply({ id, value: undefined });
+      if (name === 'ping') return queueMicrotask(() => reply({ id, value: undefined }));
       const method = run[name as keyof Run] as (...given: readonly unknown[]) => unknown;
       new Promise((resolve) => resolve(method.apply(run, [...values]))).then(
         (value) => reply({ id, value }),
-        (error: Error) => reply({ id, failure: error.message }),
+        (error: Error) => reply({ id, failure: error }),
       );
     },
   };
@@ -204,7 +204,7 @@ describe('a training session', () => {
     ports[0]!.kill();
     await done;
     await until(session, ({ status }) => status === 'lost');
-    expect(session.view.get().message).toMatch(/has ended \(killed\)/);
+    expect(session.view.get().message).toMatch(/^The training is lost: killed\. Start again/);
     await session.step();
     await until(session, ({ status, step }) => status === 'paused' && step === 1);
     expect(ports.length).toBe(4);

@@ -1,7 +1,8 @@
 // Tests both sides of a worker over a pair of connected ports.
 
+import { MultiheadError } from 'multihead';
 import { afterEach, expect, test, vi } from 'vitest';
-import type { Call, Message } from '../../src/workers/protocol.js';
+import { failureOf, type Call, type Message } from '../../src/workers/protocol.js';
 import { connect, type Port } from '../../src/workers/remote.js';
 import { serve } from '../../src/workers/serve.js';
 
@@ -36,13 +37,13 @@ function setUp(loading: Promise<unknown> = Promise.resolve()) {
   let finish = (_: string): void => {};
   const remote = connect<Calls, number>(port, {
     onEvent: (event) => log.push(`event ${event}`),
-    onLost: (reason, ended) => log.push(`${ended ? 'ended' : 'broken'}: ${reason}`),
+    onLost: ({ message }, ended) => log.push(`${ended ? 'ended' : 'broken'}: ${message}`),
   });
   const functions = {
     add: (a: number, b: number) => a + b,
     wait: () => new Promise<string>((resolve) => (finish = resolve)),
     fail: () => {
-      throw Object.assign(new Error('no'), { argument: 'heads' });
+      throw new MultiheadError('E_SHAPE', { argument: 'heads', expected: '4', got: '5' });
     },
   };
   const emit = serve<Calls, number>(loading.then(() => functions));
@@ -57,9 +58,11 @@ test('each call gets its own answer, in any order', async () => {
   expect(await slow).toBe('now');
 });
 
-test('an error keeps its message and the argument that it names', async () => {
+test('an error keeps its message, its code and its parts', async () => {
   const { remote } = setUp();
-  await expect(remote.call('fail')).rejects.toMatchObject({ message: 'no', argument: 'heads' });
+  await expect(remote.call('fail')).rejects.toMatchObject({ message: 'heads: expected 4, got 5', code: 'E_SHAPE', argument: 'heads', expected: '4', got: '5' });
+  expect(failureOf(new DOMException('no', 'DataCloneError'))).toEqual({ message: 'no' });
+  expect(failureOf(undefined)).toEqual({ message: 'undefined' });
   expect(await remote.call('add', 1, 1)).toBe(2);
 });
 
@@ -90,12 +93,40 @@ test('when the worker has ended, all pending and later calls are rejected', asyn
   expect(log).toEqual(['terminated', 'ended: its worker has ended, perhaps for lack of memory.']);
 });
 
-test('a script that is missing is reported once', async () => {
+test.each([
+  ['is on the server no more', async () => new Response('<script src="./assets/main-2.js">'), /^This page was updated\. Reload it: your choices are in its address\.$/],
+  ['is missing on the server, or held back', async () => new Response('<script src="./assets/main-1.js">'), /^A file of this page did not arrive\. /],
+  ['cannot be fetched', () => Promise.reject(new TypeError('Failed to fetch')), /^A file of this page could not be fetched\. /],
+])('a script that %s is reported once', async (_, fetch, said) => {
   const { port, remote, log } = setUp();
+  vi.stubGlobal('fetch', fetch);
+  vi.stubGlobal('document', { scripts: [{ src: 'https://a.example/assets/main-1.js' }, { src: 'chrome-extension://x/y.js' }] });
   port.onerror?.({ message: '' } as ErrorEvent);
-  port.onerror?.({ message: 'again' } as ErrorEvent);
-  await expect(remote.call('add', 1, 1)).rejects.toThrow('could not be loaded');
-  expect(log).toEqual(['terminated', 'broken: its worker script could not be loaded.']);
+  port.onerror?.({ message: '' } as ErrorEvent);
+  await vi.waitUntil(() => log.length > 0);
+  await expect(remote.call('add', 1, 1)).rejects.toMatchObject({ message: expect.stringMatching(said), code: 'E_LOAD' });
+  expect(log).toEqual(['terminated', expect.stringMatching(said.source.replace('^', 'broken: '))]);
+});
+
+test('a file of the page that a worker lacks is explained, and no other', async () => {
+  const { port, remote } = setUp();
+  let sent = 0;
+  const lack = (argument: string): Promise<string> => {
+    const call = remote.call('wait');
+    port.onmessage?.({ data: { id: (sent += 1), failure: { code: 'E_LOAD', argument, message: 'raw' } } } as MessageEvent<Message>);
+    return call.catch(({ message }: Error) => message);
+  };
+  expect(await lack('wasm')).toMatch(/^A file of this page/);
+  expect(await lack('tokenizer')).toMatch(/^A file of this page/);
+  expect(await lack('model.safetensors')).toBe('raw');
+});
+
+test('a call whose values cannot be cloned is rejected, and nothing waits for it', async () => {
+  const { port, remote } = setUp();
+  const post = port.postMessage;
+  port.postMessage = (call) => post(structuredClone(call));
+  await expect(remote.call('add', 1, (() => {}) as unknown as number)).rejects.toThrow(/clone/);
+  expect(await remote.call('add', 1, 1)).toBe(2);
 });
 
 test('a worker that the page closes is not reported', async () => {

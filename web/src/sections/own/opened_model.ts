@@ -18,6 +18,7 @@ import { mostAsStored, weightChoices, type WeightChoice } from '../../model/weig
 import { update, type App } from '../../state/app.js';
 import { noSources } from '../../state/heads.js';
 import type { PageState } from '../../state/page_state.js';
+import { failureOf } from '../../workers/protocol.js';
 import { shareLine } from '../bend/bend.js';
 import { createContinuation } from './own_continue.js';
 import { createFindings } from './own_findings.js';
@@ -154,11 +155,15 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
       await follow();
     } catch (error) {
       if (own !== openings) return;
-      const problem = messageOf(error);
+      const { code, argument, message } = failureOf(error);
+      const lacksMemory = code === 'E_MEMORY';
       // Another type of weights may fit into the memory; it cannot mend another problem.
-      if (!problem.includes('memory') && opened) again = before;
-      const said = problem.startsWith('its worker') ? `${shownName(given)} cannot be used: ${problem}` : problem;
-      status.textContent = `${said}${opened ? ' Your earlier model stays open.' : ''}`;
+      if (!lacksMemory && opened) again = before;
+      // A worker that has ended says nothing about the model.
+      const said = code === 'E_WORKER' && !argument ? `${shownName(given)} cannot be used: ${message}` : message;
+      const takes = opened && lacksMemory ? ` The model that is open takes ${formatBytes(opened.info.weightBytes)} of it.` : '';
+      const stays = opened ? `${said.replace(/\.$/, '')}.${takes} Your earlier model stays open.` : said;
+      status.textContent = stays;
     } finally {
       if (own === openings) bar.end();
     }

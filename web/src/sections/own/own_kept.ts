@@ -1,8 +1,8 @@
 // A line that says whether the visitor's own model will be there after a reload, and a button that keeps its files in this
 // browser or forgets them.
 
-import { quoted } from '../../../../bindings/src/runtime/text.js';
 import { messageOf } from '../../base/format.js';
+import { quoted } from '../../base/text.js';
 import { el } from '../../dom/dom.js';
 import { englishName } from '../../model/english.js';
 import { forget, keep, keptFiles } from '../../model/kept.js';

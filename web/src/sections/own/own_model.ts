@@ -1,10 +1,10 @@
 // "Your own model": takes a model from the visitor's disk. What it shows of the model is loaded with the first one.
 
-import { messageOf } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
 import { englishMegabytes } from '../../model/english_size.js';
 import { keptFolder } from '../../model/kept_folder.js';
 import type { App } from '../../state/app.js';
+import { whyMissing } from '../../workers/missing_file.js';
 import type { OpenedModelView } from './opened_model.js';
 
 export function ownModelSection(app: App): HTMLElement {
@@ -46,9 +46,9 @@ export function ownModelSection(app: App): HTMLElement {
   async function withModel(use: (opened: OpenedModelView) => void = () => {}): Promise<void> {
     try {
       use(await (loading ??= load()));
-    } catch (error) {
+    } catch {
       loading = undefined;
-      status.textContent = `This part of the page could not be loaded: ${messageOf(error)}`;
+      status.textContent = await whyMissing();
     }
   }
 

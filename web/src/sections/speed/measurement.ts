@@ -46,7 +46,7 @@ export function createMeasurement(app: App, places: Places, connect: Connect, pe
     status.textContent = 'Starting';
     const started = connect({
       onEvent: showProgress,
-      onLost: (reason, ended) => stop(`The measurement ${ended ? 'has stopped' : 'could not start'}: ${reason}`),
+      onLost: ({ message }, ended) => stop(`The measurement ${ended ? 'has stopped' : 'could not start'}: ${message}`),
     });
     worker = started;
     started.call('measure', { size: lastSize, peers: peers() }).then(

@@ -1,11 +1,11 @@
 // "Speed": compares this module with plain JavaScript, and with the peers that the visitor selects, in the visitor's
 // own browser. Nothing is loaded or run before the button is pressed.
 
-import { messageOf } from '../../base/format.js';
 import { choiceOf } from '../../controls/choice.js';
 import { el } from '../../dom/dom.js';
 import { peerNames, sizeIds, sizes, type PeerName } from '../../speed/messages.js';
 import type { App } from '../../state/app.js';
+import { whyMissing } from '../../workers/missing_file.js';
 import { connect } from '../../workers/remote.js';
 import type { Connect } from './measurement.js';
 import { describe } from './size_text.js';
@@ -39,8 +39,8 @@ export function speedSection(app: App): HTMLElement {
       const peers = () => boxes.filter(({ box }) => box.checked).map(({ name }) => name);
       startOrStop = createMeasurement(app, { status, button, save, list, about, machine }, connectWorker, peers);
       startOrStop();
-    } catch (error) {
-      status.textContent = `The measurement could not start: ${messageOf(error)}`;
+    } catch {
+      status.textContent = `The measurement could not start: ${await whyMissing()}`;
     }
     loading = false;
   }
