@@ -33,7 +33,8 @@ const shown = (command) => command.map((part) => (/[\s'"$]/.test(part) ? JSON.st
 // and Ctrl-C reaches only this program, not a package manager in the middle of its work.
 const ownGroup = process.platform !== 'win32';
 const children = new Set(); // the commands to stop when this program ends
-export const stopCommands = () => children.forEach(({ pid }) => signalTo(ownGroup ? -pid : pid, 'SIGKILL'));
+export const stopCommand = ({ pid }) => signalTo(ownGroup ? -pid : pid, 'SIGKILL');
+export const stopCommands = () => children.forEach(stopCommand);
 const stop = (signal) => {
   clearLine();
   console.error('Stopped. Run this again: it continues where it stopped.');
@@ -137,12 +138,22 @@ async function waitForLeftBehind(pidFile) {
 }
 
 /**
+ * Starts a command, in a process group of its own except on Windows. Runs no shell, which would split paths at spaces.
+ * Only the interpreter of commands can run a batch file of Windows, such as emcc.bat; it gets the parts in quotation marks.
+ */
+export function start([program, ...args], options) {
+  const group = { detached: ownGroup, ...options };
+  if (!/\.(bat|cmd)$/i.test(program)) return spawn(program, args, group);
+  const line = [program, ...args].map((part) => `"${part}"`).join(' ');
+  return spawn(process.env.ComSpec ?? 'cmd.exe', ['/d', '/s', '/c', `"${line}"`], { ...group, windowsVerbatimArguments: true });
+}
+
+/**
  * Runs a command and returns its output (both streams); throws a SetupError with its last lines.
  * @param {string[]} command
  * @param {object} [options]
  * @param {string} [options.cwd]
  * @param {NodeJS.ProcessEnv} [options.env]
- * @param {boolean} [options.shell]
  * @param {boolean} [options.detached] false: in this program's process group, and with its terminal
  * @param {string} [options.advice] what to do if it fails
  * @param {string} [options.pidFile] file for its process id, so that a later run of the same step can wait for it
@@ -153,7 +164,7 @@ export async function run([program, ...args], { advice, pidFile, mayOutliveUs, o
   if (pidFile) await waitForLeftBehind(pidFile);
   let output = '';
   const code = await new Promise((resolve) => {
-    const child = spawn(program, args, { detached: ownGroup, ...options, stdio: ['ignore', 'pipe', 'pipe'] });
+    const child = start([program, ...args], { ...options, stdio: ['ignore', 'pipe', 'pipe'] });
     if (pidFile && child.pid) writeFileSync(pidFile, String(child.pid));
     if (!mayOutliveUs) watch(child);
     for (const stream of [child.stdout, child.stderr]) {

@@ -32,14 +32,13 @@ export async function findEmscripten() {
   const emsdk = process.env.EMSDK && findProgram(join(process.env.EMSDK, 'upstream', 'emscripten', 'emcc'));
   const path = emsdk || findProgram('emcc');
   if (!path) return null;
-  const shell = process.platform === 'win32'; // on Windows emcc is a .bat file
-  const version = versionIn(await ask([path, '--version'], { shell }));
+  const version = versionIn(await ask([path, '--version']));
   if (!version) return null;
   if (emsdk) return { source: 'emsdk', root: dirname(emsdk), path, version };
   // A package manager's emcc may be a link or a script in another folder, so ask em-config for the root. Skip this if
   // the version is too old.
-  const config = join(dirname(path), shell ? 'em-config.bat' : 'em-config');
-  const root = atLeast(version, EMSCRIPTEN_MINIMUM) && (await ask([config, 'EMSCRIPTEN_ROOT'], { shell }));
+  const config = findProgram(join(dirname(path), 'em-config'));
+  const root = config && atLeast(version, EMSCRIPTEN_MINIMUM) && (await ask([config, 'EMSCRIPTEN_ROOT']));
   return { source: 'path', root: root || dirname(path), path, version };
 }
 

@@ -52,31 +52,52 @@ export async function buildFolder(folder, recipe, notes, fill) {
   await rename(partial, folder);
 }
 
-/** Runs one set-up at a time in `folder`; a second one waits. */
+/** Locks of this process: its id in any other lock is that of a process that has ended. */
+const ownLocks = new Set();
+
+/** Runs one set-up at a time in `folder`; others wait. */
 export async function withLock(folder, say, work) {
   const path = join(folder, '.lock');
   await mkdir(folder, { recursive: true });
-  for (let waited = false; ; waited = true) {
-    try {
-      await writeFile(path, String(process.pid), { flag: 'wx' });
-      break;
-    } catch (error) {
-      if (error.code !== 'EEXIST') throw error;
-    }
-    if (await isAbandoned(path)) await rm(path, { force: true });
-    else {
-      if (!waited) say(`  another set-up is running here: waiting for it to end (if there is none, delete ${path})`);
-      await new Promise((resolve) => setTimeout(resolve, 300));
-    }
-  }
+  await takeLock(path, () => say(`  another set-up is running here: waiting for it to end (if there is none, delete ${path})`));
   try {
     return await work();
   } finally {
-    await rm(path, { force: true });
+    await releaseLock(path);
   }
+}
+
+async function takeLock(path, tellWaiting) {
+  for (let waited = false; ; ) {
+    try {
+      await writeFile(path, String(process.pid), { flag: 'wx' });
+      ownLocks.add(path);
+      return;
+    } catch (error) {
+      if (error.code !== 'EEXIST') throw error;
+    }
+    if (await isAbandoned(path)) {
+      // Another waiter may have found the same lock, have removed it, and hold its own by now. So one waiter at a time removes
+      // it, and looks once more.
+      const removing = `${path}-removing`;
+      await takeLock(removing, () => {});
+      if (await isAbandoned(path)) await rm(path, { force: true });
+      await releaseLock(removing);
+    } else {
+      if (!waited) tellWaiting();
+      waited = true;
+      await new Promise((resolve) => setTimeout(resolve, 300));
+    }
+  }
+}
+
+async function releaseLock(path) {
+  ownLocks.delete(path);
+  await rm(path, { force: true });
 }
 
 async function isAbandoned(path) {
   const owner = Number(await readFile(path, 'utf8').catch(() => 0));
-  return owner === process.pid || (owner > 0 && !isRunning(owner)); // 0: the file is being written, or was just removed
+  if (owner === process.pid) return !ownLocks.has(path);
+  return owner > 0 && !isRunning(owner); // 0: the file is being written, or was just removed
 }

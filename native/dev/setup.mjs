@@ -193,11 +193,9 @@ async function installNodeModules(tell, folder) {
   }
   await rm(stamp, { force: true });
   const verb = hasLock ? 'ci' : 'install';
-  const shell = process.platform === 'win32'; // on Windows npm is a .cmd file
   const advice = 'Is there a network connection to the npm registry? Run this again: it continues where it stopped.';
   await run([...npmProgram(), verb, '--no-audit', '--no-fund', '--loglevel=error'], {
     cwd: folder,
-    shell,
     advice,
     pidFile: at(`${name}.pid`),
   });

@@ -12,7 +12,7 @@ import { parseArgs } from 'node:util';
 import { checkRootCanBeMade, commandIn, makeBareRoot } from './bare_root.mjs';
 import { ROOT } from './build.mjs';
 import { SetupError, UsageError, run, say, step } from './console.mjs';
-import { runAsProgram } from './program.mjs';
+import { npmProgram, runAsProgram } from './program.mjs';
 
 const USAGE = 'Usage: npm run try-bare -- bookworm|trixie … [--only start|test] [--keep]';
 const SUITES = {
@@ -28,7 +28,7 @@ const inside = (root, script) => run(commandIn(root, script));
 async function bringNodeFromNpm(root) {
   const folder = join(root, 'tmp');
   const packages = [`node-linux-${process.arch}@22`, 'npm@10'];
-  const said = await run(['npm', 'pack', '--silent', '--pack-destination', folder, ...packages]);
+  const said = await run([...npmProgram(), 'pack', '--silent', '--pack-destination', folder, ...packages]);
   const [node, npm] = said.trim().split('\n').slice(-2);
   const library = join(root, 'usr/local/lib/node_modules/npm');
   await mkdir(library, { recursive: true });

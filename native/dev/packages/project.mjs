@@ -2,11 +2,12 @@
 // programs run there, and its pages run in every browser found.
 import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
-import { spawn } from 'node:child_process';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { serve } from '../../../web/serve.mjs';
-import { SetupError, run } from '../console.mjs';
+import { SetupError, run, start, stopCommand } from '../console.mjs';
+import { findProgram } from '../find.mjs';
+import { npmProgram } from '../program.mjs';
 
 /** The text that a page, a worker or a program gives when its call returned the right result. */
 const SUCCESS = /^ok (relaxed|simd128)$/;
@@ -48,10 +49,15 @@ export class Project {
   }
 
   /** Runs a command in the project. A name without a slash is a program of its packages, npm or Node. */
-  async run([program, ...words], options = {}) {
-    const own = { npm: 'npm', node: process.execPath }[program];
-    const path = own ?? this.at(program.includes('/') ? program : join('node_modules', '.bin', program));
-    return run([path, ...words], { cwd: this.folder, env: this.env, ...options });
+  async run(command, options = {}) {
+    return run(this.#located(command), { cwd: this.folder, env: this.env, ...options });
+  }
+
+  #located([program, ...words]) {
+    if (program === 'npm') return [...npmProgram(), ...words];
+    if (program === 'node') return [process.execPath, ...words];
+    const path = this.at(program.includes('/') ? program : join('node_modules', '.bin', program));
+    return [findProgram(path) ?? path, ...words];
   }
 
   /** Fails unless the command's last line reports the right result. */
@@ -84,10 +90,9 @@ export class Project {
   /** Starts the project's own server on a free port, waits until it answers, and calls `use` with its address. */
   async withServer(command, use, options = {}) {
     const port = await freePort();
-    const [program, ...words] = command.map((word) => word.replace('PORT', port));
-    const path = program === 'node' ? process.execPath : this.at('node_modules', '.bin', program);
+    const own = this.#located(command.map((word) => word.replace('PORT', port)));
     const env = { ...this.env, PORT: String(port), HOSTNAME: '127.0.0.1' };
-    const child = spawn(path, words, { cwd: this.folder, env, detached: true, stdio: ['ignore', 'pipe', 'pipe'], ...options });
+    const child = start(own, { cwd: this.folder, env, stdio: ['ignore', 'pipe', 'pipe'], ...options });
     let said = '';
     for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', (text) => (said += text));
     try {
@@ -98,7 +103,7 @@ export class Project {
       throw new SetupError(`${error.message}\n${said.split('\n').slice(-20).join('\n')}`);
     } finally {
       const ended = new Promise((resolve) => child.once('close', resolve));
-      if (child.exitCode === null) process.kill(-child.pid, 'SIGKILL');
+      if (child.exitCode === null) stopCommand(child);
       await ended;
     }
   }
