@@ -41,6 +41,8 @@ export default defineConfig({
     rolldownOptions: {
       input: { index: 'index.html', boot: 'src/boot.ts', service_worker: 'src/service_worker.ts' },
       output: {
+        // What the first script imports is one file; by itself, Rolldown divides it as soon as a later script shares a part.
+        codeSplitting: { groups: [{ name: 'index', test: /\/web\/(index\.html|src\/main\.ts)$/ }] },
         // The service worker keeps its name, and stays in the top folder: it controls its own folder and the folders
         // below.
         entryFileNames: ({ name }) => (name === 'service_worker' ? 'service_worker.js' : 'assets/[name]-[hash].js'),

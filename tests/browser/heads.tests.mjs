@@ -85,7 +85,7 @@ export const tests = [
   {
     name: 'heads: heads trained here drive arcs, maps, steps, gallery, bend and program; Undo goes back to the hand-built ones',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#text=I+saw+the+dog+and+the+dog+ran+`);
       const before = await seen(page);
       await page.$eval('#train', (section) => section.scrollIntoView());
       await train(page);
@@ -117,7 +117,7 @@ export const tests = [
       for (let i = 0; i < 3; i += 1) {
         await page.click('#undo');
       }
-      await until(page, () => location.hash === '');
+      await until(page, () => !location.hash.includes('source'));
       await settled(page);
       assert.deepEqual(await seen(page), before);
       await page.click('#redo');
@@ -185,13 +185,32 @@ export const tests = [
     },
   },
   {
-    name: 'heads: the small English model drives the first screen, from a link too once it is loaded',
+    name: 'heads: the small English model drives the first screen; a link that names it opens it, with its layer and text',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#source=model&ownLayer=2&causal=1&text=She+was+very+glad+to+see+her`);
-      assert.match(await lineOf(page), /^No model is open/);
+      const { page, close } = await openPage(browser, url);
       const rules = await seen(page);
       await page.$eval('#own-english', (button) => button.click());
-      await until(page, () => document.querySelector('#source-line').textContent.startsWith('Layer 1 of small English model'));
+      await mapShown(page);
+      await choose(page, 'model');
+      // It brings its own text, its second layer and the word on which its heads differ most.
+      assert.match(await lineOf(page), /^Layer 2 of small English model/);
+      assert.match((await seen(page)).words.join(''), /^Emma·walked/);
+      const differs = () =>
+        page.evaluate(() => {
+          const { trace, meanWeights, tokens } = window.multiheadPage.snapshot();
+          const count = tokens.length;
+          const sums = new Float64Array(count);
+          trace.weights.data.forEach((weight, i) => (sums[Math.floor(i / count) % count] += Math.abs(weight - meanWeights.data[i % (count * count)])));
+          const shown = [...document.querySelectorAll('.token')].findIndex((token) => token.ariaPressed === 'true');
+          return [shown, sums.indexOf(Math.max(...sums))];
+        });
+      const [word, farthest] = await differs();
+      assert.equal(word, farthest);
+      await choose(page, 'rules');
+      assert.deepEqual((await seen(page)).words, rules.words, 'hand-built heads have their example again');
+      await page.goto('about:blank');
+      await page.goto(`${url}#source=model&model=small+English+model&ownLayer=1&causal=1&text=She+was+very+glad+to+see+her`);
+      await until(page, () => document.querySelector('#source-line')?.textContent.startsWith('Layer 1 of small English model'));
       await settled(page);
       const shown = await seen(page);
       assert.deepEqual([rules.maps[0], shown.maps], ['Previous word', ['head 1', 'head 2', 'head 3', 'head 4']]);

@@ -22,6 +22,8 @@ export interface GivenHeads {
   readonly line: string;
   readonly layer: number;
   readonly layers: number;
+  /** True if they do not train. */
+  readonly steady?: boolean;
 }
 
 /** The heads of a layer as the worker of a model gives them, without what only the page knows. */

@@ -1,9 +1,10 @@
 // The switch between the heads that the page shows: hand-built, trained here, or of the visitor's model. A choice without
 // heads stays disabled, and a sentence says how to get some.
 
-import { presetOf } from '../attention/presets.js';
+import { presetOf, presets } from '../attention/presets.js';
 import { el, setText } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
+import type { HeadSource } from '../state/heads.js';
 import { sourceNames, type SourceName } from '../state/page_state.js';
 
 const titles: Readonly<Record<SourceName, string>> = { rules: 'hand-built', trained: 'trained here', model: 'your model' };
@@ -23,10 +24,15 @@ function shownSource({ state, heads }: App): SourceName {
 
 /** Chooses a source, and resets the choices of single heads and words: other heads read other tokens. */
 function choose(app: App, source: SourceName): void {
-  const { text, causal } = app.state.get();
-  const from = source === 'rules' ? undefined : app.sources.get()[source];
-  const masked = typeof from === 'object' ? from.causal : (presetOf(text)?.causal ?? causal);
-  update(app, { source, causal: masked, query: null, key: null, head: 0, muted: [], edits: [] });
+  const now = app.state.get();
+  const sources = app.sources.get();
+  const openingOf = (from: HeadSource | string | undefined): string => (typeof from === 'object' ? from.opening : '');
+  const from = source === 'rules' ? undefined : sources[source];
+  // A text that the visitor wrote stays; another source has its own opening.
+  const isOpening = Object.values(sources).some((other) => openingOf(other) === now.text);
+  const text = openingOf(from) && (isOpening || presetOf(now.text)) ? openingOf(from) : isOpening ? presets[0]!.text : now.text;
+  const causal = typeof from === 'object' ? from.causal : (presetOf(text)?.causal ?? now.causal);
+  update(app, { source, text, causal, query: null, key: null, head: 0, muted: [], edits: [] });
 }
 
 export function sourceSwitch(app: App): HTMLElement {

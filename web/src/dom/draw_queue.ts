@@ -4,9 +4,10 @@
 /** Milliseconds of drawing in one frame. At least one item is drawn per frame. */
 const budget = 8;
 /**
- * Milliseconds without a change before off-screen items are drawn: longer than between two keystrokes or pointer moves.
+ * Milliseconds without a change before off-screen items are drawn: longer than between two keystrokes, two pointer moves or
+ * two readings of heads that train.
  */
-const pause = 150;
+const pause = 400;
 
 const soon = new Set<() => void>();
 const later = new Set<() => void>();

@@ -12,9 +12,31 @@ export const printing: Store<boolean> = createStore(media.matches);
 /** The theme to paint in: the theme of the page, or the light theme for printing. */
 export const paintTheme: Store<Theme> = createStore('light');
 
+interface Paint {
+  readonly soon: () => void;
+  readonly now: () => void;
+}
+const painted = new WeakMap<Element, Paint>();
+const repaint = (how: keyof Paint): void => document.querySelectorAll('[data-painted]').forEach((element) => painted.get(element)?.[how]());
+
+/**
+ * Paints an element again when its colors change: `soon` for another theme, `now` for paper or forced colors. Only elements in the
+ * document are painted, so that an element which is dropped leaves nothing behind.
+ */
+export function repaints(element: HTMLElement, soon: () => void, now = soon): void {
+  element.dataset['painted'] = '';
+  painted.set(element, { soon, now });
+}
+
+/** Matches if the system replaces the colors of pages. */
+export const forcedColors = matchMedia('(forced-colors: active)');
+
 const setPaintTheme = () => paintTheme.set(printing.get() ? 'light' : theme.get());
 theme.watch(setPaintTheme);
 printing.watch(setPaintTheme);
+paintTheme.watch(() => repaint('soon'));
+printing.watch(() => repaint('now'));
+forcedColors.addEventListener('change', () => repaint('now'));
 
 function set(value: boolean): void {
   if (value) drawAllNow();

@@ -2,7 +2,7 @@
 // marks and repaints nothing.
 
 import { el, place } from '../dom/dom.js';
-import { printing, paintTheme } from '../dom/printing.js';
+import { forcedColors, paintTheme, printing, repaints } from '../dom/printing.js';
 import { whenSeen } from '../dom/when_seen.js';
 import { paint, type PaintStyle } from './heat_map.js';
 import { createGrid, type Cell, type MapContent } from './map_grid.js';
@@ -40,7 +40,6 @@ export interface Mark {
   readonly col: number | null;
 }
 
-const forcedColors = matchMedia('(forced-colors: active)');
 const inks = { light: '#565b68', dark: '#a4abbb' };
 
 /** The current style of the maps: the colors of the page, or the light theme for paper. */
@@ -147,9 +146,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
     width = now;
     drawSoon();
   }).observe(measured);
-  paintTheme.watch(drawSoon);
-  printing.watch(draw);
-  forcedColors.addEventListener('change', draw);
+  repaints(element, drawSoon, draw);
 
   return {
     element,

@@ -1,6 +1,6 @@
 // The small English model that comes with the page, in the folder english; `npm run train-english` makes it.
 
-import { formatPercent, messageOf } from '../base/format.js';
+import { formatPercent } from '../base/format.js';
 import type { GivenFile, GivenFiles } from './messages.js';
 
 /** Its name in addresses. */
@@ -8,6 +8,9 @@ export const englishName = 'small English model';
 
 /** The text that it reads first. It names people of the novels, one of them twice. */
 export const englishText = 'Emma walked to the house with Mr. Knightley. She was very glad to see Mr.';
+
+/** The layer that is shown first: in the other, most letters look at themselves. */
+export const englishLayer = 1;
 
 const findingsFile = 'heads.json';
 const paths = ['config.json', 'tokenizer.json', findingsFile, 'model.safetensors'];
@@ -22,11 +25,7 @@ export async function englishFiles(page: string): Promise<GivenFiles> {
     if (!response.ok) throw new Error(`${path}: HTTP status ${response.status}`);
     return { path, file: new File([await response.blob()], path) };
   });
-  try {
-    return { name: englishName, files: await Promise.all(fetched) };
-  } catch (error) {
-    throw new Error(`The small English model could not be loaded: ${messageOf(error)}`);
-  }
+  return { name: englishName, files: await Promise.all(fetched) };
 }
 
 /** Mean weights of a head. */

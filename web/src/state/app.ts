@@ -1,10 +1,11 @@
 // The state that the sections of the page share.
 
-import type { ForwardInput, ForwardResult } from '../attention/messages.js';
+import type { ForwardInput, ForwardResult, GivenHeads } from '../attention/messages.js';
 import { colorOf } from '../attention/patterns.js';
 import { defaultQuery, tokenize } from '../attention/tokens.js';
 import { createStore, type Store } from '../base/store.js';
-import { createTraining, type TrainingSession } from '../training/session.js';
+import { createTrainings } from '../training/kinds.js';
+import type { TrainingSession } from '../training/session.js';
 import { settingsOf } from '../training/settings.js';
 import { changedIn } from './changes.js';
 import { followHeads, followTraining, noSources, type Heads, type Sources } from './heads.js';
@@ -60,7 +61,7 @@ export function createApp(startWorker: StartWorker, bar: AddressBar = windowBar(
     const direction = history.direction();
     undone.set(direction !== 0 && before ? `${direction < 0 ? 'Undone' : 'Redone'}: ${changedIn(now, before)}` : '');
   });
-  const training = createTraining(settingsOf(first.state), {
+  const training = createTrainings(settingsOf(first.state), {
     startWorker: () => startWorker('training'),
     nextFrame: (run) => void requestAnimationFrame(run),
   });
@@ -118,12 +119,26 @@ export function isCurrent(result: ForwardResult | null, app: App): boolean {
   return input !== undefined && keyOf(input) === keyOf(result);
 }
 
+const disputed = new WeakMap<GivenHeads, number>();
+
+/** The token at which the heads differ most: where their weights are farthest from their mean. It stays when they are bent. */
+function mostDisputed(given: GivenHeads, { trace: { weights }, meanWeights: { data: mean } }: ForwardResult): number {
+  let best = disputed.get(given);
+  if (best !== undefined) return best;
+  const count = given.tokens.length;
+  const sums = new Float64Array(count);
+  weights.data.forEach((weight, i) => (sums[Math.floor(i / count) % count]! += Math.abs(weight - mean[i % (count * count)]!)));
+  best = sums.indexOf(Math.max(...sums));
+  disputed.set(given, best);
+  return best;
+}
+
 /** The chosen query, key and head, limited to the tokens and heads of `result`, which may be older than the state. */
 export function chosen(app: App, result: ForwardResult): Selection {
   const { query, key, head } = app.state.get();
   const count = result.tokens.length;
   return {
-    query: query !== null && query < count ? query : defaultQuery(result.tokens),
+    query: query !== null && query < count ? query : result.given?.steady ? mostDisputed(result.given, result) : defaultQuery(result.tokens),
     key: key !== null && key < count ? key : null,
     head: Math.min(head, result.heads.length - 1),
   };

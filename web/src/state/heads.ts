@@ -13,6 +13,8 @@ export interface HeadSource {
   readonly version: number;
   /** True if a token of the model sees only itself and earlier tokens. */
   readonly causal: boolean;
+  /** A text that these heads read well; empty if any does. */
+  readonly opening: string;
   read(state: PageState): Promise<GivenHeads>;
 }
 
@@ -81,8 +83,12 @@ export function followHeads(state: Store<PageState>, sources: Store<Sources>): S
   return heads;
 }
 
+/** What the four jobs are about: letters, vowels among them, and stars. */
+const lettersAndStars = 'b a ✦ t o r s ★ c e n d';
+
 const untrained = 'No heads are trained here yet';
-export const noSources: Sources = { trained: untrained, model: 'No model is open' };
+export const noModel = 'No model is open';
+export const noSources: Sources = { trained: untrained, model: noModel };
 
 /** Keeps the source of trained heads up to date with the training. */
 export function followTraining({ view, call }: TrainingSession, sources: Store<Sources>): void {
@@ -91,7 +97,8 @@ export function followTraining({ view, call }: TrainingSession, sources: Store<S
     if (before && now.model === before.model && now.measured === before.measured && now.status === before.status) return;
     const there = now.step > 0 && now.status !== 'lost' && now.status !== 'starting';
     version += 1;
-    const trained = there ? { version, causal: true, read } : untrained;
+    const opening = now.curve.settings.kind === 'fourJobs' ? lettersAndStars : '';
+    const trained = there ? { version, causal: true, opening, read } : untrained;
     if (trained !== sources.get().trained) sources.set({ ...sources.get(), trained });
   });
 

@@ -33,6 +33,8 @@ export interface StateHistory {
   readonly moves: Store<Moves>;
   /** −1 while undo() changes the state, 1 while redo() does, otherwise 0. */
   direction(): number;
+  /** True while Back, Forward, undo, redo or an edited address changes the state. */
+  isMove(): boolean;
   /** Writes a pending change to the address now. */
   flush(): void;
 }
@@ -72,6 +74,7 @@ export function keepHistory(
   let asked = 0;
   let waiting = 0;
   let direction = 0;
+  let isMove = false;
   const moves = createStore<Moves>({ undo: index > 0, redo: false });
 
   const count = () => {
@@ -136,7 +139,9 @@ export function keepHistory(
     onBroken(broken);
     direction = asked;
     asked = 0;
+    isMove = true;
     state.set(next);
+    isMove = false;
     direction = 0;
     count();
     go(waiting);
@@ -171,6 +176,7 @@ export function keepHistory(
     redo: () => go(1),
     moves,
     direction: () => direction,
+    isMove: () => isMove,
     flush,
   };
 }

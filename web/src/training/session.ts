@@ -19,8 +19,8 @@ const settleAfter = 120;
 
 export interface TrainingSession {
   readonly view: Store<TrainingView>;
-  /** Starts a new run at step 0. It trains at once if the previous run was training. */
-  reset(settings: TrainingSettings): Promise<void>;
+  /** Starts a new run at step 0. It trains at once if the previous run was training, unless `goesOn` is false. */
+  reset(settings: TrainingSettings, goesOn?: boolean): Promise<void>;
   /** Starts the workers if they are not running. */
   startWorkers(): Promise<void>;
   train(): Promise<void>;
@@ -107,7 +107,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     for (const each of frames.keys()) if (!kept.has(each)) frames.delete(each);
     // If the visitor has gone back in the meantime, keep the step that is shown.
     const place = stepToLoad === undefined ? { step, shown } : {};
-    change({ ...changed(now), ...place, moments, memory, last: Math.max(now.last, step) });
+    change({ ...changed(), ...place, moments, memory, last: Math.max(now.last, step) });
   }
 
   function takeSmaller(progress: Progress): void {
@@ -130,7 +130,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     const message = lacksFile(why)
       ? why.message
       : `The training is lost: ${why.message.replace(/\.$/, '')}. Start again to train anew.`;
-    change({ ...changed(now), status: 'lost', message, moments: [] });
+    change({ ...changed(), status: 'lost', message, moments: [] });
   }
 
   function fail(error: unknown): void {
@@ -138,20 +138,20 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     change({ status: now.tokens.length > 0 ? 'paused' : 'notStarted', message: messageOf(error) });
   }
 
-  async function reset(settings: TrainingSettings): Promise<void> {
-    if (main) return start(settings);
+  async function reset(settings: TrainingSettings, goesOn = true): Promise<void> {
+    if (main) return start(settings, goesOn);
     now = { ...blank(settings), earlier: earlierOf(now, settings) };
     change({});
   }
 
   /** Starts runs one after another, so that the last request wins. */
-  function start(settings: TrainingSettings): Promise<void> {
-    starting = starting.then(() => startNow(settings));
+  function start(settings: TrainingSettings, goesOn = true): Promise<void> {
+    starting = starting.then(() => startNow(settings, goesOn));
     return starting;
   }
 
-  async function startNow(settings: TrainingSettings): Promise<void> {
-    const wasRunning = now.status === 'running';
+  async function startNow(settings: TrainingSettings, goesOn: boolean): Promise<void> {
+    const wasRunning = goesOn && now.status === 'running';
     if (!main) return;
     try {
       const { tokens, progress } = await main.call('start', settings, false);
@@ -220,7 +220,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
       if (now.status === 'running') return;
       const { steps } = factsOf(now.curve.settings.kind);
       const until = Math.min(mostSteps, now.step < steps ? steps : now.step + steps);
-      change({ ...changed(now), status: 'running', message: '' });
+      change({ ...changed(), status: 'running', message: '' });
       smallerClient?.call('run', until).then(takeSmaller, ignore);
       const begun = performance.now() - now.milliseconds;
       const progress = await client.call('run', until);
@@ -256,7 +256,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     if (now.status === 'running') pause();
     stepToLoad = step;
     now = { ...now, step };
-    change({ ...changed(now), shown: frame, smallerShown: smallerAt(step) });
+    change({ ...changed(), shown: frame, smallerShown: smallerAt(step) });
     clearTimeout(settling);
     settling = setTimeout(() => void measure().catch(fail), settleAfter);
   }

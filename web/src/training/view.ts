@@ -36,7 +36,7 @@ export interface TrainingView {
   readonly milliseconds: number;
   /** Memory of the run's module, and of the smaller model's module. */
   readonly memory: { readonly main?: MemoryInfo; readonly smallerRun?: MemoryInfo };
-  /** Version of the model; increases with every change of the model. */
+  /** Number of the model, a new one with every change; 0 before there is one. */
   readonly model: number;
 }
 
@@ -46,9 +46,10 @@ export const blank = (settings: TrainingSettings): TrainingView => ({
   ...{ muted: [], muting: undefined, milliseconds: 0, memory: {}, model: 0 },
 });
 
+let models = 0;
+
 /** The fields to set when the model changes, because earlier measurements no longer hold. */
-export const changed = ({ model }: TrainingView) =>
-  ({ measured: undefined, muted: [], muting: undefined, model: model + 1 }) as const;
+export const changed = () => ({ measured: undefined, muted: [], muting: undefined, model: (models += 1) }) as const;
 
 /** A run with fewer steps is not kept as the previous run. */
 const leastSteps = 20;

@@ -56,7 +56,7 @@ describe('drawing', () => {
       drawLater(far);
       drawSoon(near);
       nextFrame();
-      vi.advanceTimersByTime(100);
+      vi.advanceTimersByTime(350);
     }
     expect(drawn).toEqual(Array(5).fill('near'));
     vi.advanceTimersByTime(100);

@@ -48,7 +48,7 @@ describe('the small English model', () => {
 
   it('says which file is missing', async () => {
     serve('tokenizer.json');
-    await expect(englishFiles('https://example.org/')).rejects.toThrow('The small English model could not be loaded: tokenizer.json: HTTP status 404');
+    await expect(englishFiles('https://example.org/')).rejects.toThrow('tokenizer.json: HTTP status 404');
   });
 
   it('comes with findings about each of its heads', async () => {

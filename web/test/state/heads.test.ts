@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import type { GivenHeads } from '../../src/attention/messages.js';
+import type { ForwardResult, GivenHeads } from '../../src/attention/messages.js';
 import { createStore } from '../../src/base/store.js';
-import { inputOf, keyOf } from '../../src/state/app.js';
+import { chosen, inputOf, keyOf, type App } from '../../src/state/app.js';
 import { followHeads, followTraining, noSources, type HeadSource, type Sources } from '../../src/state/heads.js';
 import { defaults, fromHash, repaired, toHash, type PageState } from '../../src/state/page_state.js';
 import type { TrainingSession } from '../../src/training/session.js';
@@ -16,7 +16,7 @@ const headsOf = (key: string): GivenHeads => ({
 function source(version = 1) {
   const waiting: { text: string; done: (heads: GivenHeads) => void; fail: (error: Error) => void }[] = [];
   const read = ({ text }: PageState) => new Promise<GivenHeads>((done, fail) => waiting.push({ text, done, fail }));
-  return { from: { version, causal: true, read } satisfies HeadSource, waiting };
+  return { from: { version, causal: true, opening: '', read } satisfies HeadSource, waiting };
 }
 const settle = () => new Promise((done) => setTimeout(done));
 
@@ -118,6 +118,27 @@ describe('the heads on the page', () => {
     expect(repaired({ ...state, source: 'rules' })).toMatchObject({ query: null, key: null, head: 0, muted: [] });
     expect(fromHash('#source=nonsense')).toEqual({ state: defaults, broken: ['source'] });
   });
+});
+
+describe('the word in view', () => {
+  const [given, other] = [{ ...headsOf('model'), tokens: ['a', 'b', 'c'], steady: true }, { ...headsOf('trained'), tokens: ['a', 'b', 'c'] }];
+  /** Two heads that agree on a and c, and differ on b. */
+  const resultOf = (heads: GivenHeads) =>
+    ({
+      ...{ tokens: heads.tokens, heads: ['previous', 'first'], given: heads },
+      trace: { weights: { shape: [2, 3, 3], data: Float32Array.of(1, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 1) } },
+      meanWeights: { shape: [3, 3], data: Float32Array.of(1, 0, 0, 0.5, 0.5, 0, 0, 0, 1) },
+    }) as unknown as ForwardResult;
+  const wordIn = (result: ForwardResult, query: number | null = null) => chosen({ state: createStore({ ...defaults, query }) } as unknown as App, result).query;
+
+  it('is the one on which the heads of a model differ most, and stays when they are bent', () => {
+    expect(wordIn(resultOf(given))).toBe(1);
+    const bent = { ...resultOf(given), meanWeights: { shape: [3, 3], data: new Float32Array(9) } };
+    expect(wordIn(bent)).toBe(1);
+    expect(wordIn(resultOf(given), 0)).toBe(0);
+  });
+
+  it('does not jump while heads train', () => expect(wordIn(resultOf(other))).toBe(2));
 });
 
 describe('heads that are trained', () => {

@@ -6,8 +6,7 @@ import { Run } from '../../src/training/run.js';
 import { createTraining, type TrainingSession } from '../../src/training/session.js';
 import { defaultSeed } from '../../src/training/settings.js';
 import type { TrainingView } from '../../src/training/view.js';
-import type { Message } from '../../src/workers/protocol.js';
-import type { Port } from '../../src/workers/remote.js';
+import { portOf } from './port.js';
 import { usualSettings } from './usual_settings.js';
 
 // The tests train for real: on a busy machine a test takes seconds.
@@ -20,32 +19,7 @@ afterAll(() => {
   expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
 });
 
-/**
- * A worker in this thread. kill() reports an error on its port; after terminate() it no longer answers. Messages arrive
- * `delay` milliseconds after they were sent.
- */
-function startPort(delay = 0): Port & { kill(): void } {
-  let ended = false;
-  const port: Port & { kill(): void } = {
-    onmessage: null,
-    onerror: null,
-    terminate: () => (ended = true),
-    kill: () => port.onerror?.({ message: 'killed' } as ErrorEvent),
-    postMessage({ id, name, values }) {
-      if (name === 'ping') return queueMicrotask(() => reply({ id, value: undefined }));
-      const method = run[name as keyof Run] as (...given: readonly unknown[]) => unknown;
-      new Promise((resolve) => resolve(method.apply(run, [...values]))).then(
-        (value) => reply({ id, value }),
-        (error: Error) => reply({ id, failure: error }),
-      );
-    },
-  };
-  const deliver = (data: Message) => !ended && port.onmessage?.({ data } as MessageEvent<Message>);
-  const reply = (data: Message) => (delay > 0 ? setTimeout(deliver, delay, data) : deliver(data));
-  const run = new Run(mh, (progress) => reply({ event: progress }));
-  runs.push(run);
-  return port;
-}
+const startPort = (delay?: number) => portOf(mh, runs, delay);
 
 function setUp(settings = usualSettings('induction'), delay = 0) {
   const ports: ReturnType<typeof startPort>[] = [];

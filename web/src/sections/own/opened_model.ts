@@ -10,14 +10,15 @@ import { createViewSwitch } from '../../controls/view_switch.js';
 import { el } from '../../dom/dom.js';
 import { connect } from '../../model/client.js';
 import { droppedFiles, type Dropped } from '../../model/dropped.js';
-import { englishFiles, englishText, findingsOf } from '../../model/english.js';
+import { englishFiles, englishLayer, englishName, englishText, findingsOf } from '../../model/english.js';
 import { select, weightBytes } from '../../model/folder_files.js';
 import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
 import type { GivenFiles, OpenedModel, TextAttention } from '../../model/messages.js';
 import { mostAsStored, weightChoices, type WeightChoice } from '../../model/weights.js';
 import { update, type App } from '../../state/app.js';
-import { noSources } from '../../state/heads.js';
+import { noModel } from '../../state/heads.js';
 import type { PageState } from '../../state/page_state.js';
+import { whyMissing } from '../../workers/missing_file.js';
 import { failureOf } from '../../workers/protocol.js';
 import { shareLine } from '../bend/bend.js';
 import { createContinuation } from './own_continue.js';
@@ -108,6 +109,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
   let openings = 0;
   /** The files that a change of the weights' type opens again, and the requested type. */
   let again: { readonly files: GivenFiles; readonly weights: WeightChoice } | undefined;
+  const isEnglish = (): boolean => files?.name === englishName;
   const inView = (): boolean => files !== undefined && nameInAddress(files) === app.state.get().model;
 
   function textNow(): string {
@@ -116,11 +118,13 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     return opened?.readsText === false ? sampleIds : text;
   }
 
+  const giveNone = (why: string): void => app.sources.set({ ...app.sources.get(), model: why });
+
   function forgetModel(): void {
     if (!opened) return;
     const name = shownName(files!);
     files = opened = attention = again = undefined;
-    app.sources.set({ ...app.sources.get(), model: noSources.model });
+    giveNone(noModel);
     continuation.clear();
     body.hidden = true;
     kept.using(undefined);
@@ -144,7 +148,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
       incomplete = undefined;
       continuation.clear();
       const isOther = nameInAddress(given) !== app.state.get().model;
-      if (isOther) update(app, { model: nameInAddress(given), ownLayer: 0, ownHead: 0, ownQuery: null });
+      if (isOther) update(app, { model: nameInAddress(given), ownLayer: given.name === englishName ? englishLayer : 0, ownHead: 0, ownQuery: null });
       showInfo(model);
       giveHeads(model);
       findings.show(found);
@@ -162,8 +166,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
       // A worker that has ended says nothing about the model.
       const said = code === 'E_WORKER' && !argument ? `${shownName(given)} cannot be used: ${message}` : message;
       const takes = opened && lacksMemory ? ` The model that is open takes ${formatBytes(opened.info.weightBytes)} of it.` : '';
-      const stays = opened ? `${said.replace(/\.$/, '')}.${takes} Your earlier model stays open.` : said;
-      status.textContent = stays;
+      status.textContent = opened ? `${said.replace(/\.$/, '')}.${takes} Your earlier model stays open.` : said;
     } finally {
       if (own === openings) bar.end();
     }
@@ -177,9 +180,9 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
       const layer = await client.call('heads', readsText ? text : sampleIds, ownLayer);
       const names = Array.from({ length: info.numHeads }, (_, head) => `head ${head + 1}`);
       const line = `Layer ${layer.layer + 1} of ${name}, on your sentence in its own tokens${readsText ? '' : ' (without tokenizer.json, on the tokens 1 to 8)'}.`;
-      return { ...layer, key: `model ${version} ${layer.layer} ${text}`, names, line };
+      return { ...layer, steady: true, key: `model ${version} ${layer.layer} ${text}`, names, line };
     };
-    app.sources.set({ ...app.sources.get(), model: noSteps || { version, causal: info.causal, read } });
+    app.sources.set({ ...app.sources.get(), model: noSteps || { version, causal: info.causal, opening: isEnglish() ? englishText : '', read } });
   }
 
   function showInfo({ info, weights: type, readsText }: OpenedModel): void {
@@ -248,17 +251,24 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     }
   }
 
-  async function tryEnglish(): Promise<void> {
+  /** `asked`: the visitor has pressed its button; an address that names it has its texts, too. */
+  async function openEnglish(asked: boolean): Promise<void> {
     const before = openings;
     status.textContent = 'Loading the small English model …';
+    if (!opened) giveNone('The small English model is being read');
     try {
       const given = await englishFiles(document.baseURI);
       if (before !== openings) return;
-      if (app.state.get().ownText.trim() === '') update(app, { ownText: englishText }, 'own-text');
+      if (asked && app.state.get().ownText.trim() === '') update(app, { ownText: englishText }, 'own-text');
       await open(given);
-    } catch (error) {
-      if (before === openings) status.textContent = messageOf(error);
+    } catch {
+      if (before === openings) status.textContent = await whyMissing();
     }
+    if (!opened) giveNone(noModel);
+  }
+
+  function followAddress({ model }: PageState): void {
+    if (model === englishName && !inView()) void openEnglish(false);
   }
 
   weights.addEventListener('change', () => update(app, { ownWeights: weights.value as WeightChoice }));
@@ -267,12 +277,14 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     weights.value = state.ownWeights;
     if (!previous) return;
     body.hidden = !inView();
+    if (state.model !== previous.model && bar.element.hidden) followAddress(state);
     if (again && state.ownWeights !== again.weights && (!opened || inView())) void open(again.files);
     const isOther = (['ownView', 'ownLayer', 'ownHead', 'ownQuery'] as const).some((name) => state[name] !== previous[name]);
     if (isOther) show();
     void follow();
   });
-  return { elements: [weightsLine, bar.element, kept.element, body], take: (given) => void take(given), tryEnglish: () => void tryEnglish() };
+  followAddress(app.state.get());
+  return { elements: [weightsLine, bar.element, kept.element, body], take: (given) => void take(given), tryEnglish: () => void openEnglish(true) };
 }
 
 function factsOf(info: ModelInfo, type: string | undefined, fileBytes: number, readsText: boolean): string {

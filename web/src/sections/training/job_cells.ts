@@ -2,12 +2,12 @@
 
 import { formatNumber } from '../../base/format.js';
 import { el, setText } from '../../dom/dom.js';
-import { paintTheme } from '../../dom/printing.js';
+import { paintTheme, repaints } from '../../dom/printing.js';
 import { colorScale } from '../../maps/color_scale.js';
 
 export interface JobCells {
   readonly element: HTMLElement;
-  /** Shows the values. A muted head has no values: its cells are hatched. */
+  /** Shows the values; none before there are heads. A muted head has no values: its cells are hatched. */
   show(values: readonly number[], muted: boolean): void;
 }
 
@@ -35,18 +35,20 @@ export function createJobCells(jobs: readonly JobName[]): JobCells {
     if (!shown) return;
     const color = colorScale(paintTheme.get(), 'weights');
     boxes.forEach((box, i) => {
-      const value = shown!.values[i] ?? 0;
-      const { fill, ink } = color(value);
+      const value = shown!.muted ? undefined : shown!.values[i];
+      const { fill = '', ink = '' } = value === undefined ? {} : color(value);
       box.classList.toggle('is-muted', shown!.muted);
-      box.style.backgroundColor = shown!.muted ? '' : fill;
-      box.style.color = shown!.muted ? '' : ink;
-      setText(box, shown!.muted ? '' : formatNumber(value, 2));
-      setText(spoken[i]!, `${jobs[i]!.name}: ${shown!.muted ? 'muted' : formatNumber(value, 2)}`);
+      box.style.backgroundColor = fill;
+      box.style.color = ink;
+      const text = value === undefined ? '–' : formatNumber(value, 2);
+      setText(box, shown!.muted ? '' : text);
+      setText(spoken[i]!, `${jobs[i]!.name}: ${shown!.muted ? 'muted' : text}`);
     });
   }
-  paintTheme.watch(draw);
+  const element = el('ul', { class: 'job-cells' }, ...cells);
+  repaints(element, draw);
   return {
-    element: el('ul', { class: 'job-cells' }, ...cells),
+    element,
     show(values, muted) {
       shown = { values, muted };
       draw();

@@ -35,6 +35,8 @@ export function trainSection(app: App): HTMLElement {
     mutedJobs(app),
     trainFields(app),
   );
+  // Without a model there is nothing to print.
+  app.training.view.watch(({ tokens }) => section.classList.toggle('is-empty', tokens.length === 0));
   followSettings(app);
   startNear(section, app);
   pauseHidden(app);
@@ -48,7 +50,7 @@ function followSettings(app: App): void {
     const settings = settingsOf(state);
     if (JSON.stringify(settings) === current) return;
     current = JSON.stringify(settings);
-    void app.training.reset(settings);
+    void app.training.reset(settings, !app.history.isMove());
   });
 }
 

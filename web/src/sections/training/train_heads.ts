@@ -51,7 +51,6 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
 
   function build(settings: TrainingSettings): void {
     watcher.disconnect();
-    built = JSON.stringify(settings);
     const { patterns } = factsOf(settings.kind);
     const heading = settings.layers > 1 ? 'h4' : 'h3';
     cards = Array.from({ length: settings.layers * settings.heads }, (_, head) => createCard(head, heading, patterns));
@@ -105,7 +104,9 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
 
   function show(view: TrainingView): void {
     const { settings } = view.curve;
-    if (JSON.stringify(settings) !== built) build(settings);
+    const frames = [settings.kind, settings.layers, settings.heads].join();
+    if (frames !== built) build(settings);
+    built = frames;
     const { hidden } = beside.element;
     beside.show(view);
     if (beside.element.hidden !== hidden) for (const { map } of cards) map.remeasure();
