@@ -1,4 +1,4 @@
-// `npm run fuzz -- [--seconds 3600] [cache|options|safetensors …]`: builds the fuzz targets and runs them in parallel.
+// `npm run fuzz -- [--seconds 3600] [cache|model|options|safetensors …]`: builds the fuzz targets and runs them in parallel.
 //
 // Interesting inputs stay in build/fuzz/corpus, where the next run starts. An input that makes a target fail is stored
 // in build/fuzz/found; to run the target only on that input, give it the file as an argument. The targets are in
@@ -11,7 +11,7 @@ import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
 /** Number of inputs that the tests try per target; takes a few seconds. */
-const SHORT_RUNS = { cache: 2000, options: 4000, safetensors: 20000 };
+const SHORT_RUNS = { cache: 2000, model: 1000, options: 4000, safetensors: 20000 };
 export const FUZZ_TARGETS = Object.keys(SHORT_RUNS);
 const LIMITS = ['-max_len=2048', '-timeout=60', '-rss_limit_mb=4096'];
 /** Failed allocations return null instead of counting as findings; calls must survive that. */

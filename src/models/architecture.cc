@@ -31,8 +31,10 @@ std::optional<Activation> activation_named(const std::string& name) {
 
 void read_activation(ConfigReader& config, const Family& family, Architecture& a) {
   const char* const field = family.fields.activation;
-  std::string name = config.text(field, family.defaults.activation);
-  if (name.empty()) name = family.defaults.activation;
+  std::string name = family.defaults.activation;
+  // Gemma's configurations have null for the default.
+  const bool gemma = std::string_view(field) == "hidden_activation";
+  if (!gemma || config.has(field)) name = config.text(field, name);
   const Names& names = family.names;
   a.gated = names.gate != nullptr || names.gate_up != nullptr;
   if (std::string_view(family.model_type) == "t5") {
@@ -49,38 +51,48 @@ void read_activation(ConfigReader& config, const Family& family, Architecture& a
   a.activation = *activation;
 }
 
+// The entry of a list with an entry for each layer, if the list is there.
+std::optional<std::string> entry_of(ConfigReader& config, const char* list, size_t layer) {
+  if (!config.has_members(list)) return std::nullopt;
+  std::string name = list + ("." + std::to_string(layer));
+  if (config.find(name) == nullptr) config.fail(name, "an entry for each layer", "nothing");
+  return name;
+}
+
 // The window of each layer: layer_types of transformers 5, else the rule of the family.
 void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
   if (family.fields.window == nullptr) return;
-  int64_t window = config.integer(family.fields.window, family.defaults.window);
-  const bool switched =
-      family.windows == Windows::kUpper || family.windows == Windows::kWithoutRope;
-  if (switched && !config.flag("use_sliding_window", false)) window = 0;
-  const int64_t upper = config.integer("max_window_layers", 28);
-  int64_t pattern = config.integer("sliding_window_pattern", 6);
-  if (pattern < 1) pattern = 1;
-  for (int64_t i = 0; i < static_cast<int64_t>(a.layers.size()); ++i) {
-    LayerPlan& layer = a.layers[static_cast<size_t>(i)];
+  const Windows windows = family.windows;
+  const bool switched = windows == Windows::kUpper || windows == Windows::kWithoutRope;
+  int64_t window = 0;
+  if (!switched || config.flag("use_sliding_window", false)) {
+    window = config.integer(family.fields.window, family.defaults.window,
+                            {.least = 0, .most = kMostRows, .null_is_zero = true});
+  }
+  for (size_t i = 0; i < a.layers.size() && config.status().ok(); ++i) {
+    LayerPlan& layer = a.layers[i];
+    const auto number = static_cast<int64_t>(i);
     bool slides = true;
-    const std::string type_name = "layer_types." + std::to_string(i);
-    if (family.windows != Windows::kEvery && config.has(type_name)) {
-      const std::string type = config.text(type_name.c_str(), "");
+    if (const auto entry =
+            windows == Windows::kEvery ? std::nullopt : entry_of(config, "layer_types", i)) {
+      const std::string type = config.text(entry->c_str(), "");
       slides = type == "sliding_attention";
       if (!slides && type != "full_attention") {
-        config.fail(type_name, "full_attention or sliding_attention", '"' + type + '"');
+        config.fail(*entry, "full_attention or sliding_attention", '"' + type + '"');
       }
     } else {
-      switch (family.windows) {
+      switch (windows) {
         case Windows::kEvery:
           break;
         case Windows::kAlternating:
           slides = i % 2 == 0;
           break;
         case Windows::kPattern:
-          slides = (i + 1) % pattern != 0;
+          slides = (number + 1) % config.integer("sliding_window_pattern", 6, {}) != 0;
           break;
         case Windows::kUpper:
-          slides = i >= upper;
+          slides =
+              number >= config.integer("max_window_layers", 28, {.least = 0, .most = kMostRows});
           break;
         case Windows::kWithoutRope:
           slides = layer.rope < 0;
@@ -94,15 +106,18 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
 
 void read_ropes(ConfigReader& config, const Family& family, Architecture& a) {
   if (!family.rope) return;
-  RopeFrequencies::Fallback fallback{
-      .theta = family.defaults.theta,
-      .theta_field = family.fields.theta,
-      .partial_rotary = family.defaults.partial_rotary,
-      .partial_rotary_field = family.fields.partial_rotary,
-      .head_dim = a.head_dim,
-      .positions = config.integer("max_position_embeddings", family.defaults.positions),
-      .phi3 = std::string_view(family.model_type) == "phi3"};
+  RopeFrequencies::Fallback fallback{.theta = family.defaults.theta,
+                                     .theta_field = family.fields.theta,
+                                     .partial_rotary = family.defaults.partial_rotary,
+                                     .partial_rotary_field = family.fields.partial_rotary,
+                                     .head_dim = a.head_dim,
+                                     .positions = family.defaults.positions,
+                                     .phi3 = std::string_view(family.model_type) == "phi3"};
   const bool by_type = family.windows == Windows::kPattern;
+  if (by_type && config.has_members("rope_parameters") &&
+      !config.has_members("rope_parameters.full_attention")) {
+    config.fail("rope_parameters.full_attention", "an object", "nothing");
+  }
   a.ropes.emplace_back(config, by_type ? "rope_parameters.full_attention" : "rope_parameters",
                        fallback);
   for (LayerPlan& layer : a.layers) layer.rope = 0;
@@ -114,64 +129,83 @@ void read_ropes(ConfigReader& config, const Family& family, Architecture& a) {
     a.ropes.emplace_back(config, "rope_parameters.sliding_attention", fallback);
   }
   if (family.windows != Windows::kWithoutRope) return;
-  const int64_t interval = config.integer("no_rope_layer_interval", 4);
-  for (size_t i = 0; i < a.layers.size(); ++i) {
-    const std::string name = "no_rope_layers." + std::to_string(i);
-    bool rotates = interval == 0 || static_cast<int64_t>(i + 1) % interval != 0;
-    if (config.has_members("no_rope_layers")) rotates = config.flag(name.c_str(), true);
+  for (size_t i = 0; i < a.layers.size() && config.status().ok(); ++i) {
+    bool rotates = true;
+    if (const auto entry = entry_of(config, "no_rope_layers", i)) {
+      rotates = config.flag(entry->c_str(), true);
+    } else {
+      rotates = (i + 1) % static_cast<size_t>(config.integer("no_rope_layer_interval", 4, {})) != 0;
+    }
     if (!rotates) a.layers[i].rope = -1;
   }
 }
 
 void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
+  const Fields& fields = family.fields;
+  const Defaults& defaults = family.defaults;
   double scale = 1.0 / std::sqrt(static_cast<double>(a.head_dim));
-  if (family.unit_scale) scale = 1.0;
-  if (family.scale_field != nullptr) {
-    const double divisor = config.number(family.scale_field, family.default_scale);
-    if (!(divisor > 0)) {
-      config.fail(family.scale_field, "more than 0", text_of(divisor));
-      return;
-    }
-    scale = 1.0 / std::sqrt(divisor);
+  if (fields.scale != nullptr) {
+    scale = 1.0 / std::sqrt(config.number(fields.scale, defaults.scale, {}));
   }
-  if (!config.flag("scale_attn_weights", true)) scale = 1.0;
-  const bool by_layer = config.flag("scale_attn_by_inverse_layer_idx", false);
+  if (family.unit_scale || !config.flag(fields.scales, true)) scale = 1.0;
+  const bool by_layer = config.flag(fields.scale_by_layer, false);
   for (size_t i = 0; i < a.layers.size(); ++i) {
     a.layers[i].scale = static_cast<float>(by_layer ? scale / static_cast<double>(i + 1) : scale);
   }
+  const Numbers cap{.null_is_zero = true};
   a.attention_cap =
-      static_cast<float>(config.number("attn_logit_softcapping", family.defaults.attention_cap));
-  a.logit_cap =
-      static_cast<float>(config.number("final_logit_softcapping", family.defaults.logit_cap));
+      static_cast<float>(config.number(fields.attention_cap, defaults.attention_cap, cap));
+  a.logit_cap = static_cast<float>(config.number(fields.logit_cap, defaults.logit_cap, cap));
   if (family.scales_embedding) {
     a.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(a.width)));
   }
 }
 
-void read_positions(ConfigReader& config, const Family& family, Architecture& a) {
-  const Names& names = family.names;
-  if (names.position != nullptr && family.fields.positions != nullptr) {
-    a.positions = config.integer(family.fields.positions, family.defaults.positions, 1);
-  }
-  a.padding_id = config.has("pad_token_id") ? config.integer("pad_token_id", 0) : -1;
+// The id of padding, where the family uses one: RoBERTa counts positions from it, and a classifier
+// of the last token finds this token by it.
+void read_padding(ConfigReader& config, const Family& family, Architecture& a) {
+  const char* const field = "pad_token_id";
   if (family.positions_after_padding) {
     // MPNet's code has 1, whatever the configuration says.
     const bool fixed = std::string_view(family.model_type) == "mpnet";
-    if (fixed || a.padding_id < 0) a.padding_id = 1;
+    const bool given = !fixed && config.has(field);
+    a.padding_id = given ? config.integer(field, 1, {.least = 0, .most = a.vocabulary - 1}) : 1;
     a.first_position = a.padding_id + 1;
+    if (a.first_position >= a.positions) {
+      config.fail(given ? field : family.fields.positions,
+                  given ? "less than the number of positions - 1" : "more than 2",
+                  std::to_string(given ? a.padding_id : a.positions));
+    }
+    return;
   }
-  if (names.token_type != nullptr) a.token_types = config.integer("type_vocab_size", 2, 1);
+  const bool finds_last = family.classifier == Classifier::kLastToken &&
+                          a.architecture.find("ForSequenceClassification") != std::string::npos;
+  if (!finds_last || !config.has(field)) return;
+  // A negative number is no id of a token.
+  a.padding_id = std::max<int64_t>(-1, config.integer(field, -1, {-kMostRows, kMostRows}));
+}
+
+void read_positions(ConfigReader& config, const Family& family, Architecture& a) {
+  const Names& names = family.names;
+  if (names.position != nullptr && family.fields.positions != nullptr) {
+    a.positions =
+        config.integer(family.fields.positions, family.defaults.positions, {.most = kMostRows});
+  }
+  read_padding(config, family, a);
+  if (names.token_type != nullptr) a.token_types = config.integer("type_vocab_size", 2, {});
   if (names.relative_bias != nullptr) {
-    a.buckets = config.integer("relative_attention_num_buckets", 32, 4);
-    a.bucket_distance = config.integer("relative_attention_max_distance", 128, 2);
+    const char* const field = "relative_attention_num_buckets";
+    a.buckets = config.integer(field, 32, {.least = 4});
+    if (a.buckets % 2 != 0) config.fail(field, "an even number", std::to_string(a.buckets));
+    // A quarter of the buckets has one distance each; longer distances share the next quarter.
+    a.bucket_distance = config.integer("relative_attention_max_distance", 128,
+                                       {.least = a.buckets / 4 + 1, .most = kMostRows});
   }
   if (names.patch != nullptr) {
-    a.image_size = config.integer("image_size", 224, 1);
-    a.patch_size = config.integer("patch_size", 16, 1);
-    a.channels = config.integer("num_channels", 3, 1);
-    if (a.patch_size > a.image_size) {
-      config.fail("patch_size", "at most image_size", std::to_string(a.patch_size));
-    }
+    constexpr int64_t kMostPixels = 1 << 14, kMostPatch = 1 << 9, kMostChannels = 1 << 6;
+    a.image_size = config.integer("image_size", 224, {.most = kMostPixels});
+    a.patch_size = config.integer("patch_size", 16, {.most = std::min(kMostPatch, a.image_size)});
+    a.channels = config.integer("num_channels", 3, {.most = kMostChannels});
     a.positions = a.image_tokens();
   }
 }
@@ -184,8 +218,29 @@ void check_settings(ConfigReader& config, const Family& family) {
         value->kind == ConfigValue::Kind::kText ? value->text : described(value);
     if (text != setting.value) config.fail(setting.field, setting.value, described(value));
   }
-  if (config.has_members("quantization_config")) {
-    config.fail("quantization_config", "none: weights of F32, F16 or BF16", "an object");
+}
+
+// Weights in other forms than numbers: `quantization` is MLX's name.
+void check_quantization(ConfigReader& top) {
+  for (const char* const name : {"quantization_config", "quantization"}) {
+    if (!top.has_members(name) && !top.has(name)) continue;
+    const ConfigValue* const value = top.find(name);
+    top.fail(name, "none: weights of F32, F16 or BF16",
+             value == nullptr ? "an object" : described(value));
+  }
+}
+
+// The ids that end a text: one id or a list of them. Only language models generate.
+void read_end_ids(ConfigReader& config, Architecture& a) {
+  const auto read = [&](const char* name) {
+    if (!config.has(name)) return;
+    const auto number = config.integer(name, -1, {-kMostRows, kMostRows});
+    if (number >= 0) a.end_ids.push_back(static_cast<int32_t>(number));
+  };
+  if (!a.family->causal) return;
+  read("eos_token_id");
+  for (int i = 0; config.find("eos_token_id." + std::to_string(i)) != nullptr; ++i) {
+    read(("eos_token_id." + std::to_string(i)).c_str());
   }
 }
 
@@ -193,8 +248,9 @@ void check_settings(ConfigReader& config, const Family& family) {
 
 Status read_architecture(const Config& given, Architecture& architecture) {
   ConfigReader top(given, "");
-  const std::string type = top.text("model_type", "");
-  const Family* const family = find_family(type);
+  const Family* const family =
+      top.has("model_type") ? find_family(top.text("model_type", "")) : nullptr;
+  MULTIHEAD_TRY(top.status());
   if (family == nullptr) {
     std::string known;
     for (const Family& each : families())
@@ -202,32 +258,34 @@ Status read_architecture(const Config& given, Architecture& architecture) {
     return setting_error("model_type", "one of " + known + ", gemma3",
                          described(top.find("model_type")));
   }
+  check_quantization(top);
   ConfigReader config(given, family->config_prefix);
   const Fields& fields = family->fields;
   const Defaults& defaults = family->defaults;
   const Names& names = family->names;
   Architecture a;
   a.family = family;
+  a.architecture = top.has("architectures.0") ? top.text("architectures.0", "") : "";
+  MULTIHEAD_TRY(top.status());
   check_settings(config, *family);
-  const auto extent = [&](const char* field, int64_t absent = 0) {
+  const auto extent = [&](const char* field, int64_t absent = 0, int64_t most = kMostWidth) {
     if (config.find(field) == nullptr && absent == 0) config.fail(field, "a number", "nothing");
-    return config.integer(field, std::max<int64_t>(1, absent), 1);
+    return config.integer(field, std::max<int64_t>(1, absent), {.most = most});
   };
   a.width = extent(fields.width);
   a.heads = extent(fields.heads, defaults.heads);
-  const int64_t layers = extent(fields.layers);
-  if (layers > kMostLayers) {
-    config.fail(fields.layers, "at most " + std::to_string(kMostLayers), std::to_string(layers));
+  const int64_t layers = extent(fields.layers, 0, kMostLayers);
+  if (names.embedding != nullptr) {
+    a.vocabulary = extent("vocab_size", defaults.vocabulary, kMostRows);
   }
-  if (names.embedding != nullptr) a.vocabulary = extent("vocab_size", defaults.vocabulary);
-  a.mlp = config.integer(fields.mlp, 0);
+  const Integers or_derived{.null_is_zero = true};
+  a.mlp = config.integer(fields.mlp, 0, or_derived);
   if (a.mlp == 0) a.mlp = 4 * a.width;
   a.embedding_width =
-      names.embedding_projection != nullptr ? config.integer("embedding_size", 128, 1) : a.width;
-  a.kv_heads = config.integer(fields.kv_heads, defaults.kv_heads);
+      names.embedding_projection != nullptr ? config.integer("embedding_size", 128, {}) : a.width;
+  a.kv_heads = config.integer(fields.kv_heads, defaults.kv_heads, or_derived);
   if (a.kv_heads == 0) a.kv_heads = a.heads;
-  a.head_dim = config.integer(fields.head_dim, defaults.head_dim);
-  MULTIHEAD_TRY(config.status());
+  a.head_dim = config.integer(fields.head_dim, defaults.head_dim, or_derived);
   if (a.heads % a.kv_heads != 0) {
     config.fail(fields.kv_heads == nullptr ? fields.heads : fields.kv_heads,
                 "a divisor of " + std::to_string(a.heads) + " heads", std::to_string(a.kv_heads));
@@ -238,51 +296,46 @@ Status read_architecture(const Config& given, Architecture& architecture) {
     }
     a.head_dim = a.width / a.heads;
   }
-  MULTIHEAD_TRY(config.status());
-  a.layers.resize(static_cast<size_t>(layers));
-  a.parameter_sets =
-      names.embedding_projection != nullptr ? config.integer("num_hidden_groups", 1, 1) : layers;
-  if (a.parameter_sets > layers) {
-    config.fail("num_hidden_groups", "at most " + std::to_string(layers),
-                std::to_string(a.parameter_sets));
+  if (a.q_width() > kMostWidth) {
+    config.fail(fields.head_dim,
+                "at most " + std::to_string(kMostWidth / a.heads) + " for " +
+                    std::to_string(a.heads) + " heads",
+                std::to_string(a.head_dim));
   }
   MULTIHEAD_TRY(config.status());
+  a.layers.resize(static_cast<size_t>(layers));
+  a.parameter_sets = names.embedding_projection != nullptr
+                         ? config.integer("num_hidden_groups", 1, {.most = layers})
+                         : layers;
   for (int64_t i = 0; i < layers; ++i) {
     // Layer i of L belongs to group floor(i / (L / groups)).
     a.layers[static_cast<size_t>(i)].weights = i * a.parameter_sets / layers;
   }
-  const double eps = config.number(fields.eps, defaults.eps);
-  if (!(eps >= 0) || eps > 1) config.fail(fields.eps, "from 0 to 1", text_of(eps));
-  a.eps = static_cast<float>(eps);
-  a.tied = config.flag("tie_word_embeddings", defaults.tied);
-  if (top.has("tie_word_embeddings")) a.tied = top.flag("tie_word_embeddings", a.tied);
+  a.eps = static_cast<float>(config.number(fields.eps, defaults.eps, {.least = 0, .most = 1}));
+  if (names.output != nullptr) {
+    ConfigReader& of_tied = top.has("tie_word_embeddings") ? top : config;
+    a.tied = of_tied.flag("tie_word_embeddings", defaults.tied);
+  }
   const bool qkv_default = family->qkv_bias, output_default = family->output_bias;
-  a.qkv_bias = fields.attention_bias != nullptr ? config.flag(fields.attention_bias, qkv_default)
-                                                : qkv_default;
-  a.output_bias = fields.attention_bias != nullptr
-                      ? config.flag(fields.attention_bias, output_default)
-                      : output_default;
-  a.mlp_bias = fields.mlp_bias != nullptr ? config.flag(fields.mlp_bias, family->mlp_bias)
-                                          : family->mlp_bias;
+  a.qkv_bias = config.flag(fields.attention_bias, qkv_default);
+  a.output_bias = config.flag(fields.attention_bias, output_default);
+  a.mlp_bias = config.flag(fields.mlp_bias, family->mlp_bias);
   if (names.patch != nullptr) a.qkv_bias = config.flag("qkv_bias", true);
   a.parallel = family->parallel_field != nullptr && config.flag(family->parallel_field, true);
+  a.causal = family->causal && config.flag("is_causal", true);
   read_activation(config, *family, a);
   read_positions(config, *family, a);
   read_ropes(config, *family, a);
   read_windows(config, *family, a);
   read_scales(config, *family, a);
-  a.architecture = top.text("architectures.0", "");
+  if (family->causal && !a.causal &&
+      std::any_of(a.layers.begin(), a.layers.end(),
+                  [](const LayerPlan& layer) { return layer.window > 0; })) {
+    config.fail("is_causal", "true, or no sliding windows", "false");
+  }
   while (config.has("id2label." + std::to_string(a.labels))) ++a.labels;
-  // One id or a list of them.
-  ConfigReader& ends =
-      config.has("eos_token_id") || config.has_members("eos_token_id") ? config : top;
-  if (ends.has("eos_token_id")) {
-    a.end_ids.push_back(static_cast<int32_t>(ends.integer("eos_token_id", 0)));
-  }
-  for (int i = 0; ends.has("eos_token_id." + std::to_string(i)); ++i) {
-    const std::string name = "eos_token_id." + std::to_string(i);
-    a.end_ids.push_back(static_cast<int32_t>(ends.integer(name.c_str(), 0)));
-  }
+  const bool own_ends = config.has("eos_token_id") || config.has_members("eos_token_id");
+  read_end_ids(own_ends ? config : top, a);
   MULTIHEAD_TRY(config.status());
   MULTIHEAD_TRY(top.status());
   architecture = std::move(a);

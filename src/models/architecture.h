@@ -32,6 +32,7 @@ struct Architecture {
   int64_t parameter_sets = 0;                // different LayerPlan::weights
   int64_t image_size = 0, patch_size = 0, channels = 0;
   int64_t labels = 0;  // named by the configuration; 0: the matrix decides
+  bool causal = false;
   float eps = 0.0F;
   float embedding_scale = 1.0F;
   float attention_cap = 0.0F, logit_cap = 0.0F;

@@ -1,9 +1,11 @@
 #include "models/config_reader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -75,30 +77,48 @@ bool ConfigReader::has_members(std::string_view name) const {
   return found != config_.end() && found->first.starts_with(path);
 }
 
-int64_t ConfigReader::integer(const char* name, int64_t absent, int64_t least) {
+std::string ConfigReader::other_member(std::string_view name,
+                                       std::span<const std::string_view> known) const {
+  const std::string path = prefix_ + std::string(name) + ".";
+  for (auto field = config_.lower_bound(path);
+       field != config_.end() && field->first.starts_with(path); ++field) {
+    const std::string_view member = std::string_view(field->first).substr(path.size());
+    const bool is_null = field->second.kind == ConfigValue::Kind::kNull;
+    if (!is_null && std::find(known.begin(), known.end(), member) == known.end()) {
+      return std::string(member);
+    }
+  }
+  return {};
+}
+
+int64_t ConfigReader::integer(const char* name, int64_t absent, const Integers& range) {
   const ConfigValue* const value = name == nullptr ? nullptr : find(name);
   if (value == nullptr) return absent;
-  if (value->kind == ConfigValue::Kind::kNull) return 0;
-  // Larger extents would overflow products; no model comes near.
-  constexpr double kMost = 0x1p31;
+  if (value->kind == ConfigValue::Kind::kNull && range.null_is_zero) return 0;
   const double number = value->number;
   if (value->kind != ConfigValue::Kind::kNumber || number != std::floor(number) ||
-      !(number >= static_cast<double>(least)) || !(number < kMost)) {
-    fail(name, "an integer from " + std::to_string(least) + " to 2^31", described(value));
+      !(number >= static_cast<double>(range.least)) ||
+      !(number <= static_cast<double>(range.most))) {
+    fail(name,
+         "an integer from " + std::to_string(range.least) + " to " + std::to_string(range.most),
+         described(value));
     return absent;
   }
   return static_cast<int64_t>(number);
 }
 
-double ConfigReader::number(const char* name, double absent) {
+double ConfigReader::number(const char* name, double absent, const Numbers& range) {
   const ConfigValue* const value = name == nullptr ? nullptr : find(name);
   if (value == nullptr) return absent;
-  if (value->kind == ConfigValue::Kind::kNull) return 0;
-  if (value->kind != ConfigValue::Kind::kNumber || !std::isfinite(value->number)) {
-    fail(name, "a number", described(value));
+  if (value->kind == ConfigValue::Kind::kNull && range.null_is_zero) return 0;
+  const double number = value->number;
+  if (value->kind != ConfigValue::Kind::kNumber || !(number >= range.least) ||
+      !(number <= range.most)) {
+    fail(name, "a number from " + text_of(range.least) + " to " + text_of(range.most),
+         described(value));
     return absent;
   }
-  return value->number;
+  return number;
 }
 
 bool ConfigReader::flag(const char* name, bool absent) {
@@ -116,7 +136,6 @@ bool ConfigReader::flag(const char* name, bool absent) {
 std::string ConfigReader::text(const char* name, std::string_view absent) {
   const ConfigValue* const value = name == nullptr ? nullptr : find(name);
   if (value == nullptr) return std::string(absent);
-  if (value->kind == ConfigValue::Kind::kNull) return {};
   if (value->kind != ConfigValue::Kind::kText) {
     fail(name, "a text", described(value));
     return std::string(absent);

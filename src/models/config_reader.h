@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,23 @@ Status setting_error(std::string_view name, std::string_view expected, std::stri
 std::string text_of(double number);
 std::string described(const ConfigValue* value);
 
+// Most rows of a table.
+inline constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
+// Largest width. Products of a number of rows, two widths and the bytes of an element fit in 64
+// bits, and rows of a matrix fit in the memory of WebAssembly.
+inline constexpr int64_t kMostWidth = int64_t{1} << 20;
+inline constexpr double kMostNumber = 1e30;
+
+// The values of a field that are allowed, and what null means.
+struct Integers {
+  int64_t least = 1, most = kMostWidth;
+  bool null_is_zero = false;
+};
+struct Numbers {
+  double least = 1.0 / kMostNumber, most = kMostNumber;
+  bool null_is_zero = false;
+};
+
 class ConfigReader {
  public:
   // `prefix` stands before the names of all fields.
@@ -29,12 +47,15 @@ class ConfigReader {
   bool has(std::string_view name) const;
   // True if there are fields below this name.
   bool has_members(std::string_view name) const;
+  // The first field below this name that is not null and has none of the `known` names; else empty.
+  std::string other_member(std::string_view name, std::span<const std::string_view> known) const;
 
-  // The values of fields. A field that is not there, or a name that is null, has the value
-  // `absent`; null has the value 0, false or "". A value of another type or out of range is an
-  // error.
-  int64_t integer(const char* name, int64_t absent, int64_t least = 0);
-  double number(const char* name, double absent);
+  // The values of fields, `absent` for a field that is not there and for a null name. A value of
+  // another type or out of range is an error, null included, unless a range says otherwise.
+  int64_t integer(const char* name, int64_t absent, const Integers& range);
+  // Magnitudes of at most kMostNumber, which a float can hold.
+  double number(const char* name, double absent, const Numbers& range);
+  // null is false, as in Python.
   bool flag(const char* name, bool absent);
   std::string text(const char* name, std::string_view absent);
 

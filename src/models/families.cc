@@ -30,10 +30,12 @@ constexpr Names kBertNames{.embedding = "embeddings.word_embeddings",
                            .output_bias = "cls.predictions.bias|cls.predictions.decoder.bias",
                            .transform = "cls.predictions.transform.dense",
                            .transform_norm = "cls.predictions.transform.LayerNorm",
-                           .classifier = "classifier"};
+                           .classifier = "classifier",
+                           .next_sentence = "cls.seq_relationship"};
 
 constexpr Names kRobertaNames = [] {
   Names names = kBertNames;
+  names.next_sentence = nullptr;
   names.output = "lm_head.decoder";
   names.output_bias = "lm_head.bias|lm_head.decoder.bias";
   names.transform = "lm_head.dense";
@@ -236,7 +238,8 @@ constexpr Fields kGemmaFields = [] {
   return fields;
 }();
 
-constexpr Prefix kModelPrefix[] = {"model.", ""};
+// Heads for questions have "transformer.".
+constexpr Prefix kModelPrefix[] = {"model.", "transformer.", ""};
 constexpr Prefix kGemma3Prefixes[] = {"model.", "language_model.model.", "model.language_model.",
                                       "language_model.", ""};
 constexpr Prefix kBertPrefix[] = {"bert.", ""};
@@ -300,6 +303,16 @@ constexpr Family gemma_like(const char* model_type, const Defaults& defaults, co
   return family;
 }
 
+// Gemma 2 and 3: the scale is a setting, and scores and logits may have caps.
+constexpr Family scaled_gemma_like(const char* model_type, const Defaults& defaults,
+                                   const Names& names) {
+  Family family = gemma_like(model_type, defaults, names);
+  family.fields.scale = "query_pre_attn_scalar";
+  family.fields.attention_cap = "attn_logit_softcapping";
+  family.fields.logit_cap = "final_logit_softcapping";
+  return family;
+}
+
 constexpr Family kFamilies[] = {
     bert_like("bert", kBertPrefix, kBertNames),
     roberta_like("roberta", kRobertaPrefix, kRobertaNames),
@@ -330,7 +343,9 @@ constexpr Family kFamilies[] = {
                 .mlp = "n_inner",
                 .positions = "n_positions",
                 .eps = "layer_norm_epsilon",
-                .activation = "activation_function"},
+                .activation = "activation_function",
+                .scales = "scale_attn_weights",
+                .scale_by_layer = "scale_attn_by_inverse_layer_idx"},
      .defaults = {.positions = 1024, .eps = 1e-5, .activation = "gelu_new"},
      .names = kGpt2Names,
      .causal = true,
@@ -429,36 +444,32 @@ constexpr Family kFamilies[] = {
       return family;
     }(),
     [] {
-      Family family = gemma_like("gemma2",
-                                 {.kv_heads = 4,
-                                  .head_dim = 256,
-                                  .positions = 8192,
-                                  .window = 4096,
-                                  .eps = 1e-6,
-                                  .attention_cap = 50.0,
-                                  .logit_cap = 30.0,
-                                  .activation = "gelu_pytorch_tanh"},
-                                 kGemma2Names);
+      Family family = scaled_gemma_like("gemma2",
+                                        {.kv_heads = 4,
+                                         .head_dim = 256,
+                                         .positions = 8192,
+                                         .window = 4096,
+                                         .eps = 1e-6,
+                                         .attention_cap = 50.0,
+                                         .logit_cap = 30.0,
+                                         .activation = "gelu_pytorch_tanh"},
+                                        kGemma2Names);
       family.windows = Windows::kAlternating;
-      family.scale_field = "query_pre_attn_scalar";
-      family.default_scale = 256.0;
       return family;
     }(),
     [] {
-      Family family = gemma_like("gemma3_text",
-                                 {.vocabulary = 262208,
-                                  .heads = 8,
-                                  .kv_heads = 4,
-                                  .head_dim = 256,
-                                  .positions = 131072,
-                                  .window = 4096,
-                                  .eps = 1e-6,
-                                  .theta = 1000000.0,
-                                  .activation = "gelu_pytorch_tanh"},
-                                 kGemma3Names);
+      Family family = scaled_gemma_like("gemma3_text",
+                                        {.vocabulary = 262208,
+                                         .heads = 8,
+                                         .kv_heads = 4,
+                                         .head_dim = 256,
+                                         .positions = 131072,
+                                         .window = 4096,
+                                         .eps = 1e-6,
+                                         .theta = 1000000.0,
+                                         .activation = "gelu_pytorch_tanh"},
+                                        kGemma3Names);
       family.windows = Windows::kPattern;
-      family.scale_field = "query_pre_attn_scalar";
-      family.default_scale = 256.0;
       family.prefixes = kGemma3Prefixes;
       return family;
     }(),

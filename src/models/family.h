@@ -27,6 +27,11 @@ struct Fields {
   const char* partial_rotary = "partial_rotary_factor";
   const char* attention_bias = nullptr;  // a flag: biases of q, k, v and of the output projection
   const char* mlp_bias = nullptr;
+  const char* scale = nullptr;           // the scale of scores is 1 / sqrt of this field
+  const char* scales = nullptr;          // a flag: false is a scale of 1
+  const char* scale_by_layer = nullptr;  // a flag: the scale of layer i is divided by i + 1
+  const char* attention_cap = nullptr;
+  const char* logit_cap = nullptr;
 };
 
 // Values of fields that a configuration leaves out.
@@ -40,7 +45,8 @@ struct Defaults {
   double eps = 1e-12;
   double theta = 10000.0;
   double partial_rotary = 1.0;
-  double attention_cap = 0.0;
+  double scale = 256.0;
+  double attention_cap = 0.0;  // 0: none
   double logit_cap = 0.0;
   const char* activation = "gelu";
   bool tied = true;
@@ -75,12 +81,15 @@ struct Names {
   const char* pooler = nullptr;
 
   // Heads, with or without the prefix.
-  const char* output = nullptr;       // logits of tokens; the embedding where they are tied
-  const char* output_bias = nullptr;  // a vector of its own
-  const char* transform = nullptr;    // masked language models: dense, activation, norm
+  const char* output = nullptr;  // logits of tokens; the embedding where they are tied
+  // A vector of its own. Where the output matrix is not tied, its `.bias` is used instead.
+  const char* output_bias = nullptr;
+  const char* transform = nullptr;  // masked language models: dense, activation, norm
   const char* transform_norm = nullptr;
   const char* classifier_dense = nullptr;
   const char* classifier = nullptr;
+  const char* next_sentence = nullptr;  // two classes, of the pooler's output
+  const char* question = "qa_outputs";  // start and end of an answer, of each token
 };
 
 // Which layers see only a window.
@@ -115,7 +124,7 @@ struct Family {
   Defaults defaults = {};
   Names names = {};
 
-  bool causal = false;
+  bool causal = false;  // unless `is_causal` says otherwise
   bool rms_norm = false;
   bool norm_plus_one = false;  // norms multiply by 1 + weight
   bool norm_whole_qk = false;  // q_norm and k_norm are over all heads, not over each one
@@ -128,8 +137,6 @@ struct Family {
   bool mlp_bias = true;                  // unless fields.mlp_bias says otherwise
   const char* parallel_field = nullptr;  // a flag: attention and MLP have the same input
   bool scales_embedding = false;         // by sqrt(width)
-  const char* scale_field = nullptr;     // the scale of scores is 1 / sqrt of this field
-  double default_scale = 0.0;            // default of that field
   bool unit_scale = false;               // the scale of scores is 1
   bool positions_after_padding = false;  // positions count real tokens, from the id of padding + 1
   bool states_before_norm = false;       // the last of hidden_states is before the final norm
@@ -139,7 +146,7 @@ struct Family {
 
 // Null if there is no such family.
 const Family* find_family(std::string_view model_type);
-// The names of all families, separated by ", ".
+// All families but gemma3, whose settings are below another key.
 std::span<const Family> families();
 
 }  // namespace multihead::models

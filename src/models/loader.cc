@@ -68,16 +68,17 @@ bool same_bytes(Stored stored, WeightType type) {
 struct Part {
   size_t tensor = 0;
   Stored stored = Stored::kF32;
-  int64_t rows = 0, columns = 0;   // as stored; a vector is one row
+  int64_t rows = 0, columns = 0;   // as stored; a vector is one column
   bool transposed = false;         // the target is (columns, rows)
   bool plus_one = false;           // 1 is added to each element
   WeightMatrix* matrix = nullptr;  // the target, or
-  std::vector<float>* vector = nullptr;
+  Vector* vector = nullptr;
   int64_t first = 0;  // row of the matrix for row 0 of the part, or element of the vector
   int64_t kept = 0, kept_end = 0;  // rows of the target that are kept, if it is a matrix
   int64_t done = 0;                // stored rows so far
-  std::vector<std::byte> begun;    // bytes of the next row
-  std::vector<float> turned;       // of a transposed matrix, until it is complete
+  engine::Buffer begun;            // bytes of the next row
+  size_t begun_bytes = 0;
+  engine::Buffer turned;  // floats of a transposed matrix, until it is complete
 
   int64_t elements() const { return rows * columns; }
   size_t row_bytes() const { return static_cast<size_t>(columns) * bytes_of(stored); }
@@ -111,7 +112,8 @@ struct ModelLoader::State {
   bool in_team = false;
   int64_t given_bytes = 0, all_bytes = 0, viewed_bytes = 0;
   std::string missing, wrong;
-  std::vector<float> turned_row;
+  engine::Buffer floats, narrowed_row;  // rows in f32
+  bool in_heads = false;                // names of heads have no prefix
 
   Architecture& plan() { return model->architecture; }
 
@@ -163,7 +165,10 @@ struct ModelLoader::State {
             int64_t columns, bool transposed) {
     const std::optional<size_t> tensor = find(names, layer, suffix);
     if (!tensor) {
-      append(missing, spelled(names, layer, suffix).front());
+      const std::string_view first =
+          std::string_view(names).substr(0, std::string_view(names).find('|'));
+      append(missing, in_heads ? std::string(first) + std::string(suffix)
+                               : spelled(names, layer, suffix).front());
       return nullptr;
     }
     const StoredTensor& stored = tensors[*tensor];
@@ -194,21 +199,23 @@ struct ModelLoader::State {
     needed.push_back(*tensor);
     all_bytes += part.elements() * static_cast<int64_t>(bytes_of(*type));
     model->info.parameters += part.elements();
-    parts.push_back(part);
-    return &parts.back();
+    return &parts.emplace_back(std::move(part));
   }
 
   // Vectors, in f32.
   void add_vector(const char* names, int64_t layer, std::string_view suffix, int64_t size,
-                  std::vector<float>& to, int64_t first = 0, bool plus_one = false) {
-    Part* const part = add(names, layer, suffix, size, 1, false);
+                  Vector& to, int64_t first = 0, bool plus_one = false) {
+    fill(add(names, layer, suffix, size, 1, false), to, first, plus_one);
+  }
+
+  static void fill(Part* part, Vector& to, int64_t first = 0, bool plus_one = false) {
     if (part == nullptr) return;
-    if (to.size() < static_cast<size_t>(first + size)) to.resize(static_cast<size_t>(first + size));
     part->vector = &to;
-    part->rows = 1;
-    part->columns = size;
+    part->rows = part->elements();
+    part->columns = 1;
     part->first = first;
     part->plus_one = plus_one;
+    to.size = std::max(to.size, first + part->rows);
   }
 
   void add_norm(const char* names, int64_t layer, int64_t size, NormParameters& to,
@@ -354,13 +361,7 @@ struct ModelLoader::State {
     add_norm(n.embedding_norm, 0, width, p.embedding_norm, true);
     add_projection(n.embedding_projection, 0, a.width, width, true, p.embedding_projection);
     if (n.relative_bias != nullptr) {
-      Part* const part = add(n.relative_bias, 0, ".weight", a.buckets, a.heads, false);
-      if (part != nullptr) {
-        p.relative_bias.resize(static_cast<size_t>(a.buckets * a.heads));
-        part->vector = &p.relative_bias;
-        part->rows = 1;
-        part->columns = a.buckets * a.heads;
-      }
+      fill(add(n.relative_bias, 0, ".weight", a.buckets, a.heads, false), p.relative_bias);
     }
     add_norm(n.final_norm, 0, a.width, p.final_norm, !a.family->rms_norm);
   }
@@ -374,17 +375,22 @@ struct ModelLoader::State {
     const Architecture& a = model->architecture;
     const Names& n = a.family->names;
     if (written_for("TokenClassification")) return Output::kTokenClassification;
-    if (written_for("ForSequenceClassification") || written_for("ForImageClassification")) {
+    if (written_for("ForQuestionAnswering")) return Output::kQuestionAnswering;
+    if (written_for("ForSequenceClassification") || written_for("ForImageClassification") ||
+        written_for("ForNextSentencePrediction")) {
       return Output::kClassification;
     }
     if (a.family->causal) {
+      if (has(n.output, ".weight")) return Output::kLanguageModel;
+      // Decoders without a head are stored to embed texts, often under the class with one.
+      if (!a.tied) return Output::kNone;
       const bool expected = written_for("ForCausalLM") || written_for("LMHead") ||
                             written_for("ForConditionalGeneration");
-      if (expected || has(n.output, ".weight")) return Output::kLanguageModel;
-      if (a.tied && !a.architecture.ends_with("Model")) return Output::kLanguageModel;
-      return Output::kNone;
+      return expected || !a.architecture.ends_with("Model") ? Output::kLanguageModel
+                                                            : Output::kNone;
     }
     if (has(n.transform, ".weight")) return Output::kMaskedLanguageModel;
+    if (has(n.question, ".weight")) return Output::kQuestionAnswering;
     return has(n.classifier, ".weight") ? Output::kClassification : Output::kNone;
   }
 
@@ -401,6 +407,7 @@ struct ModelLoader::State {
       add_projection(n.pooler, 0, a.width, a.width, true, p.pooler);
       info.has_pooler = true;
     }
+    in_heads = true;
     switch (info.output) {
       case Output::kNone:
         break;
@@ -411,43 +418,53 @@ struct ModelLoader::State {
         add_projection(n.transform, 0, a.embedding_width, a.width, true, p.transform);
         add_norm(n.transform_norm, 0, a.embedding_width, p.transform_norm, true);
         if (!a.tied) {
-          add_projection(n.output, 0, a.vocabulary, a.embedding_width, false, p.output);
+          add_projection(n.output, 0, a.vocabulary, a.embedding_width, has(n.output, ".bias"),
+                         p.output);
         }
-        if (has(n.output_bias, "")) {
+        if (!p.output.bias.given() && has(n.output_bias, "")) {
           add_vector(n.output_bias, 0, "", a.vocabulary, p.output.bias);
         }
         break;
-      case Output::kClassification:
+      case Output::kQuestionAnswering:
+        add_classifier(n.question, 2);
+        break;
       case Output::kTokenClassification:
-        add_classifier(info.output == Output::kTokenClassification);
+        add_classifier(n.classifier);
+        break;
+      case Output::kClassification:
+        if (written_for("ForNextSentencePrediction")) {
+          add_classifier(n.next_sentence, 2);
+          break;
+        }
+        if (family.classifier == Classifier::kFirstTanh ||
+            family.classifier == Classifier::kFirstRelu) {
+          add_projection(n.classifier_dense, 0, a.width, a.width, true, p.classifier_dense);
+        }
+        add_classifier(n.classifier);
         break;
     }
   }
 
-  void add_classifier(bool each_token) {
+  // The matrix tells the number of classes unless it is known.
+  void add_classifier(const char* names, int64_t classes = 0) {
     const Architecture& a = plan();
-    const Names& n = a.family->names;
-    Parameters& p = model->parameters;
-    const bool dense = !each_token && (a.family->classifier == Classifier::kFirstTanh ||
-                                       a.family->classifier == Classifier::kFirstRelu);
-    if (dense) add_projection(n.classifier_dense, 0, a.width, a.width, true, p.classifier_dense);
-    // The matrix tells the number of classes.
-    const std::optional<size_t> tensor = find(n.classifier, 0, ".weight");
-    if (n.classifier == nullptr || !tensor) {
-      append(missing, n.classifier == nullptr ? "a classifier" : std::string(n.classifier));
+    const std::optional<size_t> tensor = find(names, 0, ".weight");
+    if (!tensor) {
+      append(missing, names == nullptr ? "a classifier" : std::string(names) + ".weight");
       return;
     }
     const Dims& shape = tensors[*tensor].shape;
-    const int64_t labels = shape.rank() == 2 ? shape[0] : std::max<int64_t>(1, a.labels);
-    model->info.num_labels = labels;
-    add_projection(n.classifier, 0, labels, a.width, has(n.classifier, ".bias"), p.classifier);
+    int64_t& labels = model->info.num_labels;
+    labels = classes > 0 ? classes : shape.rank() == 2 ? shape[0] : std::max<int64_t>(1, a.labels);
+    labels = std::clamp<int64_t>(labels, 1, kMostWidth);
+    add_projection(names, 0, labels, a.width, has(names, ".bias"), model->parameters.classifier);
   }
 
   void describe() {
     const Architecture& a = plan();
     ModelInfo& info = model->info;
     info.model_type = a.family->model_type;
-    info.causal = a.family->causal;
+    info.causal = a.causal;
     info.takes_pixels = a.family->names.patch != nullptr;
     info.num_layers = static_cast<int64_t>(a.layers.size());
     info.embed_dim = a.width;
@@ -546,6 +563,13 @@ struct ModelLoader::State {
     return memory;
   }
 
+  Status allocate(Vector& vector) {
+    if (vector.data != nullptr) return {};
+    const uint64_t bytes = static_cast<uint64_t>(vector.size) * sizeof(float);
+    vector.data = reinterpret_cast<float*>(take(bytes));
+    return vector.data == nullptr ? Status::out_of_memory(bytes) : Status();
+  }
+
   Status allocate(WeightMatrix& matrix, std::byte*& memory) {
     std::byte*& kept = own[&matrix];
     if (kept == nullptr) {
@@ -597,14 +621,15 @@ struct ModelLoader::State {
       return write_floats(part,
                           {from, dtype_of(part.stored), {count, part.columns}, {part.columns, 1}});
     }
-    std::vector<float> narrowed(static_cast<size_t>(part.columns));
+    float* narrowed = nullptr;
+    MULTIHEAD_TRY(reserve(narrowed_row, part.columns, narrowed));
     for (int64_t row = 0; row < count; ++row, from += part.row_bytes()) {
-      for (size_t c = 0; c < narrowed.size(); ++c) {
+      for (int64_t c = 0; c < part.columns; ++c) {
         double value = 0;
-        std::memcpy(&value, from + c * sizeof(double), sizeof(double));
+        std::memcpy(&value, from + static_cast<size_t>(c) * sizeof(double), sizeof(double));
         narrowed[c] = static_cast<float>(value);
       }
-      MULTIHEAD_TRY(write_floats(part, ConstAnyTensor(narrowed.data(), {1, part.columns})));
+      MULTIHEAD_TRY(write_floats(part, ConstAnyTensor(narrowed, {1, part.columns})));
     }
     return {};
   }
@@ -614,9 +639,10 @@ struct ModelLoader::State {
     const int64_t count = from.shape[0], first = part.done;
     part.done += count;
     if (part.vector != nullptr) {
-      float* const to = part.vector->data() + part.first;
-      rules::read_floats(from.data, from.dtype, 0, part.columns, to);
-      for (int64_t i = 0; part.plus_one && i < part.columns; ++i) to[i] += 1.0F;
+      MULTIHEAD_TRY(allocate(*part.vector));
+      float* const to = part.vector->data + part.first + first;
+      rules::read_floats(from.data, from.dtype, 0, count, to);
+      for (int64_t i = 0; part.plus_one && i < count; ++i) to[i] += 1.0F;
       return {};
     }
     std::byte* memory = nullptr;
@@ -628,18 +654,28 @@ struct ModelLoader::State {
     // Column `first + i` of the target is row i of `from`. A transposed matrix is one part.
     const bool direct = type == WeightType::kF32;
     const int64_t kept_rows = part.kept_end - part.kept;
-    if (!direct) part.turned.resize(static_cast<size_t>(kept_rows * part.rows));
-    float* const turned = direct ? reinterpret_cast<float*>(to) : part.turned.data();
-    turned_row.resize(static_cast<size_t>(part.columns));
+    float* turned = reinterpret_cast<float*>(to);
+    if (!direct) MULTIHEAD_TRY(reserve(part.turned, kept_rows * part.rows, turned));
+    float* row_of_file = nullptr;
+    MULTIHEAD_TRY(reserve(floats, part.columns, row_of_file));
     for (int64_t i = 0; i < count; ++i) {
-      rules::read_floats(from.data, from.dtype, i * part.columns, part.columns, turned_row.data());
+      rules::read_floats(from.data, from.dtype, i * part.columns, part.columns, row_of_file);
       for (int64_t c = part.kept; c < part.kept_end; ++c) {
-        turned[(c - part.kept) * part.rows + first + i] = turned_row[static_cast<size_t>(c)];
+        turned[(c - part.kept) * part.rows + first + i] = row_of_file[c];
       }
     }
     if (direct || part.done < part.rows) return {};
     MULTIHEAD_TRY(quantize(ConstAnyTensor(turned, {kept_rows, part.rows}), type, to, context));
     part.turned = {};
+    return {};
+  }
+
+  // Memory of a buffer, which keeps its contents if it is large enough already.
+  template <class T>
+  static Status reserve(engine::Buffer& buffer, int64_t count, T*& memory) {
+    const uint64_t bytes = static_cast<uint64_t>(count) * sizeof(T);
+    if (!buffer.reserve(bytes)) return Status::out_of_memory(bytes);
+    memory = static_cast<T*>(buffer.data());
     return {};
   }
 
@@ -662,7 +698,7 @@ struct ModelLoader::State {
     MULTIHEAD_TRY(find_part(tensor, index));
     Part& part = parts[index];
     const size_t size = part.row_bytes();
-    const auto left = static_cast<uint64_t>(part.rows - part.done) * size - part.begun.size();
+    const auto left = static_cast<uint64_t>(part.rows - part.done) * size - part.begun_bytes;
     if (bytes.size() > left) {
       return format_error(tensors[tensor].name, std::to_string(left) + " more bytes at most",
                           std::to_string(bytes.size()));
@@ -683,17 +719,20 @@ struct ModelLoader::State {
     while (!bytes.empty()) {
       const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % bytes_of(part.stored) == 0;
       const size_t whole = bytes.size() / size;
-      if (part.begun.empty() && aligned && whole > 0) {
+      if (part.begun_bytes == 0 && aligned && whole > 0) {
         MULTIHEAD_TRY(named(take_rows(part, bytes.data(), static_cast<int64_t>(whole))));
         bytes = bytes.subspan(whole * size);
         continue;
       }
-      const auto more = bytes.first(std::min(bytes.size(), size - part.begun.size()));
-      part.begun.insert(part.begun.end(), more.begin(), more.end());
-      bytes = bytes.subspan(more.size());
-      if (part.begun.size() < size) break;
-      MULTIHEAD_TRY(named(take_rows(part, part.begun.data(), 1)));
-      part.begun.clear();
+      std::byte* begun = nullptr;
+      MULTIHEAD_TRY(reserve(part.begun, static_cast<int64_t>(size), begun));
+      const size_t more = std::min(bytes.size(), size - part.begun_bytes);
+      std::memcpy(begun + part.begun_bytes, bytes.data(), more);
+      part.begun_bytes += more;
+      bytes = bytes.subspan(more);
+      if (part.begun_bytes < size) break;
+      MULTIHEAD_TRY(named(take_rows(part, begun, 1)));
+      part.begun_bytes = 0;
     }
     if (part.done == part.rows) part.begun = {};
     return report(all);
@@ -704,7 +743,7 @@ struct ModelLoader::State {
     MULTIHEAD_TRY(find_part(tensor, index));
     Part& part = parts[index];
     const size_t expected = static_cast<size_t>(part.rows) * part.row_bytes();
-    if (bytes.size() != expected || part.done != 0 || !part.begun.empty()) {
+    if (bytes.size() != expected || part.done != 0 || part.begun_bytes != 0) {
       return format_error(tensors[tensor].name, std::to_string(expected) + " bytes, once",
                           std::to_string(bytes.size()));
     }

@@ -9,11 +9,13 @@
 #include <tuple>
 #include <vector>
 
+#include "engine/attention/overlap.h"
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
 #include "engine/layers/elementwise.h"
 #include "models/output.h"
 #include "models/run.h"
+#include "multihead/attention.h"
 #include "multihead/elementwise.h"
 #include "multihead/models.h"
 
@@ -26,6 +28,7 @@ Status shape_error(std::string_view argument, const Dims& expected, const Dims& 
 
 Status check_output(std::string_view name, const Tensor& tensor, const Dims& shape) {
   if (!tensor.given()) return {};
+  if (tensor.data == nullptr) return {StatusCode::kShape, name, "an address", "null"};
   if (!(tensor.shape == shape) || !(tensor.strides == contiguous_strides(shape))) {
     return shape_error(name, shape, tensor.shape);
   }
@@ -47,6 +50,7 @@ Status check_logits(const Model::Internals& model, const Pass& pass, const Tenso
     case Output::kClassification:
       return check_output("logits", logits, {batch, info.num_labels});
     case Output::kTokenClassification:
+    case Output::kQuestionAnswering:
       return check_output("logits", logits, {batch, pass.tokens, info.num_labels});
     case Output::kLanguageModel:
     case Output::kMaskedLanguageModel:
@@ -68,11 +72,54 @@ Status check_maps(const Model::Internals& model, const Pass& pass, std::span<con
       }
     }
     const Dims shape{pass.inputs.batch, pass.tokens, pass.tokens};
-    if (map.out.data == nullptr || !(map.out.shape == shape)) {
+    const Dims& strides = map.out.strides;
+    if (map.out.data == nullptr || !(map.out.shape == shape) || strides.rank() != 3) {
       return shape_error("maps", shape, map.out.shape);
+    }
+    // Rows and entries one after the other, with gaps at most.
+    const bool rows_apart = strides[1] >= shape[2] || shape[1] == 1;
+    const bool entries_apart =
+        shape[0] == 1 ||
+        (strides[0] >= shape[2] &&
+         (strides[0] - shape[2]) / std::max<int64_t>(1, strides[1]) >= shape[1] - 1);
+    if ((strides[2] != 1 && shape[2] > 1) || !rows_apart || !entries_apart) {
+      return {StatusCode::kShape, "maps", "contiguous rows that do not overlap",
+              "strides " + strides.to_string()};
     }
   }
   return {};
+}
+
+// A layer would refuse an output in memory of another one when earlier layers were computed.
+Status check_apart(const Pass& pass, const ModelOutputs& outputs) {
+  const auto view = []<class T>(std::span<const T> values) {
+    return TensorView<const T>(values.data(), {static_cast<int64_t>(values.size())});
+  };
+  const ModelInputs& in = pass.inputs;
+  const auto ids = view(in.ids), types = view(in.token_types);
+  const auto mask = view(in.mask);
+  const auto pixels = view(in.pixels), scales = view(in.head_scales);
+  std::vector<ScoreCapture> maps;
+  for (const HeadMap& map : outputs.maps) {
+    const Dims &shape = map.out.shape, &strides = map.out.strides;
+    maps.push_back({.out = {map.out.data,
+                            {shape[0], 1, shape[1], shape[2]},
+                            {strides[0], strides[0], strides[1], strides[2]}}});
+  }
+  using engine::Name;
+  const Status status = engine::validate_apart({{Name::kNone, ids},
+                                                {Name::kNone, types},
+                                                {Name::kNone, mask},
+                                                {Name::kNone, pixels},
+                                                {Name::kNone, scales}},
+                                               {{Name::kNone, outputs.hidden_states},
+                                                {Name::kNone, outputs.last_hidden_state},
+                                                {Name::kNone, outputs.logits},
+                                                {Name::kNone, outputs.pooler_output}},
+                                               maps);
+  if (status.ok()) return {};
+  return {StatusCode::kShape, "outputs", "memory of their own",
+          "memory of an input or of another output"};
 }
 
 Status not_open() { return {StatusCode::kOption, "model", "one that was opened", "none"}; }
@@ -97,7 +144,9 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
         check_output("last_hidden_state", outputs.last_hidden_state, {batch, tokens, width}));
     MULTIHEAD_TRY(check_output("pooler_output", outputs.pooler_output, {batch, width}));
     MULTIHEAD_TRY(check_logits(m, pass, outputs.logits));
+    if (outputs.pooler_output.given() && !info.has_pooler) return none("pooler_output", "a pooler");
     MULTIHEAD_TRY(check_maps(m, pass, outputs.maps));
+    MULTIHEAD_TRY(check_apart(pass, outputs));
     if (!outputs.hidden_states.given() && !outputs.last_hidden_state.given() &&
         !outputs.logits.given() && !outputs.pooler_output.given() && !outputs.maps.empty()) {
       // The last layer with a map ends the pass.
@@ -106,7 +155,6 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
         pass.end_layer = std::max(pass.end_layer, map.layer + 1);
       }
     }
-    if (outputs.pooler_output.given() && !info.has_pooler) return none("pooler_output", "a pooler");
     const bool last_only = info.output == Output::kLanguageModel && outputs.logits.given() &&
                            outputs.logits.shape[1] == 1 && !outputs.hidden_states.given() &&
                            !outputs.last_hidden_state.given();

@@ -96,7 +96,7 @@ Status compute_logits(const Model::Internals& model, const ConstTensor& state, c
   const Architecture& a = model.architecture;
   const Parameters& p = model.parameters;
   const WeightMatrix& matrix = p.output.given() ? p.output.weight : p.embedding;
-  MULTIHEAD_TRY(linear(state, matrix, p.output.bias_view(), logits, context));
+  MULTIHEAD_TRY(linear(state, matrix, p.output.bias.view(), logits, context));
   if (a.logit_cap == 0.0F) return {};
   engine::over_rows(logits.shape.elements(), 16, context, [&](int64_t first, int64_t end) {
     for (int64_t i = first; i < end; ++i) {
@@ -132,6 +132,7 @@ Status compute_outputs(const Model::Internals& model, const Pass& pass, const Te
     case Output::kClassification:
       return compute_classes(model, pass, state, pooled, logits, context);
     case Output::kTokenClassification:
+    case Output::kQuestionAnswering:
       return project(state, p.classifier, {logits.data, {pass.rows(), info.num_labels}}, context);
     case Output::kMaskedLanguageModel:
       return compute_masked(model, state, {logits.data, {pass.rows(), info.vocab_size}}, context);

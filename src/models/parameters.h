@@ -13,27 +13,32 @@
 
 namespace multihead::models {
 
+// Numbers in the model's memory.
+struct Vector {
+  float* data = nullptr;
+  int64_t size = 0;
+
+  bool given() const { return size > 0; }
+  ConstTensor view() const { return given() ? ConstTensor(data, {size}) : ConstTensor(); }
+};
+
 // A matrix with a bias, which may be empty. The memory of the matrix belongs to a file map or to
 // the model.
 struct Projection {
   WeightMatrix weight;
-  std::vector<float> bias;
+  Vector bias;
   // True if `weight` has only the rows for the outputs of this member of a team, perhaps none. The
   // bias is whole.
   bool is_share = false;
 
   bool given() const { return weight.rows > 0 || is_share; }
-  ConstTensor bias_view() const {
-    if (bias.empty()) return {};
-    return {bias.data(), {static_cast<int64_t>(bias.size())}};
-  }
 };
 
 // A norm without weight is none.
 struct NormParameters {
-  std::vector<float> weight, bias;
+  Vector weight, bias;
 
-  bool given() const { return !weight.empty(); }
+  bool given() const { return weight.given(); }
 };
 
 struct LayerParameters {
@@ -54,8 +59,8 @@ struct Parameters {
   bool embedding_is_share = false;
   NormParameters embedding_norm, final_norm, transform_norm;
   Projection embedding_projection, patch, pooler;
-  std::vector<float> relative_bias;  // (buckets, heads)
-  std::vector<float> first_token;
+  Vector relative_bias;  // (buckets, heads)
+  Vector first_token;
   Projection transform, output;  // output.weight is not given where the embedding is tied
   Projection classifier_dense, classifier;
   std::vector<LayerParameters> layers;
@@ -69,5 +74,5 @@ struct multihead::models::Model::Internals {
   ModelInfo info;
   Parameters parameters;
   std::vector<std::shared_ptr<const void>> owners;  // of memory that matrices are views of
-  std::vector<engine::Buffer> memory;               // of the other matrices
+  std::vector<engine::Buffer> memory;               // of the other matrices, and of vectors
 };

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <numbers>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -76,92 +77,126 @@ RopeFrequencies::RopeFrequencies(ConfigReader& config, const std::string& object
   const bool new_form = config.has_members(object);
   const std::string group = new_form ? object : "rope_scaling";
   const bool scaled = new_form || fallback.scaled;
+  for (const std::string& name :
+       {std::string("rope_scaling"), std::string("rope_parameters"), object}) {
+    if (config.has(name)) config.fail(name, "an object", described(config.find(name)));
+  }
   const auto in_group = [&](const char* name) { return group + "." + name; };
-  const auto number = [&](const char* name, double absent) {
-    if (!scaled || !config.has(in_group(name))) return absent;
-    return config.number(in_group(name).c_str(), absent);
+  const auto has = [&](const char* name) { return scaled && config.has(in_group(name)); };
+  const auto number = [&](const char* name, double absent, const Numbers& range = {}) {
+    return has(name) ? config.number(in_group(name).c_str(), absent, range) : absent;
   };
 
-  // Settings outside the group hold if the group lacks them.
-  double outer_theta = config.number(fallback.theta_field, fallback.theta);
-  const double outer_partial =
-      config.number(fallback.partial_rotary_field, fallback.partial_rotary);
-  theta_ = number("rope_theta", outer_theta);
-  const double partial = number("partial_rotary_factor", outer_partial);
-  if (!(theta_ > 0)) config.fail(fallback.theta_field, "more than 0", text_of(theta_));
-  const auto rotary = static_cast<int64_t>(static_cast<double>(fallback.head_dim) * partial);
-  if (rotary < 2 || rotary % 2 != 0 || rotary > fallback.head_dim) {
-    config.fail(fallback.partial_rotary_field, "an even number of rotated elements of a head",
-                std::to_string(rotary) + " of " + std::to_string(fallback.head_dim));
-    return;
+  // Settings outside the group hold if the group lacks them. null is the same as none.
+  const auto outer = [&](const char* name, const char* field, double absent) {
+    if (has(name)) return number(name, absent);
+    return field != nullptr && config.has(field) ? config.number(field, absent, {}) : absent;
+  };
+  theta_ = outer("rope_theta", fallback.theta_field, fallback.theta);
+  const double partial =
+      outer("partial_rotary_factor", fallback.partial_rotary_field, fallback.partial_rotary);
+  const double rotated = std::floor(static_cast<double>(fallback.head_dim) * partial);
+  if (rotated < 2 || std::fmod(rotated, 2.0) != 0 ||
+      rotated > static_cast<double>(fallback.head_dim)) {
+    config.fail(has("partial_rotary_factor") ? in_group("partial_rotary_factor")
+                                             : std::string(fallback.partial_rotary_field),
+                "an even number of rotated elements of a head",
+                text_of(rotated) + " of " + std::to_string(fallback.head_dim));
   }
+  if (!config.status().ok()) return;
+  const auto rotary = static_cast<int64_t>(rotated);
   base_.resize(static_cast<size_t>(rotary / 2));
   write_frequencies(theta_, rotary, base_.data());
+  scale(config, group, scaled, rotary, fallback);
+  const auto usable = [](double frequency) { return frequency <= kMostNumber; };
+  if (!std::all_of(base_.begin(), base_.end(), usable) ||
+      !std::all_of(long_.begin(), long_.end(), usable)) {
+    config.fail(has("rope_theta") ? in_group("rope_theta") : std::string(fallback.theta_field),
+                "a base that gives finite frequencies", text_of(theta_));
+  }
+}
 
-  std::string type = "default";
-  if (scaled) {
-    for (const char* name : {"type", "rope_type"}) {
-      if (config.has(in_group(name))) type = config.text(in_group(name).c_str(), type);
-    }
+void RopeFrequencies::scale(ConfigReader& config, const std::string& group, bool scaled,
+                            int64_t rotary, const Fallback& fallback) {
+  const auto in_group = [&](const char* name) { return group + "." + name; };
+  const auto has = [&](const char* name) { return config.has(in_group(name)); };
+  const auto number = [&](const char* name, double absent, const Numbers& range = {}) {
+    return has(name) ? config.number(in_group(name).c_str(), absent, range) : absent;
+  };
+  if (!scaled) return;
+  std::string type;
+  for (const char* name : {"type", "rope_type"}) {
+    if (has(name)) type = config.text(in_group(name).c_str(), type);
+  }
+  if (type.empty()) {
+    // Settings of a scaling whose type is missing.
+    constexpr std::string_view kOfEveryType[] = {"rope_theta", "partial_rotary_factor"};
+    const std::string other = config.other_member(group, kOfEveryType);
+    if (!other.empty()) config.fail(in_group("rope_type"), "a type beside " + other, "nothing");
+    return;
   }
   if (fallback.phi3 && (type == "su" || type == "yarn")) type = "longrope";
   if (type == "default" || type == "mrope") return;
 
-  const auto positions = static_cast<double>(fallback.positions);
+  const auto length = [&](const char* name, int64_t absent) {
+    return config.has(name) ? config.integer(name, absent, {.most = kMostRows}) : absent;
+  };
+  const int64_t positions = length("max_position_embeddings", fallback.positions);
   // In transformers, the field outside the group has precedence over the field in the group.
-  double original = number("original_max_position_embeddings", positions);
-  if (config.has("original_max_position_embeddings")) {
-    original = config.number("original_max_position_embeddings", original);
-  }
+  const char* const original_field = "original_max_position_embeddings";
+  const int64_t original =
+      length(original_field, length(in_group(original_field).c_str(), positions));
+  const double stretch = static_cast<double>(positions) / static_cast<double>(original);
   const double factor = number("factor", 0.0);
   const auto needs_factor = [&] {
-    if (!(factor > 0)) config.fail(in_group("factor"), "more than 0", text_of(factor));
-    return factor > 0;
+    if (!has("factor")) config.fail(in_group("factor"), "more than 0", "nothing");
+    return config.status().ok();
   };
   if (type == "linear") {
     if (!needs_factor()) return;
     for (double& frequency : base_) frequency /= factor;
   } else if (type == "dynamic") {
     if (!needs_factor()) return;
-    limit_ = fallback.positions;
+    limit_ = positions;
     dynamic_factor_ = factor;
   } else if (type == "llama3") {
     if (!needs_factor()) return;
     const double low = number("low_freq_factor", 1.0), high = number("high_freq_factor", 4.0);
-    if (!(high > low) || !(low > 0)) {
+    if (!(high > low)) {
       config.fail(in_group("high_freq_factor"), "more than low_freq_factor", text_of(high));
       return;
     }
-    scale_llama3(base_, factor, low, high, original);
+    scale_llama3(base_, factor, low, high, static_cast<double>(original));
   } else if (type == "yarn") {
-    const double ratio = factor > 0 ? factor : positions / original;
-    const double mscale = number("mscale", 0), all = number("mscale_all_dim", 0);
+    const double ratio = factor > 0 ? factor : stretch;
+    const Numbers any{.least = 0};
+    const double mscale = number("mscale", 0, any), all = number("mscale_all_dim", 0, any);
     const double inferred = mscale != 0 && all != 0
                                 ? yarn_scale(ratio, mscale) / yarn_scale(ratio, all)
                                 : yarn_scale(ratio, 1.0);
     factor_ = number("attention_factor", inferred);
-    const double fast = number("beta_fast", 32.0), slow = number("beta_slow", 1.0);
+    const double fast = number("beta_fast", 0, any), slow = number("beta_slow", 0, any);
     const std::string truncate = in_group("truncate");
+    // The ramp is a quotient of logarithms to this base.
+    if (!(theta_ > 1)) config.fail(fallback.theta_field, "more than 1 for yarn", text_of(theta_));
     scale_yarn(base_, theta_, rotary,
-               {ratio, fast != 0 ? fast : 32.0, slow != 0 ? slow : 1.0, original,
-                config.flag(truncate.c_str(), true)});
+               {ratio, fast != 0 ? fast : 32.0, slow != 0 ? slow : 1.0,
+                static_cast<double>(original), config.flag(truncate.c_str(), true)});
   } else if (type == "longrope") {
-    const double ratio = factor > 0 ? factor : positions / original;
+    const double ratio = factor > 0 ? factor : stretch;
+    if (ratio > 1.0 && original < 2) config.fail(original_field, "2 or more", "1");
     const double inferred =
-        ratio <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(ratio) / std::log(original));
+        ratio <= 1.0 ? 1.0
+                     : std::sqrt(1.0 + std::log(ratio) / std::log(static_cast<double>(original)));
     factor_ = number("attention_factor", inferred);
-    limit_ = static_cast<int64_t>(original);
+    limit_ = original;
     long_ = base_;
     for (const auto& [name, list] :
          {std::pair{"short_factor", &base_}, std::pair{"long_factor", &long_}}) {
-      for (size_t pair = 0; pair < list->size(); ++pair) {
+      for (size_t pair = 0; pair < list->size() && config.status().ok(); ++pair) {
         const std::string element = in_group(name) + "." + std::to_string(pair);
-        const double divisor = config.number(element.c_str(), 0.0);
-        if (!(divisor > 0)) {
-          config.fail(element, "more than 0", described(config.find(element)));
-          return;
-        }
-        (*list)[pair] /= divisor;
+        if (config.find(element) == nullptr) config.fail(element, "a number", "nothing");
+        (*list)[pair] /= config.number(element.c_str(), 1.0, {});
       }
     }
   } else {

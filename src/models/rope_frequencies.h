@@ -20,7 +20,7 @@ class RopeFrequencies {
     double partial_rotary = 1.0;
     const char* partial_rotary_field = "partial_rotary_factor";
     int64_t head_dim = 0;
-    int64_t positions = 0;  // max_position_embeddings
+    int64_t positions = 0;  // where max_position_embeddings is not there
     bool phi3 = false;      // "su" and "yarn" are older names of longrope
     bool scaled = true;     // false: rope_scaling is for other layers
   };
@@ -40,6 +40,10 @@ class RopeFrequencies {
   double factor() const { return factor_; }
 
  private:
+  // Applies the scaling of `group`, if it has one.
+  void scale(ConfigReader& config, const std::string& group, bool scaled, int64_t rotary,
+             const Fallback& fallback);
+
   std::vector<double> base_;  // unless the call is longer than limit_
   std::vector<double> long_;  // longrope: if it is
   int64_t limit_ = 0;         // 0: the frequencies do not depend on the call

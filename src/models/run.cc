@@ -79,7 +79,7 @@ class Runner {
                               [&](rules::Arena& take) { lay_out(take); }));
     fill_angles();
     if (a_.buckets > 0) {
-      fill_relative_bias(p_.relative_bias.data(), a_.buckets, a_.bucket_distance, a_.heads,
+      fill_relative_bias(p_.relative_bias.data, a_.buckets, a_.bucket_distance, a_.heads,
                          pass_.tokens, w_.bias);
     }
     MULTIHEAD_TRY(embed());
@@ -272,7 +272,7 @@ class Runner {
       float* const first = w_.x + b * pass_.tokens * a_.width;
       MULTIHEAD_TRY(
           project(rows_of_image, p_.patch, {first + a_.width, {patches, a_.width}}, context_));
-      std::copy(p_.first_token.begin(), p_.first_token.end(), first);
+      std::copy_n(p_.first_token.data, p_.first_token.size, first);
       for (int64_t token = 0; token < pass_.tokens; ++token) {
         add_row(p_.position, token, first + token * a_.width);
       }
@@ -429,7 +429,7 @@ class Runner {
       MULTIHEAD_TRY(cache.append(k, v, {}, &context_));
       return cache.attend(q, options, {.out = merged}, context_);
     }
-    if (a_.family->causal) options.causal = Causal::top_left();
+    if (a_.causal) options.causal = Causal::top_left();
     const int64_t batch = pass_.inputs.batch, tokens = pass_.tokens;
     if (!pass_.inputs.mask.empty()) {
       options.mask = {pass_.inputs.mask.data(), {batch, 1, 1, tokens}};
@@ -512,15 +512,11 @@ class Runner {
 
 Status project(const ConstTensor& x, const Projection& projection, const Tensor& y,
                Context& context) {
-  return linear(x, projection.weight, projection.bias_view(), y, context);
+  return linear(x, projection.weight, projection.bias.view(), y, context);
 }
 
 Status normalize(const Architecture& a, bool rms, const ConstTensor& x, const NormParameters& norm,
                  const Tensor& y, Context& context) {
-  const auto view = [](const std::vector<float>& values) {
-    return values.empty() ? ConstTensor()
-                          : ConstTensor(values.data(), {static_cast<int64_t>(values.size())});
-  };
   if (!norm.given()) {
     if (x.data == y.data) return {};
     for (int64_t row = 0; row < x.shape[0]; ++row) {
@@ -528,8 +524,8 @@ Status normalize(const Architecture& a, bool rms, const ConstTensor& x, const No
     }
     return {};
   }
-  if (rms) return rms_norm(x, view(norm.weight), a.eps, y, context);
-  return layer_norm(x, view(norm.weight), view(norm.bias), a.eps, y, context);
+  if (rms) return rms_norm(x, norm.weight.view(), a.eps, y, context);
+  return layer_norm(x, norm.weight.view(), norm.bias.view(), a.eps, y, context);
 }
 
 Status check_inputs(const Model::Internals& model, Pass& pass) {
@@ -538,9 +534,12 @@ Status check_inputs(const Model::Internals& model, Pass& pass) {
   if (in.batch < 1) return shape_error("batch", "1 or more", in.batch);
   if (model.info.takes_pixels) {
     const int64_t image = a.channels * a.image_size * a.image_size;
-    if (static_cast<int64_t>(in.pixels.size()) != in.batch * image) {
-      return shape_error("pixels", std::to_string(in.batch * image) + " numbers",
-                         static_cast<int64_t>(in.pixels.size()));
+    const auto count = static_cast<int64_t>(in.pixels.size());
+    if (count % image != 0 || count / image != in.batch) {
+      return shape_error(
+          "pixels",
+          std::to_string(image) + " numbers for each of " + std::to_string(in.batch) + " images",
+          count);
     }
     pass.tokens = a.image_tokens();
   } else {

@@ -91,8 +91,9 @@ Status Session::Internals::create(const Model& model, const SessionOptions& opti
       return {StatusCode::kOption, "model", "one that was opened", "none"};
     }
     const ModelInfo& info = model.info();
-    if (info.output != Output::kLanguageModel) {
-      return {StatusCode::kOption, "model", "a language model", info.model_type + " without one"};
+    if (info.output != Output::kLanguageModel || !info.causal) {
+      return {StatusCode::kOption, "model", "a causal language model",
+              info.model_type + " without one"};
     }
     auto state = std::make_unique<State>();
     state->model = model.internals_;

@@ -70,6 +70,8 @@ enum class Output : uint8_t {
   kMaskedLanguageModel,  ///< logits of each token itself
   kClassification,       ///< logits of classes, one row for each sequence
   kTokenClassification,  ///< logits of classes, one row for each token
+  /// logits of each token for being the start of the answer, and the end: classes 0 and 1
+  kQuestionAnswering,
 };
 
 /// The properties of a model.
@@ -85,7 +87,7 @@ struct ModelInfo {
   int64_t num_kv_heads = 0;           ///< key and value heads of each layer
   int64_t head_dim = 0;               ///< width of a head
   int64_t vocab_size = 0;             ///< number of token ids; 0 for pixels
-  int64_t num_labels = 0;             ///< number of classes; 0 without classification
+  int64_t num_labels = 0;             ///< number of classes; 2 for answers; 0 without classes
   int64_t max_tokens = 0;             ///< longest sequence; 0 if only memory limits it
   int64_t token_types = 0;            ///< number of token types; 0 if there are none
   int64_t image_size = 0;             ///< height and width of pixels
@@ -94,7 +96,7 @@ struct ModelInfo {
   int64_t parameters = 0;             ///< number of parameters in use; shared ones count once
   int64_t weight_bytes = 0;           ///< bytes of all weights, in memory or mapped
   int64_t step_bytes = 0;             ///< bytes of the weights that one token reads
-  std::vector<int32_t> end_ids = {};  ///< eos_token_id of the configuration
+  std::vector<int32_t> end_ids = {};  ///< eos_token_id of the configuration of a decoder
 };
 
 /// Inputs of a call: a batch of sequences of equal length N, row-major.
@@ -112,7 +114,9 @@ struct ModelInputs {
 struct HeadMap {
   int64_t layer = 0;  ///< from 0
   int64_t head = 0;   ///< query head, from 0
-  Tensor out = {};    ///< (B, N, N): a row for each query; hidden keys are 0
+  /// (B, N, N): a row for each query; hidden keys are 0. Rows are contiguous, and there may be gaps
+  /// between rows and between entries of the batch.
+  Tensor out = {};
 };
 
 /// Outputs of Model::forward(), all optional. N is the number of tokens, for pixels of patches and
@@ -124,7 +128,8 @@ struct ModelOutputs {
   /// (B, N, embed_dim), after the final norm where the model has one.
   Tensor last_hidden_state = {};
   /// Language models (B, N, vocab_size), or (B, 1, vocab_size) for the last token alone; token
-  /// classification (B, N, num_labels); classification (B, num_labels).
+  /// classification and question answering (B, N, num_labels); classification (B, num_labels).
+  /// Of BertForPreTraining, those of its masked language model.
   Tensor logits = {};
   Tensor pooler_output = {};           ///< (B, embed_dim)
   std::span<const HeadMap> maps = {};  ///< weights of single heads

@@ -9,6 +9,7 @@
 #include <limits>
 #include <string>
 
+#include "multihead/models.h"
 #include "support/random_case.h"
 
 namespace multihead {
@@ -42,6 +43,23 @@ TEST(ConfigReader, NumbersOfErrorsAreThoseOfPrintfOnRandomCalls) {
       EXPECT_EQ(models::text_of(number), printed(number));
     }
   }
+}
+
+TEST(ConfigReader, NullIsZeroOnlyWhereTheRangeSaysSo) {
+  const models::Config config = {{"n", {}}};
+  models::ConfigReader reader(config, "");
+  EXPECT_EQ(reader.integer("n", 5, {.null_is_zero = true}), 0);
+  EXPECT_EQ(reader.number("n", 5, {.null_is_zero = true}), 0);
+  EXPECT_FALSE(reader.flag("n", true));
+  EXPECT_TRUE(reader.status().ok());
+  EXPECT_EQ(reader.integer("n", 5, {}), 5);
+  EXPECT_EQ(reader.status().message(),
+            "config.json: n: expected an integer from 1 to 1048576, got null");
+  models::ConfigReader numbers(config, ""), texts(config, "");
+  EXPECT_EQ(numbers.number("n", 5, {}), 5);
+  EXPECT_EQ(numbers.status().got(), "null");
+  EXPECT_EQ(texts.text("n", "absent"), "absent");
+  EXPECT_EQ(texts.status().got(), "null");
 }
 
 }  // namespace

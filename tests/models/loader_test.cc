@@ -337,6 +337,9 @@ TEST(ModelLoader, TensorsMustBeComplete) {
   EXPECT_NE(loader.finish(model).message().find(files.tensors[first].name), std::string::npos);
 }
 
+ConfigValue number(double value) { return {ConfigValue::Kind::kNumber, value, {}}; }
+ConfigValue text(const char* value) { return {ConfigValue::Kind::kText, 0, value}; }
+
 Status read_changed(const std::string& name, const std::string& setting, ConfigValue value) {
   Files files;
   read_files(name, files);
@@ -349,7 +352,6 @@ TEST(ModelConfig, SettingsThatAreNotSupportedAreNamed) {
   using Kind = ConfigValue::Kind;
   const ConfigValue yes{Kind::kBool, 1, {}}, minus{Kind::kNumber, -1, {}},
       half{Kind::kNumber, 0.5, {}};
-  const auto text = [](const char* value) { return ConfigValue{Kind::kText, 0, value}; };
   const struct {
     const char *model, *setting;
     ConfigValue value;
@@ -385,6 +387,404 @@ TEST(ModelConfig, SettingsThatAreNotSupportedAreNamed) {
   ModelLoader loader;
   EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).message(),
             "config.json: hidden_size: expected a number, got nothing");
+}
+
+struct Change {
+  const char *model, *setting;
+  ConfigValue value;
+};
+
+void expect_named(const Change& change) {
+  const Status status = read_changed(change.model, change.setting, change.value);
+  EXPECT_EQ(status.code(), StatusCode::kOption) << change.model << ' ' << change.setting;
+  EXPECT_EQ(status.argument(), std::string("config.json: ") + change.setting) << status.message();
+}
+
+// Each was a division by zero, a model without layers or an error about other things.
+TEST(ModelConfig, NullWhereANumberIsNeededIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {{"bert", "model_type"},
+                                                       {"bert", "num_attention_heads"},
+                                                       {"bert", "hidden_size"},
+                                                       {"bert", "num_hidden_layers"},
+                                                       {"bert", "vocab_size"},
+                                                       {"bert", "max_position_embeddings"},
+                                                       {"bert", "type_vocab_size"},
+                                                       {"bert", "layer_norm_eps"},
+                                                       {"bert", "hidden_act"},
+                                                       {"gpt2", "n_layer"},
+                                                       {"gpt2", "n_head"},
+                                                       {"llama3", "rms_norm_eps"},
+                                                       {"llama3", "num_attention_heads"},
+                                                       {"gemma2", "query_pre_attn_scalar"},
+                                                       {"gemma2", "layer_types.1"},
+                                                       {"albert", "embedding_size"},
+                                                       {"albert", "num_hidden_groups"},
+                                                       {"t5", "relative_attention_num_buckets"},
+                                                       {"t5", "relative_attention_max_distance"},
+                                                       {"vit", "patch_size"},
+                                                       {"vit", "image_size"},
+                                                       {"vit", "num_channels"}};
+  for (const auto& [model, setting] : cases) expect_named({model, setting, {}});
+}
+
+TEST(ModelConfig, NullThatTransformersTakesForNoneOpens) {
+  for (const char* const setting :
+       {"head_dim", "sliding_window", "pad_token_id", "eos_token_id", "bos_token_id",
+        "rope_scaling", "rope_theta", "quantization_config", "use_sliding_window", "id2label.0"}) {
+    EXPECT_TRUE(read_changed("mistral", setting, {}).ok()) << setting;
+  }
+  for (const char* const setting :
+       {"attn_logit_softcapping", "final_logit_softcapping", "hidden_activation", "is_causal"}) {
+    const Status status = read_changed("gemma2", setting, {});
+    // Gemma 2 has windows, which have no meaning without an order of tokens.
+    EXPECT_EQ(status.ok(), std::string(setting) != "is_causal") << status.message();
+  }
+  EXPECT_TRUE(read_changed("bert", "architectures.0", {}).ok());
+  EXPECT_TRUE(read_changed("gpt2", "scale_attn_by_inverse_layer_idx", {}).ok());
+}
+
+TEST(ModelConfig, NumbersOutOfRangeAreNamed) {
+  for (const double value :
+       {0.0, -1.0, 0.5, 0x1p31, 0x1p62, 1e300, -1e300, HUGE_VAL, double{NAN}}) {
+    for (const auto& [model, setting] : {std::pair{"bert", "num_attention_heads"},
+                                         {"bert", "hidden_size"},
+                                         {"bert", "vocab_size"},
+                                         {"bert", "max_position_embeddings"},
+                                         {"llama3", "num_hidden_layers"},
+                                         {"llama3", "head_dim"},
+                                         {"llama3", "num_key_value_heads"},
+                                         {"t5", "d_kv"},
+                                         {"t5", "relative_attention_num_buckets"},
+                                         {"vit", "num_channels"},
+                                         {"vit", "image_size"},
+                                         {"vit", "patch_size"}}) {
+      expect_named({model, setting, number(value)});
+    }
+  }
+  const Change cases[] = {{"llama3", "head_dim", number(0x1p31 - 2)},
+                          {"llama3", "head_dim", number(0x1p20)},
+                          {"llama3", "hidden_size", number(0x1p31 - 2)},
+                          {"llama3", "rms_norm_eps", number(2)},
+                          {"llama3", "num_hidden_layers", number(5000)},
+                          {"vit", "num_channels", number(1659435599)},
+                          {"vit", "patch_size", number(13)},
+                          {"gemma2", "attn_logit_softcapping", number(-5)},
+                          {"gemma2", "attn_logit_softcapping", number(0)},
+                          {"gemma2", "final_logit_softcapping", number(1e39)},
+                          {"gemma2", "query_pre_attn_scalar", number(1e-300)},
+                          {"gemma2", "sliding_window", number(-1)},
+                          {"llama3", "eos_token_id", text("64")},
+                          {"llama3", "eos_token_id", number(0.5)},
+                          {"mistral_classes", "pad_token_id", text("0")},
+                          {"mistral_classes", "pad_token_id", number(1e300)}};
+  for (const Change& change : cases) expect_named(change);
+}
+
+// Rows behind the table of positions were read.
+TEST(ModelConfig, PaddingBeyondPositionsOrVocabularyIsNamed) {
+  for (const double id : {-1.0, 47.0, 48.0, 119.0, 5000.0, 1e300}) {
+    expect_named({"roberta", "pad_token_id", number(id)});
+  }
+  for (const double positions : {1.0, 2.0}) {
+    // Their padding is said.
+    for (const char* const model : {"roberta", "xlm_roberta_classes"}) {
+      Files files;
+      read_files(model, files);
+      files.config["max_position_embeddings"] = number(positions);
+      ModelLoader loader;
+      EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).argument(),
+                "config.json: pad_token_id");
+    }
+    expect_named({"mpnet", "max_position_embeddings", number(positions)});
+  }
+  EXPECT_EQ(open_golden("roberta").info().max_tokens, 46);
+}
+
+TEST(ModelConfig, RelativeBucketsThatHaveNoOrderAreNamed) {
+  const char* const distance = "relative_attention_max_distance";
+  const double buckets = [] {
+    Files files;
+    read_files("t5", files);
+    return files.config.find("relative_attention_num_buckets")->second.number;
+  }();
+  for (const double wrong : {0.0, 1.0, buckets / 4 - 1, buckets / 4, 1e300}) {
+    expect_named({"t5", distance, number(wrong)});
+  }
+  EXPECT_TRUE(read_changed("t5", distance, number(buckets / 4 + 1)).ok());
+  expect_named({"t5", "relative_attention_num_buckets", number(buckets - 1)});
+}
+
+// A setting that the family does not use is not read.
+TEST(ModelConfig, SettingsThatAreNotUsedMayBeAnything) {
+  const Change cases[] = {{"llama3", "pad_token_id", number(-1)},
+                          {"llama3", "pad_token_id", text("<pad>")},
+                          {"llama3", "eos_token_id", number(-1)},
+                          {"llama3", "type_vocab_size", text("two")},
+                          {"llama3", "num_channels", number(-3)},
+                          {"mistral", "max_window_layers", text("all")},
+                          {"mistral", "sliding_window_pattern", number(0)},
+                          {"mistral", "max_position_embeddings", number(1e300)},
+                          {"bert", "eos_token_id", text("</s>")},
+                          {"bert", "pad_token_id", number(-1)},
+                          {"bert", "rope_scaling", text("linear")},
+                          {"bert", "sliding_window", number(-1)},
+                          {"t5", "tie_word_embeddings", text("no")},
+                          {"mpnet", "pad_token_id", text("1")},
+                          {"mistral_classes", "pad_token_id", number(-1)},
+                          {"llama3", "sliding_window", text("none")},
+                          {"llama3", "generation_config.json/eos_token_id", text("64")}};
+  for (const auto& [model, setting, value] : cases) {
+    const Status status = read_changed(model, setting, value);
+    EXPECT_TRUE(status.ok()) << model << ": " << status.message();
+  }
+}
+
+// transformers reads them in Gemma 2 and 3, and in GPT-2.
+TEST(ModelConfig, SettingsOfOtherFamiliesDoNotAct) {
+  Context context(1);
+  for (const char* const name : {"mistral", "llama3", "gemma"}) {
+    Files files;
+    read_files(name, files);
+    files.config["attn_logit_softcapping"] = files.config["final_logit_softcapping"] = number(0.1);
+    files.config["scale_attn_weights"] = {ConfigValue::Kind::kBool, 0, {}};
+    files.config["scale_attn_by_inverse_layer_idx"] = {ConfigValue::Kind::kBool, 1, {}};
+    files.config["query_pre_attn_scalar"] = number(3);
+    Model model;
+    const Status status = load(files, {}, 1 << 20, model);
+    ASSERT_TRUE(status.ok()) << status.message();
+    const std::vector<int32_t> ids = golden_ids(name, "short.input_ids");
+    EXPECT_EQ(logits_of(model, ids, context), logits_of(open_golden(name), ids, context)) << name;
+  }
+}
+
+TEST(ModelConfig, RotaryScalingThatIsNotUnderstoodIsNamed) {
+  const auto named = [](const char* model, const char* argument,
+                        std::vector<std::pair<const char*, ConfigValue>> changes) {
+    Files files;
+    read_files(model, files);
+    std::erase_if(files.config, [](const auto& field) {
+      return field.first.starts_with("rope_parameters") || field.first.starts_with("rope_scaling");
+    });
+    for (auto& [setting, value] : changes) files.config[setting] = std::move(value);
+    ModelLoader loader;
+    const Status status = ModelLoader::create(files.config, files.tensors, {}, loader);
+    EXPECT_EQ(status.argument(), argument == nullptr ? "" : std::string("config.json: ") + argument)
+        << status.message();
+  };
+  const auto type = [](const char* name) { return std::pair{"rope_scaling.type", text(name)}; };
+  named("mistral", nullptr, {});
+  named("mistral", nullptr,
+        {{"rope_scaling.type", text("default")}, {"rope_scaling.factor", number(4)}});
+  named("mistral", nullptr, {{"rope_scaling.factor", {}}});
+  named("mistral", nullptr, {{"rope_parameters.rope_theta", number(1e6)}});
+  named("mistral", "rope_scaling.rope_type", {{"rope_scaling.factor", number(4)}});
+  named("mistral", "rope_parameters.rope_type", {{"rope_parameters.factor", number(4)}});
+  named("mistral", "rope_parameters.rope_type",
+        {{"rope_parameters.full_attention.rope_theta", number(1e6)}});
+  named("gemma3", "rope_parameters.full_attention", {{"rope_parameters.rope_theta", number(1e6)}});
+  named("mistral", "rope_scaling", {{"rope_scaling", text("linear")}});
+  named("gemma3", "rope_parameters", {{"rope_parameters", number(4)}});
+  named("mistral", "rope_scaling.type", {{"rope_scaling.type", number(4)}});
+  named("mistral", "rope_scaling.rope_type", {type("spiral")});
+  for (const char* const scaling : {"linear", "dynamic", "llama3"}) {
+    named("mistral", "rope_scaling.factor", {type(scaling)});
+  }
+  for (const char* const scaling : {"linear", "dynamic", "llama3", "yarn", "longrope"}) {
+    for (const ConfigValue& wrong :
+         {number(0), number(-1), number(NAN), number(1e300), text("4")}) {
+      named("mistral", "rope_scaling.factor", {type(scaling), {"rope_scaling.factor", wrong}});
+    }
+  }
+  const char* const original = "rope_scaling.original_max_position_embeddings";
+  for (const char* const scaling : {"llama3", "yarn", "longrope"}) {
+    for (const double wrong : {0.0, -1.0, 0.5, 1e300, double{NAN}}) {
+      named("mistral", original,
+            {type(scaling), {"rope_scaling.factor", number(4)}, {original, number(wrong)}});
+    }
+  }
+  named("mistral", "max_position_embeddings",
+        {type("dynamic"),
+         {"rope_scaling.factor", number(4)},
+         {"max_position_embeddings", number(-1)}});
+  named("mistral", "rope_theta", {{"rope_theta", number(0)}});
+  named("mistral", "rope_theta", {{"rope_theta", number(1e-300)}});
+  named("mistral", "rope_theta",
+        {type("yarn"), {"rope_scaling.factor", number(4)}, {"rope_theta", number(1)}});
+  named("mistral", "rope_scaling.attention_factor",
+        {type("yarn"),
+         {"rope_scaling.factor", number(4)},
+         {"rope_scaling.attention_factor", number(-1)}});
+  named("mistral", "rope_scaling.partial_rotary_factor",
+        {{"rope_scaling.partial_rotary_factor", number(1e29)}});
+}
+
+TEST(ModelConfig, ListsOfLayersThatAreTooShortAreNamed) {
+  for (const auto& [model, setting] :
+       {std::pair{"qwen2", "layer_types.1"}, {"smollm3", "no_rope_layers.1"}}) {
+    Files files;
+    read_files(model, files);
+    ASSERT_EQ(files.config.erase(setting), 1U) << model;
+    ModelLoader loader;
+    EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).argument(),
+              std::string("config.json: ") + setting);
+  }
+}
+
+// Numbers of a tensor (count) of a golden model, which is in f32.
+std::vector<float> floats_of(const Files& files, const std::string& name) {
+  for (size_t i = 0; i < files.tensors.size(); ++i) {
+    if (files.tensors[i].name != name) continue;
+    std::vector<float> numbers(files.bytes[i].size() / sizeof(float));
+    std::memcpy(numbers.data(), files.bytes[i].data(), files.bytes[i].size());
+    return numbers;
+  }
+  ADD_FAILURE() << name;
+  return {};
+}
+
+void add_tensor(Files& files, const std::string& name, const Dims& shape,
+                const std::vector<float>& numbers) {
+  files.tensors.push_back({name, "F32", shape});
+  const auto bytes = std::as_bytes(std::span(numbers));
+  files.bytes.emplace_back(bytes.begin(), bytes.end());
+}
+
+std::vector<float> random_floats(size_t count) {
+  std::vector<float> numbers(count);
+  uint32_t random = 1;
+  for (float& value : numbers) {
+    random = random * 1664525U + 1013904223U;
+    value = static_cast<float>(static_cast<int32_t>(random)) * 0x1p-31F;
+  }
+  return numbers;
+}
+
+// x (rows, 16) W^T + b for two outputs.
+std::vector<float> two_outputs(const std::vector<float>& x, const std::vector<float>& weight,
+                               const std::vector<float>& bias) {
+  std::vector<float> y;
+  for (size_t row = 0; row < x.size() / 16; ++row) {
+    for (size_t out = 0; out < 2; ++out) {
+      float sum = bias[out];
+      for (size_t c = 0; c < 16; ++c) sum += x[row * 16 + c] * weight[out * 16 + c];
+      y.push_back(sum);
+    }
+  }
+  return y;
+}
+
+void expect_near(const std::vector<float>& got, const std::vector<float>& right) {
+  ASSERT_EQ(got.size(), right.size());
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], right[i], 1e-5F) << i;
+}
+
+TEST(ModelHeads, StartAndEndOfAnAnswer) {
+  Context context(1);
+  const std::vector<float> weight = random_floats(2 * 16), bias = {0.25F, -0.5F};
+  for (const char* const name : {"roberta", "bert", "distilbert_classes", "albert", "mpnet"}) {
+    for (const char* const architecture : {"XForQuestionAnswering", ""}) {
+      // Without the name of a class, the head of a masked language model comes first.
+      if (*architecture == '\0' && std::string(name) != "bert") continue;
+      Files files;
+      read_files(name, files);
+      files.config["architectures.0"] = text(architecture);
+      add_tensor(files, "qa_outputs.weight", {2, 16}, weight);
+      add_tensor(files, "qa_outputs.bias", {2}, bias);
+      Model model;
+      const Status status = load(files, {}, 1 << 20, model);
+      ASSERT_TRUE(status.ok()) << name << ": " << status.message();
+      EXPECT_EQ(model.info().output, models::Output::kQuestionAnswering) << name;
+      EXPECT_EQ(model.info().num_labels, 2);
+      const std::vector<int32_t> ids = golden_ids(name, "short.input_ids");
+      const auto tokens = static_cast<int64_t>(ids.size());
+      std::vector<float> state(ids.size() * 16), logits(ids.size() * 2);
+      ASSERT_TRUE(model
+                      .forward({.ids = ids},
+                               {.last_hidden_state = {state.data(), {1, tokens, 16}},
+                                .logits = {logits.data(), {1, tokens, 2}}},
+                               context)
+                      .ok());
+      expect_near(logits, two_outputs(state, weight, bias));
+    }
+  }
+}
+
+TEST(ModelHeads, NextSentence) {
+  Context context(1);
+  Files files;
+  read_files("bert", files);
+  files.config["architectures.0"] = text("BertForNextSentencePrediction");
+  const std::vector<float> weight = random_floats(2 * 16), bias = {0.25F, -0.5F};
+  add_tensor(files, "cls.seq_relationship.weight", {2, 16}, weight);
+  add_tensor(files, "cls.seq_relationship.bias", {2}, bias);
+  Model model;
+  const Status status = load(files, {}, 1 << 20, model);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(model.info().output, models::Output::kClassification);
+  const std::vector<int32_t> ids = golden_ids("bert", "short.input_ids");
+  std::vector<float> pooled(16), logits(2);
+  ASSERT_TRUE(
+      model
+          .forward({.ids = ids},
+                   {.logits = {logits.data(), {1, 2}}, .pooler_output = {pooled.data(), {1, 16}}},
+                   context)
+          .ok());
+  expect_near(logits, two_outputs(pooled, weight, bias));
+}
+
+TEST(ModelHeads, AnUntiedMaskedModelHasTheBiasOfItsMatrix) {
+  Context context(1);
+  Files files;
+  read_files("bert_masked", files);
+  const std::vector<int32_t> ids = golden_ids("bert_masked", "short.input_ids");
+  const std::vector<float> tied = logits_of(open_golden("bert_masked"), ids, context);
+  const std::vector<float> embedding = floats_of(files, "bert.embeddings.word_embeddings.weight");
+  std::vector<float> bias = floats_of(files, "cls.predictions.bias");
+  const auto vocabulary = static_cast<int64_t>(bias.size());
+  for (float& value : bias) value += 1.0F;
+  files.config["tie_word_embeddings"] = {ConfigValue::Kind::kBool, 0, {}};
+  add_tensor(files, "cls.predictions.decoder.weight", {vocabulary, 16}, embedding);
+  add_tensor(files, "cls.predictions.decoder.bias", {vocabulary}, bias);
+  Model model;
+  const Status status = load(files, {}, 1 << 20, model);
+  ASSERT_TRUE(status.ok()) << status.message();
+  std::vector<float> right = tied;
+  for (float& value : right) value += 1.0F;
+  expect_near(logits_of(model, ids, context), right);
+}
+
+TEST(ModelHeads, ADecoderWithoutAHeadOpensForEmbeddings) {
+  Files files;
+  read_files("qwen2", files);
+  for (size_t i = 0; i < files.tensors.size(); ++i) {
+    if (files.tensors[i].name == "lm_head.weight") files.tensors[i].name = "other";
+  }
+  Model model;
+  const Status status = load(files, {}, 1 << 20, model);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(model.info().output, models::Output::kNone);
+}
+
+TEST(ModelHeads, ADecoderMaySeeBothDirections) {
+  Context context(1);
+  const std::vector<int32_t> ids = golden_ids("qwen2", "short.input_ids");
+  const auto tokens = static_cast<int64_t>(ids.size());
+  Files files;
+  read_files("qwen2", files);
+  files.config["use_sliding_window"] = {ConfigValue::Kind::kBool, 0, {}};
+  for (const bool causal : {true, false}) {
+    files.config["is_causal"] = {ConfigValue::Kind::kBool, causal ? 1.0 : 0.0, {}};
+    Model model;
+    const Status status = load(files, {}, 1 << 20, model);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(model.info().causal, causal);
+    std::vector<float> map(static_cast<size_t>(tokens * tokens));
+    ASSERT_TRUE(
+        model.attentions({.ids = ids}, 0, 0, {map.data(), {1, tokens, tokens}}, context).ok());
+    EXPECT_EQ(map[1] > 0, !causal);
+    models::Session session;
+    EXPECT_EQ(models::Session::create(model, {}, session).ok(), causal);
+  }
 }
 
 class ModelFolder : public ::testing::Test {

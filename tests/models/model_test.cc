@@ -169,5 +169,60 @@ TEST(Model, WrongCallsAreRefused) {
   EXPECT_EQ(refused(gpt2, {.ids = ids}, {.maps = {&other_shape, 1}}), "maps");
 }
 
+// An error of a layer came after the hidden states of the layers before it.
+TEST(Model, NothingIsWrittenOnAnErrorOfTheArguments) {
+  Context context(1);
+  const Model model = open_golden("bert");
+  const std::vector<int32_t> ids = {5, 6, 7};
+  constexpr float kMark = 7.0F;
+  std::vector<float> hidden(3 * 3 * 16, kMark), map(2 * 2 * 9, kMark), pooled(16, kMark);
+  const Tensor states(hidden.data(), {3, 1, 3, 16});
+  const auto refused = [&](const ModelOutputs& outputs) {
+    const Status status = model.forward({.ids = ids}, outputs, context);
+    EXPECT_EQ(status.code(), StatusCode::kShape) << status.message();
+    for (const std::vector<float>* const memory : {&hidden, &map, &pooled}) {
+      EXPECT_EQ(std::count(memory->begin(), memory->end(), kMark),
+                static_cast<ptrdiff_t>(memory->size()))
+          << status.message();
+    }
+    return status.argument();
+  };
+  const auto map_of = [&](const Dims& strides) {
+    return HeadMap{1, 0, {map.data(), {1, 3, 3}, strides}};
+  };
+  for (const Dims& strides : {Dims{18, 6, 2}, Dims{9, 1, 3}, Dims{9, 2, 1}, Dims{9, 3}}) {
+    const HeadMap wrong = map_of(strides);
+    EXPECT_EQ(refused({.hidden_states = states, .maps = {&wrong, 1}}), "maps");
+  }
+  const HeadMap none{1, 0, {nullptr, {1, 3, 3}}};
+  EXPECT_EQ(refused({.hidden_states = states, .maps = {&none, 1}}), "maps");
+  const HeadMap same[] = {map_of({9, 3, 1}), {1, 1, {map.data() + 8, {1, 3, 3}}}};
+  EXPECT_EQ(refused({.hidden_states = states, .maps = same}), "outputs");
+  EXPECT_EQ(refused({.hidden_states = states, .pooler_output = {hidden.data() + 140, {1, 16}}}),
+            "outputs");
+  const Tensor last(nullptr, {1, 3, 16});
+  EXPECT_EQ(refused({.hidden_states = {nullptr, {3, 1, 3, 16}}}), "hidden_states");
+  EXPECT_EQ(refused({.hidden_states = states, .last_hidden_state = last}), "last_hidden_state");
+  EXPECT_EQ(refused({.hidden_states = states, .pooler_output = {nullptr, {1, 16}}}),
+            "pooler_output");
+  const Model masked = open_golden("bert_masked");
+  EXPECT_EQ(masked.forward({.ids = ids}, {.logits = {nullptr, {1, 3, 120}}}, context).argument(),
+            "logits");
+  // Rows of two maps may alternate, and rows may have gaps.
+  std::vector<float> both(18);
+  const HeadMap right[] = {{1, 0, {both.data(), {1, 3, 3}, {18, 6, 1}}},
+                           {1, 1, {both.data() + 3, {1, 3, 3}, {18, 6, 1}}}};
+  EXPECT_TRUE(model.forward({.ids = ids}, {.hidden_states = states, .maps = right}, context).ok());
+}
+
+TEST(Model, PixelsOfAnotherNumberAreRefused) {
+  Context context(1);
+  const Model vit = open_golden("vit");
+  const std::vector<float> pixels(16);
+  for (const int64_t batch : {int64_t{1}, int64_t{1} << 62}) {
+    EXPECT_EQ(vit.forward({.batch = batch, .pixels = pixels}, {}, context).argument(), "pixels");
+  }
+}
+
 }  // namespace
 }  // namespace multihead

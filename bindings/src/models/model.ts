@@ -60,7 +60,8 @@ export class OpenedModel implements Model {
     makeDisposable(OpenedModel);
     const endIds = Object.freeze([...new Set([...engine.info.endIds, ...parts.endIds])]);
     this.info = Object.freeze({ ...engine.info, endIds });
-    this.labels = Object.freeze([...parts.labelsOf(engine.info.numLabels)]);
+    const { output, numLabels } = engine.info;
+    this.labels = Object.freeze(output === 'questionAnswering' ? ['start', 'end'] : [...parts.labelsOf(numLabels)]);
     this.#engine = engine;
     this.#parts = parts;
     Object.freeze(this);
@@ -154,7 +155,7 @@ export class OpenedModel implements Model {
   /** Positions of the hidden states. */
   #positions({ tokens, pixels }: Batch): number {
     const { imageSize, patchSize } = this.info;
-    return pixels === undefined ? tokens : (imageSize / patchSize) ** 2 + 1;
+    return pixels === undefined ? tokens : Math.floor(imageSize / patchSize) ** 2 + 1;
   }
 
   #scales(given: unknown): Float32Array | undefined {
@@ -231,6 +232,7 @@ export class OpenedModel implements Model {
       maskedLanguageModel: [1, tokens, info.vocabSize],
       classification: [1, info.numLabels],
       tokenClassification: [1, tokens, info.numLabels],
+      questionAnswering: [1, tokens, info.numLabels],
     };
     if (wanted.includes('logits') && info.output === 'none') {
       throw new MultiheadError('E_OPTION', { argument: 'logits', expected: 'a model with logits', got: `${info.modelType} without` });

@@ -96,8 +96,11 @@ export type ModelInput = string | Int32Array | readonly number[];
 export interface ModelInfo {
   /** `model_type` of config.json. */
   readonly modelType: string;
-  /** What the logits are: of the next token, of each token itself, of classes for a sequence or for each token. */
-  readonly output: 'none' | 'languageModel' | 'maskedLanguageModel' | 'classification' | 'tokenClassification';
+  /**
+   * What the logits are: of the next token, of each token itself, of classes for a sequence or for each token, or of each
+   * token for being the start of the answer and its end.
+   */
+  readonly output: 'none' | 'languageModel' | 'maskedLanguageModel' | 'classification' | 'tokenClassification' | 'questionAnswering';
   /** True if a token sees only itself and the tokens before it. */
   readonly causal: boolean;
   /** True if the model has a pooler. */
@@ -116,7 +119,7 @@ export interface ModelInfo {
   readonly headDim: number;
   /** Number of token ids. */
   readonly vocabSize: number;
-  /** Number of classes; 0 without classification. */
+  /** Number of classes; 2 for question answering, 0 without classes. */
   readonly numLabels: number;
   /** Longest sequence; 0 if only memory limits it. */
   readonly maxTokens: number;
@@ -250,7 +253,7 @@ export type ForwardResult<R extends readonly ForwardOutput[]> = Readonly<Record<
 export interface Model {
   /** What the model is. */
   readonly info: ModelInfo;
-  /** Names of the classes by `id2label` of config.json; empty without classification. */
+  /** Names of the classes by `id2label` of config.json, `start` and `end` for question answering; empty without classes. */
   readonly labels: readonly string[];
   /** Number of workers in which the model lives; 0 if it lives on the calling thread. */
   readonly workers: number;
@@ -290,7 +293,7 @@ export interface Model {
   attentions(input: ModelInput, options?: AttentionsOptions): Promise<ModelArray>;
   /**
    * Language models: (vocabSize), or (N, vocabSize) with `positions: 'all'`. Masked language models (N, vocabSize),
-   * classification (numLabels), token classification (N, numLabels).
+   * classification (numLabels), token classification (N, numLabels), question answering (N, 2): start and end.
    *
    * @throws {MultiheadError} `E_OPTION` for a model without logits; `E_MEMORY`
    */
