@@ -1,16 +1,19 @@
-// Builds dist/: one minified file of JavaScript for each entry point, chunks that they share, declarations, and the
-// WebAssembly builds that CMake has made. Builds in another folder that is moved at the end, so that a failed build
-// leaves the old dist/ in place.
+// Builds dist/: one file of JavaScript for each entry point, chunks that they share, declarations, and the WebAssembly builds
+// that CMake has made. Builds in another folder that is moved at the end, so that a failed build leaves the old dist/ in place.
+//
+// The modules are readable: bundlers minify them, and Node prints the source line of an uncaught error. The files that are used as
+// they are, multihead/inline and the scripts of workers, are minified.
 //
 //     node build.mjs [folder]      default: dist
 
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, join, relative, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { rolldown } from 'rolldown';
+import { parseAst } from 'rolldown/parseAst';
 
 import { billOfMaterials } from './sbom.mjs';
 import './tables.mjs';
@@ -25,7 +28,7 @@ const parts = ['', 'core-', 'models-'];
  * The entry points that share chunks. The workers' script contains everything: pages copy it, and Parcel does not load the
  * chunks that a page and its worker share.
  */
-const entries = ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'training', 'lab', 'models', 'models_node'];
+const entries = ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'training', 'lab', 'models', 'models_node', ...['index', 'core', 'pool', 'models'].map((name) => `${name}_workerd`)];
 /** Names of the chunks, which also contain all that their modules import and that no group above contains. */
 const groups = [
   { name: 'features', test: /src.load.features\.ts$/, priority: 5 },
@@ -83,10 +86,11 @@ writeDeclarations();
 // The command has no declarations, and alone uses the types of Node.
 compile('-p', join(here, 'tsconfig.command.json'));
 for (const part of ['pool', 'models']) {
-  const worker = await bundle([`${part}_worker`], { format: 'iife' });
-  generated[`built:${part}-worker-text`] = `export default ${JSON.stringify(withoutMap(worker))};\n`;
+  const worker = await bundle([`${part}_worker`], { format: 'iife', minify: true });
+  generated[`built:${part}-worker-text`] = `export default ${JSON.stringify(worker)};\n`;
 }
-await bundle(['inline'], { format: 'esm' });
+const inline = join(made, 'inline.js');
+writeFileSync(inline, inLines(await bundle(['inline'], { format: 'esm', minify: true })));
 await bundle(entries, { format: 'esm', groups });
 // By itself, so that it does not change how the entry points share chunks.
 await bundle(['command'], { format: 'esm', external: [/^node:/, './models_node.js'] });
@@ -96,7 +100,7 @@ rmSync(dist, { recursive: true, force: true });
 renameSync(made, dist);
 
 /** Writes one file for each entry point, and the chunks that they share; returns the text of the first file. */
-async function bundle(names, { format, groups, external = [] }) {
+async function bundle(names, { format, groups, external = [], minify = false }) {
   const supplied = {
     name: 'built',
     resolveId: (id) => (Object.hasOwn(generated, id) ? { id, moduleSideEffects: false } : null),
@@ -107,7 +111,7 @@ async function bundle(names, { format, groups, external = [] }) {
     input,
     cwd: here,
     logLevel: 'warn',
-    external: ['@huggingface/tokenizers', ...external],
+    external: ['@huggingface/tokenizers', /\.wasm$/, ...external],
     plugins: [supplied],
     resolve: { extensionAlias: { '.js': ['.ts'] } },
     transform: { target: 'es2022' },
@@ -115,39 +119,38 @@ async function bundle(names, { format, groups, external = [] }) {
   const { output } = await bundle.generate({
     dir: made,
     format,
-    minify: true,
-    sourcemap: true,
-    // As if the folder were dist/, so that another one gets the same bytes.
-    sourcemapPathTransform: (source, map) => {
-      if (source.includes('built:')) return source.slice(source.indexOf('built:'));
-      return relative(join(here, 'dist'), resolve(dirname(map), source)).replaceAll('\\', '/');
-    },
+    minify,
     chunkFileNames: ({ name }) => `${name.replace('built_', '').replaceAll('-', '_')}.js`,
     codeSplitting: groups === undefined ? true : { groups },
   });
   await bundle.close();
   const chunks = output.filter(({ type }) => type === 'chunk');
-  for (const { fileName, code, map, moduleIds } of chunks) {
-    const file = join(made, fileName);
-    // The minifier writes all texts as templates, but not every bundler looks for the address of a file in one.
-    const text = code.replaceAll(/new URL\(`([^`$]*)`/g, 'new URL("$1"');
-    // A chunk with nothing but a generated text has no sources.
-    if (moduleIds.every((id) => Object.hasOwn(generated, id))) {
-      writeFileSync(file, withoutMap(text));
-      continue;
-    }
-    // The map would contain the generated texts once more.
-    map.sourcesContent = map.sourcesContent.map((source, index) => (map.sources[index].includes('built:') ? null : source));
-    writeFileSync(file, text);
-    writeFileSync(`${file}.map`, map.toString());
-  }
+  for (const { fileName, code } of chunks) writeFileSync(join(made, fileName), code);
   const files = chunks.filter(({ isEntry }) => isEntry).map(({ fileName }) => fileName);
   if (groups === undefined && chunks.length > 1) fail(`${files[0]} must be one file; it has also`, ...chunks.map(({ fileName }) => fileName));
   return readFileSync(join(made, files[0]), 'utf8');
 }
 
-function withoutMap(script) {
-  return script.replace(/\/\/# sourceMappingURL=.*\s*$/, '');
+/**
+ * Breaks minified code before statements and members of classes, so that Node prints a short line for an uncaught error. The code
+ * itself is the same as that of the worker inside of it, which lets servers compress both to little more than one.
+ */
+function inLines(code) {
+  const starts = new Set();
+  const visit = (node) => {
+    if (typeof node !== 'object' || node === null) return;
+    if (Array.isArray(node.body)) for (const { start } of node.body) starts.add(start);
+    Object.values(node).forEach(visit);
+  };
+  visit(parseAst(code));
+  let text = '';
+  let from = 0;
+  for (const start of [...starts].sort((a, b) => a - b)) {
+    if (start - from < 400) continue;
+    text += `${code.slice(from, start)}\n`;
+    from = start;
+  }
+  return text + code.slice(from);
 }
 
 /** Runs TypeScript. */

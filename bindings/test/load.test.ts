@@ -12,6 +12,7 @@ import { createPool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { everything } from '../src/api/multihead.ts';
 import { createLoader } from '../src/load/loader.ts';
+import { urlFinder } from '../src/load/source.ts';
 import { expectWorks, freshLoad } from './builds.ts';
 
 const wasmUrlOfBuild = new URL('../dist/multihead-simd128.wasm', import.meta.url);
@@ -194,6 +195,30 @@ describe('load', () => {
       message: expect.stringMatching(message) as string,
     });
     expectWorks(await load());
+  });
+
+  it('takes a module of either build without `simd`', async () => {
+    for (const build of ['simd128', 'relaxed'] as const) {
+      const bytes = new Uint8Array(await readFile(new URL(`../dist/multihead-${build}.wasm`, import.meta.url)));
+      for (const wasm of [await WebAssembly.compile(bytes), bytes]) {
+        const mh = await load({ wasm });
+        expect(mh.backend).toMatchObject({ simd: build, why: expect.stringMatching(/\w/) as string });
+        expectWorks(mh);
+      }
+    }
+    const core = new URL('../dist/multihead-core-simd128.wasm', import.meta.url);
+    await expect(load({ wasm: core })).rejects.toMatchObject({ code: 'E_LOAD', message: expect.stringMatching(/core-simd128/) as string });
+  });
+
+  it('says what to do where the code has no address, as in Cloudflare Workers', async () => {
+    const files = () => ({ simd128: () => new URL('./multihead-simd128.wasm', undefined), advice: 'no other advice' });
+    const withoutAddress = createLoader(files, everything);
+    await expect(withoutAddress()).rejects.toMatchObject({
+      ...{ name: 'MultiheadError', code: 'E_LOAD', argument: 'wasm' },
+      message: expect.stringMatching(/address of this code is unknown \(Invalid URL.*\)\. Give load\(\) the file or the compiled module as wasm; see "Where it runs"/) as string,
+    });
+    expectWorks(await withoutAddress({ wasm: wasmUrlOfBuild, simd }));
+    expect(urlFinder((build) => new URL(`./${build}.wasm`, undefined).href)()).toBe(undefined);
   });
 
   const relaxedUrl = new URL('../dist/multihead-relaxed.wasm', import.meta.url);

@@ -1,7 +1,7 @@
 // openSafetensors(): one tensor at a time from a Blob or a Response, with the checks of readSafetensors().
 
 import { type MultiheadError, openSafetensors, readSafetensors, writeSafetensors } from 'multihead';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { rejectionOf } from './builds.ts';
 
 const tensors = {
@@ -145,6 +145,34 @@ describe('openSafetensors', () => {
       }
     }
     expect(await rejectionOf(openSafetensors(new Broken([file])))).toMatchObject({ code: 'E_LOAD', got: 'on purpose' });
+  });
+
+  it('ends a response that it refuses or that is not read, and leaves its signal nothing to call', async () => {
+    const bad = inPieces(withHeader('{', 100), 9);
+    expect(await rejectionOf(openSafetensors(bad.response))).toMatchObject({ code: 'E_FORMAT' });
+    expect(bad.state.cancelled).toBe(true);
+
+    const missing = inPieces(file, 9);
+    const response = new Response(missing.response.body, { status: 500 });
+    expect(await rejectionOf(openSafetensors(response))).toMatchObject({ code: 'E_LOAD' });
+    expect(missing.state.cancelled).toBe(true);
+
+    const { signal } = new AbortController();
+    const [added, removed] = [vi.spyOn(signal, 'addEventListener'), vi.spyOn(signal, 'removeEventListener')];
+    const unread = inPieces(file, 9);
+    const opened = await openSafetensors(unread.response, { signal });
+    await opened.close();
+    await opened.close();
+    expect(unread.state.cancelled).toBe(true);
+    expect(await rejectionOf(all(opened))).toMatchObject({ code: 'E_OPTION', argument: 'source' });
+    expect(await all(await openSafetensors(inPieces(file, 9).response, { signal }))).toEqual({ ...expected.tensors });
+    expect(added.mock.calls.length).toBeGreaterThan(1);
+    const left = added.mock.calls.filter(([, listener]) => !removed.mock.calls.some(([, each]) => each === listener));
+    expect(left).toEqual([]);
+
+    const blob = await openSafetensors(new Blob([file]));
+    await blob.close();
+    expect(await all(blob)).toEqual({ ...expected.tensors });
   });
 
   it('can be aborted before and between reads, and while it waits', async () => {

@@ -3,7 +3,7 @@
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
+import { inspect, promisify } from 'node:util';
 import { load, type Multihead, type PlainTensor, type Tensor, type TransformerConfig } from 'multihead';
 import { createExperiment } from 'multihead/lab';
 import { createPool, type Pool } from 'multihead/pool';
@@ -27,6 +27,26 @@ function sameBits(actual: PlainTensor | undefined, expected: Tensor | PlainTenso
   expect(actual?.shape).toEqual([...(expected?.shape ?? [])]);
   expect(bytesOf(actual as PlainTensor).equals(bytesOf(expected as PlainTensor))).toBe(true);
 }
+
+test('objects of a disposed pool say that they are disposed, and objects of the pool show what they are', async () => {
+  const other = await createPool({ workers: 1 });
+  const objects = [
+    await other.createCache({ numKvHeads: 1, headDim: 4, capacity: 4 }),
+    await other.multiHeadAttention({ embedDim: 4, numHeads: 2 }),
+    await other.transformer({ numLayers: 1, vocabSize: 5, embedDim: 8, numHeads: 2 }),
+  ];
+  const [single] = objects;
+  expect(objects.map(({ disposed }) => disposed)).toEqual([false, false, false]);
+  single?.dispose();
+  expect(objects.map(({ disposed }) => disposed)).toEqual([true, false, false]);
+  expect([other, ...objects].map((each) => inspect(each))).toEqual([
+    ...['a pool', 'an object of a pool (createCache)', 'an object of a pool (multiHeadAttention)', 'an object of a pool (transformer)'],
+  ]);
+  other.dispose();
+  expect(objects.map(({ disposed }) => disposed)).toEqual([true, true, true]);
+  for (const each of objects) each.dispose();
+  expect(await rejectionOf((objects[1] as { stateDict(): Promise<unknown> }).stateDict())).toMatchObject({ code: 'E_DISPOSED' });
+});
 
 /** Replaces each array by a hash, because Vitest takes seconds to compare large arrays. */
 const hashed = (value: unknown): string =>

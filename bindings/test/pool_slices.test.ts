@@ -18,6 +18,16 @@ test('a slice has the elements of its ranges, and goes back to their place', () 
   expect(swapped(numbers(2, 3)).data).toEqual(Float32Array.of(0, 3, 1, 4, 2, 5));
 });
 
+test('a slice without gaps is a view: its elements are not copied', () => {
+  const whole = numbers(3, 2, 2);
+  for (const ranges of [[[0, 3]], [[1, 2]], [[1, 3], [0, 2]], [[2, 3], [1, 2]], [[1, 2], [0, 2], [0, 2]]] as const) {
+    const { data } = sliceOf(whole, ...ranges);
+    expect(data.buffer, JSON.stringify(ranges)).toBe(whole.data.buffer);
+    expect(data[0]).toBe(data.byteOffset / 4);
+  }
+  expect(sliceOf(whole, [0, 2], [0, 1]).data.buffer).not.toBe(whole.data.buffer);
+});
+
 test('a tensor without elements has no runs, whatever its other extents', () => {
   const many = 2 ** 31 - 1;
   const none = numbers(many, 0);

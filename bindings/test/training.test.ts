@@ -155,6 +155,54 @@ describe('train()', () => {
     expect(training.paused).toBe(false);
   });
 
+  it('can be left and stopped while it is paused, and while it waits for a batch; another loop goes on', async () => {
+    const trainer = trainerOf();
+    const training = train({ trainer, batches: batchOf, steps: 6 });
+    const loop = training[Symbol.asyncIterator]();
+    expect(await loop.next()).toMatchObject({ value: { step: 1 } });
+    training.pause();
+    const waiting = loop.next();
+    await turn();
+    expect(await loop.return?.()).toEqual({ done: true, value: undefined });
+    expect(await waiting).toEqual({ done: true, value: undefined });
+    expect(trainer.steps).toBe(1);
+
+    const paused = all(training);
+    await turn();
+    const second = training[Symbol.asyncIterator]();
+    expect(await second.return?.()).toEqual({ done: true, value: undefined }); // it never ran, so the first goes on
+    training.step();
+    await turn();
+    training.stop();
+    expect(await paused).toEqual([2]);
+
+    let asked = 0;
+    const never = train({ trainer, batches: () => ((asked += 1), new Promise<never>(() => {})) });
+    const left = never[Symbol.asyncIterator]();
+    const unanswered = left.next();
+    await turn();
+    expect(await left.return?.()).toEqual({ done: true, value: undefined });
+    expect(await unanswered).toEqual({ done: true, value: undefined });
+    expect(asked).toBe(1);
+
+    training.resume();
+    training.stop(); // no loop runs
+    expect(await all(training)).toEqual([3, 4, 5, 6]);
+  });
+
+  it('leaves the signal nothing to call when it is left while paused', async () => {
+    const { signal } = new AbortController();
+    const [added, removed] = [vi.spyOn(signal, 'addEventListener'), vi.spyOn(signal, 'removeEventListener')];
+    const training = train({ trainer: trainerOf(), batches: batchOf, signal });
+    training.pause();
+    const done = all(training);
+    await turn();
+    training.stop();
+    expect(await done).toEqual([]);
+    expect(added.mock.calls.length).toBeGreaterThan(0);
+    expect(removed.mock.calls.length).toBe(added.mock.calls.length);
+  });
+
   it('a checkpoint that is restored while it is paused repeats the same steps', async () => {
     const trainer = trainerOf();
     const seen: [number, number][] = [];

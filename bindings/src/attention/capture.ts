@@ -11,9 +11,9 @@ import type { Count, Span } from '../types/wire.js';
 
 const stages = namesOf(scoreStages) satisfies readonly ScoreStage[];
 
-/** Converts a stage to its number in the core. Throws `E_OPTION`. */
 export const captureNames = { stage: plain, heads: plain, rows: plain } satisfies Names<Capture>;
 
+/** Converts a stage to its number in the core. Throws `E_OPTION`. */
 export const stageCode = (stage: unknown, argument: string): wire.ScoreCapture['stage'] =>
   scoreStages[checkChoice(stage, stages, argument)];
 

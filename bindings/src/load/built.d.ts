@@ -16,6 +16,12 @@ declare module 'built:models-glue' {
   export { default } from 'built:glue';
 }
 
+/** A file of the package, compiled by the bundler. */
+declare module '*.wasm' {
+  const wasm: WebAssembly.Module;
+  export default wasm;
+}
+
 /** multihead-simd128.wasm, compressed with gzip and then written in base64. */
 declare module 'built:inline-wasm' {
   const wasm: string;

@@ -13,7 +13,7 @@ import { quoted, utf8Decoder } from '../runtime/text.js';
 import type { Backend, LoadOptions, Simd } from '../types/index.js';
 import { chooseSimd } from './features.js';
 import { Progress } from './progress.js';
-import { checkHashes, type CompiledWasm, compileWasm, loadError, readFiles, type Reading, type WasmFiles } from './source.js';
+import { checkHashes, type CompiledWasm, compileWasm, loadError, located, readFiles, type Reading, type WasmFiles } from './source.js';
 
 type Exchange = NonNullable<ModuleOverrides['exchange']>;
 type ReadParameter = NonNullable<ModuleOverrides['readParameter']>;
@@ -109,11 +109,13 @@ async function instantiate<Api extends object>(
   onDeath = (): void => {},
 ): Promise<Api> {
   const files = await findFiles();
-  const { simd, why } = chooseSimd(wanted, files.relaxed !== undefined);
-  const find = files[simd] ?? files.simd128;
-  const argument = files.perBuild === true ? `wasm.${simd}` : 'wasm';
-  const wasm = await compileWasm(await find(), { argument, advice: files.advice }, reading);
-  checkIdentity(part === undefined ? simd : `${part}-${simd}`, wasm);
+  const chosen = chooseSimd(wanted, files.relaxed !== undefined);
+  const find = files[chosen.simd] ?? files.simd128;
+  const place = { argument: files.perBuild === true ? `wasm.${chosen.simd}` : 'wasm', advice: files.advice };
+  const wasm = await compileWasm(await located(find, place), place, reading);
+  const builds: readonly Simd[] = wanted === 'auto' && files.single === true ? ['relaxed', 'simd128'] : [chosen.simd];
+  const simd = checkIdentity(builds, part, wasm);
+  const why = simd === chosen.simd ? chosen.why : 'the file that was given is of this build';
   const socket: TeamSocket = { link: undefined };
   const raw = await createRaw(createGlue, wasm, { exchange: (...args) => socket.link?.exchange(...args) ?? 0, readParameter });
   makeDisposable(WasmTensor, CoreObject);
@@ -129,14 +131,15 @@ async function instantiate<Api extends object>(
 }
 
 /**
- * Throws `E_LOAD` unless the module's custom section "multihead", which embind.cpp writes, names this version, wire
- * version and build. This check prevents running code of a wrong module.
+ * Returns which of the `builds` the module is. Throws `E_LOAD` unless its custom section "multihead", which embind.cpp writes,
+ * names this version, wire version and one of them. This check prevents running code of a wrong module.
  */
-function checkIdentity(build: string, wasm: CompiledWasm): void {
-  const wanted = `${version} wire ${wireVersion} ${build}`;
+function checkIdentity(builds: readonly Simd[], part: string | undefined, wasm: CompiledWasm): Simd {
   const [section] = WebAssembly.Module.customSections(wasm.module, 'multihead');
   const found = section === undefined ? undefined : utf8Decoder().decode(section);
-  if (found === wanted) return;
+  const named = (simd: Simd): string => `${version} wire ${wireVersion} ${part === undefined ? simd : `${part}-${simd}`}`;
+  const simd = builds.find((each) => named(each) === found);
+  if (simd !== undefined) return simd;
   const got = found === undefined ? 'it does not say that it is multihead' : `it is ${quoted(found)}`;
   throw loadError(wasm, `it is not multihead ${version}'s module for this build (${got})`);
 }

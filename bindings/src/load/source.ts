@@ -17,6 +17,8 @@ export interface WasmFiles {
   readonly simd128: FindWasm;
   /** True if the caller of load() gave a file per build, so that errors name `wasm.relaxed`. */
   readonly perBuild?: boolean;
+  /** True if the caller of load() gave one file, which may be of either build. */
+  readonly single?: boolean;
   /** Advice for error messages if the files are missing. */
   readonly advice?: string;
 }
@@ -65,8 +67,14 @@ export const addressBeside = (module: string | undefined, name: string): string 
 /** Makes the wasmUrl() of an entry point. */
 export const urlFinder =
   (find: (simd: Simd) => string | undefined): WasmUrl =>
-  (simd = preferredBuild().simd) =>
-    find(checkChoice(simd, ['relaxed', 'simd128'], 'simd'));
+  (simd = preferredBuild().simd) => {
+    checkChoice(simd, ['relaxed', 'simd128'], 'simd');
+    try {
+      return find(simd);
+    } catch {
+      return undefined; // a bundle whose own address is unknown
+    }
+  };
 
 /** The address of a file next to a module; undefined if the file does not exist or the module's address is unknown. */
 export async function fileBeside(module: string | undefined, name: string): Promise<string | undefined> {
@@ -110,7 +118,7 @@ const kinds = 'string, URL, Response, BufferSource';
  * Reads the files that load() was given. Throws `E_OPTION` for an invalid value, even for a build that is not chosen.
  */
 export function readFiles(wasm: NonNullable<LoadOptions['wasm']>): WasmFiles {
-  if (isSource(wasm, 'wasm')) return { relaxed: () => wasm, simd128: () => wasm };
+  if (isSource(wasm, 'wasm')) return { relaxed: () => wasm, simd128: () => wasm, single: true };
   if (typeof wasm !== 'object' || wasm === null || Array.isArray(wasm)) {
     throw notASource(wasm, 'wasm', `${kinds}, WebAssembly.Module or { relaxed, simd128 }`);
   }
@@ -169,6 +177,17 @@ async function checkIntegrity(bytes: BufferSource, integrity: string, named: Was
     throw loadError(named, `integrity: ${reason(error)}`, error);
   }
   if (!integrity.split(/\s+/).includes(found)) throw loadError(named, `its hash is ${found}, which integrity lacks`);
+}
+
+/** Finds the file of a build. Throws `E_LOAD` where the code has no address beside which the file could be. */
+export async function located(find: FindWasm, place: Omit<WasmName, 'name'>): Promise<WasmSource> {
+  try {
+    return await find();
+  } catch (error) {
+    if (error instanceof MultiheadError) throw error;
+    const advice = 'Give load() the file or the compiled module as wasm; see "Where it runs" in the README';
+    throw loadError({ ...place, name: 'the .wasm file', advice }, `the address of this code is unknown (${reason(error)})`, error);
+  }
 }
 
 export interface Reading {
@@ -244,6 +263,7 @@ async function readAddress(
 
 async function readResponse(response: Response, named: WasmName, progress: Progress): Promise<ArrayBuffer> {
   if (!response.ok) {
+    response.body?.cancel?.().catch(() => {});
     throw loadError(named, `HTTP status ${response.status} ${response.statusText}`.trimEnd());
   }
   try {

@@ -4,7 +4,7 @@ import { poolings } from '../generated/tables.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { checkChoice, checkCount, checkNames, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
-import { describe } from '../runtime/tensor.js';
+import { describe, nameObject } from '../runtime/tensor.js';
 import { pristine } from '../runtime/typed_arrays.js';
 import type {
   AttentionsOptions,
@@ -64,6 +64,7 @@ export class OpenedModel implements Model {
     this.labels = Object.freeze(output === 'questionAnswering' ? ['start', 'end'] : [...parts.labelsOf(numLabels)]);
     this.#engine = engine;
     this.#parts = parts;
+    nameObject(this, 'a model');
     Object.freeze(this);
   }
 

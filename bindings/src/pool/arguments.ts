@@ -17,13 +17,17 @@ export class Handle {
   readonly id: number;
   /** Shared memory through which the workers of a team exchange data; undefined for a single worker. */
   readonly sharedBlock: SharedArrayBuffer | undefined;
-  disposed = false;
+  released = false;
 
   constructor(all: Workers, workers: readonly PoolWorker[], id: number, sharedBlock: SharedArrayBuffer | undefined) {
     this.all = all;
     this.workers = workers;
     this.id = id;
     this.sharedBlock = sharedBlock;
+  }
+
+  get disposed(): boolean {
+    return this.released || this.all.disposed;
   }
 }
 

@@ -272,8 +272,8 @@ export class PoolCore {
   }
 
   release(handle: Handle): void {
-    if (handle.disposed) return;
-    handle.disposed = true;
+    if (handle.released) return;
+    handle.released = true;
     abandonedObjects?.unregister(handle);
     for (const worker of handle.workers) this.workers.release(worker, handle.id);
   }

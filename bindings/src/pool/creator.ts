@@ -4,7 +4,7 @@ import { loadNames } from '../load/loader.js';
 import { abortable, checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { checkChoice, checkCount, type Names, plain, readFlat } from '../runtime/options.js';
-import { describe } from '../runtime/tensor.js';
+import { describe, nameObject } from '../runtime/tensor.js';
 import type { CreatePool, Pool, PoolBackend, PoolObjectOptions, PoolOptions } from '../types/pool.js';
 import { Handle, handleOf } from './arguments.js';
 import { poolAttention } from './attention.js';
@@ -81,7 +81,7 @@ function poolOf(core: PoolCore): Pool {
     (maker: Maker) =>
     async (...args: unknown[]): Promise<unknown> => {
       const { handle, properties } = await core.make(maker, args);
-      return proxyOf(core, handle, properties as object, methods[maker]);
+      return proxyOf(core, handle, properties as object, maker);
     };
   const makeShared =
     (maker: Maker) =>
@@ -89,7 +89,7 @@ function poolOf(core: PoolCore): Pool {
       const { workers, ...call } = readFlat(given, { workers: plain, signal: plain }, maker);
       const count = workers === undefined ? 1 : workers === 'all' ? core.settings.workers : workerCount(workers);
       const { handle, properties } = await core.make(maker, [config, call], count);
-      return proxyOf(core, handle, properties as object, methods[maker]);
+      return proxyOf(core, handle, properties as object, maker);
     };
   const pool = {
     get backend() {
@@ -117,6 +117,7 @@ function poolOf(core: PoolCore): Pool {
     dispose: () => core.dispose(),
     [Symbol.dispose]: () => core.dispose(),
   };
+  nameObject(pool, 'a pool');
   return Object.freeze(pool) as unknown as Pool;
 }
 
@@ -136,7 +137,8 @@ const methods: Readonly<Record<Maker | 'moduleCache', readonly string[]>> = {
   scores: [],
 };
 
-function proxyOf(core: PoolCore, handle: Handle, properties: object, names: readonly string[]): object {
+function proxyOf(core: PoolCore, handle: Handle, properties: object, kind: keyof typeof methods): object {
+  const names = methods[kind];
   const dispose = (): void => core.release(handle);
   const proxy: Record<PropertyKey, unknown> = {
     ...properties,
@@ -152,9 +154,10 @@ function proxyOf(core: PoolCore, handle: Handle, properties: object, names: read
   if (names.includes('createCache')) {
     proxy['createCache'] = async (...args: unknown[]): Promise<unknown> => {
       const { handle: cache, properties: cacheProperties } = await core.makeCache(handle, args);
-      return proxyOf(core, cache, cacheProperties as object, methods.moduleCache);
+      return proxyOf(core, cache, cacheProperties as object, 'moduleCache');
     };
   }
   handleOf.set(proxy, handle);
+  nameObject(proxy, `an object of a pool (${kind === 'moduleCache' ? 'createCache' : kind})`);
   return Object.freeze(proxy);
 }

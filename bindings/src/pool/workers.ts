@@ -94,6 +94,10 @@ export class Workers {
     return this.#localReason;
   }
 
+  get disposed(): boolean {
+    return this.#disposed;
+  }
+
   get count(): number {
     return this.#workers.length;
   }

@@ -4,7 +4,7 @@ import type { Int32 } from '../types/wire.js';
 import { MultiheadError } from './errors.js';
 import type { Heap, CleanupRecord } from './memory.js';
 import type { Runtime } from './operands.js';
-import { nouns } from './tensor.js';
+import { nameObject } from './tensor.js';
 
 /** Name of a disposed object in error messages. */
 export interface ObjectName {
@@ -46,7 +46,7 @@ export abstract class CoreObject {
     this.#handle = handle;
     this.#name = name;
     this.#cleanup = cleanup;
-    nouns.set(this, name.noun);
+    nameObject(this, name.noun);
     runtime.heap.adopt(this, cleanup);
   }
 

@@ -54,6 +54,8 @@ const mostOfSentence = 4096;
  * its tensors and objects are lost. After `E_WORKER` the objects of that worker are lost; other calls of the pool work.
  */
 export class MultiheadError extends Error {
+  /** Node prints it with an uncaught error, also where a bundler has shortened the name of the class. */
+  static readonly name = 'MultiheadError';
   /** Always `'MultiheadError'`. */
   override readonly name = 'MultiheadError';
   /** Kind of error. */

@@ -38,10 +38,10 @@ const fits = (bytes: number): bytes is Uint32 => bytes < 2 ** 32;
 
 const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-/** `asked`: a number of bytes, or a sentence from the core. */
 /** Bytes of the largest block, see context.cc. */
 const mostOfBlock = 2 ** 31 - 2 ** 20 - 1;
 
+/** `asked`: a number of bytes, or a sentence from the core. */
 export function outOfMemory(
   argument: string,
   asked: number | string,

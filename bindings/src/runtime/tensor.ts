@@ -65,10 +65,22 @@ export function unreadable(cause: unknown, argument: string): MultiheadError {
 }
 
 /**
- * The descriptions of objects in the core, such as "a cache", because minifying shortens the names of their classes, and
+ * The descriptions of objects of the package, such as "a cache", because a bundler shortens the names of their classes, and
  * of copies, because a copy has lost its class.
  */
 export const nouns = new WeakMap<object, string>();
+
+/** Name of the method from which console.log() in Node, Deno and Bun has the text for an object. */
+export const inspect: unique symbol = Symbol.for('nodejs.util.inspect.custom') as never;
+
+/** Describes an object of the package in error messages, and lets console.log() show the same. */
+export function nameObject(object: object, noun: string): void {
+  nouns.set(object, noun);
+  Object.defineProperty(object, inspect, { value: () => noun });
+}
+
+/** Maximum numbers of a tensor that console.log() shows. */
+const mostShown = 6;
 
 /** Makes describe() say the same of `value` and of its copy; returns that description. */
 export function keepClass(copy: object, value: object): string {
@@ -457,6 +469,22 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     core.setDisposed();
     this.#view = undefined;
     core.heap.retire(this, core);
+  }
+
+  toJSON(): { dtype: D; shape: Shape } {
+    const { dtype, shape } = ownCore(this);
+    return { dtype, shape };
+  }
+
+  [inspect](): string {
+    const core = coreOf(this);
+    if (core === undefined) return describe(this);
+    const { dtype, shape, size, disposed } = core;
+    const start = `Tensor ${dtype} ${formatShape(shape)}`;
+    if (disposed) return `${start} disposed`;
+    const first = core.view().subarray(0, mostShown);
+    const numbers = Array.from(isHalf(dtype) ? halfToFloats(first as Uint16Array, dtype) : first, (number) => +number.toPrecision(6));
+    return `${start} [${numbers.join(', ')}${size > mostShown ? ', …' : ''}]`;
   }
 
   assertLive(argument: string): void {

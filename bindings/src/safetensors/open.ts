@@ -24,7 +24,10 @@ async function open(source: unknown, given: OpenSafetensorsOptions = {}): Promis
   checkSignal(signal);
   const { stream, bytes } = sourceOf(source, signal);
 
-  const { entries, metadata, first } = await openHeader(bytes);
+  const { entries, metadata, first } = await openHeader(bytes).catch(async (error: unknown) => {
+    await stream?.cancel();
+    throw error;
+  });
   const inOrder = inFileOrder(entries);
 
   const read = async (entry: Entry): Promise<SafetensorsTensor> => {
@@ -57,6 +60,10 @@ async function open(source: unknown, given: OpenSafetensorsOptions = {}): Promis
       if (stream !== undefined) throw refused('a Blob, whose tensors can be read in any order', 'a Response');
       if (entry !== undefined) return read(entry);
       throw new MultiheadError('E_OPTION', { argument: 'name', expected: 'the name of a tensor of the file', got: describe(name) });
+    },
+    async close() {
+      begun = true;
+      await stream?.cancel();
     },
     [Symbol.asyncIterator]: iterate,
   });

@@ -59,11 +59,17 @@ function blobBytes(source: unknown): Bytes {
 /** Reads a response from its begin to its end; bytes between two reads are skipped. */
 function streamOf(response: Response, signal: AbortSignal | undefined): Bytes & { cancel(): Promise<void> } {
   const { ok, status, statusText, body, bodyUsed } = response;
-  if (!ok) throw unread('source', `HTTP status ${status} ${statusText}`.trimEnd());
+  if (!ok) {
+    body?.cancel().catch(() => {});
+    throw unread('source', `HTTP status ${status} ${statusText}`.trimEnd());
+  }
   if (bodyUsed || body?.locked !== false) throw refused('a Response with a body that was not read', 'one without');
   const reader = body.getReader();
-  const cancel = async (): Promise<void> => reader.cancel().catch(() => {});
-  signal?.addEventListener('abort', () => void cancel(), { once: true });
+  const cancel = async (): Promise<void> => {
+    signal?.removeEventListener('abort', cancel);
+    await reader.cancel().catch(() => {});
+  };
+  signal?.addEventListener('abort', cancel, { once: true });
   let chunk: Uint8Array = new Uint8Array();
   let position = 0;
   /** Takes up to `most` bytes of the stream; none at its end. */

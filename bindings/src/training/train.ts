@@ -73,6 +73,11 @@ export interface Training extends AsyncIterable<TrainingStep> {
   resume(): void;
   /** Makes one step, and pauses. */
   step(): void;
+  /**
+   * Ends the loop before its next step, also while it is paused or waits for a batch. Leaving the loop does the same. Another
+   * loop over this object continues the training.
+   */
+  stop(): void;
 }
 
 /**
@@ -164,9 +169,12 @@ class TrainingLoop implements Training {
   #paused = false;
   /** Number of pending single steps from step(). */
   #single = 0;
-  #running = false;
+  /** The loop that runs. */
+  #running: object | undefined;
   /** Ends the wait of a paused loop. */
   #wake = (): void => {};
+  /** Ends every wait of the running loop, and the loop. */
+  #stop = (): void => {};
 
   constructor(options: CheckedOptions) {
     this.#options = options;
@@ -192,9 +200,33 @@ class TrainingLoop implements Training {
     this.#wake();
   }
 
-  async *[Symbol.asyncIterator](): AsyncGenerator<TrainingStep, void, undefined> {
-    if (this.#running) throw refused('training', 'one loop at a time', 'another');
-    this.#running = true;
+  stop(): void {
+    this.#stop();
+    this.#wake();
+  }
+
+  [Symbol.asyncIterator](): AsyncGenerator<TrainingStep, void, undefined> {
+    const key = {};
+    const loop = this.#loop(key);
+    const leave = loop.return.bind(loop);
+    // A generator that waits would return only after its wait.
+    loop.return = (value) => {
+      if (this.#running === key) this.stop();
+      return leave(value);
+    };
+    return loop;
+  }
+
+  async *#loop(key: object): AsyncGenerator<TrainingStep, void, undefined> {
+    if (this.#running !== undefined) throw refused('training', 'one loop at a time', 'another');
+    this.#running = key;
+    let stopped = false;
+    const stop = new Promise<undefined>((resolve) => {
+      this.#stop = () => {
+        stopped = true;
+        resolve(undefined);
+      };
+    });
     const { trainer, batches, steps, every, signal } = this.#options;
     const source = sourceOf(batches);
     const turns = new Turns();
@@ -205,7 +237,7 @@ class TrainingLoop implements Training {
       let progress: TrainingStep | undefined;
       for (;;) {
         const made = await trainer.steps();
-        if (made >= steps) break;
+        if (made >= steps || stopped) break;
         if (signal?.aborted) throw abortedError(signal, 'train');
         if (this.#paused && this.#single === 0) {
           await this.#resumed(signal);
@@ -214,7 +246,7 @@ class TrainingLoop implements Training {
         const restored = source.byStep && drawnAt !== made;
         if (batch === undefined || restored) {
           drawnAt = made;
-          batch = await abortable(source.next(drawnAt), signal, 'train');
+          batch = await Promise.race([abortable(source.next(drawnAt), signal, 'train'), stop]);
           if (batch === undefined) break;
           // During the wait, the loop may have been aborted, paused or restored.
           continue;
@@ -234,7 +266,7 @@ class TrainingLoop implements Training {
       }
       if (progress !== undefined && sinceProgress > 0) yield progress;
     } finally {
-      this.#running = false;
+      this.#running = undefined;
       turns.close();
       await source.close();
     }

@@ -77,7 +77,7 @@ export interface KVCache {
   readonly dtype: CacheDType;
   /** Size of keys, values, scales and page tables in bytes; part of {@link MemoryInfo.bytes}. */
   readonly bytes: number;
-  /** True once dispose() was called. */
+  /** True once dispose() was called, on the object or on its `Multihead`. */
   readonly disposed: boolean;
 
   /**

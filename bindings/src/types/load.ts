@@ -18,8 +18,8 @@ export type WasmSource =
 export interface LoadOptions {
   /**
    * Source of the `.wasm`. Default: the files next to the package's own modules; for `multihead/inline` the build in
-   * its code. `{ relaxed, simd128 }` gives one file for each choice of `simd`; a single source must be the file of the
-   * chosen build. The file must be of the same version of the package, which exports the files as
+   * its code. `{ relaxed, simd128 }` gives one file for each choice of `simd`; a single source is the file of the build
+   * that `simd` names, or with `'auto'` of either. The file must be of the same version of the package, which exports the files as
    * `multihead/relaxed.wasm` and `multihead/simd128.wasm`. A string or `URL` is fetched; in Node, `file:` URLs and
    * paths are read from the disk.
    */
@@ -61,7 +61,7 @@ export interface LoadOptions {
 /**
  * Returns the address of the `.wasm` that load() without options fetches, so that a page can preload it:
  * `<link rel="preload" as="fetch" crossorigin="anonymous" href="…">`. In Node it is a `file:` URL. Undefined if the
- * build is inside the code: in `multihead/inline`, and in some bundles for Node.
+ * build is inside the code, as in `multihead/inline` and in some bundles for Node, and in Cloudflare Workers.
  *
  * @param simd the build; default the one that this engine would load, see `preferredBuild()`
  * @throws {MultiheadError} `E_OPTION`; `E_LOAD` if the engine has no WebAssembly SIMD

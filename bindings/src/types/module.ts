@@ -213,7 +213,7 @@ export interface MultiHeadAttentionCache {
    * @throws {MultiheadError} `E_DISPOSED`
    */
   length(): number;
-  /** True once dispose() was called. */
+  /** True once dispose() was called, on the object or on its `Multihead`. */
   readonly disposed: boolean;
   /**
    * Truncates every batch entry to its first `length` tokens. In a ring, overwritten tokens are lost:
@@ -242,7 +242,7 @@ export interface MultiHeadAttention {
       ? MultiHeadAttentionConfig[N]
       : Exclude<MultiHeadAttentionConfig[N], undefined>;
   };
-  /** True once dispose() was called. */
+  /** True once dispose() was called, on the object or on its `Multihead`. */
   readonly disposed: boolean;
 
   /**

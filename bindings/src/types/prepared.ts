@@ -83,7 +83,7 @@ export interface PreparedAttention {
    * that throws leaves the lengths unchanged.
    */
   setKvLengths(lengths: Int32Array): void;
-  /** True once dispose() was called. */
+  /** True once dispose() was called, on the object or on its `Multihead`. */
   readonly disposed: boolean;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
@@ -157,7 +157,7 @@ export interface PreparedBackward {
   run(inputs: PreparedBackwardInputs, gradients?: PreparedBackwardGradients): PreparedBackwardResult;
   /** See {@link PreparedAttention.setKvLengths}. */
   setKvLengths(lengths: Int32Array): void;
-  /** True once dispose() was called. */
+  /** True once dispose() was called, on the object or on its `Multihead`. */
   readonly disposed: boolean;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;

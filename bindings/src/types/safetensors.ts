@@ -120,6 +120,8 @@ export interface SafetensorsReader {
    * `E_OPTION` for a second loop over a Response
    */
   [Symbol.asyncIterator](): AsyncGenerator<[name: string, tensor: SafetensorsTensor], void, undefined>;
+  /** Ends the transfer of a Response whose tensors are not read. Does nothing for a Blob. */
+  close(): Promise<void>;
 }
 
 /**

@@ -71,10 +71,12 @@ export interface Tensor<D extends DType = 'f32'> {
    * @throws {MultiheadError} `E_DISPOSED` after {@link Tensor.dispose}.
    */
   toFloat32(): Float32Array;
-  /** True once dispose() was called. */
+  /** True once dispose() was called, on the tensor or on its {@link Multihead}. */
   readonly disposed: boolean;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
+  /** The dtype and shape alone, which `JSON.stringify` writes; `console.log` also shows the first numbers. */
+  toJSON(): { dtype: D; shape: Shape };
   /** Calls {@link Tensor.dispose}, for `using`. */
   [Symbol.dispose](): void;
 }

@@ -96,7 +96,7 @@ export interface TrainingState {
    * @throws {MultiheadError} `E_DISPOSED`
    */
   readonly bytes: number;
-  /** True once dispose() was called. */
+  /** True once dispose() was called, on the object or on its `Multihead`. */
   readonly disposed: boolean;
 
   /**

@@ -165,7 +165,7 @@ export type BlockResult<R extends readonly BlockReturn[] = [], T extends TraceOp
 export interface TransformerBlock {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerBlockConfig, 'window' | 'rope' | 'mlpDim'>;
-  /** True once dispose() was called. */
+  /** True once dispose() was called, on the object or on its `Multihead`. */
   readonly disposed: boolean;
   /**
    * Copies all parameters. {@link ParameterNames} lists their names.
@@ -290,7 +290,7 @@ export type TransformerResult<
 export interface Transformer {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerConfig, 'window' | 'rope' | 'mlpDim' | 'maxPositions'>;
-  /** True once dispose() was called. */
+  /** True once dispose() was called, on the object or on its `Multihead`. */
   readonly disposed: boolean;
   /** Like {@link TransformerBlock.loadStateDict}, for the whole model. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): void;

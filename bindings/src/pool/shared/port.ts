@@ -32,7 +32,7 @@ export interface BrowserWorker {
   postMessage(message: unknown, transfer: ArrayBuffer[]): void;
   terminate(): void;
 }
-export type BrowserWorkerClass = new (url: string | URL, options: { type: 'module' }) => BrowserWorker;
+export type BrowserWorkerClass = new (url: string | URL, options: { type: 'module' | 'classic' }) => BrowserWorker;
 
 export interface NodeWorker {
   on(event: 'message', listener: (reply: unknown) => void): void;
@@ -152,16 +152,23 @@ interface Globals {
 /** The blob: address of the script text. All pools share it, because it is never revoked. */
 let blob: string | undefined;
 
+/** Starts a classic worker: pages on file: addresses cannot load modules. Deno has module workers alone. */
+function blobWorker(Worker: BrowserWorkerClass, text: string): BrowserWorker {
+  blob ??= URL.createObjectURL(new Blob([text], { type: 'text/javascript' }));
+  try {
+    return new Worker(blob, { type: 'classic' });
+  } catch {
+    return new Worker(blob, { type: 'module' });
+  }
+}
+
 /** Starts workers whose script is a file or a string of JavaScript. */
 export function workersOf(script: WorkerScript): StartWorker {
   return (events) => {
     const { Worker, process } = globalThis as Globals;
     if (typeof Worker === 'function') {
-      let address: string;
-      if ('file' in script) address = script.file;
-      else address = blob ??= URL.createObjectURL(new Blob([script.text], { type: 'text/javascript' }));
       const missing = 'its script did not load: perhaps the Content-Security-Policy lacks worker-src blob:';
-      return browserPort(new Worker(address, { type: 'module' }), missing, events);
+      return browserPort('file' in script ? new Worker(script.file, { type: 'module' }) : blobWorker(Worker, script.text), missing, events);
     }
     const threads = process?.getBuiltinModule?.('node:worker_threads');
     if (threads === undefined) return undefined;
