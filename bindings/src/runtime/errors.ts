@@ -55,7 +55,7 @@ const mostOfSentence = 4096;
  */
 export class MultiheadError extends Error {
   /** Node prints it with an uncaught error, also where a bundler has shortened the name of the class. */
-  static readonly name = 'MultiheadError';
+  static override readonly name = 'MultiheadError';
   /** Always `'MultiheadError'`. */
   override readonly name = 'MultiheadError';
   /** Kind of error. */

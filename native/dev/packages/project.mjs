@@ -88,10 +88,10 @@ export class Project {
   }
 
   /** Starts the project's own server on a free port, waits until it answers, and calls `use` with its address. */
-  async withServer(command, use, options = {}) {
+  async withServer(command, use, { env: more, ...options } = {}) {
     const port = await freePort();
     const own = this.#located(command.map((word) => word.replace('PORT', port)));
-    const env = { ...this.env, PORT: String(port), HOSTNAME: '127.0.0.1' };
+    const env = { ...this.env, PORT: String(port), HOSTNAME: '127.0.0.1', ...more };
     const child = start(own, { cwd: this.folder, env, stdio: ['ignore', 'pipe', 'pipe'], ...options });
     let said = '';
     for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', (text) => (said += text));

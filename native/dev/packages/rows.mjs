@@ -32,15 +32,49 @@ const runtimeRow = (name, tool, command) => ({
   },
 });
 
-const typescriptRow = (version) => ({
-  name: `TypeScript ${version}: \`node16\`, \`nodenext\`, \`bundler\`, with and without the DOM library`,
+/** Plug'n'Play: the packages stay in archives, and there is no node_modules. */
+const yarnRow = {
+  name: "Yarn 4, Plug'n'Play",
+  tools: ['@yarnpkg/cli-dist@4'],
+  async run(project) {
+    const yarn = ['node', project.at('node_modules', '@yarnpkg', 'cli-dist', 'bin', 'yarn.js')];
+    const manifest = { private: true, type: 'module', dependencies: { multihead: `file:${project.tarball}` } };
+    await project.write({
+      'pnp/package.json': JSON.stringify(manifest),
+      'pnp/yarn.lock': '',
+      'pnp/.yarnrc.yml': 'enableGlobalCache: false\nenableTelemetry: false\n',
+      'pnp/call.js': call(),
+      'pnp/main.js': program(),
+    });
+    const inFolder = { cwd: project.at('pnp'), env: { ...project.env, CI: '', YARN_ENABLE_IMMUTABLE_INSTALLS: 'false' } };
+    await project.run([...yarn, 'install'], inFolder);
+    await project.expectOutput([...yarn, 'node', 'main.js'], 'node', inFolder);
+  },
+};
+
+const cloudflareRow = {
+  name: 'Cloudflare Workers: wrangler 4, without threads',
+  tools: ['wrangler@4'],
+  async run(project) {
+    const main = "import { call } from './call.js';\nexport default { fetch: async () => new Response(`<p>${await call()}</p>`) };\n";
+    const config = { name: 'row', main: 'main.js', compatibility_date: '2026-01-01' };
+    await project.write({ 'call.js': call(), 'main.js': main, 'wrangler.json': JSON.stringify(config) });
+    const env = { WRANGLER_SEND_METRICS: 'false' };
+    await project.withServer(['wrangler', 'dev', '--ip', '127.0.0.1', '--port', 'PORT'], (url) => project.expectHtml(url, 'workerd'), { env });
+  },
+};
+
+const modes = [['node16', 'node16'], ['nodenext', 'nodenext'], ['esnext', 'bundler']];
+const modeNames = '`node16`, `nodenext`, `bundler`';
+
+const typescriptRow = (version, modes, names) => ({
+  name: `TypeScript ${version}: ${names}, with and without the DOM library`,
   tools: [`typescript@${version}`],
   async run(project) {
     const text = ['multihead', 'multihead/core', 'multihead/inline', 'multihead/models', 'multihead/pool', 'multihead/training', 'multihead/lab']
       .map((entry, index) => `import * as e${index} from '${entry}';\nexport const f${index}: object = e${index};\n`)
       .join('');
     await project.write({ 'main.ts': `${text}using x = (await e0.load()).tensor([1]);\nexport const s: readonly number[] = x.shape;\n` });
-    const modes = [['node16', 'node16'], ['nodenext', 'nodenext'], ['esnext', 'bundler']];
     for (const [module, moduleResolution] of modes) {
       for (const lib of [['es2022'], ['es2022', 'dom']]) {
         const compilerOptions = { strict: true, noEmit: true, target: 'es2022', types: [], lib, module, moduleResolution };
@@ -228,8 +262,10 @@ export const ROWS = [
   nodeRow(26),
   runtimeRow('Deno 2', 'deno@2', ['deno', 'run', '-A', '--node-modules-dir=manual', 'main.js']),
   runtimeRow('Bun 1', 'bun@1', ['bun', 'run', 'main.js']),
-  typescriptRow('5.9'),
-  typescriptRow('7'),
+  yarnRow,
+  cloudflareRow,
+  typescriptRow('5.9', [['esnext', 'node'], ...modes], `\`node\`, ${modeNames}`),
+  typescriptRow('7', modes, modeNames),
   testRunnerRow('Vitest 4', ['vitest@4', 'jsdom@27'], {
     command: ['vitest', 'run', '--environment'],
     imports: "import { expect, test } from 'vitest';\n",
