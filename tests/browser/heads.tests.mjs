@@ -125,7 +125,7 @@ export const tests = [
       await settled(page);
       assert.equal(await pressed(page), 'source-trained');
       // Another run has no heads yet.
-      await page.click('#train-another-seed');
+      await page.$eval('#train-another-seed', (button) => button.click()); // the page may move under a pointer
       await until(page, () => /^No heads are trained here yet/.test(document.querySelector('#source-line').textContent));
       await settled(page);
       assert.deepEqual((await seen(page)).maps, before.maps);

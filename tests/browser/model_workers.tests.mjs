@@ -1,6 +1,7 @@
 // Models of multihead/models in workers of a browser: a team with shared memory, one worker without, and none.
 
 import assert from 'node:assert/strict';
+import { lostWorkers } from './harness.mjs';
 import { isolated, onPackagePage } from './package_page.mjs';
 
 /** Runs in the page: compares a random model in workers with one on the page's thread. */
@@ -60,6 +61,7 @@ const exact = { refused: 'E_OPTION', generated: 8, progress: [0, 1], logits: tru
 export const tests = [
   {
     name: 'a model in workers has the bits of one thread, in one worker on any page',
+    browserBug: lostWorkers,
     essential: true,
     async run({ browser }) {
       assert.deepEqual(await onPackagePage(browser, {}, compare), { workers: 1, ...exact });
@@ -67,6 +69,7 @@ export const tests = [
   },
   {
     name: 'workers divide a model on a cross-origin isolated page',
+    browserBug: lostWorkers,
     essential: true,
     async run({ browser, kind }) {
       const { workers, ...rest } = await onPackagePage(browser, isolated, compare);

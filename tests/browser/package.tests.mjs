@@ -5,10 +5,11 @@ import assert from 'node:assert/strict';
 import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { rolldown } from 'rolldown';
 import { blobWorkers, servePlainly } from '../../native/dev/packages/project.mjs';
 import * as sources from '../../native/dev/packages/sources.mjs';
-import { eventually, patientPage, startServer } from './harness.mjs';
+import { eventually, lostWorkers, patientPage, startServer } from './harness.mjs';
 
 const dist = fileURLToPath(new URL('../../bindings/dist', import.meta.url));
 
@@ -45,23 +46,44 @@ async function outcomeOf(browser, { kind, modules, policy }) {
   let title = '';
   let wasm = [];
   await withSite(site, policy, async ({ url, requested }) => {
-    const context = await browser.createBrowserContext();
-    try {
-      const page = await patientPage(context);
-      await page.goto(url);
-      await eventually(async () => /^(ok|failed)/.test((title = await page.title())), 'the page reports its result');
-    } finally {
-      await context.close();
-    }
+    title = await titleOf(browser, url);
     wasm = requested.filter((path) => path.endsWith('.wasm'));
   });
   return { title, wasm };
+}
+
+/** The title in which a page reports the result of its calls. */
+async function titleOf(browser, url) {
+  const context = await browser.createBrowserContext();
+  try {
+    const page = await patientPage(context);
+    await page.goto(url);
+    let title = '';
+    await eventually(async () => /^(ok|failed)/.test((title = await page.title())), 'the page reports its result');
+    return title;
+  } finally {
+    await context.close();
+  }
+}
+
+/** Bundles the calls of multihead/inline into a classic script, because a page on a file: address can load no module. */
+async function asClassicScript(folder) {
+  const site = { 'call.js': sources.call({ load: ['./dist/inline.js'], createPool: './dist/inline.js' }), 'main.js': sources.page() };
+  for (const [name, text] of Object.entries(site)) await writeFile(join(folder, name), text);
+  await cp(join(dist, 'inline.js'), join(folder, 'dist', 'inline.js'));
+  const bundle = await rolldown({ input: join(folder, 'main.js'), logLevel: 'silent' });
+  await bundle.write({ file: join(folder, 'classic.js'), format: 'iife', minify: true });
+  await bundle.close();
+  const page = join(folder, 'index.html');
+  await writeFile(page, '<!doctype html><meta charset="utf-8"><title>waiting</title><script defer src="classic.js"></script>');
+  return pathToFileURL(page).href;
 }
 
 export const tests = [
   ...Object.keys(kinds).flatMap((kind) => [
     {
       name: `multihead, multihead/core and multihead/pool run in a ${kind} without a bundler`,
+      browserBug: lostWorkers,
       essential: true,
       async run({ browser }) {
         const { title, wasm } = await outcomeOf(browser, { kind, modules: sources.FILES });
@@ -71,6 +93,7 @@ export const tests = [
     },
     {
       name: `multihead/inline runs in a ${kind} without a bundler`,
+      browserBug: lostWorkers,
       essential: kind === 'page',
       async run({ browser }) {
         const { title, wasm } = await outcomeOf(browser, { kind, modules: sources.INLINE, policy: blobWorkers });
@@ -79,6 +102,18 @@ export const tests = [
       },
     },
   ]),
+  {
+    name: 'multihead/inline, bundled into one classic script, runs with workers on a page that is opened as a file',
+    browserBug: lostWorkers,
+    async run({ browser }) {
+      const folder = await mkdtemp(join(tmpdir(), 'multihead-file-'));
+      try {
+        assert.equal(await titleOf(browser, await asClassicScript(folder)), 'ok simd128');
+      } finally {
+        await rm(folder, { recursive: true });
+      }
+    },
+  },
   {
     name: 'the pool of multihead/inline runs on the calling thread, and says why, where a policy forbids blob: workers',
     async run({ browser }) {

@@ -1,7 +1,7 @@
 // multihead/pool in a browser: with messages, with shared memory, and where workers are forbidden.
 
 import assert from 'node:assert/strict';
-import { patientPage } from './harness.mjs';
+import { lostWorkers, patientPage } from './harness.mjs';
 import { isolated, onPackagePage } from './package_page.mjs';
 
 /**
@@ -61,6 +61,7 @@ const exact = { refused: 'E_SHAPE', attention: true, float16: true, operands: tr
 export const tests = [
   {
     name: 'the pool has the bits of one thread, with messages on any page',
+    browserBug: lostWorkers,
     essential: true,
     async run({ browser }) {
       const { why, ...rest } = await onPage(browser, {});
@@ -70,6 +71,7 @@ export const tests = [
   },
   {
     name: 'the pool shares memory on a cross-origin isolated page',
+    browserBug: lostWorkers,
     essential: true,
     async run({ browser, kind }) {
       const { why, ...rest } = await onPage(browser, isolated);
@@ -91,6 +93,7 @@ export const tests = [
   },
   {
     name: 'where Trusted Types are required, the pool runs in the workers of a policy, and says why without them',
+    browserBug: lostWorkers,
     async run({ browser }) {
       const policy = { 'content-security-policy': "require-trusted-types-for 'script'; trusted-types pool" };
       const { why, ...rest } = await onPage(browser, policy, true);

@@ -10,6 +10,7 @@
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { attempted } from './attempts.mjs';
 import { findBrowsers, findEssentialBrowser, whyTooOld } from './browsers.mjs';
 import { PATIENCE, compressAhead, results, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
@@ -119,15 +120,10 @@ async function runLane(found, left, outcome) {
 
 async function runTest(test, on, outcome) {
   const name = `${on.kind}: ${test.name}`;
-  const attempt = () => withinLimit(test.run(on));
   const start = performance.now();
   try {
-    // A browser on a busy machine sometimes misses a moment, so try twice. A test that fails twice has found a fault.
-    const note = await attempt().catch(async (error) => {
-      const second = await attempt();
-      outcome.again.push(`${name}: ${error.message}`);
-      return second;
-    });
+    const { note, again } = await attempted(test, on.kind, () => withinLimit(test.run(on)));
+    if (again) outcome.again.push(`${name}: ${again}`);
     outcome.passed += 1;
     say('✓', name, `${Math.round(performance.now() - start)} ms${note ? `, ${note}` : ''}`);
   } catch (error) {

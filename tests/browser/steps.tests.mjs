@@ -177,7 +177,7 @@ export const tests = [
       await page.$eval('.origin', (box) => box.scrollIntoView({ block: 'center' }));
       await until(page, () => document.querySelector('.origin-said').ariaLive === 'polite');
       await until(page, () => {
-        scrollTo(0, 0);
+        scrollTo({ top: 0, behavior: 'instant' });
         return document.querySelector('.origin-said').ariaLive === 'off';
       });
       await page.click('#step-split');

@@ -150,7 +150,7 @@ export const tests = [
       assert.equal(await page.$$eval('.train-card', (list) => list.length), 8);
       const { run } = await trainFor(page, 25);
       assert.deepEqual(run.settings, { kind: 'fourJobs', seed: 12, heads: 4, layers: 2, rate: 0.02 });
-      await page.click('#train-another-seed');
+      await page.$eval('#train-another-seed', (button) => button.click()); // the page may move under a pointer
       await until(page, () => window.multiheadPage.training().earlier?.settings.seed === 12);
       await until(page, () => location.hash.includes('seed=13'));
       await until(page, () => document.querySelectorAll('.chart-line').length === 3);
