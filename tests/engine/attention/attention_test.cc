@@ -274,6 +274,39 @@ TEST_F(AttentionOnTargets, EqualsOracleWithMasksAndBiasesOfEveryForm) {
   }
 }
 
+// A sink of 3.3e9 divided by a scale that is no power of two has no float, and rounding it changes
+// the sum of a row by more than a float holds. One, five and forty rows: decoding and two tiles.
+TEST_F(AttentionOnTargets, SinksOfEveryMagnitudeEqualTheOracle) {
+  constexpr int64_t kHeads = 2, kWidth = 8;
+  for (const int64_t rows : {1, 5, 40}) {
+    for (const float sink : {0.0F, 50.0F, 90.0F, 120.0F, 1e3F, 1e5F, 1.2345678e7F, 1e8F, 3.3e9F,
+                             4e9F, 1e10F, 1e15F, 1e30F, 3e38F}) {
+      RandomCase c;
+      Random random(static_cast<uint64_t>(rows));
+      const Dims q{1, kHeads, rows, kWidth}, k{1, kHeads, 37, kWidth}, v{1, kHeads, 37, 5};
+      c.q = stored(c, random.floats(q.elements()), DType::kF32, q, contiguous_strides(q));
+      c.k = stored(c, random.floats(k.elements()), DType::kF32, k, contiguous_strides(k));
+      c.v = stored(c, random.floats(v.elements()), DType::kF32, v, contiguous_strides(v));
+      // The first rows see no key.
+      c.options.causal = Causal::at_offset(-2);
+      const std::vector<float> sinks{sink, -sink};
+      c.options.sinks = sinks;
+      c.out_shape = {1, kHeads, rows, 5};
+      c.lse_shape = {1, kHeads, rows};
+      c.weights_shape = {1, kHeads, rows, 37};
+      c.captures = {{.stage = ScoreStage::kWeights, .heads = {}, .first_row = 0, .rows = rows}};
+      SCOPED_TRACE(std::to_string(rows) + " rows, sink " + std::to_string(sink));
+      expect_equals_oracle(c, context_);
+      // Scores of the size of the sink: the sink takes part in the softmax.
+      c.options.causal = {};
+      const std::vector<float> bias(static_cast<size_t>(kHeads), sink);
+      c.options.bias = {bias.data(), {1, kHeads, 1, 1}};
+      if (sink < 1e7F) expect_equals_oracle(c, context_);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 // Compares capped scores with tanh in double. Allowed error: 3 units in the last place of the cap,
 // and for small scores 4 units of the score. No score may exceed the cap.
 TEST_P(AttentionOnTarget, SoftcapIsAccurate) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpu/target.h"
@@ -76,6 +77,19 @@ TEST_F(Backward, EqualsTheOracleOnSmallRandomCalls) {
   for (const uint64_t seed : testing::random_seeds(400)) {
     expect_equals_oracle(Call(seed, {.max_queries = 9, .max_keys = 12, .max_width = 20}), context_);
     if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(Backward, EqualsTheOracleWithSinksOfEveryMagnitude) {
+  for (const float sink : {4e9F, 1e15F, 3e38F, -4e9F, -3e38F}) {
+    for (const uint64_t seed : testing::random_seeds(20)) {
+      testing::RandomCase c =
+          testing::random_case(seed, {.max_queries = 9, .max_keys = 12, .max_width = 20});
+      c.storage.emplace_back(static_cast<size_t>(c.q.shape[1]), sink);
+      c.options.sinks = c.storage.back();
+      expect_equals_oracle(Call(std::move(c), seed), context_);
+      if (HasFatalFailure()) return;
+    }
   }
 }
 

@@ -41,24 +41,21 @@ struct RowSum {
 // Merges part(0) .. part(parts - 1). A sink is one more score without a value; -inf for none. `out`
 // may be that of part 0.
 template <class Part>
-RowSum merge_row(const Part& part, int64_t parts, double factor, double sink, size_t width,
+RowSum merge_row(const Part& part, int64_t parts, float factor, float sink, size_t width,
                  float* out) {
   const DF d;
   const size_t vector = hn::Lanes(d);
-  // In float, like the references.
-  float largest = static_cast<float>(sink / factor);
+  float largest = kNegInf;
   for (int64_t i = 0; i < parts; ++i) {
     // In this order a NaN does not become the maximum; it reaches the sum below.
     largest = std::max(largest, part(i).reference);
   }
-  const auto reference = static_cast<double>(largest);
-  double sum =
-      sink == -std::numeric_limits<double>::infinity() ? 0.0 : std::exp(sink - reference * factor);
+  double sum = sink == kNegInf ? 0.0 : rules::share_of_sink(sink, largest, factor);
   for (int64_t i = 0; i < parts; ++i) {
     const RowPart from = part(i);
-    const double share = from.reference == largest
-                             ? 1.0
-                             : std::exp((static_cast<double>(from.reference) - reference) * factor);
+    const double difference = static_cast<double>(from.reference) - static_cast<double>(largest);
+    const double share =
+        from.reference == largest ? 1.0 : std::exp(difference * static_cast<double>(factor));
     sum += share * from.sum;
     const auto by = hn::Set(d, static_cast<float>(share));
     size_t c = 0;
@@ -95,7 +92,7 @@ void merge_splits(const AttentionParams& p, const SplitTiling& g, int64_t batch,
     return lay_out_partial(sizes,
                            static_cast<char*>(partials) + static_cast<uint64_t>(split) * step);
   };
-  const auto factor = static_cast<double>(p.scale.softmax);
+  const float factor = p.scale.softmax;
   for (size_t r = 0; r < sizes.rows; ++r) {
     const DecodeRow row(p, batch, kv_head, r);
     float* const out = partial_at(0).row(r, sizes.value_lanes);
@@ -104,8 +101,7 @@ void merge_splits(const AttentionParams& p, const SplitTiling& g, int64_t batch,
       return {partial.reference[r], static_cast<double>(partial.row_sum[r]),
               partial.row(r, sizes.value_lanes)};
     };
-    const double sink = p.sinks == nullptr ? -std::numeric_limits<double>::infinity()
-                                           : static_cast<double>(p.sinks[row.head]);
+    const float sink = p.sinks == nullptr ? kNegInf : p.sinks[row.head];
     auto [reference, sum] = merge_row(part, g.splits, factor, sink, sizes.value_lanes, out);
     // If all scores are -inf by overflow, not because keys are hidden, the softmax is undefined.
     if (sum == 0.0 && row.sees_a_key(p)) sum = std::numeric_limits<double>::quiet_NaN();
@@ -115,7 +111,7 @@ void merge_splits(const AttentionParams& p, const SplitTiling& g, int64_t batch,
                           row_offset(p.out.stride, batch, row.head, row.query));
     }
     if (p.lse.data != nullptr) {
-      *p.lse.row(batch, row.head, row.query) = rules::lse_of(reference, p.scale.softmax, sum);
+      *p.lse.row(batch, row.head, row.query) = rules::lse_of(reference, factor, sum, sink);
     }
   }
 }
@@ -136,8 +132,7 @@ void merge_pairs(const MergeParams& p, int64_t first, int64_t end) {
     const RowPart b = part_of(*p.lse_b.row(batch, head, row),
                               width == 0 ? nullptr : p.out_b.row(batch, head, row));
     const auto part = [&](int64_t i) -> const RowPart& { return i == 0 ? a : b; };
-    const RowSum merged =
-        merge_row(part, 2, 1.0, -std::numeric_limits<double>::infinity(), width, out);
+    const RowSum merged = merge_row(part, 2, 1.0F, kNegInf, width, out);
     normalize(out, width, merged.sum);
     lse = rules::lse_of(merged.reference, 1.0F, merged.sum);
   }

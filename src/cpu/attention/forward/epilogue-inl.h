@@ -69,16 +69,10 @@ void store_out_row(const QueryBlock<Products>& b, size_t row) {
 // Adds the sink, a score without a value, to the sum.
 template <class Products>
 void join_sink(const QueryBlock<Products>& b, size_t row) {
-  const auto factor = static_cast<double>(b.scale.softmax);
-  const auto reference = static_cast<double>(b.s.reference[row]);
-  const auto sink = static_cast<double>(b.p.sinks[b.head_of(row)]);
-  // Round to float first, because weights are computed from the stored float reference.
-  const auto joined = static_cast<double>(static_cast<float>(std::max(reference, sink / factor)));
-  const double share = std::exp((reference - joined) * factor);
-  b.s.row_sum[row] = static_cast<float>(static_cast<double>(b.s.row_sum[row]) * share +
-                                        std::exp(sink - joined * factor));
-  b.s.reference[row] = static_cast<float>(joined);
-  scale_out_row(b, row, static_cast<float>(share));
+  float& sum = b.s.row_sum[row];
+  sum = static_cast<float>(
+      static_cast<double>(sum) +
+      rules::share_of_sink(b.p.sinks[b.head_of(row)], b.s.reference[row], b.scale.softmax));
 }
 
 template <class Products>
@@ -167,8 +161,10 @@ bool normalize_and_store(const QueryBlock<Products>& b) {
 template <class Products>
 void store_lse(const QueryBlock<Products>& b) {
   for (size_t row = 0; row < b.rows; ++row) {
-    *b.p.lse.row(b.batch, b.head_of(row), b.s.place[row].query) =
-        rules::lse_of(b.s.reference[row], b.scale.softmax, b.s.row_sum[row]);
+    const int64_t head = b.head_of(row);
+    const float sink = b.p.sinks == nullptr ? kNegInf : b.p.sinks[head];
+    *b.p.lse.row(b.batch, head, b.s.place[row].query) =
+        rules::lse_of(b.s.reference[row], b.scale.softmax, b.s.row_sum[row], sink);
   }
 }
 
