@@ -51,6 +51,11 @@ export class CacheModel {
     return Math.max(...this.keys.map((tokens) => tokens.length));
   }
 
+  /** True if the window of one of the last `queries` tokens has lost keys, which a ring has overwritten. */
+  loses(queries: number, left: number): boolean {
+    return this.firsts.some((first, b) => Math.max(0, this.length(b) - queries - left) < first);
+  }
+
   append(k: Plain, v: Plain, counts: number[]): void {
     const { batch } = this.config;
     for (let b = 0; b < batch; b += 1) {

@@ -1,7 +1,7 @@
 import type { CacheAttendOptions, KVCache } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { CacheModel, dtypes, layouts } from './cache_model.ts';
-import { builds, errorOf, loadBuild } from './builds.ts';
+import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed, type Random } from './random.ts';
 import {
   capturedPart,
@@ -217,6 +217,10 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       plain,
     );
     const allowed = tolerance(headDim, plain as object, expected);
+    if (options.window && model.loses(queries, options.window.left)) {
+      expectRefused(mh, () => cache.attend(q, options), 'E_OPTION', 'q', 'ring');
+      return;
+    }
     const result = cache.attend(q, options);
     const text = `${label}, ${JSON.stringify(plain, (_, x: unknown) => (typeof x === 'bigint' ? `${x}n` : x))}`;
     const extents = [batch, heads, queries, model.longest] as const;

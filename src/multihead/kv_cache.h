@@ -19,7 +19,9 @@ struct KVCacheConfig {
   /// Order of an entry's tokens in memory.
   enum class Layout : uint8_t {
     kContiguous,  ///< (B, H_kv, capacity, d)
-    kRing,        ///< as kContiguous; new tokens overwrite the oldest ones, for windows
+    /// As kContiguous; new tokens overwrite the oldest ones, for windows. At most 2^31 - 1 tokens
+    /// in total
+    kRing,
     kPaged,  ///< pages of page_size tokens, taken from a pool as sequences grow (arXiv:2309.06180)
   };
   /// Element type of storage; kInt8 has one scale per token and head.
@@ -77,7 +79,8 @@ class KVCache {
   /// Key j is token j, also in a ring, where overwritten tokens are hidden. ALiBi distances count
   /// from the end of each entry. options.causal is none or bottom_right, which aligns with the end
   /// of each entry. kv_lengths, rope and qk_norm are kOption errors: rotate() and normalize before
-  /// append().
+  /// append(). So is a window that reaches back to tokens that a ring has overwritten: with
+  /// options.window.left, attend to at most capacity - left tokens at once.
   [[nodiscard]] Status attend(const ConstAnyTensor& q, const AttentionOptions& options,
                               const AttentionOutputs& outputs, Context& context) const;
 

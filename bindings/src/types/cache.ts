@@ -96,8 +96,9 @@ export interface KVCache {
    * for masks, biases and weights, is the longest {@link KVCache.length}. Key j is token j, also in a
    * ring, where overwritten tokens are hidden. ALiBi distances count from the end of each entry.
    *
-   * @param q (B, H_q, N_q, d_k)
-   * @throws {MultiheadError} as {@link Multihead.attention}
+   * @param q (B, H_q, N_q, d_k). With a window over a ring, at most capacity − window.left queries at once
+   * @throws {MultiheadError} as {@link Multihead.attention}; `E_OPTION` also if a window reaches back to tokens that a
+   * ring has overwritten
    */
   attend<
     const R extends readonly AttentionReturn[] = [],

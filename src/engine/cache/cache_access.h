@@ -1,6 +1,9 @@
 // Operations on caches for the members of a team, in addition to the public calls.
 #pragma once
 
+#include <cstdint>
+
+#include "engine/error/error.h"
 #include "engine/runtime/team.h"
 #include "multihead/kv_cache.h"
 #include "rules/shared.h"
@@ -12,6 +15,11 @@ struct KVCache::Internals {
   // heads that this member computes, and attend() exchanges the results with the other members.
   MULTIHEAD_SHARED static Status create(const KVCacheConfig& config, const engine::Team* team,
                                         KVCache& cache);
+
+  // Refuses queries of the last `queries` tokens whose window reaches back to tokens that the ring
+  // has overwritten, or will have after `appended` more tokens. Errors: kOption on `argument`.
+  static Status validate_ring(const KVCache& cache, engine::Name argument, int64_t appended,
+                              int64_t queries, const Window& window);
 
   // True if attend() divides the cache's heads among the members of a team.
   static bool is_share(const KVCache& cache) {

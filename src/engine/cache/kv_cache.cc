@@ -194,11 +194,9 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
         return option_error(Name::kCounts, Message::kCountRange, tokens, count);
       }
       const int64_t end = length(b) + count;
-      const bool too_long = config_.layout == Layout::kRing
-                                ? end > std::numeric_limits<int32_t>::max()
-                                : end > config_.capacity;
-      if (too_long) {
-        return option_error(Name::kK, Message::kCacheRoom, count, b, config_.capacity, length(b));
+      const int64_t most = config_.layout == Layout::kRing ? kMostExtent : config_.capacity;
+      if (end > most) {
+        return option_error(Name::kK, Message::kCacheRoom, count, b, most, length(b));
       }
       if (config_.layout == Layout::kPaged) {
         const auto pages_of = [&](int64_t n) { return rules::ceil_div(n, config_.page_size); };
@@ -243,6 +241,25 @@ void KVCache::claim_pages(int64_t batch, int64_t end) {
   }
 }
 
+Status KVCache::Internals::validate_ring(const KVCache& cache, Name argument, int64_t appended,
+                                         int64_t queries, const Window& window) {
+  const KVCacheConfig& config = cache.config();
+  if (config.layout != Layout::kRing || window.left < 0 || queries == 0) return {};
+  const int64_t left = std::min(window.left, kMostExtent), most = config.capacity - left;
+  for (int64_t b = 0; b < config.batch; ++b) {
+    const int64_t end = cache.length(b) + appended;
+    const int64_t kept = std::max(cache.first_kept(b), end - config.capacity);
+    const int64_t needed = std::max<int64_t>(0, end - queries - left);
+    if (needed >= kept) continue;
+    if (queries > most) {
+      return option_error(argument, Message::kTokensInRing, std::max<int64_t>(0, most),
+                          config.capacity, left, queries);
+    }
+    return option_error(argument, Message::kWindowInRing, kept, needed);
+  }
+  return {};
+}
+
 Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
                        const AttentionOutputs& outputs, Context& context) const {
   return engine::memory_guard([&]() -> Status {
@@ -259,6 +276,7 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
                                            .page_table = parts_.page_table},
                                           keys, q, options, outputs, engine::Values::kReadable,
                                           call));
+    MULTIHEAD_TRY(Internals::validate_ring(*this, Name::kQ, 0, q.shape[2], options.window));
     MULTIHEAD_TRY(engine::validate_apart({q, {}, {}, options, outputs}));
     engine::ForwardPlan plan = engine::plan_forward(call.inputs, call.shape, call.options, outputs);
     if (stored_heads() == config_.num_kv_heads) return engine::run(plan, context);

@@ -81,17 +81,14 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
     }
     MULTIHEAD_TRY(validate_exact(Name::kX, Axes::kStepX, x, tokens_of(config_.embed_dim)));
     const int64_t keys = before + tokens;
-    const bool ring = kept.layout == KVCacheConfig::Layout::kRing;
-    if (!ring && keys > kept.capacity) {
+    if (kept.layout != KVCacheConfig::Layout::kRing && keys > kept.capacity) {
       return option_error(Name::kX, Message::kStepRoom, kept.capacity - before, before,
                           kept.capacity, tokens);
     }
     // All new tokens are appended before any attends, so they must not overwrite the first one's
     // window.
-    if (ring && keys > kept.capacity && tokens > kept.capacity - config_.window.left) {
-      return option_error(Name::kX, Message::kStepRing, kept.capacity - config_.window.left,
-                          kept.capacity, config_.window.left, tokens);
-    }
+    MULTIHEAD_TRY(
+        KVCache::Internals::validate_ring(cache.kv_, Name::kX, tokens, tokens, config_.window));
     MULTIHEAD_TRY(refuse_others(options));
 
     nn::Tracer tracer(trace, context);

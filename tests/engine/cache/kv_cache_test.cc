@@ -462,6 +462,76 @@ TEST_P(CacheRing, KeepsTheNewest) {
   EXPECT_EQ(attend(at_once, q.view(), {}), attend(one_by_one, q.view(), {}));
 }
 
+// Chunks give what one pass gives, or are refused: no row loses keys of its window.
+TEST_P(CacheRing, RefusesAWindowThatReachesBackToOverwrittenTokens) {
+  constexpr int64_t kTokens = 40, kLeft = 7;
+  Random random(17);
+  const Rows q(random, {kBatch, kHeads, kTokens, kWidth});
+  const Rows k(random, {kBatch, kKvHeads, kTokens, kWidth});
+  const Rows v(random, {kBatch, kKvHeads, kTokens, kValueDim});
+  const Rows kept_k = rounded(k, GetParam()), kept_v = rounded(v, GetParam());
+  const AttentionOptions options{.causal = Causal::bottom_right(), .window = {kLeft, -1}};
+  const CachedResult whole = one_pass(q.view(), kept_k.view(), kept_v.view(), options);
+  int64_t refused = 0;
+  for (int64_t round = 0; round < 40; ++round) {
+    const int64_t capacity = random.integer(1, 16);
+    KVCache cache = made(config(Layout::kRing, GetParam(), capacity));
+    for (int64_t token = 0; token < kTokens;) {
+      const int64_t count = random.integer(1, std::min<int64_t>(kTokens - token, 12));
+      append(cache, k.part(token, count), v.part(token, count));
+      // Only the newest of the tokens attend in some calls.
+      const int64_t queries = random.chance(0.5) ? count : random.integer(1, count);
+      const int64_t first = token + count - queries;
+      token += count;
+      if (token <= capacity || queries <= capacity - kLeft) {
+        expect_rows(attend(cache, q.part(first, queries), options), whole, first, queries, kTokens,
+                    "capacity " + std::to_string(capacity));
+        continue;
+      }
+      ++refused;
+      const Dims shape{kBatch, kHeads, queries, kValueDim};
+      std::vector<float> out(static_cast<size_t>(shape.elements()), 42.0F);
+      const Status status =
+          cache.attend(q.part(first, queries), options, {.out = {out.data(), shape}}, context_);
+      ASSERT_EQ(status.code(), StatusCode::kOption);
+      EXPECT_EQ(status.argument(), "q");
+      EXPECT_EQ(status.expected(), "at most " +
+                                       std::to_string(std::max<int64_t>(0, capacity - kLeft)) +
+                                       " tokens at once in a ring of " + std::to_string(capacity) +
+                                       " with window.left = 7");
+      EXPECT_EQ(status.got(), std::to_string(queries));
+      EXPECT_EQ(out, std::vector<float>(out.size(), 42.0F));
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
+// After a truncation, the tokens that the newer ones had overwritten are missing.
+TEST_P(CacheRing, RefusesAWindowThatReachesBackIntoAGap) {
+  Random random(18);
+  const Rows k(random, {kBatch, kKvHeads, 20, kWidth});
+  const Rows v(random, {kBatch, kKvHeads, 20, kValueDim});
+  const Rows q(random, {kBatch, kHeads, 1, kWidth});
+  KVCache cache = made(config(Layout::kRing, GetParam(), 8));
+  append(cache, k.view(), v.view());
+  ASSERT_TRUE(cache.truncate(1, 15).ok());
+  const Dims shape{kBatch, kHeads, 1, kValueDim};
+  std::vector<float> out(static_cast<size_t>(shape.elements()));
+  const auto window = [&](int64_t left) {
+    return cache.attend(q.view(), {.causal = Causal::bottom_right(), .window = {left, 0}},
+                        {.out = {out.data(), shape}}, context_);
+  };
+  EXPECT_TRUE(window(2).ok());
+  EXPECT_EQ(window(3).message(),
+            "q: expected a window of tokens from 12 on, which the ring keeps, got a window from "
+            "token 11 on");
+  EXPECT_FALSE(window(std::numeric_limits<int64_t>::max()).ok());
+  EXPECT_TRUE(window(-1).ok());
+  ASSERT_TRUE(cache.truncate(1, 0).ok());
+  append(cache, k.part(0, 1), v.part(0, 1), std::vector<int32_t>{0, 1});
+  EXPECT_TRUE(window(7).ok());
+}
+
 TEST_P(CacheRing, TruncationLeavesAGap) {
   constexpr int64_t kCapacity = 8;
   Random random(9);

@@ -125,6 +125,28 @@ TEST(ModuleStep, TruncatesAndGoesOn) {
   s.expect_one_pass(out);
 }
 
+// A step that is refused must not append: new tokens overwrite old ones.
+TEST(ModuleStep, RefusesAWindowOfOverwrittenTokensAndLeavesTheRing) {
+  ModuleSteps s({.embed_dim = 12, .num_heads = 3, .window = {.left = 3}}, 1);
+  const KVCacheConfig ring{.batch = 2, .capacity = 6, .layout = KVCacheConfig::Layout::kRing};
+  MultiHeadAttentionCache cache;
+  ASSERT_TRUE(s.module.create_cache(ring, cache).ok());
+  std::vector<float> out(s.x.size());
+  for (int64_t first = 0; first < 9; first += 3) ASSERT_TRUE(s.step(first, 3, cache, out).ok());
+  EXPECT_EQ(s.step(9, 4, cache, out).argument(), "x");
+  EXPECT_EQ(cache.length(), 9);
+  EXPECT_EQ(cache.kv().first_kept(0), 3);
+  ASSERT_TRUE(s.step(9, 3, cache, out).ok());
+  s.expect_one_pass(out);
+  // Token 8 sees tokens 5 to 8, of which the ring keeps 6 to 8.
+  ASSERT_TRUE(cache.truncate(8).ok());
+  EXPECT_EQ(s.step(8, 1, cache, out).argument(), "x");
+  EXPECT_EQ(cache.length(), 8);
+  ASSERT_TRUE(cache.truncate(0).ok());
+  for (int64_t first = 0; first < 12; first += 3) ASSERT_TRUE(s.step(first, 3, cache, out).ok());
+  s.expect_one_pass(out);
+}
+
 TEST(ModuleStep, WeightsAndTraceOfAStep) {
   ModuleSteps s({.embed_dim = 12, .num_heads = 3, .num_kv_heads = 1}, 2);
   MultiHeadAttentionCache cache;
