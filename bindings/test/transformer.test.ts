@@ -519,6 +519,15 @@ describe.each(builds)('transformers: %s', async (simd) => {
     expectWorks(mh);
   });
 
+  it('refuses 2^62 parameters, whose bytes no 64 bits count', () => {
+    const side = 2 ** 20;
+    const model = mh.transformer({
+      ...{ embedDim: side, numHeads: side, headDim: side, bias: false, numLayers: 1, vocabSize: 1 },
+    });
+    expectRefused(mh, () => model.initialize(), 'E_MEMORY', 'memory', 'heap');
+    model.dispose();
+  });
+
   it('is counted in memory(), and freed', () => {
     const { dict } = gpt2();
     const before = mh.memory();

@@ -55,7 +55,11 @@ class TransformerActivations : public Activations<nn::KeptTransformer> {
   /// Keeps all activations of each layer, or only each layer's input if `recompute` is true.
   /// backward() then computes the other activations again, layer by layer: this takes the time of
   /// one more forward(), and memory for one layer instead of all. The gradients are bit-identical.
-  explicit TransformerActivations(bool recompute = false);
+  explicit TransformerActivations(bool recompute = false) : recompute_(recompute) {}
+
+ private:
+  friend nn::ActivationsAccess;
+  bool recompute_;
 };
 
 }  // namespace multihead

@@ -42,7 +42,7 @@ struct TrainerOptions {
   float learning_rate = 1e-3F;              ///< more than 0
   float beta1 = 0.9F;     ///< AdamW: decay of the mean of gradients, from 0 to less than 1
   float beta2 = 0.999F;   ///< AdamW: decay of the mean of squared gradients, from 0 to less than 1
-  float eps = 1e-8F;      ///< AdamW: added to the square root of the mean of squares
+  float eps = 1e-8F;      ///< AdamW: added to the square root of the mean of squares; more than 0
   float momentum = 0.0F;  ///< SGD only; must be 0 for AdamW
   bool nesterov = false;  ///< SGD only; needs momentum
   /// Weight decay of matrices and embeddings; biases, gains of norms and sinks do not decay.
@@ -143,9 +143,10 @@ class Trainer {
   /// is changed then.
   [[nodiscard]] Status load_state_dict(const StateDict& dict);
 
-  /// Writes state_dict() to a safetensors file. save() writes a second file and then renames it, so
-  /// that a crash leaves the old file intact. It is in the library multihead::safetensors. Errors:
-  /// also kFormat if the file cannot be written.
+  /// Writes state_dict() to a safetensors file. save() writes a second file, "PATH.N.part" beside
+  /// it, waits until the disk has it, and then renames it, so that a crash leaves the old file
+  /// intact. A link stays a link: the file that it points to is replaced. It is in the library
+  /// multihead::safetensors. Errors: also kFormat if the file cannot be written.
   [[nodiscard]] Status save(const std::string& path) const;
   /// Runs load_state_dict() on a safetensors file. It is in the library multihead::safetensors.
   /// Errors: also kFormat (no safetensors file, or a truncated file).

@@ -33,4 +33,9 @@ Status reserve(engine::Buffer& buffer, LayOut&& lay_out) {
   return {};
 }
 
+// Reserves `count` floats. Errors: kMemory, also for more floats than any memory has.
+inline Status reserve_floats(engine::Buffer& buffer, int64_t count, float*& floats) {
+  return reserve(buffer, [&](rules::Arena& take) { take(floats, static_cast<uint64_t>(count)); });
+}
+
 }  // namespace multihead::nn

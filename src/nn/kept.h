@@ -53,12 +53,17 @@ struct ActivationsAccess {
   static const Kept* find(const Activations<Kept>& activations) {
     return activations.kept_.get();
   }
-  // Allocates what the activations hold, unless they have it already. Errors: kMemory.
-  template <class Kept>
-  static Status make(Activations<Kept>& activations, Kept*& kept) {
-    if (activations.kept_ == nullptr) activations.kept_.reset(new (std::nothrow) Kept());
+  // Allocates what the activations hold, unless they have it already, from these arguments. Errors:
+  // kMemory.
+  template <class Kept, class... Arguments>
+  static Status make(Activations<Kept>& activations, Kept*& kept, Arguments... arguments) {
+    if (activations.kept_ == nullptr)
+      activations.kept_.reset(new (std::nothrow) Kept(arguments...));
     kept = activations.kept_.get();
     return kept == nullptr ? Status::out_of_memory(sizeof(Kept)) : Status();
+  }
+  static bool recomputes(const TransformerActivations& activations) {
+    return activations.recompute_;
   }
 };
 

@@ -15,7 +15,9 @@
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
 #include "engine/error/printable.h"
+#include "nn/call_memory.h"
 #include "rules/element.h"
+#include "rules/integers.h"
 
 namespace multihead {
 namespace nn {
@@ -143,7 +145,7 @@ void ParameterList::add(std::string name, const Dims& shape, ParameterRole role,
   } else {
     parameters_.push_back({std::move(name), shape_in_dict(shape, layout), role, layout, elements_});
   }
-  elements_ += shape.elements();
+  elements_ = rules::saturating_add(elements_, shape.elements());
 
   ParameterRows rows{.parameter = parameters_.size() - 1,
                      .first = before,
@@ -160,7 +162,7 @@ void ParameterList::add(std::string name, const Dims& shape, ParameterRole role,
   Dims held_shape = shape;
   held_shape[0] = rows.end - rows.first;
   targets_.push_back({&view, held_shape, held_});
-  held_ += rows.elements();
+  held_ = rules::saturating_add(held_, rows.elements());
   // Merge with the previous rows of the parameter, which end where these rows begin.
   if (before > 0 && !divides && rows_.back().is_whole()) {
     rows_.back().end = rows_.back().divided_end = rows.end;
@@ -255,15 +257,14 @@ Status Parameters::load(const ParameterList& list, const StateDict& dict, const 
 
 Status Parameters::make(const ParameterList& list) {
   engine::Buffer memory;
-  // One extra float, so that a module without parameters has memory too.
-  const uint64_t bytes = (static_cast<uint64_t>(list.elements()) + 1) * sizeof(float);
-  if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
+  float* block = nullptr;
+  MULTIHEAD_TRY(reserve_floats(memory, list.elements(), block));
   list_.assign(list.parameters().begin(), list.parameters().end());
   rows_.assign(list.rows().begin(), list.rows().end());
   elements_ = list.elements();
   elements_of_all_ = list.elements_of_all();
   memory_ = std::move(memory);
-  list.bind(values());
+  list.bind(block);
   return {};
 }
 
@@ -279,9 +280,8 @@ StateDict Parameters::state_dict(const float* block) const {
 }
 
 Status Parameters::gather(engine::Team& team, engine::Buffer& buffer, StateDict& dict) const {
-  const uint64_t bytes = (static_cast<uint64_t>(elements_of_all_) + 1) * sizeof(float);
-  if (!buffer.reserve(bytes)) return Status::out_of_memory(bytes);
-  auto* const all = static_cast<float*>(buffer.data());
+  float* all = nullptr;
+  MULTIHEAD_TRY(reserve_floats(buffer, elements_of_all_, all));
   for (const ParameterRows& rows : rows_) {
     const int64_t columns = rows.columns;
     float* const to = all + list_[rows.parameter].offset;

@@ -67,22 +67,24 @@ struct Call {
 
 void expect_attention_survives(int64_t queries, int64_t keys, bool every, bool transforms) {
   const auto options = [=](const Call& c) { return transforms ? c.options() : AttentionOptions{}; };
-  const auto survives = [=](const char* name, const std::function<Status(Call&)>& run) {
+  const auto survives = [=](const char* name, bool repeats,
+                            const std::function<Status(Call&)>& run) {
     expect_survives_exhaustion(name, [=]() -> Attempt {
       const auto call = std::make_shared<Call>(queries, keys);
       return {.call = [=] { return run(*call); },
               .result = [=] { return call->bits(); },
-              .state = [=] { return call->bits(); }};
+              .state = [=] { return call->bits(); },
+              .repeats_without_memory = repeats};
     });
   };
-  survives("attention", [=](Call& c) {
+  survives("attention", true, [=](Call& c) {
     return attention(c.query(), c.key(), c.value(), options(c), c.outputs(every), c.context);
   });
-  survives("attention_scores", [=](Call& c) {
+  survives("attention_scores", true, [=](Call& c) {
     return attention_scores(c.query(), c.key(), options(c),
                             {.out = {c.capture.data(), {2, 4, queries, keys}}}, c.context);
   });
-  survives("prepared", [=](Call& c) {
+  survives("prepared", false, [=](Call& c) {
     PreparedAttention prepared;
     Status status = PreparedAttention::create(c.query(), c.key(), c.value(), options(c),
                                               c.outputs(every), c.context, prepared);
@@ -122,7 +124,8 @@ TEST(ExhaustedMemory, TheBackwardRuns) {
                           c->query(), gradients, c->context);
                     },
                 .result = [=] { return bits_of(c->d_q) + bits_of(c->d_k) + bits_of(c->gain); },
-                .state = [=] { return bits_of(c->d_q) + bits_of(c->d_k) + bits_of(c->gain); }};
+                .state = [=] { return bits_of(c->d_q) + bits_of(c->d_k) + bits_of(c->gain); },
+                .repeats_without_memory = true};
       });
     }
   }
@@ -154,7 +157,8 @@ TEST(ExhaustedMemory, PackedSequencesRun) {
                   call->context);
             },
         .result = [=] { return call->bits(); },
-        .state = [=] { return call->bits(); }};
+        .state = [=] { return call->bits(); },
+        .repeats_without_memory = true};
   });
 }
 
@@ -166,7 +170,8 @@ TEST(ExhaustedMemory, RowsRun) {
       const auto call = std::make_shared<Call>(5, 5);
       return {.call = [=] { return run(*call); },
               .result = [=] { return call->bits(); },
-              .state = [=] { return call->bits(); }};
+              .state = [=] { return call->bits(); },
+              .repeats_without_memory = true};
     });
   };
   const Dims rows{40, 8};
@@ -262,7 +267,8 @@ TEST(ExhaustedMemory, CachesRun) {
           }
           return {.call = [=] { return run(*cached); },
                   .result = [=] { return cached->contents(); },
-                  .state = [=] { return cached->contents(); }};
+                  .state = [=] { return cached->contents(); },
+                  .repeats_without_memory = appends == 2};
         });
       };
       survives("create", 0, [](Cached& c) { return KVCache::create(c.config, c.cache); });

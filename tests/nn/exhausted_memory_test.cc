@@ -249,7 +249,8 @@ TEST(ExhaustedMemory, ModulesRun) {
         if (!config.add_bias_kv) fixture->begin({.capacity = 8});
         return {.call = [=] { return fixture->forward(traced, masked); },
                 .result = [=] { return fixture->outputs() + bits_of_trace(fixture->trace); },
-                .state = [=] { return fixture->parameter_bits() + bits_of_trace(fixture->trace); }};
+                .state = [=] { return fixture->parameter_bits() + bits_of_trace(fixture->trace); },
+                .repeats_without_memory = !traced};
       });
     }
   }

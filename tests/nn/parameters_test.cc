@@ -220,6 +220,34 @@ TEST(Parameters, OfATransformerLieInOneBlock) {
   }
 }
 
+// 2^62 floats are 2^64 bytes, and two such parameters more elements than 64 bits count.
+TEST(Parameters, OfMoreBytesThanSixtyFourBitsCountAreRefused) {
+  for (const size_t copies : {size_t{1}, size_t{2}, size_t{5}}) {
+    std::vector<ConstTensor> views(copies);
+    ParameterList list;
+    for (ConstTensor& view : views) {
+      list.add("w" + std::to_string(&view - views.data()), {int64_t{1} << 42, int64_t{1} << 20},
+               ParameterRole::kWeight, view);
+    }
+    Parameters parameters;
+    EXPECT_EQ(parameters.make(list).code(), StatusCode::kMemory);
+    EXPECT_TRUE(parameters.empty());
+    EXPECT_EQ(views[0].data, nullptr);
+  }
+  constexpr int64_t kMost = 1 << 20;
+  Transformer model;
+  ASSERT_TRUE(Transformer::create({.block = {.attention = {.embed_dim = kMost,
+                                                           .num_heads = kMost,
+                                                           .head_dim = kMost,
+                                                           .bias = false}},
+                                   .num_layers = 1,
+                                   .vocab_size = 1},
+                                  model)
+                  .ok());
+  EXPECT_EQ(model.initialize({}).code(), StatusCode::kMemory);
+  EXPECT_EQ(model.num_parameters(), 0);
+}
+
 TEST(Parameters, RefusalsChangeNothing) {
   ConstTensor weight;
   ParameterList list;

@@ -26,6 +26,12 @@ void expect_survives_exhaustion(const char* name, const std::function<Attempt()>
   Status status = undisturbed.call();
   ASSERT_TRUE(status.ok()) << name << ": " << status.message();
   const std::string expected = undisturbed.result();
+  if (undisturbed.repeats_without_memory) {
+    const FailingMemory memory(0, FailingMemory::Fail::kAll);
+    status = undisturbed.call();
+    ASSERT_FALSE(memory.failed()) << name << ": a repeated call requests memory";
+    ASSERT_TRUE(status.ok()) << name << ": " << status.message();
+  }
   for (const auto fail : {FailingMemory::Fail::kOnce, FailingMemory::Fail::kAll}) {
     for (int64_t n = 0;; ++n) {
       SCOPED_TRACE(std::string(name) + ": request " + std::to_string(n) + name_of(fail));

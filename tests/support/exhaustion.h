@@ -18,11 +18,14 @@ struct Attempt {
   std::function<std::string()> result;
   // Optional: returns the state that a failed call must not change.
   std::function<std::string()> state = {};
+  // True if the call, made again with the same context, allocates nothing.
+  bool repeats_without_memory = false;
 };
 
 // Makes the call on new objects twice for every n: with only the n-th request failing, and with all
 // requests from the n-th on failing. The call must succeed or return kMemory. After kMemory the
-// state must be unchanged, and the same call must then give the right bits.
+// state must be unchanged, and the same call must then give the right bits. A call that repeats
+// without memory is also made again while every request fails.
 void expect_survives_exhaustion(const char* name, const std::function<Attempt()>& make);
 
 // Makes a call with invalid arguments in the same way: it must return its own error, or kMemory.

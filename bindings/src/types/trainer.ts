@@ -19,7 +19,7 @@ export interface TrainerOptions {
   readonly beta1?: number | undefined;
   /** Decay of AdamW's mean of squared gradients, 0 ≤ β < 1. Default 0.999. */
   readonly beta2?: number | undefined;
-  /** Epsilon of AdamW, a finite number ≥ 0. Default 1e−8. */
+  /** Epsilon of AdamW, a finite number > 0. Default 1e−8. */
   readonly eps?: number | undefined;
   /** Momentum m of SGD, 0 ≤ m < 1; with AdamW any value but 0 is an error. Default 0. */
   readonly momentum?: number | undefined;

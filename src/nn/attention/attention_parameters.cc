@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "engine/attention/validate.h"
 #include "engine/error/error.h"
@@ -52,61 +51,62 @@ MultiHeadAttentionWeightGradients gradients_of(const MultiHeadAttentionWeights& 
   return gradients;
 }
 
-std::vector<AttentionParameter> attention_parameters(const MultiHeadAttentionConfig& c,
-                                                     const AttentionNames& names) {
+AttentionParameters attention_parameters(const MultiHeadAttentionConfig& c,
+                                         const AttentionNames& names) {
   using enum ParameterRole;
   const bool latent = c.kv_latent_dim > 0, q_latent = c.q_latent_dim > 0;
   const int64_t q_rows = c.num_heads * c.head_dim;
   const int64_t k_rows = c.num_kv_heads * c.head_dim, v_rows = c.num_kv_heads * c.value_dim;
   const int64_t compressed_kv_dim = c.kv_latent_dim + c.rope_head_dim;
   const int64_t kv_b_rows = c.num_heads * (c.head_dim - c.rope_head_dim + c.value_dim);
-  const auto projection = [&](const char* alone) -> std::string {
+  const auto projection = [&](const char* alone) {
     return names.separate ? alone : names.in_proj_weight;
   };
-  const std::string q_proj = latent ? "q_proj.weight" : projection("q_proj_weight");
-  const std::string out_proj = latent ? "o_proj" : names.out_proj;
-
-  std::vector<AttentionParameter> list;
-  const auto add = [&](ConstTensor W::*member, Name argument, Axes axes, const Dims& shape,
-                       ParameterRole role, bool exists, const std::string& name) {
-    list.push_back({member, gradient_of(member), argument, axes, shape, role, exists, name});
+  const auto of = [](ConstTensor W::*member, Name argument, Axes axes, const Dims& shape,
+                     ParameterRole role, bool exists, const char* name) {
+    return AttentionParameter{member, gradient_of(member), argument, axes, shape, role, exists,
+                              name};
   };
-  add(&W::q_proj, Name::kQProj, Axes::kQProj, {q_rows, c.embed_dim}, kWeight, !q_latent, q_proj);
-  add(&W::k_proj, Name::kKProj, Axes::kKProj, {k_rows, c.kdim}, kWeight, !latent,
-      projection("k_proj_weight"));
-  add(&W::v_proj, Name::kVProj, Axes::kVProj, {v_rows, c.vdim}, kWeight, !latent,
-      projection("v_proj_weight"));
-  add(&W::q_bias, Name::kQBias, Axes::kQBias, {q_rows}, kBias, !latent, names.in_proj_bias);
-  add(&W::k_bias, Name::kKBias, Axes::kKBias, {k_rows}, kBias, !latent, names.in_proj_bias);
-  add(&W::v_bias, Name::kVBias, Axes::kVBias, {v_rows}, kBias, !latent, names.in_proj_bias);
+  return {
+      of(&W::q_proj, Name::kQProj, Axes::kQProj, {q_rows, c.embed_dim}, kWeight, !q_latent,
+         latent ? "q_proj.weight" : projection("q_proj_weight")),
+      of(&W::k_proj, Name::kKProj, Axes::kKProj, {k_rows, c.kdim}, kWeight, !latent,
+         projection("k_proj_weight")),
+      of(&W::v_proj, Name::kVProj, Axes::kVProj, {v_rows, c.vdim}, kWeight, !latent,
+         projection("v_proj_weight")),
+      of(&W::q_bias, Name::kQBias, Axes::kQBias, {q_rows}, kBias, !latent, names.in_proj_bias),
+      of(&W::k_bias, Name::kKBias, Axes::kKBias, {k_rows}, kBias, !latent, names.in_proj_bias),
+      of(&W::v_bias, Name::kVBias, Axes::kVBias, {v_rows}, kBias, !latent, names.in_proj_bias),
 
-  add(&W::q_a_proj, Name::kQAProj, Axes::kQAProj, {c.q_latent_dim, c.embed_dim}, kWeight, q_latent,
-      "q_a_proj.weight");
-  add(&W::q_a_bias, Name::kQABias, Axes::kQLatent, {c.q_latent_dim}, kBias, q_latent,
-      "q_a_proj.bias");
-  add(&W::q_a_norm, Name::kQANorm, Axes::kQLatent, {c.q_latent_dim}, kGain, q_latent,
-      "q_a_layernorm.weight");
-  add(&W::q_b_proj, Name::kQBProj, Axes::kQBProj, {q_rows, c.q_latent_dim}, kWeight, q_latent,
-      "q_b_proj.weight");
-  add(&W::kv_a_proj, Name::kKvAProj, Axes::kKvAProj, {compressed_kv_dim, c.embed_dim}, kWeight,
-      latent, "kv_a_proj_with_mqa.weight");
-  add(&W::kv_a_bias, Name::kKvABias, Axes::kKvABias, {compressed_kv_dim}, kBias, latent,
-      "kv_a_proj_with_mqa.bias");
-  add(&W::kv_a_norm, Name::kKvANorm, Axes::kKvLatent, {c.kv_latent_dim}, kGain, latent,
-      "kv_a_layernorm.weight");
-  add(&W::kv_b_proj, Name::kKvBProj, Axes::kKvBProj, {kv_b_rows, c.kv_latent_dim}, kWeight, latent,
-      "kv_b_proj.weight");
+      of(&W::q_a_proj, Name::kQAProj, Axes::kQAProj, {c.q_latent_dim, c.embed_dim}, kWeight,
+         q_latent, "q_a_proj.weight"),
+      of(&W::q_a_bias, Name::kQABias, Axes::kQLatent, {c.q_latent_dim}, kBias, q_latent,
+         "q_a_proj.bias"),
+      of(&W::q_a_norm, Name::kQANorm, Axes::kQLatent, {c.q_latent_dim}, kGain, q_latent,
+         "q_a_layernorm.weight"),
+      of(&W::q_b_proj, Name::kQBProj, Axes::kQBProj, {q_rows, c.q_latent_dim}, kWeight, q_latent,
+         "q_b_proj.weight"),
+      of(&W::kv_a_proj, Name::kKvAProj, Axes::kKvAProj, {compressed_kv_dim, c.embed_dim}, kWeight,
+         latent, "kv_a_proj_with_mqa.weight"),
+      of(&W::kv_a_bias, Name::kKvABias, Axes::kKvABias, {compressed_kv_dim}, kBias, latent,
+         "kv_a_proj_with_mqa.bias"),
+      of(&W::kv_a_norm, Name::kKvANorm, Axes::kKvLatent, {c.kv_latent_dim}, kGain, latent,
+         "kv_a_layernorm.weight"),
+      of(&W::kv_b_proj, Name::kKvBProj, Axes::kKvBProj, {kv_b_rows, c.kv_latent_dim}, kWeight,
+         latent, "kv_b_proj.weight"),
 
-  add(&W::out_proj, Name::kOutProj, Axes::kOutProj, {c.out_dim, c.num_heads * c.value_dim},
-      kResidualWeight, c.out_proj, out_proj + ".weight");
-  add(&W::out_bias, Name::kOutBias, Axes::kOutBias, {c.out_dim}, kBias, c.out_proj,
-      out_proj + ".bias");
-  add(&W::bias_k, Name::kBiasK, Axes::kKBias, {k_rows}, kAppended, c.add_bias_kv, "bias_k");
-  add(&W::bias_v, Name::kBiasV, Axes::kVBias, {v_rows}, kAppended, c.add_bias_kv, "bias_v");
-  add(&W::sinks, Name::kSinks, Axes::kSinks, {c.num_heads}, kSink, c.sinks, "sinks");
-  add(&W::q_norm, Name::kQNorm, Axes::kHeadNorm, {c.head_dim}, kGain, c.qk_norm, "q_norm.weight");
-  add(&W::k_norm, Name::kKNorm, Axes::kHeadNorm, {c.head_dim}, kGain, c.qk_norm, "k_norm.weight");
-  return list;
+      of(&W::out_proj, Name::kOutProj, Axes::kOutProj, {c.out_dim, c.num_heads * c.value_dim},
+         kResidualWeight, c.out_proj, latent ? "o_proj.weight" : names.out_proj_weight),
+      of(&W::out_bias, Name::kOutBias, Axes::kOutBias, {c.out_dim}, kBias, c.out_proj,
+         latent ? "o_proj.bias" : names.out_proj_bias),
+      of(&W::bias_k, Name::kBiasK, Axes::kKBias, {k_rows}, kAppended, c.add_bias_kv, "bias_k"),
+      of(&W::bias_v, Name::kBiasV, Axes::kVBias, {v_rows}, kAppended, c.add_bias_kv, "bias_v"),
+      of(&W::sinks, Name::kSinks, Axes::kSinks, {c.num_heads}, kSink, c.sinks, "sinks"),
+      of(&W::q_norm, Name::kQNorm, Axes::kHeadNorm, {c.head_dim}, kGain, c.qk_norm,
+         "q_norm.weight"),
+      of(&W::k_norm, Name::kKNorm, Axes::kHeadNorm, {c.head_dim}, kGain, c.qk_norm,
+         "k_norm.weight"),
+  };
 }
 
 void list_attention(const MultiHeadAttentionConfig& config, const std::string& prefix,

@@ -2,9 +2,9 @@
 // their names in a state dict, alone or within a block.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "engine/error/error.h"
 #include "engine/runtime/scratch.h"
@@ -37,7 +37,8 @@ using MultiHeadAttentionWeightGradients = BasicMultiHeadAttentionWeights<Tensor>
 struct AttentionNames {
   const char* in_proj_weight = "in_proj_weight";
   const char* in_proj_bias = "in_proj_bias";
-  const char* out_proj = "out_proj";
+  const char* out_proj_weight = "out_proj.weight";
+  const char* out_proj_bias = "out_proj.bias";
   DictLayout matrices = DictLayout::kAsInMemory;
   // If true, q_proj_weight, k_proj_weight and v_proj_weight replace in_proj_weight; in_proj_bias
   // stays.
@@ -53,16 +54,19 @@ struct AttentionParameter {
   Dims shape;
   ParameterRole role;
   bool exists;       // true if a module of this config has the parameter
-  std::string name;  // name of the tensor in a state dict; one tensor may hold several parameters
+  const char* name;  // name of the tensor in a state dict; one tensor may hold several parameters
 
   // use_weights() accepts weights without biases and gains.
   bool optional() const { return role == ParameterRole::kBias || role == ParameterRole::kGain; }
 };
 
-// Lists every member, in the order in which parameters lie in memory. `config` must be the config
-// of a created module.
-std::vector<AttentionParameter> attention_parameters(const MultiHeadAttentionConfig& config,
-                                                     const AttentionNames& names = {});
+// Every member, in the order in which parameters lie in memory. An array, because backward() lists
+// the parameters in every training step, which allocates nothing.
+using AttentionParameters = std::array<AttentionParameter, 21>;
+
+// `config` must be the config of a created module.
+AttentionParameters attention_parameters(const MultiHeadAttentionConfig& config,
+                                         const AttentionNames& names = {});
 
 // Adds the parameters that a state dict holds to `list`, with the members of `weights` as views.
 void list_attention(const MultiHeadAttentionConfig& config, const std::string& prefix,

@@ -20,8 +20,9 @@ inline Status format_error(const std::string& what, const std::string& expected,
   return {StatusCode::kFormat, what, expected, got};
 }
 
-// Writes all tensors of `dict` to a second file and then renames it, so that a crash or an error
-// leaves the old file intact. Refuses an existing path that is not a regular file, such as a
+// Writes all tensors of `dict` to a second file, waits until the disk has it, and then renames it,
+// so that a crash or an error leaves the old file intact. Replaces the file that a link points to.
+// Refuses an existing path that is not a regular file, such as a
 // device, because renaming would replace it. Errors: as write_safetensors().
 Status replace_safetensors(const StateDict& dict, const std::string& path);
 

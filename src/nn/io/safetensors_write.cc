@@ -1,9 +1,16 @@
-#include <algorithm>
+#if defined(_WIN32)
+#include <io.h>
+#else
+#include <unistd.h>
+#endif
+
 #include <bit>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -56,26 +63,84 @@ auto bits_as(From from) {
   }
 }
 
-// Writes one element as little-endian bytes.
-void write_element(const ConstAnyTensor& from, int64_t at, DType type, std::byte*& to) {
-  const auto put = [&](auto bits) {
-    for (size_t i = 0; i < sizeof(bits); ++i) {
-      *to++ = static_cast<std::byte>(bits >> (8 * i) & 0xFFU);
-    }
-  };
+// Takes the bytes of a file in order. room() returns memory for the next bytes, or null if they
+// cannot be written.
+class MemoryOutput {
+ public:
+  explicit MemoryOutput(std::vector<std::byte>& bytes) : to_(bytes.data()) {}
+  std::byte* room(size_t bytes) { return std::exchange(to_, to_ + bytes); }
+
+ private:
+  std::byte* to_;
+};
+
+class FileOutput {
+ public:
+  // Without `replaces`, the file must not exist.
+  FileOutput(const std::string& path, bool replaces)
+      : file_(std::fopen(path.c_str(), replaces ? "wb" : "wbx")) {}
+  ~FileOutput() {
+    if (file_ != nullptr) std::fclose(file_);
+  }
+  FileOutput(const FileOutput&) = delete;
+  FileOutput& operator=(const FileOutput&) = delete;
+
+  bool is_open() const { return file_ != nullptr; }
+  std::byte* room(size_t bytes) {
+    if (filled_ + bytes > sizeof(buffer_) && !flush()) return nullptr;
+    return buffer_ + std::exchange(filled_, filled_ + bytes);
+  }
+  // Returns false if any byte could not be written. With `reaches_disk`, waits until the disk has
+  // the file.
+  bool close(bool reaches_disk) {
+    bool written = flush() && std::fflush(file_) == 0;
+#if defined(_WIN32)
+    if (written && reaches_disk) written = _commit(_fileno(file_)) == 0;
+#else
+    if (written && reaches_disk) written = fsync(fileno(file_)) == 0;
+#endif
+    return std::fclose(std::exchange(file_, nullptr)) == 0 && written;
+  }
+
+ private:
+  bool flush() {
+    const size_t count = std::exchange(filled_, 0);
+    return std::fwrite(buffer_, 1, count, file_) == count;
+  }
+
+  std::FILE* file_;
+  size_t filled_ = 0;
+  std::byte buffer_[size_t{1} << 16];
+};
+
+// Writes little-endian bytes.
+template <class Output, class Bits>
+bool write_bits(Output& output, Bits bits) {
+  std::byte* const to = output.room(sizeof(bits));
+  if (to == nullptr) return false;
+  for (size_t i = 0; i < sizeof(bits); ++i) to[i] = static_cast<std::byte>(bits >> (8 * i) & 0xFFU);
+  return true;
+}
+
+template <class Output>
+bool write_element(const ConstAnyTensor& from, int64_t at, DType type, Output& output) {
+  bool written = true;
   rules::visit_element(from.dtype, [&]<class From>(std::type_identity<From>) {
     const From stored = static_cast<const From*>(from.data)[at];
     rules::visit_element(type, [&]<class To>(std::type_identity<To>) {
-      if constexpr (!std::is_same_v<To, int8_t>) put(bits_as<To>(stored));
+      if constexpr (!std::is_same_v<To, int8_t>) written = write_bits(output, bits_as<To>(stored));
     });
   });
+  return written;
 }
 
-void write_tensor(const ConstAnyTensor& tensor, int axis, int64_t at, DType type, std::byte*& to) {
-  if (axis == tensor.shape.rank()) return write_element(tensor, at, type, to);
+template <class Output>
+bool write_tensor(const ConstAnyTensor& tensor, int axis, int64_t at, DType type, Output& output) {
+  if (axis == tensor.shape.rank()) return write_element(tensor, at, type, output);
   for (int64_t i = 0; i < tensor.shape[axis]; ++i) {
-    write_tensor(tensor, axis + 1, at + i * tensor.strides[axis], type, to);
+    if (!write_tensor(tensor, axis + 1, at + i * tensor.strides[axis], type, output)) return false;
   }
+  return true;
 }
 
 bool is_utf8(std::string_view text) {
@@ -110,6 +175,9 @@ void append_text(std::string_view text, std::string& to) {
 
 // More than any memory, and small enough that the sum of two does not overflow.
 constexpr uint64_t kMostBytes = uint64_t{1} << 62U;
+
+// Larger elements come first, so each tensor is aligned to its element size.
+constexpr int64_t kElementBytes[] = {4, 2};
 
 // Enumerators must be 0 .. `last`, without gaps.
 template <class Enum>
@@ -178,47 +246,68 @@ std::string header_of(const std::vector<Placed>& tensors) {
   return text;
 }
 
+// A checked file: where each tensor lies, and the size of everything.
+struct Layout {
+  std::vector<Placed> tensors;  // in the order of their names
+  std::string header;
+  uint64_t bytes;
+};
+
+Status lay_out(const StateDict& dict, SafetensorsType type, Layout& layout) {
+  MULTIHEAD_TRY(validate_number("type", type, SafetensorsType::kBF16));
+  layout.tensors.reserve(dict.size());
+  for (const auto& [name, tensor] : dict) {
+    MULTIHEAD_TRY(validate_tensor(name, tensor));
+    layout.tensors.push_back({&name, &tensor, dtype_of(type, tensor.dtype), 0, 0});
+  }
+  uint64_t end = 0;
+  for (const int64_t bytes_each : kElementBytes) {
+    for (Placed& placed : layout.tensors) {
+      if (bytes_of(placed.dtype) != bytes_each) continue;
+      placed.begin = end;
+      end += static_cast<uint64_t>(placed.tensor->shape.elements() * bytes_each);
+      placed.end = end;
+      if (end > kMostBytes) return Status::out_of_memory(end);
+    }
+  }
+  layout.header = header_of(layout.tensors);
+  layout.bytes = sizeof(uint64_t) + layout.header.size() + end;
+  return {};
+}
+
+// Returns false if the output could not take all bytes.
+template <class Output>
+bool write_file(const Layout& layout, Output& output) {
+  if (!write_bits(output, static_cast<uint64_t>(layout.header.size()))) return false;
+  for (const char letter : layout.header) {
+    if (!write_bits(output, static_cast<uint8_t>(letter))) return false;
+  }
+  for (const int64_t bytes_each : kElementBytes) {
+    for (const Placed& placed : layout.tensors) {
+      // Skip tensors without elements: their other extents may be of any size.
+      if (bytes_of(placed.dtype) != bytes_each || placed.begin == placed.end) continue;
+      if (!write_tensor(*placed.tensor, 0, 0, placed.dtype, output)) return false;
+    }
+  }
+  return true;
+}
+
+Status write_error(const std::string& path, const std::string& what = "a write error") {
+  return format_error(path, kWritable, what);
+}
+
 }  // namespace
 
 Status write_safetensors(const StateDict& dict, SafetensorsType type,
                          std::vector<std::byte>& bytes) {
   return memory_guard([&]() -> Status {
-    MULTIHEAD_TRY(validate_number("type", type, SafetensorsType::kBF16));
-    std::vector<Placed> tensors;
-    tensors.reserve(dict.size());
-    for (const auto& [name, tensor] : dict) {
-      MULTIHEAD_TRY(validate_tensor(name, tensor));
-      tensors.push_back({&name, &tensor, dtype_of(type, tensor.dtype), 0, 0});
-    }
-    // Larger elements come first, so each tensor is aligned to its element size.
-    uint64_t end = 0;
-    for (const int64_t bytes_each : {4, 2}) {
-      for (Placed& placed : tensors) {
-        if (bytes_of(placed.dtype) != bytes_each) continue;
-        placed.begin = end;
-        end += static_cast<uint64_t>(placed.tensor->shape.elements() * bytes_each);
-        placed.end = end;
-        if (end > kMostBytes) return Status::out_of_memory(end);
-      }
-    }
-    const std::string header = header_of(tensors);
-    const uint64_t size = sizeof(uint64_t) + header.size() + end;
+    Layout layout;
+    MULTIHEAD_TRY(lay_out(dict, type, layout));
     std::vector<std::byte> file;
-    if (size > file.max_size()) return Status::out_of_memory(size);
-    file.resize(static_cast<size_t>(size));
-    std::byte* to = file.data();
-    for (size_t i = 0; i < sizeof(uint64_t); ++i) {
-      *to++ = static_cast<std::byte>(static_cast<uint64_t>(header.size()) >> (8 * i) & 0xFFU);
-    }
-    std::byte* const data = std::transform(header.begin(), header.end(), to, [](char letter) {
-      return static_cast<std::byte>(letter);
-    });
-    for (const Placed& placed : tensors) {
-      // Skip tensors without elements: their other extents may be of any size.
-      if (placed.begin == placed.end) continue;
-      to = data + placed.begin;
-      write_tensor(*placed.tensor, 0, 0, placed.dtype, to);
-    }
+    if (layout.bytes > file.max_size()) return Status::out_of_memory(layout.bytes);
+    file.resize(static_cast<size_t>(layout.bytes));
+    MemoryOutput output(file);
+    write_file(layout, output);
     bytes = std::move(file);
     return {};
   });
@@ -226,35 +315,48 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type,
 
 Status write_safetensors(const StateDict& dict, SafetensorsType type, const std::string& path) {
   return memory_guard([&]() -> Status {
-    std::vector<std::byte> bytes;
-    MULTIHEAD_TRY(write_safetensors(dict, type, bytes));
-    std::ofstream file(path, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
-    file.close();
-    return file ? Status() : format_error(path, kWritable, "a write error");
+    Layout layout;
+    MULTIHEAD_TRY(lay_out(dict, type, layout));
+    const auto file = std::make_unique<FileOutput>(path, true);
+    const bool written = file->is_open() && write_file(layout, *file) && file->close(false);
+    return written ? Status() : write_error(path);
   });
 }
 
 Status nn::replace_safetensors(const StateDict& dict, const std::string& path) {
+  namespace fs = std::filesystem;
   return memory_guard([&]() -> Status {
     std::error_code error;
-    const std::filesystem::file_status there = std::filesystem::status(path, error);
-    if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
-      return format_error(path, kWritable,
-                          std::filesystem::is_directory(there) ? "a folder" : "a device");
+    const fs::file_status there = fs::status(path, error);
+    if (fs::exists(there) && !fs::is_regular_file(there)) {
+      return write_error(path, fs::is_directory(there) ? "a folder" : "a device");
     }
-    const std::string beside = path + ".part";
-    Status status = write_safetensors(dict, SafetensorsType::kAsGiven, beside);
-    if (status.ok()) {
-      std::filesystem::rename(beside, path, error);
-      if (!error) return {};
-      status = format_error(path, kWritable, error.message());
-    } else if (status.argument() == beside) {
-      status = format_error(path, kWritable, status.got());
+    // A link stays: the file that it points to is replaced.
+    fs::path to = path;
+    if (fs::is_symlink(fs::symlink_status(to, error))) to = fs::weakly_canonical(to, error);
+    Layout layout;
+    MULTIHEAD_TRY(lay_out(dict, SafetensorsType::kAsGiven, layout));
+    // Another saver may be writing a file of this name, or a crash may have left it.
+    std::unique_ptr<FileOutput> file;
+    fs::path from;
+    bool is_taken = true;
+    for (int number = 0; number < 16 && is_taken; ++number) {
+      from = to;
+      from += "." + std::to_string(number) + ".part";
+      file = std::make_unique<FileOutput>(from.string(), false);
+      is_taken = !file->is_open() && errno == EEXIST;
     }
-    std::filesystem::remove(beside, error);
-    return status;
+    if (is_taken) return write_error(path, "unfinished files beside it, such as " + from.string());
+    if (!file->is_open()) return write_error(path);
+    // Nothing is allocated until the second file is gone.
+    error.clear();
+    const bool written = write_file(layout, *file) && file->close(true);
+    if (written) fs::rename(from, to, error);
+    if (written && !error) return {};
+    file.reset();  // some systems delete no file that is open
+    std::error_code ignored;
+    fs::remove(from, ignored);
+    return written ? write_error(path, error.message()) : write_error(path);
   });
 }
 

@@ -34,6 +34,11 @@ Status validate_options(const TrainerOptions& o) {
     if (value >= 0.0F && !std::isinf(value)) continue;
     return real_error(name, Message::kFiniteNotNegative, value);
   }
+  // A parameter whose gradients are all 0, such as the embedding of an unseen token, has a mean of
+  // squares of 0, and its step would be 0 / 0.
+  if (o.optimizer == Optimizer::kAdamW && o.eps == 0.0F) {
+    return real_error(Name::kEps, Message::kFinitePositive, o.eps);
+  }
   if (o.optimizer == Optimizer::kAdamW && o.momentum != 0.0F) {
     return real_error(Name::kMomentum, Message::kMomentumOfSgd, o.momentum);
   }

@@ -15,8 +15,10 @@
 #include "engine/error/guard.h"
 #include "engine/layers/elementwise.h"
 #include "engine/layers/gradients.h"
+#include "nn/call_memory.h"
 #include "nn/training/trainer.h"
 #include "nn/transformer/transformer_block.h"
+#include "rules/arena.h"
 #include "rules/dropout_mask.h"
 
 namespace multihead {
@@ -169,11 +171,12 @@ Status Trainer::accumulate(std::span<const int32_t> tokens, int64_t batch,
     MultiHeadAttentionOptions training = options;
     training.training = true;
     training.dropout_seed = seed_of(t.options.seed, t.steps, t.parts);
-    const uint64_t bytes =
-        (static_cast<uint64_t>(count) * static_cast<uint64_t>(classes) + 1) * sizeof(float);
-    if (!t.logits.reserve(bytes)) return Status::out_of_memory(bytes);
+    float* memory = nullptr;
+    MULTIHEAD_TRY(nn::reserve(t.logits, [&](rules::Arena& take) {
+      take(memory, nn::saturated_elements({count, classes}));
+    }));
     const int64_t length = batch < 1 ? 0 : static_cast<int64_t>(tokens.size()) / batch;
-    const Tensor logits(static_cast<float*>(t.logits.data()), {batch, length, readouts * classes});
+    const Tensor logits(memory, {batch, length, readouts * classes});
     MULTIHEAD_TRY(t.model.forward(tokens, batch, training,
                                   {.logits = logits, .activations = &t.activations}, context));
     const Tensor rows(logits.data, {count, classes});

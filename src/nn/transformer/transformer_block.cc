@@ -44,7 +44,7 @@ constexpr BlockNames kGpt2Names{
     "mlp.c_fc",
     "mlp.c_proj",
     "mlp.c_gate",
-    {"c_attn.weight", "c_attn.bias", "c_proj", nn::DictLayout::kTransposed}};
+    {"c_attn.weight", "c_attn.bias", "c_proj.weight", "c_proj.bias", nn::DictLayout::kTransposed}};
 
 const BlockNames& names_of(ParameterNames names) {
   return names == ParameterNames::kGpt2 ? kGpt2Names : kTorchNames;

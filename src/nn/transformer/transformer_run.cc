@@ -1,6 +1,7 @@
 // Transformer::forward(), step() and backward(): from tokens to logits, and from the gradient of
 // the logits to the gradients of all parameters.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "engine/runtime/team.h"
 #include "multihead/linear.h"
 #include "multihead/transformer.h"
+#include "nn/attention/tracer.h"
 #include "nn/call_memory.h"
 #include "nn/kept.h"
 #include "nn/parameters.h"
@@ -34,7 +36,7 @@ using engine::shape_error;
 
 // The arrays that a model keeps; a call is identified by {batch, length}.
 struct nn::KeptTransformer : KeptArrays<Dims> {
-  explicit KeptTransformer(bool recompute = false) : recomputes(recompute) {}
+  explicit KeptTransformer(bool recompute) : recomputes(recompute) {}
 
   // Reserves memory for a call of the model. Errors: kMemory.
   Status begin(const TransformerConfig& config, uint64_t version, int64_t batch, int64_t length) {
@@ -80,10 +82,6 @@ struct nn::KeptTransformer : KeptArrays<Dims> {
   int64_t input_floats_ = 0;
 };
 
-TransformerActivations::TransformerActivations(bool recompute) {
-  kept_.reset(new (std::nothrow) nn::KeptTransformer(recompute));
-}
-
 namespace {
 
 // Checks the arguments that forward(), step() and backward() share; `before` tokens are in a cache.
@@ -102,6 +100,11 @@ Status validate_call(const TransformerConfig& config, std::span<const int32_t> t
   const int64_t heads = config.block.attention.num_heads, all = heads * config.num_layers;
   if (config.num_layers > 0 && scales != 0 && scales != heads && scales != all) {
     return shape_error(Name::kHeadScales, Message::kValuePerHeadOfLayers, heads, all, scales);
+  }
+  for (const float factor : options.heads.head_scales) {
+    if (!std::isfinite(factor)) {
+      return engine::real_error(Name::kHeadScales, Message::kFiniteNumbers, factor);
+    }
   }
   const int64_t positions = before + count / batch;
   if (config.max_positions > 0 && positions > config.max_positions) {
@@ -226,6 +229,8 @@ Status Transformer::Internals::run(const Transformer& model, std::span<const int
     return shape_error(Name::kTraces, Message::kTracePerLayer, layers,
                        static_cast<int64_t>(outputs.traces.size()));
   }
+  // Later layers may be given other values than the first, which is computed before they check them.
+  for (Trace& trace : outputs.traces) MULTIHEAD_TRY(nn::validate_trace(&trace));
   const auto count = static_cast<int64_t>(tokens.size());
   const int64_t length = count / batch, width = config.block.attention.embed_dim;
   const int64_t logits_width = config.num_readouts * config.vocab_size;
@@ -243,7 +248,8 @@ Status Transformer::Internals::run(const Transformer& model, std::span<const int
 
   nn::KeptTransformer* kept = nullptr;
   if (outputs.activations != nullptr) {
-    MULTIHEAD_TRY(nn::ActivationsAccess::make(*outputs.activations, kept));
+    MULTIHEAD_TRY(nn::ActivationsAccess::make(
+        *outputs.activations, kept, nn::ActivationsAccess::recomputes(*outputs.activations)));
     MULTIHEAD_TRY(kept->begin(config, model.memory_->version, batch, length));
   }
   nn::BlockArrays arrays;

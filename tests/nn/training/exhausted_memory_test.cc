@@ -84,7 +84,8 @@ TEST(ExhaustedMemory, ModulesKeepActivationsAndDifferentiate) {
     expect_survives_exhaustion("forward", [&]() -> Attempt {
       const auto layer = std::make_shared<Layer>(config);
       return {.call = [=] { return layer->forward(layer->context); },
-              .result = [=] { return bits_of(layer->out); }};
+              .result = [=] { return bits_of(layer->out); },
+              .repeats_without_memory = true};
     });
     for (const bool kept : {false, true}) {
       expect_survives_exhaustion("backward", [&]() -> Attempt {
@@ -92,7 +93,8 @@ TEST(ExhaustedMemory, ModulesKeepActivationsAndDifferentiate) {
         Context other(1);
         EXPECT_TRUE(layer->forward(other).ok());
         return {.call = [=] { return layer->backward(kept); },
-                .result = [=] { return bits_of(layer->block) + bits_of(layer->d_x); }};
+                .result = [=] { return bits_of(layer->block) + bits_of(layer->d_x); },
+                .repeats_without_memory = true};
       });
     }
   }
@@ -151,7 +153,8 @@ TEST(ExhaustedMemory, TrainersAreCreatedAndStep) {
       const auto m = std::make_shared<Model>(recompute);
       return {.call = [=] { return m->step(); },
               .result = [=] { return m->bits(); },
-              .state = [=] { return m->bits(); }};
+              .state = [=] { return m->bits(); },
+              .repeats_without_memory = true};
     });
   }
 }

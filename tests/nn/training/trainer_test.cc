@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "support/allocations.h"
 #include "support/random_case.h"
 #include "support/temporary_folder.h"
 
@@ -93,6 +95,46 @@ TrainingStep step(Trainer& trainer, uint64_t seed, Context& context) {
   const Status status = trainer.step(batch.tokens, kBatch, batch.targets, {}, result, context);
   EXPECT_TRUE(status.ok()) << status.message();
   return result;
+}
+
+int64_t files_in(const TemporaryFolder& folder) {
+  return std::distance(std::filesystem::directory_iterator(folder.path()),
+                       std::filesystem::directory_iterator());
+}
+
+TEST(Trainer, AfterTheFirstStepOfAShapeAStepAllocatesNothing) {
+  for (const int threads : {1, 3}) {
+    Context context(threads);
+    for (const bool recompute : {false, true}) {
+      for (const bool latent : {false, true}) {
+        TransformerConfig config = small_config();
+        config.embedding_dropout = 0.1F;
+        config.block.mlp_dim = 24;
+        config.block.gated = latent;
+        MultiHeadAttentionConfig& attention = config.block.attention;
+        attention.dropout = attention.out_dropout = 0.1F;
+        if (latent) {
+          attention.kv_latent_dim = 8;
+          attention.rope_head_dim = 2;
+          attention.rope.style = Rope::Style::kHalf;
+        } else {
+          attention.qk_norm = attention.sinks = attention.bias = true;
+        }
+        Trainer trainer = trainer_of(
+            model_of(config), {.weight_decay = 0.1F, .clip_norm = 1.0F, .recompute = recompute});
+        step(trainer, 1, context);
+        const Batch batch = batch_of(2);
+        TrainingStep result;
+        const int64_t before = testing::allocations();
+        const size_t scratch = context.scratch_bytes();
+        const Status status =
+            trainer.step(batch.tokens, kBatch, batch.targets, {}, result, context);
+        EXPECT_EQ(testing::allocations(), before) << "latent " << latent;
+        EXPECT_EQ(context.scratch_bytes(), scratch);
+        EXPECT_TRUE(status.ok()) << status.message();
+      }
+    }
+  }
 }
 
 TEST(Trainer, AdamWAndSgdFollowTheirDefinitions) {
@@ -267,7 +309,31 @@ TEST(Trainer, AResumedTrainingHasTheSameBits) {
     for (uint64_t s = 5; s <= 9; ++s) step(resumed, s, context);
     EXPECT_EQ(parameters_of(model), parameters_of(fresh));
   }
-  EXPECT_FALSE(std::filesystem::exists(path + ".part"));
+  EXPECT_EQ(files_in(folder), 1);
+}
+
+// Savers do not write each other's files, and a link stays a link.
+TEST(Trainer, SavesBesideOtherSaversAndThroughLinks) {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  const std::string path = folder.file("trainer.safetensors"), link = folder.file("link");
+  Trainer trainer = trainer_of(model_of(small_config()), {});
+  std::ofstream(path + ".0.part") << "of another saver";
+  fs::create_symlink("trainer.safetensors", link);
+  for (int time = 0; time < 2; ++time) {
+    const Status status = trainer.save(time == 0 ? path : link);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(files_in(folder), 3);
+    EXPECT_TRUE(fs::is_symlink(link));
+    EXPECT_EQ(fs::file_size(path + ".0.part"), 16U);
+    const Status loaded = trainer.load(link);
+    EXPECT_TRUE(loaded.ok()) << loaded.message();
+  }
+  for (int number = 1; number < 16; ++number) {
+    std::ofstream(path + "." + std::to_string(number) + ".part") << "of another saver";
+  }
+  EXPECT_EQ(trainer.save(path).code(), StatusCode::kFormat);
+  EXPECT_EQ(files_in(folder), 18);
 }
 
 // State dicts hold views: they show the training's state at the time of reading.
@@ -414,6 +480,7 @@ TEST(Trainer, RefusesInvalidCalls) {
   EXPECT_EQ(refused({.beta1 = 1.0F}), "beta1");
   EXPECT_EQ(refused({.beta2 = NAN}), "beta2");
   EXPECT_EQ(refused({.eps = -1.0F}), "eps");
+  EXPECT_EQ(refused({.eps = 0.0F}), "eps");
   EXPECT_EQ(refused({.momentum = -0.1F}), "momentum");
   EXPECT_EQ(refused({.optimizer = Optimizer::kAdamW, .momentum = 0.5F}), "momentum");
   EXPECT_EQ(refused({.nesterov = true}), "nesterov");

@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpu/target.h"
@@ -300,6 +301,29 @@ TEST(TransformerBackward, RefusesActivationsOfEarlierParameters) {
             .argument(),
         "activations");
   }
+}
+
+// Without the choice, a model would keep all activations where only the inputs were asked for.
+TEST(TransformerBackward, ActivationsKeepTheirChoiceToRecompute) {
+  Context context(1);
+  Transformer model;
+  ASSERT_TRUE(Transformer::create({.block = {.attention = {.embed_dim = 8, .num_heads = 2}},
+                                   .num_layers = 3,
+                                   .vocab_size = 5},
+                                  model)
+                  .ok());
+  ASSERT_TRUE(model.initialize({}).ok());
+  const auto bytes_after_forward = [&](TransformerActivations& activations) {
+    const std::vector<int32_t> tokens{1, 2, 3, 4};
+    EXPECT_TRUE(model.forward(tokens, 1, {}, {.activations = &activations}, context).ok());
+    return activations.bytes();
+  };
+  TransformerActivations all, inputs(true);
+  const int64_t bytes = bytes_after_forward(inputs);
+  EXPECT_GT(bytes_after_forward(all), bytes);
+  TransformerActivations moved = std::move(inputs);
+  EXPECT_EQ(bytes_after_forward(moved), bytes);
+  EXPECT_EQ(bytes_after_forward(inputs), bytes);  // NOLINT(bugprone-use-after-move)
 }
 
 TEST(Transformer, InitialisesFromASeed) {

@@ -453,6 +453,23 @@ TEST(Transformer, RefusesWhatDoesNotFit) {
             "causal");
   EXPECT_EQ(argument(tokens, 2, {.attention = {.scale = NAN}}, {.logits = good}), "scale");
   EXPECT_EQ(logits, std::vector<float>(logits.size(), 42.0F));
+  // What only the last layer refuses, after the others could have been computed.
+  const TransformerConfig& of_gpt2 = gpt2.model.config();
+  const int64_t layers = of_gpt2.num_layers;
+  ASSERT_GT(layers, 1);
+  const Dims hidden_shape{layers, 2, 4, of_gpt2.block.attention.embed_dim};
+  std::vector<float> hidden(static_cast<size_t>(hidden_shape.elements()), 42.0F);
+  std::vector<Trace> traces(static_cast<size_t>(layers));
+  const TransformerOutputs outputs{
+      .logits = good, .hidden = {hidden.data(), hidden_shape}, .traces = traces};
+  std::vector<float> scales(static_cast<size_t>(layers * of_gpt2.block.attention.num_heads), 1.0F);
+  scales.back() = NAN;
+  EXPECT_EQ(argument(tokens, 2, {.heads = {.head_scales = scales}}, outputs), "head_scales");
+  traces.back().wanted = {"no step"};
+  EXPECT_EQ(argument(tokens, 2, {}, outputs), "trace.wanted");
+  EXPECT_TRUE(traces.front().steps.empty());
+  EXPECT_EQ(hidden, std::vector<float>(hidden.size(), 42.0F));
+  EXPECT_EQ(logits, std::vector<float>(logits.size(), 42.0F));
   Transformer model;
   TransformerConfig config = gpt2.config;
   config.block.attention.num_heads = 5;
