@@ -199,11 +199,12 @@ struct AttentionOutputs {
 /// f32, f16 or bf16, k and v of the same type; products and sums are in f32. Packed (B, N, H, d)
 /// data needs no copy: give its strides. Extents of 0 are legal; with N_k = 0 no query sees a key.
 /// A query that sees no key has output 0, weights 0 and LSE -inf. Hidden keys and values never
-/// contribute, even if they hold NaN or infinities. Each output has a contiguous last axis and
-/// otherwise free strides, but its elements may not overlap in memory: the stride of an axis is at
-/// least the span of the axes with smaller strides. The outputs may not share memory with each
-/// other or with the inputs; their rows may be interleaved with the rows of another tensor. Extents
-/// are below 2^31, and their product, ignoring extents of 0, is below 2^61.
+/// contribute, even if they hold NaN or infinities, which may only change how a result is rounded.
+/// Each output has a contiguous last axis and otherwise free strides, but its elements may not
+/// overlap in memory: the stride of an axis is at least the span of the axes with smaller strides.
+/// The outputs may not share memory with each other or with the inputs; their rows may be
+/// interleaved with the rows of another tensor. Extents are below 2^31, and their product, ignoring
+/// extents of 0, is below 2^61.
 ///
 /// Precision of f32: within 2e-6 of the result in double, for q, k and v in [-1, 1] and the default
 /// scale, without ALiBi and bias. Larger scores lose more: the rounding error of a score s, with
@@ -244,8 +245,9 @@ struct AttentionOutputs {
 /// Merges two results over disjoint sets of keys into `a`: lse = log(e^lse_a + e^lse_b), out =
 /// out_a e^(lse_a - lse) + out_b e^(lse_b - lse). Exact up to rounding, for any number of parts in
 /// any order. out_a, out_b (B, H_q, N_q, d_v); lse_a, lse_b (B, H_q, N_q). Give sinks in only one
-/// of the parts, or they are counted twice. Many rows are merged by the threads of `context`;
-/// without one by the calling thread. Errors: kShape. On an error, nothing is written.
+/// of the parts, or they are counted twice. The parts may not share memory. Many rows are merged by
+/// the threads of `context`; without one by the calling thread. Errors: kShape. On an error,
+/// nothing is written.
 [[nodiscard]] Status merge_attention(const Tensor& out_a, const Tensor& lse_a,
                                      const ConstTensor& out_b, const ConstTensor& lse_b,
                                      Context* context = nullptr);

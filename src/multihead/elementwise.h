@@ -15,9 +15,9 @@ namespace multihead {
 /// y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias with the biased variance, as
 /// torch.nn.LayerNorm. weight, bias (width), each optional.
 ///
-/// x, y (rows, width), row strides free, last axes contiguous; y may be x. Means and squares are
-/// summed in float, lane by lane. Errors: kShape; kOption (an eps that is negative or not
-/// finite). Nothing is written then.
+/// x, y (rows, width), row strides free, last axes contiguous; y may be x, with the same strides,
+/// but may not overlap the inputs otherwise. Means and squares are summed in float, lane by lane.
+/// Errors: kShape; kOption (an eps that is negative or not finite). Nothing is written then.
 [[nodiscard]] Status layer_norm(const ConstTensor& x, const ConstTensor& weight,
                                 const ConstTensor& bias, float eps, const Tensor& y,
                                 Context& context);
@@ -36,13 +36,13 @@ enum class Activation : uint8_t {
 };
 
 /// y = activation(x), element by element. x, y (rows, width), row strides free, last axes
-/// contiguous; y may be x. Errors: kShape, kOption. Nothing is written then.
+/// contiguous; y may be x, as in layer_norm(). Errors: kShape, kOption. Nothing is written then.
 [[nodiscard]] Status activate(const ConstTensor& x, Activation activation, const Tensor& y,
                               Context& context);
 
 /// y = activation(gate) * x: SwiGLU if the activation is kSilu (arXiv:2002.05202). gate, x, y
-/// (rows, width), row strides free, last axes contiguous; y may be gate or x. Errors: kShape,
-/// kOption. Nothing is written then.
+/// (rows, width), row strides free, last axes contiguous; y may be gate or x, as in layer_norm().
+/// Errors: kShape, kOption. Nothing is written then.
 [[nodiscard]] Status activate_gated(const ConstTensor& gate, const ConstTensor& x,
                                     Activation activation, const Tensor& y, Context& context);
 

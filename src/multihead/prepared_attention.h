@@ -26,8 +26,9 @@ namespace multihead {
 ///
 /// What stays and what may change between runs:
 /// - Shapes, element types, strides and option values are copied and stay.
-/// - q, k, v, out and lse are arguments of each run; their addresses may change. A run does not
-///   check that out and lse share no memory with another tensor, which they may not.
+/// - q, k, v, out and lse are arguments of each run; their addresses may change. out and lse may
+///   not share memory with another tensor: create() checks the addresses that it is given, a run
+///   checks none.
 /// - Everything else that the options and outputs point to (mask, bias, kv_lengths, alibi_slopes,
 ///   sinks, gains, positions; weights, dropout_mask, captures, their heads and outputs) is kept by
 ///   address, and read or written by every run: it must live as long as the operation is used. Its

@@ -15,7 +15,8 @@ namespace multihead {
 /// data. Every run gives the same bits as attention_backward(). What stays and what may change
 /// between runs is as for PreparedAttention: shapes, types, strides and option values stay; what
 /// options point to, d_bias, d_sinks and the gains' gradients are kept by address. Gradients may
-/// not share memory with another tensor, which a run does not check.
+/// not share memory with another tensor: create() checks the addresses that it is given, a run
+/// checks none.
 class PreparedAttentionBackward {
  public:
   /// An operation without a call, which cannot run; see create().
@@ -37,15 +38,16 @@ class PreparedAttentionBackward {
   /// The data of a run, with the prepared types, shapes and strides. d_q, d_k and d_v must be null
   /// if they were not prepared.
   struct Data {
-    const void* q;      ///< (B, H_q, N_q, d_k)
-    const void* k;      ///< (B, H_kv, N_k, d_k)
-    const void* v;      ///< (B, H_kv, N_k, d_v)
-    const void* out;    ///< (B, H_q, N_q, d_v), result of attention() for the same q, k and v
-    const float* lse;   ///< (B, H_q, N_q), result of the same call
-    const void* d_out;  ///< (B, H_q, N_q, d_v)
-    float* d_q;         ///< like q, f32, overwritten
-    float* d_k;         ///< like k, f32, overwritten
-    float* d_v;         ///< like v, f32, overwritten
+    const void* q = nullptr;  ///< (B, H_q, N_q, d_k)
+    const void* k = nullptr;  ///< (B, H_kv, N_k, d_k)
+    const void* v = nullptr;  ///< (B, H_kv, N_k, d_v)
+    const void* out =
+        nullptr;  ///< (B, H_q, N_q, d_v), result of attention() for the same q, k and v
+    const float* lse = nullptr;   ///< (B, H_q, N_q), result of the same call
+    const void* d_out = nullptr;  ///< (B, H_q, N_q, d_v)
+    float* d_q = nullptr;         ///< like q, f32, overwritten
+    float* d_k = nullptr;         ///< like k, f32, overwritten
+    float* d_v = nullptr;         ///< like v, f32, overwritten
   };
   /// Allocates nothing, unless another call of the context has run out of memory in between.
   /// Errors: kOption (a default-constructed operation, kv_lengths that are now out of range, a

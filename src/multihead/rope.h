@@ -37,8 +37,9 @@ struct Rope {
 };
 
 /// Rotates x (B, H, N, d) into y of the same shape, for example before keys are appended to a
-/// cache. positions (N) or (B * N); rope.q_positions and k_positions are not read. Errors: kShape,
-/// kOption. Nothing is written then.
+/// cache. positions (N) or (B * N); rope.q_positions and k_positions are not read. y may be x, with
+/// the same strides, but may not overlap it otherwise. Errors: kShape, kOption, kMemory. Nothing is
+/// written then.
 [[nodiscard]] Status rotate(const ConstTensor& x, std::span<const int32_t> positions,
                             const Rope& rope, const Tensor& y, Context& context);
 

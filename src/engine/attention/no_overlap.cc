@@ -23,4 +23,8 @@ Status validate_apart(const ConstTensor& /*x*/, const ConstAnyTensor& /*weight*/
   return {};
 }
 
+Status validate_same_or_apart(Name /*name*/, const ConstTensor& /*x*/, const Tensor& /*y*/) {
+  return {};
+}
+
 }  // namespace multihead::engine

@@ -227,4 +227,9 @@ Status validate_apart(const ConstTensor& x, const ConstAnyTensor& weight, const 
                         {{Name::kY, y}});
 }
 
+Status validate_same_or_apart(Name name, const ConstTensor& x, const Tensor& y) {
+  if (y.data == x.data && y.strides == x.strides) return {};
+  return validate_apart({{name, x}}, {{Name::kY, y}});
+}
+
 }  // namespace multihead::engine

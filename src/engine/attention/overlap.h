@@ -51,4 +51,8 @@ Status validate_apart(const BackwardCall& call);
 Status validate_apart(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                       const Tensor& y);
 
+// Checks the output y of a function that reads each row of x as a whole before it writes it: y is
+// x, or shares no memory with it.
+Status validate_same_or_apart(Name name, const ConstTensor& x, const Tensor& y);
+
 }  // namespace multihead::engine

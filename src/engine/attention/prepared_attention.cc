@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/attention/overlap.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/run.h"
 #include "engine/error/guard.h"
@@ -42,6 +43,8 @@ Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& 
     const ForwardCall some{some_q, some_k, some_v, options, to_come};
     AttentionShape shape;
     MULTIHEAD_TRY(validate_call(some, shape));
+    // Tensors without an address yet share no memory with any other.
+    MULTIHEAD_TRY(validate_apart({q, k, v, options, outputs}));
     std::unique_ptr<Call> call(new (std::nothrow) Call{.plan = plan_forward(some, shape),
                                                        .context = &context,
                                                        .lengths = options.kv_lengths,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/attention/backward.h"
+#include "engine/attention/overlap.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/validate.h"
 #include "engine/error/guard.h"
@@ -51,6 +52,8 @@ Status PreparedAttentionBackward::create(const ConstAnyTensor& q, const ConstAny
     const engine::BackwardCall some{some_q,       some_k,     some_v, options,
                                     some_results, some_d_out, to_come};
     MULTIHEAD_TRY(engine::validate_call(some, shape));
+    // Tensors without an address yet share no memory with any other.
+    MULTIHEAD_TRY(engine::validate_apart({q, k, v, options, results, d_out, gradients}));
     std::unique_ptr<Call> call(new (std::nothrow) Call{.plan = engine::plan_backward(some, shape),
                                                        .gradients = to_come,
                                                        .context = &context,

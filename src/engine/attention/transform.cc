@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/attention/overlap.h"
 #include "engine/attention/validate.h"
 #include "engine/error/guard.h"
 #include "engine/runtime/scratch.h"
@@ -366,6 +367,7 @@ Status rotate(const ConstTensor& x, std::span<const int32_t> positions, const Ro
               const Tensor& y, Context& context) {
   return engine::memory_guard([&]() -> Status {
     MULTIHEAD_TRY(engine::validate_rotate(x, positions, rope, y));
+    MULTIHEAD_TRY(engine::validate_same_or_apart(engine::Name::kX, x, y));
     return engine::transform_rows(x, {.rope = rope, .positions = positions}, y, context);
   });
 }

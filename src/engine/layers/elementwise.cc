@@ -10,6 +10,7 @@
 
 #include "cpu/elementwise/elementwise.h"
 #include "cpu/elementwise/optimizer.h"
+#include "engine/attention/overlap.h"
 #include "engine/attention/validate.h"
 #include "engine/error/enumerators.h"
 #include "engine/error/guard.h"
@@ -25,6 +26,7 @@ using engine::Name;
 using engine::over_rows;
 using engine::validate_exact;
 using engine::validate_rank;
+using engine::validate_same_or_apart;
 
 Status normalize(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
                  float eps, bool centered, const Tensor& y, Context& context) {
@@ -35,7 +37,9 @@ Status normalize(const ConstTensor& x, const ConstTensor& weight, const ConstTen
   for (const auto& [name, tensor] : {std::pair{Name::kWeight, &weight}, {Name::kBias, &bias}}) {
     if (!tensor->given()) continue;
     MULTIHEAD_TRY(validate_exact(name, Axes::kWidth, *tensor, {width}));
+    MULTIHEAD_TRY(validate_same_or_apart(name, *tensor, y));
   }
+  MULTIHEAD_TRY(validate_same_or_apart(Name::kX, x, y));
   if (!(eps >= 0.0F) || std::isinf(eps)) {
     return engine::real_error(Name::kEps, Message::kFiniteNotNegative, eps);
   }
@@ -160,6 +164,7 @@ Status activate(const ConstTensor& x, Activation activation, const Tensor& y, Co
     MULTIHEAD_TRY(validate_rank(Name::kX, Axes::kRows, x, 2));
     MULTIHEAD_TRY(validate_exact(Name::kX, Axes::kRows, x, x.shape));
     MULTIHEAD_TRY(validate_exact(Name::kY, Axes::kRows, y, x.shape));
+    MULTIHEAD_TRY(validate_same_or_apart(Name::kX, x, y));
     return activated(x, {}, activation, y, context);
   });
 }
@@ -171,6 +176,8 @@ Status activate_gated(const ConstTensor& gate, const ConstTensor& x, Activation 
     MULTIHEAD_TRY(validate_exact(Name::kGate, Axes::kRows, gate, gate.shape));
     MULTIHEAD_TRY(validate_exact(Name::kX, Axes::kRows, x, gate.shape));
     MULTIHEAD_TRY(validate_exact(Name::kY, Axes::kRows, y, gate.shape));
+    MULTIHEAD_TRY(validate_same_or_apart(Name::kGate, gate, y));
+    MULTIHEAD_TRY(validate_same_or_apart(Name::kX, x, y));
     return activated(gate, x, activation, y, context);
   });
 }

@@ -3,14 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "multihead/elementwise.h"
 #include "multihead/kv_cache.h"
 #include "multihead/linear.h"
+#include "multihead/rope.h"
 #include "multihead/weights.h"
 #include "support/random_backward.h"
 #include "support/random_case.h"
@@ -206,7 +209,55 @@ TEST_F(OverlapInCalls, OfOtherCallsIsRefused) {
   EXPECT_EQ(linear(in(x), halves, in(bias), out(y), context_).argument(), "y");
   EXPECT_EQ(quantize(out(weight), WeightType::kInt8, out(weight).data, context_).argument(), "to");
   EXPECT_EQ(dequantize(halves, std::vector<int32_t>{0}, out({1, 3})).argument(), "to");
+  const auto merged = [&](const Tensor& out_b, const Tensor& lse_b) {
+    const Tensor out_a = out({1, 1, 4, 6}), lse_a = out({1, 1, 4}, 24);
+    return merge_attention(out_a, lse_a, out_b, lse_b).argument();
+  };
+  EXPECT_EQ(merged(out({1, 1, 4, 6}), out({1, 1, 4}, 60)), "out_a");
+  EXPECT_EQ(merged(out({1, 1, 4, 6}, 30), out({1, 1, 4}, 27)), "lse_a");
   for (const float value : out_) ASSERT_EQ(value, kUntouched);
+  EXPECT_EQ(merged(out({1, 1, 4, 6}, 30), out({1, 1, 4}, 60)), "");
+}
+
+// Functions of single rows may write their input, but nothing beside it.
+TEST_F(OverlapInCalls, RowsMayBeWrittenInPlace) {
+  const std::vector<int32_t> positions{5, 7};
+  const Dims heads{1, 2, 2, 6}, rows{4, 6};
+  const auto rotated = [&](const ConstTensor& x, const Tensor& y) {
+    return rotate(x, positions, {.style = Rope::Style::kHalf}, y, context_).argument();
+  };
+  EXPECT_EQ(rotated(out(heads), out(heads, 1)), "y");
+  EXPECT_EQ(rotated(out(heads), {out_.data(), heads, {24, 6, 12, 1}}), "y");
+  const Tensor x = out(rows), weight = out({6}, 3);
+  EXPECT_EQ(layer_norm(x, {}, {}, 1e-5F, out(rows, 6), context_).argument(), "y");
+  EXPECT_EQ(layer_norm(in(rows), {}, weight, 1e-5F, x, context_).argument(), "y");
+  EXPECT_EQ(rms_norm(in(rows), weight, 1e-5F, x, context_).argument(), "y");
+  EXPECT_EQ(activate(x, Activation::kRelu, out(rows, 1), context_).argument(), "y");
+  EXPECT_EQ(activate_gated(x, in(rows), Activation::kRelu, out(rows, 6), context_).argument(), "y");
+  EXPECT_EQ(activate_gated(in(rows), x, Activation::kRelu, out(rows, 6), context_).argument(), "y");
+  for (const float value : out_) ASSERT_EQ(value, kUntouched);
+
+  const auto expect_same_in_place = [&](const Dims& shape, const auto& call) {
+    const ConstTensor given = in(shape);
+    const auto count = static_cast<size_t>(shape.elements());
+    const Tensor apart = out(shape), same = out(shape, static_cast<int64_t>(count));
+    std::copy_n(given.data, count, same.data);
+    EXPECT_TRUE(call(given, apart).ok());
+    EXPECT_TRUE(call(same, same).ok());
+    EXPECT_EQ(std::vector<float>(apart.data, apart.data + count),
+              std::vector<float>(same.data, same.data + count));
+  };
+  for (const Rope::Style style : {Rope::Style::kHalf, Rope::Style::kInterleaved}) {
+    expect_same_in_place(heads, [&](const ConstTensor& from, const Tensor& to) {
+      return rotate(from, positions, {.style = style, .rotary_dim = 4}, to, context_);
+    });
+  }
+  expect_same_in_place(rows, [&](const ConstTensor& from, const Tensor& to) {
+    return layer_norm(from, {}, {}, 1e-5F, to, context_);
+  });
+  expect_same_in_place(rows, [&](const ConstTensor& from, const Tensor& to) {
+    return activate_gated(from, from, Activation::kGelu, to, context_);
+  });
 }
 
 TEST_F(OverlapInCalls, OfGradientsIsRefused) {

@@ -72,6 +72,40 @@ TEST(PreparedBackward, FollowsEverythingThatMayChangeBetweenRuns) {
   }
 }
 
+// Memory that create() is given. Tensors without an address are compared with nothing.
+TEST(PreparedBackward, RefusesTheOverlapsThatAttentionBackwardRefuses) {
+  Context context(1);
+  const Dims shape{1, 2, 3, 4}, scores{1, 2, 3, 3};
+  std::vector<float> bias(18, 0.5F), other(18);
+  const AttentionOptions options{.bias = {bias.data(), scores}};
+  const ConstAnyTensor q(nullptr, shape);
+  const AttentionResults results{.out = q, .lse = {nullptr, {1, 2, 3}}};
+  PreparedAttentionBackward op;
+  const auto argument = [&](const AttentionGradients& gradients) {
+    return PreparedAttentionBackward::create(q, q, q, options, results, q, gradients, context, op)
+        .argument();
+  };
+  EXPECT_EQ(argument({.d_bias = {bias.data(), scores}}), "d_bias");
+  EXPECT_EQ(argument({.d_bias = {other.data(), scores, {0, 0, 3, 1}}}), "d_bias");
+  EXPECT_EQ(argument({.d_q = {nullptr, shape}, .d_bias = {other.data(), scores}}), "");
+}
+
+TEST(PreparedBackward, RunsRefuseDataThatIsLeftOut) {
+  Context context(1);
+  const Dims shape{1, 2, 3, 4};
+  std::vector<float> x(24, 0.5F);
+  const ConstAnyTensor q(nullptr, shape);
+  PreparedAttentionBackward op;
+  ASSERT_TRUE(PreparedAttentionBackward::create(q, q, q, {},
+                                                {.out = q, .lse = {nullptr, {1, 2, 3}}}, q,
+                                                {.d_q = {nullptr, shape}}, context, op)
+                  .ok());
+  PreparedAttentionBackward::Data data;
+  EXPECT_EQ(op.run(data).argument(), "q");
+  data.q = data.k = data.v = data.out = data.d_out = x.data();
+  EXPECT_EQ(op.run(data).argument(), "lse");
+}
+
 TEST(PreparedBackward, RefusesInvalidRunsAndWritesNothing) {
   Context context(1);
   const Dims shape{1, 2, 3, 4}, rows{1, 2, 3};

@@ -363,6 +363,38 @@ TEST(PreparedAttention, RefusesWhatAttentionRefusesAndStaysWhatItWas) {
   EXPECT_EQ(call.out, expected.out);
 }
 
+// Memory that create() is given. Tensors without an address are compared with nothing.
+TEST(PreparedAttention, RefusesTheOverlapsThatAttentionRefuses) {
+  Context context(1);
+  const Dims shape{1, 2, 4, 8}, scores{1, 2, 4, 4};
+  std::vector<float> x(64, 0.5F), out(64), numbers(32, 0.1F);
+  std::vector<uint8_t> mask(32, 1);
+  const ScoreCapture capture{.stage = ScoreStage::kRaw, .out = {numbers.data(), scores}};
+  const Tensor weights(numbers.data(), scores);
+  struct Case {
+    AttentionOptions options;
+    AttentionOutputs outputs;
+    const char* argument;
+  };
+  const Case cases[] = {
+      {{.bias = weights}, {.weights = weights}, "weights"},
+      {{}, {.weights = {numbers.data(), scores, {0, 0, 4, 1}}}, "weights"},
+      {{}, {.weights = weights, .captures = {&capture, 1}}, "capture.out"},
+      {{.mask = {mask.data(), scores}}, {.dropout_mask = {mask.data(), scores}}, "dropout_mask"},
+      {{}, {.lse = {numbers.data(), {1, 2, 4}}, .weights = weights}, "weights"}};
+  for (const Case& c : cases) {
+    AttentionOutputs outputs = c.outputs;
+    outputs.out = {out.data(), shape};
+    const ConstTensor given(x.data(), shape);
+    EXPECT_EQ(attention(given, given, given, c.options, outputs, context).argument(), c.argument);
+    outputs.out = {nullptr, shape};
+    const ConstAnyTensor q(nullptr, shape);
+    PreparedAttention op;
+    EXPECT_EQ(PreparedAttention::create(q, q, q, c.options, outputs, context, op).argument(),
+              c.argument);
+  }
+}
+
 TEST(PreparedAttention, RefusesToRunWithoutDataWritesNothingAndRunsAgain) {
   Context context(1);
   Call call(kTiny), expected(kTiny);
