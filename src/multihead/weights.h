@@ -1,25 +1,26 @@
 /// \file
 /// Weight matrices in five types, from f32 down to 4 bits, and the products with them.
 ///
-/// Integers are stored in blocks of 32 consecutive columns of a row. The blocks hold the numbers of
-/// llama.cpp's Q8_0 and Q4_0: a scale in f16, and
+/// Integers are stored in blocks of 32 consecutive columns of a row. The blocks have the form of
+/// llama.cpp's Q8_0 and Q4_0: a scale d in f16, and
 ///
 /// - int8: d = a / 127, where a is the block's largest magnitude; q = w / d, rounded to nearest,
-///   -127 to 127; a weight is q * scale
+///   -127 to 127; a weight is q * d
 /// - int4: d = m / -8, where m is the block's number of the largest magnitude (the first of them),
-///   with its sign; q = min(15, floor(w / d + 8.5)); a weight is (q - 8) * scale
+///   with its sign; q = min(15, floor(w / d + 8.5)); a weight is (q - 8) * d
 ///
-/// The scale is d, rounded to f16. If the columns are not a multiple of 32, the row's last block is
-/// filled up with zeros. A row holds the scales of its blocks, then the numbers of its blocks: 32
-/// bytes a block in int8, 16 bytes in int4. Byte i of an int4 block holds columns i (its low four
-/// bits) and i + 16 (its high four bits).
+/// d is rounded to f16 before q is computed: to nearest, but away from zero where a or m would not
+/// fit otherwise, which only happens below 2^-14. If the columns are not a multiple of 32, the
+/// row's last block is filled up with zeros. A row holds the scales of its blocks, then the numbers
+/// of its blocks: 32 bytes a block in int8, 16 bytes in int4. Byte i of an int4 block holds columns
+/// i (its low four bits) and i + 16 (its high four bits).
 ///
 /// Errors of a weight w against the number that quantize() was given:
 ///
 /// - f32: 0
 /// - f16: |w| * 2^-11 + 2^-25
 /// - bf16: |w| * 2^-8 + 2^-134
-/// - int8: a * 0.00443 + 2^-18, where a is the largest magnitude of the block
+/// - int8: a * 0.00396 + 2^-24, where a is the largest magnitude of the block
 /// - int4: a * 0.1255 + 2^-22; half of a / 8 except for numbers that are near -m
 #pragma once
 

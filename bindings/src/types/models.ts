@@ -19,7 +19,7 @@ export type ModelFile = PlatformBlob & {
  */
 export type ModelSource = string | PlatformURL | Iterable<ModelFile | PlatformResponse>;
 
-/** Types of weights. `int8` and `int4` are blocks of 32 numbers with a scale, as llama.cpp's Q8_0 and Q4_0 define them. */
+/** Types of weights. `int8` and `int4` are blocks of 32 numbers with a scale, in the form of llama.cpp's Q8_0 and Q4_0. */
 export type ModelWeights = 'f32' | 'f16' | 'bf16' | 'int8' | 'int4';
 
 /** What openModel() needs of a tokenizer; the Tokenizer of `@huggingface/tokenizers` has it. */

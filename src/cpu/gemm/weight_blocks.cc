@@ -84,21 +84,25 @@ HWY_INLINE float largest_magnitude(const float* HWY_RESTRICT block) {
   return hn::ReduceMax(d, most);
 }
 
-// 1 / scale. Scales that f16 rounds to zero give 0, because 1 / 1e-40 would be infinite.
-HWY_INLINE float inverse_of(float scale) { return std::abs(scale) < 0x1p-60F ? 0.0F : 1 / scale; }
-
-HWY_INLINE void store_scale(float scale, size_t index, std::byte* row) {
-  const Float16 rounded = rules::to_float16(scale);
+// Stores the scale of a block, in f16, that maps `extreme`, its number of the largest magnitude, to
+// `most`. Returns 1 / scale as stored, or 0 for a block of zeros. Below 2^-14, f16 has few digits:
+// where it rounds a scale down so far that `extreme` would not fit, the next larger one is stored.
+HWY_INLINE float store_scale(float extreme, float most, size_t index, std::byte* row) {
+  Float16 rounded = rules::to_float16(extreme / most);
+  float scale = rules::to_float(rounded);
+  if (std::abs(extreme) > std::abs(scale) * (std::abs(most) + 0.25F)) {
+    ++rounded.bits;
+    scale = rules::to_float(rounded);
+  }
   std::memcpy(row + index * sizeof(rounded), &rounded, sizeof(rounded));
+  return scale == 0.0F ? 0.0F : 1 / scale;
 }
 
 HWY_INLINE void quantize_int8(const float* HWY_RESTRICT block, size_t index, size_t blocks,
                               std::byte* row) {
   const DB d;
   const hn::Rebind<int8_t, DB> d8;
-  const float scale = largest_magnitude(block) / 127.0F;
-  store_scale(scale, index, row);
-  const VB inverse = hn::Set(d, inverse_of(scale));
+  const VB inverse = hn::Set(d, store_scale(largest_magnitude(block), 127.0F, index, row));
   auto* const to = reinterpret_cast<int8_t*>(row + blocks * sizeof(Float16)) + index * kBlock;
   for (size_t i = 0; i < kBlock; i += hn::Lanes(d)) {
     const auto nearest = hn::NearestInt(hn::Mul(hn::Load(d, block + i), inverse));
@@ -122,9 +126,7 @@ HWY_INLINE void quantize_int4(const float* HWY_RESTRICT block, size_t index, siz
   const DB d;
   const hn::RebindToSigned<DB> di;
   const hn::Rebind<uint8_t, DB> d8;
-  const float scale = extreme_of(block) / -8.0F;
-  store_scale(scale, index, row);
-  const VB inverse = hn::Set(d, inverse_of(scale));
+  const VB inverse = hn::Set(d, store_scale(extreme_of(block), -8.0F, index, row));
   HWY_ALIGN uint8_t numbers[kBlock];
   for (size_t i = 0; i < kBlock; i += hn::Lanes(d)) {
     const VB scaled = hn::Add(hn::Mul(hn::Load(d, block + i), inverse), hn::Set(d, 8.5F));

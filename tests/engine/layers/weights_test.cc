@@ -85,9 +85,14 @@ std::vector<float> block_by_definition(const std::vector<float>& block, WeightTy
     if (std::abs(w) > std::abs(extreme)) extreme = w;
   }
   const bool wide = type == WeightType::kInt8;
-  const float d = wide ? std::abs(extreme) / 127.0F : extreme / -8.0F;
-  const float scale = rules::to_float(rules::to_float16(d));
-  const float inverse = scale == 0.0F ? 0.0F : 1.0F / d;
+  const float most = wide ? 127.0F : -8.0F;
+  Float16 rounded = rules::to_float16((wide ? std::abs(extreme) : extreme) / most);
+  // Rounds away from zero if the extreme would not fit otherwise.
+  if (std::abs(extreme) > std::abs(rules::to_float(rounded)) * (std::abs(most) + 0.25F)) {
+    ++rounded.bits;
+  }
+  const float scale = rules::to_float(rounded);
+  const float inverse = scale == 0.0F ? 0.0F : 1.0F / scale;
   std::vector<float> result;
   for (const float w : block) {
     const float scaled = w * inverse;
@@ -107,7 +112,7 @@ double weight_error_bound(WeightType type, double weight, double largest) {
     case WeightType::kBF16:
       return std::abs(weight) * 0x1p-8 + 0x1p-134;
     case WeightType::kInt8:
-      return largest * 0.00443 + 0x1p-18;
+      return largest * 0.00396 + 0x1p-24;
     case WeightType::kInt4:
       break;
   }

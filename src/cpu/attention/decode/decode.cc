@@ -385,7 +385,7 @@ class KvSplit {
   const rules::KeyRange seen_;  // keys that at least one query sees
   const rules::KeyRange keys_;  // keys of this split
   rules::KeyRange unmasked_;    // keys that all queries see
-  int touched_ = 0;
+  unsigned touched_ = 0;
   size_t recent_keys_ = 0;
   char* const partials_;  // result of the first head
   const uint64_t partial_step_;

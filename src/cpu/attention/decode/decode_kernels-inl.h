@@ -38,15 +38,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Replaces prefetching where no instruction exists: loads one number per cache line, so that many
 // misses are in flight at once. The kernels' dependent sums would not achieve this. The result has
 // no meaning.
-HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t bytes) {
-  int sum = 0;
+HWY_NOINLINE inline unsigned touch(const char* const* rows, size_t count, size_t bytes) {
+  unsigned sum = 0;  // may wrap
   for (size_t j = 0; j < count; ++j) {
     const char* const row = rows[j];
     size_t at = 0;
     for (; at + 4 * kCacheLine <= bytes; at += 4 * kCacheLine) {
-      sum += row[at] + row[at + kCacheLine] + row[at + 2 * kCacheLine] + row[at + 3 * kCacheLine];
+      sum += static_cast<unsigned>(row[at] + row[at + kCacheLine] + row[at + 2 * kCacheLine] +
+                                   row[at + 3 * kCacheLine]);
     }
-    for (; at < bytes; at += kCacheLine) sum += row[at];
+    for (; at < bytes; at += kCacheLine) sum += static_cast<unsigned>(row[at]);
   }
   return sum;
 }
@@ -343,7 +344,7 @@ template <class D>
 struct DecodeKernels {
   void (*score_keys)(D, const ScoreWork&);
   void (*add_values)(D, const ValueWork&);
-  int (*touch)(const char* const*, size_t, size_t);
+  unsigned (*touch)(const char* const*, size_t, size_t);
   bool (*all_finite)(D, const char* const*, size_t, size_t);
   void (*read_floats)(D, const char*, size_t, float*);
   void (*scale_keys)(D, float*, const float*, size_t);
