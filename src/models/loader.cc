@@ -690,7 +690,7 @@ struct ModelLoader::State {
   Status report(int64_t bytes) {
     given_bytes += bytes;
     if (!options.progress || options.progress(given_bytes, all_bytes)) return {};
-    return {StatusCode::kExchange, "open", "to be continued", "aborted"};
+    return {StatusCode::kAborted, "open", "to be continued", "aborted"};
   }
 
   Status give(size_t tensor, std::span<const std::byte> bytes) {

@@ -18,7 +18,9 @@ class Context {
  public:
   /// `threads`: the most threads that may work on one call; 0 (the default) uses all threads of the
   /// machine. A build without threads (WebAssembly) always uses 1. Results are bit-identical for
-  /// any number of threads.
+  /// any number of threads. All threads of a call use the caller's floating-point mode (rounding,
+  /// flushing of subnormal numbers), except with GCC's OpenMP, whose threads keep the mode in which
+  /// they were created.
   explicit Context(int threads = 0);
   ~Context();
   Context(Context&&) noexcept;             ///< Movable; a moved-from context is like a new one.

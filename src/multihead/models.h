@@ -52,7 +52,7 @@ struct OpenOptions {
   /// Norms and biases are f32, tables of positions as stored.
   std::optional<WeightType> weights = {};
   /// Called while weights are read, with the bytes so far and of all. Returning false ends open()
-  /// with a kExchange error.
+  /// with a kAborted error.
   std::function<bool(int64_t done, int64_t total)> progress = {};
   /// Leaves matrices that need no conversion in the mapped file, or where view() has them. open()
   /// then returns sooner, and processes share the memory, but decoding takes up to 1.6 times as

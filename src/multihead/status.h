@@ -22,7 +22,8 @@ enum class StatusCode : uint8_t {
   kFormat = 4,  ///< a file or buffer does not have its format
   /// another process did not answer in time, or left (multihead/distributed.h)
   kExchange = 5,
-  kDevice = 6,  ///< a GPU cannot be used, or CUDA reported an error (multihead/cuda.h)
+  kDevice = 6,   ///< a GPU cannot be used, or CUDA reported an error (multihead/cuda.h)
+  kAborted = 7,  ///< the caller's callback ended the call (multihead/models.h)
 };
 
 /// An error names the argument, the expected value and the actual value, so that a caller can print

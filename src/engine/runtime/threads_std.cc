@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -64,6 +65,7 @@ class Pool {
       jobs_ = jobs;
       run_ = run;
       state_ = state;
+      std::fegetenv(&mode_);
       next_ = 0;
       open_ = helpers;
     }
@@ -107,6 +109,7 @@ class Pool {
       const int thread = open_--;
       ++busy_;
       lock.unlock();
+      std::fesetenv(&mode_);
       work(thread);
       lock.lock();
       if (--busy_ == 0) done_.notify_one();
@@ -132,6 +135,9 @@ class Pool {
   int64_t jobs_ = 0;
   Run run_ = nullptr;
   void* state_ = nullptr;
+  // The caller's rounding and flushing of subnormal numbers: with other modes in other threads, the
+  // bits of a result would depend on the number of threads.
+  std::fenv_t mode_ = {};
   // Written by all threads, so it has its own cache line.
   alignas(kInterferenceSize) std::atomic<int64_t> next_ = 0;
 };

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cfenv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -47,6 +48,19 @@ TEST(StdThreads, AreKeptBetweenCalls) {
   created = 0;
   for (int repeat = 0; repeat < 100; ++repeat) call(3, 10);
   EXPECT_LE(created, 3);
+}
+
+// Otherwise the bits of a result would depend on the number of threads.
+TEST(StdThreads, HaveTheFloatingPointModeOfTheirCaller) {
+  for (const int mode : {FE_UPWARD, FE_TONEAREST}) {
+    ASSERT_EQ(std::fesetround(mode), 0);
+    std::atomic<int> different = 0;
+    parallel_for(3, 30, [&](int64_t, int) {
+      different += std::fegetround() != mode;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    });
+    EXPECT_EQ(different, 0);
+  }
 }
 
 TEST(StdThreads, EndWithTheThreadThatCalled) {
