@@ -171,9 +171,12 @@ int32_t model_embed(int32_t handle) {
 int32_t session_create(int32_t model) {
   const SessionCall call;
   return make<Session>(call.from, [&](Session& session) {
-    return Session::Internals::create(at<Model>(model),
-                                      {.capacity = call.capacity, .cache_type = call.cache_type},
-                                      engine::team_of(context()), session);
+    return Session::Internals::create(
+        at<Model>(model),
+        {.capacity = call.capacity,
+         .cache_type = call.cache_type,
+         .head_scales = {call.head_scales.begin(), call.head_scales.end()}},
+        engine::team_of(context()), session);
   });
 }
 
@@ -197,12 +200,12 @@ int32_t sampler_create() {
 
 void sampler_release(int32_t handle) { release_object<models::Sampler>(handle); }
 
-int32_t sampler_choose(int32_t handle) {
+int32_t sampler_choose(int32_t handle, int32_t session) {
   const ChooseCall call;
   ChosenToken chosen;
   int32_t token = 0;
   const int32_t status = run(call.from, [&] {
-    return at<models::Sampler>(handle).choose(call.logits, call.before, token);
+    return at<models::Sampler>(handle).choose(call.logits, at<Session>(session).ids(), token);
   });
   chosen.token = token;
   if (status == 0) write(chosen);

@@ -154,6 +154,39 @@ describe('a prepared operation that is not disposed', () => {
   });
 });
 
+describe('a generation that is left', () => {
+  /** Leaves generations in three batches. Returns true if the memory grows by what the last two of them leave. */
+  const grows = (count: number, leave: string): Promise<unknown> =>
+    inNode(`
+      import { openModel } from 'multihead/models';
+      const folder = new URL('../tests/conformance/models/llama3', 'file://' + process.cwd() + '/');
+      const prompt = new Int32Array(60).fill(1);
+      const model = await openModel(folder);
+      const referenced = [];
+      const leave = async () => {${leave}};
+      const memory = [];
+      for (let batch = 0; batch < 3; batch += 1) {
+        for (let i = 0; i < ${count}; i += 1) await leave();
+        await collect((round) => round === 5);
+        memory.push(process.memoryUsage().external);
+      }
+      console.log(JSON.stringify(memory[2] - memory[0] > 4 * 2 ** 20));`);
+
+  it('is freed by the garbage collector', async () => {
+    expect(await grows(800, 'await model.generate(prompt).next();')).toBe(false);
+  });
+
+  it('is freed with its model', async () => {
+    const leave = `
+      const other = await openModel(folder);
+      const steps = other.generate(prompt);
+      referenced.push(steps);
+      await steps.next();
+      other.dispose();`;
+    expect(await grows(100, leave)).toBe(false);
+  });
+});
+
 describe('mh.dispose()', () => {
   it('lets the engine free the memory, although mh and its objects are still reachable', async () => {
     const result = await inNode(`

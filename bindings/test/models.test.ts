@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { readSafetensors, type SafetensorsTensor } from 'multihead';
-import { type ForwardOutput, type Model, type ModelFile, openModel } from 'multihead/models';
+import { type ForwardOutput, type Model, type ModelFile, openModel, type TextTokenizer } from 'multihead/models';
 import { describe, expect, it } from 'vitest';
 import { StopTexts, TextStream } from '../src/models/tokenizer.ts';
 import { builds, rejectionOf } from './builds.ts';
@@ -223,6 +223,67 @@ describe.each(builds)('openModel, %s', (simd) => {
     expect((await rejectionOf(model.generate(prompt, { likeliest: 101 }).next())).argument).toBe('likeliest');
   });
 
+  it('gives as many tokens as the library at the end of the context, and as many as possible', async () => {
+    using model = await openModel(join(folder, 'gpt2'), { simd });
+    const { maxTokens } = model.info;
+    const count = async (given: number, maxNewTokens: number): Promise<number> => {
+      let tokens = 0;
+      for await (const _ of model.generate(new Int32Array(given).fill(3), { maxNewTokens, stop: [] })) tokens += 1;
+      return tokens;
+    };
+    expect(await count(maxTokens - 1, 10)).toBe(2);
+    expect(await count(maxTokens, 10)).toBe(1);
+    expect(await count(maxTokens, 0)).toBe(0);
+    for (const most of [2 ** 31 - 10, 2 ** 31, 2 ** 53, Infinity]) expect(await count(maxTokens - 2, most)).toBe(3);
+    using endless = await openModel(join(folder, 'llama3'), { simd });
+    for (const maxNewTokens of [1e9, 2 ** 31 - 10, 2 ** 53, Infinity]) {
+      for await (const { token } of endless.generate([1], { maxNewTokens })) {
+        expect(token).toBeGreaterThanOrEqual(0);
+        break;
+      }
+    }
+    expect((await endless.logits([1])).shape).toEqual([endless.info.vocabSize]);
+    expect((await rejectionOf(endless.generate([1], { maxNewTokens: 1.5 }).next())).argument).toBe('maxNewTokens');
+  });
+
+  it('scales heads while it generates', async () => {
+    using model = await openModel(join(folder, 'gpt2'), { simd });
+    const { numLayers, numHeads } = model.info;
+    const headScales = new Float32Array(numLayers * numHeads).fill(1);
+    headScales[1] = 0;
+    headScales[3] = -2;
+    const ids = [1, 2, 3, 4];
+    for await (const { token } of model.generate(ids.slice(), { maxNewTokens: 5, headScales })) {
+      const { data } = await model.logits(ids, { headScales });
+      expect(token).toBe(data.indexOf(Math.max(...data)));
+      ids.push(token);
+    }
+    expect(ids.length).toBe(9);
+    expect(await rejectionOf(model.generate(ids, { headScales: new Float32Array(1) }).next())).toMatchObject({ code: 'E_SHAPE', argument: 'headScales' });
+  });
+
+  it('refuses logits and vectors that are not finite, and names the first layer', async () => {
+    const broken = (name: string, part: string): ModelFile[] =>
+      filesOf(name, (file, bytes) => {
+        if (file !== 'model.safetensors') return bytes;
+        const length = Number(bytes.readBigUInt64LE(0));
+        const header = JSON.parse(bytes.toString('utf8', 8, 8 + length)) as Record<string, { data_offsets: [number, number] }>;
+        const [tensor] = Object.keys(header).filter((each) => each.includes(part));
+        return bytes.fill(255, 8 + length + (header[tensor as string]?.data_offsets[1] as number) - 4, 8 + length + (header[tensor as string]?.data_offsets[1] as number));
+      });
+    const message = 'expected finite numbers, got NaN or an infinity, first in the output of';
+    for (const workers of [undefined, 2]) {
+      using model = await openModel(broken('mistral', 'layers.1.post_attention_layernorm'), { simd, workers });
+      const failures = [model.logits([5, 6]), model.generate([5, 6]).next(), model.generate([5, 6], { temperature: 1 }).next()];
+      for (const each of failures) {
+        expect(await rejectionOf(each)).toMatchObject({ code: 'E_OPTION', argument: 'logits', message: `logits: ${message} layer 1` });
+      }
+      expect((await model.forward([5], { return: ['hiddenStates'] })).hiddenStates.data.includes(NaN)).toBe(true);
+      using bert = await openModel(broken('bert', 'layer.0.output.dense.bias'), { simd, workers });
+      expect((await rejectionOf(bert.embed([[5, 6], [7]]))).message).toBe(`embedding: ${message} layer 0`);
+    }
+  });
+
   it('mutes heads', async () => {
     using model = await openModel(join(folder, 'gpt2'), { simd });
     const { numLayers, numHeads } = model.info;
@@ -429,11 +490,33 @@ describe('text', () => {
       ids.push(step.token);
       text += step.text;
     }
-    expect(text.trim()).toBe((await model.decode(ids)).trim());
+    expect(text).toBe(await model.decode(ids));
+    // Token ids as a prompt give the same text.
+    let ofIds = '';
+    for await (const step of model.generate([4, 5], { maxNewTokens: 12, temperature: 2, seed: 1 })) ofIds += step.text;
+    expect(ofIds).toBe(text);
+    using without = await openModel(join(folder, 'llama3'));
+    for await (const step of without.generate([4, 5], { maxNewTokens: 3 })) expect(step.text).toBe('');
     writeFileSync(join(own, 'tokenizer.json'), '{"model": {"type": "Nonsense"}}');
     using other = await openModel(own);
     expect(await rejectionOf(other.encode('the'))).toMatchObject({ code: 'E_FORMAT', argument: 'tokenizer.json' });
     rmSync(own, { recursive: true });
+  });
+
+  it('goes without special tokens where it is told so', async () => {
+    const encode: TextTokenizer['encode'] = (_, { add_special_tokens: added = true } = {}) => ({ ids: added ? [1, 5, 2] : [5], tokens: [] });
+    using model = await openModel(join(folder, 'llama3'), { tokenizer: { encode, decode: () => '' } });
+    const none = { addSpecialTokens: false };
+    expect((await model.encode('a')).ids).toEqual([1, 5, 2]);
+    expect((await model.encode('a', none)).ids).toEqual([5]);
+    expect(await model.logits('a', none)).toEqual(await model.logits([5]));
+    expect(await model.logits('a', { addSpecialTokens: true })).toEqual(await model.logits([1, 5, 2]));
+    const first = async (...args: Parameters<Model['generate']>) => (await model.generate(...args).next()).value;
+    expect(await first('a', { ...none, likeliest: 2 })).toEqual(await first([5], { likeliest: 2 }));
+    expect(await first('a', { likeliest: 2 })).toEqual(await first([1, 5, 2], { likeliest: 2 }));
+    for (const wrong of [model.encode('a', { addSpecialTokens: 1 as never }), model.generate('a', { addSpecialTokens: 1 as never }).next()]) {
+      expect((await rejectionOf(wrong)).argument).toBe('addSpecialTokens');
+    }
   });
 
   it('is taken by every verb', async () => {

@@ -326,14 +326,40 @@ describe('a model whose workers end', () => {
     expect(await Promise.all(calls(model))).toEqual(await Promise.all(calls(one)));
   });
 
+  /** The garbage collector. */
+  const collector = async (): Promise<() => void> => {
+    const { setFlagsFromString } = await import('node:v8');
+    const { runInNewContext } = await import('node:vm');
+    setFlagsFromString('--expose-gc');
+    return runInNewContext('gc') as () => void;
+  };
+
+  it('frees a generation that nobody references', async () => {
+    const released: unknown[] = [];
+    const worker = () => {
+      const each = new Worker(new URL('../dist/models_worker.js', import.meta.url));
+      const post = each.postMessage.bind(each);
+      each.postMessage = (message: { kind: string }, transfer) => {
+        if (message.kind === 'release') released.push(message);
+        post(message, transfer);
+      };
+      return each;
+    };
+    using model = await open({ workers: 2, worker });
+    await model.generate([1, 2]).next();
+    const collect = await collector();
+    await until(() => {
+      collect();
+      return released.length === 2;
+    });
+    expect((await model.logits([1])).shape).toEqual([model.info.vocabSize]);
+  });
+
   it('ends its thread when nobody references it', async () => {
     await open({ workers: 1 }).then((model) => model.logits([1]));
     const thread = await onlyThread();
     expect(thread).toBeDefined();
-    const { setFlagsFromString } = await import('node:v8');
-    const { runInNewContext } = await import('node:vm');
-    setFlagsFromString('--expose-gc');
-    const collect = runInNewContext('gc') as () => void;
+    const collect = await collector();
     await until(() => {
       collect();
       return running.size === 0;

@@ -163,7 +163,9 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
     if (outputs.last_hidden_state.given()) {
       std::copy_n(state.data, state.shape.elements(), outputs.last_hidden_state.data);
     }
-    return compute_outputs(m, pass, state, outputs, context);
+    MULTIHEAD_TRY(compute_outputs(m, pass, state, outputs, context));
+    MULTIHEAD_TRY(require_finite(m, pass, "logits", outputs.logits, context));
+    return require_finite(m, pass, "pooler_output", outputs.pooler_output, context);
   });
 }
 
@@ -209,7 +211,7 @@ Status Model::embed(const ModelInputs& inputs, Pooling pooling, const Tensor& ou
         out.data[b * width + c] = static_cast<float>(sum[static_cast<size_t>(c)] * factor);
       }
     }
-    return {};
+    return require_finite(*internals_, pass, "embedding", out, context);
   });
 }
 

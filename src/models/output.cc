@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/error/error.h"
@@ -144,6 +146,29 @@ Status compute_outputs(const Model::Internals& model, const Pass& pass, const Te
                                ? rows_of(pass, state, pass.tokens - 1)
                                : ConstTensor(state);
   return compute_logits(model, rows, {logits.data, {rows.shape[0], info.vocab_size}}, context);
+}
+
+Status not_finite(const Model::Internals& model, Pass pass, std::string_view name,
+                  Context& context) {
+  int64_t layer = pass.end_layer;
+  pass.first_not_finite = &layer;
+  pass.hidden_states = {};
+  pass.maps = {};
+  Tensor state;
+  MULTIHEAD_TRY(run_layers(model, pass, false, state, context));
+  std::string got = "NaN or an infinity, first in the output of layer " + std::to_string(layer);
+  if (layer < 0) got = "NaN or an infinity, first in the embedding of the tokens";
+  if (layer == pass.end_layer) {
+    got = all_finite(state, context) ? "NaN or an infinity, although every layer's output is finite"
+                                     : "NaN or an infinity, first in the output of the final norm";
+  }
+  return {StatusCode::kOption, name, "finite numbers", got};
+}
+
+Status require_finite(const Model::Internals& model, const Pass& pass, std::string_view name,
+                      const ConstTensor& numbers, Context& context) {
+  if (!numbers.given() || all_finite(numbers, context)) return {};
+  return not_finite(model, pass, name, context);
 }
 
 }  // namespace multihead::models

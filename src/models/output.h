@@ -1,6 +1,8 @@
 // From the last hidden state to logits and the pooler's output.
 #pragma once
 
+#include <string_view>
+
 #include "models/run.h"
 #include "multihead/models.h"
 
@@ -14,5 +16,15 @@ Status compute_outputs(const Model::Internals& model, const Pass& pass, const Te
 // Logits of tokens: rows of `state` times the output matrix, with the cap of the family.
 Status compute_logits(const Model::Internals& model, const ConstTensor& state, const Tensor& logits,
                       Context& context);
+
+// The error of numbers that are not finite, kOption: runs `pass` again to name the first layer
+// whose output is not. `name` says what the numbers are.
+Status not_finite(const Model::Internals& model, Pass pass, std::string_view name,
+                  Context& context);
+
+// That error, unless all numbers are finite. `numbers`: contiguous results of `pass`, which has no
+// caches.
+Status require_finite(const Model::Internals& model, const Pass& pass, std::string_view name,
+                      const ConstTensor& numbers, Context& context);
 
 }  // namespace multihead::models

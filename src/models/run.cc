@@ -1,6 +1,8 @@
 #include "models/run.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -83,11 +85,13 @@ class Runner {
                          pass_.tokens, w_.bias);
     }
     MULTIHEAD_TRY(embed());
+    result = x();
+    if (ends_after(-1)) return {};
     for (int64_t layer = 0; layer < pass_.end_layer; ++layer) {
       keep_hidden(layer, x());
       MULTIHEAD_TRY(run_layer(static_cast<size_t>(layer)));
+      if (ends_after(layer)) return {};
     }
-    result = x();
     if (pass_.end_layer < static_cast<int64_t>(a_.layers.size())) return {};
     if (last_only) {
       // The rows of the last tokens, one for each sequence.
@@ -133,6 +137,13 @@ class Runner {
     floats(w_.bias, a_.buckets > 0 ? a_.heads * pass_.tokens : 0, pass_.tokens);
     floats(w_.patches, p_.patch.given() ? rows() : 0, p_.patch.weight.columns);
     pairs_ = pairs;
+  }
+
+  // True if the pass looks for numbers that are not finite, and x has some.
+  bool ends_after(int64_t layer) const {
+    if (pass_.first_not_finite == nullptr || all_finite(x(), context_)) return false;
+    *pass_.first_not_finite = layer;
+    return true;
   }
 
   void keep_hidden(int64_t index, const ConstTensor& state) {
@@ -426,8 +437,20 @@ class Runner {
     if (!pass_.caches.empty()) {
       options.causal = Causal::bottom_right();
       KVCache& cache = pass_.caches[index];
-      MULTIHEAD_TRY(cache.append(k, v, {}, &context_));
-      return cache.attend(q, options, {.out = merged}, context_);
+      // A ring takes the tokens in pieces that leave it the keys of the window.
+      const KVCacheConfig& config = cache.config();
+      const bool is_ring = config.layout == KVCacheConfig::Layout::kRing;
+      const int64_t most = is_ring ? config.capacity - (plan.window - 1) : pass_.tokens;
+      for (int64_t first = 0; first < pass_.tokens; first += most) {
+        const auto piece = [&](const Tensor& all) {
+          Dims shape = all.shape;
+          shape[2] = std::min(most, pass_.tokens - first);
+          return Tensor(all.data + first * all.strides[2], shape, all.strides);
+        };
+        MULTIHEAD_TRY(cache.append(piece(k), piece(v), {}, &context_));
+        MULTIHEAD_TRY(cache.attend(piece(q), options, {.out = piece(merged)}, context_));
+      }
+      return {};
     }
     if (a_.causal) options.causal = Causal::top_left();
     const int64_t batch = pass_.inputs.batch, tokens = pass_.tokens;
@@ -509,6 +532,21 @@ class Runner {
 };
 
 }  // namespace
+
+bool all_finite(const ConstTensor& numbers, Context& context) {
+  std::atomic<bool> finite = true;
+  engine::over_rows(numbers.shape.elements(), 1, context, [&](int64_t first, int64_t end) {
+    // All bits of the exponent of a NaN or an infinity are 1.
+    constexpr uint32_t kExponent = 0x7F800000U;
+    uint32_t found = 0;
+    for (int64_t i = first; i < end; ++i) {
+      found |= static_cast<uint32_t>((std::bit_cast<uint32_t>(numbers.data[i]) & kExponent) ==
+                                     kExponent);
+    }
+    if (found != 0) finite = false;
+  });
+  return finite;
+}
 
 Status project(const ConstTensor& x, const Projection& projection, const Tensor& y,
                Context& context) {

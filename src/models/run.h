@@ -19,6 +19,9 @@ struct Pass {
   int64_t end_layer = 0;           // layers from here on are not computed
   Tensor hidden_states = {};       // as ModelOutputs
   std::span<const HeadMap> maps = {};
+  // Looks for the first layer whose output is not finite, and ends with it: gets its index, or -1
+  // for the embedding, and is unchanged if there is none.
+  int64_t* first_not_finite = nullptr;
 
   int64_t rows() const { return inputs.batch * tokens; }
   int64_t before() const { return caches.empty() ? 0 : caches[0].length(0); }
@@ -34,6 +37,9 @@ Status check_inputs(const Model::Internals& model, Pass& pass);
 // Errors: kMemory, kOption (a cache without room).
 Status run_layers(const Model::Internals& model, const Pass& pass, bool last_only, Tensor& result,
                   Context& context);
+
+// True if `numbers`, which are contiguous, hold no NaN and no infinity.
+bool all_finite(const ConstTensor& numbers, Context& context);
 
 // y = x W^T + bias.
 Status project(const ConstTensor& x, const Projection& projection, const Tensor& y,

@@ -3,7 +3,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <numeric>
 #include <span>
+#include <string>
 
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
@@ -53,6 +56,18 @@ Status Sampler::choose(const Tensor& logits, std::span<const int32_t> before, in
       return {StatusCode::kShape, "logits", "(vocab_size)", logits.shape.to_string()};
     }
     float* const values = logits.data;
+    if (values == nullptr) return {StatusCode::kShape, "logits", "(vocab_size)", "a null pointer"};
+    // Compared as x < infinity, which is false for a NaN.
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const float* const wrong =
+        std::find_if(values, values + count, [](float value) { return !(value < kInfinity); });
+    if (wrong != values + count || *std::max_element(values, values + count) == -kInfinity) {
+      return {StatusCode::kOption, "logits",
+              "finite numbers, or -infinity where a token is not wanted",
+              wrong != values + count ? text_of(static_cast<double>(*wrong)) + " for token " +
+                                            std::to_string(wrong - values)
+                                      : "-infinity alone"};
+    }
     const float penalty = options_.repetition_penalty;
     if (penalty != 1.0F) {
       // Each token once, however often it occurred.
@@ -70,9 +85,9 @@ Status Sampler::choose(const Tensor& logits, std::span<const int32_t> before, in
     // token so far is the last element.
     const auto size = static_cast<size_t>(count);
     order_.resize(size);
-    for (size_t i = 0; i < size; ++i) order_[i] = {values[i], static_cast<int32_t>(i)};
-    const auto is_less_likely = [](const auto& a, const auto& b) {
-      return a.first != b.first ? a.first < b.first : a.second > b.second;
+    std::iota(order_.begin(), order_.end(), 0);
+    const auto is_less_likely = [values](int32_t a, int32_t b) {
+      return values[a] != values[b] ? values[a] < values[b] : a > b;
     };
     std::make_heap(order_.begin(), order_.end(), is_less_likely);
     size_t unordered = size;
@@ -84,30 +99,32 @@ Status Sampler::choose(const Tensor& logits, std::span<const int32_t> before, in
       return order_[size - 1 - rank];
     };
     const auto largest = static_cast<double>(values[token]);
-    const auto weight = [&](float value) {
-      return std::exp((static_cast<double>(value) - largest) /
+    const auto weight = [&](int32_t id) {
+      return std::exp((static_cast<double>(values[id]) - largest) /
                       static_cast<double>(options_.temperature));
     };
     size_t kept = size;
     double sum = 0;
     if (options_.top_k > 0 && options_.top_k < count) {
       kept = static_cast<size_t>(options_.top_k);
-      const float least = likeliest(kept - 1).first;
-      while (kept < size && likeliest(kept).first == least) ++kept;
-      for (size_t rank = 0; rank < kept; ++rank) sum += weight(likeliest(rank).first);
+      const float least = values[likeliest(kept - 1)];
+      while (kept < size && values[likeliest(kept)] == least) ++kept;
+      for (size_t rank = 0; rank < kept; ++rank) sum += weight(likeliest(rank));
     } else {
-      for (int64_t i = 0; i < count; ++i) sum += weight(values[i]);
+      for (int32_t id = 0; id < count; ++id) sum += weight(id);
     }
     if (options_.top_p < 1.0F) {
       const double wanted = static_cast<double>(options_.top_p) * sum;
       const size_t most = kept;
       sum = 0;
-      for (kept = 0; kept < most && sum < wanted; ++kept) sum += weight(likeliest(kept).first);
+      for (kept = 0; kept < most && sum < wanted; ++kept) sum += weight(likeliest(kept));
     }
     double left = random_number(options_.seed, drawn_++) * sum;
     for (size_t rank = 0; rank < kept && left >= 0; ++rank) {
-      token = likeliest(rank).second;
-      left -= weight(likeliest(rank).first);
+      const double share = weight(likeliest(rank));
+      if (share == 0) break;  // -inf: `left` is what rounding left
+      token = likeliest(rank);
+      left -= share;
     }
     return {};
   });

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include "engine/cache/cache_access.h"
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
+#include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
 #include "models/output.h"
 #include "models/run.h"
@@ -21,57 +23,146 @@
 
 namespace multihead::models {
 
+namespace {
+
+// Room of new caches, in tokens.
+constexpr int64_t kFirstRoom = 64;
+
+// A ring takes this many tokens at a time, or as many as the window if that is less: see
+// attend_heads() of run.cc.
+constexpr int64_t kMostOfRing = 128;
+
+constexpr int32_t kOneToken[] = {0};
+
+// Tokens of the ring of a layer that sees `window` tokens.
+int64_t ring_capacity(int64_t window) { return window - 1 + std::min(window, kMostOfRing); }
+
+}  // namespace
+
 struct Session::State {
   std::shared_ptr<const Model::Internals> model;
-  std::vector<KVCache> caches;
+  std::vector<float> head_scales;
   int64_t capacity = 0;
-  // All tokens so far, for frequencies that change with the length.
-  std::vector<int32_t> ids;
+  // All tokens so far. The caches have the keys and values of the first ones: of all, but after
+  // truncate() or a call that failed perhaps of none.
+  engine::Buffer ids;
+  int64_t length = 0;
+  std::vector<KVCache> caches;
+  int64_t rotated_for = 0;  // length of the sequence whose frequencies rotated the keys
 
-  int64_t length() const { return static_cast<int64_t>(ids.size()); }
+  const int32_t* first_id() const { return static_cast<const int32_t*>(ids.data()); }
+  int64_t cached() const { return caches.empty() ? 0 : caches[0].length(0); }
+  int64_t window(size_t layer) const { return model->architecture.layers[layer].window; }
 
-  Status truncate(int64_t length) {
-    for (KVCache& cache : caches)
-      MULTIHEAD_TRY(cache.truncate(0, std::min(length, cache.length(0))));
-    ids.resize(static_cast<size_t>(length));
-    return {};
+  // Most tokens of a layer's cache.
+  int64_t most_room(size_t layer) const {
+    return window(layer) > 0 ? std::min(capacity, ring_capacity(window(layer))) : capacity;
+  }
+
+  // Keeps the keys and values of the first `tokens` tokens, or of none if a ring has lost keys that
+  // the next token sees.
+  void keep_cached(int64_t tokens) {
+    bool lost = false;
+    for (size_t layer = 0; layer < caches.size(); ++layer) {
+      const int64_t first = caches[layer].first_kept(0);
+      lost = lost || (first > 0 && first > tokens - (window(layer) - 1));
+    }
+    for (KVCache& cache : caches) {
+      // Cannot fail: the length is not more than the cache's.
+      static_cast<void>(cache.truncate(0, lost ? 0 : std::min(tokens, cache.length(0))));
+    }
   }
 
   bool keeps_keys(int64_t after) const {
     const std::vector<RopeFrequencies>& ropes = model->architecture.ropes;
     return std::all_of(ropes.begin(), ropes.end(),
-                       [&](const RopeFrequencies& rope) { return rope.same(length(), after); });
+                       [&](const RopeFrequencies& rope) { return rope.same(rotated_for, after); });
+  }
+
+  // Writes `next` behind the ids, and does not count them yet. They may be some of the ids.
+  Status write_ids(std::span<const int32_t> next) {
+    const auto before = static_cast<size_t>(length), after = before + next.size();
+    engine::Buffer larger;
+    const bool grows = after * sizeof(int32_t) > ids.bytes();
+    const size_t bytes = std::max(after * sizeof(int32_t), 2 * ids.bytes());
+    if (grows && !larger.reserve(bytes)) return Status::out_of_memory(bytes);
+    auto* const to = static_cast<int32_t*>(grows ? larger.data() : ids.data());
+    if (grows) std::copy_n(first_id(), before, to);
+    std::copy(next.begin(), next.end(), to + before);
+    if (grows) ids = std::move(larger);
+    return {};
+  }
+
+  // Makes room for `tokens` tokens. The caches double, so that few tokens pay for it.
+  Status reserve(int64_t tokens) {
+    for (size_t layer = 0; layer < caches.size(); ++layer) {
+      KVCache& cache = caches[layer];
+      const int64_t room = cache.config().capacity;
+      if (tokens <= room || cache.config().layout == KVCacheConfig::Layout::kRing) continue;
+      const int64_t most = most_room(layer);
+      if (tokens > most) {
+        MULTIHEAD_TRY(KVCache::Internals::resize(cache, most, KVCacheConfig::Layout::kRing));
+        continue;
+      }
+      const auto resize = [&](int64_t to) {
+        return KVCache::Internals::resize(cache, to, KVCacheConfig::Layout::kContiguous);
+      };
+      const int64_t doubled = std::min(most, std::max(tokens, 2 * room));
+      if (!resize(doubled).ok()) MULTIHEAD_TRY(resize(tokens));
+    }
+    return {};
+  }
+
+  // The pass that brings the caches to `after` tokens.
+  Pass pass_to(int64_t after) {
+    const int64_t tokens = after - cached();
+    return {.inputs = {.ids = {first_id() + cached(), static_cast<size_t>(tokens)},
+                       .head_scales = head_scales},
+            .tokens = tokens,
+            .caches = caches,
+            .end_layer = model->info.num_layers};
+  }
+
+  Status run(int64_t after, const Tensor& logits, Context& context) {
+    const int64_t before = cached();
+    MULTIHEAD_TRY(reserve(after));
+    Tensor state;
+    MULTIHEAD_TRY(run_layers(*model, pass_to(after), true, state, context));
+    if (!logits.given()) return {};
+    MULTIHEAD_TRY(compute_logits(*model, state, {logits.data, {1, logits.shape[0]}}, context));
+    if (all_finite(logits, context)) return {};
+    keep_cached(before);
+    return not_finite(*model, pass_to(after), "logits", context);
   }
 
   Status append(std::span<const int32_t> next, const Tensor& logits, Context& context) {
-    Pass pass{.inputs = {.ids = next}, .caches = caches, .end_layer = model->info.num_layers};
+    Pass pass{.inputs = {.ids = next}, .caches = caches};
     MULTIHEAD_TRY(check_inputs(*model, pass));
-    const int64_t before = length(), after = before + pass.tokens;
-    if (after > capacity) {
+    if (pass.tokens > capacity - length) {
       return {StatusCode::kOption, "ids",
-              "at most " + std::to_string(capacity - before) + " more tokens in a session of " +
+              "at most " + std::to_string(capacity - length) + " more tokens in a session of " +
                   std::to_string(capacity),
               std::to_string(pass.tokens)};
     }
     const Dims shape{model->info.vocab_size};
+    if (logits.given() && logits.data == nullptr) {
+      return {StatusCode::kShape, "logits", shape.to_string(), "a null pointer"};
+    }
     if (logits.given() && (!(logits.shape == shape) || logits.strides[0] != 1)) {
       return {StatusCode::kShape, "logits", shape.to_string(), logits.shape.to_string()};
     }
-    const bool again = before > 0 && !keeps_keys(after);
-    ids.insert(ids.end(), next.begin(), next.end());
-    if (again) {
-      // LongRoPE beyond its original length: all keys are rotated by other angles.
-      for (KVCache& cache : caches) cache.clear();
-      pass.inputs.ids = ids;
-      pass.tokens = after;
+    MULTIHEAD_TRY(write_ids(next));
+    const int64_t after = length + pass.tokens;
+    // LongRoPE beyond its original length, or back: all keys are rotated by other angles.
+    if (cached() > 0 && !keeps_keys(after)) keep_cached(0);
+    const int64_t before = cached();
+    Status status = engine::memory_guard([&] { return run(after, logits, context); });
+    if (!status.ok()) {
+      keep_cached(before);
+      return status;
     }
-    Tensor state;
-    Status status = run_layers(*model, pass, true, state, context);
-    if (status.ok() && logits.given()) {
-      status = compute_logits(*model, state, {logits.data, {1, shape[0]}}, context);
-    }
-    if (!status.ok()) MULTIHEAD_TRY(truncate(again ? 0 : before));
-    return status;
+    length = rotated_for = after;
+    return {};
   }
 };
 
@@ -107,14 +198,19 @@ Status Session::Internals::create(const Model& model, const SessionOptions& opti
               info.max_tokens > 0 ? "1 to " + std::to_string(info.max_tokens) : "1 or more",
               std::to_string(options.capacity)};
     }
-    state->ids.reserve(static_cast<size_t>(state->capacity));
-    for (int64_t layer = 0; layer < info.num_layers; ++layer) {
-      MULTIHEAD_TRY(KVCache::Internals::create({.num_kv_heads = info.num_kv_heads,
-                                                .head_dim = info.head_dim,
-                                                .value_dim = info.head_dim,
-                                                .capacity = state->capacity,
-                                                .type = options.cache_type},
-                                               team, state->caches.emplace_back()));
+    Pass pass{.inputs = {.ids = kOneToken, .head_scales = options.head_scales}};
+    MULTIHEAD_TRY(check_inputs(*model.internals_, pass));
+    state->head_scales = options.head_scales;
+    const auto layers = static_cast<size_t>(info.num_layers);
+    state->caches.resize(layers);
+    for (size_t layer = 0; layer < layers; ++layer) {
+      MULTIHEAD_TRY(
+          KVCache::Internals::create({.num_kv_heads = info.num_kv_heads,
+                                      .head_dim = info.head_dim,
+                                      .value_dim = info.head_dim,
+                                      .capacity = std::min(kFirstRoom, state->most_room(layer)),
+                                      .type = options.cache_type},
+                                     team, state->caches[layer]));
     }
     session.state_ = std::move(state);
     return {};
@@ -130,7 +226,12 @@ Status Session::append(std::span<const int32_t> ids, const Tensor& logits, Conte
   });
 }
 
-int64_t Session::length() const { return state_ == nullptr ? 0 : state_->length(); }
+int64_t Session::length() const { return state_ == nullptr ? 0 : state_->length; }
+
+std::span<const int32_t> Session::ids() const {
+  if (state_ == nullptr) return {};
+  return {state_->first_id(), static_cast<size_t>(state_->length)};
+}
 
 int64_t Session::capacity() const { return state_ == nullptr ? 0 : state_->capacity; }
 
@@ -148,15 +249,10 @@ Status Session::truncate(int64_t length) {
       return {StatusCode::kOption, "length", "0 to " + std::to_string(this->length()),
               std::to_string(length)};
     }
-    // Keys that were rotated for a longer sequence are computed again.
     if (state_ == nullptr) return {};
-    if (length > 0 && !state_->keeps_keys(length)) {
-      std::vector<int32_t> kept(state_->ids.begin(), state_->ids.begin() + length);
-      MULTIHEAD_TRY(state_->truncate(0));
-      Context context(1);
-      return state_->append(kept, {}, context);
-    }
-    return state_->truncate(length);
+    state_->keep_cached(length);
+    state_->length = length;
+    return {};
   });
 }
 
@@ -170,32 +266,29 @@ Status generate(const Model& model, std::span<const int32_t> prompt, const Gener
               std::to_string(options.max_new_tokens)};
     }
     const ModelInfo& info = model.info();
-    int64_t most = given + options.max_new_tokens;
-    if (info.max_tokens > 0) most = std::min(most, info.max_tokens);
-    if (given > most) {
-      return {StatusCode::kOption, "prompt", "at most " + std::to_string(most) + " tokens",
+    const int64_t limit =
+        info.max_tokens > 0 ? info.max_tokens : std::numeric_limits<int64_t>::max() - 1;
+    if (given > limit) {
+      return {StatusCode::kOption, "prompt", "at most " + std::to_string(limit) + " tokens",
               std::to_string(given)};
     }
+    // The last token is given out, but needs no place in the session.
+    const int64_t most = std::min(options.max_new_tokens, limit - given + 1);
     Session session;
-    MULTIHEAD_TRY(
-        Session::create(model, {.capacity = most, .cache_type = options.cache_type}, session));
+    MULTIHEAD_TRY(Session::create(model,
+                                  {.capacity = given + std::max<int64_t>(most, 1) - 1,
+                                   .cache_type = options.cache_type,
+                                   .head_scales = options.head_scales},
+                                  session));
     const std::vector<int32_t>& stops = options.stop_ids ? *options.stop_ids : info.end_ids;
     std::vector<float> numbers(static_cast<size_t>(info.vocab_size));
     const Tensor logits(numbers.data(), {info.vocab_size});
-    std::vector<int32_t> all(prompt.begin(), prompt.end());
-    all.reserve(static_cast<size_t>(most) + 1);
     Sampler sampler(options.sampling);
-    std::span<const int32_t> next = prompt;
-    // The last token is given out, but needs no place in the session.
-    const int64_t end =
-        std::min(given + options.max_new_tokens,
-                 info.max_tokens > 0 ? info.max_tokens + 1 : given + options.max_new_tokens);
-    while (static_cast<int64_t>(all.size()) < end) {
-      MULTIHEAD_TRY(session.append(next, logits, context));
-      int32_t token = 0;
-      MULTIHEAD_TRY(sampler.choose(logits, all, token));
-      all.push_back(token);
-      next = {&all.back(), 1};
+    int32_t token = 0;
+    for (int64_t count = 0; count < most; ++count) {
+      MULTIHEAD_TRY(session.append(count == 0 ? prompt : std::span<const int32_t>(&token, 1),
+                                   logits, context));
+      MULTIHEAD_TRY(sampler.choose(logits, session.ids(), token));
       if (on_token && !on_token(token)) break;
       if (std::find(stops.begin(), stops.end(), token) != stops.end()) break;
     }

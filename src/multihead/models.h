@@ -155,7 +155,9 @@ class Model {
 
   /// One pass over whole sequences. If only maps are wanted, it ends with their last layer. Errors:
   /// kShape, kOption (an id, token type or layer out of range, more than max_tokens), kMemory.
-  /// Nothing is written on an error of the arguments.
+  /// Nothing is written on an error of the arguments. logits and pooler_output that are not finite
+  /// are a kOption error, which names the first layer whose output is not; hidden states and maps
+  /// are given as they are.
   [[nodiscard]] Status forward(const ModelInputs& inputs, const ModelOutputs& outputs,
                                Context& context) const;
 
@@ -164,7 +166,8 @@ class Model {
   [[nodiscard]] Status attentions(const ModelInputs& inputs, int64_t layer, int64_t head,
                                   const Tensor& out, Context& context) const;
 
-  /// One vector of Euclidean length 1 for each sequence, out (B, embed_dim). Errors: as forward().
+  /// One vector of Euclidean length 1 for each sequence, out (B, embed_dim). Errors: as forward(),
+  /// also for vectors that are not finite.
   [[nodiscard]] Status embed(const ModelInputs& inputs, Pooling pooling, const Tensor& out,
                              Context& context) const;
 
@@ -228,9 +231,13 @@ class ModelLoader {
 struct SessionOptions {
   int64_t capacity = 0;            ///< most tokens; 0 takes 1024, or max_tokens if that is less
   DType cache_type = DType::kF32;  ///< type of the cached keys and values
+  /// (num_layers, num_heads): as ModelInputs::head_scales, for every token
+  std::vector<float> head_scales = {};
 };
 
-/// A causal model with the keys and values of the tokens so far.
+/// A causal model with the keys and values of the tokens so far. Their memory grows with the
+/// tokens. A layer with a sliding window keeps the last 2 * window - 1 tokens, or window + 127 if
+/// that is less.
 class Session {
  public:
   Session();  ///< a session that refuses every call
@@ -242,16 +249,23 @@ class Session {
   [[nodiscard]] static Status create(const Model& model, const SessionOptions& options,
                                      Session& session);
   /// The next tokens, one or more. logits (vocab_size): of the token after the last one; optional.
-  /// After the first call of its kind a call with one token allocates nothing. Errors: kOption (an
-  /// id out of range, more tokens than the capacity), kShape, kMemory; the session is unchanged.
+  /// A call with one token allocates nothing after the first call of its kind, but where the memory
+  /// of keys and values grows: it doubles. Errors: kOption (an id out of range, more tokens than
+  /// the capacity; logits that are not finite, naming the first layer whose output is not), kShape,
+  /// kMemory; ids() are unchanged, and later calls go on from them.
   [[nodiscard]] Status append(std::span<const int32_t> ids, const Tensor& logits, Context& context);
-  /// Tokens so far.
+  /// The tokens so far, until the next call that changes them.
+  std::span<const int32_t> ids() const;
+  /// Number of tokens so far.
   int64_t length() const;
   /// Most tokens.
   int64_t capacity() const;
-  /// Bytes of the cached keys and values.
+  /// Bytes of memory for keys and values.
   int64_t bytes() const;
-  /// Forgets all but the first `length` tokens. Errors: kOption.
+  /// Forgets all but the first `length` tokens. Errors: kOption. The next append() computes the
+  /// keys and values of all tokens once more if the session no longer has them: in a layer with a
+  /// sliding window after more than min(window, 128) tokens were forgotten, and with LongRoPE if
+  /// the length falls below the original one.
   [[nodiscard]] Status truncate(int64_t length);
 
   struct Internals;  ///< for the library's own use
@@ -279,7 +293,8 @@ class Sampler {
  public:
   /// Errors of the options are reported by choose().
   explicit Sampler(const SamplingOptions& options = {}) : options_(options) {}
-  /// The next token after `before`, of logits (vocab_size), which are changed. Errors: kOption,
+  /// The next token after `before`, of logits (vocab_size), which are changed. A token whose logit
+  /// is -inf is never chosen. Errors: kOption (also for a NaN, +inf, or no logit above -inf),
   /// kShape, kMemory.
   [[nodiscard]] Status choose(const Tensor& logits, std::span<const int32_t> before,
                               int32_t& token);
@@ -287,7 +302,7 @@ class Sampler {
  private:
   SamplingOptions options_;
   uint64_t drawn_ = 0;
-  std::vector<std::pair<float, int32_t>> order_;  // memory for the next call, as the next one
+  std::vector<int32_t> order_;  // memory for the next call, as the next one
   std::vector<bool> seen_;
 };
 
@@ -297,11 +312,14 @@ struct GenerateOptions {
   SamplingOptions sampling = {};                      ///< how tokens are chosen
   std::optional<std::vector<int32_t>> stop_ids = {};  ///< default: ModelInfo::end_ids
   DType cache_type = DType::kF32;                     ///< type of the cached keys and values
+  /// (num_layers, num_heads): as ModelInputs::head_scales, for every token
+  std::vector<float> head_scales = {};
 };
 
 /// Continues `prompt`. Calls on_token with each token, a stop id included, which is the last one;
-/// returning false ends the generation. Errors: as Session::append() and Sampler::choose(), and
-/// kOption for a prompt that is empty or longer than max_tokens.
+/// returning false ends the generation. It also ends at max_tokens: the token after the last
+/// position is given out. Errors: as Session::append() and Sampler::choose(), and kOption for a
+/// prompt that is empty or longer than max_tokens.
 [[nodiscard]] Status generate(const Model& model, std::span<const int32_t> prompt,
                               const GenerateOptions& options,
                               const std::function<bool(int32_t token)>& on_token, Context& context);

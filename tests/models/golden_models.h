@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,40 @@ inline models::Model open_golden(const std::string& name, const models::OpenOpti
   const Status status = models::open(model_folder(name), options, model);
   if (!status.ok()) ADD_FAILURE() << name << ": " << status.message();
   return model;
+}
+
+// A golden model in which `change` has changed the bytes of tensors.
+inline models::Model open_changed(
+    const std::string& name,
+    const std::function<void(const std::string& tensor, std::span<std::byte> bytes)>& change) {
+  models::Config config;
+  Safetensors file;
+  models::ModelLoader loader;
+  models::Model model;
+  EXPECT_TRUE(models::read_config(model_folder(name) + "/config.json", config).ok());
+  EXPECT_TRUE(Safetensors::read(model_folder(name) + "/model.safetensors", file).ok());
+  std::vector<models::StoredTensor> tensors;
+  std::vector<std::vector<std::byte>> bytes;
+  for (const auto& [tensor, entry] : file.entries()) {
+    using Type = SafetensorsEntry::Type;
+    const char* const half = entry.type == Type::kBF16 ? "BF16" : "F16";
+    tensors.push_back({tensor, entry.type == Type::kF32 ? "F32" : half, entry.shape});
+    const auto* const data = reinterpret_cast<const std::byte*>(entry.data.data());
+    bytes.emplace_back(data, data + entry.data.size());
+    change(tensor, bytes.back());
+  }
+  Status status = models::ModelLoader::create(config, tensors, {}, loader);
+  for (const size_t i : loader.needed()) {
+    if (status.ok()) status = loader.give(i, bytes[i]);
+  }
+  if (status.ok()) status = loader.finish(model);
+  if (!status.ok()) ADD_FAILURE() << name << ": " << status.message();
+  return model;
+}
+
+// Makes the last numbers of a tensor NaN.
+inline void break_last(std::span<std::byte> bytes) {
+  for (std::byte& byte : bytes.last(4)) byte = std::byte{0xFF};
 }
 
 // The ids of a case of a golden model.

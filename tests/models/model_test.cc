@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "models/golden_models.h"
@@ -105,6 +108,38 @@ TEST(Model, PaddingDoesNotChangeTheVectorOfASentence) {
       EXPECT_NEAR(squares, 1.0, 1e-5) << name;
     }
   }
+}
+
+TEST(Model, ResultsThatAreNotFiniteAreRefusedWithTheirLayer) {
+  Context context(1);
+  const std::vector<int32_t> ids = {5, 6, 7};
+  const auto broken = [](const char* name, const std::string& part) {
+    return testing::open_changed(name, [&](const std::string& tensor, std::span<std::byte> bytes) {
+      if (tensor.find(part) != std::string::npos) {
+        testing::break_last(bytes);
+      }
+    });
+  };
+  const Model bert = broken("bert", "encoder.layer.1.output.dense.bias");
+  const int64_t width = bert.info().embed_dim;
+  std::vector<float> vector(static_cast<size_t>(width)), states(static_cast<size_t>(3 * width));
+  const Tensor one(vector.data(), {1, width});
+  EXPECT_EQ(bert.embed({.ids = ids}, Pooling::kMean, one, context).message(),
+            "embedding: expected finite numbers, got NaN or an infinity, first in the output of "
+            "layer 1");
+  EXPECT_EQ(bert.forward({.ids = ids}, {.pooler_output = one}, context).argument(),
+            "pooler_output");
+  // Hidden states are given as they are.
+  EXPECT_TRUE(
+      bert.forward({.ids = ids}, {.last_hidden_state = {states.data(), {1, 3, width}}}, context)
+          .ok());
+  EXPECT_TRUE(std::isnan(states.back()));
+  const Model classes = broken("bert_classes", "classifier.weight");
+  std::vector<float> logits(static_cast<size_t>(classes.info().num_labels));
+  const Tensor out(logits.data(), {1, classes.info().num_labels});
+  EXPECT_EQ(classes.forward({.ids = ids}, {.logits = out}, context).message(),
+            "logits: expected finite numbers, got NaN or an infinity, although every layer's "
+            "output is finite");
 }
 
 TEST(Model, RowsOfMapsSumToOneAndSeeNoHiddenKey) {

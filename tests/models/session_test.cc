@@ -5,15 +5,19 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/golden_models.h"
 #include "multihead/models.h"
 #include "support/allocations.h"
+#include "support/exhaustion.h"
 #include "support/random_case.h"
 
 namespace multihead {
@@ -67,6 +71,236 @@ TEST(ModelSession, EachStepHasTheLogitsOfOnePass) {
 }
 
 TEST(ModelSession, CacheInHalves) { expect_logits_of_one_pass("qwen3", DType::kF16, 0.02F); }
+
+// The logits of the last of all tokens in one pass.
+std::vector<float> last_logits(const Model& model, std::span<const int32_t> ids, Context& context,
+                               const std::vector<float>& head_scales = {}) {
+  std::vector<float> logits(static_cast<size_t>(model.info().vocab_size));
+  const Status status =
+      model.forward({.ids = ids, .head_scales = head_scales},
+                    {.logits = {logits.data(), {1, 1, model.info().vocab_size}}}, context);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return logits;
+}
+
+std::vector<float> appended(Session& session, const Model& model, std::span<const int32_t> ids,
+                            Context& context) {
+  std::vector<float> logits(static_cast<size_t>(model.info().vocab_size));
+  const Status status = session.append(ids, {logits.data(), {model.info().vocab_size}}, context);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return logits;
+}
+
+void expect_near(const std::vector<float>& a, const std::vector<float>& b, const std::string& what,
+                 float tolerance = 2e-5F) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance) << what << ' ' << i;
+}
+
+std::vector<int32_t> random_ids(const Model& model, int64_t count, uint64_t seed) {
+  testing::Random random(seed);
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  for (int32_t& id : ids) id = static_cast<int32_t>(random.integer(0, model.info().vocab_size - 1));
+  return ids;
+}
+
+// Windows of 4 to 6 tokens: their rings are shorter than the pieces, and turn several times.
+TEST(ModelSession, LayersWithAWindowKeepFewTokens) {
+  Context context(1);
+  for (const char* name : {"mistral", "qwen2", "gemma2", "gemma3", "phi3", "smollm3"}) {
+    for (const DType type : {DType::kF32, DType::kInt8}) {
+      const Model model = open_golden(name);
+      const std::vector<int32_t> ids = random_ids(model, 120, 4);
+      Session session;
+      ASSERT_TRUE(Session::create(model, {.capacity = 120, .cache_type = type}, session).ok());
+      size_t done = 0;
+      for (const size_t piece : {30U, 1U, 8U, 1U, 25U, 2U, 45U, 1U, 7U}) {
+        const auto next = std::span<const int32_t>(ids).subspan(done, piece);
+        const std::vector<float> logits = appended(session, model, next, context);
+        done += piece;
+        expect_near(logits, last_logits(model, std::span(ids).first(done), context),
+                    name + std::string(" token ") + std::to_string(done),
+                    type == DType::kF32 ? 2e-5F : 0.2F);
+      }
+      Session few;
+      ASSERT_TRUE(Session::create(model, {.capacity = 120, .cache_type = type}, few).ok());
+      if (name == std::string("mistral")) {
+        EXPECT_EQ(session.bytes(), few.bytes());
+      } else {
+        EXPECT_LT(session.bytes(), 2 * few.bytes()) << name;
+      }
+    }
+  }
+}
+
+TEST(ModelSession, MemoryGrowsWithTheTokens) {
+  Context context(1);
+  const Model model = open_golden("llama3");  // no longest sequence
+  ASSERT_EQ(model.info().max_tokens, 0);
+  const std::vector<int32_t> ids = random_ids(model, 300, 5);
+  Session session;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  ASSERT_TRUE(Session::create(model, {.capacity = kMost}, session).ok());
+  EXPECT_EQ(session.capacity(), kMost);
+  const int64_t before = session.bytes();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const std::vector<float> logits =
+        appended(session, model, std::span(ids).subspan(i, 1), context);
+    if (i % 50 == 49) {
+      expect_near(logits, last_logits(model, std::span(ids).first(i + 1), context), "token");
+    }
+  }
+  EXPECT_GT(session.bytes(), 4 * before);
+  EXPECT_LE(session.bytes(), 8 * before);
+  EXPECT_TRUE(std::equal(ids.begin(), ids.end(), session.ids().begin(), session.ids().end()));
+}
+
+TEST(ModelSession, TokensCanBeForgottenAlthoughARingHasLostTheirKeys) {
+  Context context(1);
+  for (const char* name : {"gemma3", "mistral"}) {
+    const Model model = open_golden(name);
+    const std::vector<int32_t> ids = random_ids(model, 100, 6);
+    Session session;
+    ASSERT_TRUE(Session::create(model, {.capacity = 110}, session).ok());
+    static_cast<void>(appended(session, model, ids, context));
+    for (const size_t length : {98U, 95U, 94U, 60U, 57U, 1U, 0U}) {
+      ASSERT_TRUE(session.truncate(static_cast<int64_t>(length)).ok());
+      EXPECT_EQ(session.length(), static_cast<int64_t>(length));
+      std::vector<int32_t> rest(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(length));
+      rest.push_back(3);
+      expect_near(appended(session, model, std::span(rest).last(1), context),
+                  last_logits(model, rest, context), name);
+    }
+  }
+}
+
+TEST(ModelSession, HeadsAreScaled) {
+  Context context(1);
+  const Model model = open_golden("qwen3");
+  const models::ModelInfo& info = model.info();
+  testing::Random random(7);
+  const std::vector<float> scales = random.floats(info.num_layers * info.num_heads);
+  const std::vector<int32_t> ids = random_ids(model, 12, 8);
+  Session session;
+  ASSERT_TRUE(Session::create(model, {.head_scales = scales}, session).ok());
+  static_cast<void>(appended(session, model, std::span(ids).first(11), context));
+  expect_near(appended(session, model, std::span(ids).last(1), context),
+              last_logits(model, ids, context, scales), "scaled");
+  EXPECT_EQ(Session::create(model, {.head_scales = {1.0F}}, session).argument(), "head_scales");
+  const auto first_token = [&](const std::vector<float>& of) {
+    int32_t found = -1;
+    const Status status = models::generate(
+        model, ids, {.max_new_tokens = 1, .head_scales = of},
+        [&](int32_t token) {
+          found = token;
+          return true;
+        },
+        context);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return found;
+  };
+  const std::vector<float> wanted = last_logits(model, ids, context, scales);
+  EXPECT_EQ(first_token(scales), std::max_element(wanted.begin(), wanted.end()) - wanted.begin());
+}
+
+// Also where LongRoPE computes all keys again, and where rings turn.
+TEST(ModelSession, IsUnchangedByACallThatFails) {
+  Context context(1);
+  for (const char* name : {"phi3_long", "mistral", "llama3"}) {
+    const Model model = open_golden(name);
+    const std::vector<int32_t> ids = random_ids(model, 70, 9);
+    const int64_t vocabulary = model.info().vocab_size;
+    for (const auto& [before, piece] : {std::pair<size_t, size_t>{8, 4}, {64, 3}, {9, 1}}) {
+      testing::expect_survives_exhaustion(name, [&]() -> testing::Attempt {
+        auto session = std::make_shared<Session>();
+        auto logits = std::make_shared<std::vector<float>>(static_cast<size_t>(vocabulary));
+        auto own = std::make_shared<Context>(1);
+        EXPECT_TRUE(Session::create(model, {.capacity = 80}, *session).ok());
+        EXPECT_TRUE(session->append(std::span(ids).first(before), {}, *own).ok());
+        const auto next = std::span(ids).subspan(before, piece);
+        return {.call =
+                    [=] {
+                      return session->append(next, {logits->data(), {vocabulary}}, *own);
+                    },
+                .result = [=] { return testing::bits_of(*logits); },
+                .state = [=] { return testing::bits_of(session->ids()); }};
+      });
+    }
+    Session session;
+    ASSERT_TRUE(Session::create(model, {.capacity = 80}, session).ok());
+    static_cast<void>(appended(session, model, std::span(ids).first(9), context));
+    const Status status =
+        session.append(std::span(ids).subspan(9, 2), Tensor(nullptr, {vocabulary}), context);
+    EXPECT_EQ(status.code(), StatusCode::kShape);
+    EXPECT_EQ(status.got(), "a null pointer");
+    EXPECT_EQ(session.length(), 9);
+  }
+}
+
+TEST(ModelSession, LogitsThatAreNotFiniteAreRefusedWithTheirLayer) {
+  Context context(1);
+  const auto refusal = [&](const char* broken) {
+    const Model model = testing::open_changed(
+        "mistral", [&](const std::string& tensor, std::span<std::byte> bytes) {
+          if (tensor == broken) testing::break_last(bytes);
+        });
+    Session session;
+    EXPECT_TRUE(Session::create(model, {}, session).ok());
+    const int64_t vocabulary = model.info().vocab_size;
+    const auto last = static_cast<int32_t>(vocabulary - 1);
+    const std::vector<int32_t> ids = {5, 6, last, 7, 5, 6, 7, 8, 9, 10, 11};
+    std::vector<float> logits(static_cast<size_t>(vocabulary));
+    const Tensor out(logits.data(), {vocabulary});
+    const Status status = session.append(ids, out, context);
+    EXPECT_EQ(session.length(), 0);
+    EXPECT_EQ(status.code(), StatusCode::kOption);
+    EXPECT_EQ(status.argument(), "logits");
+    const Status same =
+        model.forward({.ids = ids}, {.logits = {logits.data(), {1, 1, vocabulary}}}, context);
+    EXPECT_EQ(same.message(), status.message());
+    int tokens = 0;
+    const Status generated = models::generate(
+        model, ids, {},
+        [&](int32_t) {
+          ++tokens;
+          return true;
+        },
+        context);
+    EXPECT_EQ(generated.message(), status.message());
+    EXPECT_EQ(tokens, 0);
+    return status.got();
+  };
+  const std::string numbers = "NaN or an infinity, ";
+  EXPECT_EQ(refusal("model.layers.0.mlp.up_proj.weight"),
+            numbers + "first in the output of layer 0");
+  EXPECT_EQ(refusal("model.layers.1.input_layernorm.weight"),
+            numbers + "first in the output of layer 1");
+  EXPECT_EQ(refusal("model.norm.weight"), numbers + "first in the output of the final norm");
+  EXPECT_EQ(refusal("lm_head.weight"), numbers + "although every layer's output is finite");
+  EXPECT_EQ(refusal("model.embed_tokens.weight"), numbers + "first in the embedding of the tokens");
+}
+
+TEST(ModelSession, GoesOnAfterLogitsThatAreNotFinite) {
+  Context context(1);
+  const Model model =
+      testing::open_changed("mistral", [&](const std::string& tensor, std::span<std::byte> bytes) {
+        if (tensor == "model.embed_tokens.weight") testing::break_last(bytes);
+      });
+  const auto last = static_cast<int32_t>(model.info().vocab_size - 1);
+  Session session;
+  ASSERT_TRUE(Session::create(model, {}, session).ok());
+  std::vector<int32_t> ids = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+  static_cast<void>(appended(session, model, ids, context));
+  // With as many tokens as a ring takes at once, and with more, so that it loses keys.
+  for (const size_t count : {1U, 5U, 20U}) {
+    const std::vector<int32_t> wrong(count, last);
+    std::vector<float> logits(static_cast<size_t>(last) + 1);
+    EXPECT_FALSE(session.append(wrong, {logits.data(), {last + 1}}, context).ok());
+    ids.push_back(20);
+    expect_near(appended(session, model, std::span(ids).last(1), context),
+                last_logits(model, ids, context), "after an error");
+  }
+}
 
 TEST(ModelSession, TruncatedSessionsGoOnAsIfTheRestHadNotBeen) {
   Context context(1);
@@ -145,16 +379,20 @@ TEST(ModelGenerate, StopsAtIdsLengthsAndWhenTold) {
   options.stop_ids.emplace();
   ASSERT_TRUE(models::generate(model, prompt, options, collect, context).ok());
   EXPECT_EQ(tokens, std::vector<int32_t>(golden.begin(), golden.begin() + 5));
-  // Generation ends with the token after the last position.
+  // As many as possible: generation ends with the token after the last position.
   const auto positions = static_cast<size_t>(model.info().max_tokens);
   tokens.clear();
-  options.max_new_tokens = 1000;
+  options.max_new_tokens = std::numeric_limits<int64_t>::max();
   const auto all = [&](int32_t token) {
     tokens.push_back(token);
     return true;
   };
   ASSERT_TRUE(models::generate(model, prompt, options, all, context).ok());
   EXPECT_EQ(tokens.size(), positions - prompt.size() + 1);
+  tokens.clear();
+  ASSERT_TRUE(
+      models::generate(model, std::vector<int32_t>(positions, 3), options, all, context).ok());
+  EXPECT_EQ(tokens.size(), 1U);
   EXPECT_FALSE(models::generate(model, {}, options, all, context).ok());
   const std::vector<int32_t> long_prompt(positions + 1, 3);
   EXPECT_EQ(models::generate(model, long_prompt, options, all, context).message(),
@@ -261,14 +499,35 @@ TEST(ModelSampler, FollowsItsDefinitionOnRandomCalls) {
   }
 }
 
-TEST(ModelSampler, LogitsThatAreNotNumbersChooseAToken) {
-  for (const float penalty : {1.0F, 1.5F}) {
-    std::vector<float> logits(40, NAN);
-    for (size_t i = 1; i < logits.size(); i += 3) logits[i] = static_cast<float>(i % 7);
+TEST(ModelSampler, LogitsThatAreNotFiniteAreRefused) {
+  const auto got = [](const std::vector<float>& given, const SamplingOptions& options) {
+    std::vector<float> logits = given;
     int32_t token = -1;
-    Sampler sampler({.temperature = 1.0F, .top_k = 5, .repetition_penalty = penalty});
-    ASSERT_TRUE(sampler.choose({logits.data(), {40}}, {}, token).ok());
-    EXPECT_TRUE(token >= 0 && token < 40) << token;
+    const Status status =
+        Sampler(options).choose({logits.data(), {static_cast<int64_t>(logits.size())}}, {}, token);
+    EXPECT_EQ(token, -1);
+    EXPECT_EQ(status.argument(), "logits");
+    return status.got();
+  };
+  for (const SamplingOptions& options : {SamplingOptions{}, {.temperature = 1.0F, .top_k = 5}}) {
+    EXPECT_EQ(got({1, NAN, 2}, options), "NaN for token 1");
+    EXPECT_EQ(got({INFINITY, 1, 2}, options), "infinity for token 0");
+    EXPECT_EQ(got({-INFINITY, -INFINITY}, options), "-infinity alone");
+  }
+  int32_t token = -1;
+  const Status none = Sampler().choose(Tensor(nullptr, {3}), {}, token);
+  EXPECT_EQ(none.message(), "logits: expected (vocab_size), got a null pointer");
+}
+
+TEST(ModelSampler, NeverChoosesALogitOfMinusInfinity) {
+  Sampler greedy, drawn({.temperature = 5.0F, .seed = 2});
+  for (int draw = 0; draw < 200; ++draw) {
+    for (Sampler* const sampler : {&greedy, &drawn}) {
+      std::vector<float> logits = {-INFINITY, 0.0F, -INFINITY, -1.0F};
+      int32_t token = -1;
+      ASSERT_TRUE(sampler->choose({logits.data(), {4}}, {}, token).ok());
+      EXPECT_EQ(token % 2, 1);
+    }
   }
 }
 

@@ -8,12 +8,12 @@ import { describe } from '../runtime/tensor.js';
 import type { GeneratedToken, GenerateOptions, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
 import type { Count, Uint32, Whole64 } from '../types/wire.js';
 import type { ModelEngine } from './core/engine.js';
-import { checkIds, checkTokens, textOrIds } from './inputs.js';
-import { StopTexts, TextStream } from './tokenizer.js';
+import { checkIds, checkScales, checkTokens, textOrIds } from './inputs.js';
+import { encodeText, StopTexts, TextStream } from './tokenizer.js';
 
 const generateNames = {
   ...{ maxNewTokens: plain, temperature: plain, topK: plain, topP: plain, repetitionPenalty: plain },
-  ...{ seed: plain, stop: plain, cache: plain, likeliest: plain, signal: plain },
+  ...{ seed: plain, stop: plain, cache: plain, likeliest: plain, headScales: plain, addSpecialTokens: plain, signal: plain },
 } satisfies Names<GenerateOptions>;
 
 /** Entries of `stop` that are read. */
@@ -24,6 +24,15 @@ const mostBusy = 16;
 
 /** The largest value of `likeliest`. */
 const mostLikeliest = 100;
+
+/** The longest session of the core. */
+const mostTokens = 2 ** 31 - 1;
+
+/** Any whole number, and Infinity: the model's end and the memory limit the tokens. Throws `E_OPTION`. */
+function checkMost(value: unknown): number {
+  if (value === Infinity || (Number.isInteger(value) && (value as number) >= 0)) return value as number;
+  throw new MultiheadError('E_OPTION', { argument: 'maxNewTokens', expected: 'a whole number ≥ 0, or Infinity', got: describe(value) });
+}
 
 function checkLikeliest(value: unknown): number {
   const count = checkCount(value, 'likeliest', 0);
@@ -89,7 +98,8 @@ export async function* generate(
   const stop = checkStop(options.stop);
   const cache = dtypes[checkChoice(options.cache ?? 'f32', namesOf(dtypes), 'cache')];
   const likely = checkLikeliest(options.likeliest ?? 0);
-  const asked = options.maxNewTokens === undefined ? undefined : checkCount(options.maxNewTokens, 'maxNewTokens', 0);
+  const asked = checkMost(options.maxNewTokens ?? 128);
+  const headScales = checkScales(options.headScales, info.numLayers * info.numHeads);
   const sampling = {
     temperature: checkWithin(options.temperature ?? 0, 'temperature', 'a finite number from 0 on', (value) => value >= 0),
     topK: checkCount(options.topK ?? 0, 'topK', 0),
@@ -100,22 +110,21 @@ export async function* generate(
   if (info.output !== 'languageModel' || !info.causal) {
     throw new MultiheadError('E_OPTION', { argument: 'model', expected: 'a causal language model', got: info.modelType });
   }
-  const writesText = typeof prompt === 'string' || stop.texts.length > 0;
-  const tokenizer = writesText ? await findTokenizer() : undefined;
-  const ids =
-    typeof prompt === 'string'
-      ? checkIds((tokenizer as TextTokenizer).encode(prompt).ids, 'tokenizer', info.vocabSize)
-      : checkIds(prompt, 'prompt', info.vocabSize, textOrIds);
+  const isText = typeof prompt === 'string';
+  const ofIds = isText ? undefined : checkIds(prompt, 'prompt', info.vocabSize, textOrIds);
+  const needsTokenizer = isText || stop.texts.length > 0;
+  const tokenizer = needsTokenizer ? await findTokenizer() : await findTokenizer().catch(() => undefined);
+  const ids = ofIds ?? checkIds(encodeText(tokenizer as TextTokenizer, prompt as string, options, info.causal).ids, 'tokenizer', info.vocabSize);
   checkTokens(ids.length, info.maxTokens, 'prompt');
-  const room = info.maxTokens > 0 ? info.maxTokens - ids.length : Infinity;
-  const most = Math.min(asked ?? 128, room);
+  // The last token needs no place in the session.
+  const most = Math.min(asked, info.maxTokens > 0 ? info.maxTokens - ids.length + 1 : Infinity);
   if (most === 0) return;
 
   const ends = new Set([...info.endIds, ...stop.ids]);
   const stream = tokenizer && new TextStream(tokenizer);
   const stops = new StopTexts(stop.texts);
-  const capacity = (ids.length + most) as Count;
-  const generation = engine.generation({ prompt: ids, capacity, cache, sampling, likeliest: likely });
+  const capacity = Math.min(ids.length + most - 1, mostTokens) as Count;
+  const generation = engine.generation({ prompt: ids, capacity, cache, sampling, headScales, likeliest: likely });
   try {
     let turn = performance.now();
     for (let step = 1; ; step += 1) {

@@ -9,6 +9,7 @@ import { pristine } from '../runtime/typed_arrays.js';
 import type {
   AttentionsOptions,
   EmbedOptions,
+  EncodeOptions,
   ForwardOptions,
   ForwardOutput,
   ForwardResult,
@@ -26,10 +27,11 @@ import type { Count, Extents, Int64 } from '../types/wire.js';
 import type { Batch, ModelEngine, PassCall } from './core/engine.js';
 import { generate } from './generate.js';
 import { checkIds, checkScales, checkTokens, entriesOf, textOrIds } from './inputs.js';
-import { textOf } from './tokenizer.js';
+import { encodeText, textOf } from './tokenizer.js';
 
 const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput'] as const;
-const inputNames = { pair: plain, tokenTypes: plain, pixels: plain, headScales: plain } satisfies Names<InputOptions>;
+const inputNames = { pair: plain, addSpecialTokens: plain, tokenTypes: plain, pixels: plain, headScales: plain } satisfies Names<InputOptions>;
+const encodeNames = { addSpecialTokens: plain } satisfies Names<EncodeOptions>;
 
 const embedNames = { pooling: plain, headScales: plain } satisfies Names<EmbedOptions>;
 const logitsNames = { positions: plain, ...inputNames } satisfies Names<LogitsOptions>;
@@ -85,8 +87,10 @@ export class OpenedModel implements Model {
     this.#engine.dispose();
   }
 
-  async encode(text: string): Promise<{ ids: readonly number[]; tokens: readonly string[] }> {
-    const { ids, tokens } = (await this.#tokenizer()).encode(checkText(text, 'text'));
+  async encode(text: string, given: EncodeOptions = {}): Promise<{ ids: readonly number[]; tokens: readonly string[] }> {
+    const options = readOptions(given, encodeNames, 'encode');
+    const checked = checkText(text, 'text');
+    const { ids, tokens } = encodeText(await this.#tokenizer(), checked, options, this.info.causal);
     return { ids, tokens };
   }
 
@@ -164,7 +168,7 @@ export class OpenedModel implements Model {
   }
 
   /** The input of one pass, copied before the first `await`: the caller may change its arrays after the call. */
-  async #read(input: unknown, { pair, tokenTypes, pixels }: Omit<InputOptions, 'headScales'>): Promise<Batch> {
+  async #read(input: unknown, { pair, addSpecialTokens, tokenTypes, pixels }: Omit<InputOptions, 'headScales'>): Promise<Batch> {
     if (pixels !== undefined) {
       const expected = this.info.takesPixels ? 'a Float32Array' : 'none for a model of token ids';
       if (!(pixels instanceof Float32Array) || !this.info.takesPixels) {
@@ -173,7 +177,8 @@ export class OpenedModel implements Model {
       return { ids: new Int32Array(), batch: 1, tokens: 0, pixels: pristine(pixels).slice() };
     }
     const types = tokenTypes === undefined ? undefined : this.#types(tokenTypes);
-    const sequence = await this.#sequence(input, 'input', pair === undefined ? undefined : checkText(pair, 'pair'));
+    const second = pair === undefined ? undefined : checkText(pair, 'pair');
+    const sequence = await this.#sequence(input, 'input', { pair: second, addSpecialTokens });
     if (types === undefined) return sequence;
     if (types.length === sequence.tokens) return { ...sequence, tokenTypes: types };
     throw new MultiheadError('E_SHAPE', {
@@ -190,19 +195,18 @@ export class OpenedModel implements Model {
   }
 
   /** Text or token ids. */
-  async #sequence(input: unknown, argument: string, pair?: string): Promise<Batch> {
+  async #sequence(input: unknown, argument: string, options: Pick<InputOptions, 'pair' | 'addSpecialTokens'> = {}): Promise<Batch> {
     this.#engine.assertLive();
     const { maxTokens, tokenTypes, vocabSize } = this.info;
     if (typeof input !== 'string') {
-      if (pair !== undefined) {
+      if (options.pair !== undefined) {
         throw new MultiheadError('E_OPTION', { argument: 'pair', expected: 'none beside token ids', got: 'a text' });
       }
       const ids = checkIds(input, argument, vocabSize, textOrIds);
       checkTokens(ids.length, maxTokens, argument);
       return { ids, batch: 1, tokens: ids.length as Count };
     }
-    const options = pair === undefined ? {} : { text_pair: pair };
-    const encoded = (await this.#tokenizer()).encode(input, { ...options, return_token_type_ids: true });
+    const encoded = encodeText(await this.#tokenizer(), input, options, this.info.causal);
     const ids = checkIds(encoded.ids, 'tokenizer', vocabSize);
     checkTokens(ids.length, maxTokens, argument);
     // RoBERTa has one type of tokens, but its tokenizer gives the second text of a pair another one.

@@ -1,8 +1,9 @@
 // Text to token ids and back, by @huggingface/tokenizers, which is loaded when text is first used.
 
 import { MultiheadError } from '../runtime/errors.js';
+import { checkFlag } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
-import type { TextTokenizer } from '../types/models.js';
+import type { InputOptions, TextTokenizer } from '../types/models.js';
 import { parseObject } from './config.js';
 
 /** The texts of a folder's files; undefined if they do not exist. */
@@ -55,9 +56,36 @@ function guarded<T>(work: () => T): T {
   }
 }
 
-/** The text of ids, without special tokens. The package's decode() refuses an empty list. */
+/**
+ * The text of ids, without special tokens. The package's decode() refuses an empty list, and by default takes out spaces
+ * that the tokens have, such as one before a full stop.
+ */
 export const textOf = (tokenizer: TextTokenizer, ids: readonly number[]): string =>
-  ids.length === 0 ? '' : tokenizer.decode([...ids], { skip_special_tokens: true });
+  ids.length === 0 ? '' : tokenizer.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false });
+
+type Encoded = ReturnType<TextTokenizer['encode']>;
+
+/**
+ * The token ids of a text. By default with the special tokens, but for a causal model without a first one that the text
+ * begins with, as a rendered chat does. Throws `E_OPTION`.
+ */
+export function encodeText(
+  tokenizer: TextTokenizer,
+  text: string,
+  { pair, addSpecialTokens }: Pick<InputOptions, 'pair' | 'addSpecialTokens'>,
+  isCausal: boolean,
+): Encoded {
+  const options = { ...(pair !== undefined && { text_pair: pair }), return_token_type_ids: true };
+  const encode = (special?: boolean): Encoded =>
+    tokenizer.encode(text, special === undefined ? options : { ...options, add_special_tokens: special });
+  if (addSpecialTokens !== undefined) return encode(checkFlag(addSpecialTokens, 'addSpecialTokens'));
+  const encoded = encode();
+  const { ids, tokens, token_type_ids: types } = encoded;
+  if (!isCausal || ids.length < 2 || ids[0] !== ids[1]) return encoded;
+  const plain = encode(false).ids;
+  if (plain.length >= ids.length || plain.some((id, at) => id !== ids[at + 1])) return encoded;
+  return { ids: ids.slice(1), tokens: tokens?.slice(1), ...(types && { token_type_ids: types.slice(1) }) };
+}
 
 /** Checks the results of a caller's tokenizer. */
 const checkedTokenizer = (given: TextTokenizer): TextTokenizer => ({
@@ -95,36 +123,65 @@ export function tokenizerFinder(given: unknown, files: TokenizerFiles): () => Pr
   };
 }
 
+/** Length of the longest end of `text` that is the begin of one of `texts`, and not all of it. */
+function lengthOfBegin(text: string, texts: readonly string[]): number {
+  let longest = 0;
+  for (const each of texts) {
+    for (let length = Math.min(each.length - 1, text.length); length > longest; length -= 1) {
+      if (text.endsWith(each.slice(0, length))) longest = length;
+    }
+  }
+  return longest;
+}
+
+/**
+ * Texts that a tokenizer shortens which ignores `clean_up_tokenization_spaces: false`, so that the end of a text changes
+ * with its next token.
+ */
+const shortened = [' .', ' ?', ' !', ' ,', " ' ", " n't", " 'm", " 's", " 've", " 're"];
+
+/** How many ids are decoded with a new one, at least, because its text depends on them. */
+const leastContext = 8;
+
 /** The text of tokens that come one after another. */
 export class TextStream {
   readonly #tokenizer: TextTokenizer;
   readonly #ids: number[] = [];
-  /** The text of ids before `#begin` is complete; that of the ids after it depends on a few before. */
+  /** Only the ids from here on are decoded: enough before each new one to have its text. */
   #begin = 0;
-  #done = 0;
+  /** A later place where a character begins, from which on all ids will be decoded. */
+  #nextBegin = 0;
+  /** How much is given of the text of ids from `#begin` on. */
+  #given = 0;
 
   constructor(tokenizer: TextTokenizer) {
     this.#tokenizer = tokenizer;
   }
 
-  #text(end: number): string {
-    return textOf(this.#tokenizer, this.#ids.slice(this.#begin, end));
+  #text(): string {
+    return textOf(this.#tokenizer, this.#ids.slice(this.#begin));
   }
 
   /** Adds a token. Returns the new text; none while it ends inside a character. */
   add(id: number): string {
     this.#ids.push(id);
-    const before = this.#text(this.#done);
-    const all = this.#text(this.#ids.length);
-    if (all.length <= before.length || all.endsWith('\ufffd')) return '';
-    this.#begin = this.#done;
-    this.#done = this.#ids.length;
-    return all.slice(before.length);
+    const text = this.#text();
+    const complete = text.replace(/\ufffd+$/, '');
+    const end = complete.length - lengthOfBegin(complete, shortened);
+    if (end <= this.#given) return '';
+    const piece = text.slice(this.#given, end);
+    this.#given = end;
+    if (end === text.length && this.#ids.length >= this.#nextBegin + leastContext) {
+      this.#begin = this.#nextBegin;
+      this.#nextBegin = this.#ids.length;
+      this.#given = this.#text().length;
+    }
+    return piece;
   }
 
   /** The text that is held back at the end, with U+FFFD for an incomplete character. */
   rest(): string {
-    return this.#text(this.#ids.length).slice(this.#text(this.#done).length);
+    return this.#text().slice(this.#given);
   }
 }
 
@@ -146,12 +203,7 @@ export class StopTexts {
       return { text: text.slice(0, Math.min(...places)), ends: true };
     }
     // The end of the text may be the begin of a stop.
-    let kept = 0;
-    for (const stop of this.#stops) {
-      for (let length = Math.min(stop.length - 1, text.length); length > kept; length -= 1) {
-        if (text.endsWith(stop.slice(0, length))) kept = length;
-      }
-    }
+    const kept = lengthOfBegin(text, this.#stops);
     this.#held = text.slice(text.length - kept);
     return { text: text.slice(0, text.length - kept), ends: false };
   }

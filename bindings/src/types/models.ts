@@ -49,6 +49,8 @@ export interface TextTokenizer {
     options?: {
       /** True leaves out tokens such as `[CLS]`. */
       skip_special_tokens?: boolean;
+      /** False keeps the spaces of the tokens, such as one before a full stop. */
+      clean_up_tokenization_spaces?: boolean;
     },
   ): string;
 }
@@ -139,9 +141,22 @@ export interface ModelInfo {
   readonly endIds: readonly number[];
 }
 
+/** Options of a text. */
+export interface EncodeOptions {
+  /**
+   * True adds the special tokens that the model expects around a text, false adds none: for a text that has them already,
+   * such as a rendered chat. Default: true, but a causal model's first one is not added to a text that begins with it.
+   * Token ids stay as they are.
+   */
+  readonly addSpecialTokens?: boolean | undefined;
+}
+
 /** Options of {@link Model.generate}. */
-export interface GenerateOptions {
-  /** Most new tokens; default 128, or as many as the model has room for. */
+export interface GenerateOptions extends EncodeOptions {
+  /**
+   * Most new tokens, a whole number or Infinity; default 128. The model ends the text with the token after its last
+   * position, and memory grows with the tokens.
+   */
   readonly maxNewTokens?: number | undefined;
   /** Default 0: always the likeliest token. Else logits are divided by it, and a token is drawn. */
   readonly temperature?: number | undefined;
@@ -156,12 +171,14 @@ export interface GenerateOptions {
   readonly repetitionPenalty?: number | undefined;
   /** Seed of the random numbers, a whole number from 0 to 2⁵³ − 1; default 0. The same seed gives the same tokens. */
   readonly seed?: number | undefined;
-  /** Texts and token ids that end the generation, in addition to the model's own; the text itself is not given. */
+  /** Texts and token ids that end the generation, in addition to the model's own; their text is not given. */
   readonly stop?: readonly (string | number)[] | undefined;
   /** Type of the cached keys and values; default `'f32'`. */
   readonly cache?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
   /** Each step gives as many of the likeliest tokens with their probabilities, at most 100; default 0, none. */
   readonly likeliest?: number | undefined;
+  /** Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. Default all 1. */
+  readonly headScales?: Float32Array | undefined;
   /** Aborting ends the iteration with `E_ABORTED`. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
 }
@@ -178,7 +195,10 @@ export interface LikelyToken {
 export interface GeneratedToken {
   /** Token id. */
   readonly token: number;
-  /** New text; empty while a character is incomplete, and if the prompt was token ids and there is no tokenizer. */
+  /**
+   * New text. The texts of all steps, one after another, are the text that decode() gives for their tokens, without a stop.
+   * Empty while a character is incomplete, and if the prompt was token ids and there is no tokenizer.
+   */
   readonly text: string;
   /** The likeliest tokens in this place, the likeliest first; empty without the option `likeliest`. */
   readonly likeliest: readonly LikelyToken[];
@@ -199,7 +219,7 @@ export interface PassOptions {
 }
 
 /** Options of a pass over one input. */
-export interface InputOptions extends PassOptions {
+export interface InputOptions extends PassOptions, EncodeOptions {
   /** The second text of a pair. Default none. */
   readonly pair?: string | undefined;
   /** One token type for each id. Default: the types that the tokenizer gives, 0 for token ids and in models with one type. */
@@ -260,8 +280,8 @@ export interface Model {
   /** True after dispose(). */
   readonly disposed: boolean;
 
-  /** Token ids and tokens of a text, with special tokens. @throws {MultiheadError} `E_OPTION` without a tokenizer. */
-  encode(text: string): Promise<{
+  /** Token ids and tokens of a text. @throws {MultiheadError} `E_OPTION` without a tokenizer. */
+  encode(text: string, options?: EncodeOptions): Promise<{
     /** Token ids. */
     readonly ids: readonly number[];
     /** The tokens as the vocabulary spells them. */
@@ -274,13 +294,13 @@ export interface Model {
    * Continues a prompt, token by token. A stop id is given as the last token.
    *
    * @throws {MultiheadError} `E_OPTION` for a model that is not a language model, a prompt that is empty or too long, or a
-   *   wrong option; `E_MEMORY`, `E_ABORTED`
+   *   wrong option, and for logits that are not finite; `E_MEMORY`, `E_ABORTED`
    */
   generate(prompt: ModelInput, options?: GenerateOptions): AsyncGenerator<GeneratedToken, void, undefined>;
   /**
    * One vector of Euclidean length 1 and embedDim numbers for each text.
    *
-   * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
+   * @throws {MultiheadError} `E_OPTION`, also for vectors that are not finite; `E_MEMORY`
    */
   embed(inputs: readonly ModelInput[], options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>[]>;
   /**
@@ -295,13 +315,14 @@ export interface Model {
    * Language models: (vocabSize), or (N, vocabSize) with `positions: 'all'`. Masked language models (N, vocabSize),
    * classification (numLabels), token classification (N, numLabels), question answering (N, 2): start and end.
    *
-   * @throws {MultiheadError} `E_OPTION` for a model without logits; `E_MEMORY`
+   * @throws {MultiheadError} `E_OPTION` for a model without logits, and for logits that are not finite, with the first
+   *   layer whose output is not; `E_MEMORY`
    */
   logits(input: ModelInput, options?: LogitsOptions): Promise<ModelArray>;
   /**
-   * One pass with the outputs that `return` names.
+   * One pass with the outputs that `return` names. Hidden states are given as they are, NaN and infinities too.
    *
-   * @throws {MultiheadError} `E_OPTION`, `E_SHAPE`, `E_MEMORY`
+   * @throws {MultiheadError} `E_OPTION`, also for logits or a pooler output that are not finite; `E_SHAPE`, `E_MEMORY`
    */
   forward<const R extends readonly ForwardOutput[]>(
     input: ModelInput,
@@ -309,8 +330,8 @@ export interface Model {
   ): Promise<ForwardResult<R>>;
 
   /**
-   * Frees the model's memory, and ends its workers: calls that they still run are rejected with `E_DISPOSED`. Doing it
-   * twice is harmless.
+   * Frees the model's memory, and that of generations that did not end, and ends its workers: calls that they still run are
+   * rejected with `E_DISPOSED`. Doing it twice is harmless.
    */
   dispose(): void;
   /** The same as dispose(), for `using`. */

@@ -20,11 +20,19 @@ struct KVCache::Internals {
   // has overwritten, or will have after `appended` more tokens. Errors: kOption on `argument`.
   static Status validate_ring(const KVCache& cache, engine::Name argument, int64_t appended,
                               int64_t queries, const Window& window);
+  // Moves the tokens of a contiguous cache to memory for `capacity` tokens of each entry, no fewer
+  // than it has, as kContiguous or kRing. Errors: kMemory; the cache is unchanged then.
+  MULTIHEAD_SHARED static Status resize(KVCache& cache, int64_t capacity,
+                                        KVCacheConfig::Layout layout);
 
   // True if attend() divides the cache's heads among the members of a team.
   static bool is_share(const KVCache& cache) {
     return cache.stored_heads() < cache.config().num_kv_heads;
   }
+
+ private:
+  static Status create(const KVCacheConfig& config, int64_t first_head, int64_t end_head,
+                       KVCache& cache);
 };
 
 }  // namespace multihead

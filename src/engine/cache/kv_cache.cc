@@ -83,16 +83,22 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
 
 Status KVCache::Internals::create(const KVCacheConfig& config, const engine::Team* team,
                                   KVCache& cache) {
+  // With a single key/value head, every member stores and computes it.
+  if (team == nullptr || config.num_kv_heads <= 1) {
+    return create(config, 0, config.num_kv_heads, cache);
+  }
+  return create(config, team->first_of(config.num_kv_heads), team->end_of(config.num_kv_heads),
+                cache);
+}
+
+Status KVCache::Internals::create(const KVCacheConfig& config, int64_t first_head, int64_t end_head,
+                                  KVCache& cache) {
   return engine::memory_guard([&]() -> Status {
     MULTIHEAD_TRY(validate(config));
     KVCache made;
     made.config_ = config;
-    made.end_head_ = config.num_kv_heads;
-    // With a single key/value head, every member stores and computes it.
-    if (team != nullptr && config.num_kv_heads > 1) {
-      made.first_head_ = team->first_of(config.num_kv_heads);
-      made.end_head_ = team->end_of(config.num_kv_heads);
-    }
+    made.first_head_ = first_head;
+    made.end_head_ = end_head;
     const bool paged = config.layout == Layout::kPaged;
     const int64_t page_table = paged ? product({config.batch, engine::pages_per_entry(config)}) : 0;
     if (paged && config.pages == 0) {
@@ -134,6 +140,28 @@ Status KVCache::Internals::create(const KVCacheConfig& config, const engine::Tea
     cache = std::move(made);
     return {};
   });
+}
+
+Status KVCache::Internals::resize(KVCache& cache, int64_t capacity, Layout layout) {
+  KVCacheConfig config = cache.config_;
+  config.capacity = capacity;
+  config.layout = layout;
+  KVCache other;
+  MULTIHEAD_TRY(create(config, cache.first_head_, cache.end_head_, other));
+  const auto copy = [&](const Store& from, const Store& to, int64_t width) {
+    const int64_t row_bytes = width * bytes_of(config.type);
+    for (int64_t i = 0; i < config.batch * cache.stored_heads(); ++i) {
+      const int64_t count = cache.length(i / cache.stored_heads());
+      const int64_t first = i * cache.config_.capacity, target = i * capacity;
+      std::copy_n(from.rows + first * row_bytes, count * row_bytes, to.rows + target * row_bytes);
+      if (to.scales != nullptr) std::copy_n(from.scales + first, count, to.scales + target);
+    }
+  };
+  copy(cache.parts_.keys, other.parts_.keys, config.head_dim);
+  if (!config.values_in_keys) copy(cache.parts_.values, other.parts_.values, config.value_dim);
+  std::copy_n(cache.parts_.lengths, config.batch, other.parts_.lengths);
+  cache = std::move(other);
+  return {};
 }
 
 void KVCache::Free::operator()(void* memory) const { engine::release(memory); }

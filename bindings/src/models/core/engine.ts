@@ -37,11 +37,12 @@ export type PassResult = (Float32Array<ArrayBuffer> | undefined)[];
 
 export interface GenerationSettings {
   readonly prompt: Int32Array;
-  /** Tokens of the prompt and new ones. */
+  /** Most tokens of the prompt and new ones, without the last one, whose keys are never needed. */
   readonly capacity: Count;
   /** Type of the cached keys and values. */
   readonly cache: DType;
   readonly sampling: Readonly<SamplingOptions>;
+  readonly headScales: Float32Array | undefined;
   /** Number of likely tokens that each step gives. */
   readonly likeliest: number;
 }

@@ -3,8 +3,9 @@
 import * as wire from '../../generated/wire.js';
 import { bytesPerElement, type Block } from '../../runtime/memory.js';
 import { call, checkStatus, type Runtime } from '../../runtime/operands.js';
-import type { LikelyToken } from '../../types/models.js';
-import type { Count, Int32, Uint32 } from '../../types/wire.js';
+import type { LikelyToken, ModelInfo } from '../../types/models.js';
+import type { Count, Int32, Operand } from '../../types/wire.js';
+import { abandoned } from '../abandoned.js';
 import type { Generation, GenerationSettings, GenerationStep } from './engine.js';
 
 /** The largest logits with their shares of the softmax, the largest first, of several equal ones the first. */
@@ -27,80 +28,99 @@ function likeliestOf(logits: Float32Array, count: number): LikelyToken[] {
   return found.map((token) => ({ token, probability: Math.exp((logits[token] as number) - top) / sum }));
 }
 
-export class CoreGeneration implements Generation {
+/** What a generation owns in the core: a session, a sampler, and the memory of the logits. */
+export class SessionMemory {
   readonly #runtime: Runtime;
-  readonly #settings: GenerationSettings;
-  readonly #session: Int32;
-  readonly #sessionBytes: number;
-  readonly #sampler: Int32 | undefined;
-  /** The memory of ids and logits, kept for all steps, so that a step allocates nothing. */
-  readonly #blocks: Block[] = [];
-  readonly #vocabSize: number;
-  #begin = 0;
-  #count: number;
-  #disposed = false;
+  /** Those of one model that are not disposed. */
+  readonly #live: Set<SessionMemory>;
+  readonly session: Int32;
+  readonly sampler: Int32;
+  readonly logits: Operand<'f32'>;
+  readonly #block: Block;
+  #bytes = 0;
 
-  constructor(runtime: Runtime, model: Int32, vocabSize: number, settings: GenerationSettings) {
+  constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<SessionMemory>) {
     const { raw, args, heap } = runtime;
-    const { prompt, capacity, cache, sampling } = settings;
+    const { numLayers, numHeads, vocabSize } = info;
     this.#runtime = runtime;
-    this.#settings = settings;
-    this.#vocabSize = vocabSize;
-    this.#count = prompt.length;
-    this.#session = call(runtime, (operands) => {
-      wire.session(args, capacity, cache);
-      return operands.make(() => raw.sessionCreate(model));
-    });
-    this.#sessionBytes = raw.sessionBytes(this.#session);
-    heap.count(this.#sessionBytes);
+    this.#live = live;
+    this.#block = heap.allocate(vocabSize * bytesPerElement('f32'), 'logits');
+    this.logits = { address: this.#block.address, dtype: 'f32', shape: [vocabSize as Count] };
+    let session: Int32 | undefined;
     try {
-      this.#sampler = call(runtime, (operands) => {
-        wire.sampler(args, sampling);
+      session = call(runtime, (operands) => {
+        const scales = operands.optionalSpan(settings.headScales, 'f32', 'headScales', numLayers * numHeads);
+        wire.session(args, settings.capacity, settings.cache, scales);
+        return operands.make(() => raw.sessionCreate(model));
+      });
+      this.sampler = call(runtime, (operands) => {
+        wire.sampler(args, settings.sampling);
         return operands.make(() => raw.samplerCreate());
       });
-      this.#blocks.push(heap.allocate(capacity * bytesPerElement('i32'), 'ids'));
-      this.#blocks.push(heap.allocate(vocabSize * bytesPerElement('f32'), 'logits'));
-      heap.view('i32', this.#ids.address, prompt.length).set(prompt);
     } catch (error) {
-      this.dispose();
+      if (session !== undefined && !raw.dead) raw.sessionRelease(session);
+      heap.release(this.#block);
       throw error;
     }
+    this.session = session;
+    live.add(this);
   }
 
-  get #ids(): Block {
-    return this.#blocks[0] as Block;
+  /** Appends tokens, and computes the logits of the next one. */
+  append(ids: Int32Array): void {
+    const { raw, args, heap } = this.#runtime;
+    call(this.#runtime, (operands) => {
+      wire.sessionAppend(args, operands.span(ids, 'i32', 'prompt'), this.logits);
+      operands.run(() => raw.sessionAppend(this.session));
+    });
+    // The caches grow.
+    const bytes = raw.sessionBytes(this.session);
+    heap.count(bytes - this.#bytes);
+    this.#bytes = bytes;
+  }
+
+  dispose(): void {
+    if (!this.#live.delete(this)) return;
+    const { raw, heap } = this.#runtime;
+    heap.count(-this.#bytes);
+    if (!raw.dead) {
+      raw.samplerRelease(this.sampler);
+      raw.sessionRelease(this.session);
+    }
+    heap.release(this.#block);
+  }
+}
+
+export class CoreGeneration implements Generation {
+  readonly #runtime: Runtime;
+  readonly #likeliest: number;
+  readonly #memory: SessionMemory;
+  #next: Int32Array;
+
+  constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<SessionMemory>) {
+    this.#runtime = runtime;
+    this.#likeliest = settings.likeliest;
+    this.#next = settings.prompt;
+    this.#memory = new SessionMemory(runtime, model, info, settings, live);
+    abandoned?.register(this, this.#memory, this);
   }
 
   next(): GenerationStep {
     const { raw, args, heap } = this.#runtime;
-    const { likeliest: wanted, capacity } = this.#settings;
-    const { address } = this.#blocks[1] as Block;
-    const logits = { address, dtype: 'f32', shape: [this.#vocabSize as Count] } as const;
-    const count = this.#count;
-    const next = { address: (this.#ids.address + 4 * this.#begin) as Uint32, length: (count - this.#begin) as Uint32 };
-    wire.sessionAppend(args, next, logits);
+    const { session, sampler, logits } = this.#memory;
+    this.#memory.append(this.#next);
+    const wanted = this.#likeliest;
+    const likeliest = likeliestOf(heap.view('f32', logits.address, wanted && (logits.shape[0] as number)), wanted);
+    wire.choose(args, logits);
     args.close();
-    checkStatus(this.#runtime, raw.sessionAppend(this.#session));
-    const likeliest = likeliestOf(heap.view('f32', address, wanted && this.#vocabSize), wanted);
-    wire.choose(args, logits, { address: this.#ids.address, length: count as Uint32 });
-    args.close();
-    checkStatus(this.#runtime, raw.samplerChoose(this.#sampler as Int32));
+    checkStatus(this.#runtime, raw.samplerChoose(sampler, session));
     const { token } = wire.readChosenToken(args.results());
-    heap.view('i32', this.#ids.address, capacity)[count] = token;
-    this.#begin = count;
-    this.#count = count + 1;
+    this.#next = Int32Array.of(token);
     return { token, likeliest };
   }
 
   dispose(): void {
-    if (this.#disposed) return;
-    this.#disposed = true;
-    const { raw, heap } = this.#runtime;
-    heap.count(-this.#sessionBytes);
-    if (!raw.dead) {
-      if (this.#sampler !== undefined) raw.samplerRelease(this.#sampler);
-      raw.sessionRelease(this.#session);
-    }
-    for (const block of this.#blocks) heap.release(block);
+    abandoned?.unregister(this);
+    this.#memory.dispose();
   }
 }

@@ -8,7 +8,7 @@ import { namesOf } from '../../runtime/options.js';
 import type { ModelInfo } from '../../types/models.js';
 import type { Extents, Int32, Operand, Span, Uint32 } from '../../types/wire.js';
 import type { GenerationSettings, ModelEngine, PassCall, PassResult } from './engine.js';
-import { CoreGeneration } from './generation.js';
+import { CoreGeneration, type SessionMemory } from './generation.js';
 
 function readInfo(runtime: Runtime, handle: Int32): ModelInfo {
   runtime.raw.modelInfo(handle);
@@ -19,6 +19,8 @@ function readInfo(runtime: Runtime, handle: Int32): ModelInfo {
 export class CoreModel extends CoreObject implements ModelEngine {
   readonly info: ModelInfo;
   readonly workers = 0;
+  /** They share the weights, which are freed with the last of them. */
+  readonly #generations = new Set<SessionMemory>();
 
   constructor(runtime: Runtime, handle: Int32) {
     const { raw, heap } = runtime;
@@ -64,7 +66,12 @@ export class CoreModel extends CoreObject implements ModelEngine {
   }
 
   generation(settings: GenerationSettings): CoreGeneration {
-    return new CoreGeneration(this.runtime, this.handle, this.info.vocabSize, settings);
+    return new CoreGeneration(this.runtime, this.handle, this.info, settings, this.#generations);
+  }
+
+  override dispose(): void {
+    for (const each of this.#generations) each.dispose();
+    super.dispose();
   }
 }
 

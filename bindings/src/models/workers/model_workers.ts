@@ -12,6 +12,7 @@ import {
 } from '../../pool/shared/port.js';
 import { abortable } from '../../runtime/abort.js';
 import type { ModelInfo } from '../../types/models.js';
+import { abandoned } from '../abandoned.js';
 import type {
   Generation,
   GenerationSettings,
@@ -47,10 +48,6 @@ async function starterOf(platform: WorkersPlatform): Promise<StartWorker> {
     return worker && browserPort(worker, missing, events);
   };
 }
-
-/** Ends the workers of models that nobody references any more. */
-const abandoned =
-  typeof FinalizationRegistry === 'function' ? new FinalizationRegistry<WorkerGroup>((group) => group.dispose()) : undefined;
 
 /**
  * Starts workers; undefined if none can be started here. One worker without shared memory, because a team needs it.
@@ -155,6 +152,9 @@ class WorkerModel implements ModelEngine {
   }
 }
 
+/** Ends a generation in the workers. */
+const endOf = (group: WorkerGroup, id: number) => ({ dispose: () => group.release(id) });
+
 class WorkerGeneration implements Generation {
   readonly #group: WorkerGroup;
   readonly #id: number;
@@ -165,6 +165,7 @@ class WorkerGeneration implements Generation {
     this.#group = group;
     this.#id = group.newGeneration();
     this.#settings = settings;
+    abandoned?.register(this, endOf(group, this.#id), this);
   }
 
   next(): Promise<GenerationStep> {
@@ -174,6 +175,7 @@ class WorkerGeneration implements Generation {
   }
 
   dispose(): void {
+    abandoned?.unregister(this);
     if (this.#settings === undefined) this.#group.release(this.#id);
   }
 }
