@@ -120,6 +120,8 @@ async function bundle(names, { format, groups, external = [], minify = false }) 
     dir: made,
     format,
     minify,
+    // Pages without a bundler load the modules as they are: comments would be 11 kB more in Brotli for `multihead`.
+    comments: { legal: true, annotation: true, jsdoc: false },
     chunkFileNames: ({ name }) => `${name.replace('built_', '').replaceAll('-', '_')}.js`,
     codeSplitting: groups === undefined ? true : { groups },
   });
