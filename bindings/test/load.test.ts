@@ -210,6 +210,24 @@ describe('load', () => {
     await expect(load({ wasm: core })).rejects.toMatchObject({ code: 'E_LOAD', message: expect.stringMatching(/core-simd128/) as string });
   });
 
+  it('ends responses that it does not read: of the other build, with an error, and when it is aborted', async () => {
+    const cancelled: string[] = [];
+    /** A response that sends bytes without end. */
+    const endless = (name: string, init: ResponseInit = {}): Response =>
+      new Response(new ReadableStream({ pull: (controller) => controller.enqueue(new Uint8Array(10)), cancel: () => void cancelled.push(name) }), init);
+    const wasm = { relaxed: endless('other build'), simd128: new Response(new Uint8Array(await readFile(wasmUrlOfBuild))) };
+    expectWorks(await load({ simd, wasm }));
+    const same = new Response(new Uint8Array(await readFile(wasmUrlOfBuild)));
+    expectWorks(await load({ simd, wasm: { relaxed: same, simd128: same } }));
+    await expect(load({ simd, wasm: endless('status', { status: 500 }) })).rejects.toMatchObject({ code: 'E_LOAD' });
+    const controller = new AbortController();
+    const removed = vi.spyOn(controller.signal, 'removeEventListener');
+    const aborted = load({ simd, wasm: endless('aborted'), signal: controller.signal, onProgress: () => controller.abort() });
+    await expect(aborted).rejects.toMatchObject({ code: 'E_ABORTED' });
+    await vi.waitFor(() => expect(cancelled).toEqual(['other build', 'status', 'aborted']));
+    await vi.waitFor(() => expect(removed).toHaveBeenCalledTimes(2));
+  });
+
   it('says what to do where the code has no address, as in Cloudflare Workers', async () => {
     const files = () => ({ simd128: () => new URL('./multihead-simd128.wasm', undefined), advice: 'no other advice' });
     const withoutAddress = createLoader(files, everything);

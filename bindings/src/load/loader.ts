@@ -13,7 +13,7 @@ import { quoted, utf8Decoder } from '../runtime/text.js';
 import type { Backend, LoadOptions, Simd } from '../types/index.js';
 import { chooseSimd } from './features.js';
 import { Progress } from './progress.js';
-import { checkHashes, type CompiledWasm, compileWasm, loadError, located, readFiles, type Reading, type WasmFiles } from './source.js';
+import { cancel, checkHashes, type CompiledWasm, compileWasm, loadError, located, readFiles, type Reading, type WasmFiles } from './source.js';
 
 type Exchange = NonNullable<ModuleOverrides['exchange']>;
 type ReadParameter = NonNullable<ModuleOverrides['readParameter']>;
@@ -112,7 +112,12 @@ async function instantiate<Api extends object>(
   const chosen = chooseSimd(wanted, files.relaxed !== undefined);
   const find = files[chosen.simd] ?? files.simd128;
   const place = { argument: files.perBuild === true ? `wasm.${chosen.simd}` : 'wasm', advice: files.advice };
-  const wasm = await compileWasm(await located(find, place), place, reading);
+  const source = await located(find, place);
+  if (files.perBuild === true) {
+    const other = await files[chosen.simd === 'relaxed' ? 'simd128' : 'relaxed']?.();
+    if (other !== source) cancel(other);
+  }
+  const wasm = await compileWasm(source, place, reading);
   const builds: readonly Simd[] = wanted === 'auto' && files.single === true ? ['relaxed', 'simd128'] : [chosen.simd];
   const simd = checkIdentity(builds, part, wasm);
   const why = simd === chosen.simd ? chosen.why : 'the file that was given is of this build';

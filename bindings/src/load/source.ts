@@ -217,7 +217,7 @@ export async function compileWasm(
     if (isBytes(source)) return { bytes: source, named: given('bytes') };
     if (isResponse(source)) {
       const named = source.url ? { name: source.url, ...place } : given('Response');
-      return { bytes: await readResponse(source, named, progress), named };
+      return { bytes: await readResponse(source, named, progress, signal), named };
     }
     const named = { name: String(source), ...place };
     return { bytes: await readAddress(named, signal, progress), named };
@@ -261,9 +261,14 @@ async function readAddress(
   }
 }
 
-async function readResponse(response: Response, named: WasmName, progress: Progress): Promise<ArrayBuffer> {
+/** Ends the transfer of a response that nothing reads. */
+export function cancel(source: unknown): void {
+  if (isResponse(source)) source.body?.cancel?.().catch(() => {});
+}
+
+async function readResponse(response: Response, named: WasmName, progress: Progress, signal?: AbortSignal): Promise<ArrayBuffer> {
   if (!response.ok) {
-    response.body?.cancel?.().catch(() => {});
+    cancel(response);
     throw loadError(named, `HTTP status ${response.status} ${response.statusText}`.trimEnd());
   }
   try {
@@ -275,10 +280,16 @@ async function readResponse(response: Response, named: WasmName, progress: Progr
     const chunks: Uint8Array<ArrayBuffer>[] = [];
     let loaded = 0;
     const reader = body.getReader();
-    for (let next = await reader.read(); !next.done; next = await reader.read()) {
-      chunks.push(next.value);
-      loaded += next.value.length;
-      progress.report(loaded, length >= loaded ? length : undefined);
+    const onAbort = (): void => void reader.cancel().catch(() => {});
+    signal?.addEventListener('abort', onAbort, { once: true });
+    try {
+      for (let next = await reader.read(); !next.done; next = await reader.read()) {
+        chunks.push(next.value);
+        loaded += next.value.length;
+        progress.report(loaded, length >= loaded ? length : undefined);
+      }
+    } finally {
+      signal?.removeEventListener('abort', onAbort);
     }
     return await new Blob(chunks).arrayBuffer();
   } catch (error) {
