@@ -103,6 +103,27 @@ export const tests = [
     },
   },
   {
+    name: 'maps off the screen are painted one in a frame, once typing stops',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url + large);
+      await countWork(page);
+      await page.evaluate(() => {
+        window.frames = [];
+        const look = () => {
+          const { painted } = window.work;
+          window.frames.push(painted.splice(0).filter((map) => map.closest('#gallery')).length);
+          requestAnimationFrame(look);
+        };
+        look();
+      });
+      await page.focus('#sentence');
+      await page.keyboard.type('x');
+      await until(page, () => window.frames.reduce((sum, maps) => sum + maps, 0) >= 9);
+      assert.equal(await page.evaluate(() => Math.max(...window.frames)), 1, 'maps of the gallery in one frame');
+      await close();
+    },
+  },
+  {
     name: 'a map of 64 tokens has labels on both sides, and names the cell pointed at',
     async run({ browser, url }) {
       for (const width of [360, 1280]) {

@@ -1,8 +1,11 @@
 // Draws a few items per frame, so that a new sentence with many heads never blocks the page for long: items on the
-// screen first, all other items once nothing has changed for a moment.
+// screen first, all other items once nothing has changed for a moment, one in a frame.
 
-/** Milliseconds of drawing in one frame. At least one item is drawn per frame. */
-const budget = 8;
+/**
+ * Milliseconds of drawing in one frame. At least one item is drawn per frame. The browser then needs several times as long
+ * to lay out and paint what was drawn.
+ */
+const budget = 4;
 /**
  * Milliseconds without a change before off-screen items are drawn: longer than between two keystrokes, two pointer moves or
  * two readings of heads that train.
@@ -12,18 +15,22 @@ const pause = 400;
 const soon = new Set<() => void>();
 const later = new Set<() => void>();
 let frame: number | undefined;
+/** True if nothing has changed for `pause`. */
+let rested = false;
 let timer: ReturnType<typeof setTimeout> | undefined;
 let listeners: (() => void)[] = [];
 
 function work(): void {
   frame = undefined;
   const end = listeners.length > 0 ? Infinity : performance.now() + budget;
+  const [next] = later;
+  if (rested && soon.size === 0 && next) drawSoon(next);
   for (const draw of soon) {
     soon.delete(draw);
     draw();
     if (performance.now() >= end) break;
   }
-  if (soon.size > 0) frame ??= requestAnimationFrame(work);
+  if (soon.size > 0 || (rested && later.size > 0)) frame ??= requestAnimationFrame(work);
   else if (later.size === 0) {
     for (const done of listeners) done();
     listeners = [];
@@ -45,8 +52,12 @@ export function drawLater(draw: () => void): void {
   if (listeners.length > 0) return drawSoon(draw);
   soon.delete(draw);
   later.add(draw);
+  rested = false;
   clearTimeout(timer);
-  timer = setTimeout(drawRest, pause);
+  timer = setTimeout(() => {
+    rested = true;
+    frame ??= requestAnimationFrame(work);
+  }, pause);
 }
 
 /** Calls `draw` in one of the next frames if drawLater() has put it off. */

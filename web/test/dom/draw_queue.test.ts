@@ -12,11 +12,11 @@ beforeEach(() => {
 });
 
 describe('drawing', () => {
-  it('stops after 8 ms and goes on in the next frame, in the order that was asked for, unless somebody waits for all', async () => {
+  it('stops after 4 ms and goes on in the next frame, in the order that was asked for, unless somebody waits for all', async () => {
     const { drawSoon, allDrawn } = await import('../../src/dom/draw_queue.js');
     const drawn: string[] = [];
     const slow = (name: string) => () => {
-      now += 5;
+      now += 3;
       drawn.push(name);
     };
     for (const name of ['a', 'b', 'c']) drawSoon(slow(name));
@@ -59,9 +59,12 @@ describe('drawing', () => {
       vi.advanceTimersByTime(350);
     }
     expect(drawn).toEqual(Array(5).fill('near'));
-    vi.advanceTimersByTime(100);
+    drawLater(() => drawn.push('farther'));
+    vi.advanceTimersByTime(200);
     nextFrame();
     expect(drawn.slice(5)).toEqual(['far']);
+    nextFrame();
+    expect(drawn.slice(5)).toEqual(['far', 'farther']);
     vi.useRealTimers();
   });
 
