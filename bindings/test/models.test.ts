@@ -4,7 +4,7 @@ import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writ
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { readSafetensors, type SafetensorsTensor } from 'multihead';
+import { readSafetensors, type SafetensorsTensor, writeSafetensors } from 'multihead';
 import { type ForwardOutput, type Model, type ModelFile, openModel, type TextTokenizer } from 'multihead/models';
 import { describe, expect, it } from 'vitest';
 import { StopTexts, TextStream } from '../src/models/tokenizer.ts';
@@ -325,6 +325,65 @@ describe('openModel', () => {
     rmSync(unreadable, { recursive: true });
     const wider = await rejectionOf(openModel(filesOf('gpt2', config((json) => (json['n_embd'] = 96)))));
     expect(wider.code).toBe('E_FORMAT');
+  });
+
+  it('names the setting of config.json that makes no sense, and other models live on', async () => {
+    using other = await openModel(join(folder, 'gpt2'));
+    const { data } = await other.logits([1, 2, 3]);
+    for (const [name, setting, value] of [
+      ['bert', 'num_attention_heads', null],
+      ['bert', 'num_attention_heads', 0],
+      ['bert', 'hidden_size', 2 ** 31 - 2],
+      ['llama3', 'head_dim', 2 ** 31 - 2],
+      ['gpt2', 'n_layer', null],
+      ['gpt2', 'n_head', 1e300],
+      ['roberta', 'pad_token_id', 47],
+      ['t5', 'relative_attention_max_distance', 2],
+      ['vit', 'patch_size', null],
+      ['vit', 'num_channels', 1659435599],
+      ['llama3', 'rms_norm_eps', null],
+      ['mistral', 'rope_scaling', 'linear'],
+    ] as const) {
+      await refused(filesOf(name, config((json) => (json[setting] = value))), 'E_OPTION', `config.json: ${setting}`);
+    }
+    const noType = config((json) => (json['rope_scaling'] = { factor: 4 }));
+    await refused(filesOf('mistral', noType), 'E_OPTION', 'config.json: rope_scaling.rope_type');
+    for (const [name, setting, value] of [
+      ['llama3', 'pad_token_id', -1],
+      ['llama3', 'eos_token_id', -1],
+      ['bert', 'eos_token_id', '</s>'],
+    ] as const) {
+      (await openModel(filesOf(name, config((json) => (json[setting] = value))))).dispose();
+    }
+    expect((await other.logits([1, 2, 3])).data).toEqual(data);
+  });
+
+  it('takes images that are no multiple of a patch', async () => {
+    using model = await openModel(filesOf('vit', config((json) => (json['image_size'] = 13))));
+    const { maxTokens, channels, embedDim } = model.info;
+    const pixels = new Float32Array(channels * 13 * 13).fill(0.5);
+    const { lastHiddenState } = await model.forward([], { return: ['lastHiddenState'], pixels });
+    expect(lastHiddenState.shape).toEqual([maxTokens, embedDim]);
+    expect((await model.attentions([], { layer: 0, head: 0, pixels })).shape).toEqual([maxTokens, maxTokens]);
+  });
+
+  it('gives the start and the end of an answer', async () => {
+    const [weight, bias] = [Float32Array.from({ length: 32 }, (_, i) => Math.sin(i)), Float32Array.of(0.5, -0.25)];
+    const files = filesOf('bert', (file, bytes) => {
+      if (file !== 'model.safetensors') return config((json) => (json['architectures'] = ['BertForQuestionAnswering']))(file, bytes);
+      const { tensors } = readSafetensors(bytes);
+      const head = { 'qa_outputs.weight': { data: weight, shape: [2, 16] }, 'qa_outputs.bias': { data: bias, shape: [2] } };
+      return Buffer.from(writeSafetensors({ ...tensors, ...head }));
+    });
+    using model = await openModel(files);
+    expect([model.info.output, model.labels]).toEqual(['questionAnswering', ['start', 'end']]);
+    const { logits, lastHiddenState } = await model.forward([5, 6, 7], { return: ['logits', 'lastHiddenState'] });
+    expect(logits.shape).toEqual([3, 2]);
+    const want = [...logits.data.keys()].map((at) => {
+      const row = lastHiddenState.data.subarray((at >> 1) * 16, ((at >> 1) + 1) * 16);
+      return row.reduce((sum, x, c) => sum + x * (weight[(at & 1) * 16 + c] as number), bias[at & 1] as number);
+    });
+    expectClose(logits.data, want, 1e-5, 'logits');
   });
 
   it.each([0, 1])('copies arrays before a call gives the thread back, with %i workers', async (workers) => {

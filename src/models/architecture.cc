@@ -165,10 +165,11 @@ void read_scales(ConfigReader& config, const Family& family, Architecture& a) {
 // of the last token finds this token by it.
 void read_padding(ConfigReader& config, const Family& family, Architecture& a) {
   const char* const field = "pad_token_id";
+  const bool there = config.has(field) || config.has_members(field);
   if (family.positions_after_padding) {
     // MPNet's code has 1, whatever the configuration says.
     const bool fixed = std::string_view(family.model_type) == "mpnet";
-    const bool given = !fixed && config.has(field);
+    const bool given = !fixed && there;
     a.padding_id = given ? config.integer(field, 1, {.least = 0, .most = a.vocabulary - 1}) : 1;
     a.first_position = a.padding_id + 1;
     if (a.first_position >= a.positions) {
@@ -180,7 +181,7 @@ void read_padding(ConfigReader& config, const Family& family, Architecture& a) {
   }
   const bool finds_last = family.classifier == Classifier::kLastToken &&
                           a.architecture.find("ForSequenceClassification") != std::string::npos;
-  if (!finds_last || !config.has(field)) return;
+  if (!finds_last || !there) return;
   // A negative number is no id of a token.
   a.padding_id = std::max<int64_t>(-1, config.integer(field, -1, {-kMostRows, kMostRows}));
 }

@@ -91,8 +91,15 @@ std::string ConfigReader::other_member(std::string_view name,
   return {};
 }
 
+const ConfigValue* ConfigReader::find_one(const char* name) {
+  if (name == nullptr) return nullptr;
+  const ConfigValue* const value = find(name);
+  if (value == nullptr && has_members(name)) fail(name, "one value", "several");
+  return value;
+}
+
 int64_t ConfigReader::integer(const char* name, int64_t absent, const Integers& range) {
-  const ConfigValue* const value = name == nullptr ? nullptr : find(name);
+  const ConfigValue* const value = find_one(name);
   if (value == nullptr) return absent;
   if (value->kind == ConfigValue::Kind::kNull && range.null_is_zero) return 0;
   const double number = value->number;
@@ -108,7 +115,7 @@ int64_t ConfigReader::integer(const char* name, int64_t absent, const Integers& 
 }
 
 double ConfigReader::number(const char* name, double absent, const Numbers& range) {
-  const ConfigValue* const value = name == nullptr ? nullptr : find(name);
+  const ConfigValue* const value = find_one(name);
   if (value == nullptr) return absent;
   if (value->kind == ConfigValue::Kind::kNull && range.null_is_zero) return 0;
   const double number = value->number;
@@ -122,7 +129,7 @@ double ConfigReader::number(const char* name, double absent, const Numbers& rang
 }
 
 bool ConfigReader::flag(const char* name, bool absent) {
-  const ConfigValue* const value = name == nullptr ? nullptr : find(name);
+  const ConfigValue* const value = find_one(name);
   if (value == nullptr) return absent;
   if (value->kind == ConfigValue::Kind::kNull) return false;
   const double number = value->number;
@@ -134,7 +141,7 @@ bool ConfigReader::flag(const char* name, bool absent) {
 }
 
 std::string ConfigReader::text(const char* name, std::string_view absent) {
-  const ConfigValue* const value = name == nullptr ? nullptr : find(name);
+  const ConfigValue* const value = find_one(name);
   if (value == nullptr) return std::string(absent);
   if (value->kind != ConfigValue::Kind::kText) {
     fail(name, "a text", described(value));

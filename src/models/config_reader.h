@@ -51,7 +51,8 @@ class ConfigReader {
   std::string other_member(std::string_view name, std::span<const std::string_view> known) const;
 
   // The values of fields, `absent` for a field that is not there and for a null name. A value of
-  // another type or out of range is an error, null included, unless a range says otherwise.
+  // another type or out of range is an error, null included unless the range says otherwise, and so
+  // is an object or a list.
   int64_t integer(const char* name, int64_t absent, const Integers& range);
   // Magnitudes of at most kMostNumber, which a float can hold.
   double number(const char* name, double absent, const Numbers& range);
@@ -64,6 +65,9 @@ class ConfigReader {
   const Status& status() const { return status_; }
 
  private:
+  // As find(), for a field of one value.
+  const ConfigValue* find_one(const char* name);
+
   const Config& config_;
   std::string prefix_;
   Status status_;

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
+#include "engine/runtime/scratch.h"
 #include "multihead/elementwise.h"
 #include "multihead/weights.h"
+#include "nn/call_memory.h"
 
 namespace multihead::models {
 namespace {
@@ -22,53 +22,61 @@ ConstTensor rows_of(const Pass& pass, const Tensor& state, int64_t token) {
   return {state.data + token * width, {pass.inputs.batch, width}, {pass.tokens * width, 1}};
 }
 
-void apply_tanh(std::vector<float>& values) {
-  for (float& value : values) value = std::tanh(value);
+// Memory for an array (rows, columns), which lives as long as the buffer.
+Status take(engine::Buffer& buffer, int64_t rows, int64_t columns, Tensor& array) {
+  const uint64_t bytes = nn::saturated_elements({rows, columns}) * sizeof(float);
+  if (!buffer.reserve(bytes)) return Status::out_of_memory(bytes);
+  array = {static_cast<float*>(buffer.data()), {rows, columns}};
+  return {};
 }
 
-// The last token of each sequence that is not padding.
-std::vector<float> last_tokens(const Architecture& a, const Pass& pass, const Tensor& state) {
+void apply_tanh(const Tensor& array) {
+  for (int64_t i = 0; i < array.shape.elements(); ++i) array.data[i] = std::tanh(array.data[i]);
+}
+
+// Copies the last token of each sequence that is not padding.
+void copy_last_tokens(const Architecture& a, const Pass& pass, const Tensor& state,
+                      const Tensor& to) {
   const int64_t width = state.shape[1], tokens = pass.tokens;
-  std::vector<float> result(static_cast<size_t>(pass.inputs.batch * width));
   for (int64_t b = 0; b < pass.inputs.batch; ++b) {
     int64_t last = tokens - 1;
     const int32_t* const ids = pass.inputs.ids.data() + b * tokens;
     if (a.padding_id >= 0) {
       while (last > 0 && ids[last] == a.padding_id) --last;
     }
-    std::copy_n(state.data + (b * tokens + last) * width, width, result.data() + b * width);
+    std::copy_n(state.data + (b * tokens + last) * width, width, to.data + b * width);
   }
-  return result;
 }
 
 Status compute_classes(const Model::Internals& model, const Pass& pass, const Tensor& state,
-                       const std::vector<float>& pooled, const Tensor& logits, Context& context) {
+                       const Tensor& pooled, const Tensor& logits, Context& context) {
   const Architecture& a = model.architecture;
   const Parameters& p = model.parameters;
   const int64_t batch = pass.inputs.batch;
-  std::vector<float> kept;
+  engine::Buffer memory;
+  Tensor kept;
   ConstTensor input = rows_of(pass, state, 0);
   switch (a.family->classifier) {
     case Classifier::kFirst:
       break;
     case Classifier::kPooler:
-      input = {pooled.data(), {batch, a.width}};
+      input = pooled;
       break;
     case Classifier::kLastToken:
-      kept = last_tokens(a, pass, state);
-      input = {kept.data(), {batch, a.width}};
+      MULTIHEAD_TRY(take(memory, batch, a.width, kept));
+      copy_last_tokens(a, pass, state, kept);
+      input = kept;
       break;
     case Classifier::kFirstTanh:
     case Classifier::kFirstRelu: {
-      kept.resize(static_cast<size_t>(batch * a.width));
-      const Tensor dense(kept.data(), {batch, a.width});
-      MULTIHEAD_TRY(project(input, p.classifier_dense, dense, context));
+      MULTIHEAD_TRY(take(memory, batch, a.width, kept));
+      MULTIHEAD_TRY(project(input, p.classifier_dense, kept, context));
       if (a.family->classifier == Classifier::kFirstTanh) {
         apply_tanh(kept);
       } else {
-        MULTIHEAD_TRY(activate(dense, Activation::kRelu, dense, context));
+        MULTIHEAD_TRY(activate(kept, Activation::kRelu, kept, context));
       }
-      input = dense;
+      input = kept;
       break;
     }
   }
@@ -81,8 +89,9 @@ Status compute_masked(const Model::Internals& model, const Tensor& state, const 
   const Architecture& a = model.architecture;
   const Parameters& p = model.parameters;
   const int64_t rows = state.shape[0], width = a.embedding_width;
-  std::vector<float> transformed(static_cast<size_t>(rows * width));
-  const Tensor t(transformed.data(), {rows, width});
+  engine::Buffer memory;
+  Tensor t;
+  MULTIHEAD_TRY(take(memory, rows, width, t));
   MULTIHEAD_TRY(project(state, p.transform, t, context));
   // RoBERTa's and MPNet's code has the exact GELU here, whatever the configuration says.
   const bool fixed = a.family->positions_after_padding;
@@ -113,17 +122,17 @@ Status compute_outputs(const Model::Internals& model, const Pass& pass, const Te
   const Parameters& p = model.parameters;
   const ModelInfo& info = model.info;
   const int64_t batch = pass.inputs.batch, width = info.embed_dim;
-  std::vector<float> pooled;
+  engine::Buffer memory;
+  Tensor pooled;
   const bool pools_for_classes = info.output == Output::kClassification &&
                                  model.architecture.family->classifier == Classifier::kPooler &&
                                  outputs.logits.given();
   if (outputs.pooler_output.given() || pools_for_classes) {
-    pooled.resize(static_cast<size_t>(batch * width));
-    MULTIHEAD_TRY(
-        project(rows_of(pass, state, 0), p.pooler, {pooled.data(), {batch, width}}, context));
+    MULTIHEAD_TRY(take(memory, batch, width, pooled));
+    MULTIHEAD_TRY(project(rows_of(pass, state, 0), p.pooler, pooled, context));
     apply_tanh(pooled);
     if (outputs.pooler_output.given()) {
-      std::copy(pooled.begin(), pooled.end(), outputs.pooler_output.data);
+      std::copy_n(pooled.data, batch * width, outputs.pooler_output.data);
     }
   }
   const Tensor& logits = outputs.logits;

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -93,13 +92,13 @@ size_t below(Bytes& from, size_t count) {
 
 ConfigValue number(double value) { return {Kind::kNumber, value, {}}; }
 
-// A number like one of the configuration, or any value.
-ConfigValue value_of(Bytes& from, const Config& config) {
-  if (from.one_in(4)) return number(static_cast<double>(below(from, 70)));
-  if (from.one_in(4)) {
-    const auto other =
-        std::next(config.begin(), static_cast<ptrdiff_t>(below(from, config.size())));
-    const double near = other->second.number + from.pick<double>({0, -1, 1});
+// A small number, one like another of the configuration, or any value.
+ConfigValue value_of(Bytes& from, const Config& config, const std::vector<std::string>& names) {
+  if (from.one_in(3)) return number(static_cast<double>(below(from, 70)));
+  if (from.one_in(3)) {
+    const auto other = config.find(names[below(from, names.size())]);
+    const double near =
+        (other == config.end() ? 0 : other->second.number) + from.pick<double>({0, -1, 1});
     return number(from.one_in(4) ? std::floor(near / 4) : near);
   }
   switch (below(from, 24)) {
@@ -202,13 +201,14 @@ bool is_idle(const std::string& name) {
 }
 
 void mutate(Bytes& from, Config& config) {
+  // Numbers are the likeliest to reach a pass.
   std::vector<std::string> names;
   for (const auto& [name, value] : config) {
-    if (!is_idle(name)) names.push_back(name);
+    if (!is_idle(name)) names.insert(names.end(), value.kind == Kind::kNumber ? 3 : 1, name);
   }
   for (int64_t left = from.integer(1, 3); left > 0; --left) {
     const std::string name =
-        from.one_in(4) ? kMore[below(from, std::size(kMore))] : names[below(from, names.size())];
+        from.one_in(5) ? kMore[below(from, std::size(kMore))] : names[below(from, names.size())];
     switch (below(from, 8)) {
       case 0:
         config.erase(name);
@@ -217,7 +217,7 @@ void mutate(Bytes& from, Config& config) {
         std::swap(config[name], config[names[below(from, names.size())]]);
         break;
       default:
-        config[name] = value_of(from, config);
+        config[name] = value_of(from, config, names);
     }
   }
 }

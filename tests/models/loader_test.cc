@@ -480,6 +480,24 @@ TEST(ModelConfig, NumbersOutOfRangeAreNamed) {
   for (const Change& change : cases) expect_named(change);
 }
 
+// A list of a field's values looks like a field that is not there.
+TEST(ModelConfig, ListsWhereOneValueIsNeededAreNamed) {
+  for (const auto& [model, setting] : {std::pair{"vit", "image_size"},
+                                       {"bert", "layer_norm_eps"},
+                                       {"bert", "hidden_act"},
+                                       {"llama3", "tie_word_embeddings"},
+                                       {"mistral", "sliding_window"},
+                                       {"roberta", "pad_token_id"}}) {
+    Files files;
+    read_files(model, files);
+    files.config.erase(setting);
+    files.config[setting + std::string(".0")] = number(1);
+    ModelLoader loader;
+    EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).argument(),
+              std::string("config.json: ") + setting);
+  }
+}
+
 // Rows behind the table of positions were read.
 TEST(ModelConfig, PaddingBeyondPositionsOrVocabularyIsNamed) {
   for (const double id : {-1.0, 47.0, 48.0, 119.0, 5000.0, 1e300}) {
