@@ -5,7 +5,7 @@ import { bytesPerElement, type Block } from '../../runtime/memory.js';
 import { call, checkStatus, type Runtime } from '../../runtime/operands.js';
 import type { LikelyToken, ModelInfo } from '../../types/models.js';
 import type { Count, Int32, Operand } from '../../types/wire.js';
-import { abandoned } from '../abandoned.js';
+import { abandoned } from './abandoned.js';
 import type { Generation, GenerationSettings, GenerationStep } from './engine.js';
 
 /** The largest logits with their shares of the softmax, the largest first, of several equal ones the first. */

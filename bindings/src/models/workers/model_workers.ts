@@ -12,7 +12,7 @@ import {
 } from '../../pool/shared/port.js';
 import { abortable } from '../../runtime/abort.js';
 import type { ModelInfo } from '../../types/models.js';
-import { abandoned } from '../abandoned.js';
+import { abandoned } from '../core/abandoned.js';
 import type {
   Generation,
   GenerationSettings,
