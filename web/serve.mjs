@@ -10,7 +10,7 @@ import { chooseEncoding, createBodies, isCompressible } from './encoded.mjs';
 
 /**
  * The page's security policy. Scripts start only from addresses that a policy "multihead" gives: that of the page
- * (web/src/own_scripts.ts), and that of the speed section's worker (web/src/speed/contenders.ts).
+ * (web/src/own_scripts.ts), and those of two workers that start others (web/src/speed/contenders.ts, web/src/model_worker.ts).
  */
 export const policyInPage = [
   "default-src 'self'",
@@ -82,9 +82,12 @@ function refuse(response, status, text, extra = {}) {
 const policyOfDocs =
   "default-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; base-uri 'none'; frame-ancestors 'self'";
 
-/** The policy for a file that may become a document or a worker, which alone it governs; the header is longer than some files. */
+/**
+ * The policy for a document or a worker, which alone it governs: the header is longer than some files. A script of another name
+ * starts as no worker, because the page's policy gives no address of it.
+ */
 function policyFor(root, file) {
-  if (!/\.(html|m?js|svg)$/.test(file)) return {};
+  if (!/(\.html|\.svg|\.mjs|worker[^/\\]*\.js)$/.test(file)) return {};
   const inDocs = file.startsWith(join(root, 'docs') + sep);
   return { 'Content-Security-Policy': inDocs ? policyOfDocs : contentSecurityPolicy };
 }

@@ -91,6 +91,13 @@ export const tests = [
       await until(page, () => window.multiheadPage.training().curve.settings.kind === 'induction');
       await until(page, () => window.multiheadPage.training().step > 5);
       assert.equal(await page.evaluate(() => document.activeElement.id), 'generate-go');
+      // Back shows the four jobs as they were, and trains nothing; the induction run is there again afterwards.
+      await page.evaluate(() => history.back());
+      await until(page, () => window.multiheadPage.training().curve.settings.kind === 'fourJobs');
+      assert.deepEqual(await page.evaluate(() => [window.multiheadPage.training().status, window.multiheadPage.training().step]), ['paused', 0]);
+      await page.click('#train-induction');
+      await until(page, () => window.multiheadPage.training().curve.settings.kind === 'induction');
+      assert.ok((await page.evaluate(() => window.multiheadPage.training().step)) > 5);
       await close();
     },
   },

@@ -194,7 +194,7 @@ export const tests = [
       await choose(page, 'model');
       // It brings its own text, its second layer and the word on which its heads differ most.
       assert.match(await lineOf(page), /^Layer 2 of small English model/);
-      assert.match((await seen(page)).words.join(''), /^Emma·walked/);
+      assert.match((await seen(page)).words.join(''), /^·Emma·walked/);
       const differs = () =>
         page.evaluate(() => {
           const { trace, meanWeights, tokens } = window.multiheadPage.snapshot();

@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { openPage, startBrokenServer, until } from './harness.mjs';
+import { openPage, settled, startBrokenServer, until } from './harness.mjs';
 import { openTraining, textOf, trainFor, trainingOf, trainToTheEnd } from './training_steps.mjs';
 import { countWork } from './work.mjs';
 
@@ -285,6 +285,56 @@ export const tests = [
       await until(page, () => window.multiheadPage.training().status === 'paused');
       assert.ok((await trainingOf(page)).step < 600);
       await close();
+    },
+  },
+  {
+    name: 'before a model is there, its cells have no numbers, and paper has no training',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      assert.deepEqual(await page.$$eval('#train .job-box', (list) => [...new Set(list.map(({ textContent }) => textContent))]), ['–']);
+      if (page.emulateMediaType) {
+        await page.emulateMediaType('print').catch(() => undefined);
+        const [paper, shown] = await page.evaluate(() => [matchMedia('print').matches, document.querySelector('#train').checkVisibility()]);
+        assert.equal(shown, !paper);
+        await page.emulateMediaType(null).catch(() => undefined);
+      }
+      await page.evaluate(() => document.querySelector('#train').scrollIntoView());
+      await until(page, () => /^0\.\d\d$/.test(document.querySelector('#train .job-box').textContent));
+      await close();
+    },
+  },
+  {
+    name: 'heads and blocks that are dropped leave nothing behind, however often their number changes',
+    skip: (kind) => (kind === 'chromium' ? undefined : 'only Chromium counts nodes and listeners'),
+    async run({ browser, url }) {
+      const { page, close } = await openTraining(browser, url);
+      const session = await page.createCDPSession();
+      await session.send('Performance.enable');
+      const counts = async () => {
+        await settled(page);
+        await session.send('HeapProfiler.collectGarbage');
+        const { metrics } = await session.send('Performance.getMetrics');
+        return ['Nodes', 'JSEventListeners'].map((wanted) => metrics.find(({ name }) => name === wanted).value);
+      };
+      const rounds = async (count) => {
+        for (let round = 0; round < count; round += 1) {
+          for (const heads of ['1', '4']) {
+            await page.select('#train-trainHeads', heads);
+            await page.click(`#split-${heads === '1' ? 2 : 8}`);
+            await until(page, `document.querySelectorAll('.train-card').length === ${heads}`);
+          }
+          await page.click('#train-another-seed');
+          await until(page, () => window.multiheadPage.training().status === 'paused');
+        }
+      };
+      await rounds(2);
+      const before = await counts();
+      await rounds(6);
+      const after = await counts();
+      // A card has some 100 nodes, and a map 6 listeners.
+      after.forEach((count, i) => assert.ok(count - before[i] < 150, `${before} then ${after}`));
+      await close();
+      return `${before} then ${after} nodes and listeners`;
     },
   },
   {

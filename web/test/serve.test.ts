@@ -68,9 +68,11 @@ describe('serve', () => {
     }
   });
 
-  it('sends the policy with what it governs: documents and scripts', async () => {
+  it('sends the policy with what it governs: documents and workers', async () => {
+    await writeFile(join(folder, 'site', 'assets', 'attention_worker-1.js'), script);
     const policyOf = async (path: string) => (await get(path)).headers['content-security-policy'];
-    expect(await policyOf('/assets/main.js')).toBe(contentSecurityPolicy);
+    expect(await policyOf('/assets/attention_worker-1.js')).toBe(contentSecurityPolicy);
+    expect(await policyOf('/assets/main.js')).toBeUndefined();
     expect(await policyOf('/assets/core.wasm')).toBeUndefined();
     expect(await policyOf('/missing')).toBeUndefined();
   });

@@ -15,6 +15,8 @@ import { weightsFor, type WeightChoice } from './weights.js';
 export const mostTokens = 64;
 /** Most bytes of the maps of a picture, which are copied once. */
 const mostMapBytes = 400e6;
+/** Largest files of a model that lives in workers. */
+const mostInWorkers = 2 ** 32;
 /** New tokens of a continuation. */
 const mostNew = 24;
 /** Number of next tokens, or classes, whose probabilities are shown. */
@@ -55,7 +57,9 @@ export class ModelSession {
   async open(given: GivenFiles, choice: WeightChoice, { signal, onProgress }: Opening = {}): Promise<OpenedModel> {
     const weights = weightsFor(choice, weightBytes(given));
     const files = given.files.map(({ path, file }) => Object.defineProperty(file, 'webkitRelativePath', { value: path, configurable: true }));
-    const model = await openModel(files, { weights, signal, onProgress, ...this.#workers });
+    // Workers hold a part of the weights each. A model that is too large for a page is refused at once, not once it has taken all memory.
+    const place = weightBytes(given) <= mostInWorkers ? this.#workers : {};
+    const model = await openModel(files, { weights, signal, onProgress, ...place });
     const readsText = given.files.some(({ path }) => path === 'tokenizer.json');
     const noSteps = whyNot(model.info, await configOf(given), mostTokens);
     try {
