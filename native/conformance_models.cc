@@ -210,8 +210,8 @@ std::string run_forward(const ModelCase& c, double& worst) {
       std::vector<float> vector(static_cast<size_t>(count({batch, width})));
       const auto pooling =
           name == "mean_pooled" ? models::Pooling::kMean : models::Pooling::kFirstToken;
-      const Status status =
-          c.model.embed(inputs.view(), pooling, {vector.data(), {batch, width}}, c.context);
+      const Status status = c.model.embed(inputs.view(), {.pooling = pooling},
+                                          {vector.data(), {batch, width}}, c.context);
       problem = status.ok() ? compare_output(c, name, vector, {}, worst) : status.message();
     } else if (const auto layer = index_of(name, "hidden_states.", all + 1); layer) {
       const int64_t size = batch * tokens * width;

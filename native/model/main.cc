@@ -39,7 +39,10 @@ struct Arguments {
   std::string weights = "stored";
   bool keep_mapped = false;
   std::string cache = "f32";
-  std::string pooling = "mean";
+  bool embed = false;
+  std::string pooling = "folder";
+  bool raw = false;
+  std::string truncate = "folder";
   multihead::models::GenerateOptions generate = {};
   int threads = 0;
   bool bench = false;
@@ -47,6 +50,14 @@ struct Arguments {
   int64_t repeats = 3;
   bool json = false;
 };
+
+constexpr std::pair<const char*, multihead::models::Pooling> kPoolings[] = {
+    {"mean", multihead::models::Pooling::kMean},
+    {"first", multihead::models::Pooling::kFirstToken},
+    {"last", multihead::models::Pooling::kLastToken},
+    {"max", multihead::models::Pooling::kMax},
+    {"mean-sqrt-length", multihead::models::Pooling::kMeanSqrtLength},
+    {"weighted-mean", multihead::models::Pooling::kWeightedMean}};
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -120,11 +131,15 @@ int run_generate(const Model& model, const Arguments& arguments, json result, Co
 }
 
 int run_embed(const Model& model, const Arguments& arguments, json result, Context& context) {
-  std::vector<float> vector(static_cast<size_t>(model.info().embed_dim));
-  const auto pooling = arguments.pooling == "first" ? multihead::models::Pooling::kFirstToken
-                                                    : multihead::models::Pooling::kMean;
-  const Status status = model.embed({.ids = arguments.ids}, pooling,
-                                    {vector.data(), {1, model.info().embed_dim}}, context);
+  const int64_t width = model.info().vector_dim;
+  std::vector<float> vector(static_cast<size_t>(width));
+  multihead::models::EmbedOptions options = {.normalize = !arguments.raw};
+  for (const auto& [name, pooling] : kPoolings) {
+    if (arguments.pooling == name) options.pooling = pooling;
+  }
+  if (arguments.truncate != "folder") options.truncate = arguments.truncate == "yes";
+  const Status status =
+      model.embed({.ids = arguments.ids}, options, {vector.data(), {1, width}}, context);
   if (!status.ok()) return failed(status, code_of(status));
   if (arguments.json) {
     result["embedding"] = vector;
@@ -162,11 +177,11 @@ int run_bench(const Model& model, const Arguments& arguments, json result, Conte
   }
   const auto tokens = static_cast<double>(ids.size());
   if (info.output != Output::kLanguageModel) {
-    std::vector<float> vector(static_cast<size_t>(info.embed_dim));
+    std::vector<float> vector(static_cast<size_t>(info.vector_dim));
     double seconds = 0;
     const Status status = least_seconds(arguments.repeats, seconds, [&] {
-      return model.embed({.ids = ids}, multihead::models::Pooling::kMean,
-                         {vector.data(), {1, info.embed_dim}}, context);
+      return model.embed({.ids = ids}, {.truncate = false}, {vector.data(), {1, info.vector_dim}},
+                         context);
     });
     if (!status.ok()) return failed(status, code_of(status));
     result["prompt_tokens"] = ids.size();
@@ -254,7 +269,7 @@ int run(const Arguments& arguments) {
   }
   Context context(arguments.threads);
   if (arguments.bench) return run_bench(model, arguments, std::move(result), context);
-  if (info.output == Output::kLanguageModel) {
+  if (info.output == Output::kLanguageModel && !arguments.embed) {
     return run_generate(model, arguments, std::move(result), context);
   }
   return run_embed(model, arguments, std::move(result), context);
@@ -292,8 +307,16 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--seed", arguments.generate.sampling.seed, "Seed of the random numbers")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53))
       ->capture_default_str();
-  app.add_option("--pooling", arguments.pooling, "Vector of a model that is no language model")
-      ->check(CLI::IsMember({"mean", "first"}))
+  app.add_flag("--embed", arguments.embed,
+               "Prints the vector of the ids, as for a model that is no language model");
+  app.add_option("--pooling", arguments.pooling, "How the vector is made of the tokens")
+      ->check(CLI::IsMember(
+          {"folder", "mean", "first", "last", "max", "mean-sqrt-length", "weighted-mean"}))
+      ->capture_default_str();
+  app.add_flag("--raw", arguments.raw,
+               "The vector as the folder's modules give it, and not of length 1");
+  app.add_option("--truncate", arguments.truncate, "Cuts what is too long for a vector")
+      ->check(CLI::IsMember({"folder", "yes", "no"}))
       ->capture_default_str();
   app.add_option("--prompt", arguments.prompt, "With --bench: tokens of the prompt")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/error/error.h"
 #include "models/config_reader.h"
@@ -231,18 +232,23 @@ void check_quantization(ConfigReader& top) {
   }
 }
 
-// The ids that end a text: one id or a list of them. Only language models generate.
-void read_end_ids(ConfigReader& config, Architecture& a) {
-  const auto read = [&](const char* name) {
-    if (!config.has(name)) return;
-    const auto number = config.integer(name, -1, {-kMostRows, kMostRows});
-    if (number >= 0) a.end_ids.push_back(static_cast<int32_t>(number));
-  };
-  if (!a.family->causal) return;
-  read("eos_token_id");
-  for (int i = 0; config.find("eos_token_id." + std::to_string(i)) != nullptr; ++i) {
-    read(("eos_token_id." + std::to_string(i)).c_str());
+// Adds the ids of a setting, which is one id or a list of them. null and negative numbers are none.
+Status read_end_ids(const Config& config, const std::string& setting, std::vector<int32_t>& ids) {
+  for (auto field = config.lower_bound(setting);
+       field != config.end() && field->first.starts_with(setting); ++field) {
+    const auto& [name, value] = *field;
+    if (name.size() > setting.size() && name[setting.size()] != '.') continue;
+    const bool none = value.kind == ConfigValue::Kind::kNull ||
+                      (value.kind == ConfigValue::Kind::kNumber && value.number < 0);
+    if (none) continue;
+    if (value.kind != ConfigValue::Kind::kNumber || value.number != std::floor(value.number) ||
+        !(value.number < 0x1p31)) {
+      return setting_error(name, "a token id", described(&value));
+    }
+    const auto id = static_cast<int32_t>(value.number);
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
   }
+  return {};
 }
 
 }  // namespace
@@ -335,9 +341,14 @@ Status read_architecture(const Config& given, Architecture& architecture) {
     config.fail("is_causal", "true, or no sliding windows", "false");
   }
   while (config.has("id2label." + std::to_string(a.labels))) ++a.labels;
-  const bool own_ends = config.has("eos_token_id") || config.has_members("eos_token_id");
-  read_end_ids(own_ends ? config : top, a);
   MULTIHEAD_TRY(config.status());
+  if (family->causal) {
+    // Only language models generate.
+    MULTIHEAD_TRY(
+        read_end_ids(given, std::string(family->config_prefix) + "eos_token_id", a.end_ids));
+    if (a.end_ids.empty()) MULTIHEAD_TRY(read_end_ids(given, "eos_token_id", a.end_ids));
+    MULTIHEAD_TRY(read_end_ids(given, "generation_config.json/eos_token_id", a.end_ids));
+  }
   MULTIHEAD_TRY(top.status());
   architecture = std::move(a);
   return {};

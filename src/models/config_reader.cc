@@ -43,7 +43,11 @@ std::string text_of(double number) {
 }
 
 Status setting_error(std::string_view name, std::string_view expected, std::string_view got) {
-  return {StatusCode::kOption, "config.json: " + std::string(name), expected, got};
+  // "1_Pooling/config.json/pooling_mode" is a setting of another file.
+  const size_t end = name.rfind('/');
+  const std::string_view file = end == std::string_view::npos ? "config.json" : name.substr(0, end);
+  return {StatusCode::kOption, std::string(file) + ": " + std::string(name.substr(end + 1)),
+          expected, got};
 }
 
 std::string described(const ConfigValue* value) {

@@ -22,6 +22,7 @@
 #include "models/config_reader.h"
 #include "models/loader.h"
 #include "models/parameters.h"
+#include "models/sentence.h"
 #include "multihead/models.h"
 #include "multihead/weights.h"
 #include "rules/byte_order.h"
@@ -33,6 +34,17 @@ namespace {
 
 Status format_error(std::string_view what, std::string_view expected, std::string_view got) {
   return {StatusCode::kFormat, what, expected, got};
+}
+
+// The name of a tensor without what wrappers of PyTorch put in front: DataParallel, torch.compile.
+std::string_view without_wrappers(std::string_view name) {
+  for (size_t before = 0; before != name.size();) {
+    before = name.size();
+    for (const std::string_view wrapper : {"module.", "_orig_mod."}) {
+      if (name.starts_with(wrapper)) name.remove_prefix(wrapper.size());
+    }
+  }
+  return name;
 }
 
 // Element types of the files that weights can have.
@@ -472,6 +484,7 @@ struct ModelLoader::State {
     info.num_kv_heads = a.kv_heads;
     info.head_dim = a.head_dim;
     info.vocab_size = a.vocabulary;
+    const Sentence& sentence = model->sentence;
     info.max_tokens = info.takes_pixels ? a.image_tokens()
                       : a.positions > 0 ? a.positions - a.first_position
                                         : 0;
@@ -480,6 +493,13 @@ struct ModelLoader::State {
     info.patch_size = a.patch_size;
     info.channels = a.channels;
     info.end_ids = a.end_ids;
+    info.pooling = sentence.pooling;
+    info.pools_prompt = sentence.pools_prompt;
+    info.vector_dim = sentence.width;
+    info.max_seq_length = sentence.max_tokens;
+    if (info.max_tokens > 0) {
+      info.max_seq_length = std::min(info.max_seq_length, info.max_tokens);
+    }
   }
 
   Status plan_parts() {
@@ -490,10 +510,24 @@ struct ModelLoader::State {
       add_layer(layer);
     }
     add_output();
+    for (SentenceStep& step : model->sentence.steps) {
+      if (step.out == 0) continue;
+      const std::string name = step.path + "/linear";
+      add_projection(name.c_str(), 0, step.out, step.in, step.bias, step.dense);
+    }
     describe();
     if (!missing.empty()) {
-      return format_error("weights", "the tensors of " + model->info.model_type,
-                          "none of the names " + missing);
+      std::string got = "none of the names " + missing;
+      const auto quantized = std::find_if(tensors.begin(), tensors.end(), [](const auto& tensor) {
+        return tensor.name.ends_with(".scales") || tensor.name.ends_with(".qweight");
+      });
+      if (quantized != tensors.end()) {
+        got = "quantized ones, which are not read: " + engine::printable(quantized->name, 120);
+      } else if (!tensors.empty()) {
+        got += "; the first of " + std::to_string(tensors.size()) + " is " +
+               engine::printable(tensors.front().name, 120);
+      }
+      return format_error("weights", "the tensors of " + model->info.model_type, got);
     }
     if (!wrong.empty()) {
       return format_error("weights", "the shapes that config.json says", wrong);
@@ -519,6 +553,9 @@ struct ModelLoader::State {
     for (LayerParameters& layer : p.layers) {
       all.insert(all.end(), {&layer.qkv, &layer.q, &layer.k, &layer.v, &layer.o, &layer.gate_up,
                              &layer.gate, &layer.up, &layer.down});
+    }
+    for (SentenceStep& step : model->sentence.steps) {
+      if (step.out > 0) all.push_back(&step.dense);
     }
     MULTIHEAD_TRY(divide(team, p.embedding, p.embedding_is_share));
     for (Projection* const projection : all) {
@@ -788,7 +825,10 @@ Status ModelLoader::Internals::create(const Config& config, std::span<const Stor
     state->in_team = team != nullptr;
     state->tensors.assign(tensors.begin(), tensors.end());
     MULTIHEAD_TRY(read_architecture(config, state->model->architecture));
-    for (size_t i = 0; i < tensors.size(); ++i) state->by_name.emplace(tensors[i].name, i);
+    MULTIHEAD_TRY(read_sentence(config, state->model->architecture, state->model->sentence));
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      state->by_name.emplace(without_wrappers(tensors[i].name), i);
+    }
     constexpr size_t kNotNeeded = ~size_t{0};
     state->part_of.assign(tensors.size(), kNotNeeded);
     MULTIHEAD_TRY(state->plan_parts());

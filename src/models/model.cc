@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "engine/layers/elementwise.h"
 #include "models/output.h"
 #include "models/run.h"
+#include "models/sentence.h"
 #include "multihead/attention.h"
 #include "multihead/elementwise.h"
 #include "multihead/models.h"
@@ -122,6 +124,38 @@ Status check_apart(const Pass& pass, const ModelOutputs& outputs) {
           "memory of an input or of another output"};
 }
 
+// The inputs without the columns of tokens from a limit on.
+struct Truncated {
+  std::vector<int32_t> ids, token_types;
+  std::vector<uint8_t> mask;
+};
+
+// Leaves out the columns of tokens beyond the limit, in memory of `cut`.
+ModelInputs truncated(const ModelInfo& info, const ModelInputs& inputs,
+                      std::optional<bool> truncate, Truncated& cut) {
+  int64_t most = info.max_seq_length;
+  if (most == 0 && truncate.value_or(false)) most = info.max_tokens;
+  const auto count = static_cast<int64_t>(inputs.ids.size());
+  const int64_t tokens = inputs.batch < 1 ? 0 : count / inputs.batch;
+  if (!truncate.value_or(true) || most == 0 || tokens <= most || info.takes_pixels ||
+      count != tokens * inputs.batch) {
+    return inputs;
+  }
+  ModelInputs result = inputs;
+  const auto shorten = [&](auto& values, auto& memory) {
+    if (values.size() != inputs.ids.size()) return;
+    for (int64_t b = 0; b < inputs.batch; ++b) {
+      const auto row = values.subspan(static_cast<size_t>(b * tokens), static_cast<size_t>(most));
+      memory.insert(memory.end(), row.begin(), row.end());
+    }
+    values = memory;
+  };
+  shorten(result.mask, cut.mask);
+  shorten(result.token_types, cut.token_types);
+  shorten(result.ids, cut.ids);
+  return result;
+}
+
 Status not_open() { return {StatusCode::kOption, "model", "one that was opened", "none"}; }
 
 }  // namespace
@@ -175,43 +209,37 @@ Status Model::attentions(const ModelInputs& inputs, int64_t layer, int64_t head,
   return forward(inputs, {.maps = {&map, 1}}, context);
 }
 
-Status Model::embed(const ModelInputs& inputs, Pooling pooling, const Tensor& out,
+Status Model::embed(const ModelInputs& inputs, const EmbedOptions& options, const Tensor& out,
                     Context& context) const {
   return engine::memory_guard([&]() -> Status {
     if (internals_ == nullptr) return not_open();
-    Pass pass{.inputs = inputs, .end_layer = internals_->info.num_layers};
-    MULTIHEAD_TRY(check_inputs(*internals_, pass));
-    const int64_t width = internals_->info.embed_dim;
-    if (out.data == nullptr) return shape_error("out", {inputs.batch, width}, out.shape);
-    MULTIHEAD_TRY(check_output("out", out, {inputs.batch, width}));
-    if (pooling != Pooling::kMean && pooling != Pooling::kFirstToken) {
-      return {StatusCode::kOption, "pooling", "kMean or kFirstToken",
+    const Internals& m = *internals_;
+    const ModelInfo& info = m.info;
+    MULTIHEAD_TRY(m.sentence.refusal);
+    const Pooling pooling = options.pooling.value_or(info.pooling);
+    if (pooling > Pooling::kWeightedMean) {
+      return {StatusCode::kOption, "pooling", "a Pooling",
               std::to_string(static_cast<int>(pooling))};
     }
-    Tensor state;
-    MULTIHEAD_TRY(run_layers(*internals_, pass, false, state, context));
-    std::vector<double> sum(static_cast<size_t>(width));
-    for (int64_t b = 0; b < inputs.batch; ++b) {
-      std::fill(sum.begin(), sum.end(), 0.0);
-      for (int64_t token = 0; token < (pooling == Pooling::kMean ? pass.tokens : 1); ++token) {
-        const int64_t row = b * pass.tokens + token;
-        if (pooling == Pooling::kMean && !inputs.mask.empty() &&
-            inputs.mask[static_cast<size_t>(row)] == 0) {
-          continue;
-        }
-        for (int64_t c = 0; c < width; ++c) {
-          sum[static_cast<size_t>(c)] += static_cast<double>(state.data[row * width + c]);
-        }
-      }
-      // The mean's divisor does not change the direction.
-      double squares = 0;
-      for (const double value : sum) squares += value * value;
-      const double factor = squares > 0 ? 1.0 / std::sqrt(squares) : 0.0;
-      for (int64_t c = 0; c < width; ++c) {
-        out.data[b * width + c] = static_cast<float>(sum[static_cast<size_t>(c)] * factor);
+    Truncated cut;
+    Pass pass{.inputs = truncated(info, inputs, options.truncate, cut),
+              .end_layer = info.num_layers};
+    MULTIHEAD_TRY(check_inputs(m, pass));
+    for (int64_t b = 0; b < inputs.batch && !pass.inputs.mask.empty(); ++b) {
+      const auto mask = pass.inputs.mask.subspan(static_cast<size_t>(b * pass.tokens),
+                                                 static_cast<size_t>(pass.tokens));
+      if (std::all_of(mask.begin(), mask.end(), [](uint8_t each) { return each == 0; })) {
+        return {StatusCode::kOption, "mask", "a token in each sequence",
+                "padding alone in sequence " + std::to_string(b)};
       }
     }
-    return require_finite(*internals_, pass, "embedding", out, context);
+    const Dims shape{inputs.batch, info.vector_dim};
+    if (out.data == nullptr) return shape_error("out", shape, out.shape);
+    MULTIHEAD_TRY(check_output("out", out, shape));
+    Tensor state;
+    MULTIHEAD_TRY(run_layers(m, pass, false, state, context));
+    MULTIHEAD_TRY(compute_vectors(m, pass, state, pooling, options.normalize, out, context));
+    return require_finite(m, pass, "embedding", out, context);
   });
 }
 

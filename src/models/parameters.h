@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/runtime/scratch.h"
 #include "models/architecture.h"
 #include "multihead/models.h"
+#include "multihead/status.h"
 #include "multihead/tensor.h"
 #include "multihead/weights.h"
 
@@ -66,6 +68,28 @@ struct Parameters {
   std::vector<LayerParameters> layers;
 };
 
+// What a Dense does to its sums. Definitions: torch.nn.
+enum class DenseActivation : uint8_t { kIdentity, kTanh, kSigmoid, kRelu, kGelu, kSilu };
+
+// A module after the pooling: a Dense, or with out == 0 one that makes vectors of length 1.
+struct SentenceStep {
+  std::string path;  // of its folder
+  int64_t in = 0, out = 0;
+  bool bias = false;
+  DenseActivation activation = DenseActivation::kIdentity;
+  Projection dense;
+};
+
+// How embed() makes a vector.
+struct Sentence {
+  Pooling pooling = Pooling::kMean;
+  bool pools_prompt = true;
+  int64_t max_tokens = 0;           // longest sequence by the settings of the folder; 0: none
+  int64_t width = 0;                // of a vector
+  std::vector<SentenceStep> steps;  // after the pooling
+  Status refusal;                   // not ok: a module that is not known
+};
+
 }  // namespace multihead::models
 
 // The members of a Model, hidden from the public header.
@@ -73,6 +97,7 @@ struct multihead::models::Model::Internals {
   Architecture architecture;
   ModelInfo info;
   Parameters parameters;
+  Sentence sentence;
   std::vector<std::shared_ptr<const void>> owners;  // of memory that matrices are views of
   std::vector<engine::Buffer> memory;               // of the other matrices, and of vectors
 };

@@ -43,7 +43,9 @@ struct ConfigValue {
 };
 
 /// config.json as a flat list. Members of objects and elements of arrays have their path as name:
-/// "rope_parameters.rope_theta", "layer_types.0". Empty objects and arrays are left out.
+/// "rope_parameters.rope_theta", "layer_types.0". Empty objects and arrays are left out. Members of
+/// the folder's other files have the path of the file in front:
+/// "generation_config.json/eos_token_id", "1_Pooling/config.json/pooling_mode".
 using Config = std::map<std::string, ConfigValue, std::less<>>;
 
 /// Options of open() and ModelLoader::create().
@@ -74,29 +76,44 @@ enum class Output : uint8_t {
   kQuestionAnswering,
 };
 
+/// The vector of a sequence, for Model::embed(). Padding does not count.
+enum class Pooling : uint8_t {
+  kMean,            ///< mean over the tokens
+  kFirstToken,      ///< the first token
+  kLastToken,       ///< the last token
+  kMax,             ///< the largest number of all tokens, in each place
+  kMeanSqrtLength,  ///< sum over the tokens / square root of their number
+  kWeightedMean,    ///< mean, weighted by the position from 1 on
+};
+
 /// The properties of a model.
 struct ModelInfo {
-  std::string model_type = {};        ///< of config.json
-  Output output = Output::kNone;      ///< what logits are
-  bool causal = false;                ///< a token sees itself and the tokens before it; else all
-  bool has_pooler = false;            ///< forward() has a pooler_output
-  bool takes_pixels = false;          ///< the input is `pixels` and not `ids`
-  int64_t num_layers = 0;             ///< number of layers
-  int64_t embed_dim = 0;              ///< width of the hidden state
-  int64_t num_heads = 0;              ///< query heads of each layer
-  int64_t num_kv_heads = 0;           ///< key and value heads of each layer
-  int64_t head_dim = 0;               ///< width of a head
-  int64_t vocab_size = 0;             ///< number of token ids; 0 for pixels
-  int64_t num_labels = 0;             ///< number of classes; 2 for answers; 0 without classes
-  int64_t max_tokens = 0;             ///< longest sequence; 0 if only memory limits it
-  int64_t token_types = 0;            ///< number of token types; 0 if there are none
-  int64_t image_size = 0;             ///< height and width of pixels
-  int64_t channels = 0;               ///< channels of pixels
-  int64_t patch_size = 0;             ///< height and width of a patch
-  int64_t parameters = 0;             ///< number of parameters in use; shared ones count once
-  int64_t weight_bytes = 0;           ///< bytes of all weights, in memory or mapped
-  int64_t step_bytes = 0;             ///< bytes of the weights that one token reads
-  std::vector<int32_t> end_ids = {};  ///< eos_token_id of the configuration of a decoder
+  std::string model_type = {};       ///< of config.json
+  Output output = Output::kNone;     ///< what logits are
+  bool causal = false;               ///< a token sees itself and the tokens before it; else all
+  bool has_pooler = false;           ///< forward() has a pooler_output
+  bool takes_pixels = false;         ///< the input is `pixels` and not `ids`
+  int64_t num_layers = 0;            ///< number of layers
+  int64_t embed_dim = 0;             ///< width of the hidden state
+  int64_t num_heads = 0;             ///< query heads of each layer
+  int64_t num_kv_heads = 0;          ///< key and value heads of each layer
+  int64_t head_dim = 0;              ///< width of a head
+  int64_t vocab_size = 0;            ///< number of token ids; 0 for pixels
+  int64_t num_labels = 0;            ///< number of classes; 2 for answers; 0 without classes
+  int64_t max_tokens = 0;            ///< longest sequence; 0 if only memory limits it
+  int64_t token_types = 0;           ///< number of token types; 0 if there are none
+  int64_t image_size = 0;            ///< height and width of pixels
+  int64_t channels = 0;              ///< channels of pixels
+  int64_t patch_size = 0;            ///< height and width of a patch
+  int64_t parameters = 0;            ///< number of parameters in use; shared ones count once
+  int64_t weight_bytes = 0;          ///< bytes of all weights, in memory or mapped
+  int64_t step_bytes = 0;            ///< bytes of the weights that one token reads
+  Pooling pooling = Pooling::kMean;  ///< of embed(), by 1_Pooling/config.json of the folder
+  bool pools_prompt = true;          ///< a prompt before the text is pooled, too
+  int64_t vector_dim = 0;            ///< numbers of a vector of embed()
+  int64_t max_seq_length = 0;        ///< longest sequence that embed() reads; 0: as max_tokens
+  std::vector<int32_t> end_ids =
+      {};  ///< eos_token_id of a decoder's config.json and generation_config.json
 };
 
 /// Inputs of a call: a batch of sequences of equal length N, row-major.
@@ -135,10 +152,15 @@ struct ModelOutputs {
   std::span<const HeadMap> maps = {};  ///< weights of single heads
 };
 
-/// The vector of a sequence, for Model::embed().
-enum class Pooling : uint8_t {
-  kMean,        ///< mean over the tokens that are not padding
-  kFirstToken,  ///< the first token
+/// Options of Model::embed().
+struct EmbedOptions {
+  /// Default: ModelInfo::pooling.
+  std::optional<Pooling> pooling = {};
+  /// Vectors of Euclidean length 1. If false, they have it only if the folder has a Normalize.
+  bool normalize = true;
+  /// Longer sequences than ModelInfo::max_seq_length are cut there. True cuts them at max_tokens
+  /// where the folder has no max_seq_length, false cuts none.
+  std::optional<bool> truncate = {};
 };
 
 class ModelLoader;
@@ -166,10 +188,12 @@ class Model {
   [[nodiscard]] Status attentions(const ModelInputs& inputs, int64_t layer, int64_t head,
                                   const Tensor& out, Context& context) const;
 
-  /// One vector of Euclidean length 1 for each sequence, out (B, embed_dim). Errors: as forward(),
-  /// also for vectors that are not finite.
-  [[nodiscard]] Status embed(const ModelInputs& inputs, Pooling pooling, const Tensor& out,
-                             Context& context) const;
+  /// One vector for each sequence, out (B, vector_dim): the pooling of the last hidden states, then
+  /// the Dense and Normalize modules of the folder. Errors: as forward(),
+  /// also for vectors that are not finite; kOption for a sequence of
+  /// padding alone, and for a folder with a module of another kind.
+  [[nodiscard]] Status embed(const ModelInputs& inputs, const EmbedOptions& options,
+                             const Tensor& out, Context& context) const;
 
   struct Internals;  ///< for the library's own use
 
@@ -195,7 +219,8 @@ class ModelLoader {
   ModelLoader(ModelLoader&&) noexcept;             ///< Movable, not copyable.
   ModelLoader& operator=(ModelLoader&&) noexcept;  ///< Movable, not copyable.
 
-  /// Finds the family and the tensors that it needs. Errors: kOption, naming the setting that is
+  /// Finds the family and the tensors that it needs. Tensors of a Dense module have the path of its
+  /// folder in front: "2_Dense/linear.weight". Errors: kOption, naming the setting that is
   /// missing or not supported; kFormat, naming every tensor that is missing or has another shape
   /// or type than the configuration says; kMemory.
   [[nodiscard]] static Status create(const Config& config, std::span<const StoredTensor> tensors,
@@ -324,17 +349,19 @@ struct GenerateOptions {
                               const GenerateOptions& options,
                               const std::function<bool(int32_t token)>& on_token, Context& context);
 
-/// Opens a folder: config.json, and model.safetensors or the files that
-/// model.safetensors.index.json lists. Files are mapped into memory, and tensors are used there if
-/// they need no conversion; the files must stay as they are while the model lives. Errors: kFormat
-/// (a file that is missing, truncated or contradicts another), and as ModelLoader; `model` is
-/// unchanged.
+/// Opens a folder: config.json, and model.safetensors, or the files that
+/// model.safetensors.index.json lists, or the only file with safetensors; for end_ids and embed()
+/// also generation_config.json and the modules of sentence-transformers. Files are mapped into
+/// memory, and tensors are used there if they need no conversion; the files must stay as they are
+/// while the model lives. Errors: kFormat (a file that is missing, truncated, of another format or
+/// contradicts another), and as ModelLoader; `model` is unchanged.
 [[nodiscard]] Status open(const std::string& folder, const OpenOptions& options, Model& model);
 /// open() with the configuration in another file of the folder.
 [[nodiscard]] Status open(const std::string& folder, const std::string& config_file,
                           const OpenOptions& options, Model& model);
 
-/// Reads config.json as a flat list. Errors: kFormat.
+/// Reads config.json as a flat list, as Python's json reads it: Infinity and NaN are numbers.
+/// Errors: kFormat, also for more than 16 MiB, 131072 values, 64 levels or a path of 1000 bytes.
 [[nodiscard]] Status read_config(const std::string& path, Config& config);
 
 }  // namespace multihead::models

@@ -271,8 +271,7 @@ TEST(ModelLoader, OtherFormsOfNames) {
   std::vector<float> a(16), b(16);
   for (const auto& [one, out] : {std::pair{&model, &a}, {nullptr, &b}}) {
     const Model used = one != nullptr ? *one : open_golden("bert");
-    ASSERT_TRUE(
-        used.embed({.ids = ids}, models::Pooling::kMean, {out->data(), {1, 16}}, context).ok());
+    ASSERT_TRUE(used.embed({.ids = ids}, {}, {out->data(), {1, 16}}, context).ok());
   }
   EXPECT_EQ(a, b);
 }
@@ -893,8 +892,8 @@ TEST_F(ModelFolder, ChangedBytesAreSurvived) {
     if (models::open(folder_.string(), {}, model).ok() && model.info().vocab_size > 0) {
       std::vector<float> out(static_cast<size_t>(model.info().embed_dim));
       const std::vector<int32_t> ids = {0, 0};
-      static_cast<void>(model.embed({.ids = ids}, models::Pooling::kMean,
-                                    {out.data(), {1, model.info().embed_dim}}, context));
+      static_cast<void>(
+          model.embed({.ids = ids}, {}, {out.data(), {1, model.info().embed_dim}}, context));
     }
     write("config.json", config);
     write(name, good);

@@ -96,10 +96,12 @@ TEST(Model, PaddingDoesNotChangeTheVectorOfASentence) {
     std::fill(mask.begin() + static_cast<ptrdiff_t>(ids.size()), mask.end(), uint8_t{0});
     for (const Pooling pooling : {Pooling::kMean, Pooling::kFirstToken}) {
       std::vector<float> a(static_cast<size_t>(width)), b = a;
-      ASSERT_TRUE(model.embed({.ids = ids}, pooling, {a.data(), {1, width}}, context).ok());
       ASSERT_TRUE(
-          model.embed({.ids = padded, .mask = mask}, pooling, {b.data(), {1, width}}, context)
-              .ok());
+          model.embed({.ids = ids}, {.pooling = pooling}, {a.data(), {1, width}}, context).ok());
+      ASSERT_TRUE(model
+                      .embed({.ids = padded, .mask = mask}, {.pooling = pooling},
+                             {b.data(), {1, width}}, context)
+                      .ok());
       double squares = 0;
       for (size_t i = 0; i < a.size(); ++i) {
         EXPECT_NEAR(a[i], b[i], 2e-6F) << name;

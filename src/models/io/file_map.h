@@ -13,7 +13,7 @@ namespace multihead::models {
 // A mapped file. Where a file cannot be mapped, its bytes are read instead.
 class FileMap {
  public:
-  // Errors: kFormat (the file cannot be read), kMemory.
+  // Errors: kFormat (no regular file, or one that cannot be read), kMemory.
   static Status open(const std::string& path, std::shared_ptr<FileMap>& map);
   FileMap() = default;
   ~FileMap();
@@ -28,6 +28,9 @@ class FileMap {
   void release(std::span<const std::byte> bytes) const;
 
  private:
+  // Reads the first `count` bytes into memory of this object.
+  Status read(const std::string& path, size_t count);
+
   std::span<const std::byte> bytes_;
   bool mapped_ = false;
 };

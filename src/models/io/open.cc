@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -15,7 +17,10 @@
 #include "engine/error/error.h"
 #include "engine/error/guard.h"
 #include "engine/error/printable.h"
+#include "models/architecture.h"
+#include "models/config_reader.h"
 #include "models/io/file_map.h"
+#include "models/io/folder.h"
 #include "models/io/read_json.h"
 #include "multihead/models.h"
 #include "nn/io/safetensors_header.h"
@@ -36,66 +41,123 @@ struct Tensors {
   std::vector<std::shared_ptr<FileMap>> files;
 };
 
-Status read_file(const fs::path& path, Tensors& tensors) {
+// Reads the header of a file of weights. The names of its tensors get `prefix` in front. A tensor
+// that another file has, too, is that of the file that the index names for it, else of the first.
+class FileReader {
+ public:
+  explicit FileReader(Tensors& tensors) : tensors_(tensors) {}
+
+  Status read(const fs::path& path, const std::string& name, const std::string& prefix,
+              const Config& index) {
+    std::shared_ptr<FileMap> map;
+    MULTIHEAD_TRY(FileMap::open(path.string(), map));
+    std::vector<nn::HeaderEntry> entries;
+    std::span<const std::byte> data;
+    if (const Status status = nn::parse_safetensors_file(map->bytes(), entries, data);
+        !status.ok()) {
+      return format_error(name + ": " + status.argument(), status.expected(), status.got());
+    }
+    for (nn::HeaderEntry& entry : entries) {
+      const auto [found, is_new] = places_.try_emplace(prefix + entry.name, places_.size());
+      if (is_new) {
+        tensors_.stored.emplace_back();
+        tensors_.bytes.emplace_back();
+        tensors_.files.emplace_back();
+      } else {
+        const auto named = index.find("weight_map." + entry.name);
+        if (named == index.end() || named->second.text != name) continue;
+      }
+      const size_t at = found->second;
+      tensors_.stored[at] = {found->first, entry.type->name, entry.shape};
+      tensors_.bytes[at] = data.subspan(static_cast<size_t>(entry.begin),
+                                        static_cast<size_t>(entry.end - entry.begin));
+      tensors_.files[at] = map;
+    }
+    return {};
+  }
+
+  bool has(const std::string& tensor) const { return places_.contains(tensor); }
+
+ private:
+  Tensors& tensors_;
+  std::map<std::string, size_t, std::less<>> places_;
+};
+
+// True if a file is there and is no HTML page, which stands for a missing file.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return false;
   std::shared_ptr<FileMap> map;
-  MULTIHEAD_TRY(FileMap::open(path.string(), map));
-  const std::span<const std::byte> bytes = map->bytes();
-  constexpr uint64_t kPrefix = 8, kMostHeader = 100'000'000;
-  uint64_t length = 0;
-  for (size_t i = kPrefix; i-- > 0 && bytes.size() >= kPrefix;) {
-    length = length << 8U | static_cast<uint64_t>(bytes[i]);
+  return !FileMap::open(path.string(), map).ok() || map->bytes().empty() ||
+         map->bytes().front() != std::byte{'<'};
+}
+
+// The files that the index lists, each once.
+Status read_listed(const fs::path& folder, const std::string& index_name, FileReader& reader) {
+  constexpr std::string_view kMap = "weight_map.";
+  Config index;
+  MULTIHEAD_TRY(read_flat_json({.path = (folder / index_name).string()}, index));
+  std::set<std::string> names;
+  for (auto& [member, value] : index) {
+    if (!member.starts_with(kMap)) continue;
+    if (value.kind != ConfigValue::Kind::kText || value.text.empty() || !clean_path(value.text)) {
+      return format_error(index_name + ": " + engine::printable(member),
+                          "the name of a file in this folder", described(&value));
+    }
+    names.insert(value.text);
   }
-  if (bytes.size() < kPrefix || length > kMostHeader || length > bytes.size() - kPrefix) {
-    return format_error(path.string(), "a safetensors file", "a header longer than the file");
+  if (names.empty()) {
+    return format_error(index_name, "weight_map, an object of tensors and names of files", "none");
   }
-  const auto data = bytes.subspan(static_cast<size_t>(kPrefix + length));
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kPrefix,
-                              static_cast<size_t>(length));
-  std::vector<nn::HeaderEntry> entries;
-  if (const Status status = nn::parse_safetensors_header(text, data.size(), entries);
-      !status.ok()) {
-    return format_error(path.filename().string() + ": " + status.argument(), status.expected(),
-                        status.got());
+  for (const std::string& name : names) {
+    if (!is_there(folder / name)) return missing_file(folder, name);
+    MULTIHEAD_TRY(reader.read(folder / name, name, "", index));
   }
-  for (nn::HeaderEntry& entry : entries) {
-    tensors.stored.push_back({std::move(entry.name), entry.type->name, entry.shape});
-    tensors.bytes.push_back(data.subspan(static_cast<size_t>(entry.begin),
-                                         static_cast<size_t>(entry.end - entry.begin)));
-    tensors.files.push_back(map);
+  for (const auto& [member, value] : index) {
+    if (!member.starts_with(kMap) || reader.has(member.substr(kMap.size()))) continue;
+    return format_error(value.text, "the tensor " + engine::printable(member.substr(kMap.size())),
+                        "a file without it");
   }
   return {};
 }
 
-// The files of the index, each once.
-Status read_files(const fs::path& folder, Tensors& tensors) {
+// The only file of the folder whose name ends with ".safetensors"; empty if there is not one.
+std::string only_weights(const fs::path& folder) {
+  std::string only;
   std::error_code error;
-  const fs::path index = folder / "model.safetensors.index.json";
-  const fs::path single = folder / "model.safetensors";
-  if (fs::exists(single, error) || !fs::exists(index, error)) return read_file(single, tensors);
-  Config list;
-  MULTIHEAD_TRY(read_flat_json(index.string(), list));
-  std::set<std::string> names;
-  constexpr std::string_view kMap = "weight_map.";
-  for (const auto& [name, value] : list) {
-    if (name.starts_with(kMap) && value.kind == ConfigValue::Kind::kText) names.insert(value.text);
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (!name.ends_with(".safetensors") || name == "adapter_model.safetensors") continue;
+    if (!only.empty()) return {};
+    only = name;
   }
-  if (names.empty()) return format_error(index.string(), "a weight_map", "none");
-  for (const std::string& name : names) {
-    // A file of this folder and no other.
-    if (fs::path(name).filename() != fs::path(name) || name == "..") {
-      return format_error(index.string(), "names of files in this folder", engine::printable(name));
+  return only;
+}
+
+// The weights of the transformer in `place`, and those of the Dense modules.
+Status read_weights(const fs::path& root, const fs::path& place, const Config& config,
+                    Tensors& tensors) {
+  FileReader reader(tensors);
+  std::string name = "model.safetensors";
+  const std::string index = name + ".index.json";
+  if (!is_there(place / name) && is_there(place / index)) {
+    MULTIHEAD_TRY(read_listed(place, index, reader));
+  } else {
+    std::error_code error;
+    if (!fs::exists(place / name, error)) {
+      const std::string only = only_weights(place);
+      if (only.empty()) return missing_file(place, name);
+      name = only;
     }
-    MULTIHEAD_TRY(read_file(folder / name, tensors));
+    MULTIHEAD_TRY(reader.read(place / name, name, "", {}));
   }
-  for (const auto& [name, value] : list) {
-    if (!name.starts_with(kMap)) continue;
-    const std::string tensor = name.substr(kMap.size());
-    bool found = false;
-    for (const StoredTensor& stored : tensors.stored) found = found || stored.name == tensor;
-    if (!found) {
-      return format_error(engine::printable(value.text), "the tensor " + engine::printable(tensor),
-                          "a file without it");
-    }
+  FolderModule module;
+  for (int64_t i = 1; module_at(config, i, module); ++i) {
+    if (module.type != "Dense" || !clean_path(module.path)) continue;
+    const std::string file = "model.safetensors";
+    if (!is_there(root / module.path / file)) return missing_file(root / module.path, file);
+    MULTIHEAD_TRY(
+        reader.read(root / module.path / file, module.path + "/" + file, module.path + "/", {}));
   }
   return {};
 }
@@ -128,9 +190,13 @@ Status open(const std::string& folder, const std::string& config_file, const Ope
             Model& model) {
   return engine::memory_guard([&]() -> Status {
     Config config;
-    MULTIHEAD_TRY(read_flat_json((fs::path(folder) / config_file).string(), config));
+    fs::path place;
+    MULTIHEAD_TRY(read_settings(folder, config_file, config, place));
+    // A configuration that is not supported is refused before any weights are looked at.
+    Architecture architecture;
+    MULTIHEAD_TRY(read_architecture(config, architecture));
     Tensors tensors;
-    MULTIHEAD_TRY(read_files(folder, tensors));
+    MULTIHEAD_TRY(read_weights(folder, place, config, tensors));
     ModelLoader loader;
     // Files that are not mapped were read into memory, which the model then uses.
     OpenOptions of_loader = options;

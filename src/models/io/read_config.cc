@@ -1,119 +1,258 @@
-// config.json as a flat list.
+// JSON files of a folder as flat lists.
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
+#include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
-#include <vector>
 
+#include "engine/error/error.h"
 #include "engine/error/guard.h"
 #include "engine/error/printable.h"
+#include "models/io/file_map.h"
+#include "models/io/folder.h"
 #include "models/io/read_json.h"
 #include "multihead/models.h"
+#include "nn/io/safetensors_header.h"
 
 namespace multihead::models {
 namespace {
 
 using nlohmann::json;
 
-// Follows the tokens of a JSON text and keeps the path of each value. A tree could be so deep that
-// its destructor overflows the stack.
-class Flattener final : public json::json_sax_t {
- public:
-  explicit Flattener(Config& config) : config_(config) {}
+constexpr std::string_view kBlanks = " \t\n\r";
 
-  bool null() override { return add({}); }
-  bool boolean(bool value) override {
-    return add({ConfigValue::Kind::kBool, value ? 1.0 : 0.0, {}});
+// Follows a JSON text and keeps the path of each value. A tree could be so deep that its destructor
+// overflows the stack. nlohmann::json reads texts and numbers; it has no Infinity, no NaN and no
+// numbers beyond those of a double, all of which Python writes and reads.
+class Flattener {
+ public:
+  Flattener(std::string_view text, const JsonFile& file, Config& config)
+      : text_(text), member_(file.member), prefix_(file.prefix.size()), path_(file.prefix) {
+    config_ = &config;
   }
-  bool number_integer(number_integer_t value) override {
-    return number(static_cast<double>(value));
+
+  // False if the text is no JSON of the kind that the file has; problem() then tells why.
+  bool read(bool array) {
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    if (text_.starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
+    if (next() != (array ? '[' : '{') || !value(0)) return false;
+    return next() == '\0' && at_ == text_.size();
   }
-  bool number_unsigned(number_unsigned_t value) override {
-    return number(static_cast<double>(value));
-  }
-  bool number_float(number_float_t value, const string_t& /*text*/) override {
-    return number(value);
-  }
-  bool string(string_t& value) override {
-    return add({ConfigValue::Kind::kText, 0, std::move(value)});
-  }
-  bool binary(binary_t& /*value*/) override { return false; }  // not in JSON text
-  bool start_object(size_t /*size*/) override { return enter(false); }
-  bool key(string_t& name) override {
-    levels_.back().name = name;
-    return true;
-  }
-  bool end_object() override { return leave(); }
-  bool start_array(size_t /*size*/) override { return enter(true); }
-  bool end_array() override { return leave(); }
-  bool parse_error(size_t /*at*/, const std::string& /*token*/,
-                   const nlohmann::detail::exception& /*error*/) override {
-    return false;
+
+  std::string problem() const {
+    if (!problem_.empty()) return problem_;
+    int64_t line = 1;
+    for (const char letter : text_.substr(0, at_)) line += letter == '\n' ? 1 : 0;
+    return "another text in line " + std::to_string(line);
   }
 
  private:
-  struct Level {
-    bool array = false;
-    int64_t next = 0;   // element of an array
-    std::string name;   // member of an object
-    size_t length = 0;  // of the path before this level
-  };
+  // The next character that is no blank; zero at the end.
+  char next() {
+    while (at_ < text_.size() && kBlanks.find(text_[at_]) != std::string_view::npos) ++at_;
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+  bool take(char wanted) {
+    if (next() != wanted) return false;
+    ++at_;
+    return true;
+  }
+  bool stop(const std::string& problem) {
+    problem_ = problem;
+    return false;
+  }
+
+  bool value(int64_t level) {
+    if (level >= kMostJsonLevels) {
+      return stop("more than " + std::to_string(kMostJsonLevels) + " levels");
+    }
+    switch (next()) {
+      case '{':
+        return members(level, '}');
+      case '[':
+        return members(level, ']');
+      case '"': {
+        std::string text;
+        return string(text) && add({ConfigValue::Kind::kText, 0, std::move(text)});
+      }
+      default:
+        return scalar();
+    }
+  }
+
+  // The members of an object, or the elements of an array.
+  bool members(int64_t level, char end) {
+    ++at_;
+    if (take(end)) return true;
+    const size_t length = path_.size();
+    for (int64_t index = 0;; ++index) {
+      std::string name;
+      if (end == ']') {
+        name = std::to_string(index);
+      } else if (next() != '"' || !string(name) || !take(':')) {
+        return false;
+      }
+      if (length > prefix_) path_ += '.';
+      path_ += name;
+      if (path_.size() > static_cast<size_t>(kMostJsonPath) && is_kept()) {
+        return stop("a name of more than " + std::to_string(kMostJsonPath) + " bytes");
+      }
+      // The last of several members of one name counts.
+      if (end == '}' && is_kept()) forget();
+      if (!value(level + 1)) return false;
+      path_.resize(length);
+      if (take(end)) return true;
+      if (!take(',')) return false;
+    }
+  }
+
+  bool is_kept() const {
+    const std::string_view name = std::string_view(path_).substr(prefix_);
+    return member_.empty() || (name.starts_with(member_) &&
+                               (name.size() == member_.size() || name[member_.size()] == '.'));
+  }
+
+  // Removes the value of this path, and those below it.
+  void forget() {
+    const auto first = config_->lower_bound(path_);
+    auto end = first;
+    while (end != config_->end() && end->first.starts_with(path_) &&
+           (end->first.size() == path_.size() || end->first[path_.size()] == '.')) {
+      ++end;
+    }
+    config_->erase(first, end);
+  }
+
+  bool add(ConfigValue value) {
+    if (!is_kept()) return true;
+    if (++values_ > kMostJsonValues) {
+      return stop("more than " + std::to_string(kMostJsonValues) + " values");
+    }
+    config_->insert_or_assign(path_, std::move(value));
+    return true;
+  }
+
+  bool string(std::string& to) {
+    const size_t begin = at_++;
+    while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2 : 1;
+    if (at_ >= text_.size()) return stop("a text without an end");
+    ++at_;
+    const std::string_view quoted = text_.substr(begin, at_ - begin);
+    json parsed = json::parse(quoted.begin(), quoted.end(), nullptr, false);
+    if (!parsed.is_string()) {
+      at_ = begin;
+      return false;
+    }
+    to = std::move(parsed.get_ref<std::string&>());
+    return true;
+  }
+
+  bool scalar() {
+    const size_t begin = at_;
+    while (at_ < text_.size() &&
+           std::string_view(",]} \t\n\r").find(text_[at_]) == std::string_view::npos) {
+      ++at_;
+    }
+    const std::string_view word = text_.substr(begin, at_ - begin);
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    if (word == "null") return add({});
+    if (word == "true" || word == "false") {
+      return add({ConfigValue::Kind::kBool, word == "true" ? 1.0 : 0.0, {}});
+    }
+    if (word == "NaN") return number(std::numeric_limits<double>::quiet_NaN());
+    if (word == "Infinity") return number(kInfinity);
+    if (word == "-Infinity") return number(-kInfinity);
+    const json parsed = json::parse(word.begin(), word.end(), nullptr, false);
+    if (parsed.is_number()) return number(parsed.get<double>());
+    if (is_number(word)) return number(word.front() == '-' ? -kInfinity : kInfinity);
+    at_ = begin;
+    return false;
+  }
 
   bool number(double value) { return add({ConfigValue::Kind::kNumber, value, {}}); }
 
-  // The path of the next value, whose index in its array is used up.
-  std::string next_path() {
-    if (levels_.empty()) return path_;
-    Level& level = levels_.back();
-    const std::string name = level.array ? std::to_string(level.next++) : level.name;
-    return path_.empty() ? name : path_ + "." + name;
-  }
-  bool add(ConfigValue value) {
-    if (levels_.empty()) return false;  // a text that is one value
-    config_.insert_or_assign(next_path(), std::move(value));
-    return true;
-  }
-  bool enter(bool array) {
-    constexpr size_t kMostLevels = 64;
-    if (levels_.size() >= kMostLevels || (levels_.empty() && array)) return false;
-    std::string path = next_path();
-    levels_.push_back({array, 0, {}, path_.size()});
-    path_ = std::move(path);
-    return true;
-  }
-  bool leave() {
-    path_.resize(levels_.back().length);
-    levels_.pop_back();
-    return true;
+  // True for a number of JSON, however large.
+  static bool is_number(std::string_view word) {
+    const auto take_digits = [&] {
+      const size_t count = std::min(word.find_first_not_of("0123456789"), word.size());
+      word.remove_prefix(count);
+      return count;
+    };
+    if (word.starts_with('-')) word.remove_prefix(1);
+    const bool zero = word.starts_with('0');
+    const size_t whole = take_digits();
+    if (whole == 0 || (zero && whole > 1)) return false;
+    if (word.starts_with('.')) {
+      word.remove_prefix(1);
+      if (take_digits() == 0) return false;
+    }
+    if (word.starts_with('e') || word.starts_with('E')) {
+      word.remove_prefix(1);
+      if (word.starts_with('+') || word.starts_with('-')) word.remove_prefix(1);
+      if (take_digits() == 0) return false;
+    }
+    return word.empty();
   }
 
-  Config& config_;
-  std::vector<Level> levels_;
+  std::string_view text_;
+  std::string_view member_;
+  size_t prefix_ = 0;
   std::string path_;
+  Config* config_ = nullptr;
+  size_t at_ = 0;
+  int64_t values_ = 0;
+  std::string problem_;
 };
 
-}  // namespace
-
-Status read_flat_json(const std::string& path, Config& config) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return {StatusCode::kFormat, engine::printable(path), "a readable file", "none"};
+Status read_json(const JsonFile& file, bool optional, Config& config) {
+  std::shared_ptr<FileMap> map;
+  if (const Status status = FileMap::open(file.path, map); !status.ok()) {
+    return optional && status.code() == StatusCode::kFormat ? Status() : status;
   }
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  Config read;
-  Flattener flattener(read);
-  if (!json::sax_parse(text, &flattener)) {
-    return {StatusCode::kFormat, engine::printable(path), "a JSON object", "something else"};
+  const std::span<const std::byte> bytes = map->bytes();
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto refuse = [&](const std::string& expected, const std::string& got) -> Status {
+    return {StatusCode::kFormat, engine::printable(file.path, 400), expected, got};
+  };
+  const size_t first = text.find_first_not_of(kBlanks);
+  const bool is_page = first != std::string_view::npos && text[first] == '<';
+  if (optional && is_page) return {};
+  if (bytes.size() > static_cast<size_t>(kMostJsonBytes)) {
+    return refuse("at most " + std::to_string(kMostJsonBytes) + " bytes",
+                  std::to_string(bytes.size()));
+  }
+  Config read = config;
+  Flattener flattener(text, file, read);
+  if (!flattener.read(file.array)) {
+    const std::string_view kind =
+        text.starts_with('{') ? std::string_view() : nn::kind_of_file(text);
+    return refuse(file.array ? "a JSON array" : "a JSON object",
+                  kind.empty() ? flattener.problem() : std::string(kind));
   }
   config = std::move(read);
   return {};
 }
 
+}  // namespace
+
+Status read_flat_json(const JsonFile& file, Config& config) {
+  return read_json(file, false, config);
+}
+
+Status read_optional_json(const JsonFile& file, Config& config) {
+  return read_json(file, true, config);
+}
+
 Status read_config(const std::string& path, Config& config) {
-  return engine::memory_guard([&] { return read_flat_json(path, config); });
+  return engine::memory_guard([&]() -> Status {
+    Config read;
+    MULTIHEAD_TRY(read_flat_json({.path = path}, read));
+    config = std::move(read);
+    return {};
+  });
 }
 
 }  // namespace multihead::models

@@ -63,12 +63,14 @@ std::string type_names() {
 // error.
 class HeaderParser final : public json::json_sax_t {
  public:
-  explicit HeaderParser(uint64_t data_bytes) : data_bytes_(data_bytes) {}
-
   Status status;
   std::vector<HeaderEntry> tensors;
 
-  bool null() override { return scalar("null"); }
+  bool null() override {
+    // Writers of other languages leave no metadata so.
+    const bool is_metadata = place() == Place::kHeader && name_ == kSafetensorsMetadata;
+    return is_metadata || scalar("null");
+  }
   bool boolean(bool /*value*/) override { return scalar("a boolean"); }
   bool number_integer(number_integer_t value) override { return scalar(std::to_string(value)); }
   bool number_unsigned(number_unsigned_t value) override {
@@ -143,8 +145,8 @@ class HeaderParser final : public json::json_sax_t {
     places_.pop_back();
     if (left != Place::kOffsets) return true;
     const HeaderEntry& t = tensor();
-    if (offsets_ == 2 && t.begin <= t.end && t.end <= data_bytes_) return true;
-    return stop(t.name, offsets_expected(),
+    if (offsets_ == 2 && t.begin <= t.end) return true;
+    return stop(t.name, kOffsetsExpected,
                 offsets_ < 2 ? std::to_string(offsets_) + " of them"
                              : "[" + std::to_string(t.begin) + "," + std::to_string(t.end) + "]");
   }
@@ -171,10 +173,6 @@ class HeaderParser final : public json::json_sax_t {
     status = format_error(engine::printable(what), expected, got);
     return false;
   }
-  std::string offsets_expected() const {
-    return "data_offsets within " + std::to_string(data_bytes_) + " bytes";
-  }
-
   // Handles a scalar that the parser does not store: an error where another kind is expected,
   // ignored in unknown fields, which later versions of the format may add.
   bool scalar(const std::string& got) {
@@ -187,11 +185,11 @@ class HeaderParser final : public json::json_sax_t {
       case Place::kShape:
         return stop(tensor().name, kShapeExpected, got + " in it");
       case Place::kOffsets:
-        return stop(tensor().name, offsets_expected(), got + " in it");
+        return stop(tensor().name, kOffsetsExpected, got + " in it");
       case Place::kTensor:
         if (field_ == "dtype") return stop(tensor().name, "a text as dtype", got);
         if (field_ == "shape") return stop(tensor().name, kShapeExpected, got);
-        if (field_ == "data_offsets") return stop(tensor().name, offsets_expected(), got);
+        if (field_ == "data_offsets") return stop(tensor().name, kOffsetsExpected, got);
         return true;
       case Place::kOutside:
         return stop("safetensors header", "a JSON object from its first byte on", got);
@@ -200,6 +198,7 @@ class HeaderParser final : public json::json_sax_t {
     }
     return true;
   }
+  static constexpr const char* kOffsetsExpected = "data_offsets, a begin and an end";
   static constexpr const char* kShapeExpected = "a shape of at most 8 extents, none negative";
 
   bool end_tensor() {
@@ -217,7 +216,6 @@ class HeaderParser final : public json::json_sax_t {
                 std::to_string(t.end - t.begin) + " bytes");
   }
 
-  uint64_t data_bytes_;
   std::vector<Place> places_;
   std::vector<std::set<std::string>> names_;  // names seen in each object around the current token
   std::string name_, field_;
@@ -240,15 +238,16 @@ Status validate_places(std::vector<HeaderEntry>& tensors, uint64_t data_bytes) {
     end = tensor.end;
   }
   if (end == data_bytes) return {};
-  return format_error("safetensors data", std::to_string(end) + " bytes",
-                      std::to_string(data_bytes));
+  return format_error(
+      "safetensors data", std::to_string(end) + " bytes",
+      std::to_string(data_bytes) + (data_bytes < end ? ", as of a download that was cut off" : ""));
 }
 
 }  // namespace
 
 Status parse_safetensors_header(std::string_view text, uint64_t data_bytes,
                                 std::vector<HeaderEntry>& tensors) {
-  HeaderParser parser(data_bytes);
+  HeaderParser parser;
   // JSON may begin with blanks, but the header must not.
   if (!text.starts_with('{')) {
     return format_error("safetensors header", "a JSON object from its first byte on",
@@ -258,6 +257,52 @@ Status parse_safetensors_header(std::string_view text, uint64_t data_bytes,
   MULTIHEAD_TRY(validate_places(parser.tensors, data_bytes));
   tensors = std::move(parser.tensors);
   return {};
+}
+
+std::string_view kind_of_file(std::string_view begin) {
+  constexpr std::pair<std::string_view, std::string_view> kKinds[] = {
+#define FILE_KIND(begin, what) {begin, what},
+#include "nn/io/file_kinds.inc"
+#undef FILE_KIND
+  };
+  for (const auto& [start, what] : kKinds) {
+    if (begin.starts_with(start)) return what;
+  }
+  return {};
+}
+
+Status parse_safetensors_file(std::span<const std::byte> file, std::vector<HeaderEntry>& tensors,
+                              std::span<const std::byte>& data) {
+  // The format's limit on the length of a header, which protects parsers from denial of service.
+  constexpr uint64_t kMostHeader = 100'000'000, kPrefix = 8;
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  uint64_t length = 0;
+  for (size_t i = kPrefix; i-- > 0;) {
+    length = length << 8U | (i < file.size() ? static_cast<uint64_t>(file[i]) : 0);
+  }
+  const uint64_t most = file.size() < kPrefix ? 0 : file.size() - kPrefix;
+  if (length > std::min(most, kMostHeader) ||
+      !text.substr(std::min(kPrefix, text.size())).starts_with('{')) {
+    // The fourth byte of a header's length is 0 unless the header has 16 MB.
+    const std::string_view kind = text.size() > 3 && text[3] != 0 ? kind_of_file(text) : "";
+    if (!kind.empty()) {
+      return format_error("safetensors", "a safetensors file", std::string(kind));
+    }
+  }
+  if (file.size() < kPrefix) {
+    return format_error("safetensors", "at least 8 bytes", std::to_string(file.size()));
+  }
+  if (length > kMostHeader) {
+    return format_error("safetensors header", "at most " + std::to_string(kMostHeader) + " bytes",
+                        std::to_string(length) + ": this is no safetensors file");
+  }
+  if (length > most) {
+    return format_error("safetensors header", std::to_string(length) + " bytes",
+                        std::to_string(most) + ", as of a download that was cut off");
+  }
+  data = file.subspan(static_cast<size_t>(kPrefix + length));
+  return parse_safetensors_header(text.substr(kPrefix, static_cast<size_t>(length)), data.size(),
+                                  tensors);
 }
 
 }  // namespace multihead::nn

@@ -2,7 +2,9 @@
 // tensor.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,5 +33,14 @@ struct HeaderEntry {
 // without overlaps or gaps. `tensors` are sorted by data offset. Errors: kFormat.
 MULTIHEAD_SHARED Status parse_safetensors_header(std::string_view text, uint64_t data_bytes,
                                                  std::vector<HeaderEntry>& tensors);
+
+// Reads the header of a whole file, and sets `data` to its bytes after the header. Errors: kFormat,
+// which says what the file is if it is a kind of file that people have in its place.
+MULTIHEAD_SHARED Status parse_safetensors_file(std::span<const std::byte> file,
+                                               std::vector<HeaderEntry>& tensors,
+                                               std::span<const std::byte>& data);
+
+// What a file of another format is, and what to do; empty for other files.
+MULTIHEAD_SHARED std::string_view kind_of_file(std::string_view begin);
 
 }  // namespace multihead::nn

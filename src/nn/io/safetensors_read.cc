@@ -31,9 +31,6 @@ using engine::memory_guard;
 using nn::format_error;
 using Type = SafetensorsEntry::Type;
 
-// The format's limit on the length of a header, which protects parsers from denial of service.
-constexpr uint64_t kMostHeaderBytes = 100'000'000;
-
 // Converts the F64 tensors to f32, in the order of the map; null if there are none.
 Status narrow(const std::map<std::string, SafetensorsEntry>& entries,
               std::unique_ptr<float[]>& narrowed) {
@@ -76,27 +73,12 @@ std::optional<DType> viewed_as(Type type) {
 
 Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
   return memory_guard([&]() -> Status {
-    uint64_t header_size = 0;
-    if (bytes.size() < sizeof(header_size)) {
-      return format_error("safetensors", "at least 8 bytes", std::to_string(bytes.size()));
-    }
-    for (size_t i = sizeof(header_size); i-- > 0;) {
-      header_size = header_size << 8 | static_cast<uint64_t>(bytes[i]);
-    }
-    const uint64_t most = std::min<uint64_t>(bytes.size() - sizeof(header_size), kMostHeaderBytes);
-    if (header_size > most) {
-      return format_error("safetensors header", "at most " + std::to_string(most) + " bytes",
-                          std::to_string(header_size) + " bytes");
-    }
+    std::vector<nn::HeaderEntry> header;
+    std::span<const std::byte> read_only;
+    MULTIHEAD_TRY(nn::parse_safetensors_file(bytes, header, read_only));
     Safetensors parsed;
     parsed.bytes_ = std::move(bytes);
-    const auto data = std::span<std::byte>(parsed.bytes_)
-                          .subspan(sizeof(header_size) + static_cast<size_t>(header_size));
-    const std::string_view text(
-        reinterpret_cast<const char*>(parsed.bytes_.data()) + sizeof(header_size),
-        static_cast<size_t>(header_size));
-    std::vector<nn::HeaderEntry> header;
-    MULTIHEAD_TRY(nn::parse_safetensors_header(text, data.size(), header));
+    const auto data = std::span<std::byte>(parsed.bytes_).last(read_only.size());
     for (nn::HeaderEntry& tensor : header) {
       const auto at = static_cast<size_t>(tensor.begin);
       const auto elements = data.subspan(at, static_cast<size_t>(tensor.end) - at);
