@@ -164,7 +164,9 @@ int32_t model_attentions(int32_t handle) {
 int32_t model_embed(int32_t handle) {
   const ModelEmbedCall call;
   return run(call.from, [&] {
-    return at<Model>(handle).embed(call.inputs, call.pooling, call.out, context());
+    return at<Model>(handle).embed(
+        call.inputs, {.pooling = call.pooling, .normalize = call.normalize, .truncate = false},
+        call.out, context());
   });
 }
 

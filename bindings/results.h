@@ -23,6 +23,7 @@ namespace multihead::bindings {
 using engine::AttentionParts;
 using engine::BackwardParts;
 using models::ModelInfo;
+using models::Pooling;
 using ModelOutput = models::Output;
 
 // A named tensor: a step of a trace, or a parameter.

@@ -3,6 +3,8 @@
 //     src/generated/tables.ts          names, axes and messages of errors, from src/engine/error/messages.inc, and the
 //                                      enumerations of wire.inc
 //     src/generated/module_tables.ts   the names, axes and messages that multihead/core does not need
+//     src/generated/file_kinds.ts      files in place of safetensors files, from src/nn/io/file_kinds.inc
+//     src/generated/folder_files.ts    the rules of a model's folder, from src/models/io/folder_files.inc
 //     src/generated/wire.ts            functions that write calls and read results, from wire.inc
 
 import { createHash } from 'node:crypto';
@@ -20,6 +22,34 @@ const [coreTables, moduleTables] = tablesOf(messages);
 writeIfChanged('src/generated/tables.ts', [coreTables, ...enumerations(), ...constants()].join('\n'));
 writeIfChanged('src/generated/module_tables.ts', moduleTables);
 writeIfChanged('src/generated/wire.ts', wireOf());
+writeIfChanged('src/generated/file_kinds.ts', fileKindsOf(read('../src/nn/io/file_kinds.inc')));
+writeIfChanged('src/generated/folder_files.ts', folderFilesOf(read('../src/models/io/folder_files.inc')));
+
+/** The arguments of every use of a macro. Texts are those of C++ with escapes such as \x03 alone. */
+function rowsOfTable(source, macro) {
+  const inJson = (text) => text.replace(/\\x(..)/g, '\\u00$1');
+  return [...source.matchAll(new RegExp(`^${macro}\\((.*)\\)$`, 'gm'))].map(([, row]) =>
+    [...row.matchAll(/"(?:[^"\\]|\\.)*"|[^\s,"]+/g)].map(([part]) => (part.startsWith('"') ? JSON.parse(inJson(part)) : part)),
+  );
+}
+
+function pairsOf(comment, name, rows) {
+  return [`/** ${comment} */`, `export const ${name} = ${JSON.stringify(rows, null, 2)} as const;\n`];
+}
+
+function fileKindsOf(source) {
+  const made = '// Made by tables.mjs out of src/nn/io/file_kinds.inc.\n';
+  return [made, ...pairsOf('How a file begins, and what it is.', 'fileKinds', rowsOfTable(source, 'FILE_KIND'))].join('\n');
+}
+
+function folderFilesOf(source) {
+  return [
+    '// Made by tables.mjs out of src/models/io/folder_files.inc, which explains it.\n',
+    ...pairsOf('Optional files, and the member that is used, or "".', 'settingsFiles', rowsOfTable(source, 'SETTINGS_FILE')),
+    ...pairsOf('A name or its end, and what a folder with such a file is.', 'folderSigns', rowsOfTable(source, 'FOLDER_SIGN')),
+    ...rowsOfTable(source, 'FOLDER_LIMIT').map(([, name, value]) => `export const ${name} = ${value};\n`),
+  ].join('\n');
+}
 
 /** Writes a file only if it changes, because a test runs the build while others read the file. */
 function writeIfChanged(path, text) {
@@ -182,6 +212,7 @@ function wireOf() {
     'engine::Name': ['number', 'number'],
     'engine::Axes': ['number', 'number'],
     ModelOutput: ['number', 'number'],
+    Pooling: ['number', 'number'],
     bool: ['boolean', 'flag'],
     'std::string': ['string', 'text'],
     Dims: ['number[]', 'wholes'],

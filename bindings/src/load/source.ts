@@ -39,15 +39,22 @@ export interface CompiledWasm extends WasmName {
 }
 
 interface FileHandle {
-  stat(): Promise<{ readonly size: number }>;
+  stat(): Promise<FileStatus>;
   read(buffer: Uint8Array, offset: number, length: number, position: number): Promise<{ readonly bytesRead: number }>;
   close(): Promise<void>;
+}
+
+interface FileStatus {
+  readonly size: number;
+  isFile(): boolean;
 }
 
 /** The part of Node's file system that is used. */
 export interface FileSystem {
   access(path: string | URL): Promise<void>;
   open(path: string | URL): Promise<FileHandle>;
+  stat(path: string | URL): Promise<FileStatus>;
+  readdir(path: string | URL): Promise<string[]>;
   readFile(path: string | URL): Promise<Uint8Array<ArrayBuffer>>;
   readFile(path: string | URL, encoding: 'utf8'): Promise<string>;
 }

@@ -1,51 +1,77 @@
 // The files of a folder: given as Blobs or responses, or read from a path or an address.
 
+import { folderSigns, mostJsonBytes } from '../generated/folder_files.js';
 import { type FileSystem, filesOf, pathOf } from '../load/source.js';
 import { abortable, abortedError } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { describe, isA, unreadable } from '../runtime/tensor.js';
-import { printable } from '../runtime/text.js';
-import { formatError } from '../safetensors/format.js';
+import { printable, utf8Decoder } from '../runtime/text.js';
+import { formatError, lengthBytes } from '../safetensors/format.js';
+import { kindOfFile } from '../safetensors/read.js';
 import { type Bytes, sourceOf, unread } from '../safetensors/source.js';
 import type { ModelSource } from '../types/models.js';
 
 /** A file that can be read in pieces. */
 export interface OpenFile {
   readonly bytes: Bytes;
+  /** Can be called twice. */
   close(): Promise<void>;
 }
 
-export interface Folder {
-  /** Names of the files; undefined if only trying tells. */
-  readonly names: readonly string[] | undefined;
-  /** The text of a file; undefined if it does not exist. */
-  text(name: string): Promise<string | undefined>;
-  /** Opens a file; undefined if it does not exist. */
-  open(name: string): Promise<OpenFile | undefined>;
+/** A file that is absent, and the reason if it is another one than that the file does not exist. */
+export interface Absent {
+  readonly reason: MultiheadError | undefined;
 }
 
-const isMissing = (error: unknown): boolean => (error as { code?: unknown } | undefined)?.code === 'ENOENT';
+export interface Folder {
+  /** Where the files are, for errors. */
+  readonly place: string;
+  /** True if an open file holds a connection, and can be opened again. */
+  readonly connects: boolean;
+  /** Opens a file. Throws for an aborted signal and a server in trouble. */
+  open(name: string): Promise<OpenFile | Absent>;
+  /** Names of the files and folders below a path that ends with a slash, or is empty; none if they cannot be listed. */
+  list(below: string): Promise<readonly string[]>;
+  /** Why there is no folder, if that can be told. */
+  problem(): Promise<string | undefined>;
+}
 
-const withSlash = (address: string): string => (address.endsWith('/') ? address : `${address}/`);
+export const isAbsent = (file: OpenFile | Absent): file is Absent => 'reason' in file;
+
+const missing: Absent = { reason: undefined };
+
+const isMissing = (error: unknown): boolean => ['ENOENT', 'ENOTDIR'].includes((error as { code?: string } | undefined)?.code ?? '');
+
+const hubName = /^\w[\w.-]*\/[\w.-]+$/;
+
+const hubAdvice = (name: string): string =>
+  `none; names of the hub are not fetched: give https://huggingface.co/${name}/resolve/main, or a folder with the files`;
+
+/** An address without what follows its path, and that. Addresses of storage have a signature there. */
+const split = (address: string): [folder: string, rest: string] => {
+  const [, path, rest] = /^([^?#]*)(\?[^#]*)?/.exec(address) as unknown as [string, string, string?];
+  return [path.endsWith('/') ? path : `${path}/`, rest ?? ''];
+};
 
 /** A folder on the disk: a path, or a file: URL. */
 function diskFolder(files: FileSystem, path: string): Folder {
-  const at = (name: string): string | URL => pathOf(withSlash(path) + name);
-  const orMissing = async <T>(name: string, work: () => Promise<T>): Promise<T | undefined> => {
-    try {
-      return await work();
-    } catch (error) {
-      if (isMissing(error)) return undefined;
-      throw unread(name, error);
-    }
-  };
+  const at = (name: string): string | URL => pathOf(path.endsWith('/') ? path + name : `${path}/${name}`);
   return {
-    names: undefined,
-    text: (name) => orMissing(name, () => files.readFile(at(name), 'utf8')),
-    open: (name) =>
-      orMissing(name, async () => {
+    place: `in ${printable(path, 400)}`,
+    connects: false,
+    list: (below) => files.readdir(at(below)).catch(() => []),
+    async problem() {
+      const found = await files.stat(pathOf(path)).catch(() => undefined);
+      if (found?.isFile()) return 'a file in place of the folder: give the folder that it is in';
+      return found === undefined && hubName.test(path) ? hubAdvice(path) : undefined;
+    },
+    async open(name) {
+      try {
+        // Opening a pipe would wait for its writer.
+        if (!(await files.stat(at(name))).isFile()) return { reason: unread(name, 'a folder, a pipe or a device') };
         const handle = await files.open(at(name));
         const { size } = await handle.stat();
+        let closed: Promise<void> | undefined;
         const read = async (offset: number, count: number): Promise<Uint8Array<ArrayBuffer>> => {
           const bytes = new Uint8Array(Math.min(count, Math.max(0, size - offset)));
           let filled = 0;
@@ -59,52 +85,67 @@ function diskFolder(files: FileSystem, path: string): Folder {
           }
           return bytes.subarray(0, filled);
         };
-        return { bytes: { size, read }, close: () => handle.close() };
-      }),
+        return { bytes: { size, read }, close: () => (closed ??= handle.close()) };
+      } catch (error) {
+        return isMissing(error) ? missing : { reason: unread(name, error) };
+      }
+    },
   };
 }
 
-/** A file that was given or fetched. */
-function opened(source: Blob | Response, signal: AbortSignal | undefined): OpenFile {
+/** What errors call an HTML page. */
+export const page = kindOfFile(new Uint8Array([60])) as string;
+
+const pageError = (name: string): MultiheadError => formatError(name, 'the file', page);
+
+/** A file that was given or fetched, unless the response says that there is none. */
+function opened(name: string, source: Blob | Response, signal: AbortSignal | undefined): OpenFile | Absent {
+  if (isA(source, Response)) {
+    const { ok, status, statusText, headers, body } = source as Response;
+    const isPage = headers.get('content-type')?.startsWith('text/html') === true;
+    if (!ok || status === 204 || isPage) {
+      void body?.cancel().catch(() => {});
+      const error = unread(name, `HTTP status ${status} ${statusText}`.trimEnd());
+      // The server has the file, perhaps, at another time.
+      if (status >= 500 || [408, 425, 429].includes(status)) throw error;
+      return status === 404 ? missing : { reason: ok && isPage ? pageError(name) : error };
+    }
+  }
   const { stream, bytes } = sourceOf(source, signal);
   return { bytes, close: async () => stream?.cancel() };
 }
 
 /** A folder below an address. */
 function fetchedFolder(address: string, signal: AbortSignal | undefined): Folder {
-  const get = async (name: string): Promise<Response | undefined> => {
-    const url = withSlash(address) + name;
-    try {
-      const response = await fetch(url, signal === undefined ? {} : { signal });
-      if (response.status === 404) return undefined;
-      if (!response.ok) throw new Error(`HTTP status ${response.status} ${response.statusText}`.trimEnd());
-      return response;
-    } catch (error) {
-      throw signal?.aborted ? abortedError(signal, 'openModel') : unread(printable(url, 400), error);
-    }
-  };
+  const [folder, rest] = split(address);
   return {
-    names: undefined,
-    text: async (name) => (await get(name))?.text(),
-    open: async (name) => {
-      const response = await get(name);
-      return response && opened(response, signal);
+    place: `below ${printable(folder, 400)}`,
+    connects: true,
+    list: async () => [],
+    problem: async () => (hubName.test(address) ? hubAdvice(address) : undefined),
+    async open(name) {
+      const url = folder + name.split('/').map(encodeURIComponent).join('/') + rest;
+      let response: Response;
+      try {
+        response = await fetch(url, signal === undefined ? {} : { signal });
+      } catch (error) {
+        if (signal?.aborted) throw abortedError(signal, 'openModel');
+        return { reason: unread(printable(folder + name, 400), error) };
+      }
+      return opened(printable(folder + name, 400), response, signal);
     },
   };
 }
 
-/** The path of a file inside the folder: without the name of the folder itself, which browsers put in front. */
-function nameOf(file: Blob | Response): string {
-  if (isA(file, Response)) {
-    const { pathname } = new URL((file as Response).url || 'file:///');
-    return decodeURIComponent(pathname).slice(1);
-  }
+/** The path of a file: browsers put the name of the folder in front. That of a response begins with a slash. */
+function pathOfGiven(file: Blob | Response): string {
+  if (isA(file, Response)) return decodeURIComponent(new URL((file as Response).url || 'file:///').pathname);
   const { name, webkitRelativePath } = file as Blob & { name?: unknown; webkitRelativePath?: unknown };
   if (typeof webkitRelativePath === 'string' && webkitRelativePath !== '') return webkitRelativePath;
   return typeof name === 'string' ? name : '';
 }
 
-/** The files that the caller gives. A file is found by the end of its path. */
+/** The files that the caller gives. The least deep config.json or modules.json is in the model's folder. */
 function givenFolder(source: Iterable<unknown>, signal: AbortSignal | undefined): Folder {
   const files = new Map<string, Blob | Response>();
   try {
@@ -112,27 +153,31 @@ function givenFolder(source: Iterable<unknown>, signal: AbortSignal | undefined)
       if (!isA(file, Blob) && !isA(file, Response)) {
         throw new MultiheadError('E_OPTION', { argument: 'source', expected: 'files as Blobs or Responses', got: describe(file) });
       }
-      files.set(nameOf(file as Blob | Response), file as Blob | Response);
+      files.set(pathOfGiven(file as Blob | Response), file as Blob | Response);
     }
   } catch (cause) {
     throw unreadable(cause, 'source');
   }
-  const find = (name: string): Blob | Response | undefined => {
-    const found = [...files].filter(([path]) => path === name || path.endsWith(`/${name}`));
-    // The folder may contain others, with files of the same name: the shortest path is its own.
-    return found.sort(([a], [b]) => a.length - b.length)[0]?.[1];
-  };
+  const depth = (path: string): number => path.split('/').length;
+  const byDepth = [...files.keys()].sort((a, b) => depth(a) - depth(b) || a.length - b.length);
+  const top = byDepth.find((path) => /(^|\/)(config|modules)\.json$/.test(path)) ?? byDepth[0] ?? '';
+  const root = top.slice(0, top.lastIndexOf('/') + 1);
+  /** True for files that may come from elsewhere, such as responses beside files of a form. */
+  const isElsewhere = (path: string): boolean => (root === '' ? path.startsWith('/') : !path.startsWith(root));
+  const find = (name: string): Blob | Response | undefined =>
+    files.get(root + name) ?? files.get(byDepth.find((path) => isElsewhere(path) && path.endsWith(`/${name}`)) ?? '');
   return {
-    names: [...files.keys()].map((path) => path.slice(path.lastIndexOf('/') + 1)),
-    text: async (name) => {
-      const file = find(name);
-      return file && abortable(file.text(), signal, 'openModel').catch((error: unknown) => {
-        throw error instanceof MultiheadError ? error : unread(name, error);
-      });
+    place: 'among the files',
+    connects: false,
+    async list(below) {
+      const names = byDepth.map((path) => (isElsewhere(path) ? path.slice(path.lastIndexOf('/') + 1) : path.slice(root.length)));
+      const inside = names.filter((path) => path.startsWith(below)).map((path) => path.slice(below.length).split('/')[0] as string);
+      return [...new Set(inside)];
     },
-    open: async (name) => {
+    problem: async () => undefined,
+    async open(name) {
       const file = find(name);
-      return file && opened(file, signal);
+      return file === undefined ? missing : opened(name, file, signal);
     },
   };
 }
@@ -156,9 +201,70 @@ export function folderOf(source: ModelSource, signal: AbortSignal | undefined): 
   });
 }
 
-/** The text of a file that must exist. Throws `E_FORMAT`. */
-export async function requiredText(folder: Folder, name: string): Promise<string> {
-  const text = await folder.text(name);
-  if (text === undefined) throw formatError(name, 'a file of this name in the folder', 'none');
-  return text;
+/** The error for a file that is needed and absent: what the folder has in its place. */
+export async function missingFile(folder: Folder, name: string, { reason }: Absent): Promise<MultiheadError> {
+  if (reason !== undefined) return reason;
+  const slash = name.lastIndexOf('/') + 1;
+  const names = await folder.list(name.slice(0, slash));
+  let got = await folder.problem();
+  if (names.filter((each) => each.endsWith('.safetensors')).length > 1) {
+    got ??= 'several files of weights without model.safetensors.index.json';
+  }
+  for (const [sign, what] of folderSigns) {
+    const found = names.find((each) => each === sign || (sign.startsWith('.') && each.endsWith(sign)));
+    if (found !== undefined) got ??= `${printable(found)}, ${what}`;
+  }
+  return formatError(name, `a file of this name ${folder.place}`, got ?? 'none');
+}
+
+/**
+ * Removes names "." from a path of a file below a folder. Returns undefined for a path that leaves the folder, or is none.
+ * A name with a colon could be a drive of Windows.
+ */
+export function cleanPath(path: string): string | undefined {
+  const names = path.split('/');
+  if (path !== '' && names.some((name) => name === '' || name === '..' || /[\\:\0]/.test(name))) return undefined;
+  return names.filter((name) => name !== '.').join('/');
+}
+
+/** Reads a whole file of at most `most` bytes. Throws `E_FORMAT` for a longer one. */
+async function readWhole(name: string, { size, read }: Bytes, most: number): Promise<Uint8Array<ArrayBuffer>> {
+  const parts: Uint8Array<ArrayBuffer>[] = [];
+  const piece = size ?? 2 ** 20;
+  for (let length = 0; length <= most; ) {
+    if (piece > most) break;
+    const part = await read(length, piece);
+    parts.push(part);
+    length += part.length;
+    if (part.length < piece || length === size) return parts.length === 1 ? part : new Uint8Array(await new Blob(parts).arrayBuffer());
+  }
+  throw formatError(name, `at most ${most} bytes`, 'more');
+}
+
+/**
+ * The text of a JSON file, or why it is absent: an HTML page, or a file that cannot be read, is absent. Throws `E_FORMAT` for
+ * a file that is no text.
+ */
+export async function readText(folder: Folder, name: string, signal: AbortSignal | undefined, most = mostJsonBytes): Promise<string | Absent> {
+  const file = await folder.open(name);
+  if (isAbsent(file)) return file;
+  let bytes: Uint8Array<ArrayBuffer>;
+  try {
+    bytes = await abortable(readWhole(name, file.bytes, most), signal, 'openModel');
+  } catch (error) {
+    // A connection that broke is no reason to do without the file.
+    if (file.bytes.size === undefined || !(error instanceof MultiheadError) || error.code !== 'E_LOAD') throw error;
+    return { reason: error };
+  } finally {
+    await file.close();
+  }
+  const first = bytes.find((byte) => ![32, 9, 10, 13].includes(byte));
+  if (first === 60) return { reason: pageError(name) };
+  const kind = first === 123 ? undefined : kindOfFile(bytes.subarray(0, lengthBytes));
+  try {
+    if (kind === undefined) return utf8Decoder({ fatal: true }).decode(bytes);
+  } catch (error) {
+    throw formatError(name, 'JSON in UTF-8', (error as Error).message);
+  }
+  throw formatError(name, 'JSON', kind);
 }

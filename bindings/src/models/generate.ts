@@ -20,7 +20,7 @@ const generateNames = {
 const mostStops = 1024;
 
 /** Longest time that a generation keeps the thread, in milliseconds: a frame of a display. */
-const mostBusy = 16;
+export const mostBusy = 16;
 
 /** The largest value of `likeliest`. */
 const mostLikeliest = 100;
@@ -41,7 +41,7 @@ function checkLikeliest(value: unknown): number {
 }
 
 /** Ends the current task, so that others run: events, timers, and messages. */
-function nextTask(): Promise<void> {
+export function nextTask(): Promise<void> {
   return new Promise((resolve) => {
     const { port1, port2 } = new MessageChannel();
     port1.onmessage = () => {

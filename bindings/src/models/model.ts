@@ -1,8 +1,7 @@
 // The object that openModel() gives: texts and options of passes, embeddings and maps. An engine computes.
 
-import { poolings } from '../generated/tables.js';
 import { MultiheadError } from '../runtime/errors.js';
-import { checkChoice, checkCount, checkNames, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
+import { checkChoice, checkCount, checkNames, type Names, plain, readOptions } from '../runtime/options.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { describe, nameObject } from '../runtime/tensor.js';
 import { pristine } from '../runtime/typed_arrays.js';
@@ -25,15 +24,16 @@ import type {
 } from '../types/models.js';
 import type { Count, Extents, Int64 } from '../types/wire.js';
 import type { Batch, ModelEngine, PassCall } from './core/engine.js';
+import type { Settings } from './config.js';
+import { embed } from './embed.js';
 import { generate } from './generate.js';
-import { checkIds, checkScales, checkTokens, entriesOf, textOrIds } from './inputs.js';
+import { checkIds, checkScales, checkTokens, textOrIds } from './inputs.js';
 import { encodeText, textOf } from './tokenizer.js';
 
 const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput'] as const;
 const inputNames = { pair: plain, addSpecialTokens: plain, tokenTypes: plain, pixels: plain, headScales: plain } satisfies Names<InputOptions>;
 const encodeNames = { addSpecialTokens: plain } satisfies Names<EncodeOptions>;
 
-const embedNames = { pooling: plain, headScales: plain } satisfies Names<EmbedOptions>;
 const logitsNames = { positions: plain, ...inputNames } satisfies Names<LogitsOptions>;
 const attentionsNames = { layer: plain, head: plain, ...inputNames } satisfies Names<AttentionsOptions>;
 const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOptions<readonly ForwardOutput[]>>;
@@ -41,12 +41,12 @@ const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOpt
 /** What openModel() knows of a model besides the core. */
 export interface ModelParts {
   readonly findTokenizer: () => Promise<TextTokenizer>;
-  /** Of generation_config.json. */
-  readonly endIds: readonly number[];
   /** Names of the classes. */
   readonly labelsOf: (count: number) => readonly string[];
-  /** Of 1_Pooling/config.json. */
-  readonly pooling: 'mean' | 'firstToken';
+  /** Of config_sentence_transformers.json. */
+  readonly prompts: Settings;
+  /** True if texts become lower case before they are embedded. */
+  readonly lowerCase: boolean;
 }
 
 export class OpenedModel implements Model {
@@ -60,8 +60,7 @@ export class OpenedModel implements Model {
 
   constructor(engine: ModelEngine, parts: ModelParts) {
     makeDisposable(OpenedModel);
-    const endIds = Object.freeze([...new Set([...engine.info.endIds, ...parts.endIds])]);
-    this.info = Object.freeze({ ...engine.info, endIds });
+    this.info = Object.freeze({ ...engine.info, endIds: Object.freeze([...engine.info.endIds]) });
     const { output, numLabels } = engine.info;
     this.labels = Object.freeze(output === 'questionAnswering' ? ['start', 'end'] : [...parts.labelsOf(numLabels)]);
     this.#engine = engine;
@@ -104,19 +103,16 @@ export class OpenedModel implements Model {
     return generate(this.#engine, this.info, this.#parts.findTokenizer, prompt, options);
   }
 
-  async embed(inputs: readonly ModelInput[], given: EmbedOptions = {}): Promise<Float32Array<ArrayBuffer>[]> {
-    const { pooling = this.#parts.pooling, headScales } = readOptions(given, embedNames, 'embed');
-    const scales = this.#scales(headScales);
-    const code = poolings[checkChoice(pooling, namesOf(poolings), 'pooling')];
-    if (!Array.isArray(inputs)) {
-      throw new MultiheadError('E_OPTION', { argument: 'inputs', expected: 'an array of texts or token ids', got: describe(inputs) });
-    }
-    if (inputs.length === 0) return [];
-    const sequences = await Promise.all(entriesOf(inputs, 'inputs').map(async (input, at) => (await this.#sequence(input, `inputs[${at}]`)).ids));
-    const batch = padded(sequences);
-    const width = this.info.embedDim;
-    const { data } = await this.#array(batch, scales, { kind: 'embed', pooling: code }, [batch.batch, width]);
-    return sequences.map((_, at) => data.slice(at * width, (at + 1) * width));
+  embed(inputs: readonly ModelInput[], options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>[]>;
+  embed(input: ModelInput, options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>>;
+  async embed(
+    inputs: ModelInput | readonly ModelInput[],
+    options: EmbedOptions = {},
+  ): Promise<Float32Array<ArrayBuffer> | Float32Array<ArrayBuffer>[]> {
+    this.#engine.assertLive();
+    const isOne = !Array.isArray(inputs) || typeof inputs[0] === 'number';
+    const vectors = await embed(this.#engine, this.#parts, isOne ? [inputs as ModelInput] : (inputs as readonly ModelInput[]), isOne, options);
+    return isOne ? (vectors[0] as Float32Array<ArrayBuffer>) : vectors;
   }
 
   async attentions(input: ModelInput, given: AttentionsOptions = {}): Promise<ModelArray> {
@@ -270,15 +266,4 @@ const placeOf = (value: number | undefined, argument: string): Int64 =>
 function checkText(value: unknown, argument: string): string {
   if (typeof value === 'string') return value;
   throw new MultiheadError('E_OPTION', { argument, expected: 'a text', got: describe(value) });
-}
-
-function padded(sequences: readonly Int32Array[]): Batch {
-  const tokens = Math.max(...sequences.map(({ length }) => length)) as Count;
-  const ids = new Int32Array(sequences.length * tokens);
-  const mask = new Uint8Array(ids.length);
-  sequences.forEach((sequence, at) => {
-    ids.set(sequence, at * tokens);
-    mask.fill(1, at * tokens, at * tokens + sequence.length);
-  });
-  return { ids, batch: sequences.length as Count, tokens, mask: mask.includes(0) ? mask : undefined };
 }

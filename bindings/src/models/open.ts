@@ -11,14 +11,14 @@ import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
 import type { Simd } from '../types/load.js';
 import type { ModelSource, OpenModel, OpenModelOptions } from '../types/models.js';
-import { parseObject } from './config.js';
 import { type Core, modelContents } from './core/contents.js';
 import type { OpenLoader } from './core/engine.js';
 import { CoreLoader } from './core/loader.js';
-import { type Folder, folderOf } from './folder.js';
+import { folderOf, readText } from './folder.js';
 import { OpenedModel } from './model.js';
+import { readSettings } from './settings.js';
 import { tokenizerFinder } from './tokenizer.js';
-import { readModel } from './weights.js';
+import { judge, readModel } from './weights.js';
 import { openLoaderIn, startWorkers, type WorkersPlatform } from './workers/model_workers.js';
 
 const openNames = {
@@ -26,8 +26,8 @@ const openNames = {
   ...{ wasm: plain, simd: plain, integrity: plain },
 } satisfies Names<OpenModelOptions>;
 
-/** Ids of a field that is a number or an array of numbers. */
-const idsOf = (value: unknown): number[] => [value].flat().filter((id): id is number => Number.isInteger(id));
+/** Larger than any tokenizer.json; those of 256,000 tokens have 33 MB. */
+const mostTokenizerBytes = 2 ** 28;
 
 /** Labels of the classes in their order. */
 function labelsOf(config: Record<string, unknown>, count: number): string[] {
@@ -37,11 +37,6 @@ function labelsOf(config: Record<string, unknown>, count: number): string[] {
     const label = isObject(labels) ? labels[String(at)] : undefined;
     return typeof label === 'string' ? label : `LABEL_${at}`;
   });
-}
-
-async function optionalObject(folder: Folder, name: string): Promise<Record<string, unknown>> {
-  const text = await folder.text(name);
-  return text === undefined ? {} : parseObject(name, text);
 }
 
 /** The place where a model is loaded. `openLoader` makes a loader there; `abandon` ends everything there if opening fails. */
@@ -90,18 +85,21 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     }
     checkSignal(signal);
     const folder = folderOf(source, signal);
+    const reading = readSettings(folder, signal);
+    reading.catch(() => {}); // it is thrown below
     const { openLoader, abandon } = await (workers === undefined ? here(loading) : inWorkers(workers, worker, loading));
     try {
-      const [json, tokenizerConfig] = await Promise.all(['tokenizer.json', 'tokenizer_config.json'].map((name) => folder.text(name)));
-      const findTokenizer = tokenizerFinder(tokenizer, { json, config: tokenizerConfig });
-      const generation = await optionalObject(folder, 'generation_config.json');
-      const pooling = await optionalObject(folder, '1_Pooling/config.json');
-      const { engine, config } = await readModel(openLoader, folder, { weights, signal, onProgress });
+      const found = await reading;
+      await judge(openLoader, found);
+      const [json, engine] = await Promise.all([
+        tokenizer === undefined ? readText(folder, `${found.base}tokenizer.json`, signal, mostTokenizerBytes) : undefined,
+        readModel(openLoader, folder, found, { weights, signal, onProgress }),
+      ]);
       return new OpenedModel(engine, {
-        findTokenizer,
-        endIds: idsOf(generation['eos_token_id']),
-        labelsOf: (count) => labelsOf(config, count),
-        pooling: pooling['pooling_mode_cls_token'] === true ? 'firstToken' : 'mean',
+        findTokenizer: tokenizerFinder(tokenizer, { json: typeof json === 'string' ? json : undefined, config: found.tokenizerConfig }),
+        labelsOf: (count) => labelsOf(found.config, count),
+        prompts: found.prompts,
+        lowerCase: found.settings.get('sentence_bert_config.json/do_lower_case') === true,
       });
     } catch (error) {
       abandon();

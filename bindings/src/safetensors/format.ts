@@ -14,6 +14,9 @@ export const metadataName = '__metadata__';
 /** The format's limit on the length of a header; it protects parsers from denial of service. */
 export const mostHeaderBytes = 100_000_000;
 
+/** After the size of a file that ends too early. */
+export const cutOff = ', as of a download that was cut off';
+
 interface TypedArrayClass<A> {
   readonly name: string;
   readonly BYTES_PER_ELEMENT: number;

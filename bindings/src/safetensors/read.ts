@@ -1,6 +1,7 @@
 // readSafetensors(). Files may come from untrusted sources, so every field is checked. Uses no
 // WebAssembly memory.
 
+import { fileKinds } from '../generated/file_kinds.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { formatShape, parameterRanks } from '../runtime/shape.js';
 import { describe } from '../runtime/tensor.js';
@@ -8,6 +9,7 @@ import { utf8Decoder } from '../runtime/text.js';
 import { isArrayBuffer, pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import type { SafetensorsDType, SafetensorsFile, SafetensorsParameter, SafetensorsTensor } from '../types/safetensors.js';
 import {
+  cutOff,
   emptyRecord,
   formatError,
   inWords,
@@ -74,16 +76,25 @@ function asBytes(bytes: unknown): Uint8Array {
  * @param size of the file; Infinity if it is unknown
  */
 export function headerLength(begin: Uint8Array, size: number): number {
-  if (begin.length < lengthBytes) {
-    throw formatError('safetensors', `at least ${lengthBytes} bytes`, `${begin.length}`);
+  const padded = new DataView(new ArrayBuffer(lengthBytes));
+  begin.subarray(0, lengthBytes).forEach((byte, at) => padded.setUint8(at, byte));
+  const bytes = padded.getUint32(4, true) * 2 ** 32 + padded.getUint32(0, true);
+  const left = size - lengthBytes;
+  // Such files are text or longer than a header may be: the fourth byte of the length is 0 in headers below 16 MB.
+  const kind = bytes > Math.min(left, mostHeaderBytes) && padded.getUint8(3) !== 0 ? kindOfFile(begin) : undefined;
+  if (kind !== undefined) throw formatError('safetensors', 'a safetensors file', kind);
+  if (begin.length < lengthBytes) throw formatError('safetensors', `at least ${lengthBytes} bytes`, `${begin.length}`);
+  if (bytes > mostHeaderBytes) {
+    throw formatError('safetensors header', `at most ${mostHeaderBytes} bytes`, `${bytes}: this is no safetensors file`);
   }
-  const view = new DataView(begin.buffer, begin.byteOffset, lengthBytes);
-  const bytes = view.getUint32(4, true) * 2 ** 32 + view.getUint32(0, true);
-  const most = Math.min(size - lengthBytes, mostHeaderBytes);
-  if (bytes > most) {
-    throw formatError('safetensors header', `at most ${most} bytes`, `${bytes} bytes`);
-  }
+  if (bytes > left) throw formatError('safetensors header', `${bytes} bytes`, `${left}${cutOff}`);
   return bytes;
+}
+
+/** What a file of another format is, and what to do; undefined for other files. */
+export function kindOfFile(begin: Uint8Array): string | undefined {
+  const text = String.fromCharCode(...begin.subarray(0, lengthBytes));
+  return fileKinds.find(([start]) => text.startsWith(start.slice(0, lengthBytes)))?.[1];
 }
 
 /** A tensor of the header; its bytes are `begin` to `end` − 1 after the header. */
@@ -109,7 +120,7 @@ interface Header {
 export function readHeader(encoded: Uint8Array, bytes: number): Header {
   const json = parseHeader(encoded);
   const names = Object.keys(json).filter((name) => name !== metadataName);
-  const entries = names.map((name) => readEntry(name, json[name], bytes));
+  const entries = names.map((name) => readEntry(name, json[name]));
   checkCovered(entries, bytes);
   return { entries, metadata: readMetadata(json[metadataName]) };
 }
@@ -175,7 +186,8 @@ function closingQuote(text: string, open: number): number {
 
 function readMetadata(value: unknown): Record<string, string> {
   const metadata = emptyRecord<string>();
-  if (value === undefined) return metadata;
+  // Writers of other languages leave no metadata as null.
+  if (value === undefined || value === null) return metadata;
   if (!isObject(value)) throw formatError(metadataName, 'an object of texts', inWords(value));
   for (const [name, text] of Object.entries(value)) {
     if (typeof text !== 'string' || !isUnicode(name + text)) {
@@ -190,7 +202,7 @@ function readMetadata(value: unknown): Record<string, string> {
 
 type Range = Pick<Entry, 'begin' | 'end'>;
 
-function readEntry(name: string, entry: unknown, bytes: number): Entry {
+function readEntry(name: string, entry: unknown): Entry {
   if (!isUnicode(name)) {
     throw formatError('safetensors header', 'names in Unicode', inWords(name));
   }
@@ -204,7 +216,7 @@ function readEntry(name: string, entry: unknown, bytes: number): Entry {
     throw formatError(name, expected, inWords(entry['dtype']));
   }
   const shape = readShape(name, entry['shape']);
-  const range = readRange(name, entry['data_offsets'], bytes);
+  const range = readRange(name, entry['data_offsets']);
   const size = storedBytes(dtype, shape);
   const given = `${storedName(dtype)} ${formatShape(shape)}`;
   if (size !== Infinity && !Number.isInteger(size)) {
@@ -247,12 +259,12 @@ function readShape(name: string, shape: unknown): number[] {
   throw formatError(name, expected, inWords(shape));
 }
 
-function readRange(name: string, offsets: unknown, most: number): Range {
+function readRange(name: string, offsets: unknown): Range {
   if (Array.isArray(offsets) && offsets.length === 2 && offsets.every(isCount)) {
     const [begin, end] = offsets as [number, number];
-    if (begin <= end && end <= most) return { begin, end };
+    if (begin <= end) return { begin, end };
   }
-  throw formatError(name, `data_offsets within ${most} bytes`, inWords(offsets));
+  throw formatError(name, 'data_offsets, a begin and an end', inWords(offsets));
 }
 
 /** Throws `E_FORMAT` unless the tensors cover the data without gaps and overlaps. */
@@ -265,5 +277,6 @@ function checkCovered(entries: readonly Entry[], bytes: number): void {
     }
     next = end;
   }
-  if (next !== bytes && bytes !== Infinity) throw formatError(data, `${next} bytes`, `${bytes}`);
+  if (next === bytes || bytes === Infinity) return;
+  throw formatError(data, `${next} bytes`, `${bytes}${bytes < next ? cutOff : ''}`);
 }

@@ -4,7 +4,7 @@ import { abortable, abortedError } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
 import { describe, isA, unreadable } from '../runtime/tensor.js';
-import { formatError, lengthBytes } from './format.js';
+import { cutOff, formatError, lengthBytes } from './format.js';
 import { type Entry, headerLength, readHeader } from './read.js';
 
 /** Reads bytes of a file. */
@@ -23,12 +23,16 @@ export interface OpenedHeader {
   readonly first: number;
 }
 
-/** Reads and checks the header of a file. Throws `E_FORMAT`. */
-export async function openHeader(bytes: Bytes): Promise<OpenedHeader> {
+/**
+ * Reads and checks the header of a file. Throws `E_FORMAT`.
+ *
+ * @param begin the first `lengthBytes` bytes, if they were read: a response is read once
+ */
+export async function openHeader(bytes: Bytes, begin?: Uint8Array): Promise<OpenedHeader> {
   const { size = Infinity } = bytes;
-  const headerBytes = headerLength(await bytes.read(0, lengthBytes), size);
+  const headerBytes = headerLength(begin ?? (await bytes.read(0, lengthBytes)), size);
   const header = await bytes.read(lengthBytes, headerBytes);
-  if (header.length < headerBytes) throw formatError('safetensors header', `${headerBytes} bytes`, `${header.length}`);
+  if (header.length < headerBytes) throw formatError('safetensors header', `${headerBytes} bytes`, `${header.length}${cutOff}`);
   const first = lengthBytes + headerBytes;
   return { ...readHeader(header, size - first), first };
 }
@@ -65,18 +69,23 @@ function streamOf(response: Response, signal: AbortSignal | undefined): Bytes & 
   }
   if (bodyUsed || body?.locked !== false) throw refused('a Response with a body that was not read', 'one without');
   const reader = body.getReader();
+  const stop = (): void => void cancel();
+  const forget = (): void => signal?.removeEventListener('abort', stop);
   const cancel = async (): Promise<void> => {
-    signal?.removeEventListener('abort', cancel);
+    forget();
     await reader.cancel().catch(() => {});
   };
-  signal?.addEventListener('abort', cancel, { once: true });
+  signal?.addEventListener('abort', stop);
   let chunk: Uint8Array = new Uint8Array();
   let position = 0;
   /** Takes up to `most` bytes of the stream; none at its end. */
   const take = async (most: number): Promise<Uint8Array> => {
     while (chunk.length === 0) {
       const { value, done } = await reader.read();
-      if (done) break;
+      if (done) {
+        forget();
+        break;
+      }
       chunk = value;
     }
     const part = chunk.subarray(0, most);

@@ -14,8 +14,11 @@ export type ModelFile = PlatformBlob & {
 
 /**
  * A folder as Hugging Face stores a model: `config.json` and `model.safetensors`, or the files that
- * `model.safetensors.index.json` lists, and `tokenizer.json` where text is used. Either its files, as Blobs with names or
- * responses, or its address: a path in Node, or the URL below which all files can be fetched.
+ * `model.safetensors.index.json` lists, and `tokenizer.json` where text is used; the files of sentence-transformers for
+ * embed(). Either its files, as Blobs with names or responses, or its address: a path in Node, or the URL below which all files
+ * can be fetched, as `https://huggingface.co/ORG/NAME/resolve/main`; a query such as `?sig=…` is put behind the name of each file.
+ * Files that are not needed may be missing, and so are those for which a server sends an HTML page, refuses the request (4xx) or
+ * cannot be reached.
  */
 export type ModelSource = string | PlatformURL | Iterable<ModelFile | PlatformResponse>;
 
@@ -94,6 +97,12 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
 /** A text, or token ids. */
 export type ModelInput = string | Int32Array | readonly number[];
 
+/**
+ * How one vector is made of a text: the mean over its tokens, its first or its last token, the largest number of all tokens in
+ * each place, the sum divided by the square root of their number, or the mean weighted by their positions from 1 on.
+ */
+export type Pooling = 'mean' | 'firstToken' | 'lastToken' | 'max' | 'meanSqrtLength' | 'weightedMean';
+
 /** What a model is. */
 export interface ModelInfo {
   /** `model_type` of config.json. */
@@ -137,6 +146,14 @@ export interface ModelInfo {
   readonly parameters: number;
   /** Bytes of all weights in memory. */
   readonly weightBytes: number;
+  /** How embed() makes one vector of a text, by `1_Pooling/config.json` of the folder; `'mean'` without one. */
+  readonly pooling: Pooling;
+  /** False if the tokens of a prompt are not pooled, which embed() does not do. */
+  readonly poolsPrompt: boolean;
+  /** Numbers of a vector of embed(): embedDim, or what the last Dense of the folder gives. */
+  readonly vectorDim: number;
+  /** Tokens that embed() reads of a text, by the files of sentence-transformers in the folder; 0 if they tell none. */
+  readonly maxSeqLength: number;
   /** Tokens that end a text, of config.json and generation_config.json. */
   readonly endIds: readonly number[];
 }
@@ -238,11 +255,26 @@ export interface AttentionsOptions extends InputOptions {
 
 /** Options of {@link Model.embed}. */
 export interface EmbedOptions extends PassOptions {
+  /** Default: as the folder says, {@link ModelInfo.pooling}. */
+  readonly pooling?: Pooling | undefined;
   /**
-   * How one vector is made of a text: the mean over its tokens, or its first token. Default: as `1_Pooling/config.json` of
-   * the folder says, else `'mean'`.
+   * Default true: vectors have Euclidean length 1. If false, they are what the folder's modules give, as in
+   * sentence-transformers: of length 1 only if there is a Normalize.
    */
-  readonly pooling?: 'mean' | 'firstToken' | undefined;
+  readonly normalize?: boolean | undefined;
+  /**
+   * Cuts what is longer than {@link ModelInfo.maxSeqLength}, or `maxTokens` if that is 0: texts before their last special
+   * tokens, token ids at their end. False cuts nothing. Default: true if the folder says a maxSeqLength.
+   */
+  readonly truncate?: boolean | undefined;
+  /** A text that is put before each text, not before token ids. Default: the default prompt of the folder, if there is one. */
+  readonly prompt?: string | undefined;
+  /** Name of a prompt of `config_sentence_transformers.json`, in place of `prompt`. */
+  readonly promptName?: string | undefined;
+  /** Aborting rejects with `E_ABORTED`. Default none. */
+  readonly signal?: PlatformAbortSignal | undefined;
+  /** Called after each batch with the number of vectors so far and of all. Default none. */
+  readonly onProgress?: ((done: number, total: number) => void) | undefined;
 }
 
 /** Options of {@link Model.logits}. */
@@ -298,11 +330,16 @@ export interface Model {
    */
   generate(prompt: ModelInput, options?: GenerateOptions): AsyncGenerator<GeneratedToken, void, undefined>;
   /**
-   * One vector of Euclidean length 1 and embedDim numbers for each text.
+   * One vector of vectorDim numbers for each text: the pooling of the last hidden states, then the Dense and Normalize modules
+   * that sentence-transformers keep in the folder. Texts of similar length are computed together. An array of numbers is one
+   * input.
    *
-   * @throws {MultiheadError} `E_OPTION`, also for vectors that are not finite; `E_MEMORY`
+   * @throws {MultiheadError} `E_OPTION`, also for a folder with a module of another kind and for vectors that are not finite;
+   *   `E_MEMORY`, `E_ABORTED`
    */
   embed(inputs: readonly ModelInput[], options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>[]>;
+  /** The vector of one text. */
+  embed(input: ModelInput, options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>>;
   /**
    * The weights of one head, (N, N): a row for each query; keys that a query does not see are 0. Without `layer`, without
    * `head` or without both, the weights of all of them from one pass, which need memory for all of these maps. Of pixels,
@@ -341,8 +378,8 @@ export interface Model {
 /**
  * Opens a folder as Hugging Face stores it. Weights are read in pieces, and only once; the memory never holds them twice.
  *
- * @throws {MultiheadError} `E_OPTION` naming a setting of config.json that is not supported; `E_FORMAT` for files that are
- *   missing, truncated or contradict each other; `E_MEMORY`, before weights are read, if they do not fit; `E_LOAD`,
+ * @throws {MultiheadError} `E_OPTION` naming a setting of config.json, or of another file of the folder, that is not supported;
+ *   `E_FORMAT` for files that are missing, truncated, of another format or contradict each other; `E_MEMORY`, before weights are read, if they do not fit; `E_LOAD`,
  *   `E_ABORTED`
  */
 export type OpenModel = (source: ModelSource, options?: OpenModelOptions) => Promise<Model>;

@@ -24,7 +24,7 @@ export interface PassCall {
   readonly batch: Batch;
   readonly headScales: Float32Array | undefined;
   readonly what:
-    | { readonly kind: 'embed'; readonly pooling: Pooling }
+    | { readonly kind: 'embed'; readonly pooling: Pooling; readonly normalize: boolean }
     /** A layer or head of −1 stands for all. */
     | { readonly kind: 'attentions'; readonly layer: Int64; readonly head: Int64 }
     /** The outputs are hidden states, last hidden state, logits and pooler output; undefined if not wanted. */

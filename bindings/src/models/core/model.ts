@@ -1,6 +1,6 @@
 // A model in the core of this thread.
 
-import { modelOutputs } from '../../generated/tables.js';
+import { modelOutputs, poolings } from '../../generated/tables.js';
 import * as wire from '../../generated/wire.js';
 import { CoreObject } from '../../runtime/core_object.js';
 import { call, noSpan, type Operands, type Runtime } from '../../runtime/operands.js';
@@ -12,8 +12,13 @@ import { CoreGeneration, type SessionMemory } from './generation.js';
 
 function readInfo(runtime: Runtime, handle: Int32): ModelInfo {
   runtime.raw.modelInfo(handle);
-  const { output, endIds, ...rest } = wire.readModelInfo(runtime.args.results());
-  return { ...rest, output: namesOf(modelOutputs)[output] as ModelInfo['output'], endIds: [...endIds] };
+  const { output, pooling, endIds, ...rest } = wire.readModelInfo(runtime.args.results());
+  return {
+    ...rest,
+    output: namesOf(modelOutputs)[output] as ModelInfo['output'],
+    pooling: namesOf(poolings)[pooling] as ModelInfo['pooling'],
+    endIds: [...endIds],
+  };
 }
 
 export class CoreModel extends CoreObject implements ModelEngine {
@@ -52,7 +57,7 @@ export class CoreModel extends CoreObject implements ModelEngine {
       const made = outputs.map((shape) => shape && output(operands, shape));
       const [first, last, logits, pooler] = made;
       if (what.kind === 'embed') {
-        wire.modelEmbed(args, inputs, what.pooling, first);
+        wire.modelEmbed(args, inputs, what.pooling, what.normalize, first);
         operands.run(() => raw.modelEmbed(this.handle));
       } else if (what.kind === 'attentions') {
         wire.modelAttentions(args, inputs, what.layer, what.head, first);

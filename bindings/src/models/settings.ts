@@ -1,0 +1,68 @@
+// Reads the settings of a folder: config.json, and the files beside it, by the rules of folder_files.inc.
+
+import { settingsFiles } from '../generated/folder_files.js';
+import { formatError, inWords } from '../safetensors/format.js';
+import { flatten, parseJson, parseObject, type Settings } from './config.js';
+import { type Absent, cleanPath, type Folder, missingFile, readText } from './folder.js';
+
+export interface FolderSettings {
+  /** For the core. */
+  readonly settings: Settings;
+  /** config.json. */
+  readonly config: Record<string, unknown>;
+  /** Where the files of the transformer are: empty, or a path with a slash at its end. */
+  readonly base: string;
+  /** Folders of the Dense modules, with a slash at the end. */
+  readonly dense: readonly string[];
+  readonly tokenizerConfig: string | undefined;
+  /** Of config_sentence_transformers.json: texts to put before others, by their names, and the name of the default. */
+  readonly prompts: Settings;
+}
+
+const isText = (text: string | Absent): text is string => typeof text === 'string';
+
+/** Reads all settings; files side by side. Throws `E_FORMAT`, and `E_LOAD` for config.json. */
+export async function readSettings(folder: Folder, signal: AbortSignal | undefined): Promise<FolderSettings> {
+  const settings: Settings = new Map();
+  const read = (name: string): Promise<string | Absent> => readText(folder, name, signal);
+  const beside = (base: string) =>
+    Promise.all(['config.json', ...settingsFiles.map(([name]) => name)].map((name) => read(base + name)));
+  const pooling = '1_Pooling/config.json';
+  const modules = 'modules.json';
+  const file = 'config_sentence_transformers.json';
+  const [list, sentences, pooled, atRoot] = await Promise.all([read(modules), read(file), read(pooling), beside('')]);
+
+  if (isText(list)) {
+    const json = parseJson(modules, list);
+    if (!Array.isArray(json)) throw formatError(modules, 'a JSON array', inWords(json));
+    flatten(modules, json, settings, `${modules}/`);
+  }
+  const paths: string[] = [];
+  const dense: string[] = [];
+  for (let at = 0; typeof settings.get(`${modules}/${at}.type`) === 'string'; at += 1) {
+    const given = settings.get(`${modules}/${at}.path`) ?? '';
+    const path = typeof given === 'string' ? cleanPath(given) : undefined;
+    if (path === undefined) throw formatError(`${modules}: ${at}.path`, 'a folder below this one', inWords(given));
+    if (/(^|\.)Dense$/.test(settings.get(`${modules}/${at}.type`) as string) && at > 0) dense.push(`${path}/`);
+    paths.push(path);
+  }
+  const base = paths[0] ? `${paths[0]}/` : '';
+  const [text, ...others] = base === '' ? atRoot : await beside(base);
+  if (!isText(text as string | Absent)) throw await missingFile(folder, `${base}config.json`, text as Absent);
+  const config = parseObject('config.json', text as string);
+  flatten('config.json', config, settings);
+  settingsFiles.forEach(([name, member], at) => {
+    const found = others[at] as string | Absent;
+    if (isText(found)) flatten(name, parseObject(name, found), settings, `${name}/`, member);
+  });
+  const names = paths.length === 0 ? [pooling] : paths.slice(1).flatMap((path) => (path === '' ? [] : [`${path}/config.json`]));
+  const texts = await Promise.all(names.map((name) => (name === pooling ? pooled : read(name))));
+  names.forEach((name, at) => {
+    const found = texts[at] as string | Absent;
+    if (isText(found)) flatten(name, parseObject(name, found), settings, `${name}/`);
+  });
+  const prompts: Settings = new Map();
+  if (isText(sentences)) flatten(file, parseObject(file, sentences), prompts);
+  const tokenizer = others[settingsFiles.findIndex(([name]) => name === 'tokenizer_config.json')] as string | Absent;
+  return { settings, config, base, dense, tokenizerConfig: isText(tokenizer) ? tokenizer : undefined, prompts };
+}
