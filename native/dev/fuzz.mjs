@@ -11,7 +11,7 @@ import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
 /** Number of inputs that the tests try per target; takes a few seconds. */
-const SHORT_RUNS = { cache: 2000, model: 1000, options: 4000, safetensors: 20000 };
+const SHORT_RUNS = { cache: 2000, model: 2000, options: 4000, safetensors: 20000 };
 export const FUZZ_TARGETS = Object.keys(SHORT_RUNS);
 const LIMITS = ['-max_len=2048', '-timeout=60', '-rss_limit_mb=4096'];
 /** Failed allocations return null instead of counting as findings; calls must survive that. */

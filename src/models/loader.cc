@@ -32,6 +32,12 @@
 namespace multihead::models {
 namespace {
 
+#if defined(MULTIHEAD_ADDRESS_SANITIZER)
+constexpr int64_t kBlock = 0;  // each array by itself: the sanitizer sees where it ends
+#else
+constexpr int64_t kBlock = engine::kLargePages;
+#endif
+
 Status format_error(std::string_view what, std::string_view expected, std::string_view got) {
   return {StatusCode::kFormat, what, expected, got};
 }
@@ -589,8 +595,7 @@ struct ModelLoader::State {
     bytes = rules::round_up(bytes, uint64_t{cpu::kScratchAlignment});
     if (bytes > unused.size()) {
       engine::Buffer block;
-      const auto wanted =
-          static_cast<uint64_t>(std::min(engine::kLargePages, model->info.weight_bytes));
+      const auto wanted = static_cast<uint64_t>(std::min(kBlock, model->info.weight_bytes));
       if (!block.reserve(std::max(bytes, wanted)) && !block.reserve(bytes)) return nullptr;
       unused = {static_cast<std::byte*>(block.data()), block.bytes()};
       model->memory.push_back(std::move(block));

@@ -94,13 +94,13 @@ Status check_maps(const Model::Internals& model, const Pass& pass, std::span<con
 
 // A layer would refuse an output in memory of another one when earlier layers were computed.
 Status check_apart(const Pass& pass, const ModelOutputs& outputs) {
-  const auto view = []<class T>(std::span<const T> values) {
-    return TensorView<const T>(values.data(), {static_cast<int64_t>(values.size())});
+  const auto view = [](const auto& values) {
+    const auto bytes = std::as_bytes(values);
+    return TensorView<const std::byte>(bytes.data(), {static_cast<int64_t>(bytes.size())});
   };
   const ModelInputs& in = pass.inputs;
-  const auto ids = view(in.ids), types = view(in.token_types);
-  const auto mask = view(in.mask);
-  const auto pixels = view(in.pixels), scales = view(in.head_scales);
+  const TensorView<const std::byte> inputs[] = {view(in.ids), view(in.token_types), view(in.mask),
+                                                view(in.pixels), view(in.head_scales)};
   std::vector<ScoreCapture> maps;
   for (const HeadMap& map : outputs.maps) {
     const Dims &shape = map.out.shape, &strides = map.out.strides;
@@ -108,16 +108,16 @@ Status check_apart(const Pass& pass, const ModelOutputs& outputs) {
                             {shape[0], 1, shape[1], shape[2]},
                             {strides[0], strides[0], strides[1], strides[2]}}});
   }
-  using engine::Name;
-  const Status status = engine::validate_apart({{Name::kNone, ids},
-                                                {Name::kNone, types},
-                                                {Name::kNone, mask},
-                                                {Name::kNone, pixels},
-                                                {Name::kNone, scales}},
-                                               {{Name::kNone, outputs.hidden_states},
-                                                {Name::kNone, outputs.last_hidden_state},
-                                                {Name::kNone, outputs.logits},
-                                                {Name::kNone, outputs.pooler_output}},
+  constexpr auto kAny = engine::Name::kNone;
+  const Status status = engine::validate_apart({{kAny, inputs[0]},
+                                                {kAny, inputs[1]},
+                                                {kAny, inputs[2]},
+                                                {kAny, inputs[3]},
+                                                {kAny, inputs[4]}},
+                                               {{kAny, outputs.hidden_states},
+                                                {kAny, outputs.last_hidden_state},
+                                                {kAny, outputs.logits},
+                                                {kAny, outputs.pooler_output}},
                                                maps);
   if (status.ok()) return {};
   return {StatusCode::kShape, "outputs", "memory of their own",

@@ -9,6 +9,7 @@
 #include "engine/attention/call.h"
 #include "engine/error/error.h"
 #include "multihead/tensor.h"
+#include "rules/shared.h"
 
 namespace multihead::engine {
 
@@ -38,8 +39,9 @@ struct Operand {
 
 // Returns kShape for the first output that shares memory with an input or with an earlier output.
 // Absent and empty tensors share no memory. Rows of two tensors may alternate in memory.
-Status validate_apart(std::initializer_list<Operand> inputs, std::initializer_list<Operand> outputs,
-                      std::span<const ScoreCapture> captures = {});
+MULTIHEAD_SHARED Status validate_apart(std::initializer_list<Operand> inputs,
+                                       std::initializer_list<Operand> outputs,
+                                       std::span<const ScoreCapture> captures = {});
 
 // Checks the outputs of attention(). k and v may be absent, as with caches.
 Status validate_apart(const ForwardCall& call);
