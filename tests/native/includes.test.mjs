@@ -22,6 +22,7 @@ const NAMES = {
   cctype: 'isalnum isalpha isdigit isprint ispunct isspace isxdigit tolower toupper',
   charconv: 'chars_format from_chars to_chars',
   chrono: 'chrono',
+  cfenv: 'fegetenv fegetround fenv_t fesetenv fesetround',
   cmath:
     'atan ceil copysign cos cosh erf erfc exp exp2 expm1 fabs floor fma fmax fmin fmod frexp hypot ilogb isfinite isinf isnan ldexp llround log log10 log1p log2 lround nan nearbyint nextafter pow rint round signbit sin sqrt tan tanh trunc',
   compare: 'partial_ordering strong_ordering',

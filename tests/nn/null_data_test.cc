@@ -53,8 +53,8 @@ class Tensors {
   std::vector<uint8_t> bytes_ = std::vector<uint8_t>(40 * kEach, 1);
 };
 
-// Makes the call once for each of its tensors. `names`: what the errors name, in the order in which
-// the call takes its tensors.
+// Makes the call once for each of its tensors. `names`: the arguments that the errors name, in the
+// order in which the call takes its tensors.
 template <class Call>
 void expect_refused(const std::vector<std::string>& names, const Call& call) {
   for (size_t missing = 0; missing < names.size(); ++missing) {

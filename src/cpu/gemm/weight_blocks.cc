@@ -85,16 +85,25 @@ HWY_INLINE float largest_magnitude(const float* HWY_RESTRICT block) {
 }
 
 // Stores the scale of a block, in f16, that maps `extreme`, its number of the largest magnitude, to
-// `most`. Returns 1 / scale as stored, or 0 for a block of zeros. Below 2^-14, f16 has few digits:
-// where it rounds a scale down so far that `extreme` would not fit, the next larger one is stored.
+// `most`. Returns 1 / scale as stored, or 0 for a block of zeros.
 HWY_INLINE float store_scale(float extreme, float most, size_t index, std::byte* row) {
-  Float16 rounded = rules::to_float16(extreme / most);
-  float scale = rules::to_float(rounded);
-  if (std::abs(extreme) > std::abs(scale) * (std::abs(most) + 0.25F)) {
-    ++rounded.bits;
-    scale = rules::to_float(rounded);
+  const float exact = extreme / most;
+  Float16 stored = rules::to_float16(exact);
+  float scale = 0.0F;
+  if (HWY_LIKELY(std::abs(exact) >= 0x1p-14F)) {
+    // rules::to_float(stored) in fewer operations: one more conversion took a fifth of the time.
+    const auto bits = std::bit_cast<uint32_t>(exact);
+    scale = std::bit_cast<float>((bits + 0xFFFU + (bits >> 13U & 1U)) & ~0x1FFFU);
+  } else {
+    // Few digits are left. If the scale is rounded down so far that `extreme` would not fit, store
+    // the next larger one.
+    scale = rules::to_float(stored);
+    if (std::abs(extreme) > std::abs(scale) * (std::abs(most) + 0.25F)) {
+      ++stored.bits;
+      scale = rules::to_float(stored);
+    }
   }
-  std::memcpy(row + index * sizeof(rounded), &rounded, sizeof(rounded));
+  std::memcpy(row + index * sizeof(stored), &stored, sizeof(stored));
   return scale == 0.0F ? 0.0F : 1 / scale;
 }
 

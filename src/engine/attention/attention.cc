@@ -49,9 +49,7 @@ Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTens
                        const ConstTensor& lse_b, Context* context) {
   return engine::memory_guard([&]() -> Status {
     MULTIHEAD_TRY(engine::validate_merge(out_a, lse_a, out_b, lse_b));
-    using engine::Name;
-    MULTIHEAD_TRY(engine::validate_apart({{Name::kOutB, out_b}, {Name::kLseB, lse_b}},
-                                         {{Name::kOutA, out_a}, {Name::kLseA, lse_a}}));
+    MULTIHEAD_TRY(engine::validate_apart(out_a, lse_a, out_b, lse_b));
     const Dims& shape = out_a.shape;
     const auto rows_of = [](const auto& tensor) {
       using T = std::remove_pointer_t<decltype(tensor.data)>;

@@ -18,6 +18,11 @@ Status validate_apart(const ForwardCall& /*call*/) { return {}; }
 
 Status validate_apart(const BackwardCall& /*call*/) { return {}; }
 
+Status validate_apart(const Tensor& /*out_a*/, const Tensor& /*lse_a*/,
+                      const ConstTensor& /*out_b*/, const ConstTensor& /*lse_b*/) {
+  return {};
+}
+
 Status validate_apart(const ConstTensor& /*x*/, const ConstAnyTensor& /*weight*/,
                       const ConstTensor& /*bias*/, const Tensor& /*y*/) {
   return {};

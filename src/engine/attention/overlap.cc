@@ -220,6 +220,14 @@ Status validate_apart(const BackwardCall& call) {
                          {Name::kDBias, gradients.d_bias}});
 }
 
+Status validate_apart(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
+                      const ConstTensor& lse_b) {
+  Ranges ranges(out_b, lse_b);
+  if (ranges.has_apart(out_a) && ranges.has_apart(lse_a)) return {};
+  return validate_apart({{Name::kOutB, out_b}, {Name::kLseB, lse_b}},
+                        {{Name::kOutA, out_a}, {Name::kLseA, lse_a}});
+}
+
 Status validate_apart(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                       const Tensor& y) {
   if (Ranges(x, weight, bias).has_apart(y)) return {};
@@ -229,6 +237,7 @@ Status validate_apart(const ConstTensor& x, const ConstAnyTensor& weight, const 
 
 Status validate_same_or_apart(Name name, const ConstTensor& x, const Tensor& y) {
   if (y.data == x.data && y.strides == x.strides) return {};
+  if (Ranges(x).has_apart(y)) return {};
   return validate_apart({{name, x}}, {{Name::kY, y}});
 }
 

@@ -49,6 +49,10 @@ Status validate_apart(const ForwardCall& call);
 // Checks the gradients of attention_backward().
 Status validate_apart(const BackwardCall& call);
 
+// Checks the parts of merge_attention().
+Status validate_apart(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
+                      const ConstTensor& lse_b);
+
 // Checks the output of linear().
 Status validate_apart(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                       const Tensor& y);

@@ -441,5 +441,27 @@ TEST_F(Backward, RefusesTheLogSumExpOfAnotherCall) {
   EXPECT_EQ(refused, calls);
 }
 
+// Weights of one head alone would take 4 GB.
+TEST(AttentionBackward, ScratchGrowsLikeTheSequence) {
+  size_t bytes[2] = {};
+  for (const int64_t tokens : {16384, 32768}) {
+    Context context(1);
+    testing::Random random(1);
+    const Dims shape{1, 1, tokens, 16}, rows{1, 1, tokens};
+    const std::vector<float> x = random.floats(shape.elements());
+    std::vector<float> d(x.size() * 3), lse(static_cast<size_t>(tokens));
+    const auto gradient = [&](size_t which) { return Tensor(d.data() + which * x.size(), shape); };
+    const ConstTensor in(x.data(), shape);
+    ASSERT_TRUE(attention_backward(in, in, in, {.window = {.left = 64, .right = 64}},
+                                   {.out = in, .lse = {lse.data(), rows}, .check_lse = false}, in,
+                                   {.d_q = gradient(0), .d_k = gradient(1), .d_v = gradient(2)},
+                                   context)
+                    .ok());
+    bytes[tokens == 32768] = context.scratch_bytes();
+  }
+  EXPECT_LE(bytes[1], 2 * bytes[0]);
+  EXPECT_LT(bytes[1], 8U << 20);
+}
+
 }  // namespace
 }  // namespace multihead

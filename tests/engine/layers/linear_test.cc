@@ -251,6 +251,23 @@ TEST_P(LinearOnTarget, AllocatesNothingOnceItsScratchIsThere) {
 INSTANTIATE_TEST_SUITE_P(EveryTarget, LinearOnTarget, ::testing::ValuesIn(testing::simd_targets()),
                          [](const auto& param) { return testing::simd_target_name(param.param); });
 
+TEST_P(LinearOnTarget, SameBitsOnAnyNumberOfThreads) {
+  Random random(5);
+  for (const int64_t rows : {1, 3, 40, 300}) {
+    const int64_t out = 300, in = 257;
+    const std::vector<float> x = random.floats(rows * in), weight = random.floats(out * in);
+    std::vector<std::vector<float>> y;
+    for (const int threads : {1, 2, 5}) {
+      Context context(threads);
+      y.emplace_back(static_cast<size_t>(rows * out));
+      ASSERT_TRUE(linear({x.data(), {rows, in}}, ConstTensor(weight.data(), {out, in}), {},
+                         {y.back().data(), {rows, out}}, context)
+                      .ok());
+      ASSERT_EQ(y.back(), y.front()) << rows << " rows, " << threads << " threads";
+    }
+  }
+}
+
 // Depth 0 with gaps between rows: no address may be computed from null pointers.
 TEST(Linear, AddsNothingToTheBias) {
   const std::vector<float> bias{1.0F, 2.0F, 3.0F};

@@ -488,6 +488,27 @@ TEST_P(WeightsOnTarget, AllocatesNothingOnceItsScratchIsThere) {
 INSTANTIATE_TEST_SUITE_P(EveryTarget, WeightsOnTarget, ::testing::ValuesIn(testing::simd_targets()),
                          [](const auto& param) { return testing::simd_target_name(param.param); });
 
+TEST_P(WeightsOnTarget, SameBitsOnAnyNumberOfThreads) {
+  Random random(5);
+  const int64_t out = 600, in = 260;
+  const std::vector<float> weights = random.floats(out * in);
+  for (const WeightType type : {WeightType::kBF16, WeightType::kInt8, WeightType::kInt4}) {
+    const StoredWeights stored = stored_weights(weights, type, out, in);
+    for (const int64_t rows : {1, 5, 40}) {
+      const std::vector<float> x = random.floats(rows * in);
+      std::vector<std::vector<float>> y;
+      for (const int threads : {1, 2, 5}) {
+        Context context(threads);
+        y.emplace_back(static_cast<size_t>(rows * out));
+        ASSERT_TRUE(linear({x.data(), {rows, in}}, stored.matrix(), {},
+                           {y.back().data(), {rows, out}}, context)
+                        .ok());
+        ASSERT_EQ(y.back(), y.front()) << name_of(type) << ", " << threads << " threads";
+      }
+    }
+  }
+}
+
 TEST(Weights, PartsOfAMatrix) {
   Random random(1);
   const std::vector<float> numbers = random.floats(9 * 40);

@@ -138,7 +138,7 @@ TEST(ModuleStep, RefusesAWindowOfOverwrittenTokensAndLeavesTheRing) {
   EXPECT_EQ(cache.kv().first_kept(0), 3);
   ASSERT_TRUE(s.step(9, 3, cache, out).ok());
   s.expect_one_pass(out);
-  // Token 8 sees tokens 5 to 8, of which the ring keeps 6 to 8.
+  // Token 8 sees tokens 5 to 8, and the ring keeps 6 to 8.
   ASSERT_TRUE(cache.truncate(8).ok());
   EXPECT_EQ(s.step(8, 1, cache, out).argument(), "x");
   EXPECT_EQ(cache.length(), 8);

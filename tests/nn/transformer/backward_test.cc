@@ -303,7 +303,7 @@ TEST(TransformerBackward, RefusesActivationsOfEarlierParameters) {
   }
 }
 
-// Without the choice, a model would keep all activations where only the inputs were asked for.
+// Otherwise a model would silently keep all activations instead of the inputs of its layers.
 TEST(TransformerBackward, ActivationsKeepTheirChoiceToRecompute) {
   Context context(1);
   Transformer model;

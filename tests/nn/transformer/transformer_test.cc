@@ -453,7 +453,7 @@ TEST(Transformer, RefusesWhatDoesNotFit) {
             "causal");
   EXPECT_EQ(argument(tokens, 2, {.attention = {.scale = NAN}}, {.logits = good}), "scale");
   EXPECT_EQ(logits, std::vector<float>(logits.size(), 42.0F));
-  // What only the last layer refuses, after the others could have been computed.
+  // Arguments of the last layer alone are checked before the first layer is computed.
   const TransformerConfig& of_gpt2 = gpt2.model.config();
   const int64_t layers = of_gpt2.num_layers;
   ASSERT_GT(layers, 1);
