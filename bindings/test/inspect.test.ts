@@ -1,7 +1,9 @@
 // What console.log() and JSON.stringify() show of objects of the package.
 
+import { fileURLToPath } from 'node:url';
 import { inspect } from 'node:util';
 import { createExperiment } from 'multihead/lab';
+import { openModel } from 'multihead/models';
 import { expect, it } from 'vitest';
 import { loadBuild } from './builds.ts';
 
@@ -29,7 +31,7 @@ it('JSON.stringify() writes dtype and shape of a tensor', () => {
   expect(JSON.stringify(tensor)).toBe('{"dtype":"f32","shape":[2,3]}');
 });
 
-it('console.log() shows a short line for every other object', () => {
+it('console.log() shows a short line for every other object', async () => {
   const model = mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 8, numHeads: 2 });
   model.initialize({ seed: 1 });
   const module = mh.multiHeadAttention({ embedDim: 4, numHeads: 2 });
@@ -46,6 +48,8 @@ it('console.log() shows a short line for every other object', () => {
     expect(inspect({ object })).toBe(`{ object: ${text} }`);
     expect(Object.keys(object)).not.toContain('nodejs.util.inspect.custom');
   }
+  using opened = await openModel(fileURLToPath(new URL('../../tests/conformance/models/bert', import.meta.url)));
+  expect(inspect(opened)).toBe('a model');
   for (const [object] of objects) object.dispose();
   expect(objects.map(([object]) => inspect(object))).toEqual(objects.map(([, text]) => text));
 });
