@@ -34,7 +34,8 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, 
     const { model } = app.state.get();
     const inUse = used !== undefined && nameInAddress(used) === model;
     const isKept = kept !== null && (!inUse || kept.name === used!.name);
-    element.hidden = !inUse && kept === null && model === '';
+    // The address alone opens the small English model again.
+    element.hidden = inUse ? model === englishName : kept === null && model === '';
     openIt.hidden = inUse || kept === null;
     keepIt.hidden = !inUse && kept === null;
     forgets = isKept;
