@@ -200,7 +200,9 @@ void read_positions(ConfigReader& config, const Family& family, Architecture& a)
     a.buckets = config.integer(field, 32, {.least = 4});
     if (a.buckets % 2 != 0) config.fail(field, "an even number", std::to_string(a.buckets));
     // A quarter of the buckets has one distance each; longer distances share the next quarter.
-    a.bucket_distance = config.integer("relative_attention_max_distance", 128,
+    // MPNet's code has 128.
+    const bool fixed = family.positions_after_padding;
+    a.bucket_distance = config.integer(fixed ? nullptr : "relative_attention_max_distance", 128,
                                        {.least = a.buckets / 4 + 1, .most = kMostRows});
   }
   if (names.patch != nullptr) {

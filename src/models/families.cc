@@ -255,6 +255,10 @@ constexpr Prefix kNoPrefix[] = {""};
 constexpr Setting kEncoderSettings[] = {{"is_decoder", "false"},
                                         {"add_cross_attention", "false"},
                                         {"position_embedding_type", "absolute"}};
+// MPNet's code has 32, whatever the configuration says.
+constexpr Setting kMpnetSettings[] = {{"is_decoder", "false"},
+                                      {"add_cross_attention", "false"},
+                                      {"relative_attention_num_buckets", "32"}};
 constexpr Setting kGpt2Settings[] = {{"add_cross_attention", "false"}};
 constexpr Setting kGemmaSettings[] = {{"use_bidirectional_attention", "false"}};
 constexpr Setting kAlbertSettings[] = {{"inner_group_num", "1"},
@@ -318,7 +322,11 @@ constexpr Family kFamilies[] = {
     roberta_like("roberta", kRobertaPrefix, kRobertaNames),
     roberta_like("xlm-roberta", kRobertaPrefix, kRobertaNames),
     roberta_like("camembert", kRobertaPrefix, kRobertaNames),
-    roberta_like("mpnet", kMpnetPrefix, kMpnetNames),
+    [] {
+      Family family = roberta_like("mpnet", kMpnetPrefix, kMpnetNames);
+      family.settings = kMpnetSettings;
+      return family;
+    }(),
     {.model_type = "distilbert",
      .prefixes = kDistilBertPrefix,
      .fields = {.width = "dim",
@@ -415,6 +423,7 @@ constexpr Family kFamilies[] = {
       Family family = llama_like(
           "olmo2", kLlamaFields,
           {.positions = 2048, .eps = 1e-5, .activation = "silu", .tied = false}, kOlmo2Names);
+      family.fields.mlp_bias = nullptr;
       family.norm_whole_qk = true;
       return family;
     }(),

@@ -529,6 +529,7 @@ TEST(ModelConfig, RelativeBucketsThatHaveNoOrderAreNamed) {
   }
   EXPECT_TRUE(read_changed("t5", distance, number(buckets / 4 + 1)).ok());
   expect_named({"t5", "relative_attention_num_buckets", number(buckets - 1)});
+  expect_named({"mpnet", "relative_attention_num_buckets", number(16)});
 }
 
 // A setting that the family does not use is not read.
@@ -547,6 +548,8 @@ TEST(ModelConfig, SettingsThatAreNotUsedMayBeAnything) {
                           {"bert", "sliding_window", number(-1)},
                           {"t5", "tie_word_embeddings", text("no")},
                           {"mpnet", "pad_token_id", text("1")},
+                          {"mpnet", "relative_attention_max_distance", number(2)},
+                          {"olmo2", "mlp_bias", {ConfigValue::Kind::kBool, 1, {}}},
                           {"mistral_classes", "pad_token_id", number(-1)},
                           {"llama3", "sliding_window", text("none")},
                           {"llama3", "generation_config.json/eos_token_id", text("64")}};
