@@ -186,9 +186,9 @@ const parcelExports = '`"@parcel/resolver-default": { "packageExports": true }` 
 const parcelManifest = { '@parcel/resolver-default': { packageExports: true } };
 
 /** A row for Parcel, which writes an import map into the page. The policy of the other pages forbids that. */
-const parcelRow = (what, { modules, needs, manifest = {} }) => ({
+const parcelRow = (what, { modules, needs, manifest = {}, tools = [] }) => ({
   name: `Parcel 2, ${what}`,
-  tools: ['parcel@2'],
+  tools: ['parcel@2', ...tools],
   needs,
   async run(project) {
     await project.write(pages(modules));
@@ -309,7 +309,13 @@ export const ROWS = [
     },
   },
   parcelRow('`multihead`: page and worker', { modules: { load: ['multihead'] } }),
-  parcelRow('all entry points: page and worker', { modules: FILES, needs: parcelExports, manifest: parcelManifest }),
+  parcelRow('all entry points: page and worker', {
+    modules: FILES,
+    // Parcel builds nothing if a package that import() names is missing, though its failure is caught.
+    tools: ['@huggingface/tokenizers@0.2'],
+    needs: `${parcelExports}; for \`multihead/models\`, \`npm install @huggingface/tokenizers\``,
+    manifest: parcelManifest,
+  }),
   parcelRow('`multihead/inline`', { modules: INLINE, needs: parcelExports, manifest: parcelManifest }),
   ...bundlerRows('Rollup 4', rollupTools, async (project, entry) => {
     await project.write({ 'rollup.config.js': rollupConfig });
