@@ -124,36 +124,15 @@ Status check_apart(const Pass& pass, const ModelOutputs& outputs) {
           "memory of an input or of another output"};
 }
 
-// The inputs without the columns of tokens from a limit on.
-struct Truncated {
-  std::vector<int32_t> ids, token_types;
-  std::vector<uint8_t> mask;
-};
-
-// Leaves out the columns of tokens beyond the limit, in memory of `cut`.
-ModelInputs truncated(const ModelInfo& info, const ModelInputs& inputs,
-                      std::optional<bool> truncate, Truncated& cut) {
-  int64_t most = info.max_seq_length;
-  if (most == 0 && truncate.value_or(false)) most = info.max_tokens;
-  const auto count = static_cast<int64_t>(inputs.ids.size());
-  const int64_t tokens = inputs.batch < 1 ? 0 : count / inputs.batch;
-  if (!truncate.value_or(true) || most == 0 || tokens <= most || info.takes_pixels ||
-      count != tokens * inputs.batch) {
-    return inputs;
+// The first `most` of each row of `row` numbers, copied; nothing of another size is.
+template <class T>
+std::span<const T> first_columns(std::span<const T> values, int64_t row, int64_t most,
+                                 std::vector<T>& memory) {
+  for (size_t at = 0; at < values.size(); at += static_cast<size_t>(row)) {
+    const auto kept = values.subspan(at, std::min(values.size() - at, static_cast<size_t>(most)));
+    memory.insert(memory.end(), kept.begin(), kept.end());
   }
-  ModelInputs result = inputs;
-  const auto shorten = [&](auto& values, auto& memory) {
-    if (values.size() != inputs.ids.size()) return;
-    for (int64_t b = 0; b < inputs.batch; ++b) {
-      const auto row = values.subspan(static_cast<size_t>(b * tokens), static_cast<size_t>(most));
-      memory.insert(memory.end(), row.begin(), row.end());
-    }
-    values = memory;
-  };
-  shorten(result.mask, cut.mask);
-  shorten(result.token_types, cut.token_types);
-  shorten(result.ids, cut.ids);
-  return result;
+  return memory;
 }
 
 Status not_open() { return {StatusCode::kOption, "model", "one that was opened", "none"}; }
@@ -221,14 +200,23 @@ Status Model::embed(const ModelInputs& inputs, const EmbedOptions& options, cons
       return {StatusCode::kOption, "pooling", "a Pooling",
               std::to_string(static_cast<int>(pooling))};
     }
-    Truncated cut;
-    Pass pass{.inputs = truncated(info, inputs, options.truncate, cut),
-              .end_layer = info.num_layers};
+    Pass pass{.inputs = inputs, .end_layer = info.num_layers};
+    int64_t most = info.max_seq_length;
+    if (most == 0 && options.truncate.value_or(false)) most = info.max_tokens;
+    const int64_t row =
+        inputs.batch < 1 ? 0 : static_cast<int64_t>(inputs.ids.size()) / inputs.batch;
+    std::vector<int32_t> ids, types;
+    std::vector<uint8_t> mask;
+    if (options.truncate.value_or(true) && most > 0 && row > most) {
+      pass.inputs.ids = first_columns(inputs.ids, row, most, ids);
+      pass.inputs.mask = first_columns(inputs.mask, row, most, mask);
+      pass.inputs.token_types = first_columns(inputs.token_types, row, most, types);
+    }
     MULTIHEAD_TRY(check_inputs(m, pass));
     for (int64_t b = 0; b < inputs.batch && !pass.inputs.mask.empty(); ++b) {
-      const auto mask = pass.inputs.mask.subspan(static_cast<size_t>(b * pass.tokens),
-                                                 static_cast<size_t>(pass.tokens));
-      if (std::all_of(mask.begin(), mask.end(), [](uint8_t each) { return each == 0; })) {
+      const auto tokens = pass.inputs.mask.subspan(static_cast<size_t>(b * pass.tokens),
+                                                   static_cast<size_t>(pass.tokens));
+      if (std::count(tokens.begin(), tokens.end(), 0) == pass.tokens) {
         return {StatusCode::kOption, "mask", "a token in each sequence",
                 "padding alone in sequence " + std::to_string(b)};
       }

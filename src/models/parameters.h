@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/runtime/scratch.h"
 #include "models/architecture.h"
+#include "multihead/elementwise.h"
 #include "multihead/models.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
@@ -68,15 +70,13 @@ struct Parameters {
   std::vector<LayerParameters> layers;
 };
 
-// What a Dense does to its sums. Definitions: torch.nn.
-enum class DenseActivation : uint8_t { kIdentity, kTanh, kSigmoid, kRelu, kGelu, kSilu };
-
 // A module after the pooling: a Dense, or with out == 0 one that makes vectors of length 1.
 struct SentenceStep {
   std::string path;  // of its folder
   int64_t in = 0, out = 0;
   bool bias = false;
-  DenseActivation activation = DenseActivation::kIdentity;
+  std::optional<Activation> activation;
+  bool tanh = false;  // the activation is tanh
   Projection dense;
 };
 

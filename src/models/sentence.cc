@@ -35,19 +35,14 @@ constexpr PoolingName kPoolings[] = {
     {"weightedmean", "weightedmean_tokens", Pooling::kWeightedMean},
     {"lasttoken", "lasttoken", Pooling::kLastToken}};
 
-constexpr std::pair<std::string_view, DenseActivation> kActivations[] = {
-    {"Identity", DenseActivation::kIdentity}, {"Tanh", DenseActivation::kTanh},
-    {"Sigmoid", DenseActivation::kSigmoid},   {"ReLU", DenseActivation::kRelu},
-    {"GELU", DenseActivation::kGelu},         {"SiLU", DenseActivation::kSilu}};
-
 // Reads the settings of one file, and keeps the first error.
 class File {
  public:
-  File(const Config& config, std::string name) : config_(config), name_(std::move(name) + "/") {}
+  File(const Config& config, const std::string& path) : config_(config), name_(path + "/") {}
 
   // Null if the setting is not there or null.
-  const ConfigValue* find(std::string_view setting) const {
-    const auto found = config_.find(name_ + std::string(setting));
+  const ConfigValue* find(const std::string& setting) const {
+    const auto found = config_.find(name_ + setting);
     if (found == config_.end() || found->second.kind == Kind::kNull) return nullptr;
     return &found->second;
   }
@@ -55,82 +50,63 @@ class File {
     const auto found = config_.lower_bound(name_);
     return found != config_.end() && found->first.starts_with(name_);
   }
-  bool flag(std::string_view setting, bool absent) {
+  bool flag(const std::string& setting, bool absent) {
     const ConfigValue* const value = find(setting);
     if (value == nullptr) return absent;
-    if (value->kind != Kind::kBool) fail(setting, "true or false", value);
+    if (value->kind != Kind::kBool) fail(setting, "true or false");
     return value->number != 0;
   }
-  // A whole number from 1 on; larger ones than a size can be become the largest.
-  int64_t size(std::string_view setting, int64_t absent) {
+  // A number from 1 on; larger ones than a size can be become the largest.
+  int64_t size(const std::string& setting, int64_t absent) {
     const ConfigValue* const value = find(setting);
     if (value == nullptr) return absent;
-    if (value->kind != Kind::kNumber || !(value->number >= 1)) {
-      fail(setting, "a number from 1 on", value);
-      return absent;
-    }
-    return static_cast<int64_t>(std::min(value->number, 0x1p31));
+    if (value->kind != Kind::kNumber || !(value->number >= 1)) fail(setting, "a number from 1 on");
+    return value->number < 0x1p31 ? static_cast<int64_t>(value->number) : int64_t{1} << 31;
   }
-  std::string text(std::string_view setting, std::string_view absent) {
+  // Empty if the setting is not there.
+  std::string_view text(const std::string& setting) {
     const ConfigValue* const value = find(setting);
-    if (value == nullptr) return std::string(absent);
-    if (value->kind != Kind::kText) fail(setting, "a text", value);
+    if (value == nullptr) return {};
+    if (value->kind != Kind::kText) fail(setting, "a text");
     return value->text;
   }
-  void fail(std::string_view setting, std::string_view expected, const ConfigValue* got) {
-    fail(setting, expected, described(got));
+  void fail(const std::string& setting, std::string_view expected) {
+    if (status.ok()) status = setting_error(name_ + setting, expected, described(find(setting)));
   }
-  void fail(std::string_view setting, std::string_view expected, const std::string& got) {
-    if (status_.ok()) status_ = setting_error(name_ + std::string(setting), expected, got);
-  }
-  const Status& status() const { return status_; }
+
+  Status status;
 
  private:
   const Config& config_;
   std::string name_;
-  Status status_;
 };
-
-template <size_t kCount, class Name>
-std::string listed(const Name (&names)[kCount], std::string_view (*name_of)(const Name&)) {
-  std::string list;
-  for (const Name& each : names) list += (list.empty() ? "" : ", ") + std::string(name_of(each));
-  return list;
-}
 
 Status read_pooling(File file, int64_t width, Sentence& sentence) {
   sentence.pools_prompt = file.flag("include_prompt", true);
-  const int64_t dimension =
-      file.size("embedding_dimension", file.size("word_embedding_dimension", width));
-  if (dimension != width) {
-    file.fail("embedding_dimension", std::to_string(width), std::to_string(dimension));
+  for (const char* const name : {"embedding_dimension", "word_embedding_dimension"}) {
+    if (file.size(name, width) != width) file.fail(name, std::to_string(width));
   }
-  std::string mode = file.text("pooling_mode", "");
-  if (mode.empty()) mode = file.text("pooling_mode.0", "");
-  std::string_view other = file.find("pooling_mode.1") != nullptr ? "pooling_mode.1" : "";
-  // Before version 5.4 of sentence-transformers each mode has a flag.
+  std::string_view mode = file.text("pooling_mode");
+  if (mode.empty()) mode = file.text("pooling_mode.0");
+  if (file.find("pooling_mode.1") != nullptr) file.fail("pooling_mode.1", "one pooling");
+  bool known = mode.empty();
   for (const PoolingName& name : kPoolings) {
+    // Before version 5.4 of sentence-transformers each mode has a flag, which counts no more if
+    // there is a mode.
     const std::string flag = "pooling_mode_" + std::string(name.flag);
-    if (file.find("pooling_mode") != nullptr || !file.flag(flag, false)) continue;
-    if (!mode.empty() && other.empty()) {
-      file.fail(flag, "one pooling", "true beside " + mode);
-    }
+    const bool chosen = known ? file.flag(flag, false) : name.mode == mode;
+    if (!chosen) continue;
+    if (known && !mode.empty()) file.fail(flag, "one pooling, and another was true");
     mode = name.mode;
+    known = true;
+    sentence.pooling = name.pooling;
+    if (file.find("pooling_mode") != nullptr || file.find("pooling_mode.0") != nullptr) break;
   }
-  if (!other.empty()) file.fail(other, "one pooling", "several");
-  MULTIHEAD_TRY(file.status());
-  if (mode.empty()) return {};
-  for (const PoolingName& name : kPoolings) {
-    if (name.mode == mode) {
-      sentence.pooling = name.pooling;
-      return {};
-    }
+  if (!known) {
+    file.fail(file.find("pooling_mode") == nullptr ? "pooling_mode.0" : "pooling_mode",
+              "cls, max, mean, mean_sqrt_len_tokens, weightedmean or lasttoken");
   }
-  file.fail("pooling_mode",
-            listed<std::size(kPoolings), PoolingName>(
-                kPoolings, [](const PoolingName& name) { return name.mode; }),
-            '"' + mode + '"');
-  return file.status();
+  return file.status;
 }
 
 Status read_dense(File file, const std::string& path, int64_t width, SentenceStep& step) {
@@ -138,66 +114,31 @@ Status read_dense(File file, const std::string& path, int64_t width, SentenceSte
   step.in = file.size("in_features", 0);
   step.out = file.size("out_features", 0);
   step.bias = file.flag("bias", true);
-  if (step.in != width) {
-    file.fail("in_features", std::to_string(width), file.find("in_features"));
-  }
-  // Widths of tensors; larger ones would overflow products.
-  if (step.out < 1 || step.out > (1 << 20)) {
-    file.fail("out_features", "1 to 1048576", file.find("out_features"));
-  }
-  if (file.flag("use_residual", false)) file.fail("use_residual", "false", "true");
+  if (step.in != width) file.fail("in_features", std::to_string(width));
+  // Larger widths of tensors would overflow products.
+  if (step.out < 1 || step.out > (1 << 20)) file.fail("out_features", "1 to 1048576");
+  if (file.flag("use_residual", false)) file.fail("use_residual", "false");
   for (const char* const name : {"module_input_name", "module_output_name"}) {
-    const std::string tensor = file.text(name, "sentence_embedding");
-    if (tensor != "sentence_embedding") {
-      file.fail(name, "sentence_embedding", '"' + tensor + '"');
-    }
+    const std::string_view tensor = file.text(name);
+    if (!tensor.empty() && tensor != "sentence_embedding") file.fail(name, "sentence_embedding");
   }
-  const std::string whole = file.text("activation_function", "torch.nn.Tanh");
-  const std::string_view activation = std::string_view(whole).substr(whole.rfind('.') + 1);
-  const auto* const found =
-      std::find_if(std::begin(kActivations), std::end(kActivations),
-                   [&](const auto& named) { return named.first == activation; });
-  if (found == std::end(kActivations)) {
-    file.fail("activation_function", "Identity, Tanh, Sigmoid, ReLU, GELU or SiLU of torch",
-              '"' + whole + '"');
-  } else {
-    step.activation = found->second;
+  std::string_view name = file.text("activation_function");
+  name.remove_prefix(name.rfind('.') + 1);
+  step.tanh = name.empty() || name == "Tanh";
+  if (name == "ReLU") step.activation = Activation::kRelu;
+  if (name == "GELU") step.activation = Activation::kGelu;
+  if (name == "SiLU") step.activation = Activation::kSilu;
+  if (!step.tanh && !step.activation && name != "Identity") {
+    file.fail("activation_function", "Identity, Tanh, ReLU, GELU or SiLU of torch");
   }
-  return file.status();
-}
-
-// y = activation(y), by element.
-void apply(DenseActivation activation, std::vector<float>& y) {
-  for (float& each : y) {
-    const auto x = static_cast<double>(each);
-    double value = x;
-    switch (activation) {
-      case DenseActivation::kIdentity:
-        break;
-      case DenseActivation::kTanh:
-        value = std::tanh(x);
-        break;
-      case DenseActivation::kSigmoid:
-        value = 1.0 / (1.0 + std::exp(-x));
-        break;
-      case DenseActivation::kRelu:
-        value = std::max(x, 0.0);
-        break;
-      case DenseActivation::kGelu:
-        value = 0.5 * x * std::erfc(-x * 0.70710678118654752);
-        break;
-      case DenseActivation::kSilu:
-        value = x / (1.0 + std::exp(-x));
-        break;
-    }
-    each = static_cast<float>(value);
-  }
+  return file.status;
 }
 
 // Rows of length 1; a row of zeros stays.
-void normalize_rows(int64_t rows, int64_t width, float* values) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const std::span<float> vector(values + row * width, static_cast<size_t>(width));
+void normalize_rows(int64_t rows, std::vector<float>& values) {
+  const size_t width = values.size() / static_cast<size_t>(rows);
+  for (size_t row = 0; row < values.size(); row += width) {
+    const std::span<float> vector(values.data() + row, width);
     double squares = 0;
     for (const float value : vector) {
       squares += static_cast<double>(value) * static_cast<double>(value);
@@ -242,54 +183,45 @@ void pool(std::span<const uint8_t> mask, const float* rows, int64_t tokens, Pool
 }  // namespace
 
 Status read_sentence(const Config& config, const Architecture& architecture, Sentence& sentence) {
-  Sentence read;
-  read.width = architecture.width;
-  const auto module_text = [&](int64_t index, const char* member) {
-    const auto found = config.find("modules.json/" + std::to_string(index) + "." + member);
-    return found == config.end() ? std::string() : found->second.text;
-  };
-  const auto refuse = [&](const std::string& setting, std::string_view expected,
-                          std::string_view got) {
-    if (read.refusal.ok()) {
-      read.refusal = setting_error("modules.json/" + setting, expected, got);
-    }
-  };
+  sentence.width = architecture.width;
+  File modules(config, "modules.json");
   bool has_pooling = false;
   int64_t count = 0;
-  for (std::string type; !(type = module_text(count, "type")).empty(); ++count) {
-    const std::string path = module_text(count, "path");
-    type = type.substr(type.rfind('.') + 1);
+  for (;; ++count) {
+    const std::string at = std::to_string(count);
+    std::string_view type = modules.text(at + ".type");
+    if (type.empty()) break;
+    type.remove_prefix(type.rfind('.') + 1);
+    const std::string path(modules.text(at + ".path"));
+    File file(config, path + "/config.json");
     if (type == "Dropout" || (count == 0 && type == "Transformer")) continue;
     if (type == "Pooling" && !has_pooling) {
-      File file(config, path + "/config.json");
-      if (!file.exists())
-        return setting_error(path + "/config.json/pooling_mode", "a pooling", "none");
-      MULTIHEAD_TRY(read_pooling(std::move(file), architecture.width, read));
+      if (!file.exists()) file.fail("pooling_mode", "a pooling");
+      MULTIHEAD_TRY(file.status);
+      MULTIHEAD_TRY(read_pooling(file, architecture.width, sentence));
       has_pooling = true;
     } else if (type == "Dense" && has_pooling) {
-      SentenceStep& step = read.steps.emplace_back();
-      MULTIHEAD_TRY(read_dense({config, path + "/config.json"}, path, read.width, step));
-      read.width = step.out;
+      SentenceStep& step = sentence.steps.emplace_back();
+      MULTIHEAD_TRY(read_dense(file, path, sentence.width, step));
+      sentence.width = step.out;
     } else if (type == "Normalize" && has_pooling) {
-      read.steps.emplace_back();
+      sentence.steps.emplace_back();
     } else {
-      refuse(std::to_string(count) + ".type", "a Transformer, a Pooling, then Dense and Normalize",
-             '"' + type + '"');
+      modules.fail(at + ".type", "a Transformer, a Pooling, then Dense and Normalize");
     }
   }
   if (count == 0) {
-    MULTIHEAD_TRY(read_pooling({config, "1_Pooling/config.json"}, architecture.width, read));
+    MULTIHEAD_TRY(read_pooling({config, "1_Pooling/config.json"}, sentence.width, sentence));
   } else if (!has_pooling) {
-    refuse("0.type", "a Pooling after the Transformer", "none");
+    modules.fail(std::to_string(count) + ".type", "a Pooling");
   }
+  sentence.refusal = modules.status;
   File settings(config, "sentence_bert_config.json");
   // Without a length of their own, sentence-transformers take the tokenizer's.
   File tokenizer(config, "tokenizer_config.json");
-  read.max_tokens =
-      settings.size("max_seq_length", count > 0 ? tokenizer.size("model_max_length", 0) : 0);
-  MULTIHEAD_TRY(settings.status());
-  sentence = std::move(read);
-  return {};
+  const int64_t length = count > 0 ? tokenizer.size("model_max_length", 0) : 0;
+  sentence.max_tokens = settings.size("max_seq_length", length);
+  return settings.status;
 }
 
 Status compute_vectors(const Model::Internals& model, const Pass& pass, const Tensor& state,
@@ -300,23 +232,21 @@ Status compute_vectors(const Model::Internals& model, const Pass& pass, const Te
     const auto tokens = static_cast<size_t>(pass.tokens), first = static_cast<size_t>(b) * tokens;
     const std::span<const uint8_t> mask = pass.inputs.mask;
     pool(mask.empty() ? mask : mask.subspan(first, tokens), state.data + b * pass.tokens * width,
-         pass.tokens, pooling,
-         std::span(vectors).subspan(static_cast<size_t>(b * width), static_cast<size_t>(width)));
+         pass.tokens, pooling, {vectors.data() + b * width, static_cast<size_t>(width)});
   }
   for (const SentenceStep& step : model.sentence.steps) {
     if (step.out == 0) {
-      normalize_rows(batch, static_cast<int64_t>(vectors.size()) / batch, vectors.data());
+      normalize_rows(batch, vectors);
       continue;
     }
     std::vector<float> next(static_cast<size_t>(batch * step.out));
-    MULTIHEAD_TRY(project(ConstTensor(vectors.data(), {batch, step.in}), step.dense,
-                          {next.data(), {batch, step.out}}, context));
-    apply(step.activation, next);
+    const Tensor y(next.data(), {batch, step.out});
+    MULTIHEAD_TRY(project(ConstTensor(vectors.data(), {batch, step.in}), step.dense, y, context));
+    if (step.activation) MULTIHEAD_TRY(activate(y, *step.activation, y, context));
+    for (size_t i = 0; step.tanh && i < next.size(); ++i) next[i] = std::tanh(next[i]);
     vectors = std::move(next);
   }
-  if (normalize) {
-    normalize_rows(batch, static_cast<int64_t>(vectors.size()) / batch, vectors.data());
-  }
+  if (normalize) normalize_rows(batch, vectors);
   std::copy(vectors.begin(), vectors.end(), out.data);
   return {};
 }
