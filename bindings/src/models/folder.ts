@@ -160,8 +160,8 @@ function givenFolder(source: Iterable<unknown>, signal: AbortSignal | undefined)
   }
   const depth = (path: string): number => path.split('/').length;
   const byDepth = [...files.keys()].sort((a, b) => depth(a) - depth(b) || a.length - b.length);
-  const top = byDepth.find((path) => /(^|\/)(config|modules)\.json$/.test(path)) ?? byDepth[0] ?? '';
-  const root = top.slice(0, top.lastIndexOf('/') + 1);
+  const top = byDepth.find((path) => /(^|\/)(config|modules)\.json$/.test(path));
+  const root = top?.slice(0, top.lastIndexOf('/') + 1) ?? /^[^/]*\//.exec(byDepth[0] ?? '')?.[0] ?? '';
   /** True for files that may come from elsewhere, such as responses beside files of a form. */
   const isElsewhere = (path: string): boolean => (root === '' ? path.startsWith('/') : !path.startsWith(root));
   const find = (name: string): Blob | Response | undefined =>

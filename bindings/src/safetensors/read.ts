@@ -81,7 +81,8 @@ export function headerLength(begin: Uint8Array, size: number): number {
   const bytes = padded.getUint32(4, true) * 2 ** 32 + padded.getUint32(0, true);
   const left = size - lengthBytes;
   // Such files are text or longer than a header may be: the fourth byte of the length is 0 in headers below 16 MB.
-  const kind = bytes > Math.min(left, mostHeaderBytes) && padded.getUint8(3) !== 0 ? kindOfFile(begin) : undefined;
+  const isLong = left === Infinity || bytes > Math.min(left, mostHeaderBytes);
+  const kind = isLong && padded.getUint8(3) !== 0 ? kindOfFile(begin) : undefined;
   if (kind !== undefined) throw formatError('safetensors', 'a safetensors file', kind);
   if (begin.length < lengthBytes) throw formatError('safetensors', `at least ${lengthBytes} bytes`, `${begin.length}`);
   if (bytes > mostHeaderBytes) {
