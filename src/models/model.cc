@@ -1,9 +1,7 @@
 // Model::forward() and its shorter forms: hidden states to logits, maps and sentence vectors.
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>

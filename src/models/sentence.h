@@ -2,10 +2,6 @@
 // the sentence-transformers library, Pooling, Dense, Normalize.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "models/architecture.h"
 #include "models/parameters.h"
 #include "multihead/models.h"

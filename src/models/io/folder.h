@@ -3,9 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "multihead/models.h"
 #include "multihead/status.h"
