@@ -3,7 +3,7 @@
 import { poolings } from '../generated/tables.js';
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
-import { checkChoice, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
+import { checkChoice, type Names, namesOf, plain, readFlat } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { EmbedOptions, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
 import type { Count, Extents } from '../types/wire.js';
@@ -88,7 +88,7 @@ export async function embed(
   given: EmbedOptions,
 ): Promise<Float32Array<ArrayBuffer>[]> {
   const { info } = engine;
-  const options = readOptions(given, embedNames, 'embed');
+  const options = readFlat(given, embedNames, 'embed');
   const { signal, onProgress } = options;
   checkSignal(signal);
   if (onProgress !== undefined && typeof onProgress !== 'function') throw refuse('onProgress', 'a function', onProgress);
