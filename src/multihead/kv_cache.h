@@ -19,9 +19,7 @@ struct KVCacheConfig {
   /// Order of an entry's tokens in memory.
   enum class Layout : uint8_t {
     kContiguous,  ///< (B, H_kv, capacity, d)
-    /// As kContiguous; new tokens overwrite the oldest ones, for windows. At most 2^31 - 1 tokens
-    /// in total
-    kRing,
+    kRing,        ///< as kContiguous; new tokens overwrite the oldest, for windows; < 2^31 in total
     kPaged,  ///< pages of page_size tokens, taken from a pool as sequences grow (arXiv:2309.06180)
   };
   /// Element type of storage; kInt8 has one scale per token and head.
