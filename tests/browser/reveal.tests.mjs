@@ -76,15 +76,24 @@ export const tests = [
     name: '7 heads explain themselves, in the words of the package',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#${sentence}`);
+      const places = () =>
+        page.$$eval('#split-7, #split-apart, #wrong-reshape, .reveal, .reveal-memory', (all) =>
+          all.map((each) => each.getBoundingClientRect()).map(({ left, top }) => [left + scrollX, top + scrollY].map(Math.round).join()),
+        );
+      const before = await places();
       await page.click('#split-7');
       await settled(page);
+      assert.deepEqual(await places(), before, 'nothing moves');
       const verdict = await page.$eval('.reveal-verdict', (line) => line.textContent);
       assert.match(verdict, /64 = 7 · 9 \+ 1: 1 column is left over/);
       assert.match(verdict, /numHeads = 7 does not divide embedDim = 64/);
       assert.equal((await page.$$('#reveal .reveal-block')).length, 8);
       assert.match(await page.$eval('#reveal .is-left [role=gridcell]', (cell) => cell.ariaLabel), /^left over/);
+      assert.match(await page.$eval('.reveal-memory', (box) => box.innerText), /No steps in memory fit.*–/s);
       await page.click('#split-8');
+      await page.click('#split-apart');
       await settled(page);
+      assert.deepEqual(await places(), before, 'nothing moves');
       assert.match(await page.$eval('.reveal-verdict', (line) => line.textContent), /columns 1–8 of every word/);
       await close();
     },

@@ -176,6 +176,11 @@ export const tests = [
       assert.equal(label, 'head 1, query I, key saw, masked, −∞');
       await page.$eval('.origin', (box) => box.scrollIntoView({ block: 'center' }));
       await until(page, () => document.querySelector('.origin-said').ariaLive === 'polite');
+      assert.match(await textOf(page, '.origin-said'), /^saw → and: −∞ and comes after saw, /, 'its parts are separate');
+      await page.evaluate(() => document.querySelector('#gallery button').focus({ preventScroll: true }));
+      assert.equal(await page.$eval('.origin-said', (said) => said.ariaLive), 'off', 'the visitor is elsewhere');
+      await page.evaluate(() => document.activeElement.blur());
+      assert.equal(await page.$eval('.origin-said', (said) => said.ariaLive), 'polite');
       await until(page, () => {
         scrollTo({ top: 0, behavior: 'instant' });
         return document.querySelector('.origin-said').ariaLive === 'off';

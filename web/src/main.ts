@@ -54,9 +54,14 @@ function addSections(): void {
   if (complete) return;
   complete = true;
   import('./sections/below.js').then(
-    ({ sections }) => {
-      const elements = sections.map((section) => section(app));
-      page.append(...elements);
+    async ({ sections }) => {
+      const elements: HTMLElement[] = [];
+      // One in a task, so that a tap is answered meanwhile.
+      for (const section of sections) {
+        if (elements.length > 0) await new Promise((done) => setTimeout(done));
+        elements.push(section(app));
+        page.append(elements.at(-1)!);
+      }
       watchPlaces([...document.querySelectorAll('#your-sentence'), ...elements]);
       goToPlaceInAddress();
     },

@@ -5,7 +5,7 @@ import type { Theme } from '../dom/theme.js';
 import { axesOf, type Axes } from './axes.js';
 import { hatchedAs } from './cell_text.js';
 import { colorScale, headScale, type Color, type ScaleName } from './color_scale.js';
-import { family, shortened, strongLine, strongLines, textWidth, type Layout } from './map_layout.js';
+import { family, shortened, strongSpacing, textWidth, type Layout } from './map_layout.js';
 
 /** A named range of columns. */
 export interface Band {
@@ -288,7 +288,7 @@ function paintLabels(context: CanvasRenderingContext2D, view: MatrixView, layout
 
 const accents: Readonly<Record<Theme, string>> = { light: '#2c4bb8', dark: '#93b0ff' };
 
-/** A label next to another one moves outward, because cells are smaller than letters. */
+/** Labels next to each other move apart, because cells are smaller than letters. */
 function paintStrongLabels(
   context: CanvasRenderingContext2D,
   { rowLabels, colLabels = [] }: MatrixView,
@@ -300,13 +300,15 @@ function paintStrongLabels(
   context.font = `600 ${font}px ${family}`;
   context.textBaseline = 'middle';
   context.textAlign = 'center';
-  let outward = 0;
   strong.forEach((labeled, i) => {
-    outward = labeled && strong[i - 1] ? (outward + 1) % strongLines : 0;
     if (!labeled) return;
-    const away = strongLine * (outward + 0.5) + 1;
-    context.fillText(rowLabels[i]!, left - away, top + (i + 0.5) * h);
-    context.fillText(colLabels[i] ?? '', left + (i + 0.5) * w, top - away);
+    let [first, last] = [i, i];
+    while (strong[first - 1]) first -= 1;
+    while (strong[last + 1]) last += 1;
+    // In cells, from the middle of the neighbors.
+    const place = (size: number): number => (first + last + 1) / 2 + (i - (first + last) / 2) * Math.max(1, strongSpacing / size);
+    context.fillText(rowLabels[i]!, left / 2, top + place(h) * h);
+    context.fillText(colLabels[i] ?? '', left + place(w) * w, top / 2);
   });
 }
 

@@ -21,10 +21,13 @@ export interface MapFrame {
 /** Shows a matrix in `body` as a map or as a table of numbers. */
 export function showMatrix(body: HTMLElement, map: MatrixMap, content: MapContent, as: ViewName): void {
   if (as === 'numbers') {
-    refill(body, matrixTable(content.view, content.label));
+    const table = matrixTable(content.view, content.label);
+    refill(body, table.element);
+    map.markIn(table.mark);
     return;
   }
   if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
+  map.markIn(null);
   map.show(content);
 }
 

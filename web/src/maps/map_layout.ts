@@ -54,9 +54,9 @@ export function shortened(text: string, size: number, limit: number): string {
 const widest = (labels: readonly string[], size: number, limit: number): number =>
   labels.reduce((most, label) => Math.max(most, Math.min(limit, textWidth(label, size))), 0);
 
-/** Labels of strong tokens stand in up to two lines of this height, in pixels. */
-export const strongLine = 11;
-export const strongLines = 2;
+/** Height of the line of strong tokens' labels, and their distance from each other, in pixels. */
+const strongLine = 12;
+export const strongSpacing = 9;
 
 const smallestFont = 9;
 /** Pixels that a label of the smallest font needs. */
@@ -81,10 +81,12 @@ export function layoutOf(view: MatrixView, available: number, maxCell: number): 
   };
 
   const strong = view.strong !== undefined && !view.bare;
-  const font = strong ? 10 : view.rows > 0 && !view.bare ? fontFor(square ? fit(available * 0.8) : featureHeight) : 0;
-  const left = strong ? strongLines * strongLine + 2 : title + (font ? Math.ceil(widest(view.rowLabels, font, labelLimit)) + 8 : 0);
-  let cellWidth = fit(available - left);
-  let right = 0;
+  const font = strong ? smallestFont : view.rows > 0 && !view.bare ? fontFor(square ? fit(available * 0.8) : featureHeight) : 0;
+  const left = strong ? strongLine : title + (font ? Math.ceil(widest(view.rowLabels, font, labelLimit)) + 8 : 0);
+  // The labels of the last row and column are wider than a cell.
+  const beyond = strong ? strongSpacing / 2 : 0;
+  let cellWidth = fit(available - left - beyond);
+  let right = beyond;
   let slant = Math.PI / 2;
   if (square && font && !strong && cellWidth >= line) {
     // Labels are slanted by 45 degrees if there is room, else vertical.
@@ -94,7 +96,7 @@ export function layoutOf(view: MatrixView, available: number, maxCell: number): 
   }
   const cellHeight = square ? cellWidth : featureHeight;
   const longest = square && font ? widest(view.colLabels!, font, labelLimit) : 0;
-  const labels = strong ? strongLines * strongLine + 2 : square && font ? title + Math.ceil(longest * Math.sin(slant) + font) : 0;
+  const labels = strong ? strongLine : square && font ? title + Math.ceil(longest * Math.sin(slant) + font) : 0;
   const top = view.bands ? bandHeight : labels;
   return {
     left,
@@ -102,7 +104,7 @@ export function layoutOf(view: MatrixView, available: number, maxCell: number): 
     cellWidth,
     cellHeight,
     width: Math.ceil(left + view.cols * cellWidth + right),
-    height: Math.ceil(top + view.rows * cellHeight),
+    height: Math.ceil(top + view.rows * cellHeight + beyond),
     font,
     labelEvery: Math.max(1, Math.ceil(line / cellHeight)),
     slant,

@@ -28,6 +28,8 @@ export interface MatrixMap {
   remeasure(): void;
   /** Marks a cell with its row and column, a whole row, or nothing. */
   highlight(mark: Mark | null): void;
+  /** Gives the mark, now and when it changes, to a table that stands in for the map. */
+  markIn(table: ((mark: Mark | null) => void) | null): void;
   /** Calls `then` once, after the next time that the map is drawn. */
   afterDraw(then: () => void): void;
   /** The sizes of the map as it is drawn; undefined before the first time. */
@@ -68,6 +70,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
   let under: Cell | null = null;
   let width = 0;
   let drawn: (() => void) | undefined;
+  let table: ((mark: Mark | null) => void) | null = null;
 
   /** Sets the size of the map at once, so that nothing moves when the map is drawn. */
   function reserve(): void {
@@ -112,6 +115,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
 
   function highlight(mark: Mark | null): void {
     marked = mark;
+    table?.(mark);
     if (content && layout) marks.move(mark, content, layout);
   }
 
@@ -159,6 +163,10 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
       width = 0;
     },
     highlight,
+    markIn(next) {
+      table = next;
+      table?.(marked);
+    },
     afterDraw(then) {
       drawn = then;
     },

@@ -1,16 +1,19 @@
 // A matrix as a table of numbers, to read or copy. The document holds only the visible cells, because a page with eight
 // tables of 64 × 64 cells would take seconds to lay out. For printing, it holds all cells.
 
+import { largestIndex } from '../attention/matrix.js';
 import { formatNumber } from '../base/format.js';
 import { el, word } from '../dom/dom.js';
 import { printing } from '../dom/printing.js';
 import { axesOf } from './axes.js';
 import { hatchedAs } from './cell_text.js';
 import type { MatrixView } from './heat_map.js';
+import type { Mark } from './matrix_map.js';
 
 /** Sizes in rem, as set in matrix.css: cells grow with the browser's font size. */
 const rowHeight = 1.6875;
 const colWidth = 4.125;
+const nameWidth = 7.5;
 /** Additional cells on each side of the visible ones. */
 const margin = 4;
 /** Size in pixels, assumed until the table is in the document. */
@@ -35,7 +38,13 @@ printing.watch(() => {
   for (const region of document.querySelectorAll('.table-scroll')) region.dispatchEvent(new Event(refill));
 });
 
-export function matrixTable(view: MatrixView, caption: string): HTMLElement {
+export interface MatrixTable {
+  readonly element: HTMLElement;
+  /** Marks a row and scrolls to its cell; without a column, to the row's largest number. */
+  mark(at: Mark | null): void;
+}
+
+export function matrixTable(view: MatrixView, caption: string): MatrixTable {
   const { rows, cols, data, rowLabels } = view;
   const colLabels = view.colLabels ?? Array.from({ length: cols }, (_, col) => String(col + 1));
   const head = el('thead');
@@ -69,7 +78,7 @@ export function matrixTable(view: MatrixView, caption: string): HTMLElement {
       cells.push(element);
     }
     const row = [first, ...gap('td', across.begin), ...cells, ...gap('td', cols - across.end)];
-    return el('tr', { 'aria-rowindex': index + 1 }, ...row);
+    return el('tr', { 'aria-rowindex': index + 1, class: index - 1 === marked && 'is-marked' }, ...row);
   }
 
   function cellOf(row: number, col: number): HTMLElement {
@@ -77,6 +86,7 @@ export function matrixTable(view: MatrixView, caption: string): HTMLElement {
     return el('td', hatchedAs(view, row, col) ? { class: 'hidden-cell' } : {}, text);
   }
 
+  let marked = -1;
   let shown = '';
   function fill(): void {
     const everything = printing.get();
@@ -86,7 +96,7 @@ export function matrixTable(view: MatrixView, caption: string): HTMLElement {
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     const down = everything ? { begin: 0, end: rows } : spanOf(rows, rowHeight * rem, region.scrollTop, height);
     const across = everything ? { begin: 0, end: cols } : spanOf(cols, colWidth * rem, region.scrollLeft, width);
-    const key = JSON.stringify([down, across]);
+    const key = JSON.stringify([down, across, marked]);
     if (key === shown) return;
     shown = key;
     const corner = el('td', {}, view.colLabels ? axesOf(view).join(' \\ ') : '');
@@ -113,5 +123,23 @@ export function matrixTable(view: MatrixView, caption: string): HTMLElement {
   new ResizeObserver(fill).observe(region);
   region.addEventListener(refill, fill);
   fill();
-  return region;
+  return {
+    element: region,
+    mark(at) {
+      const row = at && at.row < rows ? at.row : -1;
+      if (row >= 0) {
+        const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+        const col = at!.col ?? largestIndex(data.subarray(row * cols, (row + 1) * cols));
+        // Beyond the names, which stay.
+        region.scrollTop = inSight(region.scrollTop, row * rowHeight * rem, rowHeight * rem, region.clientHeight - rowHeight * rem);
+        region.scrollLeft = inSight(region.scrollLeft, col * colWidth * rem, colWidth * rem, region.clientWidth - nameWidth * rem);
+      }
+      marked = row;
+      fill();
+    },
+  };
 }
+
+/** The scroll position nearest to `now` at which `size` pixels from `start` on are in a window of `extent` pixels. */
+const inSight = (now: number, start: number, size: number, extent: number): number =>
+  Math.min(start, Math.max(now, start + size - extent));

@@ -108,7 +108,16 @@ export function followTraining({ view, call }: TrainingSession, sources: Store<S
     const { kind } = now.curve.settings;
     // Count the heads in the weights: the settings may be of a run that started meanwhile, with another number of heads.
     const heads = layer.weights.qProj.length / (layer.embedDim * layer.headDim);
-    const names = Array.from({ length: heads }, (_, head) => earnedBy(now, layer.layer * heads + head).join(', ') || `head ${head + 1}`);
+    // A job without its letters in the text shows nothing of the kind.
+    const there = (job: string): boolean => !(/star/.test(job) && !/[★☆✦✧]/.test(letters)) && !(/vowel/.test(job) && !/[aeio]/.test(letters));
+    const letters = layer.tokens.join('');
+    const names = Array.from(
+      { length: heads },
+      (_, head) =>
+        earnedBy(now, layer.layer * heads + head)
+          .map((job) => (there(job) ? job : `${job} (none here)`))
+          .join(', ') || `head ${head + 1}`,
+    );
     const those = ofText
       ? `the ${layer.tokens.length} of your sentence that they know${kind === 'fourJobs' ? ' (b to t, a, e, i, o)' : ''}`
       : 'your sentence has too few that they know, so they read a training sequence';

@@ -151,5 +151,10 @@ describe('heads that are trained', () => {
     followTraining({ view, call } as unknown as TrainingSession, sources);
     view.set({ ...view.get(), step: 3, model: 1 });
     expect(await (sources.get().trained as HeadSource).read({ ...defaults, source: 'trained' })).toMatchObject({ names: ['head 1', 'head 2'] });
+    // Both heads have earned two jobs, one with letters that the text does not have.
+    const attention = [0, 0, 1, 1, 0, 0, 1, 1];
+    view.set({ ...view.get(), step: 4, model: 2, measured: { attention } as unknown as NonNullable<TrainingView['measured']> });
+    const name = 'latest vowel, latest star (none here)';
+    expect(await (sources.get().trained as HeadSource).read({ ...defaults, source: 'trained' })).toMatchObject({ names: [name, name] });
   });
 });

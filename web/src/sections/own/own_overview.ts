@@ -58,6 +58,7 @@ export function createOverview(onOpen: (layer: number, head: number) => void): O
     rows = Array.from({ length: layers }, (_, layer) => createRow(layer, heads));
     hint.textContent = `Every row is a layer, every picture one of its ${heads === 1 ? 'heads: one' : `${heads} heads`}. Press one to open it.`;
     grid.style.setProperty('--heads', String(heads));
+    grid.style.setProperty('--layers', String(layers));
     refill(grid, ...rows.map((row) => row.element));
   }
 

@@ -3,7 +3,7 @@
 
 import { rowOf } from '../../attention/matrix.js';
 import type { ForwardResult, GivenHeads } from '../../attention/messages.js';
-import { patternOf, type PatternId } from '../../attention/patterns.js';
+import { patternIds, patternOf, type PatternId } from '../../attention/patterns.js';
 import { defaultQuery, tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
 import { createTokenRow } from '../../controls/token_row.js';
@@ -64,8 +64,10 @@ export function tokenStrip(app: App): HTMLElement {
   }
 
   function drawArcs(result: ForwardResult, shown: number): void {
+    // With more heads than colors, arcs of all would be a thicket.
+    const only = result.heads.length > patternIds.length ? chosen(app, result).head : undefined;
     const all = result.heads.flatMap((id, head) =>
-      result.bend.muted.includes(head)
+      result.bend.muted.includes(head) || head !== (only ?? head)
         ? []
         : arcsOf(rowOf(result.trace.weights, head, shown), shown, head, `head-${id}`),
     );

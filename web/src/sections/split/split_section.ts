@@ -6,7 +6,7 @@ import { formatNumber } from '../../base/format.js';
 import { choiceOf } from '../../controls/choice.js';
 import { stateSwitch } from '../../controls/switch.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
-import { el, refill, word, type Child } from '../../dom/dom.js';
+import { el, refill, setText, word, type Child } from '../../dom/dom.js';
 import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import type { MatrixView } from '../../maps/heat_map.js';
@@ -21,7 +21,9 @@ const choices = [2, 4, 7, 8] as const;
 
 export function splitSection(app: App): HTMLElement {
   const views = createViewSwitch(app, 'revealView', 'Show the parts as');
-  const lead = el('p', { class: 'lead' });
+  const lead = el('span', {});
+  // As high as the usual text, so that the buttons below stay where they are.
+  const usual = el('span', { class: 'is-idle' });
   const labels = el('div', { class: 'reveal-labels', 'aria-hidden': 'true' });
   const blocks = el('div', { class: 'reveal-blocks' });
   const row = el('div', { class: 'reveal' }, labels, blocks);
@@ -48,7 +50,7 @@ export function splitSection(app: App): HTMLElement {
     el(
       'header',
       { class: 'panel-head' },
-      el('div', {}, el('h2', { id: 'reveal-title' }, 'Split into heads'), lead),
+      el('div', {}, el('h2', { id: 'reveal-title' }, 'Split into heads'), el('p', { class: 'lead stack' }, lead, usual)),
       views.element,
     ),
     controls,
@@ -84,7 +86,8 @@ export function splitSection(app: App): HTMLElement {
       list[i]!.show(view, { of: parts.length, as: revealView, left });
     });
     showLabels(result);
-    lead.textContent = leadText(result);
+    setText(lead, leadText(result));
+    setText(usual, usualText(8, sizeOf(result, 8).width));
     verdict.replaceChildren(...verdictText(app, result));
     point(pointed);
     showStrides(result);
@@ -101,8 +104,13 @@ export function splitSection(app: App): HTMLElement {
   function point(place: Place | null): void {
     pointed = place;
     const result = app.result.get();
-    memory.hidden = !result?.split.heads;
-    if (!result?.split.heads) return;
+    if (!result) return;
+    memory.hidden = false;
+    if (!result.split.heads) {
+      setText(address, 'No steps in memory fit: the next head would have to begin in the middle of a column.');
+      for (const block of list) block.highlight(null);
+      return;
+    }
     const { splitHeads, wrongReshape } = app.state.get();
     const count = result.tokens.length;
     const size = sizeOf(result, splitHeads);
@@ -118,11 +126,11 @@ export function splitSection(app: App): HTMLElement {
 
   function showStrides(result: ForwardResult): void {
     const { splitHeads, wrongReshape } = app.state.get();
-    if (!result.split.heads) return;
+    const fits = result.split.heads !== null;
     const line = (name: string, wrong: boolean) => {
       const { head, token, col } = stridesOf(sizeOf(result, splitHeads), wrong);
-      const current = wrong === wrongReshape;
-      const cells = [head, token, col].map((step) => el('td', { class: 'number' }, `+${step}`));
+      const current = fits && wrong === wrongReshape;
+      const cells = [head, token, col].map((step) => el('td', { class: 'number' }, fits ? `+${step}` : '–'));
       return el('tr', current ? { class: 'is-current' } : {}, el('th', { scope: 'row' }, name), ...cells);
     };
     const heading = ['How far in memory is the next', 'head', 'token', 'column'];
@@ -156,10 +164,13 @@ function headsChoice(app: App): HTMLElement {
 }
 
 function splitButton(app: App): HTMLElement {
-  const button = el('button', { type: 'button', class: 'secondary', id: 'split-apart' });
+  // Both texts have their place, so that what follows stays where it is.
+  const [apart, together] = [el('span', {}, 'Slide apart'), el('span', {}, 'Push together')];
+  const button = el('button', { type: 'button', class: 'secondary stack', id: 'split-apart' }, apart, together);
   button.addEventListener('click', () => update(app, { splitApart: !app.state.get().splitApart }));
   app.state.watch(({ splitApart }) => {
-    button.textContent = splitApart ? 'Push together' : 'Slide apart';
+    apart.classList.toggle('is-idle', splitApart);
+    together.classList.toggle('is-idle', !splitApart);
   });
   return button;
 }
@@ -241,11 +252,13 @@ const sizeOf = ({ tokens, trace }: ForwardResult, heads: number): SplitSize => (
 
 function leadText(result: ForwardResult): string {
   const { split, splitHeads } = result;
-  const { width: whole } = sizeOf(result, splitHeads);
-  const width = Math.floor(whole / splitHeads);
-  return split.heads
-    ? `Each of ${splitHeads} heads takes ${width} of the ${whole} columns of q, and the same of k and v. x itself is never split. No number moves: head 1 reads columns 1–${width}, head 2 columns ${width + 1}–${2 * width}, and so on.`
-    : `${splitHeads} heads cannot share ${whole} columns equally.`;
+  const { width } = sizeOf(result, splitHeads);
+  return split.heads ? usualText(splitHeads, width) : `${splitHeads} heads cannot share ${width} columns equally.`;
+}
+
+function usualText(heads: number, whole: number): string {
+  const width = Math.floor(whole / heads);
+  return `Each of ${heads} heads takes ${width} of the ${whole} columns of q, and the same of k and v. x itself is never split. No number moves: head 1 reads columns 1–${width}, head 2 columns ${width + 1}–${2 * width}, and so on.`;
 }
 
 /** A word, followed by a comma on the same line. */

@@ -15,11 +15,11 @@ export interface CellExplanation {
 }
 
 export function createCellExplanation(): CellExplanation {
-  const place = el('p', { class: 'origin-pair' });
-  const value = el('p', { class: 'origin-value number' });
+  const place = el('span', { class: 'origin-pair' });
+  const value = el('span', { class: 'origin-value number' });
   const why = el('p', { class: 'origin-why' });
   // Announced as a whole: a sum alone does not say which cell it belongs to.
-  const said = announced(el('div', { class: 'origin-said', 'aria-atomic': 'true' }, place, value, why));
+  const said = announced(el('div', { class: 'origin-said', 'aria-atomic': 'true' }, place, ': ', value, ' ', why));
   const strips = createStrips(3);
   const bars = el('div', { class: 'origin-bars', 'aria-hidden': 'true' });
   const parts = Array.from({ length: mostBars }, createStripCells);

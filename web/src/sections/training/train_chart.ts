@@ -4,35 +4,37 @@ import { formatNumber, formatPercent } from '../../base/format.js';
 import { choiceOf } from '../../controls/choice.js';
 import { el, refill, setText } from '../../dom/dom.js';
 import { whenChanged, type App } from '../../state/app.js';
-import { valueAt, type Curve } from '../../training/curve.js';
+import type { Curve } from '../../training/curve.js';
 import { mostSteps } from '../../training/session.js';
 import { describeSettings, factsOf } from '../../training/settings.js';
 import type { TrainingView } from '../../training/view.js';
+import { accuracyAt, percent } from './accuracy.js';
 import { createLineChart, type ChartLine } from './line_chart.js';
 import { mutedBriefly } from './train_proof.js';
-
-/** With a decimal where whole numbers would hide progress. */
-const percent = (share: number): string => formatPercent(share, share > 0.995 || share < 0.1 ? 1 : 0);
 
 export function trainChart(app: App): HTMLElement {
   const chart = createLineChart((step) => app.training.goTo(step));
   const keys = el('ul', { class: 'chart-keys' });
+  // The run before has its place below the chart, so that the chart stays where it is.
+  const before = el('ul', { class: 'chart-keys chart-before' });
   const conclusion = el('p', { class: 'hint' });
   const draw = (): void => {
     const view = app.training.view.get();
     const { train, chart: what } = app.state.get();
     if (train !== view.curve.settings.kind) return;
     const top = what === 'loss' ? Math.log(factsOf(train).vocabSize) * 1.1 : 1;
-    const lines = linesOf(view).map(({ name, curve }) => ({
+    const curves = linesOf(view).map(({ name, curve }) => ({
       name,
       points: what === 'loss' ? curve.lossPoints : curve.accuracy,
     }));
     chart.show({
-      ...{ lines, top, mark: view.step, lastStep: lastStepOf(view), label: inWords(view) },
+      ...{ lines: curves, top, mark: view.step, lastStep: lastStepOf(view), label: inWords(view) },
       title: what === 'loss' ? 'loss' : 'right',
       format: what === 'loss' ? (value) => formatNumber(value, 1) : formatPercent,
     });
-    showKeys(app, keys, view);
+    const lines = linesOf(view).reverse();
+    showKeys(app, keys, view, lines.filter(({ name }) => name !== 'earlier'));
+    showKeys(app, before, view, lines.filter(({ name }) => name === 'earlier'));
     setText(conclusion, conclusionOf(view));
   };
   app.training.view.watch(draw);
@@ -43,6 +45,7 @@ export function trainChart(app: App): HTMLElement {
     el('div', { class: 'chart-head' }, keys, whatSwitch(app)),
     chart.element,
     scrubber(app),
+    before,
     conclusion,
   );
 }
@@ -66,11 +69,10 @@ function lastStepOf(view: TrainingView): number {
   return Math.max(steps, ...linesOf(view).map(({ curve }) => curve.losses.length));
 }
 
-function numbersOf(view: TrainingView, { name, curve }: NamedCurve): { loss: number; accuracy: number } | undefined {
+function numbersOf(view: TrainingView, { curve }: NamedCurve): { loss: number; accuracy: number } | undefined {
   const loss = curve.losses[Math.min(view.step, curve.losses.length) - 1];
-  const accuracy = name === 'main' ? view.measured?.accuracy : undefined;
-  const measured = accuracy ?? valueAt(curve.accuracy, view.step);
-  return loss === undefined || measured === undefined ? undefined : { loss, accuracy: measured };
+  const accuracy = accuracyAt(view, curve);
+  return loss === undefined || accuracy === undefined ? undefined : { loss, accuracy };
 }
 
 const titles = { main: '', smaller: 'beside it: ', earlier: 'before: ' } as Readonly<Record<string, string>>;
@@ -87,8 +89,7 @@ function inWords(view: TrainingView): string {
 }
 
 /** Shows one legend entry for each line, with its value at the step shown. */
-function showKeys(app: App, keys: HTMLElement, view: TrainingView): void {
-  const lines = linesOf(view).reverse();
+function showKeys(app: App, keys: HTMLElement, view: TrainingView, lines: readonly NamedCurve[]): void {
   if (keys.childElementCount !== lines.length || keys.dataset['names'] !== namesOf(lines)) {
     keys.dataset['names'] = namesOf(lines);
     refill(keys, ...lines.map((line) => keyOf(app, line)));
@@ -198,9 +199,8 @@ export function runButtons(app: App): HTMLElement {
     setText(place, mutedBriefly(view) || run);
     setText(failure, message);
     failure.hidden = message === '';
-    if (view.measured && view.measured !== previous?.measured) {
-      news.textContent = `Step ${step}: ${percent(view.measured.accuracy)} right.`;
-    }
+    if (step === 0) setText(news, '');
+    else if (view.measured && view.measured !== previous?.measured) setText(news, `Step ${step}: ${percent(view.measured.accuracy)} right.`);
   });
   return el('div', { class: 'run-box' }, el('div', { class: 'run-buttons' }, train, one, anew, place), news, failure);
 }

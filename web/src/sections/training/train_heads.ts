@@ -1,7 +1,7 @@
 // The heads of the model in training: for each head its map, its row of job cells, and a badge that mutes it.
 
 import { colorOf, patternIds } from '../../attention/patterns.js';
-import { formatNumber, formatPercent } from '../../base/format.js';
+import { formatNumber } from '../../base/format.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
 import { el, headBadge, refill, setText } from '../../dom/dom.js';
 import type { MatrixView } from '../../maps/heat_map.js';
@@ -14,6 +14,7 @@ import { mapOf } from '../../training/curve.js';
 import { sequenceLength as length, type Frame } from '../../training/messages.js';
 import { factsOf, type TrainingSettings } from '../../training/settings.js';
 import { earnedBy, type TrainingView } from '../../training/view.js';
+import { accuracyAt, percent } from './accuracy.js';
 import { createJobCells, type JobCells, type JobName } from './job_cells.js';
 
 interface Card {
@@ -201,8 +202,9 @@ function smallerMap() {
     show(view: TrainingView): void {
       const { smallerRun, smallerShown } = view;
       element.hidden = smallerRun?.settings.heads !== 1;
-      if (element.hidden || !smallerShown) return;
-      setText(said, `alone: ${formatPercent(smallerShown.accuracy)} right`);
+      if (element.hidden || !smallerRun || !smallerShown) return;
+      const right = accuracyAt(view, smallerRun);
+      setText(said, right === undefined ? 'alone' : `alone: ${percent(right)} right`);
       if (smallerShown === drawn) return;
       drawn = smallerShown;
       const gray = { ...matrixOf(view, 0), data: smallerShown.maps, hidden: (row: number, col: number) => col > row, headOf: () => averageColor };
