@@ -77,9 +77,10 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#${sentence}`);
       const places = () =>
-        page.$$eval('#split-7, #split-apart, #wrong-reshape, .reveal, .reveal-memory', (all) =>
-          all.map((each) => each.getBoundingClientRect()).map(({ left, top }) => [left + scrollX, top + scrollY].map(Math.round).join()),
-        );
+        page.$$eval('#reveal, #split-7, #split-apart, #wrong-reshape, .reveal, .reveal-memory', ([section, ...all]) => {
+          const start = section.getBoundingClientRect().top;
+          return all.map((each) => each.getBoundingClientRect()).map(({ left, top }) => [left, top - start].map(Math.round).join());
+        });
       const before = await places();
       await page.click('#split-7');
       await settled(page);
