@@ -174,6 +174,8 @@ export const tests = [
       assert.match(await seen(page), /comes after saw, so it is hidden: its score becomes −∞/);
       const label = await page.$eval('#step-detail [aria-colindex="2"]', (cell) => cell.ariaLabel);
       assert.equal(label, 'head 1, query I, key saw, masked, −∞');
+      // The switch may have the focus.
+      await page.evaluate(() => document.activeElement.blur());
       await page.$eval('.origin', (box) => box.scrollIntoView({ block: 'center' }));
       await until(page, () => document.querySelector('.origin-said').ariaLive === 'polite');
       assert.match(await textOf(page, '.origin-said'), /^saw → and: −∞ and comes after saw, /, 'its parts are separate');
