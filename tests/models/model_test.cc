@@ -126,7 +126,7 @@ TEST(Model, ResultsThatAreNotFiniteAreRefusedWithTheirLayer) {
   const int64_t width = bert.info().embed_dim;
   std::vector<float> vector(static_cast<size_t>(width)), states(static_cast<size_t>(3 * width));
   const Tensor one(vector.data(), {1, width});
-  EXPECT_EQ(bert.embed({.ids = ids}, Pooling::kMean, one, context).message(),
+  EXPECT_EQ(bert.embed({.ids = ids}, {}, one, context).message(),
             "embedding: expected finite numbers, got NaN or an infinity, first in the output of "
             "layer 1");
   EXPECT_EQ(bert.forward({.ids = ids}, {.pooler_output = one}, context).argument(),
