@@ -125,12 +125,12 @@ void check_case(const json& each) {
   expect_vector(model, false, expect["raw"]);
 }
 
-TEST(ModelFolder, IsReadByTheTable) {
+TEST(OpenFolder, IsReadByTheTable) {
   const json table = json::parse(read_bytes(MULTIHEAD_FOLDER_CASES));
   for (const json& each : table["cases"]) check_case(each);
 }
 
-TEST(ModelFolder, AFolderOrAPipeInPlaceOfAFileIsAnError) {
+TEST(OpenFolder, AFolderOrAPipeInPlaceOfAFileIsAnError) {
   const TemporaryFolder folder;
   models::Model model;
   fs::create_directories(folder.path() / "config.json");
@@ -144,7 +144,7 @@ TEST(ModelFolder, AFolderOrAPipeInPlaceOfAFileIsAnError) {
 #endif
 }
 
-TEST(ModelFolder, APathThatIsNoFolderIsCalledSo) {
+TEST(OpenFolder, APathThatIsNoFolderIsCalledSo) {
   models::Model model;
   const auto message = [&](const std::string& path) {
     return models::open(path, {}, model).message();
@@ -154,7 +154,7 @@ TEST(ModelFolder, APathThatIsNoFolderIsCalledSo) {
             std::string::npos);
 }
 
-TEST(ModelFolder, SequencesOfPaddingAloneHaveNoVector) {
+TEST(OpenFolder, SequencesOfPaddingAloneHaveNoVector) {
   const models::Model model = open_golden("bert");
   const std::vector<int32_t> ids = {5, 6, 7, 8};
   const std::vector<uint8_t> mask = {1, 1, 0, 0};
@@ -166,7 +166,7 @@ TEST(ModelFolder, SequencesOfPaddingAloneHaveNoVector) {
   EXPECT_EQ(out, std::vector<float>(32, 7.0F));
 }
 
-TEST(ModelFolder, PoolingsLeaveOutPadding) {
+TEST(OpenFolder, PoolingsLeaveOutPadding) {
   using models::Pooling;
   const models::Model model = open_golden("bert");
   const std::vector<int32_t> ids = {5, 6, 7}, padded = {5, 6, 7, 0, 0};
