@@ -244,7 +244,7 @@ describe('multihead', () => {
     const { stdout: overview } = await succeeds('--help');
     const options: Record<string, string> = {
       run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --seed --stop --cache --ids --weights --workers --json --help',
-      embed: '--pooling --ids --weights --workers --json --help',
+      embed: '--pooling --raw --truncate --prompt --prompt-name --ids --weights --workers --json --help',
       heads: '--layers --heads --chart --ids --weights --workers --json --help',
     };
     for (const [name, list] of Object.entries(options)) {
