@@ -89,3 +89,12 @@ export function rich(text: string): Child[] {
 export function headBadge(number: number, pattern: string, muted = false): HTMLElement {
   return el('span', { class: `badge head-${pattern}${muted ? ' is-muted' : ''}`, 'aria-hidden': 'true' }, String(number));
 }
+
+/** Gives the visitor a file. */
+export function download(blob: Blob, name: string): void {
+  const url = URL.createObjectURL(blob);
+  const link = el('a', { href: url, download: name });
+  link.click();
+  // Revoke the address later, because the browser reads the file after the click.
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}

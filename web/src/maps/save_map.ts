@@ -3,7 +3,7 @@
 
 import { csvField } from '../base/format.js';
 import { el } from '../dom/dom.js';
-import { download } from '../dom/download.js';
+import { download } from '../dom/dom.js';
 import { axesOf } from './axes.js';
 import { paintMap, type MatrixView } from './heat_map.js';
 import { family, layoutOf } from './map_layout.js';

@@ -3,7 +3,7 @@
 import '../../styles/measurement.css';
 import { messageOf } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
-import { download } from '../../dom/download.js';
+import { download } from '../../dom/dom.js';
 import type { PeerName, SizeId, SpeedCalls, SpeedEvent } from '../../speed/messages.js';
 import { busyLine, comparison, csvOfSpeed, gigaflops, machineName, reported, significant, type Reported } from '../../speed/report.js';
 import type { App } from '../../state/app.js';

@@ -3,7 +3,7 @@
 
 import { choiceOf } from '../../controls/choice.js';
 import { el } from '../../dom/dom.js';
-import { download } from '../../dom/download.js';
+import { download } from '../../dom/dom.js';
 import { addressWithPlace } from '../../page/places.js';
 import { chosen, type App } from '../../state/app.js';
 import { programLanguages, type ProgramLanguage } from '../../state/page_state.js';
