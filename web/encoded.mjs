@@ -14,9 +14,16 @@ const compressible = new Set(['.css', '.html', '.js', '.json', '.map', '.mjs', '
  */
 const qualityFor = (bytes) => (bytes.length > 1e6 ? 5 : 11);
 
+const isWasm = (bytes) => bytes.subarray(0, 4).equals(Buffer.from('\0asm'));
+
 /** Encodings, preferred first. */
 const encodings = {
-  br: (bytes) => promisify(brotliCompress)(bytes, { params: { [constants.BROTLI_PARAM_QUALITY]: qualityFor(bytes) } }),
+  br: (bytes) => {
+    const params = { [constants.BROTLI_PARAM_QUALITY]: qualityFor(bytes) };
+    // Distances in WebAssembly are often even: 0.17 % fewer bytes. Scripts would have more.
+    if (isWasm(bytes)) Object.assign(params, { [constants.BROTLI_PARAM_NPOSTFIX]: 1, [constants.BROTLI_PARAM_NDIRECT]: 4 });
+    return promisify(brotliCompress)(bytes, { params });
+  },
   gzip: (bytes) => promisify(gzip)(bytes, { level: 9 }),
 };
 

@@ -43,12 +43,17 @@ const types = {
   '.webmanifest': 'application/manifest+json',
 };
 
+/** Of every answer. */
 const headers = {
+  'Cross-Origin-Resource-Policy': 'same-origin',
+  'X-Content-Type-Options': 'nosniff',
+};
+
+/** Of documents and workers, which alone they govern. */
+const governing = {
   'Cross-Origin-Embedder-Policy': 'require-corp',
   'Cross-Origin-Opener-Policy': 'same-origin',
-  'Cross-Origin-Resource-Policy': 'same-origin',
   'Referrer-Policy': 'no-referrer',
-  'X-Content-Type-Options': 'nosniff',
 };
 
 /** The file for a request's URL; undefined if there is no such file inside `root`. */
@@ -83,13 +88,13 @@ const policyOfDocs =
   "default-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; base-uri 'none'; frame-ancestors 'self'";
 
 /**
- * The policy for a document or a worker, which alone it governs: the header is longer than some files. A script of another name
- * starts as no worker, because the page's policy gives no address of it.
+ * The policies for a document or a worker: these headers are longer than some files. A script of another name starts as no
+ * worker, because the page's policy gives no address of it.
  */
-function policyFor(root, file) {
-  if (!/(\.html|\.svg|\.mjs|worker[^/\\]*\.js)$/.test(file)) return {};
+function policiesFor(root, file) {
+  if (!/(\.html|\.mjs|worker[^/\\]*\.js)$/.test(file)) return {};
   const inDocs = file.startsWith(join(root, 'docs') + sep);
-  return { 'Content-Security-Policy': inDocs ? policyOfDocs : contentSecurityPolicy };
+  return { ...governing, 'Content-Security-Policy': inDocs ? policyOfDocs : contentSecurityPolicy };
 }
 
 /** Whether the client's copy, named by If-None-Match, is still good. */
@@ -116,7 +121,7 @@ async function answer(root, bodyOf, request, response) {
   const hashed = file.includes(`${sep}assets${sep}`);
   const caching = {
     ...headers,
-    ...policyFor(root, file),
+    ...policiesFor(root, file),
     'Cache-Control': hashed ? 'public, max-age=31536000, immutable' : 'no-cache',
     ETag: etag,
     ...(compressible && { Vary: 'Accept-Encoding' }),
@@ -126,6 +131,8 @@ async function answer(root, bodyOf, request, response) {
     response.end();
     return;
   }
+  // HTTP/1.1 keeps a connection without being told: two headers of 47 bytes.
+  response.removeHeader('Connection');
   response.writeHead(200, {
     ...caching,
     'Content-Type': types[extname(file)] ?? 'application/octet-stream',

@@ -17,7 +17,6 @@
 #include "models/golden_models.h"
 #include "multihead/models.h"
 #include "support/allocations.h"
-#include "support/exhaustion.h"
 #include "support/random_case.h"
 
 namespace multihead {
@@ -203,29 +202,13 @@ TEST(ModelSession, HeadsAreScaled) {
   EXPECT_EQ(first_token(scales), std::max_element(wanted.begin(), wanted.end()) - wanted.begin());
 }
 
-// Also where LongRoPE computes all keys again, and where rings turn.
+// models/exhausted_memory_test.cc has the calls that lack memory.
 TEST(ModelSession, IsUnchangedByACallThatFails) {
   Context context(1);
   for (const char* name : {"phi3_long", "mistral", "llama3"}) {
     const Model model = open_golden(name);
     const std::vector<int32_t> ids = random_ids(model, 70, 9);
     const int64_t vocabulary = model.info().vocab_size;
-    for (const auto& [before, piece] : {std::pair<size_t, size_t>{8, 4}, {64, 3}, {9, 1}}) {
-      testing::expect_survives_exhaustion(name, [&]() -> testing::Attempt {
-        auto session = std::make_shared<Session>();
-        auto logits = std::make_shared<std::vector<float>>(static_cast<size_t>(vocabulary));
-        auto own = std::make_shared<Context>(1);
-        EXPECT_TRUE(Session::create(model, {.capacity = 80}, *session).ok());
-        EXPECT_TRUE(session->append(std::span(ids).first(before), {}, *own).ok());
-        const auto next = std::span(ids).subspan(before, piece);
-        return {.call =
-                    [=] {
-                      return session->append(next, {logits->data(), {vocabulary}}, *own);
-                    },
-                .result = [=] { return testing::bits_of(*logits); },
-                .state = [=] { return testing::bits_of(session->ids()); }};
-      });
-    }
     Session session;
     ASSERT_TRUE(Session::create(model, {.capacity = 80}, session).ok());
     static_cast<void>(appended(session, model, std::span(ids).first(9), context));

@@ -283,7 +283,7 @@ Status parse_safetensors_file(std::span<const std::byte> file, std::vector<Heade
   }
   const uint64_t most = file.size() < kPrefix ? 0 : file.size() - kPrefix;
   if (length > std::min(most, kMostHeader) ||
-      !text.substr(std::min(kPrefix, text.size())).starts_with('{')) {
+      !text.substr(std::min(static_cast<size_t>(kPrefix), text.size())).starts_with('{')) {
     // The fourth byte of a header's length is 0 unless the header has 16 MB.
     const std::string_view kind = text.size() > 3 && text[3] != 0 ? kind_of_file(text) : "";
     if (!kind.empty()) {
