@@ -16,7 +16,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "multihead/context.h"
@@ -112,8 +111,8 @@ struct ModelInfo {
   bool pools_prompt = true;          ///< a prompt before the text is pooled, too
   int64_t vector_dim = 0;            ///< numbers of a vector of embed()
   int64_t max_seq_length = 0;        ///< longest sequence that embed() reads; 0: as max_tokens
-  std::vector<int32_t> end_ids =
-      {};  ///< eos_token_id of a decoder's config.json and generation_config.json
+  /// eos_token_id of a decoder's config.json and generation_config.json
+  std::vector<int32_t> end_ids = {};
 };
 
 /// Inputs of a call: a batch of sequences of equal length N, row-major.
