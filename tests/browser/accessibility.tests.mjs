@@ -164,8 +164,8 @@ export const tests = [
           const stops = () =>
             [...document.querySelectorAll('a[href], button:enabled, input:enabled, textarea, summary, [tabindex="0"]')].filter(
               (element) =>
-                // The words and the status in the bar come and go as the page scrolls to the focus.
-                element.tabIndex === 0 && element.closest(selector) && !element.closest('.bar-sentence, .status') && element.checkVisibility({ visibilityProperty: true }),
+                // The words, the sections and the status in the bar come and go as the page scrolls to the focus.
+                element.tabIndex === 0 && element.closest(selector) && !element.closest('.bar-sentence, .places, .status') && element.checkVisibility({ visibilityProperty: true }),
             );
           const found = [];
           const change = async () => {
