@@ -81,11 +81,8 @@ class File {
   std::string name_;
 };
 
-Status read_pooling(File file, int64_t width, Sentence& sentence) {
+Status read_pooling(File file, Sentence& sentence) {
   sentence.pools_prompt = file.flag("include_prompt", true);
-  for (const char* const name : {"embedding_dimension", "word_embedding_dimension"}) {
-    if (file.size(name, width) != width) file.fail(name, std::to_string(width));
-  }
   std::string_view mode = file.text("pooling_mode");
   if (mode.empty()) mode = file.text("pooling_mode.0");
   if (file.find("pooling_mode.1") != nullptr) file.fail("pooling_mode.1", "one pooling");
@@ -198,7 +195,7 @@ Status read_sentence(const Config& config, const Architecture& architecture, Sen
     if (type == "Pooling" && !has_pooling) {
       if (!file.exists()) file.fail("pooling_mode", "a pooling");
       MULTIHEAD_TRY(file.status);
-      MULTIHEAD_TRY(read_pooling(file, architecture.width, sentence));
+      MULTIHEAD_TRY(read_pooling(file, sentence));
       has_pooling = true;
     } else if (type == "Dense" && has_pooling) {
       SentenceStep& step = sentence.steps.emplace_back();
@@ -211,7 +208,7 @@ Status read_sentence(const Config& config, const Architecture& architecture, Sen
     }
   }
   if (count == 0) {
-    MULTIHEAD_TRY(read_pooling({config, "1_Pooling/config.json"}, sentence.width, sentence));
+    MULTIHEAD_TRY(read_pooling({config, "1_Pooling/config.json"}, sentence));
   } else if (!has_pooling) {
     modules.fail(std::to_string(count) + ".type", "a Pooling");
   }
