@@ -14,8 +14,8 @@ enum class Precision : uint8_t {
   kF32,  ///< f32; bf16 and f16 operands are converted, which is exact
   /// bf16 if this CPU has instructions that make it faster, otherwise f32: see
   /// AttentionOptions::precision and linear(). The result then depends on the CPU. On Linux, the
-  /// first such call on a CPU with AMX asks for its registers; sigaltstack() then refuses stacks that
-  /// have no room for them (about 11 kB).
+  /// first such call on a CPU with AMX asks for its registers; sigaltstack() then refuses stacks
+  /// that have no room for them (about 11 kB).
   kBf16,
 };
 

@@ -229,7 +229,8 @@ Status Transformer::Internals::run(const Transformer& model, std::span<const int
     return shape_error(Name::kTraces, Message::kTracePerLayer, layers,
                        static_cast<int64_t>(outputs.traces.size()));
   }
-  // Later layers may be given other values than the first, which is computed before they check them.
+  // Later layers may be given other values than the first, which is computed before they check
+  // them.
   for (Trace& trace : outputs.traces) MULTIHEAD_TRY(nn::validate_trace(&trace));
   const auto count = static_cast<int64_t>(tokens.size());
   const int64_t length = count / batch, width = config.block.attention.embed_dim;
