@@ -10,7 +10,7 @@ import type { Count, Extents } from '../types/wire.js';
 import type { Batch, ModelEngine } from './core/engine.js';
 import { mostBusy, nextTask } from './generate.js';
 import { checkIds, checkScales, checkTokens, entriesOf, textOrIds } from './inputs.js';
-import type { ModelParts } from './model.js';
+import type { ModelParts } from './parts.js';
 
 const embedNames = {
   ...{ pooling: plain, normalize: plain, truncate: plain, prompt: plain, promptName: plain },

@@ -24,10 +24,10 @@ import type {
 } from '../types/models.js';
 import type { Count, Extents, Int64 } from '../types/wire.js';
 import type { Batch, ModelEngine, PassCall } from './core/engine.js';
-import type { Settings } from './config.js';
 import { embed } from './embed.js';
 import { generate } from './generate.js';
 import { checkIds, checkScales, checkTokens, textOrIds } from './inputs.js';
+import type { ModelParts } from './parts.js';
 import { encodeText, textOf } from './tokenizer.js';
 
 const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput'] as const;
@@ -37,17 +37,6 @@ const encodeNames = { addSpecialTokens: plain } satisfies Names<EncodeOptions>;
 const logitsNames = { positions: plain, ...inputNames } satisfies Names<LogitsOptions>;
 const attentionsNames = { layer: plain, head: plain, ...inputNames } satisfies Names<AttentionsOptions>;
 const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOptions<readonly ForwardOutput[]>>;
-
-/** What openModel() knows of a model besides the core. */
-export interface ModelParts {
-  readonly findTokenizer: () => Promise<TextTokenizer>;
-  /** Names of the classes. */
-  readonly labelsOf: (count: number) => readonly string[];
-  /** Of config_sentence_transformers.json. */
-  readonly prompts: Settings;
-  /** True if texts become lower case before they are embedded. */
-  readonly lowerCase: boolean;
-}
 
 export class OpenedModel implements Model {
   readonly info: ModelInfo;
