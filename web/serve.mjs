@@ -43,13 +43,13 @@ const types = {
   '.webmanifest': 'application/manifest+json',
 };
 
-/** Of every answer. */
+/** Headers that every answer has. */
 const headers = {
   'Cross-Origin-Resource-Policy': 'same-origin',
   'X-Content-Type-Options': 'nosniff',
 };
 
-/** Of documents and workers, which alone they govern. */
+/** Headers that only documents and workers need, because browsers ignore them elsewhere. */
 const governing = {
   'Cross-Origin-Embedder-Policy': 'require-corp',
   'Cross-Origin-Opener-Policy': 'same-origin',

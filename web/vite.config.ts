@@ -41,7 +41,7 @@ export default defineConfig({
     rolldownOptions: {
       input: { index: 'index.html', boot: 'src/boot.ts', service_worker: 'src/service_worker.ts' },
       output: {
-        // What the first script imports is one file; by itself, Rolldown divides it as soon as a later script shares a part.
+        // Keeps the first script and its imports in one file. By default, Rolldown splits off what a later script shares.
         codeSplitting: { groups: [{ name: 'index', test: /\/web\/(index\.html|src\/main\.ts)$/ }] },
         // The service worker keeps its name, and stays in the top folder: it controls its own folder and the folders
         // below.

@@ -226,7 +226,8 @@ void mutate(Bytes& from, Config& config) {
   } while (from.one_in(3));
 }
 
-// Every error of a configuration names a setting, and every other one says what the files lack.
+// Checks that an error of a configuration names a setting, and that any other error names a missing
+// or wrong tensor.
 void check_refusal(const Status& status) {
   multihead::fuzz::check_words(status);
   const bool of_setting =
@@ -399,7 +400,7 @@ void run(Bytes& from, const Model& model) {
   FUZZ_CHECK(session.length() <= capacity, "%lld tokens", static_cast<long long>(session.length()));
 }
 
-// Other shapes and types than the loader asked for.
+// Changes shapes and types of tensors to ones that the loader did not request.
 void damage(Bytes& from, std::vector<StoredTensor>& tensors) {
   if (tensors.empty()) return;
   StoredTensor& tensor = tensors[below(from, tensors.size())];

@@ -16,7 +16,7 @@
 namespace multihead {
 namespace {
 
-// Also where LongRoPE computes all keys again, and where rings turn.
+// phi3_long computes all keys again (LongRoPE), and mistral's ring caches overwrite tokens.
 TEST(ExhaustedMemory, SessionsAreUnchanged) {
   for (const char* name : {"phi3_long", "mistral", "llama3"}) {
     const models::Model model = testing::open_golden(name);

@@ -122,7 +122,7 @@ TEST(ModelInATeam, GivesTheBitsOfOneWithAShareOfTheMatrices) {
 }
 
 TEST(ModelInATeam, SessionsStoreAShareOfTheHeads) {
-  // After the prompt, caches grow, and those of Gemma 2's window are rings.
+  // The caches grow after the prompt. Gemma 2's layers with a window have ring caches.
   std::vector<int32_t> ids(67);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((7 * i + 3) % 97);
   for (const char* name : {"gpt2", "gemma2", "llama3"}) {

@@ -360,7 +360,7 @@ TEST(ModelGenerate, StopsAtIdsLengthsAndWhenTold) {
   options.stop_ids.emplace();
   ASSERT_TRUE(models::generate(model, prompt, options, collect, context).ok());
   EXPECT_EQ(tokens, std::vector<int32_t>(golden.begin(), golden.begin() + 5));
-  // As many as possible: generation ends with the token after the last position.
+  // The largest number of new tokens: generation ends with the token after the last position.
   const auto positions = static_cast<size_t>(model.info().max_tokens);
   tokens.clear();
   options.max_new_tokens = std::numeric_limits<int64_t>::max();

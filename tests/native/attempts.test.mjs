@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { attempted } from '../browser/attempts.mjs';
 
-/** An attempt that fails so many times. */
+/** Returns an attempt that fails `times` times, then passes. */
 function failing(times, more = {}) {
   let runs = 0;
   const attempt = async () => {

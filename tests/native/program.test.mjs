@@ -1,4 +1,4 @@
-// How the scripts start other programs.
+// Tests how the scripts start npm and batch files.
 
 import assert from 'node:assert/strict';
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -42,7 +42,7 @@ test('npm runs from a folder with a space in its name: the one that started the 
   const starter = fakeNpm(join(folder, 'starter', 'npm-cli.js'), 'starter');
   assert.deepEqual(await inEnvironment({ npm_execpath: starter }, said), ['starter', ...words]);
 
-  // As on Windows: node.exe, npm.cmd and node_modules in one folder.
+  // Windows has node.exe, npm.cmd and node_modules in one folder.
   const nodes = join(folder, 'nodejs');
   fakeNpm(join(nodes, 'node_modules', 'npm', 'bin', 'npm-cli.js'), 'own');
   const node = join(nodes, 'node');

@@ -11,7 +11,7 @@ interface Build {
   readonly models: readonly string[];
   /** Files that are kept when they are first used. */
   readonly later: readonly string[];
-  /** The WebAssembly of each build: the page's, and that of models. */
+  /** Names of the WebAssembly files of each build: of the page and of opened models. */
   readonly wasm: Readonly<Record<string, { readonly page: string; readonly models: string }>>;
 }
 /** `__BUILD__` is written by the build, see plugins.ts. */
@@ -46,7 +46,7 @@ async function keep(): Promise<void> {
   await cache.put(home, page);
 }
 
-/** What the visitor has for use without a network stays after a deployment. Returns false if there is no copy. */
+/** Copies a file from an older cache, so that it works offline after a deployment, too. Returns false if no cache has it. */
 async function carryOver(file: string, cache: Cache): Promise<boolean> {
   const copy = await copyOf(file);
   if (copy) await cache.put(file, copy);

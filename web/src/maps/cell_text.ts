@@ -1,4 +1,4 @@
-// What a cell of a map says.
+// Writes the text of a map's cell for screen readers.
 
 import { formatNumber } from '../base/format.js';
 import { axesOf } from './axes.js';

@@ -28,7 +28,7 @@ export interface Marks {
   readonly masked: boolean;
   /** True if the maps have cells with a mark in a corner. */
   readonly edited?: boolean;
-  /** True if the hatched cells are, or include, those of a muted head. */
+  /** True if some hatched cells belong to a muted head. */
   readonly muted?: boolean | undefined;
   /** The largest absolute value of the signed scale. */
   readonly limit?: number;

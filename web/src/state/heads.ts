@@ -83,7 +83,7 @@ export function followHeads(state: Store<PageState>, sources: Store<Sources>): S
   return heads;
 }
 
-/** What the four jobs are about: letters, vowels among them, and stars. */
+/** A text with everything that the four jobs look for: letters, vowels and stars. */
 const lettersAndStars = 'b a ✦ t o r s ★ c e n d';
 
 const untrained = 'No heads are trained here yet';

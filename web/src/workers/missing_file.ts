@@ -1,4 +1,4 @@
-// Says why a file of this page did not arrive, after its script, its worker or its WebAssembly asked for it in vain.
+// Says why a script, a worker or a WebAssembly file of this page did not arrive.
 
 import type { Failure } from './protocol.js';
 

@@ -28,7 +28,7 @@ export type Message =
   | { readonly lock: string };
 
 /**
- * What crosses of an error: its message, and the parts of a MultiheadError. A worker that ended, or whose script threw, has the
+ * An error as workers send it: its message, and the parts of a MultiheadError. A worker that ended, or whose script threw, has the
  * code E_WORKER; one whose script did not arrive has E_LOAD and the argument "worker".
  */
 export interface Failure {

@@ -1,4 +1,4 @@
-// Where the heads look from a word, as numbers and in a sentence.
+// Finds where each head looks from a word, and writes it as numbers and as a sentence.
 
 import { isUnbent } from '../../attention/bend.js';
 import { largestIndex, rowOf } from '../../attention/matrix.js';

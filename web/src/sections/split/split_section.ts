@@ -22,7 +22,7 @@ const choices = [2, 4, 7, 8] as const;
 export function splitSection(app: App): HTMLElement {
   const views = createViewSwitch(app, 'revealView', 'Show the parts as');
   const lead = el('span', {});
-  // As high as the usual text, so that the buttons below stay where they are.
+  // An invisible copy of the usual text keeps the height, so that the buttons below do not move.
   const usual = el('span', { class: 'is-idle' });
   const labels = el('div', { class: 'reveal-labels', 'aria-hidden': 'true' });
   const blocks = el('div', { class: 'reveal-blocks' });
