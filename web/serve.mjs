@@ -49,9 +49,11 @@ const headers = {
   'X-Content-Type-Options': 'nosniff',
 };
 
+const embedder = { 'Cross-Origin-Embedder-Policy': 'require-corp' };
+
 /** Headers that only documents and workers need, because browsers ignore them elsewhere. */
 const governing = {
-  'Cross-Origin-Embedder-Policy': 'require-corp',
+  ...embedder,
   'Cross-Origin-Opener-Policy': 'same-origin',
   'Referrer-Policy': 'no-referrer',
 };
@@ -78,8 +80,10 @@ async function locate(root, url) {
   }
 }
 
+/** Answers with a text, which is a document for somebody who opens the address. */
 function refuse(response, status, text, extra = {}) {
-  response.writeHead(status, { ...headers, 'Content-Type': 'text/plain; charset=utf-8', ...extra });
+  const policies = { ...governing, 'Content-Security-Policy': contentSecurityPolicy };
+  response.writeHead(status, { ...headers, ...policies, 'Content-Type': 'text/plain; charset=utf-8', ...extra });
   response.end(`${text}\n`);
 }
 
@@ -92,7 +96,8 @@ const policyOfDocs =
  * worker, because the page's policy gives no address of it.
  */
 function policiesFor(root, file) {
-  if (!/(\.html|\.mjs|worker[^/\\]*\.js)$/.test(file)) return {};
+  // WebKit starts a worker only if each module that it imports has this header.
+  if (!/(\.html|\.mjs|worker[^/\\]*\.js)$/.test(file)) return file.endsWith('.js') ? embedder : {};
   const inDocs = file.startsWith(join(root, 'docs') + sep);
   return { ...governing, 'Content-Security-Policy': inDocs ? policyOfDocs : contentSecurityPolicy };
 }

@@ -53,7 +53,7 @@ export const tests = [
   },
   {
     name: 'the chosen word and the lists are whole in the bar at every width, and nothing moves when Undo becomes possible',
-    skip: (kind) => kind === 'firefox' && 'the same style sheets as in Chromium',
+    skip: (kind) => kind === 'firefox' && 'the same page as in Chromium',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#text=The+dog+saw+the+internationalization+of+the+bank&query=5`);
       await page.evaluate(() => document.querySelector('#steps').scrollIntoView());

@@ -44,7 +44,7 @@ std::string safetensors_of(const json& tensors) {
   }
   const std::string text = header.dump();
   std::string length(8, '\0');
-  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i));
+  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(uint64_t{text.size()} >> (8 * i));
   return length + text + data;
 }
 

@@ -233,10 +233,12 @@ TEST(Model, NothingIsWrittenOnAnErrorOfTheArguments) {
   }
   const HeadMap none{1, 0, {nullptr, {1, 3, 3}}};
   EXPECT_EQ(refused({.hidden_states = states, .maps = {&none, 1}}), "maps");
+#if !defined(__EMSCRIPTEN__)  // there the package refuses overlaps
   const HeadMap same[] = {map_of({9, 3, 1}), {1, 1, {map.data() + 8, {1, 3, 3}}}};
   EXPECT_EQ(refused({.hidden_states = states, .maps = same}), "outputs");
   EXPECT_EQ(refused({.hidden_states = states, .pooler_output = {hidden.data() + 140, {1, 16}}}),
             "outputs");
+#endif
   const Tensor last(nullptr, {1, 3, 16});
   EXPECT_EQ(refused({.hidden_states = {nullptr, {3, 1, 3, 16}}}), "hidden_states");
   EXPECT_EQ(refused({.hidden_states = states, .last_hidden_state = last}), "last_hidden_state");

@@ -398,7 +398,8 @@ TEST_F(Conformance, MalformedFileIsOneFailure) {
   std::string nested = R"({"x":{"dtype":"F32","shape":)" + std::string(100000, '[') +
                        std::string(100000, ']') + R"(,"data_offsets":[0,0]}})";
   std::string length(8, '\0');
-  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(nested.size() >> (8 * i) & 0xFF);
+  for (size_t i = 0; i < 8; ++i)
+    length[i] = static_cast<char>(uint64_t{nested.size()} >> (8 * i) & 0xFF);
   add("tensors_nested", length + nested);
 
   size_t files = 0;

@@ -282,7 +282,7 @@ const SHARED_INTERNALS = `
   engine::reserve_backward
   engine::rows_of engine::run engine::run_backward_job engine::run_block engine::run_jobs engine::stored_rows
   engine::transform_back engine::transform_rows engine::utf8_length
-  engine::validate_backward engine::validate_call engine::validate_exact engine::validate_inputs engine::validate_merge
+  engine::validate_apart engine::validate_backward engine::validate_call engine::validate_exact engine::validate_inputs engine::validate_merge
   engine::validate_options engine::validate_outputs engine::validate_varlen engine::validate_varlen_backward
   engine::validate_varlen_outputs engine::validate_varlen_tensors engine::validate_positions engine::validate_rotate
   engine::shape_error engine::validate_rank`

@@ -73,8 +73,12 @@ describe('serve', () => {
     const policyOf = async (path: string) => (await get(path)).headers['content-security-policy'];
     expect(await policyOf('/assets/attention_worker-1.js')).toBe(contentSecurityPolicy);
     expect(await policyOf('/assets/main.js')).toBeUndefined();
+    const { headers: ofModule } = await get('/assets/main.js'); // which a worker may import
+    expect(ofModule['cross-origin-embedder-policy']).toBe('require-corp');
     expect(await policyOf('/assets/core.wasm')).toBeUndefined();
-    expect(await policyOf('/missing')).toBeUndefined();
+    expect(await policyOf('/missing')).toBe(contentSecurityPolicy);
+    const { headers } = await get('/missing'); // the text is a document for who opens the address
+    expect(headers['cross-origin-opener-policy']).toBe('same-origin');
   });
 
   it('serves .wasm with its type, and hashed names as cacheable', async () => {

@@ -72,6 +72,7 @@ TEST(PreparedBackward, FollowsEverythingThatMayChangeBetweenRuns) {
   }
 }
 
+#if !defined(__EMSCRIPTEN__)  // there the package refuses overlaps
 // Memory that create() is given. Tensors without an address are compared with nothing.
 TEST(PreparedBackward, RefusesTheOverlapsThatAttentionBackwardRefuses) {
   Context context(1);
@@ -89,6 +90,7 @@ TEST(PreparedBackward, RefusesTheOverlapsThatAttentionBackwardRefuses) {
   EXPECT_EQ(argument({.d_bias = {other.data(), scores, {0, 0, 3, 1}}}), "d_bias");
   EXPECT_EQ(argument({.d_q = {nullptr, shape}, .d_bias = {other.data(), scores}}), "");
 }
+#endif
 
 TEST(PreparedBackward, RunsRefuseDataThatIsLeftOut) {
   Context context(1);

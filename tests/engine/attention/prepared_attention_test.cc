@@ -363,6 +363,7 @@ TEST(PreparedAttention, RefusesWhatAttentionRefusesAndStaysWhatItWas) {
   EXPECT_EQ(call.out, expected.out);
 }
 
+#if !defined(__EMSCRIPTEN__)  // there the package refuses overlaps
 // Memory that create() is given. Tensors without an address are compared with nothing.
 TEST(PreparedAttention, RefusesTheOverlapsThatAttentionRefuses) {
   Context context(1);
@@ -394,6 +395,7 @@ TEST(PreparedAttention, RefusesTheOverlapsThatAttentionRefuses) {
               c.argument);
   }
 }
+#endif
 
 TEST(PreparedAttention, RefusesToRunWithoutDataWritesNothingAndRunsAgain) {
   Context context(1);

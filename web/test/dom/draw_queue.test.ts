@@ -1,4 +1,4 @@
-import { beforeEach, describe, expect, it, vi } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
 let frames: (() => void)[] = [];
 let now = 0;
@@ -10,6 +10,7 @@ beforeEach(() => {
   vi.stubGlobal('requestAnimationFrame', (frame: () => void) => frames.push(frame));
   vi.stubGlobal('performance', { now: () => now });
 });
+afterEach(() => vi.useRealTimers());
 
 describe('drawing', () => {
   it('stops after 4 ms and goes on in the next frame, in the order that was asked for, unless somebody waits for all', async () => {
@@ -60,12 +61,14 @@ describe('drawing', () => {
     }
     expect(drawn).toEqual(Array(5).fill('near'));
     drawLater(() => drawn.push('farther'));
-    vi.advanceTimersByTime(200);
+    vi.advanceTimersByTime(350);
+    nextFrame();
+    expect(drawn.slice(5)).toEqual([]);
+    vi.advanceTimersByTime(50);
     nextFrame();
     expect(drawn.slice(5)).toEqual(['far']);
     nextFrame();
     expect(drawn.slice(5)).toEqual(['far', 'farther']);
-    vi.useRealTimers();
   });
 
   it('draws what was put off sooner if it comes to the screen, if somebody waits for it, and for paper', async () => {
