@@ -28,14 +28,15 @@ export const contentSecurityPolicy = `${policyInPage}; frame-ancestors 'none'`;
 
 const defaultRoot = fileURLToPath(new URL('../build/web', import.meta.url));
 
+/** Scripts and style sheets of a page in UTF-8 are read as UTF-8, and so is JSON. */
 const types = {
-  '.css': 'text/css; charset=utf-8',
+  '.css': 'text/css',
   '.html': 'text/html; charset=utf-8',
   '.ico': 'image/x-icon',
-  '.js': 'text/javascript; charset=utf-8',
-  '.json': 'application/json; charset=utf-8',
-  '.map': 'application/json; charset=utf-8',
-  '.mjs': 'text/javascript; charset=utf-8',
+  '.js': 'text/javascript',
+  '.json': 'application/json',
+  '.map': 'application/json',
+  '.mjs': 'text/javascript',
   '.png': 'image/png',
   '.svg': 'image/svg+xml',
   '.txt': 'text/plain; charset=utf-8',
