@@ -4,7 +4,10 @@
 // The modules are readable: bundlers minify them, and Node prints the source line of an uncaught error. The files that are used as
 // they are, multihead/inline and the scripts of workers, are minified.
 //
-//     node build.mjs [folder]      default: dist
+//     node build.mjs [folder] [--page]      default: dist
+//
+// --page: only what the page contains, with the modules for relaxed SIMD; a text stands in for those of simd128. No
+// declarations, which need TypeScript.
 
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -19,16 +22,18 @@ import { billOfMaterials } from './sbom.mjs';
 import './tables.mjs';
 
 const here = dirname(fileURLToPath(import.meta.url));
-const dist = resolve(process.argv[2] ?? join(here, 'dist'));
+const pageOnly = process.argv.includes('--page');
+const [folder = join(here, 'dist')] = process.argv.slice(2).filter((argument) => argument !== '--page');
+const dist = resolve(folder);
 const made = `${dist}-made`;
-const simds = ['simd128', 'relaxed'];
+const simds = pageOnly ? ['relaxed'] : ['simd128', 'relaxed'];
 /** Name prefixes of the WebAssembly modules: all functions, only multihead/core, or multihead/models. */
-const parts = ['', 'core-', 'models-'];
+const parts = pageOnly ? ['', 'models-'] : ['', 'core-', 'models-'];
 /**
  * The entry points that share chunks. The workers' script contains everything: pages copy it, and Parcel does not load the
  * chunks that a page and its worker share.
  */
-const entries = ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'training', 'lab', 'models', 'models_node', ...['index', 'core', 'pool', 'models'].map((name) => `${name}_workerd`)];
+const entries = pageOnly ? ['index', 'pool', 'training', 'lab', 'models'] : ['index', 'index_node', 'core', 'core_node', 'pool', 'pool_node', 'training', 'lab', 'models', 'models_node', ...['index', 'core', 'pool', 'models'].map((name) => `${name}_workerd`)];
 /** Names of the chunks, which also contain all that their modules import and that no group above contains. */
 const groups = [
   { name: 'features', test: /src.load.features\.ts$/, priority: 5 },
@@ -66,7 +71,7 @@ for (const part of parts) {
   // load() imports one glue and then chooses the build.
   const paths = simds.map((simd) => built(part + simd, 'mjs'));
   const [glue, other] = paths.map((path) => readFileSync(path, 'utf8'));
-  if (glue !== other) {
+  if (other !== undefined && glue !== other) {
     fail('The glue of the two WebAssembly builds differs; it must be the same:', ...paths);
   }
   // Removes an unused variable of the glue, for which Parcel would install and bundle a polyfill of `process`.
@@ -80,21 +85,25 @@ for (const part of parts) {
     const packed = gzipSync(wasm, { level: 9 }).toString('base64');
     generated[`built:${part}inline-wasm`] = `export default '${packed}';\n`;
   }
+  if (pageOnly) writeFileSync(join(made, `multihead-${part}simd128.wasm`), `multihead-${part}simd128.wasm is built when a browser asks for it\n`);
 }
 
-writeDeclarations();
-// The command has no declarations, and alone uses the types of Node.
-compile('-p', join(here, 'tsconfig.command.json'));
+if (!pageOnly) {
+  writeDeclarations();
+  // The command has no declarations, and alone uses the types of Node.
+  compile('-p', join(here, 'tsconfig.command.json'));
+}
 for (const part of ['pool', 'models']) {
   const worker = await bundle([`${part}_worker`], { format: 'iife', minify: true });
   generated[`built:${part}-worker-text`] = `export default ${JSON.stringify(worker)};\n`;
 }
-const inline = join(made, 'inline.js');
-writeFileSync(inline, inLines(await bundle(['inline'], { format: 'esm', minify: true })));
 await bundle(entries, { format: 'esm', groups });
-// By itself, so that it does not change how the entry points share chunks.
-await bundle(['command'], { format: 'esm', external: [/^node:/, './models_node.js'] });
-writeFileSync(join(made, 'sbom.cdx.json'), `${JSON.stringify(billOfMaterials(), null, 2)}\n`);
+if (!pageOnly) {
+  writeFileSync(join(made, 'inline.js'), inLines(await bundle(['inline'], { format: 'esm', minify: true })));
+  // By itself, so that it does not change how the entry points share chunks.
+  await bundle(['command'], { format: 'esm', external: [/^node:/, './models_node.js'] });
+  writeFileSync(join(made, 'sbom.cdx.json'), `${JSON.stringify(billOfMaterials(), null, 2)}\n`);
+}
 
 rmSync(dist, { recursive: true, force: true });
 renameSync(made, dist);

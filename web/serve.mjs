@@ -176,13 +176,21 @@ async function prepare(folder, bodyOf) {
   }
 }
 
-export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1', ahead = false } = {}) {
+/**
+ * Serves a folder. `arrival`: returns what a request of a path waits for, such as a file that is still being built; if that
+ * fails, the answer is 503.
+ */
+export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1', ahead = false, arrival = () => undefined } = {}) {
   const folder = await realpath(root).catch(() => {
     throw new Error(`${root} does not exist; build the page first (npm run build)`);
   });
   const bodyOf = createBodies();
   const server = createServer((request, response) => {
-    answer(folder, bodyOf, request, response).catch(() => response.destroy());
+    const path = (request.url ?? '/').split('?', 1)[0];
+    Promise.resolve(arrival(path)).then(
+      () => answer(folder, bodyOf, request, response).catch(() => response.destroy()),
+      (error) => refuse(response, 503, error.message),
+    );
   });
   const taken = await listen(server, port, host);
   if (ahead) void prepare(folder, bodyOf).catch(() => undefined);

@@ -6,11 +6,11 @@
 // CMake and Ninja know which outputs are up to date. The TypeScript package and the page are rebuilt only when one of
 // their source files has changed.
 import { createHash } from 'node:crypto';
-import { readFileSync, readdirSync, statSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
+import { copyFile, rm } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { UsageError, run, say, step } from './console.mjs';
+import { SetupError, UsageError, run, say, step } from './console.mjs';
 import { writeIfChanged } from './files.mjs';
 import { npmProgram, runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
@@ -28,16 +28,23 @@ export function buildPreset(preset, { options = [], target, jobs } = {}) {
     const parallel = jobs ? ['--parallel', String(jobs)] : [];
     const onOutput = (text) => [...text.matchAll(/^\[(\d+\/\d+)\]/gm)].slice(-1).forEach(([, done]) => progress(done));
     const said = await run(['cmake', '--build', '--preset', preset, ...parallel, ...part], { cwd: ROOT, onOutput });
+    failOnWarnings(said);
     const commands = said.match(/^\[\d+\/\d+\]/gm)?.length ?? 0;
     tell(commands ? `${commands} commands` : 'up to date');
   });
 }
 
-/** Builds the two WebAssembly modules, and these targets of their tests. */
-export async function buildWasm({ tests = [], jobs } = {}) {
+/** Throws in CI if a compiler warned. CMAKE_COMPILE_WARNING_AS_ERROR would be a flag, and everything compiled again. */
+export function failOnWarnings(said, inCi = Boolean(process.env.CI)) {
+  const [warning] = /^.*\bwarning: .*\[-W.*$/m.exec(said) ?? [];
+  if (inCi && warning) throw new SetupError(`A warning is an error in CI: ${warning}`);
+}
+
+/** Builds these targets of the WebAssembly modules, and of their tests. */
+export async function buildWasm({ modules = ['multihead_wasm'], tests = [], jobs } = {}) {
   // Set both options to ON or OFF explicitly, because CMake remembers the last value.
   const options = ['TESTS', 'PROGRAMS'].map((what) => `-DMULTIHEAD_${what}=${tests.length ? 'ON' : 'OFF'}`);
-  await buildPreset('wasm', { options, target: ['multihead_wasm', ...tests], jobs });
+  await buildPreset('wasm', { options, target: [...modules, ...tests], jobs });
 }
 
 /** Builds the package, and the module that measures the machine's peak in WebAssembly. */
@@ -48,19 +55,17 @@ export async function buildForWasmBenchmarks() {
 }
 
 /** Builds bindings/dist: the contents of the npm package. */
-export function buildPackage() {
-  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/sbom.template.json', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'bindings/package.json', 'bindings/tsconfig.json', 'bindings/tsconfig.command.json'];
-  return buildOnce('Build package', inputs, 'bindings/dist/index.js', 'multihead');
-}
+export const buildPackage = () => buildOnce('Build package', PACKAGE_INPUTS, 'bindings/dist/index.js', 'multihead');
+const PACKAGE_INPUTS = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/sbom.template.json', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'bindings/package.json', 'bindings/tsconfig.json', 'bindings/tsconfig.command.json'];
 
-/** Builds build/web: the page as static files. */
-export function buildPage() {
+/** Builds build/web: the page as static files. `how`: as buildOnce() has it. */
+export function buildPage(how = {}) {
   const own = ['src', 'public', 'index.html', 'package.json', 'peers.ts', 'plugins.ts', 'serve.mjs', 'tsconfig.json', 'vite.config.ts'];
   // The speed section contains the benchmarks' inputs and, if installed, their peers. The page also contains the
   // guides, if built.
   const inputs = [...own.map((name) => `web/${name}`), 'bindings/dist', 'bindings/bench', 'build/peers/package.json', 'build/docs/index.html'];
   const addresses = ['MULTIHEAD_ADDRESS', 'MULTIHEAD_SOURCE'].map((name) => process.env[name] ?? '');
-  return buildOnce('Build page', inputs, 'build/web/index.html', '@multihead/web', addresses.join(' ').trim());
+  return buildOnce('Build page', inputs, 'build/web/index.html', '@multihead/web', { settings: addresses.join(' ').trim(), ...how });
 }
 
 /** Builds the page and everything that it contains, without any tests. */
@@ -70,6 +75,35 @@ export async function buildForPage() {
   await buildPage();
 }
 
+/**
+ * Builds the page with what most browsers take, the modules for relaxed SIMD. Those for simd128 are built when a browser asks
+ * for one, unless the whole package was built before.
+ * @returns {Promise<(path: string) => Promise<void> | undefined>} what the server waits for before it answers a path
+ */
+export async function buildPageFirst() {
+  await buildWasm({ modules: ['multihead_wasm_relaxed', 'multihead_wasm_models-relaxed'] });
+  if (isCurrent('multihead', PACKAGE_INPUTS, 'bindings/dist/index.js')) {
+    await buildPage();
+    return () => undefined;
+  }
+  await buildOnce('Build package', PACKAGE_INPUTS, 'bindings/dist/index.js', 'multihead', { script: 'build:page' });
+  await buildPage({ script: 'build:first' });
+  const built = new Map();
+  return (path) => {
+    const [, part] = /^\/assets\/multihead-((?:models-)?simd128)-[^/]*\.wasm$/.exec(path) ?? [];
+    if (part && !built.has(part)) built.set(part, buildAsked(part, join(ROOT, 'build', 'web', path)));
+    return built.get(part);
+  };
+}
+
+/** Builds a module for simd128, in place of the file that stands for it in the page. */
+async function buildAsked(part, file) {
+  say(`A browser without relaxed SIMD asks for ${part}.`);
+  await buildWasm({ modules: [`multihead_wasm_${part}`] });
+  for (const compressed of ['.br', '.gz']) await rm(`${file}${compressed}`, { force: true });
+  await copyFile(join(ROOT, 'build', 'wasm', 'bindings', part, 'multihead.wasm'), file);
+}
+
 export async function buildAll() {
   await buildPreset('native');
   await buildWasm({ tests: ['all'] });
@@ -77,15 +111,24 @@ export async function buildAll() {
   await buildPage();
 }
 
-/** Runs a workspace's build script, unless the output exists and the inputs and settings equal the last build's. */
-function buildOnce(name, inputs, output, workspace, settings = '') {
+const stampOf = (workspace) => join(ROOT, 'build', 'stamps', workspace.replace(/\W/g, '-'));
+const wantedOf = (inputs, settings) => `${fingerprint([...inputs, 'package-lock.json'])}${settings && ` ${settings}`}`;
+
+/** True if the output exists, and the inputs and settings equal the last build's. */
+function isCurrent(workspace, inputs, output, settings = '') {
+  const stamp = stampOf(workspace);
+  const built = existsSync(stamp) && readFileSync(stamp, 'utf8');
+  return built === wantedOf(inputs, settings) && existsSync(join(ROOT, output));
+}
+
+/** Runs a script of a workspace's package.json, unless its output is current. */
+function buildOnce(name, inputs, output, workspace, { settings: given = '', script = 'build' } = {}) {
   return step(name, async (tell) => {
-    const stamp = join(ROOT, 'build', 'stamps', workspace.replace(/\W/g, '-'));
-    const wanted = `${fingerprint([...inputs, 'package-lock.json'])}${settings && ` ${settings}`}`;
-    const built = await readFile(stamp, 'utf8').catch(() => null);
-    if (built === wanted && statSync(join(ROOT, output), { throwIfNoEntry: false })) return tell('up to date');
-    await run([...npmProgram(), 'run', 'build', '-w', workspace], { cwd: ROOT });
-    await writeIfChanged(stamp, wanted); // the old fingerprint: changes made during the build trigger the next one
+    const settings = [given, script === 'build' ? '' : script].join(' ').trim();
+    if (isCurrent(workspace, inputs, output, settings)) return tell('up to date');
+    const wanted = wantedOf(inputs, settings);
+    await run([...npmProgram(), 'run', script, '-w', workspace], { cwd: ROOT });
+    await writeIfChanged(stampOf(workspace), wanted); // the old fingerprint: changes made during the build trigger the next one
     tell(output.slice(0, output.lastIndexOf('/')));
   });
 }

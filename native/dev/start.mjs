@@ -3,7 +3,7 @@
 // With --peers, the speed section of the page also offers ONNX Runtime and TensorFlow.js, which are installed into
 // build/peers.
 import { join } from 'node:path';
-import { ROOT, buildForPage } from './build.mjs';
+import { ROOT, buildPageFirst } from './build.mjs';
 import { installPeers } from './bench/peers.mjs';
 import { SetupError, UsageError, say } from './console.mjs';
 import { runAsProgram } from './program.mjs';
@@ -25,8 +25,8 @@ runAsProgram(import.meta.url, async (option) => {
   const address = await withAdvice(wishedAddress); // checked before the slow steps
   await setup({ purpose: 'start' });
   if (option) await installPeers();
-  await buildForPage();
-  const { url } = await withAdvice(() => serve({ root: join(ROOT, 'build', 'web'), ...address, ahead: true }));
+  const arrival = await buildPageFirst();
+  const { url } = await withAdvice(() => serve({ root: join(ROOT, 'build', 'web'), ...address, ahead: true, arrival }));
   say(`\nServed after ${((performance.now() - begun) / 1000).toFixed(1)} s.`);
   say(`Open ${url} in a browser. Ctrl-C stops it.`);
 });
