@@ -1,6 +1,7 @@
 // Runs commands and reports on them: one line per step, and failures with advice.
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { spawn } from 'node:child_process';
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { readFile, rm } from 'node:fs/promises';
 
 /** A failure that the user can fix; printed without a stack trace. */
@@ -25,6 +26,38 @@ process.on('exit', () => {
   process.exitCode = 3;
   console.error(`standard output: ${lost.message}`);
 });
+
+/** Kernel's ticks a second in /proc, on every processor that Linux has. */
+const TICKS = 100;
+
+/**
+ * Processor time in core-seconds, user and system: of this program, and of the commands that have ended with all that they
+ * waited for. Unlike the time on the clock, it is about the same on a busy machine. null where there is no /proc.
+ */
+function processorTime() {
+  try {
+    const [user, system, ...ofChildren] = readFileSync('/proc/self/stat', 'utf8').replace(/^.*\) /s, '').split(' ').slice(11, 15).map((ticks) => Number(ticks) / TICKS);
+    return { own: user + system, children: ofChildren[0] + ofChildren[1] };
+  } catch {
+    return null;
+  }
+}
+
+/** Core-seconds since this program began, such as "1234 core-seconds"; "" where they are not known. */
+export function coreSeconds() {
+  const used = processorTime();
+  return used === null ? '' : `${(used.own + used.children).toFixed(0)} core-seconds`;
+}
+
+/** The core-seconds of the commands that ended, by step: commands end one after the other. */
+const stepOf = new AsyncLocalStorage();
+let counted = 0;
+function countProcessorTime() {
+  const children = processorTime()?.children ?? 0;
+  const step = stepOf.getStore();
+  if (step) step.used += children - counted;
+  counted = children;
+}
 
 const seconds = (since) => `${((performance.now() - since) / 1000).toFixed(1)} s`;
 const shown = (command) => command.map((part) => (/[\s'"$]/.test(part) ? JSON.stringify(part) : part)).join(' ');
@@ -106,13 +139,14 @@ export function say(line) {
 export async function step(name, work) {
   const start = performance.now();
   let detail = '';
-  const state = { start, done: '' };
+  const state = { start, done: '', used: 0 };
   running.set(name, state);
   ticker = ticker ?? setInterval(tick, 500).unref(); // not ??=, so that an old Node.js can parse this
   try {
-    const result = await work((text) => (detail = text), (done) => (state.done = done));
+    const result = await stepOf.run(state, () => work((text) => (detail = text), (done) => (state.done = done)));
     running.delete(name);
-    say(`  ${name.padEnd(24)} ${detail.padEnd(46)} ${seconds(start).padStart(7)}`);
+    const used = state.used >= 1 ? `, ${state.used.toFixed(0)} core-seconds` : '';
+    say(`  ${name.padEnd(24)} ${detail.padEnd(46)} ${seconds(start).padStart(7)}${used}`);
     return result;
   } catch (error) {
     running.delete(name);
@@ -176,6 +210,7 @@ export async function run([program, ...args], { advice, pidFile, mayOutliveUs, o
     child.on('error', (error) => resolve(error.code));
     child.on('close', (status, signal) => {
       unwatch(child);
+      countProcessorTime();
       resolve(status ?? signal);
     });
   });

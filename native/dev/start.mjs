@@ -5,7 +5,7 @@
 import { join } from 'node:path';
 import { ROOT, buildPageFirst } from './build.mjs';
 import { installPeers } from './bench/peers.mjs';
-import { SetupError, UsageError, say } from './console.mjs';
+import { SetupError, UsageError, coreSeconds, say } from './console.mjs';
 import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 import { serve, wishedAddress } from '../../web/serve.mjs';
@@ -27,6 +27,7 @@ runAsProgram(import.meta.url, async (option) => {
   if (option) await installPeers();
   const arrival = await buildPageFirst();
   const { url } = await withAdvice(() => serve({ root: join(ROOT, 'build', 'web'), ...address, ahead: true, arrival }));
-  say(`\nServed after ${((performance.now() - begun) / 1000).toFixed(1)} s.`);
+  const used = coreSeconds();
+  say(`\nServed after ${((performance.now() - begun) / 1000).toFixed(1)} s${used && `, ${used}`}.`);
   say(`Open ${url} in a browser. Ctrl-C stops it.`);
 });

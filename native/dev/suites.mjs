@@ -72,14 +72,11 @@ const inBrowser = { after: ['page'], waits: true };
 // without the kernels. `npm test -- --all`, --again, a filter and CI make no such difference.
 const WITHOUT_KERNELS = [...PACKAGE, 'web', 'tests/browser', 'CMakeLists.txt', 'CMakePresets.json', 'src', '!src/cpu', '!bindings/dist'];
 const NUMBERS = ['attention', 'attention_backward', 'kv_cache', 'linear', 'merge', 'varlen'].map((name) => `test/${name}.test.ts`);
-// The build that load() chooses in Node and in Chromium: `core, wasm` tests the kernels of the other one. With fewer
+// The build that load() chooses in Node and in Chromium; `npm test -- --all` tests the other one too. With fewer
 // random calls: the first of a kind find most faults, and `npm test -- --all` makes them all.
 const ONE_BUILD = { MULTIHEAD_TEST_BUILDS: 'relaxed', MULTIHEAD_RANDOM_CASES: '100', MULTIHEAD_KILL_ROUNDS: '10' };
 // What publishing needs (packing twice, publint, bundlers, types) takes two minutes, a fifth of `npm test`.
 const PACKED = 'test/package.test.ts';
-// What does not depend on the processor, or compares only the oracle with itself.
-const NATIVE_ALONE = ['ReferenceAttention.*', 'ReferenceBackward.*', 'Conformance.Any*', 'Conformance.EveryField*', 'Experiments.*'].join(':');
-
 // Run one random call of each kind: kernels on an emulated processor, or without SIMD, take 20 times as long, and one
 // call finds any difference from x86.
 const emulated = { MULTIHEAD_RANDOM_MOST: '1' };
@@ -191,20 +188,7 @@ export const SUITES = [
     after: ['asan'],
     run: () => outcomeOf(shortRun(target), null, fuzzCounts, { env: FUZZ_ENVIRONMENT }),
   })),
-  {
-    name: 'core, wasm simd128',
-    in: 'all',
-    uses: wasmCore('multihead_tests'),
-    after: ['wasm'],
-    run: () => googleTest('wasm-simd128', [process.execPath, `${tests('wasm')}.cjs`]),
-  },
-  {
-    name: 'core, wasm simd128, what depends on the processor',
-    in: 'quick',
-    uses: wasmCore('multihead_tests'),
-    after: ['wasm'],
-    run: () => googleTest('wasm-simd128', [process.execPath, `${tests('wasm')}.cjs`, `--gtest_filter=-${NATIVE_ALONE}`]),
-  },
+  // For 32-bit addresses, which one kind of SIMD shows. The package's tests run the kernels of both.
   {
     name: 'core, wasm relaxed',
     in: 'all',

@@ -5,8 +5,8 @@
 // --numbers: the tests that compare numbers on the page with a reference; writes browser-numbers.json. --quick: all others, without those that are
 // marked as thorough, which take long and rarely find a fault that the others miss. With both, chromium-headless-shell
 // takes Chromium's place, if there is one. --webkit: those that are marked as essential, in WebKit, the engine of Safari;
-// writes webkit.json. Without an option, Chromium runs the essential tests, and its headless
-// shell, if there is one, all others.
+// writes webkit.json. Without an option, Chromium runs the essential tests, its headless
+// shell, if there is one, all others, and Firefox all but the thorough ones.
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -140,7 +140,9 @@ async function runTest(test, on, outcome) {
 const LANES = inShell ? 3 : 2;
 
 async function runIn(found, outcome) {
-  const left = group.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
+  // Thorough tests look for leaks and rare crashes of the page's own code, for which one engine is enough.
+  const here = group.filter(({ thorough }) => !thorough || found.name !== 'firefox');
+  const left = here.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
   if (left.length === 0) return;
   if (found.launch) {
     // The headless shell takes 0.8 of Chromium's processor time for all tests, and is the same engine.
