@@ -61,57 +61,75 @@ HWY_INLINE void over_blocks(const NumberRows& rows, int64_t row, const Visit& vi
 
 float largest(const NumberRows& rows, int64_t first, int64_t end) {
   // As integers, magnitudes have the order of their floats, and NaN is the largest of all.
-  const hn::RebindToSigned<DB> di;
-  auto most = hn::Zero(di);
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const size_t lanes = hn::Lanes(d);
+  const auto columns = static_cast<size_t>(rows.columns);
   const auto magnitude = hn::Set(di, std::numeric_limits<int32_t>::max());
-  for (int64_t row = first; row < end; ++row) {
-    over_blocks(rows, row, [&](const float* block, size_t) HWY_ATTR {
-      for (size_t i = 0; i < kBlock; i += hn::Lanes(di)) {
-        const auto bits = hn::BitCast(di, hn::Load(DB(), block + i));
-        most = hn::Max(most, hn::And(bits, magnitude));
-      }
-    });
-  }
+  auto most = hn::Zero(di);
+  rules::visit_element(rows.type, [&]<class T>(std::type_identity<T>) HWY_ATTR {
+    using Stored = typename SimdElement<T>::type;
+    const FloatReader<Stored, DF> read(d);
+    const auto join = [&](auto numbers) HWY_ATTR {
+      most = hn::Max(most, hn::And(hn::BitCast(di, numbers), magnitude));
+    };
+    for (int64_t row = first; row < end; ++row) {
+      const auto* const from = static_cast<const Stored*>(rows.data) + row * rows.stride;
+      size_t c = 0;
+      for (; c + lanes <= columns; c += lanes) join(read(from + c));
+      if (c < columns) join(read(from + c, columns - c));
+    }
+  });
   return std::bit_cast<float>(hn::ReduceMax(di, most));
 }
 
-HWY_INLINE float largest_magnitude(const float* HWY_RESTRICT block) {
+// store_scale() of a scale with few digits, or zero. If it is rounded down so far that `extreme`
+// would not fit, stores the next larger one.
+HWY_NOINLINE VB store_small_scale(float extreme, float most, Float16 stored, std::byte* to) {
+  float scale = rules::to_float(stored);
+  if (std::abs(extreme) > std::abs(scale) * (std::abs(most) + 0.25F)) {
+    ++stored.bits;
+    scale = rules::to_float(stored);
+  }
+  std::memcpy(to, &stored, sizeof(stored));
+  return hn::Set(DB(), scale == 0.0F ? 0.0F : 1 / scale);
+}
+
+// The largest magnitude of a block, in all lanes.
+HWY_INLINE VB largest_magnitude(const float* HWY_RESTRICT block) {
   const DB d;
   VB most = hn::Zero(d);
   for (size_t i = 0; i < kBlock; i += hn::Lanes(d)) {
     most = hn::Max(most, hn::Abs(hn::Load(d, block + i)));
   }
-  return hn::ReduceMax(d, most);
+  return hn::MaxOfLanes(d, most);
 }
 
 // Stores the scale of a block, in f16, that maps `extreme`, its number of the largest magnitude, to
-// `most`. Returns 1 / scale as stored, or 0 for a block of zeros.
-HWY_INLINE float store_scale(float extreme, float most, size_t index, std::byte* row) {
-  const float exact = extreme / most;
-  Float16 stored = rules::to_float16(exact);
-  float scale = 0.0F;
-  if (HWY_LIKELY(std::abs(exact) >= 0x1p-14F)) {
-    // rules::to_float(stored) in fewer operations: one more conversion took a fifth of the time.
-    const auto bits = std::bit_cast<uint32_t>(exact);
-    scale = std::bit_cast<float>((bits + 0xFFFU + (bits >> 13U & 1U)) & ~0x1FFFU);
-  } else {
-    // Few digits are left. If the scale is rounded down so far that `extreme` would not fit, store
-    // the next larger one.
-    scale = rules::to_float(stored);
-    if (std::abs(extreme) > std::abs(scale) * (std::abs(most) + 0.25F)) {
-      ++stored.bits;
-      scale = rules::to_float(stored);
-    }
+// `most`. Returns 1 / scale as stored, or 0 for a block of zeros, in all lanes: the rest of the
+// block waits for it, and vectors that become scalars and vectors again would take longer.
+HWY_INLINE VB store_scale(VB extreme, float most, size_t index, std::byte* row) {
+  const DB d;
+  const hn::RebindToUnsigned<DB> du;
+  const VB exact = hn::Div(extreme, hn::Set(d, most));
+  // As rules::to_float16() rounds normal numbers.
+  const auto bits = hn::BitCast(du, exact);
+  const auto odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(du, 1U));
+  const auto rounded =
+      hn::AndNot(hn::Set(du, 0x1FFFU), hn::Add(bits, hn::Add(odd, hn::Set(du, 0xFFFU))));
+  const Float16 stored = rules::to_float16(hn::GetLane(exact));
+  if (HWY_LIKELY(std::abs(hn::GetLane(exact)) >= 0x1p-14F)) {
+    std::memcpy(row + index * sizeof(stored), &stored, sizeof(stored));
+    return hn::Div(hn::Set(d, 1.0F), hn::BitCast(d, rounded));
   }
-  std::memcpy(row + index * sizeof(stored), &stored, sizeof(stored));
-  return scale == 0.0F ? 0.0F : 1 / scale;
+  return store_small_scale(hn::GetLane(extreme), most, stored, row + index * sizeof(stored));
 }
 
 HWY_INLINE void quantize_int8(const float* HWY_RESTRICT block, size_t index, size_t blocks,
                               std::byte* row) {
   const DB d;
   const hn::Rebind<int8_t, DB> d8;
-  const VB inverse = hn::Set(d, store_scale(largest_magnitude(block), 127.0F, index, row));
+  const VB inverse = store_scale(largest_magnitude(block), 127.0F, index, row);
   auto* const to = reinterpret_cast<int8_t*>(row + blocks * sizeof(Float16)) + index * kBlock;
   for (size_t i = 0; i < kBlock; i += hn::Lanes(d)) {
     const auto nearest = hn::NearestInt(hn::Mul(hn::Load(d, block + i), inverse));
@@ -119,15 +137,15 @@ HWY_INLINE void quantize_int8(const float* HWY_RESTRICT block, size_t index, siz
   }
 }
 
-// The first number of the largest magnitude.
-HWY_INLINE float extreme_of(const float* HWY_RESTRICT block) {
+// The first number of the largest magnitude, in all lanes.
+HWY_INLINE VB extreme_of(const float* HWY_RESTRICT block) {
   const DB d;
-  const VB most = hn::Set(d, largest_magnitude(block));
+  const VB most = largest_magnitude(block);
   for (size_t i = 0; i < kBlock; i += hn::Lanes(d)) {
     const intptr_t lane = hn::FindFirstTrue(d, hn::Eq(hn::Abs(hn::Load(d, block + i)), most));
-    if (lane >= 0) return block[i + static_cast<size_t>(lane)];
+    if (lane >= 0) return hn::Set(d, block[i + static_cast<size_t>(lane)]);
   }
-  return 0.0F;
+  return hn::Zero(d);
 }
 
 HWY_INLINE void quantize_int4(const float* HWY_RESTRICT block, size_t index, size_t blocks,
@@ -135,7 +153,7 @@ HWY_INLINE void quantize_int4(const float* HWY_RESTRICT block, size_t index, siz
   const DB d;
   const hn::RebindToSigned<DB> di;
   const hn::Rebind<uint8_t, DB> d8;
-  const VB inverse = hn::Set(d, store_scale(extreme_of(block), -8.0F, index, row));
+  const VB inverse = store_scale(extreme_of(block), -8.0F, index, row);
   HWY_ALIGN uint8_t numbers[kBlock];
   for (size_t i = 0; i < kBlock; i += hn::Lanes(d)) {
     const VB scaled = hn::Add(hn::Mul(hn::Load(d, block + i), inverse), hn::Set(d, 8.5F));
@@ -153,11 +171,17 @@ HWY_INLINE void quantize_int4(const float* HWY_RESTRICT block, size_t index, siz
 void quantize(const NumberRows& rows, WeightType type, std::byte* to, int64_t first, int64_t end) {
   const int64_t bytes = weight_row_bytes(type, rows.columns);
   const auto blocks = static_cast<size_t>(weight_blocks(rows.columns));
-  const auto quantize_block = type == WeightType::kInt8 ? quantize_int8 : quantize_int4;
-  for (int64_t row = first; row < end; ++row) {
-    over_blocks(rows, row, [&](const float* block, size_t index) {
-      quantize_block(block, index, blocks, to + row * bytes);
-    });
+  const auto over_rows = [&](const auto& quantize_block) HWY_ATTR {
+    for (int64_t row = first; row < end; ++row) {
+      over_blocks(rows, row, [&](const float* block, size_t index) HWY_ATTR {
+        quantize_block(block, index, blocks, to + row * bytes);
+      });
+    }
+  };
+  if (type == WeightType::kInt8) {
+    over_rows([](auto... given) HWY_ATTR { quantize_int8(given...); });
+  } else {
+    over_rows([](auto... given) HWY_ATTR { quantize_int4(given...); });
   }
 }
 

@@ -192,6 +192,22 @@ TEST_P(WeightsOnTarget, BlocksFollowTheirDefinition) {
   }
 }
 
+// Halves below 2^-14 are farther apart than those above.
+TEST_P(WeightsOnTarget, ScalesBesideTheLeastNormalHalf) {
+  Random random(1);
+  for (const WeightType type : kBlockWeightTypes) {
+    const float most = type == WeightType::kInt8 ? 127.0F : -8.0F;
+    for (int step = -12; step <= 12; ++step) {
+      const float extreme = most * (0x1p-14F + static_cast<float>(step) * 0x1p-26F);
+      std::vector<float> block = random.floats(32, -std::abs(extreme), std::abs(extreme));
+      block[17] = extreme;
+      EXPECT_EQ(weights_as_floats(stored_weights(block, type, 1, 32).matrix()),
+                block_by_definition(block, type))
+          << name_of(type) << ", scale 2^-14 + " << step << " * 2^-26";
+    }
+  }
+}
+
 TEST_P(WeightsOnTarget, ErrorsAreWithinTheirBounds) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Random random(seed);
