@@ -346,9 +346,11 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   MULTIHEAD_TRY(config.status());
   if (family->causal) {
     // Only language models generate.
-    MULTIHEAD_TRY(
-        read_end_ids(given, std::string(family->config_prefix) + "eos_token_id", a.end_ids));
-    if (a.end_ids.empty()) MULTIHEAD_TRY(read_end_ids(given, "eos_token_id", a.end_ids));
+    const std::string prefix(family->config_prefix);
+    MULTIHEAD_TRY(read_end_ids(given, prefix + "eos_token_id", a.end_ids));
+    if (a.end_ids.empty() && !prefix.empty()) {
+      MULTIHEAD_TRY(read_end_ids(given, "eos_token_id", a.end_ids));
+    }
     MULTIHEAD_TRY(read_end_ids(given, "generation_config.json/eos_token_id", a.end_ids));
   }
   MULTIHEAD_TRY(top.status());

@@ -76,20 +76,21 @@ bool ConfigReader::has(std::string_view name) const {
 }
 
 bool ConfigReader::has_members(std::string_view name) const {
-  const std::string path = prefix_ + std::string(name) + ".";
+  return begins_a_field(prefix_ + std::string(name) + ".");
+}
+
+bool ConfigReader::begins_a_field(const std::string& path) const {
   const auto found = config_.lower_bound(path);
   return found != config_.end() && found->first.starts_with(path);
 }
 
-std::string ConfigReader::other_member(std::string_view name,
-                                       std::span<const std::string_view> known) const {
-  const std::string path = prefix_ + std::string(name) + ".";
-  for (auto field = config_.lower_bound(path);
-       field != config_.end() && field->first.starts_with(path); ++field) {
-    const std::string_view member = std::string_view(field->first).substr(path.size());
+std::string ConfigReader::other_field(std::span<const std::string_view> known) const {
+  for (auto field = config_.lower_bound(prefix_);
+       field != config_.end() && field->first.starts_with(prefix_); ++field) {
+    const std::string_view name = std::string_view(field->first).substr(prefix_.size());
     const bool is_null = field->second.kind == ConfigValue::Kind::kNull;
-    if (!is_null && std::find(known.begin(), known.end(), member) == known.end()) {
-      return std::string(member);
+    if (!is_null && std::find(known.begin(), known.end(), name) == known.end()) {
+      return std::string(name);
     }
   }
   return {};

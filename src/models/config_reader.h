@@ -40,15 +40,21 @@ class ConfigReader {
   // `prefix` stands before the names of all fields.
   ConfigReader(const Config& config, std::string prefix)
       : config_(config), prefix_(std::move(prefix)) {}
+  // For the fields of the object `name`. Keeps its errors in `parent`.
+  ConfigReader(ConfigReader& parent, const std::string& name)
+      : config_(parent.config_), prefix_(parent.prefix_ + name + "."), status_(parent.status_) {}
+  ConfigReader(const ConfigReader&) = delete;
 
   // Null if the field is not there.
   const ConfigValue* find(std::string_view name) const;
   // True if the field is there and not null.
   bool has(std::string_view name) const;
-  // True if there are fields below this name.
+  // True if there are fields below this name; without a name, if there is one that begins with the
+  // prefix.
   bool has_members(std::string_view name) const;
-  // The first field below this name that is not null and has none of the `known` names; else empty.
-  std::string other_member(std::string_view name, std::span<const std::string_view> known) const;
+  bool has_members() const { return begins_a_field(prefix_); }
+  // The first field that is not null and has none of the `known` names; else empty.
+  std::string other_field(std::span<const std::string_view> known) const;
 
   // The values of fields, `absent` for a field that is not there and for a null name. A value of
   // another type or out of range is an error, null included unless the range says otherwise, and so
@@ -65,12 +71,14 @@ class ConfigReader {
   const Status& status() const { return status_; }
 
  private:
+  bool begins_a_field(const std::string& path) const;
   // As find(), for a field of one value.
   const ConfigValue* find_one(const char* name);
 
   const Config& config_;
   std::string prefix_;
-  Status status_;
+  Status own_status_;
+  Status& status_ = own_status_;
 };
 
 }  // namespace multihead::models

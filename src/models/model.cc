@@ -224,8 +224,12 @@ Status Model::embed(const ModelInputs& inputs, const EmbedOptions& options, cons
     MULTIHEAD_TRY(check_output("out", out, shape));
     Tensor state;
     MULTIHEAD_TRY(run_layers(m, pass, false, state, context));
-    MULTIHEAD_TRY(compute_vectors(m, pass, state, pooling, options.normalize, out, context));
-    return require_finite(m, pass, "embedding", out, context);
+    std::vector<float> vectors;
+    MULTIHEAD_TRY(compute_vectors(m, pass, state, pooling, options.normalize, vectors, context));
+    const ConstTensor numbers(vectors.data(), shape);
+    MULTIHEAD_TRY(require_finite(m, pass, "embedding", numbers, context));
+    std::copy(vectors.begin(), vectors.end(), out.data);
+    return {};
   });
 }
 

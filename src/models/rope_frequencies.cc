@@ -81,75 +81,75 @@ RopeFrequencies::RopeFrequencies(ConfigReader& config, const std::string& object
        {std::string("rope_scaling"), std::string("rope_parameters"), object}) {
     if (config.has(name)) config.fail(name, "an object", described(config.find(name)));
   }
-  const auto in_group = [&](const char* name) { return group + "." + name; };
-  const auto has = [&](const char* name) { return scaled && config.has(in_group(name)); };
-  const auto number = [&](const char* name, double absent, const Numbers& range = {}) {
-    return has(name) ? config.number(in_group(name).c_str(), absent, range) : absent;
-  };
+  ConfigReader inner(config, group);
+  const auto has = [&](const char* name) { return scaled && inner.has(name); };
 
   // Settings outside the group hold if the group lacks them. null is the same as none.
   const auto outer = [&](const char* name, const char* field, double absent) {
-    if (has(name)) return number(name, absent);
+    if (has(name)) return inner.number(name, absent, {});
     return field != nullptr && config.has(field) ? config.number(field, absent, {}) : absent;
   };
   theta_ = outer("rope_theta", fallback.theta_field, fallback.theta);
   const double partial =
       outer("partial_rotary_factor", fallback.partial_rotary_field, fallback.partial_rotary);
   const double rotated = std::floor(static_cast<double>(fallback.head_dim) * partial);
+  const auto fail = [&](const char* name, const char* field, std::string_view expected,
+                        const std::string& got) {
+    if (has(name)) {
+      inner.fail(name, expected, got);
+    } else {
+      config.fail(field, expected, got);
+    }
+  };
   if (rotated < 2 || std::fmod(rotated, 2.0) != 0 ||
       rotated > static_cast<double>(fallback.head_dim)) {
-    config.fail(has("partial_rotary_factor") ? in_group("partial_rotary_factor")
-                                             : std::string(fallback.partial_rotary_field),
-                "an even number of rotated elements of a head",
-                text_of(rotated) + " of " + std::to_string(fallback.head_dim));
+    fail("partial_rotary_factor", fallback.partial_rotary_field,
+         "an even number of rotated elements of a head",
+         text_of(rotated) + " of " + std::to_string(fallback.head_dim));
   }
   if (!config.status().ok()) return;
   const auto rotary = static_cast<int64_t>(rotated);
   base_.resize(static_cast<size_t>(rotary / 2));
   write_frequencies(theta_, rotary, base_.data());
-  scale(config, group, scaled, rotary, fallback);
+  if (scaled) scale(config, inner, rotary, fallback);
   const auto usable = [](double frequency) { return frequency <= kMostNumber; };
   if (!std::all_of(base_.begin(), base_.end(), usable) ||
       !std::all_of(long_.begin(), long_.end(), usable)) {
-    config.fail(has("rope_theta") ? in_group("rope_theta") : std::string(fallback.theta_field),
-                "a base that gives finite frequencies", text_of(theta_));
+    fail("rope_theta", fallback.theta_field, "a base that gives finite frequencies",
+         text_of(theta_));
   }
 }
 
-void RopeFrequencies::scale(ConfigReader& config, const std::string& group, bool scaled,
-                            int64_t rotary, const Fallback& fallback) {
-  const auto in_group = [&](const char* name) { return group + "." + name; };
-  const auto has = [&](const char* name) { return config.has(in_group(name)); };
+void RopeFrequencies::scale(ConfigReader& config, ConfigReader& group, int64_t rotary,
+                            const Fallback& fallback) {
   const auto number = [&](const char* name, double absent, const Numbers& range = {}) {
-    return has(name) ? config.number(in_group(name).c_str(), absent, range) : absent;
+    return group.has(name) ? group.number(name, absent, range) : absent;
   };
-  if (!scaled) return;
   std::string type;
   for (const char* name : {"type", "rope_type"}) {
-    if (has(name)) type = config.text(in_group(name).c_str(), type);
+    if (group.has(name)) type = group.text(name, type);
   }
   if (type.empty()) {
     // Settings of a scaling whose type is missing.
     constexpr std::string_view kOfEveryType[] = {"rope_theta", "partial_rotary_factor"};
-    const std::string other = config.other_member(group, kOfEveryType);
-    if (!other.empty()) config.fail(in_group("rope_type"), "a type beside " + other, "nothing");
+    const std::string other = group.other_field(kOfEveryType);
+    if (!other.empty()) group.fail("rope_type", "a type beside " + other, "nothing");
     return;
   }
   if (fallback.phi3 && (type == "su" || type == "yarn")) type = "longrope";
   if (type == "default" || type == "mrope") return;
 
-  const auto length = [&](const char* name, int64_t absent) {
-    return config.has(name) ? config.integer(name, absent, {.most = kMostRows}) : absent;
+  const auto length = [](ConfigReader& from, const char* name, int64_t absent) {
+    return from.has(name) ? from.integer(name, absent, {.most = kMostRows}) : absent;
   };
-  const int64_t positions = length("max_position_embeddings", fallback.positions);
+  const int64_t positions = length(config, "max_position_embeddings", fallback.positions);
   // In transformers, the field outside the group has precedence over the field in the group.
   const char* const original_field = "original_max_position_embeddings";
-  const int64_t original =
-      length(original_field, length(in_group(original_field).c_str(), positions));
+  const int64_t original = length(config, original_field, length(group, original_field, positions));
   const double stretch = static_cast<double>(positions) / static_cast<double>(original);
   const double factor = number("factor", 0.0);
   const auto needs_factor = [&] {
-    if (!has("factor")) config.fail(in_group("factor"), "more than 0", "nothing");
+    if (!group.has("factor")) group.fail("factor", "more than 0", "nothing");
     return config.status().ok();
   };
   if (type == "linear") {
@@ -163,7 +163,7 @@ void RopeFrequencies::scale(ConfigReader& config, const std::string& group, bool
     if (!needs_factor()) return;
     const double low = number("low_freq_factor", 1.0), high = number("high_freq_factor", 4.0);
     if (!(high > low)) {
-      config.fail(in_group("high_freq_factor"), "more than low_freq_factor", text_of(high));
+      group.fail("high_freq_factor", "more than low_freq_factor", text_of(high));
       return;
     }
     scale_llama3(base_, factor, low, high, static_cast<double>(original));
@@ -176,12 +176,11 @@ void RopeFrequencies::scale(ConfigReader& config, const std::string& group, bool
                                 : yarn_scale(ratio, 1.0);
     factor_ = number("attention_factor", inferred);
     const double fast = number("beta_fast", 0, any), slow = number("beta_slow", 0, any);
-    const std::string truncate = in_group("truncate");
     // The ramp is a quotient of logarithms to this base.
     if (!(theta_ > 1)) config.fail(fallback.theta_field, "more than 1 for yarn", text_of(theta_));
     scale_yarn(base_, theta_, rotary,
                {ratio, fast != 0 ? fast : 32.0, slow != 0 ? slow : 1.0,
-                static_cast<double>(original), config.flag(truncate.c_str(), true)});
+                static_cast<double>(original), group.flag("truncate", true)});
   } else if (type == "longrope") {
     const double ratio = factor > 0 ? factor : stretch;
     if (ratio > 1.0 && original < 2) config.fail(original_field, "2 or more", "1");
@@ -194,14 +193,13 @@ void RopeFrequencies::scale(ConfigReader& config, const std::string& group, bool
     for (const auto& [name, list] :
          {std::pair{"short_factor", &base_}, std::pair{"long_factor", &long_}}) {
       for (size_t pair = 0; pair < list->size() && config.status().ok(); ++pair) {
-        const std::string element = in_group(name) + "." + std::to_string(pair);
-        if (config.find(element) == nullptr) config.fail(element, "a number", "nothing");
-        (*list)[pair] /= config.number(element.c_str(), 1.0, {});
+        const std::string element = name + ("." + std::to_string(pair));
+        if (group.find(element) == nullptr) group.fail(element, "a number", "nothing");
+        (*list)[pair] /= group.number(element.c_str(), 1.0, {});
       }
     }
   } else {
-    config.fail(in_group("rope_type"), "default, linear, dynamic, yarn, longrope or llama3",
-                '"' + type + '"');
+    group.fail("rope_type", "default, linear, dynamic, yarn, longrope or llama3", '"' + type + '"');
   }
 }
 

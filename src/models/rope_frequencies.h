@@ -41,8 +41,7 @@ class RopeFrequencies {
 
  private:
   // Applies the scaling of `group`, if it has one.
-  void scale(ConfigReader& config, const std::string& group, bool scaled, int64_t rotary,
-             const Fallback& fallback);
+  void scale(ConfigReader& config, ConfigReader& group, int64_t rotary, const Fallback& fallback);
 
   std::vector<double> base_;  // unless the call is longer than limit_
   std::vector<double> long_;  // longrope: if it is

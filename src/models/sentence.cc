@@ -35,57 +35,40 @@ constexpr PoolingName kPoolings[] = {
     {"weightedmean", "weightedmean_tokens", Pooling::kWeightedMean},
     {"lasttoken", "lasttoken", Pooling::kLastToken}};
 
-// Reads the settings of one file, and keeps the first error.
-class File {
+// The settings of one file. null is the same as none.
+class File : public ConfigReader {
  public:
-  File(const Config& config, const std::string& path) : config_(config), name_(path + "/") {}
+  File(const Config& config, const std::string& path) : ConfigReader(config, path + "/") {}
 
-  // Null if the setting is not there or null.
-  const ConfigValue* find(const std::string& setting) const {
-    const auto found = config_.find(name_ + setting);
-    if (found == config_.end() || found->second.kind == Kind::kNull) return nullptr;
-    return &found->second;
-  }
-  bool exists() const {
-    const auto found = config_.lower_bound(name_);
-    return found != config_.end() && found->first.starts_with(name_);
-  }
   bool flag(const std::string& setting, bool absent) {
-    const ConfigValue* const value = find(setting);
-    if (value == nullptr) return absent;
-    if (value->kind != Kind::kBool) fail(setting, "true or false");
-    return value->number != 0;
+    return has(setting) ? ConfigReader::flag(setting.c_str(), absent) : absent;
   }
   // A number from 1 on; larger ones than a size can be become the largest.
-  int64_t size(const std::string& setting, int64_t absent) {
-    const ConfigValue* const value = find(setting);
-    if (value == nullptr) return absent;
-    if (value->kind != Kind::kNumber || !(value->number >= 1)) fail(setting, "a number from 1 on");
-    return value->number < 0x1p31 ? static_cast<int64_t>(value->number) : int64_t{1} << 31;
+  int64_t size(const char* setting, int64_t absent) {
+    if (!has(setting)) return absent;
+    const ConfigValue& value = *find(setting);
+    if (value.kind != Kind::kNumber || !(value.number >= 1)) refuse(setting, "a number from 1 on");
+    return value.number < 0x1p31 ? static_cast<int64_t>(value.number) : int64_t{1} << 31;
   }
   // Empty if the setting is not there.
-  std::string_view text(const std::string& setting) {
-    const ConfigValue* const value = find(setting);
-    if (value == nullptr) return {};
-    if (value->kind != Kind::kText) fail(setting, "a text");
-    return value->text;
+  std::string text(const std::string& setting) {
+    return has(setting) ? ConfigReader::text(setting.c_str(), "") : "";
   }
-  void fail(const std::string& setting, std::string_view expected) {
-    if (status.ok()) status = setting_error(name_ + setting, expected, described(find(setting)));
+  // What follows the last dot of a text.
+  std::string last_name(const std::string& setting) {
+    std::string name = text(setting);
+    return name.erase(0, name.rfind('.') + 1);
   }
-
-  Status status;
-
- private:
-  const Config& config_;
-  std::string name_;
+  void refuse(const std::string& setting, std::string_view expected) {
+    fail(setting, expected, described(find(setting)));
+  }
 };
 
-Status read_pooling(File file, Sentence& sentence) {
+Status read_pooling(File& file, Sentence& sentence) {
   sentence.pools_prompt = file.flag("include_prompt", true);
-  std::string_view mode = file.text("pooling_mode");
+  std::string mode = file.text("pooling_mode");
   if (mode.empty()) mode = file.text("pooling_mode.0");
-  if (file.find("pooling_mode.1") != nullptr) file.fail("pooling_mode.1", "one pooling");
+  if (file.has("pooling_mode.1")) file.refuse("pooling_mode.1", "one pooling");
   bool known = mode.empty();
   for (const PoolingName& name : kPoolings) {
     // Before version 5.4 of sentence-transformers each mode has a flag, which counts no more if
@@ -93,42 +76,41 @@ Status read_pooling(File file, Sentence& sentence) {
     const std::string flag = "pooling_mode_" + std::string(name.flag);
     const bool chosen = known ? file.flag(flag, false) : name.mode == mode;
     if (!chosen) continue;
-    if (known && !mode.empty()) file.fail(flag, "one pooling, and another was true");
+    if (known && !mode.empty()) file.refuse(flag, "one pooling, and another was true");
     mode = name.mode;
     known = true;
     sentence.pooling = name.pooling;
-    if (file.find("pooling_mode") != nullptr || file.find("pooling_mode.0") != nullptr) break;
+    if (file.has("pooling_mode") || file.has("pooling_mode.0")) break;
   }
   if (!known) {
-    file.fail(file.find("pooling_mode") == nullptr ? "pooling_mode.0" : "pooling_mode",
-              "cls, max, mean, mean_sqrt_len_tokens, weightedmean or lasttoken");
+    file.refuse(file.has("pooling_mode") ? "pooling_mode" : "pooling_mode.0",
+                "cls, max, mean, mean_sqrt_len_tokens, weightedmean or lasttoken");
   }
-  return file.status;
+  return file.status();
 }
 
-Status read_dense(File file, const std::string& path, int64_t width, SentenceStep& step) {
+Status read_dense(File& file, const std::string& path, int64_t width, SentenceStep& step) {
   step.path = path;
   step.in = file.size("in_features", 0);
   step.out = file.size("out_features", 0);
   step.bias = file.flag("bias", true);
-  if (step.in != width) file.fail("in_features", std::to_string(width));
+  if (step.in != width) file.refuse("in_features", std::to_string(width));
   // Larger widths of tensors would overflow products.
-  if (step.out < 1 || step.out > (1 << 20)) file.fail("out_features", "1 to 1048576");
-  if (file.flag("use_residual", false)) file.fail("use_residual", "false");
+  if (step.out < 1 || step.out > (1 << 20)) file.refuse("out_features", "1 to 1048576");
+  if (file.flag("use_residual", false)) file.refuse("use_residual", "false");
   for (const char* const name : {"module_input_name", "module_output_name"}) {
-    const std::string_view tensor = file.text(name);
-    if (!tensor.empty() && tensor != "sentence_embedding") file.fail(name, "sentence_embedding");
+    const std::string tensor = file.text(name);
+    if (!tensor.empty() && tensor != "sentence_embedding") file.refuse(name, "sentence_embedding");
   }
-  std::string_view name = file.text("activation_function");
-  name.remove_prefix(name.rfind('.') + 1);
+  const std::string name = file.last_name("activation_function");
   step.tanh = name.empty() || name == "Tanh";
   if (name == "ReLU") step.activation = Activation::kRelu;
   if (name == "GELU") step.activation = Activation::kGelu;
   if (name == "SiLU") step.activation = Activation::kSilu;
   if (!step.tanh && !step.activation && name != "Identity") {
-    file.fail("activation_function", "Identity, Tanh, ReLU, GELU or SiLU of torch");
+    file.refuse("activation_function", "Identity, Tanh, ReLU, GELU or SiLU of torch");
   }
-  return file.status;
+  return file.status();
 }
 
 // Rows of length 1; a row of zeros stays.
@@ -186,15 +168,13 @@ Status read_sentence(const Config& config, const Architecture& architecture, Sen
   int64_t count = 0;
   for (;; ++count) {
     const std::string at = std::to_string(count);
-    std::string_view type = modules.text(at + ".type");
-    if (type.empty()) break;
-    type.remove_prefix(type.rfind('.') + 1);
-    const std::string path(modules.text(at + ".path"));
+    if (modules.text(at + ".type").empty()) break;
+    const std::string type = modules.last_name(at + ".type"), path = modules.text(at + ".path");
     File file(config, path + "/config.json");
     if (type == "Dropout" || (count == 0 && type == "Transformer")) continue;
     if (type == "Pooling" && !has_pooling) {
-      if (!file.exists()) file.fail("pooling_mode", "a pooling");
-      MULTIHEAD_TRY(file.status);
+      if (!file.has_members()) file.refuse("pooling_mode", "a pooling");
+      MULTIHEAD_TRY(file.status());
       MULTIHEAD_TRY(read_pooling(file, sentence));
       has_pooling = true;
     } else if (type == "Dense" && has_pooling) {
@@ -204,27 +184,29 @@ Status read_sentence(const Config& config, const Architecture& architecture, Sen
     } else if (type == "Normalize" && has_pooling) {
       sentence.steps.emplace_back();
     } else {
-      modules.fail(at + ".type", "a Transformer, a Pooling, then Dense and Normalize");
+      modules.refuse(at + ".type", "a Transformer, a Pooling, then Dense and Normalize");
     }
   }
   if (count == 0) {
-    MULTIHEAD_TRY(read_pooling({config, "1_Pooling/config.json"}, sentence));
+    File file(config, "1_Pooling/config.json");
+    MULTIHEAD_TRY(read_pooling(file, sentence));
   } else if (!has_pooling) {
-    modules.fail(std::to_string(count) + ".type", "a Pooling");
+    modules.refuse(std::to_string(count) + ".type", "a Pooling");
   }
-  sentence.refusal = modules.status;
+  sentence.refusal = modules.status();
   File settings(config, "sentence_bert_config.json");
   // Without a length of their own, sentence-transformers take the tokenizer's.
   File tokenizer(config, "tokenizer_config.json");
   const int64_t length = count > 0 ? tokenizer.size("model_max_length", 0) : 0;
   sentence.max_tokens = settings.size("max_seq_length", length);
-  return settings.status;
+  return settings.status();
 }
 
 Status compute_vectors(const Model::Internals& model, const Pass& pass, const Tensor& state,
-                       Pooling pooling, bool normalize, const Tensor& out, Context& context) {
+                       Pooling pooling, bool normalize, std::vector<float>& vectors,
+                       Context& context) {
   const int64_t batch = pass.inputs.batch, width = state.shape[1];
-  std::vector<float> vectors(static_cast<size_t>(batch * width));
+  vectors.resize(static_cast<size_t>(batch * width));
   for (int64_t b = 0; b < batch; ++b) {
     const auto tokens = static_cast<size_t>(pass.tokens), first = static_cast<size_t>(b) * tokens;
     const std::span<const uint8_t> mask = pass.inputs.mask;
@@ -244,7 +226,6 @@ Status compute_vectors(const Model::Internals& model, const Pass& pass, const Te
     vectors = std::move(next);
   }
   if (normalize) normalize_rows(batch, vectors);
-  std::copy(vectors.begin(), vectors.end(), out.data);
   return {};
 }
 

@@ -2,6 +2,8 @@
 // the sentence-transformers library, Pooling, Dense, Normalize.
 #pragma once
 
+#include <vector>
+
 #include "models/architecture.h"
 #include "models/parameters.h"
 #include "multihead/models.h"
@@ -15,9 +17,10 @@ struct Pass;
 // setting. A module that is not known is an error of embed(): sentence.refusal.
 Status read_sentence(const Config& config, const Architecture& architecture, Sentence& sentence);
 
-// Computes the vectors, out (batch, info.vector_dim), of the last hidden states (rows, width). Each
+// Computes the vectors (batch, info.vector_dim) of the last hidden states (rows, width). Each
 // sequence has a token that is not padding. Errors: kMemory.
 Status compute_vectors(const Model::Internals& model, const Pass& pass, const Tensor& state,
-                       Pooling pooling, bool normalize, const Tensor& out, Context& context);
+                       Pooling pooling, bool normalize, std::vector<float>& vectors,
+                       Context& context);
 
 }  // namespace multihead::models

@@ -188,9 +188,9 @@ class Model {
                                   const Tensor& out, Context& context) const;
 
   /// One vector for each sequence, out (B, vector_dim): the pooling of the last hidden states, then
-  /// the Dense and Normalize modules of the folder. Errors: as forward(),
-  /// also for vectors that are not finite; kOption for a sequence of
-  /// padding alone, and for a folder with a module of another kind.
+  /// the Dense and Normalize modules of the folder. Errors: as forward(), also for vectors that are
+  /// not finite; kOption for a sequence of padding alone, and for a folder with a module of another
+  /// kind. Nothing is written on an error.
   [[nodiscard]] Status embed(const ModelInputs& inputs, const EmbedOptions& options,
                              const Tensor& out, Context& context) const;
 

@@ -129,6 +129,7 @@ TEST(Model, ResultsThatAreNotFiniteAreRefusedWithTheirLayer) {
   EXPECT_EQ(bert.embed({.ids = ids}, {}, one, context).message(),
             "embedding: expected finite numbers, got NaN or an infinity, first in the output of "
             "layer 1");
+  EXPECT_EQ(vector, std::vector<float>(vector.size())) << "embed() wrote";
   EXPECT_EQ(bert.forward({.ids = ids}, {.pooler_output = one}, context).argument(),
             "pooler_output");
   // Hidden states are given as they are.
