@@ -2,7 +2,7 @@
 //
 //     src/generated/tables.ts          names, axes and messages of errors, from src/engine/error/messages.inc, and the
 //                                      enumerations of wire.inc
-//     src/generated/module_tables.ts   the names, axes and messages that multihead/core does not need
+//     src/generated/module_tables.ts   the names, axes and messages that neither multihead/core nor multihead/models needs
 //     src/generated/file_kinds.ts      files in place of safetensors files, from src/nn/io/file_kinds.inc
 //     src/generated/folder_files.ts    the rules of a model's folder, from src/models/io/folder_files.inc
 //     src/generated/wire.ts            functions that write calls and read results, from wire.inc
@@ -64,13 +64,13 @@ function versionOfWire() {
   return sha256(files.map((file) => sha256(read(file))).join('')).slice(0, 8);
 }
 
-/** Source files of multihead/core without the kernels, which report no errors. */
+/** Source files of multihead/core and multihead/models without the kernels, which report no errors. */
 function sourcesOfCore() {
-  const engine = readdirSync(at('../src/engine'), { recursive: true }).filter((name) => /\.(cc|h)$/.test(name));
-  return ['attention.cc', 'call.cc', 'call.h', ...engine.map((name) => `../src/engine/${name}`)].map(read).join('');
+  const below = ['../src/engine', '../src/models'].flatMap((folder) => readdirSync(at(folder), { recursive: true }).map((name) => `${folder}/${name}`));
+  return ['attention.cc', 'models.cc', 'call.cc', 'call.h', '../src/nn/call_memory.h', ...below.filter((name) => /\.(cc|h)$/.test(name))].map(read).join('');
 }
 
-/** Makes the error tables: messages that multihead/core can report, and all others. */
+/** Makes the error tables: messages that multihead/core and multihead/models can report, and all others. */
 function tablesOf(source) {
   /** Values that messages.ts fills in. */
   const values = ['0', '1', '2', '3', 'axes', 'divisors', 'dtype0', 'dtype1', 'given', 'name0', 'real', 'shape', 'text'];
@@ -130,7 +130,7 @@ function tablesOf(source) {
     '  /** Three templates for each message: what was expected, what came, and the sentence or an empty text. */',
     '  readonly messages: readonly string[];',
     '}\n',
-    '/** What multihead/core can report. */',
+    '/** What multihead/core and multihead/models can report. */',
     ...written('coreTables', true),
   ];
   const modules = [

@@ -14,7 +14,7 @@ interface Sentences {
   message?: string;
 }
 
-/** `more`: the message texts that multihead/core does not contain. */
+/** `more`: the message texts that multihead/core and multihead/models do not contain. */
 export function sentencesOf(error: CoreError, more?: ErrorTables): Sentences {
   const { text, real, shape, given } = error;
   const textOf = (table: keyof ErrorTables, at: number): string => coreTables[table][at] || more?.[table][at] || '';

@@ -30,7 +30,7 @@ export interface Runtime {
   readonly args: Arguments;
   readonly heap: Heap;
   readonly scopes: ScopeStack;
-  /** Error texts that multihead/core does not contain. */
+  /** Error texts that multihead/core and multihead/models do not contain. */
   readonly moduleTables: ErrorTables | undefined;
 }
 

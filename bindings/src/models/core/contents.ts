@@ -2,7 +2,6 @@
 
 import createGlue from 'built:models-glue';
 import { createRuntime } from '../../api/operations.js';
-import { moduleTables } from '../../generated/module_tables.js';
 import type { Contents } from '../../load/loader.js';
 import type { Runtime } from '../../runtime/operands.js';
 
@@ -14,5 +13,5 @@ export interface Core {
 export const modelContents: Contents<Core> = {
   part: 'models',
   createGlue,
-  createApi: (raw) => ({ runtime: createRuntime(raw, moduleTables) }),
+  createApi: (raw) => ({ runtime: createRuntime(raw) }),
 };
