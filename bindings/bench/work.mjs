@@ -27,11 +27,11 @@ export function operationsOf({ op, shape, mask }) {
 const numbersOf = (tensor) => (tensor.data instanceof Float32Array ? tensor.data : tensor.toFloat32());
 
 function attentionWork(mh, { shape, mask, dtype }) {
-  const [q, k, v] = inputsOf(shape).map(({ shape: extents, data }) => mh.tensor(extents, data, { dtype }));
-  const out = mh.tensor(q.shape);
+  const [q, k, v] = inputsOf(shape).map(({ shape: extents, data }) => mh.tensor(data, extents, { dtype }));
+  const out = mh.zeros(q.shape);
   const options = maskOptions(shape, mask);
   for (const name of ['mask', 'bias']) {
-    if (options[name]) options[name] = mh.tensor(options[name].shape, options[name].data);
+    if (options[name]) options[name] = mh.tensor(options[name].data, options[name].shape);
   }
   const slope = mask === 'alibi' ? mh.alibiSlopes(shape.heads).at(-1) : 0;
   return {
@@ -57,7 +57,7 @@ function preparedOr(mh, { q, k, v, out, options }) {
 function cacheWork(mh, { shape, dtype }) {
   const { batch, heads, numKvHeads, keys, width } = shape;
   const [query, key, value] = inputsOf(shape);
-  const q = mh.tensor(query.shape, query.data);
+  const q = mh.tensor(query.data, query.shape);
   const cache = mh.createCache({ batch, numKvHeads, headDim: width, capacity: keys, dtype });
   // Append in steps, so that no second copy of a long cache is needed.
   const kept = [key, value].map(() => new Float32Array(key.data.length));
@@ -65,7 +65,7 @@ function cacheWork(mh, { shape, dtype }) {
   for (let first = 0; first < keys; first += step) {
     mh.scope(() => cache.append(...[key, value].map((from, at) => part(mh, from, first, step, dtype, kept[at]))));
   }
-  const out = mh.tensor([batch, heads, 1, width]);
+  const out = mh.zeros([batch, heads, 1, width]);
   return {
     run: () => void cache.attend(q, { out }),
     output: () => out.data.slice(),
@@ -78,7 +78,7 @@ function cacheWork(mh, { shape, dtype }) {
 function appendWork(mh, { shape, dtype }) {
   const { batch, heads, numKvHeads, keys, width } = shape;
   const [query, ...given] = inputsOf(shape);
-  const [k, v] = given.map(({ shape: extents, data }) => mh.tensor(extents, data));
+  const [k, v] = given.map(({ shape: extents, data }) => mh.tensor(data, extents));
   const cache = mh.createCache({ batch, numKvHeads, headDim: width, capacity: keys, dtype });
   const kept = given.map(({ data }) => new Float32Array(data.length));
   mh.scope(() => given.forEach((from, at) => part(mh, from, 0, keys, dtype, kept[at])));
@@ -91,8 +91,8 @@ function appendWork(mh, { shape, dtype }) {
     bytes: k.data.byteLength + v.data.byteLength + cache.bytes,
     error: () =>
       mh.scope(() => {
-        const out = mh.tensor([batch, heads, 1, width]);
-        cache.attend(mh.tensor(query.shape, query.data), { out });
+        const out = mh.zeros([batch, heads, 1, width]);
+        cache.attend(mh.tensor(query.data, query.shape), { out });
         return attentionError({ shape, mask: 'full', slope: 0 }, query.data, ...kept, out.data);
       }),
   };
@@ -103,11 +103,11 @@ function mergeWork(mh, { shape: { batch, heads, queries, width } }) {
   const rows = [batch, heads, queries];
   const tensor = (extents, seed) =>
     mh.tensor(
-      extents,
       randomFloats(
         extents.reduce((a, b) => a * b),
         seed,
       ),
+      extents,
     );
   const a = { out: tensor([...rows, width], SEEDS.q), lse: tensor(rows, SEEDS.k) };
   const b = { out: tensor([...rows, width], SEEDS.v), lse: tensor(rows, SEEDS.dOut) };
@@ -138,7 +138,7 @@ function part(mh, { shape: [batch, heads, tokens, width], data }, first, step, d
     }
   };
   each((to, from, length) => rows.set(data.subarray(from, from + length), to));
-  const tensor = mh.tensor([batch, heads, count, width], rows, dtype === 'int8' ? {} : { dtype });
+  const tensor = mh.tensor(rows, [batch, heads, count, width], dtype === 'int8' ? {} : { dtype });
   const rounded = dtype === 'int8' ? roundedToInt8(rows, width) : numbersOf(tensor);
   each((from, to, length) => kept.set(rounded.subarray(from, from + length), to));
   return tensor;
@@ -159,7 +159,7 @@ function roundedToInt8(values, width) {
 function moduleWork(mh, { shape, mask }) {
   const { heads, queries: tokens, width } = shape;
   const embed = heads * width;
-  const x = mh.tensor([1, tokens, embed], randomFloats(tokens * embed, 1));
+  const x = mh.tensor(randomFloats(tokens * embed, 1), [1, tokens, embed]);
   // Uses the scale of trained weights, so that the softmax is neither flat nor one-hot.
   const weights = [2, 3, 4, 5].map((seed) =>
     randomFloats(embed * embed, seed).map((value) => value * Math.fround(0.05)),
@@ -257,7 +257,7 @@ function stepWork(mh, { shape }) {
   model.loadStateDict(dict);
   const cache = model.createCache({ capacity });
   const { traces } = model.step(before, cache, { return: [], trace: ['kHeads', 'vHeads'] });
-  const out = mh.tensor([1, 1, STEP.vocabulary]);
+  const out = mh.zeros([1, 1, STEP.vocabulary]);
   const run = () => {
     model.step(token, cache, { out });
     cache.truncate(keys - 1);
@@ -275,14 +275,14 @@ function stepWork(mh, { shape }) {
 function gemmWork(mh, { shape: { queries: rows, keys: outputs, width } }) {
   const [x, weight, bias] = [[rows, width], [outputs, width], [outputs]].map((extents, at) =>
     mh.tensor(
-      extents,
       randomFloats(
         extents.reduce((a, b) => a * b),
         at + 1,
       ),
+      extents,
     ),
   );
-  const out = mh.tensor([rows, outputs]);
+  const out = mh.zeros([rows, outputs]);
   return {
     run: () => void mh.linear(x, weight, { bias, out }),
     output: () => out.data.slice(),
@@ -293,11 +293,11 @@ function gemmWork(mh, { shape: { queries: rows, keys: outputs, width } }) {
 
 /** Measures attention() followed by attentionBackward(). */
 function backwardWork(mh, { shape, mask }) {
-  const [q, k, v] = inputsOf(shape).map(({ shape: extents, data }) => mh.tensor(extents, data));
+  const [q, k, v] = inputsOf(shape).map(({ shape: extents, data }) => mh.tensor(data, extents));
   const elements = q.shape.reduce((a, b) => a * b);
-  const dOut = mh.tensor(q.shape, randomFloats(elements, SEEDS.dOut));
-  const out = mh.tensor(q.shape);
-  const gradients = { dQ: mh.tensor(q.shape), dK: mh.tensor(k.shape), dV: mh.tensor(v.shape) };
+  const dOut = mh.tensor(randomFloats(elements, SEEDS.dOut), q.shape);
+  const out = mh.zeros(q.shape);
+  const gradients = { dQ: mh.zeros(q.shape), dK: mh.zeros(k.shape), dV: mh.zeros(v.shape) };
   const options = maskOptions(shape, mask);
   return {
     run: () => {

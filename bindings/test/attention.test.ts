@@ -170,8 +170,8 @@ describe.each(builds)('attention, %s', async (simd) => {
     const [q, k, v] = [filled(r, 2, 4, 9, 8), filled(r, 2, 2, 13, 8), filled(r, 2, 2, 13, 5)];
     mh.scope(() => {
       const plain = mh.attention(q, k, v);
-      const tensors = [q, k, v].map(({ shape, data }) => mh.tensor(shape, data));
-      const out = mh.tensor(plain.out.shape);
+      const tensors = [q, k, v].map(({ shape, data }) => mh.tensor(data, shape));
+      const out = mh.zeros(plain.out.shape);
       const [tq, tk, tv] = tensors as [TensorLike, TensorLike, TensorLike];
       expect(mh.attention(tq, tk, tv, { out }).out).toBe(out);
       expect(out.data).toEqual(plain.out.data);
@@ -181,10 +181,10 @@ describe.each(builds)('attention, %s', async (simd) => {
   it('takes the same tensor as q, k and v, and tensors of another instance', async () => {
     const other = await loadBuild(simd);
     const { shape, data } = filled(random(6), 1, 2, 5, 8);
-    const x = other.tensor(shape, data);
+    const x = other.tensor(data, shape);
     const expected = reference.attention(x, x, x);
     mh.scope(() => {
-      const own = mh.tensor(shape, data);
+      const own = mh.tensor(data, shape);
       expect(
         reference.maxDifference(mh.attention(own, own, own).out.data, expected.out),
       ).toBeLessThan(f32Tolerance);
@@ -220,6 +220,13 @@ describe.each(builds)('attention, %s', async (simd) => {
         'E_SHAPE',
         argument,
       );
+    });
+
+    it('a head or a batch entry without its axes, saying the shape that it should have', () => {
+      const refused = (operand: TensorLike, shape: string) =>
+        expectRefused(mh, () => mh.attention(operand, k, v), 'E_SHAPE', 'q', `reshape to ${shape}`);
+      refused(filled(r, 6, 8), '(1, 1, 6, 8)');
+      refused(filled(r, 4, 6, 8), '(1, 4, 6, 8)');
     });
 
     it.each([[[6, 8]], [[5, 9]], [[9]], [[2, 1, 6, 9]], [[1, 3, 6, 9]], [[1, 2, 6, 9]]])(
@@ -338,10 +345,10 @@ describe.each(builds)('attention, %s', async (simd) => {
     });
 
     it('disposed tensors', () => {
-      const gone = mh.tensor(q.shape, q.data);
+      const gone = mh.tensor(q.data, q.shape);
       gone.dispose();
       expectRefused(mh, () => mh.attention(gone, k, v), 'E_DISPOSED', 'q');
-      const outGone = mh.tensor([1, 4, 6, 5]);
+      const outGone = mh.zeros([1, 4, 6, 5]);
       outGone.dispose();
       expectRefused(mh, () => mh.attention(q, k, v, { out: outGone }), 'E_DISPOSED', 'out');
     });
@@ -349,13 +356,13 @@ describe.each(builds)('attention, %s', async (simd) => {
     it('an `out` of the wrong shape, kind or owner, or that is an input', async () => {
       const other = await loadBuild(simd);
       const right = [1, 4, 6, 5];
-      using foreign = other.tensor(right);
+      using foreign = other.zeros(right);
       mh.scope(() => {
-        const tensor = mh.tensor(q.shape, q.data);
-        const bool = mh.tensor(right, new Uint8Array(120));
+        const tensor = mh.tensor(q.data, q.shape);
+        const bool = mh.tensor(new Uint8Array(120), right);
         const refused = (out: unknown, code: 'E_SHAPE' | 'E_OPTION', q_: TensorLike = q) =>
           expectRefused(mh, () => mh.attention(q_, k, v, { out: anything(out) }), code, 'out');
-        refused(mh.tensor([1, 4, 6, 8]), 'E_SHAPE');
+        refused(mh.zeros([1, 4, 6, 8]), 'E_SHAPE');
         refused(bool, 'E_OPTION');
         refused(foreign, 'E_OPTION');
         refused({ shape: right, data: new Float32Array(120) }, 'E_OPTION');

@@ -163,7 +163,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
       ];
       const expected = reference.attention(hq.plain, hk.plain, hv.plain);
       mh.scope(() => {
-        const tensors = [q, k, v].map(({ shape, data }) => mh.tensor(shape, data, { dtype })) as [
+        const tensors = [q, k, v].map(({ shape, data }) => mh.tensor(data, shape, { dtype })) as [
           TensorLike<'f16'>,
           TensorLike<'f16'>,
           TensorLike<'f16'>,
@@ -178,7 +178,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
         expect(half.data).toBeInstanceOf(Uint16Array);
         expect([...half.toFloat32()]).toEqual(Array.from(out.data, (x) => round(x, dtype)));
 
-        const reused = mh.tensor(out.shape, undefined, { dtype });
+        const reused = mh.zeros(out.shape, { dtype });
         expect(mh.attention(...tensors, { out: reused }).out).toBe(reused);
         expect(reused.data).toEqual(half.data);
       });

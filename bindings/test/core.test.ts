@@ -33,7 +33,7 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
   it('has operations of multihead, and no other', () => {
     expect(Object.keys(core).sort()).toEqual([
       ...['alibiSlopes', 'attention', 'attentionVarlen', 'backend', 'createCache', 'dispose', 'linear', 'memory'],
-      ...['mergeAttention', 'prepare', 'rotate', 'scope', 'scores', 'tensor'],
+      ...['mergeAttention', 'prepare', 'rotate', 'scope', 'scores', 'tensor', 'zeros'],
     ]);
     const all: (keyof Multihead)[] = Object.keys(everything) as (keyof Multihead)[];
     expect(all).toEqual(expect.arrayContaining(Object.keys(core)));
@@ -58,8 +58,8 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
     both((mh) => [mh.alibiSlopes(4)], 'alibiSlopes');
     both((mh) => {
       using op = mh.prepare({ q: q.shape, numKvHeads: 2, keys: 5 });
-      const out = mh.tensor(q.shape);
-      op.run(mh.tensor(q.shape, q.data), mh.tensor(k.shape, k.data), mh.tensor(v.shape, v.data), out);
+      const out = mh.zeros(q.shape);
+      op.run(mh.tensor(q.data, q.shape), mh.tensor(k.data, k.shape), mh.tensor(v.data, v.shape), out);
       return [out.data];
     }, 'prepare');
     both((mh) => [...mh.scores(q, k, { head: 1, stage: 'weights', chunk: 2 })].map(({ data }) => data), 'scores');

@@ -96,8 +96,8 @@ describe('a result', () => {
   });
 
   it('does not free tensors of the caller, nor those that the caller has put into it', () => {
-    const out = mh.tensor(q.shape);
-    const other = mh.tensor([1]);
+    const out = mh.zeros(q.shape);
+    const other = mh.zeros([1]);
     {
       using result = mh.attention(q, k, v, { out, return: ['lse'] });
       Object.assign(result, { other, broken: { get dispose() { throw new RangeError('no'); } } });
@@ -105,7 +105,7 @@ describe('a result', () => {
     }
     expect([out.disposed, other.disposed]).toEqual([false, false]);
     expect(live()).toBe(2);
-    const dQ = mh.tensor(q.shape);
+    const dQ = mh.zeros(q.shape);
     {
       using forward = mh.attention(q, k, v, { return: ['lse'] });
       using gradients = mh.attentionBackward({ q, k, v, ...forward, dOut: q }, { out: { dQ } });
@@ -129,13 +129,13 @@ describe('a result', () => {
 
 describe('using scope = mh.scope()', () => {
   it('disposes what was made in the block, and not what is kept', () => {
-    const before = mh.tensor([1]);
+    const before = mh.zeros([1]);
     const kept: Tensor[] = [];
     {
       using scope = mh.scope();
-      mh.tensor([2]);
+      mh.zeros([2]);
       const { out } = scope.keep(mh.attention(q, k, v, { return: ['lse'] }));
-      kept.push(out, scope.keep(mh.tensor([3])), ...scope.keep([mh.tensor([4])]));
+      kept.push(out, scope.keep(mh.zeros([3])), ...scope.keep([mh.zeros([4])]));
       expect(scope.keep(7)).toBe(7);
       expect(live()).toBe(1 + 1 + 2 + 2);
     }
@@ -148,7 +148,7 @@ describe('using scope = mh.scope()', () => {
     const failing = (): void => {
       using scope = mh.scope();
       expect(scope.disposed).toBe(false);
-      mh.tensor([1]);
+      mh.zeros([1]);
       throw new RangeError('on purpose');
     };
     expect(failing).toThrow(RangeError);
@@ -158,12 +158,12 @@ describe('using scope = mh.scope()', () => {
   it('nests with scopes of both forms', () => {
     const outer = mh.scope(() => {
       using scope = mh.scope();
-      const passed = scope.keep(mh.scope(() => mh.tensor([1])));
-      mh.tensor([2]);
+      const passed = scope.keep(mh.scope(() => mh.zeros([1])));
+      mh.zeros([2]);
       {
         using inner = mh.scope();
-        inner.keep(mh.tensor([3]));
-        mh.tensor([4]);
+        inner.keep(mh.zeros([3]));
+        mh.zeros([4]);
       }
       expect(live()).toBe(3);
       return passed;
@@ -175,7 +175,7 @@ describe('using scope = mh.scope()', () => {
   it('ends with the scope around it, and may end before a younger one', () => {
     const forgotten = mh.scope(() => {
       const scope = mh.scope();
-      mh.tensor([1]);
+      mh.zeros([1]);
       return [scope.disposed, () => scope.disposed] as const;
     });
     expect(forgotten[0]).toBe(false);
@@ -183,14 +183,14 @@ describe('using scope = mh.scope()', () => {
     expect(live()).toBe(0);
 
     const older = mh.scope();
-    const first = mh.tensor([1]);
+    const first = mh.zeros([1]);
     const younger = mh.scope();
-    const second = mh.tensor([2]);
+    const second = mh.zeros([2]);
     older.dispose();
     expect([first.disposed, second.disposed, younger.disposed]).toEqual([true, true, true]);
     older.dispose();
     younger.dispose();
-    mh.tensor([3]);
+    mh.zeros([3]);
     expect(live()).toBe(1);
   });
 
@@ -199,7 +199,7 @@ describe('using scope = mh.scope()', () => {
       expectRefused(mh, () => mh.scope(given as never), 'E_OPTION', 'scope', 'a function');
     }
     const scope = mh.scope();
-    const tensor = mh.tensor([1]);
+    const tensor = mh.zeros([1]);
     expect(errorOf(() => scope.keep(new Proxy(tensor, {})))).toMatchObject({ code: 'E_OPTION' });
     expect(() => scope.keep({ get tensor() { throw new RangeError('no'); } })).toThrow(RangeError);
     const disposing = { get tensor() { scope.dispose(); return tensor; } };
@@ -214,8 +214,8 @@ describe('mh.dispose()', () => {
   const disposed = { name: 'MultiheadError', code: 'E_DISPOSED' };
 
   it('ends every object and every later call', () => {
-    const tensor = mh.tensor([1, 2, 3, 4]);
-    const view = mh.tensor([4]).data;
+    const tensor = mh.zeros([1, 2, 3, 4]);
+    const view = mh.zeros([4]).data;
     const cache = mh.createCache({ numKvHeads: 2, headDim: 4, capacity: 8 });
     const module = mh.multiHeadAttention({ embedDim: 4, numHeads: 2 });
     const model = mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 2, maxPositions: 4 });
@@ -233,9 +233,9 @@ describe('mh.dispose()', () => {
     expect(mh.backend.simd).toBe('simd128');
     expect([tensor, cache, module, model, trainer, op, result.out].map((each) => each.disposed)).toEqual(Array(7).fill(true));
     const calls: (() => unknown)[] = [
-      () => mh.tensor([0]),
+      () => mh.zeros([0]),
       () => mh.tensor([1], [1]),
-      () => mh.tensor([4], view),
+      () => mh.tensor(view, [4]),
       () => mh.attention(q, k, v),
       () => mh.attention(tensor, tensor, tensor),
       () => mh.attentionBackward({ q, k, v, out: q, lse: plain(1, 2, 3), dOut: q }),
@@ -274,27 +274,27 @@ describe('mh.dispose()', () => {
     for (const call of calls) expect(errorOf(call), String(call)).toMatchObject(disposed);
     for (const each of [tensor, cache, module, trainer, model, op, scope, mh]) each.dispose();
     result[Symbol.dispose]();
-    expect(errorOf(() => mh.tensor([1])).message).toMatch(/load\(\) gives a new instance/);
+    expect(errorOf(() => mh.zeros([1])).message).toMatch(/load\(\) gives a new instance/);
   });
 
   it('by `using`, and after a trap', async () => {
     let tensor: Tensor;
     {
       using own = await loadBuild('simd128');
-      tensor = own.tensor([2]);
+      tensor = own.zeros([2]);
     }
     expect(tensor.disposed).toBe(true);
     const { mh: dead } = await openBuild('simd128');
-    new Uint8Array(dead.tensor([1]).data.buffer).fill(0xff);
+    new Uint8Array(dead.zeros([1]).data.buffer).fill(0xff);
     expect(errorOf(() => dead.createCache({ numKvHeads: 1, headDim: 4, capacity: 8 })).code).toBe('E_FATAL');
     dead.dispose();
-    expect(errorOf(() => dead.tensor([1]))).toMatchObject(disposed);
+    expect(errorOf(() => dead.zeros([1]))).toMatchObject(disposed);
   });
 
   it('while arguments of a call are read, makes the call fail', async () => {
     for (const name of ['q', 'mask', 'scale'] as const) {
       const own = await loadBuild('simd128');
-      const tensor = own.tensor([1, 2, 3, 4]);
+      const tensor = own.zeros([1, 2, 3, 4]);
       const disposing = <T>(value: T) => {
         own.dispose();
         return value;

@@ -82,7 +82,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
     const before = experiment.evaluate({ sequences: 16 });
     expect(experiment.finished).toBe(false);
     while (!experiment.finished) experiment.step();
-    expect(experiment.steps).toBe(120);
+    expect(experiment.steps()).toBe(120);
     const after = experiment.evaluate({ sequences: 16, ablation: true });
     expect(after.loss).toBeLessThan(before.loss - 0.5);
     expect(after.accuracy).toBeGreaterThan(before.accuracy + 0.1);
@@ -174,7 +174,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
     expectRefused(mh, () => model.loadStateDict(dict), 'E_OPTION', 'transformer', /mh\.transformer\(\)/);
     expectRefused(mh, () => mh.trainer(model), 'E_OPTION', 'transformer', 'a trainer');
     const bytes = mh.memory().bytes;
-    expect(bytes).toBe(experiment.bytes);
+    expect(bytes).toBe(experiment.bytes());
     model.dispose();
     expect(mh.memory()).toMatchObject({ live: 1, bytes });
     experiment.step();
@@ -191,7 +191,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
     const dict = whole.stateDict();
     const rest = lossesOf(whole, 3);
     other.restore(file);
-    expect(other.steps).toBe(3);
+    expect(other.steps()).toBe(3);
     expect(lossesOf(other, 3)).toEqual(rest);
     other.loadStateDict(dict);
     expect(lossesOf(other, 3)).toEqual(rest);
@@ -218,7 +218,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
     expect(lossesOf(other, 3)).toEqual(rest);
     expect(errorOf(() => other.loadStateDict(changing)).argument).toBe('positions');
     for (const dtype of ['f16', 'bf16'] as const) {
-      const halves = mh.tensor([1], Float32Array.of(2), { dtype });
+      const halves = mh.tensor(Float32Array.of(2), [1], { dtype });
       const error = errorOf(() => other.loadStateDict({ ...dict, 'run.positions': halves }));
       expect([error.argument, error.expected]).toEqual(['positions', '"alibi", as in the state']);
       halves.dispose();
@@ -247,7 +247,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
     expect(seen).toEqual([2, 4, 6].map((step) => [step, losses[step - 1]]));
     expect(experiment.finished).toBe(true);
     for await (const { step } of train({ experiment, steps: 7 })) seen.push([step, 0]);
-    expect(experiment.steps).toBe(7);
+    expect(experiment.steps()).toBe(7);
     for (const [options, argument] of [
       [{ experiment: {} }, 'experiment'],
       [{ experiment: null }, 'experiment'],
@@ -302,7 +302,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
         experiment.model.forward(tokens, { trace: ['weights'] });
         experiment.restore(experiment.checkpoint());
         expect(() => experiment.evaluate({ sequences: 0 })).toThrow();
-        expect(mh.memory().bytes).toBeGreaterThan(experiment.bytes);
+        expect(mh.memory().bytes).toBeGreaterThan(experiment.bytes());
       });
     round(0);
     round(1);

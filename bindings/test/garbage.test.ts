@@ -39,10 +39,10 @@ const afterForgetting = (script: string): Promise<unknown> =>
 describe('a tensor that is not disposed', () => {
   it('is freed by the garbage collector, with one warning', async () => {
     const result = await inNode(`
-      const kept = mh.tensor([2]);
+      const kept = mh.zeros([2]);
       (() => {
-        for (let i = 0; i < 3; i += 1) mh.tensor([5, 7]);
-        mh.tensor([9]).dispose();
+        for (let i = 0; i < 3; i += 1) mh.zeros([5, 7]);
+        mh.zeros([9]).dispose();
       })();
       await collect(() => mh.memory().live === 1);
       const { live, bytes } = mh.memory();
@@ -57,7 +57,7 @@ describe('a tensor that is not disposed', () => {
 
   it('is not freed while a view of it is reachable', async () => {
     const result = await inNode(`
-      const view = (() => mh.tensor([3], new Float32Array(3).fill(4)).data)();
+      const view = (() => mh.tensor(new Float32Array(3).fill(4), [3]).data)();
       await collect((round) => round === 20);
       console.log(JSON.stringify({ live: mh.memory().live, view: [...view], warnings }));`);
     expect(result).toEqual({ live: 1, view: [4, 4, 4], warnings: [] });
@@ -190,14 +190,14 @@ describe('a generation that is left', () => {
 describe('mh.dispose()', () => {
   it('lets the engine free the memory, although mh and its objects are still reachable', async () => {
     const result = await inNode(`
-      const tensor = mh.tensor([2]);
+      const tensor = mh.zeros([2]);
       const cache = mh.createCache({ numKvHeads: 1, headDim: 4, capacity: 8 });
       const x = { shape: [1, 1, 1, 4], data: new Float32Array(4) };
       mh.attention(x, x, x).out.dispose();
       let freed = false;
       const registry = new FinalizationRegistry(() => (freed = true));
       (() => {
-        const other = mh.tensor([1]);
+        const other = mh.zeros([1]);
         registry.register(other.data.buffer);
         other.dispose();
       })();

@@ -7,7 +7,7 @@ import { builds, errorOf, expectWorks, freshLoad, openBuild } from './builds.ts'
 
 /** Overwrites the whole memory, so that the next call of the core traps. */
 function destroy(mh: Multihead): void {
-  const { data } = mh.tensor([1]);
+  const { data } = mh.zeros([1]);
   new Uint8Array(data.buffer).fill(0xff);
 }
 
@@ -16,11 +16,11 @@ const x = { shape: [1, 1, 2, 4], data: new Float32Array(8) };
 describe.each(builds)('after a trap, %s', (simd) => {
   it('every call throws E_FATAL, and dispose() does nothing', async () => {
     const { mh } = await openBuild(simd);
-    const tensor = mh.tensor([1, 1, 2, 4], x.data);
+    const tensor = mh.tensor(x.data, [1, 1, 2, 4]);
     const cache = mh.createCache({ numKvHeads: 1, headDim: 4, capacity: 8 });
     const layer = mh.multiHeadAttention({ embedDim: 4, numHeads: 1 });
     const op = mh.prepare({ q: [1, 1, 2, 4] });
-    const scoped = (): void => mh.scope(() => void mh.tensor([4]));
+    const scoped = (): void => mh.scope(() => void mh.zeros([4]));
     destroy(mh);
     const first = errorOf(() => cache.length());
     expect(first).toMatchObject({ code: 'E_FATAL', argument: 'multihead' });
@@ -30,8 +30,8 @@ describe.each(builds)('after a trap, %s', (simd) => {
       () => cache.length(),
       () => cache.append(x, x),
       () => cache.clear(),
-      () => mh.tensor([0]),
-      () => mh.tensor([2]),
+      () => mh.zeros([0]),
+      () => mh.zeros([2]),
       () => tensor.reshape([8]),
       () => mh.attention(tensor, tensor, tensor),
       () => mh.prepare({ q: [1, 1, 2, 4] }),
@@ -63,7 +63,7 @@ describe('load() after a trap', () => {
     expect(next).not.toBe(mh);
     expect(await load()).toBe(next);
     expectWorks(next);
-    expect(errorOf(() => mh.tensor([1])).code).toBe('E_FATAL');
+    expect(errorOf(() => mh.zeros([1])).code).toBe('E_FATAL');
   });
 });
 
@@ -84,7 +84,7 @@ describe('the block of arguments', () => {
       };
       return raw;
     });
-    const out = mh.tensor(x.shape);
+    const out = mh.zeros(x.shape);
     const before = mh.memory();
     const error = errorOf(() => mh.attention(x, x, x, { out, scale: 0.5 }));
     expect(error).toMatchObject({ code: 'E_FATAL', argument: 'multihead' });

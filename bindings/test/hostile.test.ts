@@ -78,10 +78,10 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   };
 
   const [q, k, v] = [plain(1, 2, 3, 4), plain(1, 2, 5, 4), plain(1, 2, 5, 4)];
-  const tensor = (name: string, { shape, data }: typeof q) => kept(name, () => mh.tensor(shape, data));
+  const tensor = (name: string, { shape, data }: typeof q) => kept(name, () => mh.tensor(data, shape));
   const tensors = () => [tensor('q', q), tensor('k', k), tensor('v', v)];
   const out = () => {
-    const given = kept('out', () => mh.tensor([1, 2, 3, 4]));
+    const given = kept('out', () => mh.zeros([1, 2, 3, 4]));
     given.data.fill(0);
     return given;
   };
@@ -152,8 +152,8 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     ...{ kRope: plain(1, 5, 2), wUk: plain(2, 4, 3), wUv: plain(2, 4, 3) },
   };
   const part = (name: string) => ({
-    out: kept(`${name} out`, () => mh.tensor([1, 1, 2, 2])),
-    lse: kept(`${name} lse`, () => mh.tensor([1, 1, 2])),
+    out: kept(`${name} out`, () => mh.zeros([1, 1, 2, 2])),
+    lse: kept(`${name} lse`, () => mh.zeros([1, 1, 2])),
   });
   const newModel = () => {
     const fresh = mh.transformer({ numLayers: 1, vocabSize: 6, embedDim: 4, numHeads: 2, maxPositions: 8 });
@@ -181,7 +181,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   const verbs: Record<string, Verb> = {
     tensor: {
       arguments: () => [[2, 3], new Float32Array(6).fill(2), { dtype: 'bf16' }],
-      call: (shape, data, options) => mh.tensor(shape, data, options),
+      call: (shape, data, options) => mh.tensor(data, shape, options),
     },
     reshape: {
       arguments: () => [tensor('q', q), [4, 6]],
@@ -402,7 +402,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     },
     truncate: { arguments: () => [3, 0], call: (n, batch) => filledCache().truncate(n, batch) },
     length: { arguments: () => [0], call: (batch) => [filledCache().length(batch), filledCache().firstKept(batch)] },
-    scope: { arguments: () => [{ a: [1], b: q }], call: (result) => mh.scope(() => (mh.tensor([3]), result)) },
+    scope: { arguments: () => [{ a: [1], b: q }], call: (result) => mh.scope(() => (mh.zeros([3]), result)) },
     readSafetensors: { arguments: () => [file], call: (bytes) => readSafetensors(bytes) },
     writeSafetensors: {
       arguments: () => [{ a: q, b: tensor('k', k) }, { dtype: 'f16', metadata: { a: 'b' } }],
@@ -423,7 +423,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   const bird = mh.createCache({ numKvHeads: 2, headDim: 4, capacity: 8 });
   bird.append(k, v);
   const flown = mh.prepare({ q: q.shape, keys: 5, causal: 'bottomRight' });
-  const [ownQ, ownK, ownV, ownOut] = [q, k, v, q].map(({ shape, data }) => mh.tensor(shape, data));
+  const [ownQ, ownK, ownV, ownOut] = [q, k, v, q].map(({ shape, data }) => mh.tensor(data, shape));
   const canary = (): string =>
     mh.scope(() => {
       const { out: attended } = bird.attend(ownQ!, { causal: 'bottomRight' });
@@ -455,7 +455,7 @@ function change(r: Random, args: unknown[], mh: Multihead, other: Multihead): { 
     ['disguised', true, () => disguise(r, place)],
     ['disguised', true, () => disguise(r, place)],
     ['throws', false, () => { if (inner) setTrap(inner, () => { throw new RangeError('on purpose'); }); }],
-    ['grows', true, () => setTrap(place, () => mh.tensor([mh.memory().heap < 2 ** 27 ? 2 ** 20 : 4]).dispose())],
+    ['grows', true, () => setTrap(place, () => mh.zeros([mh.memory().heap < 2 ** 27 ? 2 ** 20 : 4]).dispose())],
     ['enters', true, () => setTrap(place, () => mh.scope(() => void mh.attention(smallest, smallest, smallest)))],
     ['disposes', false, () => setTrap(place, () => { for (const each of victims) each.dispose(); })],
   ];

@@ -120,10 +120,10 @@ export function hostileValue(r: Random, mh: Multihead, other: Multihead): unknow
 
 /** A tensor of another load(), which lives as long as the test. */
 let ofOther: object | undefined;
-const foreign = (other: Multihead): object => (ofOther ??= other.tensor([1, 2, 3, 4]));
+const foreign = (other: Multihead): object => (ofOther ??= other.zeros([1, 2, 3, 4]));
 
 function gone(mh: Multihead): object {
-  const tensor = mh.tensor([1, 2, 3, 4]);
+  const tensor = mh.zeros([1, 2, 3, 4]);
   tensor.dispose();
   return tensor;
 }

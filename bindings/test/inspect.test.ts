@@ -11,21 +11,21 @@ const mh = await loadBuild('simd128');
 
 it('console.log() shows dtype, shape and first numbers of a tensor', () => {
   mh.scope(() => {
-    expect(inspect(mh.tensor([2, 2], [1, 0.1, -3, 4e9]))).toBe('Tensor f32 (2, 2) [1, 0.1, -3, 4000000000]');
-    expect(inspect({ out: mh.tensor([1, 8, 3]) })).toBe('{ out: Tensor f32 (1, 8, 3) [0, 0, 0, 0, 0, 0, …] }');
-    expect(inspect(mh.tensor([3], [1, 0.5, NaN], { dtype: 'f16' }))).toBe('Tensor f16 (3) [1, 0.5, NaN]');
-    expect(inspect(mh.tensor([2], [1, 1 / 3], { dtype: 'bf16' }))).toBe('Tensor bf16 (2) [1, 0.333984]');
-    expect(inspect(mh.tensor([2], Uint8Array.of(1, 0)))).toBe('Tensor bool (2) [1, 0]');
-    expect(inspect(mh.tensor([0, 4]))).toBe('Tensor f32 (0, 4) []');
-    const gone = mh.tensor([2]);
+    expect(inspect(mh.tensor([1, 0.1, -3, 4e9], [2, 2]))).toBe('Tensor f32 (2, 2) [1, 0.1, -3, 4000000000]');
+    expect(inspect({ out: mh.zeros([1, 8, 3]) })).toBe('{ out: Tensor f32 (1, 8, 3) [0, 0, 0, 0, 0, 0, …] }');
+    expect(inspect(mh.tensor([1, 0.5, NaN], [3], { dtype: 'f16' }))).toBe('Tensor f16 (3) [1, 0.5, NaN]');
+    expect(inspect(mh.tensor([1, 1 / 3], [2], { dtype: 'bf16' }))).toBe('Tensor bf16 (2) [1, 0.333984]');
+    expect(inspect(mh.tensor(Uint8Array.of(1, 0), [2]))).toBe('Tensor bool (2) [1, 0]');
+    expect(inspect(mh.zeros([0, 4]))).toBe('Tensor f32 (0, 4) []');
+    const gone = mh.zeros([2]);
     gone.dispose();
     expect(inspect(gone)).toBe('Tensor f32 (2) disposed');
-    expect(inspect(new Proxy(mh.tensor([2]), {}))).toMatch('proxy of a tensor');
+    expect(inspect(new Proxy(mh.zeros([2]), {}))).toMatch('proxy of a tensor');
   });
 });
 
 it('JSON.stringify() writes dtype and shape of a tensor', () => {
-  const tensor = mh.tensor([2, 3], new Float32Array(6));
+  const tensor = mh.tensor(new Float32Array(6), [2, 3]);
   expect(JSON.stringify({ tensor })).toBe('{"tensor":{"dtype":"f32","shape":[2,3]}}');
   tensor.dispose();
   expect(JSON.stringify(tensor)).toBe('{"dtype":"f32","shape":[2,3]}');

@@ -172,7 +172,7 @@ describe.each(builds)('latentAttention, %s', async (simd) => {
       expectRefused(mh, call({ wQ: inputs.wUk }), 'E_OPTION', 'wQ', 'wUk');
       const half = { shape: [2, 5, 7], data: new Uint16Array(70), dtype: 'bf16' };
       expectRefused(mh, call({ latent: half }), 'E_OPTION', 'latent', 'Float32Array');
-      const out = mh.tensor([2, 3, 4, 8], undefined, { dtype: 'f16' });
+      const out = mh.zeros([2, 3, 4, 8], { dtype: 'f16' });
       const into = () => mh.latentAttention(inputs, { form: 'absorbed', out: out as never });
       expectRefused(mh, into, 'E_OPTION', 'out', '"f32"', '"f16"');
       out.dispose();

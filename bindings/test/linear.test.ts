@@ -40,7 +40,7 @@ describe.each(builds)('linear, %s', async (simd) => {
     mh.scope(() => {
       const x = { shape: [1, 2], data: new Float32Array([1, 2]) };
       const weight = { shape: [2, 2], data: new Float32Array([1, 0, 0, 10]) };
-      const out = mh.tensor([1, 2]);
+      const out = mh.zeros([1, 2]);
       expect(mh.linear(x, weight, { out })).toBe(out);
       expect([...out.data]).toEqual([1, 20]);
     });
@@ -70,7 +70,7 @@ describe.each(builds)('linear, %s', async (simd) => {
     const noWeight = { shape: [0, 0], data: new Float32Array() };
     expectRefused(mh, () => mh.linear(none, noWeight), 'E_SHAPE', 'x', 'extents below 2³¹', '4294967296');
     mh.scope(() => {
-      const out = mh.tensor([3, 6]);
+      const out = mh.zeros([3, 6]);
       expectRefused(
         mh,
         () => mh.linear(x, tensor(5, 4), { out }),
@@ -79,7 +79,7 @@ describe.each(builds)('linear, %s', async (simd) => {
         '(3, 5)',
         '(3, 6)',
       );
-      const square = mh.tensor([4, 4]);
+      const square = mh.zeros([4, 4]);
       expectRefused(mh, () => mh.linear(square, tensor(4, 4), { out: square }), 'E_OPTION', 'out');
     });
   });

@@ -16,8 +16,8 @@ describe.each(builds)('memory, %s', (simd) => {
   it('counts tensors, their bytes, and the peak', () => {
     const { heap } = mh.memory();
     expect(mh.memory()).toEqual({ live: 0, bytes: 0, peak: 0, heap });
-    const a = mh.tensor([10]);
-    const b = mh.tensor([3], new Uint8Array(3));
+    const a = mh.zeros([10]);
+    const b = mh.tensor(new Uint8Array(3), [3]);
     expect(mh.memory()).toEqual({ live: 2, bytes: 43, peak: 43, heap });
     a.dispose();
     b.dispose();
@@ -27,7 +27,7 @@ describe.each(builds)('memory, %s', (simd) => {
   it('does not leak in 100 rounds', () => {
     const round = (): void => {
       mh.scope(() => {
-        const x = mh.tensor([1, 2, 64, 16], new Float32Array(2048).fill(0.5));
+        const x = mh.tensor(new Float32Array(2048).fill(0.5), [1, 2, 64, 16]);
         const { out, lse, weights } = mh.attention(x, x, x, { return: ['lse', 'weights'] });
         expect(out.size + weights.size).toBe(2048 + 8192);
         const inputs = { q: x, k: x, v: { shape: x.shape, data: x.toFloat32() }, out, lse, dOut: out };
@@ -66,10 +66,10 @@ describe.each(builds)('memory, %s', (simd) => {
         const bias = { shape: [1, 16], data: new Float32Array(16) };
         const prepared = { q: x.shape, bias, sinks: new Float32Array(2), keys: 16 };
         const op = mh.prepare(prepared);
-        const key = mh.tensor(op.shapes.k);
+        const key = mh.zeros(op.shapes.k);
         op.run(x, key, key, out);
         expect(() => mh.prepare({ ...prepared, scale: NaN })).toThrow();
-        mh.prepareBackward({ ...prepared, out: { dBias: mh.tensor([1, 16]) } });
+        mh.prepareBackward({ ...prepared, out: { dBias: mh.zeros([1, 16]) } });
         expect(() => mh.prepareBackward(prepared)).toThrow();
         const cache = mh.createCache({ numKvHeads: 2, headDim: 16, capacity: 64, layout: 'paged' });
         cache.append(x, mh.rotate(x, new Int32Array(64), { style: 'half' }));
@@ -89,12 +89,12 @@ describe.each(builds)('memory, %s', (simd) => {
   });
 
   it('renews views after the memory has grown', () => {
-    const small = mh.tensor([4], new Float32Array([1, 2, 3, 4]));
-    const bool = mh.tensor([2], new Uint8Array([0, 1]));
+    const small = mh.tensor(new Float32Array([1, 2, 3, 4]), [4]);
+    const bool = mh.tensor(new Uint8Array([0, 1]), [2]);
     const view = small.data;
     expect(small.data).toBe(view);
     const { heap } = mh.memory();
-    const big = mh.tensor([heap / 4]);
+    const big = mh.zeros([heap / 4]);
     expect(mh.memory().heap).toBeGreaterThan(heap);
     expect(view).toHaveLength(0);
     expect([...small.data]).toEqual([1, 2, 3, 4]);
@@ -125,14 +125,14 @@ describe.each(builds)('memory, %s', (simd) => {
     const shared = growable(4);
     shared.view.set([1, 2, 3, 4]);
     whileAllocating = () => shared.grow();
-    const made = mh.tensor([2, 2], shared.view);
+    const made = mh.tensor(shared.view, [2, 2]);
     expect([...made.data]).toEqual([1, 2, 3, 4]);
     expect(mh.memory()).toMatchObject({ live: 1, bytes: 16 });
     made.dispose();
 
     const integers = growable(3);
     const positions = new Int32Array(integers.view.buffer);
-    const x = mh.tensor([1, 1, 3, 4], new Float32Array(12).fill(1));
+    const x = mh.tensor(new Float32Array(12).fill(1), [1, 1, 3, 4]);
     whileAllocating = () => integers.grow();
     mh.scope(() => expect([...mh.rotate(x, positions, { style: 'half' }).data]).toEqual([...x.data]));
     expect(positions.length).toBeGreaterThan(3);
@@ -151,11 +151,11 @@ describe.each(builds)('memory, %s', (simd) => {
   });
 
   it('copies from a view of its own memory, even if the memory grows during the copy', () => {
-    const source = mh.tensor([mh.memory().heap / 8]);
+    const source = mh.zeros([mh.memory().heap / 8]);
     source.data.fill(3);
     const { heap } = mh.memory();
     const copies = [];
-    while (mh.memory().heap === heap) copies.push(mh.tensor(source.shape, source.data));
+    while (mh.memory().heap === heap) copies.push(mh.tensor(source.data, source.shape));
     expect(copies.at(-1)?.data.every((x) => x === 3)).toBe(true);
   });
 
@@ -168,9 +168,9 @@ describe.each(builds)('memory, %s', (simd) => {
     const bytes = shape.reduce((a, b) => a * b, 4);
     expectRefused(
       mh,
-      () => mh.tensor(shape),
+      () => mh.zeros(shape),
       'E_MEMORY',
-      'tensor',
+      'zeros',
       String(bytes),
       String(mh.memory().heap),
     );

@@ -62,7 +62,7 @@ describe.each(builds)('mergeAttention, %s', async (simd) => {
     const other = await loadBuild(simd);
     const plain = (...shape: number[]) => filled(random(1), ...shape);
     mh.scope(() => {
-      const tensor = (...shape: number[]) => mh.tensor(shape);
+      const tensor = (...shape: number[]) => mh.zeros(shape);
       const a = { out: tensor(1, 2, 3, 4), lse: tensor(1, 2, 3) };
       const b = { out: plain(1, 2, 3, 4), lse: plain(1, 2, 3) };
       const call = (x: unknown, y: unknown) => () =>
@@ -83,10 +83,10 @@ describe.each(builds)('mergeAttention, %s', async (simd) => {
         'b.lse',
         '(B, H_q, N_q)',
       );
-      const half = mh.tensor([1, 2, 3, 4], undefined, { dtype: 'f16' });
+      const half = mh.zeros([1, 2, 3, 4], { dtype: 'f16' });
       expectRefused(mh, call({ ...a, out: half }, b), 'E_OPTION', 'a.out', '"f32"', '"f16"');
       expectRefused(mh, call(a, { ...b, out: half }), 'E_OPTION', 'b.out', '"f16"');
-      using foreign = other.tensor([1, 2, 3, 4]);
+      using foreign = other.zeros([1, 2, 3, 4]);
       expectRefused(mh, call({ ...a, out: foreign }, b), 'E_OPTION', 'a.out', 'another');
       a.lse.dispose();
       expectRefused(mh, call(a, b), 'E_DISPOSED', 'a.lse');

@@ -126,7 +126,7 @@ describe.each(builds)('backward() of a module, %s', async (simd) => {
     const { module } = make();
     const x = filled(r, 2, queries, embed);
     const empty = mh.multiHeadAttention({ embedDim: embed, numHeads: 2 });
-    const gone = mh.tensor(x.shape);
+    const gone = mh.zeros(x.shape);
     gone.dispose();
     const { shape } = x;
     expectRefused(mh, () => empty.backward(x, x), 'E_OPTION', 'multiHeadAttention', 'loadStateDict()');

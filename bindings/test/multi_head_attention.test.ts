@@ -215,7 +215,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     const x = filled(r, 1, 2, 4);
     mh.scope(() => {
       const { shape, data } = dict['out_proj.weight'] as { shape: number[]; data: Float32Array };
-      const outProj = mh.tensor(shape, data);
+      const outProj = mh.tensor(data, shape);
       const module = makeModule(given, { ...dict, 'out_proj.weight': outProj });
       const before = module.forward(x).output.data.slice();
       outProj.data.fill(0);
@@ -236,7 +236,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       const { bytes } = mh.memory();
       for (const dtype of ['f16', 'bf16'] as const) {
         const halves = Object.entries(dict).map(([name, { shape, data }]) => {
-          return [name, mh.tensor(shape, data as Float32Array, { dtype })] as const;
+          return [name, mh.tensor(data as Float32Array, shape, { dtype })] as const;
         });
         module.loadStateDict(Object.fromEntries(halves));
         for (const [name, half] of halves) {
@@ -253,13 +253,13 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     const r = random(9);
     mh.scope(() => {
       const { module } = smallModule(9);
-      const x = mh.tensor([1, 2, 8], r.floats(16));
-      const out = mh.tensor([1, 2, 8]);
+      const x = mh.tensor(r.floats(16), [1, 2, 8]);
+      const out = mh.zeros([1, 2, 8]);
       const { output } = module.forward(x, { out });
       expect(output).toBe(out);
       expect(out.data).toEqual(module.forward(x).output.data);
       expectRefused(mh, () => module.forward(x, { out: x }), 'E_OPTION', 'out', 'query');
-      const narrow = mh.tensor([1, 2, 7]);
+      const narrow = mh.zeros([1, 2, 7]);
       expectRefused(mh, () => module.forward(x, { out: narrow }), 'E_SHAPE', 'out', '(1, 2, 8)');
     });
   });
@@ -378,7 +378,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       expectRefused(mh, () => module.loadStateDict(typed), 'E_OPTION', at, '{ data: typed array');
       const bool = { ...dict, in_proj_bias: { shape: [24], data: new Uint8Array(24) } as never };
       expectRefused(mh, () => module.loadStateDict(bool), 'E_OPTION', at, 'Uint8Array');
-      const gone = mh.tensor([24]);
+      const gone = mh.zeros([24]);
       gone.dispose();
       const disposed = { ...dict, in_proj_bias: gone };
       expectRefused(mh, () => module.loadStateDict(disposed), 'E_DISPOSED', at);

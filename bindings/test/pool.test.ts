@@ -99,7 +99,7 @@ describe('errors of calls', () => {
     const { q, k, v } = small;
     const detached = { shape: q.shape, data: q.data.slice() };
     structuredClone(detached.data, { transfer: [detached.data.buffer] });
-    const tensor = mh.tensor([1, 2, 30, 8]);
+    const tensor = mh.zeros([1, 2, 30, 8]);
     tensor.dispose();
     const calls: [unknown, unknown, unknown, object?][] = [
       [detached, k, v],
@@ -157,7 +157,7 @@ describe('errors of calls', () => {
 
   test('out must be arrays of the right shape', async () => {
     const pool = await open();
-    const out = mh.tensor([1, 2, 20, 8]);
+    const out = mh.zeros([1, 2, 20, 8]);
     expect((await rejectionOf(attention(pool, small, { out }))).argument).toBe('out');
     out.dispose();
     const wrong = { shape: [1, 2, 8, 20], data: new Float32Array(320) };

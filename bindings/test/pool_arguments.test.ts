@@ -151,7 +151,7 @@ test('a capture of all heads lists none of them', async () => {
 
 test('what stands several times among the arguments is copied once', async () => {
   const [data, bytes, shape] = [new Float32Array(4), new ArrayBuffer(8), [2, 2]];
-  const tensor = (await openBuild('simd128')).mh.tensor(shape, data);
+  const tensor = (await openBuild('simd128')).mh.tensor(data, shape);
   const { args, transfer } = packArguments([{ data, shape }, { data, shape }, [tensor, tensor, bytes, bytes]]);
   expect(transfer.length).toBe(2);
   const [first, second, third] = args.map((each) => ('value' in each ? each.value : undefined)) as { data: unknown }[];
@@ -164,7 +164,7 @@ test('what stands several times among the arguments is copied once', async () =>
 });
 
 test('a DataView takes along its own bytes, not all that its buffer holds', async () => {
-  const tensor = (await openBuild('simd128')).mh.tensor([4]);
+  const tensor = (await openBuild('simd128')).mh.zeros([4]);
   const { buffer, byteOffset } = tensor.data;
   new Uint8Array(buffer, byteOffset, 16).set([1, 2, 3, 4, 5, 6, 7, 8]);
   const { args } = packArguments([new DataView(buffer, byteOffset + 2, 5)]);
@@ -178,7 +178,7 @@ test('a DataView takes along its own bytes, not all that its buffer holds', asyn
 
 test('a tensor of another copy of the package is an operand, a proxy of a tensor is refused', async () => {
   const other = { __proto__: { shape: [8, 8], dtype: 'f32', data: weight.data, size: 64, disposed: false, dispose() {} } };
-  const [expected, tensor] = [mh.linear(x, weight), mh.tensor([8, 8], weight.data)];
+  const [expected, tensor] = [mh.linear(x, weight), mh.tensor(weight.data, [8, 8])];
   sameResults({ y: await pool.linear(x, other as never) }, { y: expected }, 'linear');
   const error = await rejectionOf(pool.linear(x, new Proxy(tensor, {})));
   expect([error.code, error.got]).toEqual(['E_OPTION', expect.stringContaining('a proxy of a tensor')]);
@@ -212,7 +212,7 @@ describe('wrong arguments get the error of one thread, word for word', () => {
     ['a detached array', () => detached()],
   ];
   const disposed = () => {
-    const tensor = mh.tensor([5, 8]);
+    const tensor = mh.zeros([5, 8]);
     tensor.dispose();
     return tensor;
   };

@@ -121,7 +121,7 @@ describe.each(['auto', 'messages'] as const)('out in the memory of an operand, e
   test.each([SharedArrayBuffer, ArrayBuffer])('is refused with the error of one thread, and nothing is written: %o', async (Memory) => {
     const mh = await load();
     const { buffer, at } = memoryOf(Memory);
-    const tensor = mh.tensor([1, 1, 200, 16]);
+    const tensor = mh.zeros([1, 1, 200, 16]);
     const parts = ({ code, argument, expected, got }: { code: string; argument: string; expected: string; got: string }) =>
       [code, argument, expected, got];
     const given = { q, k, v: filled(r, 1, 1, 200, 16) };

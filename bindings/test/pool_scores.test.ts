@@ -32,7 +32,7 @@ test('operands and options are read at the call, as by every other call', async 
   const heads = [1];
   const options = { stage: 'masked', causal: 'topLeft', chunk: 20, heads } as const;
   const expected = [...mh.scores(q, k, { ...options, heads: [1] })];
-  const tensor = mh.tensor(k.shape, k.data);
+  const tensor = mh.tensor(k.data, k.shape);
   const rows = pool.scores(given, tensor, options);
   given.data.fill(NaN);
   heads[0] = 0;

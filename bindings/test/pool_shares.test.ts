@@ -203,7 +203,7 @@ test('a getter that disposes a tensor of the dict, or detaches its numbers', () 
   const config = { embedDim: 64, numHeads: 4, bias: false };
   const module = mh.multiHeadAttention(config);
   const r = random(5);
-  const first = mh.tensor([192, 64]);
+  const first = mh.zeros([192, 64]);
   const disposing = {
     in_proj_weight: first,
     get 'out_proj.weight'() {

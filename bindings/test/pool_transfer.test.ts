@@ -93,7 +93,7 @@ describe.each(kinds)('%s', (_, options, transfers) => {
     expect([wrong.argument, isDetached(q), wrong.operands]).toEqual(['sinks', false, undefined]);
     const option = await rejectionOf(pool.attention(q, k, v, { transfer: 'yes' as never }));
     expect([option.code, option.argument]).toEqual(['E_OPTION', 'transfer']);
-    const tensor = mh.tensor(q.shape, q.data);
+    const tensor = mh.tensor(q.data, q.shape);
     expect((await rejectionOf(pool.attention(tensor, k, v, { transfer: true }))).argument).toBe('q');
     tensor.dispose();
     const packed = { ...{ cuQ: Int32Array.of(0, 30), cuK: Int32Array.of(0, 30) }, sinks: new Float32Array(5) };

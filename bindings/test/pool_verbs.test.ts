@@ -245,7 +245,7 @@ const verbs: Record<string, Verb> = {
     await compare(() => local.forward(ids), () => remote.forward(ids), `forward after training, ${what}`);
     mine.restore(checkpoint);
     await theirs.restore(checkpoint);
-    await compare(() => [mine.steps, mine.stateDict()], async () => [await theirs.steps(), await theirs.stateDict()], `restored, ${what}`);
+    await compare(() => [mine.steps(), mine.stateDict()], async () => [await theirs.steps(), await theirs.stateDict()], `restored, ${what}`);
     for (const each of [theirs, remote]) each.dispose();
   },
 

@@ -17,7 +17,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
   const filledTensor = (shape: readonly number[], seed: number): Tensor =>
-    mh.tensor(shape, random(seed).floats(shape.reduce((a, b) => a * b, 1)));
+    mh.tensor(random(seed).floats(shape.reduce((a, b) => a * b, 1)), shape);
   const inputs = () => [1, 2, 3].map((seed) => filledTensor(tiny, seed)) as [Tensor, Tensor, Tensor];
 
   /** Expects run() to write what attention() returns with the same options. */
@@ -31,8 +31,8 @@ describe.each(builds)('prepare, %s', async (simd) => {
       const { q: _q, numKvHeads: _h, keys: _k, valueDim: _w, ...rest } = options;
       const { dtype: _d, kvDtype: _e, ...same } = rest;
       const expected = mh.attention(q, k, v, { ...same, return: ['lse'] });
-      const out = mh.tensor(expected.out.shape, undefined, { dtype: expected.out.dtype });
-      const lse = mh.tensor(expected.lse.shape);
+      const out = mh.zeros(expected.out.shape, { dtype: expected.out.dtype });
+      const lse = mh.zeros(expected.lse.shape);
       run(out, lse);
       expect(bits(out), label).toEqual(bits(expected.out));
       expect(bits(lse), label).toEqual(bits(expected.lse));
@@ -50,7 +50,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
           const [q, k, v] = [c.q, c.k, c.v].map(({ given }) => {
             const { shape, data } = given;
             const stated = 'dtype' in given && given.dtype !== undefined ? given.dtype : 'f32';
-            return mh.tensor<FloatDType>([...shape], data, { dtype: stated });
+            return mh.tensor<FloatDType>(data, [...shape], { dtype: stated });
           }) as [Tensor<FloatDType>, Tensor<FloatDType>, Tensor<FloatDType>];
           const options: PrepareOptions = {
             ...masking,
@@ -85,7 +85,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
   it('allocates nothing in a run', () => {
     mh.scope(() => {
       const [q, k, v] = inputs();
-      const out = mh.tensor(tiny);
+      const out = mh.zeros(tiny);
       const op = mh.prepare({ q: tiny, causal: 'topLeft' });
       const before = mh.memory();
       for (let i = 0; i < 100; i += 1) op.run(q, k, v, out);
@@ -99,7 +99,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
       const options: PrepareOptions = { q: tiny, causal: 'topLeft', return: ['lse'] };
       const op = mh.prepare({ ...options, sinks: new Float32Array(4) });
       const { heap } = mh.memory();
-      const big = mh.tensor([heap / 4]);
+      const big = mh.zeros([heap / 4]);
       expect(mh.memory().heap).toBeGreaterThan(heap);
       const sinks = new Float32Array(4);
       expectEqual({ ...options, sinks }, [q, k, v], (out, lse) => op.run(q, k, v, out, lse));
@@ -113,12 +113,12 @@ describe.each(builds)('prepare, %s', async (simd) => {
       const data = new Uint8Array(32).fill(1);
       const options: PrepareOptions = { q: tiny, return: ['lse'] };
       const shape = [1, 32];
-      const mask = mh.tensor(shape, data);
+      const mask = mh.tensor(data, shape);
       const live = mh.prepare({ ...options, mask });
       const copied = mh.prepare({ ...options, mask: { shape, data } });
       data.fill(0, 3);
       mask.data.set(data);
-      const all = { ...options, mask: mh.tensor(shape, new Uint8Array(32).fill(1)) };
+      const all = { ...options, mask: mh.tensor(new Uint8Array(32).fill(1), shape) };
       expectEqual({ ...options, mask }, [q, k, v], (out, lse) => live.run(q, k, v, out, lse));
       expectEqual(all, [q, k, v], (out, lse) => copied.run(q, k, v, out, lse));
     });
@@ -154,7 +154,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
       const op = mh.prepare({ ...options, kvLengths: Int32Array.of(1) });
       op.setKvLengths(Int32Array.of(2));
       const { heap } = mh.memory();
-      mh.tensor([heap / 4]).dispose();
+      mh.zeros([heap / 4]).dispose();
       expect(mh.memory().heap).toBeGreaterThan(heap);
       op.setKvLengths(Int32Array.of(31));
       const now = { ...options, kvLengths: Int32Array.of(31) };
@@ -168,8 +168,8 @@ describe.each(builds)('prepare, %s', async (simd) => {
     mh.scope(() => {
       const shape = [1, 2 * heads, 1, width];
       const q = filledTensor(shape, 4);
-      const out = mh.tensor(shape);
-      const [k, v] = [mh.tensor([1, heads, keys, width]), mh.tensor([1, heads, keys, width])];
+      const out = mh.zeros(shape);
+      const [k, v] = [mh.zeros([1, heads, keys, width]), mh.zeros([1, heads, keys, width])];
       const length = Int32Array.of(100);
       const op = mh.prepare({ q: shape, numKvHeads: heads, keys, kvLengths: length });
       let filled = 0;
@@ -242,11 +242,11 @@ describe.each(builds)('prepare, %s', async (simd) => {
     const other = await loadBuild(simd);
     mh.scope(() => {
       const [q, k, v] = inputs();
-      const out = mh.tensor(tiny, new Float32Array(2048).fill(7));
-      const [gone, wide] = [mh.tensor(tiny), mh.tensor([1, 4, 32, 17])];
+      const out = mh.tensor(new Float32Array(2048).fill(7), tiny);
+      const [gone, wide] = [mh.zeros(tiny), mh.zeros([1, 4, 32, 17])];
       gone.dispose();
-      const half = mh.tensor(tiny, undefined, { dtype: 'f16' });
-      const lse = mh.tensor([1, 4, 32]);
+      const half = mh.zeros(tiny, { dtype: 'f16' });
+      const lse = mh.zeros([1, 4, 32]);
       const op = mh.prepare({ q: tiny });
       const withLse = mh.prepare({ q: tiny, return: ['lse'] });
       const run = op.run.bind(op) as (...tensors: unknown[]) => void;
@@ -262,7 +262,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
       refused([q, k, half, out], 'E_OPTION', 'v', 'f16');
       refused([q, k, v, half], 'E_OPTION', 'out', 'f16');
       refused([{ shape: tiny, data: new Float32Array(2048) }, k, v, out], 'E_OPTION', 'q', 'Object');
-      refused([q, k, other.tensor(tiny), out], 'E_OPTION', 'v', 'another');
+      refused([q, k, other.zeros(tiny), out], 'E_OPTION', 'v', 'another');
       refused([q, k, v], 'E_OPTION', 'out', 'undefined');
       for (const input of ['q', 'k', 'v'] as const) {
         const tensors = { q, k, v, [input]: out };
@@ -285,9 +285,9 @@ describe.each(builds)('prepare, %s', async (simd) => {
       const op = mh.prepare({ q: tiny, keys: 16, bias });
       const key = filledTensor(op.shapes.k, 5);
       expect(errorOf(() => op.run(q, key, key, bias)).message).toMatch('same as bias');
-      expect(errorOf(() => op.run(q, k, v, mh.tensor(tiny)))).toMatchObject({ argument: 'k' });
+      expect(errorOf(() => op.run(q, k, v, mh.zeros(tiny)))).toMatchObject({ argument: 'k' });
       bias.dispose();
-      expect(errorOf(() => op.run(q, key, key, mh.tensor(tiny)))).toMatchObject({
+      expect(errorOf(() => op.run(q, key, key, mh.zeros(tiny)))).toMatchObject({
         code: 'E_DISPOSED',
         argument: 'bias',
       });

@@ -28,7 +28,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
   const filled = (shape: readonly number[], seed: number): Tensor =>
-    mh.tensor(shape, random(seed).floats(product(shape)));
+    mh.tensor(random(seed).floats(product(shape)), shape);
 
   /** Makes the inputs of a backward call of q, k and v with these options; they belong to the open scope. */
   function inputsOf(options: MaskOptions, shape: readonly number[] = tiny, keyShape = shape) {
@@ -40,7 +40,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
 
   /** New tensors to write to, with numbers that a run must overwrite. */
   const outputsFor = ({ q, k, v }: { readonly [N in 'q' | 'k' | 'v']: { readonly shape: readonly number[] } }) => {
-    const [dQ, dK, dV] = [q, k, v].map(({ shape }) => mh.tensor(shape, new Float32Array(product(shape)).fill(7)));
+    const [dQ, dK, dV] = [q, k, v].map(({ shape }) => mh.tensor(new Float32Array(product(shape)).fill(7), shape));
     return { dQ, dK, dV } as Record<'dQ' | 'dK' | 'dV', Tensor>;
   };
 
@@ -65,14 +65,14 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
         mh.scope(() => {
           const [q, k, v] = [c.q, c.k, c.v].map(({ given }) => {
             const stated = 'dtype' in given && given.dtype !== undefined ? given.dtype : 'f32';
-            return mh.tensor<FloatDType>([...given.shape], given.data, { dtype: stated });
+            return mh.tensor<FloatDType>(given.data, [...given.shape], { dtype: stated });
           }) as [Tensor<FloatDType>, Tensor<FloatDType>, Tensor<FloatDType>];
           const dOutDtype = r.pick(['f32', 'f16', 'bf16'] as const);
           const names: GradientName[] = ['dQ', 'dK', 'dV'];
           if (options.bias !== undefined) names.push('dBias');
           if (options.sinks !== undefined) names.push('dSinks');
           if (options.qkNorm !== undefined) names.push('dQGain', 'dKGain');
-          const dBias = options.bias && mh.tensor([...options.bias.shape]);
+          const dBias = options.bias && mh.zeros([...options.bias.shape]);
           const op = mh.prepareBackward({
             ...options,
             ...{ q: q.shape, numKvHeads: k.shape[1], keys: k.shape[2], valueDim: v.shape[3] },
@@ -81,8 +81,8 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
           });
           for (let run = 0; run < 2; run += 1) {
             const { out, lse } = mh.attention(q, k, v, { ...options, outDtype: c.outDtype, return: ['lse'] });
-            const numbers = mh.tensor(out.shape, r.floats(product(out.shape)));
-            const dOut = mh.tensor<FloatDType>(out.shape, numbers.toFloat32(), { dtype: dOutDtype });
+            const numbers = mh.tensor(r.floats(product(out.shape)), out.shape);
+            const dOut = mh.tensor<FloatDType>(numbers.toFloat32(), out.shape, { dtype: dOutDtype });
             const inputs = { q, k, v, out, lse, dOut };
             const expected: Partial<AttentionGradients> = mh.attentionBackward(inputs, { ...options, return: names });
             const outputs = outputsFor(inputs);
@@ -136,10 +136,10 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
 
   it('allocates nothing in a run', () => {
     mh.scope(() => {
-      const options = { causal: 'topLeft', sinks: new Float32Array(4), bias: mh.tensor([32, 32]) } as const;
+      const options = { causal: 'topLeft', sinks: new Float32Array(4), bias: mh.zeros([32, 32]) } as const;
       const inputs = inputsOf(options);
       const outputs = outputsFor(inputs);
-      const op = mh.prepareBackward({ q: tiny, ...options, out: { dBias: mh.tensor([32, 32]) } });
+      const op = mh.prepareBackward({ q: tiny, ...options, out: { dBias: mh.zeros([32, 32]) } });
       const before = mh.memory();
       for (let i = 0; i < 100; i += 1) op.run(inputs, outputs);
       expect(mh.memory()).toEqual(before);
@@ -153,7 +153,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
       const op = mh.prepareBackward({ q: tiny, ...options });
       op.setKvLengths(Int32Array.of(8));
       const { heap } = mh.memory();
-      mh.tensor([heap / 4]).dispose();
+      mh.zeros([heap / 4]).dispose();
       expect(mh.memory().heap).toBeGreaterThan(heap);
       op.setKvLengths(Int32Array.of(9));
       expectEqual(inputs, options, (outputs) => op.run(inputs, outputs));
@@ -164,7 +164,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
     mh.scope(() => {
       const shape = [1, 32];
       const data = new Float32Array(32);
-      const bias = mh.tensor(shape, data);
+      const bias = mh.tensor(data, shape);
       const live = mh.prepareBackward({ q: tiny, bias, return: ['dQ', 'dK', 'dV'] });
       const copied = mh.prepareBackward({ q: tiny, bias: { shape, data }, return: ['dQ', 'dK', 'dV'] });
       data.fill(-2, 3);
@@ -210,7 +210,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
       refused({ q: tiny, [name]: null }, 'E_OPTION', name, 'null');
     }
     mh.scope(() => {
-      const [dBias, bias] = [mh.tensor([32, 31]), mh.tensor([32, 32])];
+      const [dBias, bias] = [mh.zeros([32, 31]), mh.zeros([32, 32])];
       refused({ q: tiny, bias, out: { dBias } }, 'E_SHAPE', 'out.dBias', '(32, 32)', '(32, 31)');
       refused({ q: tiny, bias, out: { dBias: bias } }, 'E_OPTION', 'out.dBias', 'same as bias');
       refused({ q: tiny, out: { dBias } }, 'E_OPTION', 'out.dBias', 'dQ, dK, dV');
@@ -233,7 +233,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
         expect([error.code, error.argument]).toEqual([code, argument]);
         expect(error.message).toContain(word);
       };
-      const [gone, wide, half] = [mh.tensor(tiny), mh.tensor([1, 4, 32, 17]), mh.tensor(tiny, undefined, { dtype: 'f16' })];
+      const [gone, wide, half] = [mh.zeros(tiny), mh.zeros([1, 4, 32, 17]), mh.zeros(tiny, { dtype: 'f16' })];
       gone.dispose();
       for (const name of ['q', 'k', 'v', 'out', 'dOut', 'dQ', 'dK', 'dV']) {
         refused({ [name]: gone }, 'E_DISPOSED', name, '(1, 4, 32, 16)');
@@ -241,7 +241,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
         refused({ [name]: half }, 'E_OPTION', name, 'f16');
         refused({ [name]: undefined }, 'E_OPTION', name, 'undefined');
         refused({ [name]: zeros(...tiny) }, 'E_OPTION', name, 'Object');
-        refused({ [name]: other.tensor(tiny) }, 'E_OPTION', name, 'another');
+        refused({ [name]: other.zeros(tiny) }, 'E_OPTION', name, 'another');
       }
       refused({ lse: wide }, 'E_SHAPE', 'lse', '(1, 4, 32)');
       for (const name of ['q', 'k', 'v', 'out', 'dOut'] as const) {
@@ -262,7 +262,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
 
   it('refuses to run when its bias or dBias is disposed, or is another tensor of the call', () => {
     mh.scope(() => {
-      const [bias, dBias] = [filled(tiny, 4), mh.tensor(tiny)];
+      const [bias, dBias] = [filled(tiny, 4), mh.zeros(tiny)];
       const inputs = inputsOf({}, tiny, [1, 4, 16, 16]);
       const outputs = outputsFor(inputs);
       const op = mh.prepareBackward({ q: tiny, keys: 16, bias, out: { dBias } });

@@ -26,7 +26,7 @@ function makeAll(mh: Multihead): Record<string, object> {
   const model = mh.transformer({ ...config, numLayers: 1, vocabSize: 5 });
   model.initialize();
   return {
-    tensor: mh.tensor([1, 1, 2, 2]),
+    tensor: mh.zeros([1, 1, 2, 2]),
     prepared: mh.prepare({ q: [1, 1, 2, 2], kvLengths: Int32Array.of(1) }),
     preparedBackward: mh.prepareBackward({ q: [1, 1, 2, 2] }),
     cache: mh.createCache({ numKvHeads: 1, headDim: 2, capacity: 4 }),
@@ -70,9 +70,9 @@ describe.each(builds)('behind a proxy, %s', async (simd) => {
   it('a tensor is refused by every operation, as any argument', () => {
     mh.scope(() => {
       const tensor = (...shape: number[]) =>
-        mh.tensor(shape, random(1).floats(shape.reduce((a, b) => a * b, 1)));
+        mh.tensor(random(1).floats(shape.reduce((a, b) => a * b, 1)), shape);
       const x = tensor(1, 2, 3, 4);
-      const mask = mh.tensor([3, 3], new Uint8Array(9).fill(1));
+      const mask = mh.tensor(new Uint8Array(9).fill(1), [3, 3]);
       const p = proxied(x);
       const cu = Int32Array.of(0, 2);
       const packed = tensor(2, 3, 4);
@@ -133,7 +133,7 @@ describe.each(builds)('behind a proxy, %s', async (simd) => {
 
   it('a scope that returns a proxy disposes its tensor, and throws', () => {
     let tensor: Tensor | undefined;
-    const error = errorOf(() => mh.scope(() => proxied((tensor = mh.tensor([1])))));
+    const error = errorOf(() => mh.scope(() => proxied((tensor = mh.zeros([1])))));
     expect(error.message).toMatch(/proxy of a tensor/);
     expect(tensor?.disposed).toBe(true);
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });

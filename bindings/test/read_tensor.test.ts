@@ -109,7 +109,7 @@ describe('getters', () => {
     const detached = await rejectionOf(pool.attention(q, k, trapped(v, () => detach(q.data))));
     expect([detached.code, detached.argument]).toEqual(['E_SHAPE', 'q']);
     expect(detached.got).toContain('detached');
-    const tensor = mh.tensor([1, 2, 20, 8]);
+    const tensor = mh.zeros([1, 2, 20, 8]);
     const disposed = await rejectionOf(pool.attention(tensor, k, trapped(v, () => tensor.dispose())));
     expect([disposed.code, disposed.argument]).toEqual(['E_DISPOSED', 'q']);
     const fresh = operands();

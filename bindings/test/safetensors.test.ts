@@ -260,8 +260,8 @@ describe('writeSafetensors and readSafetensors', () => {
     const mh = await loadBuild(simd);
     const data = Float32Array.of(1, 2);
     const getting = (then: () => void) => ({ shape: [1], get data() { then(); return Float32Array.of(3); } });
-    const tensor = mh.tensor([2], data);
-    const grown = writeSafetensors({ a: tensor, b: getting(() => mh.tensor([2 ** 23]).dispose()) });
+    const tensor = mh.tensor(data, [2]);
+    const grown = writeSafetensors({ a: tensor, b: getting(() => mh.zeros([2 ** 23]).dispose()) });
     expect(readSafetensors(grown).stateDict['a']?.data).toEqual(data);
     const disposed = errorOf(() => writeSafetensors({ a: tensor, b: getting(() => tensor.dispose()) }));
     expect([disposed.code, disposed.argument]).toEqual(['E_DISPOSED', 'a']);
@@ -294,9 +294,9 @@ describe('writeSafetensors and readSafetensors', () => {
 
   it.each(builds)('write tensors, and read parameters for modules: %s', async (simd) => {
     const mh = await loadBuild(simd);
-    const x = mh.tensor([2, 3], new Float32Array([1, 2, 3, 4, 5, 6]));
-    const half = mh.tensor([2], new Float32Array([0.5, -8]), { dtype: 'bf16' });
-    const mask = mh.tensor([2], new Uint8Array([1, 0]));
+    const x = mh.tensor(new Float32Array([1, 2, 3, 4, 5, 6]), [2, 3]);
+    const half = mh.tensor(new Float32Array([0.5, -8]), [2], { dtype: 'bf16' });
+    const mask = mh.tensor(new Uint8Array([1, 0]), [2]);
     const { tensors, stateDict } = readSafetensors(writeSafetensors({ x, half, mask }));
     expect(tensors['mask']).toEqual({ dtype: 'bool', shape: [2], data: new Uint8Array([1, 0]) });
     expect(Object.keys(stateDict)).toEqual(['x', 'half']);

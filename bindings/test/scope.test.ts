@@ -25,10 +25,10 @@ describe('scope', () => {
   const live = (): number => mh.memory().live;
 
   it('disposes what is not returned', () => {
-    const outer = mh.tensor([1]);
+    const outer = mh.zeros([1]);
     const inner: Tensor[] = [];
     const result = mh.scope(() => {
-      inner.push(mh.tensor([2]), mh.tensor([3]));
+      inner.push(mh.zeros([2]), mh.zeros([3]));
       return 42;
     });
     expect(result).toBe(42);
@@ -46,8 +46,8 @@ describe('scope', () => {
   ])('keeps what is returned %s', async (_, wrap) => {
     let kept: Tensor | undefined;
     await mh.scope(() => {
-      mh.tensor([1]);
-      kept = mh.tensor([2]);
+      mh.zeros([1]);
+      kept = mh.zeros([2]);
       return wrap(kept);
     });
     expect(kept?.disposed).toBe(false);
@@ -56,11 +56,11 @@ describe('scope', () => {
 
   it('ends at once for an array that has holes, or that only claims a length', () => {
     const sparse: unknown[] = new Array(2 ** 32 - 1);
-    sparse[7] = mh.tensor([1]);
+    sparse[7] = mh.zeros([1]);
     const claims = new Proxy([], { get: (_, name) => (name === 'length' ? 2 ** 40 : 1) });
     for (const result of [sparse, { sparse }, claims, [claims]]) {
       const inner = mh.scope(() => {
-        mh.tensor([2]);
+        mh.zeros([2]);
         return result;
       });
       expect(inner).toBe(result);
@@ -86,7 +86,7 @@ describe('scope', () => {
 
   it('does not dispose an `out` from outside', () => {
     const x = { shape: [1, 1, 2, 2], data: new Float32Array(4) };
-    const out = mh.tensor([1, 1, 2, 2]);
+    const out = mh.zeros([1, 1, 2, 2]);
     mh.scope(() => void mh.attention(x, x, x, { out }));
     expect(out.disposed).toBe(false);
   });
@@ -94,7 +94,7 @@ describe('scope', () => {
   it('passes values that an inner scope returns to the outer scope', () => {
     let inner: Tensor | undefined;
     mh.scope(() => {
-      inner = mh.scope(() => mh.tensor([1]));
+      inner = mh.scope(() => mh.zeros([1]));
       expect(inner.disposed).toBe(false);
     });
     expect(inner?.disposed).toBe(true);
@@ -102,48 +102,48 @@ describe('scope', () => {
 
   it('disposes everything when the function throws or its promise is rejected', async () => {
     const fail = (): never => {
-      mh.tensor([1]);
+      mh.zeros([1]);
       throw new RangeError('on purpose');
     };
     expect(() => mh.scope(fail)).toThrow(RangeError);
     await expect(mh.scope(async () => fail())).rejects.toThrow(RangeError);
     expect(live()).toBe(0);
-    mh.tensor([1]);
+    mh.zeros([1]);
     expect(live()).toBe(1);
   });
 
   it.each<[string, () => object]>([
     ['its then', () => Object.defineProperty({}, 'then', { get: fails })],
-    ['a value', () => ({ tensor: mh.tensor([1]), get value() { return fails(); } })],
+    ['a value', () => ({ tensor: mh.zeros([1]), get value() { return fails(); } })],
     ['everything', revoked],
     ['its prototype', () => new Proxy({}, { getPrototypeOf: fails })],
   ])('disposes everything when its result throws at %s', async (_, result) => {
     const looked = (): unknown =>
       mh.scope(() => {
-        mh.tensor([1]);
+        mh.zeros([1]);
         return result();
       });
     expect(looked).toThrow();
     expect(live()).toBe(0);
     const waiting = async () => {
-      mh.tensor([1]);
+      mh.zeros([1]);
       await pause();
       return result();
     };
     await expect(mh.scope(waiting)).rejects.toThrow();
     expect(live()).toBe(0);
-    mh.tensor([1]);
+    mh.zeros([1]);
     expect(live()).toBe(1);
   });
 
   it('lasts until a promise settles', async () => {
     const made: Tensor[] = [];
     const kept = await mh.scope(async () => {
-      made.push(mh.tensor([1]));
+      made.push(mh.zeros([1]));
       await pause();
       expect(made[0]?.disposed).toBe(false);
-      made.push(mh.tensor([2]));
-      return mh.tensor([3]);
+      made.push(mh.zeros([2]));
+      return mh.zeros([3]);
     });
     expect(made.map(({ disposed }) => disposed)).toEqual([true, true]);
     expect(kept.disposed).toBe(false);
@@ -156,8 +156,8 @@ describe('scope', () => {
       inner.push(
         await mh.scope(async () => {
           await pause();
-          inner.push(mh.tensor([1]));
-          return mh.tensor([2]);
+          inner.push(mh.zeros([1]));
+          return mh.zeros([2]);
         }),
       );
       expect(inner.map(({ disposed }) => disposed)).toEqual([true, false]);
@@ -168,12 +168,12 @@ describe('scope', () => {
   it('does not dispose the tensors of another scope that is still open', async () => {
     const work = (first: number, second: number) =>
       mh.scope(async () => {
-        const a = mh.tensor([1]);
+        const a = mh.zeros([1]);
         await pause(first);
-        const b = mh.tensor([2]);
+        const b = mh.zeros([2]);
         await pause(second);
         expect([a.disposed, b.disposed]).toEqual([false, false]);
-        return mh.tensor([3]);
+        return mh.zeros([3]);
       });
     for (const [first, second] of [
       [1, 30],

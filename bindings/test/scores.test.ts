@@ -120,7 +120,7 @@ describe.each(builds)('scores, %s', async (simd) => {
   });
 
   it('works while other calls are made, and throws if a tensor is disposed meanwhile', () => {
-    const tensor = mh.tensor(q.shape, q.data);
+    const tensor = mh.tensor(q.data, q.shape);
     const rows = mh.scores(tensor, k, { stage: 'raw', chunk: 5 });
     rows.next();
     expectWorks(mh);

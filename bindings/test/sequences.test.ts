@@ -84,7 +84,7 @@ class World {
     (r) => {
       const shape = Array.from({ length: r.int(1, 4) }, () => r.int(r.int(0, 1), 6));
       const numbers = r.floats(product(shape));
-      return this.#tensorEntry(this.#mh.tensor(shape, numbers), numbers, {});
+      return this.#tensorEntry(this.#mh.tensor(numbers, shape), numbers, {});
     },
     (r) => this.#cacheEntry(r),
     (r) => this.#moduleEntry(r),
@@ -132,8 +132,8 @@ class World {
         const lengths = Int32Array.from({ length: config.batch }, (_, b) => model.length(b));
         const wanted = reference.attention(
           q,
-          model.tensor(model.keys, config.headDim),
-          model.tensor(model.values, config.valueDim),
+          model.tensor(config.headDim, model.keys),
+          model.tensor(config.valueDim, model.values),
           { causal: 'bottomRightOfLength', kvLengths: lengths, firstKept: model.firsts },
         );
         const { out } = cache.attend(q, { causal: 'bottomRight' });
@@ -219,8 +219,8 @@ class World {
       }
       const [q, k, v] = [op.shapes.q, op.shapes.k, op.shapes.v].map((each) => filled(r_, ...each));
       const wanted = reference.attention(q!, k!, v!, { causal, kvLengths });
-      const tensors = [q!, k!, v!].map((each) => this.#mh.tensor(each.shape, each.data));
-      const out = this.#mh.tensor(op.shapes.out);
+      const tensors = [q!, k!, v!].map((each) => this.#mh.tensor(each.data, each.shape));
+      const out = this.#mh.zeros(op.shapes.out);
       op.run(tensors[0]!, tensors[1]!, tensors[2]!, out);
       expect(reference.maxDifference(out.data, wanted.out)).toBeLessThan(allowed);
       for (const each of [...tensors, out]) each.dispose();

@@ -105,7 +105,7 @@ describe('train()', () => {
       readonly port1 = { onmessage: (): void => {}, close: () => sent.push(-1) };
       readonly port2 = {
         postMessage: () => {
-          sent.push(trainer.steps);
+          sent.push(trainer.steps());
           setImmediate(() => this.port1.onmessage());
         },
       };
@@ -145,11 +145,11 @@ describe('train()', () => {
     training.pause();
     const done = all(training);
     await turn();
-    expect([trainer.steps, training.paused]).toEqual([0, true]);
+    expect([trainer.steps(), training.paused]).toEqual([0, true]);
     training.step();
     training.step();
     await turn();
-    expect([trainer.steps, training.paused]).toEqual([2, true]);
+    expect([trainer.steps(), training.paused]).toEqual([2, true]);
     training.resume();
     expect(await done).toEqual([1, 2, 8]);
     expect(training.paused).toBe(false);
@@ -165,7 +165,7 @@ describe('train()', () => {
     await turn();
     expect(await loop.return?.()).toEqual({ done: true, value: undefined });
     expect(await waiting).toEqual({ done: true, value: undefined });
-    expect(trainer.steps).toBe(1);
+    expect(trainer.steps()).toBe(1);
 
     const paused = all(training);
     await turn();
@@ -253,7 +253,7 @@ describe('train()', () => {
     })();
     await expect(running).rejects.toMatchObject({ code: 'E_ABORTED', got: 'enough', message: /train\(\)/ });
     expect(seen).toEqual([1, 2, 3]);
-    expect(trainer.steps).toBe(3);
+    expect(trainer.steps()).toBe(3);
 
     const other = new AbortController();
     const paused = train({ trainer, batches: batchOf, signal: other.signal });
@@ -323,7 +323,7 @@ describe('train()', () => {
     await expect(thrown([7])).rejects.toMatchObject({ code: 'E_OPTION', argument: 'batches' });
     const fails = () => Promise.reject(new RangeError('no more'));
     await expect(thrown(fails)).rejects.toThrow(RangeError);
-    expect(trainer.steps).toBe(1);
+    expect(trainer.steps()).toBe(1);
     trainer.dispose();
     await expect(thrown([batchOf(0)])).rejects.toMatchObject({ code: 'E_DISPOSED' });
   });

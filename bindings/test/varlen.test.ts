@@ -95,7 +95,7 @@ describe.each(builds)('attentionVarlen, %s', async (simd) => {
 
   it('writes to `out` of any dtype, and accepts an empty list of sequences', () => {
     mh.scope(() => {
-      const out = mh.tensor([7, 2, 5], undefined, { dtype: 'bf16' });
+      const out = mh.zeros([7, 2, 5], { dtype: 'bf16' });
       const result = mh.attentionVarlen(q, k, v, { cuQ, cuK, out });
       expect(result.out).toBe(out);
       expect(result).not.toHaveProperty('lse');

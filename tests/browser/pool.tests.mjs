@@ -28,7 +28,7 @@ async function compare(withPolicy) {
   const halves = [q, k, v].map(({ shape, data }) => ({ shape, data: new Float16Array(data) }));
   const bits = halves.map(({ shape, data }) => ({ shape, data: new Uint16Array(data.buffer), dtype: 'f16' }));
   const ofBits = mh.attention(...bits).out.toFloat32();
-  const half = mh.tensor([3, 200 * 32], halves[0].data);
+  const half = mh.tensor(halves[0].data, [3, 200 * 32]);
   const isHalf = half.dtype === 'f16' && same(half.data, bits[0].data);
   const float16 = [mh.attention(...halves), await pool.attention(...halves), await pool.attention(...halves, { transfer: true })];
   const inputs = { q, k, v, out, lse, dOut: tensor(4) };

@@ -19,9 +19,8 @@ import type { Runtime } from '../runtime/operands.js';
 import { plain, readOptions } from '../runtime/options.js';
 import { ScopeStack } from '../runtime/scope.js';
 import { MultiheadError } from '../runtime/errors.js';
-import { describe, makeTensor } from '../runtime/tensor.js';
+import { describe, makeTensor, makeZeros } from '../runtime/tensor.js';
 import type { MultiheadCore } from '../types/core.js';
-import type { Shape } from '../types/index.js';
 
 /** Properties that completed() adds. */
 export type Ended = Pick<MultiheadCore, 'disposed' | typeof Symbol.dispose>;
@@ -44,10 +43,7 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Omit<M
   raw.simdTarget();
   const { name: target } = readSimdTarget(args.results());
 
-  const tensor = (shape: Shape, data?: unknown, given: { readonly dtype?: unknown } = {}): unknown => {
-    const { dtype } = readOptions(given, { dtype: plain }, 'tensor');
-    return scopes.track(makeTensor(heap, shape, data, dtype));
-  };
+  const dtypeOf = (call: string, given: { readonly dtype?: unknown } = {}): unknown => readOptions(given, { dtype: plain }, call).dtype;
 
   const scope = (...given: [fn?: () => unknown]): unknown => {
     raw.assertAlive();
@@ -59,7 +55,8 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Omit<M
 
   return {
     backend: Object.freeze({ ...backend, target }),
-    tensor: tensor as MultiheadCore['tensor'],
+    tensor: (data: unknown, shape?: unknown, options?: object) => scopes.track(makeTensor(heap, data, shape, dtypeOf('tensor', options))) as never,
+    zeros: (shape: unknown, options?: object) => scopes.track(makeZeros(heap, shape, dtypeOf('zeros', options))) as never,
     attention: (q, k, v, options) => attention(runtime, q, k, v, options),
     prepare: (options) => scopes.track(new WasmPreparedAttention(runtime, options)),
     scores: (q, k, options) => scores(runtime, q, k, options),

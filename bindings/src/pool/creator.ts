@@ -133,7 +133,7 @@ const methods: Readonly<Record<Maker | 'moduleCache', readonly string[]>> = {
   trainer: [...stateMethods, 'step', 'accumulate', 'update', 'setLearningRate', 'gradients'],
   experiment: [...stateMethods, 'step', 'evaluate'],
   createCache: ['append', 'attend', 'truncate', 'clear', 'length', 'firstKept'],
-  moduleCache: ['length', 'bytes', 'truncate'],
+  moduleCache: ['length', 'truncate'],
   scores: [],
 };
 

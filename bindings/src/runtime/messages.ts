@@ -2,7 +2,7 @@
 
 import { coreTables, dtypes, type ErrorTables } from '../generated/tables.js';
 import type { CoreError } from '../generated/wire.js';
-import { formatShape } from './shape.js';
+import { formatShape, rankAdvice } from './shape.js';
 
 const dtypeNames = Object.keys(dtypes);
 
@@ -27,7 +27,7 @@ export function sentencesOf(error: CoreError, more?: ErrorTables): Sentences {
     axes: () => letters,
     real: () => String(Number(real.toPrecision(6))),
     shape: () => formatShape(shape),
-    given: () => formatShape(given),
+    given: () => formatShape(given) + (shape.length === 0 ? rankAdvice(letters, given) : ''),
     dtype0: () => String(dtypeNames[numbers[0] as number]),
     dtype1: () => String(dtypeNames[numbers[1] as number]),
     name0: () => textOf('names', numbers[0] as number),

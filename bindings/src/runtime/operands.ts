@@ -10,7 +10,7 @@ import type { GuardedModule } from './guard.js';
 import { type Block, bytesPerElement, type Heap, outOfMemory, spanOf } from './memory.js';
 import { sentencesOf } from './messages.js';
 import type { ScopeStack } from './scope.js';
-import { checkExtents, formatShape, type Ranks, sameShape } from './shape.js';
+import { checkExtents, formatShape, rankAdvice, type Ranks, sameShape } from './shape.js';
 import {
   checkData,
   checkShape,
@@ -311,7 +311,7 @@ export function checkRank({ shape }: { shape: Shape }, axes: string, argument: s
   let rank = rankOf.get(axes);
   if (rank === undefined) rankOf.set(axes, (rank = axes.split(',').length));
   if (shape.length === rank) return;
-  throw new MultiheadError('E_SHAPE', { argument, expected: axes, got: formatShape(shape) });
+  throw new MultiheadError('E_SHAPE', { argument, expected: axes, got: formatShape(shape) + rankAdvice(axes, shape) });
 }
 
 /** Throws `E_DISPOSED`, or `E_OPTION` for another dtype. */

@@ -22,6 +22,13 @@ export const maxExtent = 2 ** 31 - 1;
 /** Formats a shape for error messages: "(1, 12, 1024, 64)". */
 export const formatShape = (shape: Shape): string => `(${shape.join(', ')})`;
 
+/** Advice for an operand of attention that lacks its first axes, such as one head, (N, d). */
+export function rankAdvice(axes: string, shape: Shape): string {
+  const lacking = axes.split(',').length - shape.length;
+  const isOperand = axes.startsWith('(B, H') && lacking > 0 && shape.length > 1;
+  return isOperand ? `: reshape to ${formatShape([...new Array<number>(lacking).fill(1), ...shape])}` : '';
+}
+
 export function sameShape(a: Shape, b: Shape): boolean {
   if (a.length !== b.length) return false;
   for (let axis = 0; axis < a.length; axis += 1) if (a[axis] !== b[axis]) return false;

@@ -7,7 +7,7 @@ import { halfToFloats, roundDoublesToHalf, roundToHalf } from './half.js';
 import { type Block, bytesPerElement, type Heap, type CleanupRecord, onJavaScriptHeap } from './memory.js';
 import { checkExtents, elements, formatShape, type Ranks } from './shape.js';
 import { quoted } from './text.js';
-import { bitsOf, bufferOf, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
+import { bitsOf, bufferOf, lengthOf, pristine, type TypedArray, typedArrayName } from './typed_arrays.js';
 
 /** Allowed numbers of axes for operands of calls. */
 const tensorRanks: Ranks = { least: 1, most: 4 };
@@ -99,7 +99,7 @@ export function checkShape(
   if (extents === undefined) {
     throw new MultiheadError('E_SHAPE', {
       argument,
-      expected: 'an array of extents',
+      expected: argument === 'shape' ? 'an array of extents, as in mh.tensor(data, shape)' : 'an array of extents',
       got: describe(shape),
     });
   }
@@ -199,18 +199,23 @@ function checkDType(dtype: unknown): DType | undefined {
   });
 }
 
-/** mh.tensor(). */
-export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: unknown): WasmTensor {
+/** mh.zeros(). */
+export function makeZeros(heap: Heap, shape: unknown, stated: unknown): WasmTensor {
   const extents = checkShape(shape, 'shape');
+  const dtype = checkDType(stated) ?? 'f32';
+  checkExtents(extents, 'shape');
+  const zeros = WasmTensor.allocate(heap, dtype, extents, 'zeros');
+  // The core, because reading `data` would keep the memory reachable after mh.dispose().
+  coreOf(zeros)?.view().fill(0);
+  return zeros;
+}
+
+/** mh.tensor(). */
+export function makeTensor(heap: Heap, data: unknown, shape: unknown, stated: unknown): WasmTensor {
+  const [flat, extents] = shape === undefined ? flattened(data) : [data, checkShape(shape, 'shape')];
   const dtype = checkDType(stated);
   checkExtents(extents, 'shape');
-  if (data === undefined) {
-    const zeros = WasmTensor.allocate(heap, dtype ?? 'f32', extents, 'tensor');
-    // Without reading `data`, which would keep the memory reachable after mh.dispose().
-    coreOf(zeros)?.view().fill(0);
-    return zeros;
-  }
-  const numbers = readNumbers(data, extents);
+  const numbers = readNumbers(flat, extents);
   if (numbers !== undefined) {
     return WasmTensor.copy(heap, dtype ?? 'f32', extents, storedAs(numbers, dtype ?? 'f32'), 'tensor');
   }
@@ -223,6 +228,25 @@ export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: un
   const wanted = dtype === undefined ? allDTypes : [dtype];
   const checked = checkData(data, extents, wanted, 'data', dtype);
   return WasmTensor.copy(heap, checked.dtype, extents, checked.data, 'tensor');
+}
+
+/** True for arrays in arrays that have these lengths. */
+const hasLengths = (data: unknown, [length, ...inner]: Shape): boolean =>
+  Array.isArray(data) && data.length === length && (inner.length === 0 || data.every((each) => hasLengths(each, inner)));
+
+/** Data that comes without a shape, and its shape: arrays in arrays as one array. Throws `E_SHAPE`. */
+function flattened(data: unknown): [flat: unknown, shape: number[]] {
+  if (typedArrayName(data) !== undefined) return [data, [lengthOf(data as TypedArray)]];
+  if (!Array.isArray(data)) return [data, []];
+  try {
+    const lengths: unknown[] = [];
+    for (let inner: unknown = data; Array.isArray(inner) && lengths.length < 5; inner = inner[0]) lengths.push(inner.length);
+    const shape = checkShape(lengths, 'data');
+    if (hasLengths(data, shape)) return [data.flat(shape.length - 1), shape];
+    throw new MultiheadError('E_SHAPE', { argument: 'data', expected: `arrays of equal lengths, ${formatShape(shape)}`, got: 'others' });
+  } catch (cause) {
+    throw unreadable(cause, 'data');
+  }
 }
 
 /**

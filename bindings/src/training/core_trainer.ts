@@ -100,12 +100,12 @@ export abstract class CoreTrainer extends CoreObject {
     this.#kept = kept;
   }
 
-  get steps(): number {
+  steps(): number {
     this.assertLive();
     return this.runtime.raw.trainerSteps(this.#trainer);
   }
 
-  get bytes(): number {
+  bytes(): number {
     this.assertLive();
     return this.#memory.bytes;
   }

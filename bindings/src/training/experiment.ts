@@ -95,7 +95,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
   }
 
   get finished(): boolean {
-    return this.steps >= this.options.steps;
+    return this.steps() >= this.options.steps;
   }
 
   step(): TrainingStep {

@@ -109,11 +109,6 @@ interface Stepping {
   step(batch: TrainingBatch): TrainingStep | Promise<TrainingStep>;
 }
 
-/** Returns the number of updates so far; in the objects of a pool it is a method. */
-function stepsOf({ steps }: Trainer | Experiment | PoolTrainer | PoolExperiment): number | Promise<number> {
-  return typeof steps === 'function' ? steps() : steps;
-}
-
 /** Throws `E_OPTION`. */
 function trainedOf(options: Trained): { trainer: Stepping; batches: TrainingBatches; end: number } {
   const { trainer, batches, experiment } = options;
@@ -122,7 +117,7 @@ function trainedOf(options: Trained): { trainer: Stepping; batches: TrainingBatc
       throw refused('trainer', 'a trainer made by mh.trainer() or pool.trainer()', trainer);
     }
     const step = ({ tokens, targets, ...others }: TrainingBatch) => trainer.step(tokens, targets, others);
-    return { trainer: { steps: () => stepsOf(trainer), step }, batches, end: Infinity };
+    return { trainer: { steps: () => trainer.steps(), step }, batches, end: Infinity };
   }
   if (!hasMethod(experiment, ['evaluate'], 'experiment')) {
     throw refused('experiment', 'an experiment', experiment);
@@ -130,7 +125,7 @@ function trainedOf(options: Trained): { trainer: Stepping; batches: TrainingBatc
   if (trainer !== undefined) throw refused('trainer', 'none with an experiment', trainer);
   if (batches !== undefined) throw refused('batches', 'none with an experiment', batches);
   const none = { tokens: new Int32Array(), targets: new Int32Array() };
-  const own = { steps: () => stepsOf(experiment), step: () => experiment.step() };
+  const own = { steps: () => experiment.steps(), step: () => experiment.step() };
   return { trainer: own, batches: () => none, end: endOf(experiment) };
 }
 

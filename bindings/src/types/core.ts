@@ -11,6 +11,7 @@ export interface MultiheadCore
     Multihead,
     | 'backend'
     | 'tensor'
+    | 'zeros'
     | 'attention'
     | 'prepare'
     | 'scores'

@@ -37,6 +37,7 @@ import type {
   DType,
   FloatDType,
   FloatTensorLike,
+  NestedNumbers,
   Shape,
   SourceOf,
   Tensor,
@@ -117,28 +118,30 @@ export interface Multihead {
   readonly backend: Backend;
 
   /**
-   * Makes a tensor of 32-bit floats from a copy of `data`, which may be a flat `number[]`; without `data`, a tensor of
-   * zeros.
+   * Makes a tensor of 32-bit floats from a copy of `data`: a `Float32Array`, a `number[]`, or arrays in arrays, up to four
+   * levels, as `[[1, 2], [3, 4]]` for shape (2, 2). `shape` is for data without levels; by default these have one axis.
    *
    * @throws {MultiheadError} `E_SHAPE` unless the shape has one to four extents that are whole numbers
-   * ≥ 0 and `data` has as many elements as their product; `E_OPTION` if `data` is not one of these
-   * arrays, or not one for this dtype, or if an entry of a `number[]` is not a number; `E_MEMORY`.
+   * ≥ 0 and `data` has as many elements as their product, or if arrays of one level differ in length; `E_OPTION` if `data` is
+   * not one of these arrays, or not one for this dtype, or if an entry is not a number; `E_MEMORY`.
    */
-  tensor(shape: Shape, data?: Float32Array | readonly number[], options?: { readonly dtype?: undefined }): Tensor;
+  tensor(data: Float32Array | NestedNumbers, shape?: Shape, options?: { readonly dtype?: undefined }): Tensor;
   /** Makes a tensor of booleans from a copy of `data`: 0 is false, everything else true. Throws as above. */
-  tensor(shape: Shape, data: Uint8Array, options?: { readonly dtype?: undefined }): Tensor<'bool'>;
+  tensor(data: Uint8Array, shape?: Shape, options?: { readonly dtype?: undefined }): Tensor<'bool'>;
   /** Makes an f16 tensor from a copy of `data`, in engines that have this class. Throws as above. */
-  tensor(shape: Shape, data: PlatformFloat16Array, options?: { readonly dtype?: undefined }): Tensor<'f16'>;
+  tensor(data: PlatformFloat16Array, shape?: Shape, options?: { readonly dtype?: undefined }): Tensor<'f16'>;
   /**
-   * Makes a tensor of this dtype from a copy of `data`; without `data`, a tensor of zeros. For `'f16'` and
-   * `'bf16'`, a `Uint16Array` holds the bits, and a `Float32Array` or `number[]` is rounded to nearest, ties to even.
-   * For `'bool'`, 0 is false and every other number true. Throws as above.
+   * Makes a tensor of this dtype from a copy of `data`. For `'f16'` and `'bf16'`, a `Uint16Array` holds the bits, and a
+   * `Float32Array` or numbers are rounded to nearest, ties to even. For `'bool'`, 0 is false and every other number true.
+   * Throws as above.
    */
-  tensor<D extends DType>(
-    shape: Shape,
-    data: SourceOf<D> | undefined,
-    options: TensorOptions<D>,
-  ): Tensor<D>;
+  tensor<D extends DType>(data: SourceOf<D>, shape: Shape | undefined, options: TensorOptions<D>): Tensor<D>;
+  /**
+   * Makes a tensor of zeros, by default of 32-bit floats.
+   *
+   * @throws {MultiheadError} `E_SHAPE` unless the shape has one to four extents that are whole numbers ≥ 0; `E_OPTION`, `E_MEMORY`.
+   */
+  zeros<D extends DType = 'f32'>(shape: Shape, options?: Partial<TensorOptions<D>>): Tensor<D>;
 
   /**
    * Scaled dot-product attention: softmax(scale · Q·Kᵀ + bias, masked) · V, exact.

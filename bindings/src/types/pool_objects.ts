@@ -97,7 +97,7 @@ export type Pooled<O> = Omit<O, 'out'> & PoolCallOptions;
 
 /**
  * Methods of an object that run in its worker: they take the pool's options as one more argument, and return promises of
- * plain results. A property becomes a method without arguments.
+ * plain results.
  */
 export type PooledMethods<T, N extends keyof T> = {
   [K in N]: T[K] extends (...args: infer A) => infer R
@@ -105,10 +105,7 @@ export type PooledMethods<T, N extends keyof T> = {
         /** Runs the object's method of this name in its worker. */
         (...args: [...A, options?: PoolCallOptions]): Promise<Plain<R>>;
       }
-    : {
-        /** Reads the object's property of this name in its worker. */
-        (options?: PoolCallOptions): Promise<T[K]>;
-      };
+    : never;
 };
 
 /** Like {@link PooledMethods}, of methods whose last argument is an object of options: it also takes the pool's. */
@@ -153,6 +150,8 @@ export interface PoolKVCache
     PoolObject,
     Pick<KVCache, 'batch' | 'numKvHeads' | 'headDim' | 'valueDim' | 'capacity' | 'layout' | 'dtype'>,
     PooledMethods<KVCache, 'append' | 'truncate' | 'clear' | 'length' | 'firstKept'> {
+  /** {@link KVCache.bytes} of the part that the first worker holds. */
+  readonly bytes: number;
   /** Runs {@link KVCache.attend} in the worker. */
   attend<
     const R extends readonly AttentionReturn[] = [],
@@ -170,8 +169,8 @@ export interface PoolModuleCache
     PoolObject,
     Pick<MultiHeadAttentionCache, 'batch' | 'capacity' | 'layout' | 'dtype'>,
     PooledMethods<MultiHeadAttentionCache, 'length' | 'truncate'> {
-  /** Returns {@link MultiHeadAttentionCache.bytes} of the part that the first worker holds. */
-  bytes(options?: PoolCallOptions): Promise<number>;
+  /** {@link MultiHeadAttentionCache.bytes} of the part that the first worker holds. */
+  readonly bytes: number;
 }
 
 /** A {@link MultiHeadAttention} in a worker. */
@@ -262,4 +261,4 @@ export interface PoolExperiment
     PoolObject,
     Pick<Experiment, 'options' | 'jobs' | 'patterns'>,
     PooledOptions<Experiment, 'evaluate'>,
-    PooledMethods<Experiment, 'step' | 'steps' | 'stateDict' | 'checkpoint' | 'restore'> {}
+    PooledMethods<Experiment, 'step' | 'steps' | 'bytes' | 'stateDict' | 'checkpoint' | 'restore'> {}

@@ -132,18 +132,21 @@ export interface Float16Numbers {
 /** A {@link TensorLike} of 32-bit or half-precision floats. */
 export type FloatTensorLike = TensorLike<FloatDType> | Float16Numbers;
 
+/** Numbers, or arrays of them in arrays, up to four levels. */
+export type NestedNumbers = readonly number[] | readonly (readonly number[])[] | readonly (readonly (readonly number[])[])[] | readonly (readonly (readonly (readonly number[])[])[])[];
+
 /** The arrays that {@link Multihead.tensor} accepts for this dtype. */
 export type SourceOf<D extends DType> =
   | DataOf<D>
-  | readonly number[]
+  | NestedNumbers
   | (D extends HalfDType ? Float32Array : never)
   | (D extends 'f16' ? PlatformFloat16Array : never);
 
-/** Options of {@link Multihead.tensor}. */
+/** Options of {@link Multihead.tensor} and {@link Multihead.zeros}. */
 export interface TensorOptions<D extends DType = DType> {
   /**
-   * Default: `'f32'` for a `Float32Array` or `number[]`, `'f16'` for a `Float16Array`, `'bool'` for a `Uint8Array`. With `'f16'` or `'bf16'`, a
-   * `Float32Array` or `number[]` is rounded to nearest, ties to even, and a `Uint16Array` holds the bits. A
+   * Default: `'f32'` for zeros, a `Float32Array` or numbers, `'f16'` for a `Float16Array`, `'bool'` for a `Uint8Array`. With `'f16'` or `'bf16'`, a
+   * `Float32Array` and numbers are rounded to nearest, ties to even, and a `Uint16Array` holds the bits. A
    * `Uint16Array` requires this option.
    */
   readonly dtype: D;

@@ -88,14 +88,14 @@ export interface TrainingState {
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */
-  readonly steps: number;
+  steps(): number;
   /**
    * Size in bytes of parameters, gradients, the optimizer's state, activations, and copies of tokens and targets; part
    * of {@link MemoryInfo.bytes}, which counts shared parameters once. It grows to the largest call and stays.
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */
-  readonly bytes: number;
+  bytes(): number;
   /** True once dispose() was called, on the object or on its `Multihead`. */
   readonly disposed: boolean;
 

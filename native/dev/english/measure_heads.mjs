@@ -52,7 +52,7 @@ export async function measureHeads(model, ids, tokens) {
   const repeated = passages(ids, LENGTH / 2).map((part) => Int32Array.from([...part, ...part]));
 
   const statistics = (weights, heads, options) =>
-    mh.scope(() => headStatistics(mh, mh.tensor([heads, LENGTH, LENGTH], weights), options));
+    mh.scope(() => headStatistics(mh, mh.tensor(weights, [heads, LENGTH, LENGTH]), options));
 
   /** The scores of a head by name; `weightsOf` gives the weights of all heads on a passage, (heads, N, N). */
   async function scores(heads, weightsOf) {

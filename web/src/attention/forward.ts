@@ -213,7 +213,7 @@ function splitOf(mh: Multihead, q: Matrix, heads: number): Split {
     module.loadStateDict({ q_proj_weight: square, k_proj_weight: square, v_proj_weight: square });
     const { trace } = module.forward(q, { trace: ['qHeads'] });
     const { shape, data } = trace.qHeads;
-    const tensor = mh.tensor(q.shape, q.data);
+    const tensor = mh.tensor(q.data, q.shape);
     const reshaped = tensor.reshape(shape).toFloat32();
     const inner = shape.slice(1);
     return {

@@ -49,8 +49,8 @@ export async function makeContenders(
 }
 
 function oneThread(mh: Multihead, shape: Shape): Contender {
-  const [q, k, v] = inputsOf(shape).map((input) => mh.tensor(input.shape, input.data)) as [Tensor, Tensor, Tensor];
-  const out = mh.tensor(q.shape);
+  const [q, k, v] = inputsOf(shape).map((input) => mh.tensor(input.data, input.shape)) as [Tensor, Tensor, Tensor];
+  const out = mh.zeros(q.shape);
   const prepared = mh.prepare({ q: q.shape, numKvHeads: shape.numKvHeads, causal: 'topLeft' });
   return {
     name: 'multihead, one worker',

@@ -67,7 +67,7 @@ export class Run implements Implementation<TrainingCalls> {
     try {
       for await (const { loss } of train({ experiment, steps: until, signal: stop.signal })) {
         this.#losses.push(loss);
-        if (experiment.steps % frameEvery === 0) {
+        if (experiment.steps() % frameEvery === 0) {
           this.#saveMoment({ onlyIfDue: true });
           this.#addFrame();
         }
@@ -191,19 +191,19 @@ export class Run implements Implementation<TrainingCalls> {
     this.#losses = [];
     this.#frames = [];
     const { run, experiment, moments } = this.#live();
-    return { run, step: experiment.steps, losses, frames, moments: moments.steps, memory: this.#mh.memory() };
+    return { run, step: experiment.steps(), losses, frames, moments: moments.steps, memory: this.#mh.memory() };
   }
 
   /** Saves the current step. `onlyIfDue`: not if moments between the saved ones are no longer wanted. */
   #saveMoment({ onlyIfDue = false } = {}): void {
     const { experiment, moments, small } = this.#live();
-    const step = experiment.steps;
+    const step = experiment.steps();
     if (!small && (!onlyIfDue || moments.due(step))) moments.keep(step, experiment.checkpoint());
   }
 
   #addFrame(): void {
     const { experiment, moments, small } = this.#live();
-    if (this.#frames.at(-1)?.step === experiment.steps) return;
+    if (this.#frames.at(-1)?.step === experiment.steps()) return;
     const kept = new Set(moments.steps);
     // If the page confirms reports slowly, keep only the frames of saved moments.
     this.#frames = this.#frames.filter((frame) => small || kept.has(frame.step));
@@ -212,7 +212,7 @@ export class Run implements Implementation<TrainingCalls> {
 
   #frame(): Frame {
     const { experiment, tokens } = this.#live();
-    return { step: experiment.steps, maps: this.#mapsOn(tokens), ...this.#measured(frameSequences) };
+    return { step: experiment.steps(), maps: this.#mapsOn(tokens), ...this.#measured(frameSequences) };
   }
 
   #measured(sequences: number): Measured {

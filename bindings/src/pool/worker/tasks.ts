@@ -105,9 +105,8 @@ export class TaskRunner {
         return this.#keep(task.id, maker.createCache(...this.#read(task.args)) as Disposable);
       }
       case 'call': {
-        const object = this.#object(task.object) as unknown as Record<string, unknown>;
-        const member = object[task.method];
-        return typeof member === 'function' ? (member as Method).apply(object, this.#read(task.args)) : member;
+        const object = this.#object(task.object) as unknown as Record<string, Method>;
+        return object[task.method]?.(...this.#read(task.args));
       }
     }
   }
@@ -123,7 +122,8 @@ export class TaskRunner {
     this.#objects.set(id, object);
     const properties: Record<string, unknown> = {};
     for (const name of factNames) {
-      if (name in object) properties[name] = (object as unknown as Record<string, unknown>)[name];
+      const value = (object as unknown as Record<string, unknown>)[name];
+      if (value !== undefined && typeof value !== 'function') properties[name] = value;
     }
     return properties;
   }
@@ -141,7 +141,7 @@ export class TaskRunner {
 
 /** Constant properties that the proxy also has. */
 const factNames = [
-  ...['config', 'batch', 'capacity', 'layout', 'dtype', 'numKvHeads', 'headDim', 'valueDim'],
+  ...['config', 'batch', 'capacity', 'layout', 'dtype', 'bytes', 'numKvHeads', 'headDim', 'valueDim'],
   ...['jobs', 'patterns', 'options'],
 ];
 
@@ -161,8 +161,8 @@ class HeldScores {
   /** Copies the input once for all ranges. An invalid input is kept as given, and scores() reports the error. */
   #hold(input: FloatTensorLike): FloatTensorLike {
     try {
-      const { data, shape, dtype } = input as { data: Float32Array; shape: number[]; dtype?: 'f32' };
-      const tensor = dtype === undefined ? this.#mh.tensor(shape, data) : this.#mh.tensor(shape, data, { dtype });
+      const { data, shape, dtype } = input as { data: Float32Array; shape: number[]; dtype: 'f32' };
+      const tensor = this.#mh.tensor(data, shape, { dtype });
       this.#held.push(tensor);
       return tensor;
     } catch {
