@@ -120,7 +120,7 @@ async function bundle(names, { format, groups, external = [], minify = false }) 
     input,
     cwd: here,
     logLevel: 'warn',
-    external: ['@huggingface/tokenizers', /\.wasm$/, ...external],
+    external: [/^@huggingface\//, /\.wasm$/, ...external],
     plugins: [supplied],
     resolve: { extensionAlias: { '.js': ['.ts'] } },
     transform: { target: 'es2022' },

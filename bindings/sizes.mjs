@@ -18,7 +18,7 @@ const file = (name) => encoded(readFileSync(at(name)));
 async function script(...modules) {
   const all = modules.map((name) => `export * from ${JSON.stringify(at(`${name}.js`))};`).join('\n');
   const source = { name: 'entry', resolveId: (id) => (id === 'entry' ? id : null), load: (id) => (id === 'entry' ? all : null) };
-  const bundle = await rolldown({ input: 'entry', external: ['@huggingface/tokenizers'], plugins: [source], logLevel: 'silent' });
+  const bundle = await rolldown({ input: 'entry', external: [/^@huggingface\//], plugins: [source], logLevel: 'silent' });
   const { output } = await bundle.generate({ format: 'esm', minify: true });
   await bundle.close();
   // Without what dynamic imports load.

@@ -4,6 +4,7 @@ import { execFile, spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Readable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { readSafetensors } from 'multihead';
 import { openModel } from 'multihead/models';
@@ -38,7 +39,10 @@ async function succeeds(...args: string[]): Promise<Ended> {
 const json = async (...args: string[]): Promise<Record<string, unknown>> => JSON.parse((await succeeds(...args, '--json')).stdout) as Record<string, unknown>;
 
 /** Runs the command in this process: starting another takes half a second. */
-async function here(...args: string[]): Promise<Ended> {
+const here = (...args: string[]): Promise<Ended> => hereWith([], ...args);
+
+/** As here(), with what standard input gives. */
+async function hereWith(input: readonly string[], ...args: string[]): Promise<Ended> {
   const texts = { stdout: '', stderr: '' };
   const stream = (name: keyof typeof texts): Stream => ({
     on() {},
@@ -48,7 +52,7 @@ async function here(...args: string[]): Promise<Ended> {
       return true;
     },
   });
-  const process = { stdout: stream('stdout'), stderr: stream('stderr'), on() {}, off() {} };
+  const process = { stdin: Readable.from(input), stdout: stream('stdout'), stderr: stream('stderr'), on() {}, off() {} };
   return { code: await main(args, { openModel, version: '', process }), ...texts };
 }
 
@@ -95,6 +99,30 @@ describe('multihead run', () => {
     const flags = ['--max-new-tokens=8', '--temperature=1.5', '--top-k=40', '--top-p=0.9', '--repetition-penalty=1.2', '--seed=3'];
     expect((await succeeds('run', text, 'the cat sat', ...flags)).stdout).toBe(`${wanted}\n`);
     expect((await json('run', text, 'the cat sat', ...flags))['text']).toBe(wanted);
+  });
+
+  it('takes a text from standard input, and answers messages by the chat template', async () => {
+    const flags = ['--max-new-tokens=4', '--seed=3', '--temperature=1.5'];
+    const { stdout: wanted } = await here('run', text, 'the cat\nsat', ...flags);
+    expect((await hereWith(['the c', 'at\nsat\n'], 'run', text, ...flags)).stdout).toBe(wanted);
+    const template = "{% for m in messages %}{{ m.role[0] }} {{ m.content }} {% endfor %}";
+    writeFileSync(join(text, 'chat_template.jinja'), template);
+    try {
+      using model = await openModel(text);
+      const options = { maxNewTokens: 4, seed: 3, temperature: 1.5 };
+      const chat = [{ role: 'user', content: 'the cat' }];
+      const first = await model.complete(chat, options);
+      expect((await here('run', text, 'the cat', '--chat', ...flags)).stdout).toBe(`${first.text}\n`);
+      const { stdout } = await here('run', text, 'the cat', '--chat', '--json', ...flags);
+      expect(JSON.parse(stdout)).toMatchObject({ text: first.text, ids: first.ids, finish_reason: first.finishReason });
+      chat.push({ role: 'assistant', content: first.text }, { role: 'user', content: 'sat' });
+      const second = await model.complete(chat, options);
+      expect((await hereWith(['the cat\n\n', 'sat'], 'run', text, '--chat', ...flags)).stdout).toBe(`${first.text}\n${second.text}\n`);
+    } finally {
+      rmSync(join(text, 'chat_template.jinja'));
+    }
+    await refused(['run', text, 'the', '--chat'], 2, /^messages need a chat template in the folder/);
+    await refused(['run', text, '--ids', '1', '--chat'], 2, /^--ids: expected none beside --chat/);
   });
 
   it('ends with 130 after Ctrl-C, with a whole line of output', async () => {
@@ -243,9 +271,9 @@ describe('multihead', () => {
   it('lists every option in its help, and has the version of the package', async () => {
     const { stdout: overview } = await succeeds('--help');
     const options: Record<string, string> = {
-      run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --seed --stop --cache --ids --weights --workers --json --help',
-      embed: '--pooling --raw --truncate --prompt --prompt-name --ids --weights --workers --json --help',
-      heads: '--layers --heads --chart --ids --weights --workers --json --help',
+      run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --seed --stop --chat --cache-type --ids --weights --workers --revision --local --json --help',
+      embed: '--pooling --raw --truncate --prompt --prompt-name --ids --weights --workers --revision --local --json --help',
+      heads: '--layers --heads --chart --ids --weights --workers --revision --local --json --help',
     };
     for (const [name, list] of Object.entries(options)) {
       expect(overview).toContain(`multihead ${name} FOLDER`);

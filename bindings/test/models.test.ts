@@ -183,6 +183,32 @@ describe.each(builds)('openModel, %s', (simd) => {
     expect(await tokens({ maxNewTokens: 0 })).toEqual([]);
   });
 
+  it('says why a generation ended, and checks options when it is called', async () => {
+    using model = await openModel(join(folder, 'llama3'), { simd });
+    const { ids, ...whole } = await model.complete([1, 2, 3], { maxNewTokens: 12 });
+    expect(whole).toEqual({ text: '', finishReason: 'length' });
+    expect(ids).toHaveLength(12);
+    const stop = [ids[2] as number];
+    const stopped = await model.complete([1, 2, 3], { stop });
+    expect(stopped).toEqual({ text: '', ids: ids.slice(0, ids.indexOf(stop[0] as number) + 1), finishReason: 'stop' });
+    expect(await model.complete([1, 2, 3], { maxNewTokens: 0 })).toEqual({ text: '', ids: [], finishReason: 'length' });
+    const reasons: unknown[] = [];
+    for await (const step of model.generate([1, 2, 3], { maxNewTokens: 3 })) reasons.push(step.finishReason);
+    expect(reasons).toEqual([undefined, undefined, 'length']);
+    expect(() => model.generate([1], { topP: 2 })).toThrow('topP: expected more than 0');
+    expect(() => model.generate([])).toThrow('prompt: expected 1 to');
+    expect(() => model.generate([1], { likeliest: 2 } as never)).toThrow('topTokens');
+    expect(() => model.generate({} as never)).toThrow('prompt: expected a text, messages, an Int32Array or an array of token ids, got a Object');
+  });
+
+  it('gives the logits or the last hidden state by default', async () => {
+    using language = await openModel(join(folder, 'llama3'), { simd });
+    expect(await language.forward([1, 2])).toEqual(await language.forward([1, 2], { return: ['logits'] }));
+    using states = await openModel(join(folder, 'bert'), { simd });
+    const name = states.info.output === 'none' ? 'lastHiddenState' : 'logits';
+    expect(Object.keys(await states.forward([1, 2], { headScales: undefined }))).toEqual([name]);
+  });
+
   it('gives the maps of all layers and heads in one pass, with the bits of single ones', async () => {
     const ids = [3, 14, 15, 92, 65];
     using model = await openModel(join(folder, 'qwen3'), { simd });
@@ -207,20 +233,20 @@ describe.each(builds)('openModel, %s', (simd) => {
     const prompt = [5, 6, 7];
     using model = await openModel(join(folder, 'gpt2'), { simd });
     const ids = [...prompt];
-    for await (const { token, likeliest } of model.generate(prompt, { maxNewTokens: 4, likeliest: 5 })) {
+    for await (const { token, topTokens } of model.generate(prompt, { maxNewTokens: 4, topTokens: 5 })) {
       const { data } = await model.logits(ids);
       const sum = data.reduce((total, value) => total + Math.exp(value), 0);
       const sorted = [...data.keys()].sort((a, b) => (data[b] as number) - (data[a] as number) || a - b);
-      expect(likeliest.map((each) => each.token)).toEqual(sorted.slice(0, 5));
-      for (const each of likeliest) expect(each.probability).toBeCloseTo(Math.exp(data[each.token] as number) / sum, 5);
+      expect(topTokens.map((each) => each.token)).toEqual(sorted.slice(0, 5));
+      for (const each of topTokens) expect(each.probability).toBeCloseTo(Math.exp(data[each.token] as number) / sum, 5);
       expect(token).toBe(sorted[0]);
       ids.push(token);
     }
     expect(ids.length).toBe(7);
-    for await (const { likeliest } of model.generate(prompt, { maxNewTokens: 1 })) expect(likeliest).toEqual([]);
-    const every = await model.generate(prompt, { likeliest: 100 }).next();
-    expect(every.value?.likeliest.length).toBe(100);
-    expect((await rejectionOf(model.generate(prompt, { likeliest: 101 }).next())).argument).toBe('likeliest');
+    for await (const { topTokens } of model.generate(prompt, { maxNewTokens: 1 })) expect(topTokens).toEqual([]);
+    const every = await model.generate(prompt, { topTokens: 100 }).next();
+    expect(every.value?.topTokens.length).toBe(100);
+    expect((await rejectionOf(model.complete(prompt, { topTokens: 101 }))).argument).toBe('topTokens');
   });
 
   it('gives as many tokens as the library at the end of the context, and as many as possible', async () => {
@@ -243,7 +269,7 @@ describe.each(builds)('openModel, %s', (simd) => {
       }
     }
     expect((await endless.logits([1])).shape).toEqual([endless.info.vocabSize]);
-    expect((await rejectionOf(endless.generate([1], { maxNewTokens: 1.5 }).next())).argument).toBe('maxNewTokens');
+    expect((await rejectionOf(endless.complete([1], { maxNewTokens: 1.5 }))).argument).toBe('maxNewTokens');
   });
 
   it('scales heads while it generates', async () => {
@@ -259,7 +285,7 @@ describe.each(builds)('openModel, %s', (simd) => {
       ids.push(token);
     }
     expect(ids.length).toBe(9);
-    expect(await rejectionOf(model.generate(ids, { headScales: new Float32Array(1) }).next())).toMatchObject({ code: 'E_SHAPE', argument: 'headScales' });
+    expect(await rejectionOf(model.complete(ids, { headScales: new Float32Array(1) }))).toMatchObject({ code: 'E_SHAPE', argument: 'headScales' });
   });
 
   it('refuses logits and vectors that are not finite, and names the first layer', async () => {
@@ -411,7 +437,7 @@ describe('openModel', () => {
       [{ encode: () => ({ ids: [1] }), decode: () => 5 }, '5'],
     ] as [never, string][]) {
       using model = await openModel(join(folder, 'gpt2'), { tokenizer });
-      expect(await rejectionOf(model.generate('a').next())).toMatchObject({ code: 'E_OPTION', argument: 'tokenizer', got });
+      expect(await rejectionOf(model.complete('a'))).toMatchObject({ code: 'E_OPTION', argument: 'tokenizer', got });
     }
   });
 
@@ -450,11 +476,11 @@ describe('openModel', () => {
       [model.embed([[5], [vocabSize]]), 'inputs[1]', `${vocabSize} at [0]`],
       [model.logits([1], { headScales: new Float32Array(3) }), 'headScales', '3'],
       [model.forward([1], { return: ['poolerOutput'] }), 'poolerOutput', 'gpt2 without'],
-      [model.generate([vocabSize]).next(), 'prompt', `${vocabSize} at [0]`],
-      [model.generate([1], { topP: 2 }).next(), 'topP', '2'],
-      [model.generate([1], { topP: 1e-60 }).next(), 'topP', '1e-60'],
-      [model.generate([1], { repetitionPenalty: 0 }).next(), 'repetitionPenalty', '0'],
-      [model.generate([1], { temperature: Infinity }).next(), 'temperature', 'Infinity'],
+      [model.complete([vocabSize]), 'prompt', `${vocabSize} at [0]`],
+      [model.complete([1], { topP: 2 }), 'topP', '2'],
+      [model.complete([1], { topP: 1e-60 }), 'topP', '1e-60'],
+      [model.complete([1], { repetitionPenalty: 0 }), 'repetitionPenalty', '0'],
+      [model.complete([1], { temperature: Infinity }), 'temperature', 'Infinity'],
     ] as [Promise<unknown>, string, string][]) {
       expect(await rejectionOf(wrong)).toMatchObject({ argument, got });
     }
@@ -463,8 +489,8 @@ describe('openModel', () => {
     expect(await rejectionOf(bert.logits([1, 2], { tokenTypes: [0, types] }))).toMatchObject({ argument: 'tokenTypes', got: `${types} at [1]` });
     expect(await rejectionOf(bert.logits([1, 2], { tokenTypes: [0] }))).toMatchObject({ code: 'E_SHAPE', argument: 'tokenTypes', got: '1' });
     const long = Array.from({ length: model.info.maxTokens + 1 }, () => 0);
-    expect((await rejectionOf(model.generate(long).next())).argument).toBe('prompt');
-    expect((await rejectionOf(model.generate([1], { seed: -1 }).next())).argument).toBe('seed');
+    expect((await rejectionOf(model.complete(long))).argument).toBe('prompt');
+    expect((await rejectionOf(model.complete([1], { seed: -1 }))).argument).toBe('seed');
     expect((await model.logits([0])).data.length).toBe(model.info.vocabSize);
     model.dispose();
     expect((await rejectionOf(model.logits([0]))).code).toBe('E_DISPOSED');
@@ -562,6 +588,37 @@ describe('text', () => {
     rmSync(own, { recursive: true });
   });
 
+  it('comes of messages by the chat template of the folder, by @huggingface/jinja', async () => {
+    const own = folderWithTokenizer('llama3', 100);
+    const change = (settings: object): void => writeFileSync(join(own, 'tokenizer_config.json'), JSON.stringify(settings));
+    const messages = [{ role: 'user', content: 'The cat' }, { role: 'assistant', content: 'sat' }];
+    const spoken = "{{ bos_token }}{% for m in messages %}{{ m['content'] }} {% endfor %}{% if add_generation_prompt %}a{% endif %}";
+    const idsOf = async (prompt = messages): Promise<readonly number[]> => {
+      using model = await openModel(own);
+      const { ids } = await model.encode(prompt);
+      const options = { maxNewTokens: 3, temperature: 2, seed: 1 };
+      expect(await model.complete(prompt, options)).toEqual(await model.complete(ids, options));
+      return ids;
+    };
+    change({ chat_template: spoken, bos_token: '[BOS]' });
+    expect(await idsOf()).toEqual([2, 4, 5, 7, 9]);
+    change({ chat_template: [{ name: 'tools', template: 'on' }, { name: 'default', template: spoken }], bos_token: { content: '[EOS]' } });
+    expect(await idsOf()).toEqual([3, 4, 5, 7, 9]);
+    // A file of its own counts first; it may begin like an HTML page.
+    writeFileSync(join(own, 'chat_template.jinja'), '<{{ messages[0].content }}');
+    expect(await idsOf()).toEqual([0, 4, 5]);
+    rmSync(join(own, 'chat_template.jinja'));
+
+    using model = await openModel(own);
+    const wrong = await rejectionOf(model.complete([messages[0], { role: 'user' }] as never));
+    expect(wrong).toMatchObject({ code: 'E_OPTION', argument: 'prompt[1]', got: '{ role: "user", content: undefined }' });
+    change({ chat_template: "{{ raise_exception('roles must alternate') }}" });
+    expect((await rejectionOf(idsOf())).message).toMatch('messages need a chat template that takes them, got roles must alternate');
+    change({});
+    expect(await rejectionOf(idsOf())).toMatchObject({ code: 'E_OPTION', argument: 'prompt', got: 'neither' });
+    rmSync(own, { recursive: true });
+  });
+
   it('goes without special tokens where it is told so', async () => {
     const encode: TextTokenizer['encode'] = (_, { add_special_tokens: added = true } = {}) => ({ ids: added ? [1, 5, 2] : [5], tokens: [] });
     using model = await openModel(join(folder, 'llama3'), { tokenizer: { encode, decode: () => '' } });
@@ -571,9 +628,9 @@ describe('text', () => {
     expect(await model.logits('a', none)).toEqual(await model.logits([5]));
     expect(await model.logits('a', { addSpecialTokens: true })).toEqual(await model.logits([1, 5, 2]));
     const first = async (...args: Parameters<Model['generate']>) => (await model.generate(...args).next()).value;
-    expect(await first('a', { ...none, likeliest: 2 })).toEqual(await first([5], { likeliest: 2 }));
-    expect(await first('a', { likeliest: 2 })).toEqual(await first([1, 5, 2], { likeliest: 2 }));
-    for (const wrong of [model.encode('a', { addSpecialTokens: 1 as never }), model.generate('a', { addSpecialTokens: 1 as never }).next()]) {
+    expect(await first('a', { ...none, topTokens: 2 })).toEqual(await first([5], { topTokens: 2 }));
+    expect(await first('a', { topTokens: 2 })).toEqual(await first([1, 5, 2], { topTokens: 2 }));
+    for (const wrong of [model.encode('a', { addSpecialTokens: 1 as never }), model.complete('a', { addSpecialTokens: 1 as never })]) {
       expect((await rejectionOf(wrong)).argument).toBe('addSpecialTokens');
     }
   });

@@ -42,7 +42,7 @@ const idsOf = (count: number, vocabSize: number): number[] => Array.from({ lengt
 
 async function tokensOf(model: Model, prompt: number[], options: Parameters<Model['generate']>[1] = {}) {
   const steps = [];
-  for await (const step of model.generate(prompt, { maxNewTokens: 8, likeliest: 3, ...options })) steps.push(step);
+  for await (const step of model.generate(prompt, { maxNewTokens: 8, topTokens: 3, ...options })) steps.push(step);
   return steps;
 }
 
@@ -77,7 +77,7 @@ async function expectSame(model: Model, one: Model): Promise<void> {
   expect(hashed(await Promise.all(passes(model)))).toEqual(hashed(await Promise.all(passes(one))));
   if (info.output !== 'languageModel') return;
   expect(await tokensOf(model, ids)).toEqual(await tokensOf(one, ids));
-  const drawn = { temperature: 1.5, topK: 50, topP: 0.95, repetitionPenalty: 1.1, seed: 7, cache: 'int8' } as const;
+  const drawn = { temperature: 1.5, topK: 50, topP: 0.95, repetitionPenalty: 1.1, seed: 7, cacheType: 'int8' } as const;
   expect(await tokensOf(model, ids, drawn)).toEqual(await tokensOf(one, ids, drawn));
 }
 
@@ -176,11 +176,11 @@ describe('openModel with workers', () => {
       model.logits([1], { headScales: new Float32Array() }),
       model.logits([1], { headScales: (() => {}) as never }),
       model.forward([1], { return: ['poolerOutput'] }),
-      model.generate([1], { topP: 2 }).next(),
-      model.generate([1], { seed: -1 }).next(),
-      model.generate([]).next(),
-      model.generate([model.info.vocabSize]).next(),
-      model.generate(idsOf(model.info.maxTokens + 1, 2)).next(),
+      model.complete([1], { topP: 2 }),
+      model.complete([1], { seed: -1 }),
+      model.complete([]),
+      model.complete([model.info.vocabSize]),
+      model.complete(idsOf(model.info.maxTokens + 1, 2)),
     ];
     using one = await open({});
     for (const workers of [1, 2]) {

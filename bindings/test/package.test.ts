@@ -200,7 +200,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       import { readSafetensors, writeSafetensors } from 'multihead';
       import { createPool, type Pool, type PoolTransformer } from 'multihead/pool';
       const mh = await load();
-      const x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
+      const x = mh.tensor(new Float32Array(4), [1, 1, 2, 2]);
       const { out, lse } = mh.attention(x, x, x, { return: ['lse'], causal: 'topLeft' });
       const both: [Tensor, Tensor] = [out, lse];
       const pool: Pool = await createPool({ workers: 2, worker: () => new Worker('/pool_worker.js'), abortGrace: Infinity });
@@ -217,16 +217,16 @@ describe('the packed package', { timeout: 120_000 }, () => {
       mh.attention(x, x, x, { causal: true });
       // @ts-expect-error not an alignment
       mh.attention(x, x, x, { causal: 'true' });
-      const fromNumbers: [Tensor, Tensor<'bf16'>] = [mh.tensor([2], [1, 2]), mh.tensor([2], [1, 2], { dtype: 'bf16' })];
+      const fromNumbers: [Tensor, Tensor<'bf16'>] = [mh.tensor([1, 2]), mh.tensor([[1], [2]], undefined, { dtype: 'bf16' })];
       // @ts-expect-error text is no number
-      mh.tensor([2], ['1', '2']);
+      mh.tensor(['1', '2'], [2]);
       // @ts-expect-error only mh.tensor() takes number[]
       mh.attention({ shape: [1, 1, 1, 1], data: [1] }, ...[x, x] as const);
       using whole = mh.attention(x, x, x, { return: ['lse'] });
       using gradientsOfIt = mh.attentionBackward({ q: x, k: x, v: x, ...whole, dOut: x });
       using scope = mh.scope();
       const keptOne: Tensor = scope.keep(gradientsOfIt.dQ);
-      const bool: Uint8Array = mh.tensor([2], new Uint8Array(2)).data;
+      const bool: Uint8Array = mh.tensor(new Uint8Array(2), [2]).data;
       const inputs = { q: x, k: x, v: x, out, lse, dOut: x };
       const { dQ, dBias } = mh.attentionBackward(inputs, { causal: 'topLeft', bias: x });
       const some: [Tensor, Tensor | undefined] = [dQ, dBias];
@@ -283,8 +283,8 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error 16 bits without a dtype: f16 or bf16
       mh.attention({ shape: [1, 1, 1, 1], data: new Uint16Array(1) }, x, x);
       // @ts-expect-error a Uint16Array is not f32
-      mh.tensor([1], new Uint16Array(1), { dtype: 'f32' });
-      const bits: Uint16Array = mh.tensor([1], new Float32Array(1), { dtype: 'bf16' }).data;
+      mh.tensor(new Uint16Array(1), [1], { dtype: 'f32' });
+      const bits: Uint16Array = mh.tensor(new Float32Array(1), [1], { dtype: 'bf16' }).data;
       const float: FloatDType = 'f16' as FloatDType;
       const any: Tensor<FloatDType> = mh.attention(x, x, x, { outDtype: float }).out;
       mh.attention(any, any, any);
@@ -367,7 +367,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error not a file
       await load({ wasm: 7 });
       const mh = await loadInline(options);
-      using x = mh.tensor([1, 1, 2, 2], new Float32Array(4), { dtype: undefined });
+      using x = mh.tensor(new Float32Array(4), [1, 1, 2, 2], { dtype: undefined });
       const { out } = mh.attention(x, x, x);
       export const shape: readonly number[] = out.shape;
       for await (const { step } of train({ experiment: createExperiment(mh) })) shape.at(step);
@@ -398,8 +398,8 @@ describe('the packed package', { timeout: 120_000 }, () => {
       import { load, writeSafetensors, type Tensor } from 'multihead';
       const mh = await load();
       const data = new Float16Array(4);
-      export const tensor: Tensor<'f16'> = mh.tensor([2, 2], data);
-      export const again: Tensor<'f16'> = mh.tensor([2, 2], data, { dtype: 'f16' });
+      export const tensor: Tensor<'f16'> = mh.tensor(data, [2, 2]);
+      export const again: Tensor<'f16'> = mh.tensor(data, [2, 2], { dtype: 'f16' });
       const x = { shape: [1, 1, 2, 2], data };
       mh.attention(x, x, { ...x, dtype: 'f16' }).out.dispose();
       writeSafetensors({ x });
@@ -407,7 +407,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error products of matrices are f32
       mh.linear(x, x);
       // @ts-expect-error not bf16
-      mh.tensor([4], data, { dtype: 'bf16' });`;
+      mh.tensor(data, [4], { dtype: 'bf16' });`;
     await writeFile(join(folder, 'half.ts'), half);
     await expectTypes('--lib', 'es2022,esnext.float16', 'half.ts');
   });
@@ -468,6 +468,9 @@ describe('the packed package', { timeout: 120_000 }, () => {
     expect(failed.stderr).toBe(
       'text needs the package @huggingface/tokenizers (npm install @huggingface/tokenizers), got none; token ids work without a tokenizer\n',
     );
+    await writeFile(join(folder, 'tokenizer_config.json'), '{"chat_template": "a"}');
+    const silent = await npx('run', '.', 'Once upon', '--chat').catch((error: { stderr: string }) => error);
+    expect(silent.stderr).toBe('messages need the package @huggingface/jinja (npm install @huggingface/jinja), got none; a text works without it\n');
   });
 
   it('can be imported without WebAssembly; load() then reports that it is missing', async () => {

@@ -7,7 +7,7 @@ import { flagOf, helpOf, type Options, UsageError } from './arguments.js';
 import { embed, embedOptions } from './embed.js';
 import { heads, headsHelp, headsOptions } from './heads.js';
 import { Interrupt, Interrupted, type Signals } from './interrupt.js';
-import { exitCodes, Output, OutputError, type Stream } from './output.js';
+import { exitCodes, type Input, Output, OutputError, type Stream } from './output.js';
 import { run, runOptions } from './run.js';
 import { OpenError, type Session } from './session.js';
 
@@ -21,7 +21,7 @@ interface Command {
 }
 
 const commands: Readonly<Record<string, Command>> = {
-  run: { usage: 'run FOLDER TEXT', help: 'continues the text, token by token', options: runOptions, run },
+  run: { usage: 'run FOLDER [TEXT]', help: 'continues the text, or standard input, token by token', options: runOptions, run },
   embed: { usage: 'embed FOLDER TEXT…', help: 'cosine similarities of texts', options: embedOptions, run: embed },
   heads: { usage: 'heads FOLDER TEXT', help: 'what every head looks at', options: headsOptions, more: headsHelp, run: heads },
 };
@@ -29,8 +29,8 @@ const commands: Readonly<Record<string, Command>> = {
 const overview = `usage: multihead COMMAND FOLDER TEXT [OPTIONS]
 
 FOLDER is a model as Hugging Face stores it: config.json, safetensors files and, for text, tokenizer.json. Text needs the
-package @huggingface/tokenizers; --ids takes token ids without it. FOLDER may be an address from which the files can be
-fetched.
+package @huggingface/tokenizers; --ids takes token ids without it. FOLDER may be a name of the hub, such as
+HuggingFaceTB/SmolLM2-135M, whose files are fetched once and kept, or an address from which the files can be fetched.
 
 ${Object.values(commands).map(({ usage, help }) => `  multihead ${usage.padEnd(20)}${help}\n`).join('')}
 multihead COMMAND --help lists the options; multihead --version prints the version.
@@ -45,7 +45,7 @@ const helpFor = ({ usage, help, options, more }: Command): string =>
 export interface Surroundings {
   readonly openModel: OpenModel;
   readonly version: string;
-  readonly process: Signals & { readonly stdout: Stream; readonly stderr: Stream };
+  readonly process: Signals & { readonly stdin: Input; readonly stdout: Stream; readonly stderr: Stream };
 }
 
 /** The command has no copy of the class: openModel() is in a file of its own. */
@@ -84,7 +84,7 @@ export async function main(args: readonly string[], { openModel, version, proces
       throw new UsageError('COMMAND', Object.keys(commands).join(', '), name === '' ? 'none; multihead --help lists the options' : quoted(name));
     } else if (asksHelp(end < 0 ? rest : rest.slice(0, end))) await output.write(helpFor(command));
     else {
-      await command.run(rest, { openModel, output, messages: process.stderr, interrupt: new Interrupt(process) });
+      await command.run(rest, { openModel, output, messages: process.stderr, interrupt: new Interrupt(process), get input() { return process.stdin; } });
     }
     return exitCodes.ok;
   } catch (error) {

@@ -33,6 +33,21 @@ export interface Stream {
   on(event: 'error', listener: (error: Error) => void): unknown;
 }
 
+/** The part of standard input that is used: it gives text. */
+export type Input = AsyncIterable<string> & { readonly isTTY?: boolean | undefined; setEncoding(encoding: 'utf8'): unknown };
+
+/** The lines of standard input, as they come. */
+export async function* linesOf(input: Input): AsyncGenerator<string, void, undefined> {
+  input.setEncoding('utf8');
+  let rest = '';
+  for await (const text of input) {
+    const lines = (rest + text).split('\n');
+    rest = lines.pop() ?? '';
+    yield* lines;
+  }
+  if (rest !== '') yield rest;
+}
+
 /** Standard output, whose failures are errors of the write. */
 export class Output {
   readonly #stream: Stream;

@@ -1,8 +1,9 @@
-// multihead run: continues a text, token by token.
+// multihead run: continues a text, token by token, or answers messages.
 
 import { printable } from '../runtime/text.js';
-import type { ModelInfo, ModelInput } from '../types/models.js';
-import { choice, count, number, type Option, parse, texts, type Values } from './arguments.js';
+import type { ChatInput, ChatMessage, ModelInfo } from '../types/models.js';
+import { choice, count, flag, number, type Option, parse, texts, UsageError, type Values } from './arguments.js';
+import { linesOf } from './output.js';
 import { type Opened, readInputs, type Session, sharedOptions, withModel } from './session.js';
 
 export const runOptions = {
@@ -13,7 +14,8 @@ export const runOptions = {
   repetitionPenalty: number('divides the logits of tokens that occurred; default 1, none', 'more than 0', (value) => value > 0),
   seed: count('seed of the random numbers; default 0'),
   stop: texts('a text that ends the generation; may be given several times'),
-  cache: choice('type of the cached keys and values', ['f32', 'f16', 'bf16', 'int8'], 'f32'),
+  chat: flag("answers the text by the folder's chat template; without one, each line of standard input"),
+  cacheType: choice('type of the cached keys and values', ['f32', 'f16', 'bf16', 'int8'], 'f32'),
   ...sharedOptions,
 } satisfies Record<string, Option<unknown>>;
 
@@ -22,22 +24,57 @@ const forTerminal = (text: string): string => text.replaceAll(/[^\n\t]+/g, (part
 
 export async function run(args: readonly string[], session: Session): Promise<void> {
   const { values, positionals } = parse(args, runOptions);
-  const { folder, inputs } = readInputs(positionals, values, 1);
+  const { folder, inputs } = readInputs(positionals, values, 1, 0);
+  const [given] = inputs;
+  if (values.chat && values.ids.length > 0) throw new UsageError('--ids', 'none beside --chat', 'a list');
+  const waits = given === undefined && session.input.isTTY === true;
+  if (waits && !values.chat) throw new UsageError('TEXT', 'one text, in quotes, a text from standard input, or --ids', 'none');
   const refuse = ({ output, causal }: ModelInfo) => (output === 'languageModel' && causal ? undefined : 'a causal language model');
-  await withModel(session, folder, values, refuse, (opened) => continueText(opened, inputs[0] ?? '', values, session));
+  await withModel(session, folder, values, refuse, async (opened) => {
+    if (given === undefined && values.chat && !values.json) await converse(opened, values, session);
+    else {
+      const prompt = given ?? (await wholeOf(session));
+      await continueText(opened, values.chat ? [{ role: 'user', content: prompt as string }] : prompt, values, session);
+    }
+  });
 }
 
+/** The text of standard input, without its last line break. Throws UsageError. */
+async function wholeOf({ input }: Session): Promise<string> {
+  const lines: string[] = [];
+  for await (const line of linesOf(input)) lines.push(line);
+  if (lines.length === 0) throw new UsageError('TEXT', 'one text, in quotes, a text from standard input, or --ids', 'none');
+  return lines.join('\n');
+}
+
+/** Answers each line of standard input. */
+async function converse(opened: Opened, values: Values<typeof runOptions>, session: Session): Promise<void> {
+  const { input, messages } = session;
+  const chat: ChatMessage[] = [];
+  const ask = (): void => void (input.isTTY && messages.write('> ', () => {}));
+  ask();
+  for await (const line of linesOf(input)) {
+    if (line.trim() !== '') {
+      chat.push({ role: 'user', content: line });
+      chat.push({ role: 'assistant', content: await continueText(opened, chat, values, session) });
+    }
+    ask();
+  }
+}
+
+/** Returns the new text. */
 async function continueText(
   { model, description }: Opened,
-  prompt: ModelInput,
-  { json, ids: _, weights: __, help: ___, workers: ____, ...options }: Values<typeof runOptions>,
+  prompt: ChatInput,
+  { json, chat, ids: _, weights: __, help: ___, workers: ____, revision: _____, local: ______, ...options }: Values<typeof runOptions>,
   { output, messages, interrupt }: Session,
-): Promise<void> {
-  const isText = typeof prompt === 'string';
-  const promptTokens = isText ? (await model.encode(prompt)).ids.length : prompt.length;
+): Promise<string> {
+  const isText = typeof prompt === 'string' || chat;
+  const promptTokens = isText ? (await model.encode(prompt as string | ChatMessage[])).ids.length : prompt.length;
 
   const tokens: number[] = [];
   let text = '';
+  let reason: string | undefined;
   const begin = performance.now();
   let first = begin;
   const rate = (): number => (tokens.length > 1 ? (1000 * (tokens.length - 1)) / (performance.now() - first) : 0);
@@ -55,6 +92,7 @@ async function continueText(
       }
       tokens.push(step.token);
       text += step.text;
+      reason = step.finishReason;
       const shown = isText ? step.text : `${tokens.length > 1 ? ' ' : ''}${step.token}`;
       if (!json) await output.write(output.isTerminal ? forTerminal(shown) : shown);
     }
@@ -68,8 +106,9 @@ async function continueText(
   if (json) {
     await output.json({
       ...description,
-      ...{ ids: tokens, ...(isText && { text }) },
+      ...{ ids: tokens, ...(isText && { text }), finish_reason: reason ?? 'length' },
       ...{ prompt_tokens: promptTokens, prompt_seconds: (first - begin) / 1000, tokens_per_second: rate() },
     });
   }
+  return text;
 }

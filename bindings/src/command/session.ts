@@ -1,10 +1,10 @@
 // Opens the folder, and reads the texts or ids, for all commands.
 
-import type { Model, ModelInfo, ModelInput, OpenModel } from '../types/models.js';
+import type { FetchProgress, Model, ModelInfo, ModelInput, OpenModel } from '../types/models.js';
 import { quoted, printable } from '../runtime/text.js';
 import { choice, flag, lists, type Option, text, UsageError, type Values } from './arguments.js';
 import type { Interrupt } from './interrupt.js';
-import type { Output, Stream } from './output.js';
+import type { Input, Output, Stream } from './output.js';
 
 /** Options of every command. */
 export const sharedOptions = {
@@ -16,6 +16,8 @@ export const sharedOptions = {
     'a whole number from 1 to 64, or all',
     (value) => value === 'all' || (/^[1-9]\d?$/.test(value) && Number(value) <= 64),
   ),
+  revision: text('NAME', 'a branch, tag or commit of a name of the hub; default main', 'a name', (value) => value !== ''),
+  local: flag('fetches nothing: a name of the hub is opened from the files that are kept'),
   json: flag('prints one JSON document instead of text'),
   help: flag('prints this'),
 } satisfies Record<string, Option<unknown>>;
@@ -27,6 +29,8 @@ export interface Session {
   readonly openModel: OpenModel;
   readonly output: Output;
   readonly messages: Stream;
+  /** Standard input. */
+  readonly input: Input;
   readonly interrupt: Interrupt;
 }
 
@@ -47,7 +51,7 @@ export interface Opened {
 const large = 2 ** 27;
 
 /** Opens the folder. Throws OpenError. */
-async function open(session: Session, folder: string, { weights, workers }: Shared): Promise<Opened> {
+async function open(session: Session, folder: string, { weights, workers, revision, local }: Shared): Promise<Opened> {
   const { interrupt, messages } = session;
   let shown = -1;
   const onProgress = (loaded: number, total: number): void => {
@@ -56,12 +60,15 @@ async function open(session: Session, folder: string, { weights, workers }: Shar
     messages.write(`\rloading ${percent} %${loaded === total ? '\n' : ''}`, () => {});
     shown = percent;
   };
+  const onFetch = ({ file, loaded, total = loaded }: FetchProgress): void => {
+    if (messages.isTTY) messages.write(`\rfetching ${printable(file, 60)} ${Math.floor(loaded / 2 ** 20)} of ${Math.ceil(total / 2 ** 20)} MiB${loaded === total ? '\n' : ''}`, () => {});
+  };
   const begin = performance.now();
   interrupt.listen(true);
   let model: Model;
   try {
     model = await session.openModel(folder, {
-      ...{ onProgress, signal: interrupt.signal },
+      ...{ onProgress, onFetch, revision, local, signal: interrupt.signal },
       weights: weights === 'stored' ? undefined : weights,
       workers: workers === undefined || workers === 'all' ? workers : Number(workers),
     });
@@ -104,13 +111,13 @@ export async function withModel(
   }
 }
 
-/** The folder, and the texts or ids: at most `most` of them. Throws UsageError. */
-export function readInputs(positionals: readonly string[], { ids }: Shared, most: number): { folder: string; inputs: readonly ModelInput[] } {
+/** The folder, and the texts or ids: from `least` to `most` of them. Throws UsageError. */
+export function readInputs(positionals: readonly string[], { ids }: Shared, most: number, least = 1): { folder: string; inputs: readonly ModelInput[] } {
   const [folder, ...given] = positionals;
-  if (folder === undefined || folder === '') throw new UsageError('FOLDER', 'a folder with config.json and safetensors files', folder === '' ? '""' : 'none');
+  if (folder === undefined || folder === '') throw new UsageError('FOLDER', 'a folder with config.json and safetensors files, or a name of the hub', folder === '' ? '""' : 'none');
   if (ids.length > 0 && given.length > 0) throw new UsageError('--ids', 'no text beside it', quoted(String(given[0])));
   const inputs: readonly ModelInput[] = ids.length > 0 ? ids : given;
   const wanted = most === 1 ? 'one text, in quotes, or --ids' : 'one text or more, each in quotes, or --ids';
-  if (inputs.length === 0 || inputs.length > most) throw new UsageError('TEXT', wanted, inputs.length === 0 ? 'none' : `${inputs.length}`);
+  if (inputs.length < least || inputs.length > most) throw new UsageError('TEXT', wanted, inputs.length === 0 ? 'none' : `${inputs.length}`);
   return { folder, inputs };
 }

@@ -55,12 +55,15 @@ export interface FileSystem {
   open(path: string | URL): Promise<FileHandle>;
   stat(path: string | URL): Promise<FileStatus>;
   readdir(path: string | URL): Promise<string[]>;
+  mkdir(path: string, options: { recursive: true }): Promise<unknown>;
+  rename(from: string, to: string): Promise<void>;
+  writeFile(path: string, bytes: Uint8Array): Promise<void>;
   readFile(path: string | URL): Promise<Uint8Array<ArrayBuffer>>;
   readFile(path: string | URL, encoding: 'utf8'): Promise<string>;
 }
 
 /** Node's file system; undefined elsewhere. Accessed without import, so that bundlers need not resolve it. */
-function nodeFiles(): FileSystem | undefined {
+export function nodeFiles(): FileSystem | undefined {
   const { process } = globalThis as {
     process?: { getBuiltinModule?(name: 'node:fs/promises'): FileSystem };
   };

@@ -34,18 +34,17 @@ export interface Folder {
   list(below: string): Promise<readonly string[]>;
   /** Why there is no folder, if that can be told. */
   problem(): Promise<string | undefined>;
+  /** Fetches and keeps files side by side. */
+  fetchAll?(names: readonly string[]): Promise<void>;
+  /** Ends what is still fetched. */
+  end?(): void;
 }
 
 export const isAbsent = (file: OpenFile | Absent): file is Absent => 'reason' in file;
 
-const missing: Absent = { reason: undefined };
+export const missing: Absent = { reason: undefined };
 
 const isMissing = (error: unknown): boolean => ['ENOENT', 'ENOTDIR'].includes((error as { code?: string } | undefined)?.code ?? '');
-
-const hubName = /^\w[\w.-]*\/[\w.-]+$/;
-
-const hubAdvice = (name: string): string =>
-  `none; names of the hub are not fetched: give https://huggingface.co/${name}/resolve/main, or a folder with the files`;
 
 /** An address without what follows its path, and that. Addresses of storage have a signature there. */
 const split = (address: string): [folder: string, rest: string] => {
@@ -62,8 +61,7 @@ function diskFolder(files: FileSystem, path: string): Folder {
     list: (below) => files.readdir(at(below)).catch(() => []),
     async problem() {
       const found = await files.stat(pathOf(path)).catch(() => undefined);
-      if (found?.isFile()) return 'a file in place of the folder: give the folder that it is in';
-      return found === undefined && hubName.test(path) ? hubAdvice(path) : undefined;
+      return found?.isFile() ? 'a file in place of the folder: give the folder that it is in' : undefined;
     },
     async open(name) {
       try {
@@ -99,7 +97,7 @@ export const page = kindOfFile(new Uint8Array([60])) as string;
 const pageError = (name: string): MultiheadError => formatError(name, 'the file', page);
 
 /** A file that was given or fetched, unless the response says that there is none. */
-function opened(name: string, source: Blob | Response, signal: AbortSignal | undefined): OpenFile | Absent {
+export function opened(name: string, source: Blob | Response, signal: AbortSignal | undefined): OpenFile | Absent {
   if (isA(source, Response)) {
     const { ok, status, statusText, headers, body } = source as Response;
     const isPage = headers.get('content-type')?.startsWith('text/html') === true;
@@ -122,7 +120,7 @@ function fetchedFolder(address: string, signal: AbortSignal | undefined): Folder
     place: `below ${printable(folder, 400)}`,
     connects: true,
     list: async () => [],
-    problem: async () => (hubName.test(address) ? hubAdvice(address) : undefined),
+    problem: async () => undefined,
     async open(name) {
       const url = folder + name.split('/').map(encodeURIComponent).join('/') + rest;
       let response: Response;
@@ -182,7 +180,7 @@ function givenFolder(source: Iterable<unknown>, signal: AbortSignal | undefined)
   };
 }
 
-/** Throws `E_OPTION` for another kind of source. */
+/** The folder of a source that is no name of the hub. Throws `E_OPTION` for another kind of source. */
 export function folderOf(source: ModelSource, signal: AbortSignal | undefined): Folder {
   try {
     if (typeof source === 'string' || isA(source, URL)) {
@@ -196,7 +194,7 @@ export function folderOf(source: ModelSource, signal: AbortSignal | undefined): 
   }
   throw new MultiheadError('E_OPTION', {
     argument: 'source',
-    expected: 'files, a path or an address',
+    expected: 'files, a path, a name of the hub or an address',
     got: describe(source),
   });
 }
@@ -242,10 +240,16 @@ async function readWhole(name: string, { size, read }: Bytes, most: number): Pro
 }
 
 /**
- * The text of a JSON file, or why it is absent: an HTML page, or a file that cannot be read, is absent. Throws `E_FORMAT` for
- * a file that is no text.
+ * The text of a JSON file, or of another one, or why it is absent: an HTML page, or a file that cannot be read, is absent. Throws
+ * `E_FORMAT` for a file that is no text.
  */
-export async function readText(folder: Folder, name: string, signal: AbortSignal | undefined, most = mostJsonBytes): Promise<string | Absent> {
+export async function readText(
+  folder: Folder,
+  name: string,
+  signal: AbortSignal | undefined,
+  most = mostJsonBytes,
+  isJson = true,
+): Promise<string | Absent> {
   const file = await folder.open(name);
   if (isAbsent(file)) return file;
   let bytes: Uint8Array<ArrayBuffer>;
@@ -259,12 +263,12 @@ export async function readText(folder: Folder, name: string, signal: AbortSignal
     await file.close();
   }
   const first = bytes.find((byte) => ![32, 9, 10, 13].includes(byte));
-  if (first === 60) return { reason: pageError(name) };
-  const kind = first === 123 ? undefined : kindOfFile(bytes.subarray(0, lengthBytes));
+  if (first === 60 && isJson) return { reason: pageError(name) };
+  const kind = first === 123 || !isJson ? undefined : kindOfFile(bytes.subarray(0, lengthBytes));
   try {
     if (kind === undefined) return utf8Decoder({ fatal: true }).decode(bytes);
   } catch (error) {
-    throw formatError(name, 'JSON in UTF-8', (error as Error).message);
+    throw formatError(name, isJson ? 'JSON in UTF-8' : 'text in UTF-8', (error as Error).message);
   }
   throw formatError(name, 'JSON', kind);
 }

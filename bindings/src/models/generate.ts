@@ -3,17 +3,19 @@
 import { dtypes } from '../generated/tables.js';
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
-import { checkChoice, checkCount, checkNumber, type Names, namesOf, plain, readFlat } from '../runtime/options.js';
+import { checkChoice, checkCount, checkFlag, checkNumber, type Names, namesOf, plain, readFlat } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
-import type { GeneratedToken, GenerateOptions, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
+import type { ChatInput, ChatMessage, EncodeOptions, GeneratedToken, GenerateOptions, ModelInfo } from '../types/models.js';
 import type { Count, Uint32, Whole64 } from '../types/wire.js';
+import { checkChat, isChat } from './chat.js';
 import type { ModelEngine } from './core/engine.js';
-import { checkIds, checkScales, checkTokens, textOrIds } from './inputs.js';
+import { checkIds, checkScales, checkTokens } from './inputs.js';
+import type { ModelParts } from './parts.js';
 import { encodeText, StopTexts, TextStream } from './tokenizer.js';
 
 const generateNames = {
   ...{ maxNewTokens: plain, temperature: plain, topK: plain, topP: plain, repetitionPenalty: plain },
-  ...{ seed: plain, stop: plain, cache: plain, likeliest: plain, headScales: plain, addSpecialTokens: plain, signal: plain },
+  ...{ seed: plain, stop: plain, cacheType: plain, topTokens: plain, headScales: plain, addSpecialTokens: plain, signal: plain },
 } satisfies Names<GenerateOptions>;
 
 /** Entries of `stop` that are read. */
@@ -22,8 +24,8 @@ const mostStops = 1024;
 /** Longest time that a generation keeps the thread, in milliseconds: a frame of a display. */
 export const mostBusy = 16;
 
-/** The largest value of `likeliest`. */
-const mostLikeliest = 100;
+/** The largest value of `topTokens`. */
+const mostTopTokens = 100;
 
 /** The longest session of the core. */
 const mostTokens = 2 ** 31 - 1;
@@ -34,10 +36,10 @@ function checkMost(value: unknown): number {
   throw new MultiheadError('E_OPTION', { argument: 'maxNewTokens', expected: 'a whole number ≥ 0, or Infinity', got: describe(value) });
 }
 
-function checkLikeliest(value: unknown): number {
-  const count = checkCount(value, 'likeliest', 0);
-  if (count <= mostLikeliest) return count;
-  throw new MultiheadError('E_OPTION', { argument: 'likeliest', expected: `0 to ${mostLikeliest}`, got: String(count) });
+function checkTopTokens(value: unknown): number {
+  const count = checkCount(value, 'topTokens', 0);
+  if (count <= mostTopTokens) return count;
+  throw new MultiheadError('E_OPTION', { argument: 'topTokens', expected: `0 to ${mostTopTokens}`, got: String(count) });
 }
 
 /** Ends the current task, so that others run: events, timers, and messages. */
@@ -84,22 +86,23 @@ function checkStop(value: unknown): { texts: string[]; ids: number[] } {
   };
 }
 
-/** See {@link Model.generate} of types/models.ts. Options are checked at the first step. */
-export async function* generate(
+/** See {@link Model.generate} of types/models.ts. Throws for wrong options at once. */
+export function generate(
   engine: ModelEngine,
+  parts: ModelParts,
   info: ModelInfo,
-  findTokenizer: () => Promise<TextTokenizer>,
-  prompt: ModelInput,
+  prompt: ChatInput,
   given: GenerateOptions,
 ): AsyncGenerator<GeneratedToken, void, undefined> {
   const options = readFlat(given, generateNames, 'generate');
   const { signal } = options;
   checkSignal(signal);
   const stop = checkStop(options.stop);
-  const cache = dtypes[checkChoice(options.cache ?? 'f32', namesOf(dtypes), 'cache')];
-  const likely = checkLikeliest(options.likeliest ?? 0);
+  const cache = dtypes[checkChoice(options.cacheType ?? 'f32', namesOf(dtypes), 'cacheType')];
+  const topTokens = checkTopTokens(options.topTokens ?? 0);
   const asked = checkMost(options.maxNewTokens ?? 128);
   const headScales = checkScales(options.headScales, info.numLayers * info.numHeads);
+  if (options.addSpecialTokens !== undefined) checkFlag(options.addSpecialTokens, 'addSpecialTokens');
   const sampling = {
     temperature: checkWithin(options.temperature ?? 0, 'temperature', 'a finite number from 0 on', (value) => value >= 0),
     topK: checkCount(options.topK ?? 0, 'topK', 0),
@@ -110,42 +113,57 @@ export async function* generate(
   if (info.output !== 'languageModel' || !info.causal) {
     throw new MultiheadError('E_OPTION', { argument: 'model', expected: 'a causal language model', got: info.modelType });
   }
-  const isText = typeof prompt === 'string';
-  const ofIds = isText ? undefined : checkIds(prompt, 'prompt', info.vocabSize, textOrIds);
-  const needsTokenizer = isText || stop.texts.length > 0;
-  const tokenizer = needsTokenizer ? await findTokenizer() : await findTokenizer().catch(() => undefined);
-  const ids = ofIds ?? checkIds(encodeText(tokenizer as TextTokenizer, prompt as string, options, info.causal).ids, 'tokenizer', info.vocabSize);
-  checkTokens(ids.length, info.maxTokens, 'prompt');
-  // The last token needs no place in the session.
-  const most = Math.min(asked, info.maxTokens > 0 ? info.maxTokens - ids.length + 1 : Infinity);
-  if (most === 0) return;
+  const chat = isChat(prompt) ? checkChat(prompt) : undefined;
+  const isIds = chat === undefined && typeof prompt !== 'string';
+  const ofIds = isIds ? checkIds(prompt, 'prompt', info.vocabSize, 'a text, messages, an Int32Array or an array of token ids') : undefined;
+  if (ofIds !== undefined) checkTokens(ofIds.length, info.maxTokens, 'prompt');
+  return steps();
 
-  const ends = new Set([...info.endIds, ...stop.ids]);
-  const stream = tokenizer && new TextStream(tokenizer);
-  const stops = new StopTexts(stop.texts);
-  const capacity = Math.min(ids.length + most - 1, mostTokens) as Count;
-  const generation = engine.generation({ prompt: ids, capacity, cache, sampling, headScales, likeliest: likely });
-  try {
-    let turn = performance.now();
-    for (let step = 1; ; step += 1) {
-      if (signal?.aborted) throw abortedError(signal, 'generate');
-      engine.assertLive();
-      const next = generation.next();
-      const { token, likeliest } = next instanceof Promise ? await abortable(next, signal, 'generate') : next;
-      const isEnd = ends.has(token);
-      const piece = isEnd || stream === undefined ? '' : stream.add(token);
-      const held = stream !== undefined && (isEnd || step === most) ? stream.rest() : '';
-      const { text, ends: stopped } = stops.add(piece + held);
-      const isLast = isEnd || stopped || step === most;
-      yield { token, text: isLast && !stopped ? text + stops.rest() : text, likeliest };
-      if (isLast) return;
-      // Workers leave this thread its turns.
-      if (engine.workers === 0 && performance.now() - turn > mostBusy) {
-        await nextTask();
-        turn = performance.now();
+  async function* steps(): AsyncGenerator<GeneratedToken, void, undefined> {
+    const needsTokenizer = !isIds || stop.texts.length > 0;
+    const tokenizer = needsTokenizer ? await parts.findTokenizer() : await parts.findTokenizer().catch(() => undefined);
+    const encoded = async (): Promise<Int32Array> =>
+      checkIds((await encodePrompt(parts, chat ?? (prompt as string), options, info)).ids, 'tokenizer', info.vocabSize);
+    const ids = ofIds ?? (await encoded());
+    checkTokens(ids.length, info.maxTokens, 'prompt');
+    // The last token needs no place in the session.
+    const most = Math.min(asked, info.maxTokens > 0 ? info.maxTokens - ids.length + 1 : Infinity);
+    if (most === 0) return;
+
+    const ends = new Set([...info.endIds, ...stop.ids]);
+    const stream = tokenizer && new TextStream(tokenizer);
+    const stops = new StopTexts(stop.texts);
+    const capacity = Math.min(ids.length + most - 1, mostTokens) as Count;
+    const generation = engine.generation({ prompt: ids, capacity, cache, sampling, headScales, topTokens });
+    try {
+      let turn = performance.now();
+      for (let step = 1; ; step += 1) {
+        if (signal?.aborted) throw abortedError(signal, 'generate');
+        engine.assertLive();
+        const next = generation.next();
+        const { token, topTokens: top } = next instanceof Promise ? await abortable(next, signal, 'generate') : next;
+        const isEnd = ends.has(token);
+        const piece = isEnd || stream === undefined ? '' : stream.add(token);
+        const held = stream !== undefined && (isEnd || step === most) ? stream.rest() : '';
+        const { text, ends: stopped } = stops.add(piece + held);
+        const finishReason = isEnd || stopped ? 'stop' : step === most ? 'length' : undefined;
+        yield { token, text: finishReason && !stopped ? text + stops.rest() : text, topTokens: top, finishReason };
+        if (finishReason) return;
+        // Workers leave this thread its turns.
+        if (engine.workers === 0 && performance.now() - turn > mostBusy) {
+          await nextTask();
+          turn = performance.now();
+        }
       }
+    } finally {
+      generation.dispose();
     }
-  } finally {
-    generation.dispose();
   }
+}
+
+/** The tokens of a text, or of messages, whose template has the special tokens. */
+export async function encodePrompt(parts: ModelParts, prompt: string | readonly ChatMessage[], options: EncodeOptions, { causal }: ModelInfo) {
+  const isText = typeof prompt === 'string';
+  const text = isText ? prompt : await parts.renderChat(prompt);
+  return encodeText(await parts.findTokenizer(), text, isText ? options : { addSpecialTokens: options.addSpecialTokens ?? false }, causal);
 }

@@ -7,8 +7,13 @@ import { describe, nameObject } from '../runtime/tensor.js';
 import { pristine } from '../runtime/typed_arrays.js';
 import type {
   AttentionsOptions,
+  ChatInput,
+  ChatMessage,
+  Completion,
+  DefaultForwardResult,
   EmbedOptions,
   EncodeOptions,
+  FinishReason,
   ForwardOptions,
   ForwardOutput,
   ForwardResult,
@@ -23,9 +28,10 @@ import type {
   TextTokenizer,
 } from '../types/models.js';
 import type { Count, Extents, Int64 } from '../types/wire.js';
+import { checkChat, isChat } from './chat.js';
 import type { Batch, ModelEngine, PassCall } from './core/engine.js';
 import { embed } from './embed.js';
-import { generate } from './generate.js';
+import { encodePrompt, generate } from './generate.js';
 import { checkIds, checkScales, checkTokens, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
 import { encodeText, textOf } from './tokenizer.js';
@@ -36,7 +42,7 @@ const encodeNames = { addSpecialTokens: plain } satisfies Names<EncodeOptions>;
 
 const logitsNames = { positions: plain, ...inputNames } satisfies Names<LogitsOptions>;
 const attentionsNames = { layer: plain, head: plain, ...inputNames } satisfies Names<AttentionsOptions>;
-const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOptions<readonly ForwardOutput[]>>;
+const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOptions<undefined>>;
 
 export class OpenedModel implements Model {
   readonly info: ModelInfo;
@@ -75,10 +81,14 @@ export class OpenedModel implements Model {
     this.#engine.dispose();
   }
 
-  async encode(text: string, given: EncodeOptions = {}): Promise<{ ids: readonly number[]; tokens: readonly string[] }> {
+  async encode(
+    text: string | readonly ChatMessage[],
+    given: EncodeOptions = {},
+  ): Promise<{ ids: readonly number[]; tokens: readonly string[] }> {
     const options = readOptions(given, encodeNames, 'encode');
-    const checked = checkText(text, 'text');
-    const { ids, tokens } = encodeText(await this.#tokenizer(), checked, options, this.info.causal);
+    const checked = isChat(text) ? checkChat(text) : checkText(text, 'text');
+    this.#engine.assertLive();
+    const { ids, tokens } = await encodePrompt(this.#parts, checked, options, this.info);
     return { ids, tokens };
   }
 
@@ -87,9 +97,21 @@ export class OpenedModel implements Model {
     return textOf(await this.#tokenizer(), checked);
   }
 
-  generate(prompt: ModelInput, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
+  generate(prompt: ChatInput, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
     this.#engine.assertLive();
-    return generate(this.#engine, this.info, this.#parts.findTokenizer, prompt, options);
+    return generate(this.#engine, this.#parts, this.info, prompt, options);
+  }
+
+  async complete(prompt: ChatInput, options: GenerateOptions = {}): Promise<Completion> {
+    const ids: number[] = [];
+    let text = '';
+    let finishReason: FinishReason = 'length';
+    for await (const step of this.generate(prompt, options)) {
+      ids.push(step.token);
+      text += step.text;
+      finishReason = step.finishReason ?? finishReason;
+    }
+    return { text, ids, finishReason };
   }
 
   embed(inputs: readonly ModelInput[], options?: EmbedOptions): Promise<Float32Array<ArrayBuffer>[]>;
@@ -127,14 +149,14 @@ export class OpenedModel implements Model {
     return logits;
   }
 
-  async forward<const R extends readonly ForwardOutput[]>(
-    input: ModelInput,
-    given: ForwardOptions<R>,
-  ): Promise<ForwardResult<R>> {
-    const { return: names, headScales, ...inputs } = readOptions(given, forwardNames, 'forward');
+  forward<const R extends readonly ForwardOutput[]>(input: ModelInput, options: ForwardOptions<R>): Promise<ForwardResult<R>>;
+  forward(input: ModelInput, options?: ForwardOptions<undefined>): Promise<DefaultForwardResult>;
+  async forward(input: ModelInput, given: ForwardOptions<readonly ForwardOutput[] | undefined> = {}): Promise<DefaultForwardResult> {
+    const usual = [this.info.output === 'none' ? 'lastHiddenState' : 'logits'] as const;
+    const { return: names = usual, headScales, ...inputs } = readOptions(given, forwardNames, 'forward');
     const wanted = checkNames(names, outputNames, 'return');
     const scales = this.#scales(headScales);
-    return (await this.#pass(await this.#read(input, inputs), wanted, scales, true)) as ForwardResult<R>;
+    return this.#pass(await this.#read(input, inputs), wanted, scales, true);
   }
 
   #tokenizer(): Promise<TextTokenizer> {

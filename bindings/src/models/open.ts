@@ -1,20 +1,23 @@
 // openModel(): loads the WebAssembly of multihead/models, here or in workers, and opens a folder with it.
 
+import { mostJsonBytes } from '../generated/folder_files.js';
 import { weightTypes } from '../generated/tables.js';
 import { createLoader, moduleOf } from '../load/loader.js';
 import type { WasmFiles } from '../load/source.js';
 import { checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
-import { checkChoice, type Names, namesOf, plain, readFlat } from '../runtime/options.js';
+import { checkChoice, checkFlag, type Names, namesOf, plain, readFlat } from '../runtime/options.js';
 import type { RawModule } from '../runtime/raw.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
 import type { Simd } from '../types/load.js';
 import type { ModelSource, OpenModel, OpenModelOptions } from '../types/models.js';
+import { renderChat } from './chat.js';
 import { type Core, modelContents } from './core/contents.js';
 import type { OpenLoader } from './core/engine.js';
 import { CoreLoader } from './core/loader.js';
-import { folderOf, readText } from './folder.js';
+import { readText } from './folder.js';
+import { defaultHost, findFolder } from './hub.js';
 import { OpenedModel } from './model.js';
 import { readSettings } from './settings.js';
 import { tokenizerFinder } from './tokenizer.js';
@@ -23,11 +26,14 @@ import { openLoaderIn, startWorkers, type WorkersPlatform } from './workers/mode
 
 const openNames = {
   ...{ weights: plain, onProgress: plain, signal: plain, tokenizer: plain, workers: plain, worker: plain },
+  ...{ revision: plain, host: plain, local: plain, onFetch: plain },
   ...{ wasm: plain, simd: plain, integrity: plain },
 } satisfies Names<OpenModelOptions>;
 
 /** Larger than any tokenizer.json; those of 256,000 tokens have 33 MB. */
 const mostTokenizerBytes = 2 ** 28;
+
+const textOf = (file: unknown): string | undefined => (typeof file === 'string' ? file : undefined);
 
 /** Labels of the classes in their order. */
 function labelsOf(config: Record<string, unknown>, count: number): string[] {
@@ -74,29 +80,35 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
   }
 
   return async function openModel(source: ModelSource, given: OpenModelOptions = {}) {
-    const { weights, onProgress, tokenizer, workers, worker, ...loading } = readFlat(given, openNames, 'openModel');
+    const { weights, onProgress, tokenizer, workers, worker, revision = 'main', host = defaultHost(), local = false, onFetch, ...loading } = readFlat(given, openNames, 'openModel');
     const { signal } = loading;
     if (weights !== undefined) checkChoice(weights, namesOf(weightTypes), 'weights');
-    if (onProgress !== undefined && typeof onProgress !== 'function') {
-      throw new MultiheadError('E_OPTION', { argument: 'onProgress', expected: 'a function', got: describe(onProgress) });
-    }
-    if (worker !== undefined && workers === undefined) {
-      throw new MultiheadError('E_OPTION', { argument: 'worker', expected: 'none without workers', got: describe(worker) });
-    }
+    const refuse = (argument: string, expected: string, got: unknown): void => {
+      throw new MultiheadError('E_OPTION', { argument, expected, got: describe(got) });
+    };
+    if (onProgress !== undefined && typeof onProgress !== 'function') refuse('onProgress', 'a function', onProgress);
+    if (onFetch !== undefined && typeof onFetch !== 'function') refuse('onFetch', 'a function', onFetch);
+    // In an address and a path, dots would name another folder.
+    if (typeof revision !== 'string' || /^\.*$/.test(revision)) refuse('revision', 'a branch, a tag or a commit', revision);
+    if (!/^https?:/.test(host)) refuse('host', 'an address such as "https://huggingface.co"', host);
+    checkFlag(local, 'local');
+    if (worker !== undefined && workers === undefined) refuse('worker', 'none without workers', worker);
     checkSignal(signal);
-    const folder = folderOf(source, signal);
+    const folder = await findFolder(source, { revision, host, local, signal, onFetch });
     const reading = readSettings(folder, signal);
     reading.catch(() => {}); // it is thrown below
     const { openLoader, abandon } = await (workers === undefined ? here(loading) : inWorkers(workers, worker, loading));
     try {
       const found = await reading;
       await judge(openLoader, found);
-      const [json, engine] = await Promise.all([
+      const [json, template, engine] = await Promise.all([
         tokenizer === undefined ? readText(folder, `${found.base}tokenizer.json`, signal, mostTokenizerBytes) : undefined,
+        readText(folder, `${found.base}chat_template.jinja`, signal, mostJsonBytes, false),
         readModel(openLoader, folder, found, { weights, signal, onProgress }),
       ]);
       return new OpenedModel(engine, {
-        findTokenizer: tokenizerFinder(tokenizer, { json: typeof json === 'string' ? json : undefined, config: found.tokenizerConfig }),
+        findTokenizer: tokenizerFinder(tokenizer, { json: textOf(json), config: found.tokenizerConfig }),
+        renderChat: (messages) => renderChat({ template: textOf(template), config: found.tokenizerConfig }, messages),
         labelsOf: (count) => labelsOf(found.config, count),
         prompts: found.prompts,
         lowerCase: found.settings.get('sentence_bert_config.json/do_lower_case') === true,
@@ -104,6 +116,8 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     } catch (error) {
       abandon();
       throw error;
+    } finally {
+      folder.end?.();
     }
   };
 }

@@ -21,19 +21,23 @@ const missing = (expected: string, got: string, cause?: unknown): MultiheadError
     cause,
   });
 
+/**
+ * Imports an optional peer dependency. Throws what `absent` makes if it is not installed, and `E_LOAD` if it cannot be read: in a
+ * bundle the package is a file of its own, which may be gone after a deployment.
+ */
+export async function importPeer<T>(load: () => Promise<T>, name: string, argument: string, absent: typeof missing): Promise<T> {
+  try {
+    return await load();
+  } catch (cause) {
+    if ((Object(cause) as { code?: unknown }).code === 'ERR_MODULE_NOT_FOUND') throw absent(`the package ${name} (npm install ${name})`, 'none', cause);
+    const got = cause instanceof Error ? cause.message : String(cause);
+    throw new MultiheadError('E_LOAD', { argument, expected: `the package ${name}`, got, cause });
+  }
+}
+
 async function makeTokenizer({ json, config }: TokenizerFiles): Promise<TextTokenizer> {
   if (json === undefined) throw missing('tokenizer.json in the folder, or the option tokenizer', 'neither');
-  let tokenizers: typeof import('@huggingface/tokenizers');
-  try {
-    tokenizers = await import('@huggingface/tokenizers');
-  } catch (cause) {
-    // In a bundle the package is a file of its own, which may be gone after a deployment.
-    if ((Object(cause) as { code?: unknown }).code !== 'ERR_MODULE_NOT_FOUND') {
-      const got = cause instanceof Error ? cause.message : String(cause);
-      throw new MultiheadError('E_LOAD', { argument: 'tokenizer', expected: 'the package @huggingface/tokenizers', got, cause });
-    }
-    throw missing('the package @huggingface/tokenizers (npm install @huggingface/tokenizers)', 'none', cause);
-  }
+  const tokenizers = await importPeer(() => import('@huggingface/tokenizers'), '@huggingface/tokenizers', 'tokenizer', missing);
   const parts = [parseObject('tokenizer.json', json), config === undefined ? {} : parseObject('tokenizer_config.json', config)] as const;
   const tokenizer = guarded(() => new tokenizers.Tokenizer(...parts));
   return {

@@ -112,6 +112,7 @@ async function openTransformer(folder: Folder, base: string, files: WeightFiles,
     return new Map();
   }
   const names = [...new Set(index.values())].sort() as string[];
+  await folder.fetchAll?.(names.map((name) => base + name));
   for (const name of names) await files.require(base + name);
   return index;
 }

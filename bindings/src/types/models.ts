@@ -15,8 +15,15 @@ export type ModelFile = PlatformBlob & {
 /**
  * A folder as Hugging Face stores a model: `config.json` and `model.safetensors`, or the files that
  * `model.safetensors.index.json` lists, and `tokenizer.json` where text is used; the files of sentence-transformers for
- * embed(). Either its files, as Blobs with names or responses, or its address: a path in Node, or the URL below which all files
- * can be fetched, as `https://huggingface.co/ORG/NAME/resolve/main`; a query such as `?sig=…` is put behind the name of each file.
+ * embed(). One of
+ * - its name on the hub, `ORG/NAME`. Its files are fetched once for each commit, and kept: in the Cache API of a page, in Node below
+ *   `multihead` in `XDG_CACHE_HOME` or `~/.cache`. One small request asks for the commit of the revision; without a network the last
+ *   one is opened. A file that broke off goes on where it ended at the next call.
+ * - a path in Node, which counts before a name if it exists. In a page, a relative address begins with a dot or a slash.
+ * - the URL below which all files can be fetched, such as `https://example.org/model`; a query such as `?sig=…` is put behind the
+ *   name of each file. They are not kept.
+ * - its files, as Blobs with names or responses.
+ *
  * Files that are not needed may be missing, and so are those for which a server sends an HTML page, refuses the request (4xx) or
  * cannot be reached.
  */
@@ -58,6 +65,16 @@ export interface TextTokenizer {
   ): string;
 }
 
+/** Progress of a file of the hub. */
+export interface FetchProgress {
+  /** Its name in the folder, such as `model.safetensors`. */
+  readonly file: string;
+  /** Bytes that are kept. */
+  readonly loaded: number;
+  /** Bytes of the file; undefined if the server does not tell. */
+  readonly total: number | undefined;
+}
+
 /** Options of openModel(). */
 export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'integrity'> {
   /**
@@ -67,6 +84,14 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
   readonly weights?: ModelWeights | undefined;
   /** Called while weights are read, with the bytes so far and those of all weights. Default none. */
   readonly onProgress?: ((loaded: number, total: number) => void) | undefined;
+  /** Names of the hub: a branch, a tag or a commit; default `'main'`. */
+  readonly revision?: string | undefined;
+  /** Names of the hub: the address of another server; default in Node the environment's `HF_ENDPOINT`, else `https://huggingface.co`. */
+  readonly host?: string | undefined;
+  /** True fetches nothing: a name of the hub is opened from the files that are kept. Default false. */
+  readonly local?: boolean | undefined;
+  /** Names of the hub: called for each piece of a file that is fetched and kept. Default none. */
+  readonly onFetch?: ((progress: FetchProgress) => void) | undefined;
   /** Aborting rejects with `E_ABORTED` and frees everything. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
   /**
@@ -191,17 +216,50 @@ export interface GenerateOptions extends EncodeOptions {
   /** Texts and token ids that end the generation, in addition to the model's own; their text is not given. */
   readonly stop?: readonly (string | number)[] | undefined;
   /** Type of the cached keys and values; default `'f32'`. */
-  readonly cache?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
+  readonly cacheType?: 'f32' | 'f16' | 'bf16' | 'int8' | undefined;
   /** Each step gives as many of the likeliest tokens with their probabilities, at most 100; default 0, none. */
-  readonly likeliest?: number | undefined;
+  readonly topTokens?: number | undefined;
   /** Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. Default all 1. */
   readonly headScales?: Float32Array | undefined;
   /** Aborting ends the iteration with `E_ABORTED`. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
 }
 
+/** A message of a chat. */
+export interface ChatMessage {
+  /** Who speaks: `'system'`, `'user'`, `'assistant'`, or another role of the folder's chat template. */
+  readonly role: string;
+  /** What is said. */
+  readonly content: string;
+  /** Whatever else the template reads. */
+  readonly [more: string]: unknown;
+}
+
+/**
+ * A text, token ids, or messages. Messages become a text by the chat template of the folder, `chat_template.jinja` or
+ * `chat_template` in `tokenizer_config.json`, with the begin of an answer. They need the optional peer dependency
+ * `@huggingface/jinja`. The template has the special tokens: by default `addSpecialTokens` is false.
+ */
+export type ChatInput = ModelInput | readonly ChatMessage[];
+
+/**
+ * Why a generation ended: with a token or text that ends it (`'stop'`), or because of `maxNewTokens` or the model's last position
+ * (`'length'`).
+ */
+export type FinishReason = 'stop' | 'length';
+
+/** The result of {@link Model.complete}. */
+export interface Completion {
+  /** The new text, without a stop; empty if the prompt was token ids and there is no tokenizer. */
+  readonly text: string;
+  /** The new token ids. A stop id is the last one. */
+  readonly ids: readonly number[];
+  /** Why it ended. */
+  readonly finishReason: FinishReason;
+}
+
 /** A token that a model finds likely. */
-export interface LikelyToken {
+export interface TopToken {
   /** Token id. */
   readonly token: number;
   /** Its share of the softmax of the logits, before temperature and repetition penalty. */
@@ -217,8 +275,10 @@ export interface GeneratedToken {
    * Empty while a character is incomplete, and if the prompt was token ids and there is no tokenizer.
    */
   readonly text: string;
-  /** The likeliest tokens in this place, the likeliest first; empty without the option `likeliest`. */
-  readonly likeliest: readonly LikelyToken[];
+  /** The likeliest tokens in this place, the likeliest first; empty without the option `topTokens`. */
+  readonly topTokens: readonly TopToken[];
+  /** Why the generation ended, in its last step; undefined before. */
+  readonly finishReason: FinishReason | undefined;
 }
 
 /** Numbers with a shape, row-major. */
@@ -287,16 +347,25 @@ export interface LogitsOptions extends InputOptions {
 export type ForwardOutput = 'hiddenStates' | 'lastHiddenState' | 'logits' | 'poolerOutput';
 
 /** Options of {@link Model.forward}. */
-export interface ForwardOptions<R extends readonly ForwardOutput[]> extends InputOptions {
-  /** The outputs to compute. */
-  readonly return: R;
-}
+export type ForwardOptions<R extends readonly ForwardOutput[] | undefined> = InputOptions &
+  (R extends readonly ForwardOutput[]
+    ? {
+        /** The outputs to compute. Default: the logits, or the last hidden state of a model that has none. */
+        readonly return: R;
+      }
+    : {
+        /** Default: the logits, or the last hidden state of a model that has none. */
+        readonly return?: R;
+      });
 
 /**
  * The outputs of {@link Model.forward}: `hiddenStates` (numLayers + 1, N, embedDim), `lastHiddenState` (N, embedDim),
  * `logits` (N, vocabSize), (N, numLabels) or (numLabels), `poolerOutput` (embedDim).
  */
 export type ForwardResult<R extends readonly ForwardOutput[]> = Readonly<Record<R[number], ModelArray>>;
+
+/** The outputs of {@link Model.forward} without `return`: the first one, or without logits the second. */
+export type DefaultForwardResult = Partial<ForwardResult<readonly ['logits', 'lastHiddenState']>>;
 
 /**
  * A model that openModel() has opened. Dispose it to free its memory, and to end its workers. Passes with `pixels` ignore
@@ -312,8 +381,8 @@ export interface Model {
   /** True after dispose(). */
   readonly disposed: boolean;
 
-  /** Token ids and tokens of a text. @throws {MultiheadError} `E_OPTION` without a tokenizer. */
-  encode(text: string, options?: EncodeOptions): Promise<{
+  /** Token ids and tokens of a text, or of messages. @throws {MultiheadError} `E_OPTION` without a tokenizer. */
+  encode(text: string | readonly ChatMessage[], options?: EncodeOptions): Promise<{
     /** Token ids. */
     readonly ids: readonly number[];
     /** The tokens as the vocabulary spells them. */
@@ -323,12 +392,16 @@ export interface Model {
   decode(ids: Int32Array | readonly number[]): Promise<string>;
 
   /**
-   * Continues a prompt, token by token. A stop id is given as the last token.
+   * Continues a prompt, token by token. A stop id is given as the last token. The last step says why the generation ended; with
+   * `maxNewTokens: 0` there is none. Options and token ids are checked by the call itself, which throws; the steps throw the rest.
    *
-   * @throws {MultiheadError} `E_OPTION` for a model that is not a language model, a prompt that is empty or too long, or a
-   *   wrong option, and for logits that are not finite; `E_MEMORY`, `E_ABORTED`
+   * @throws {MultiheadError} `E_OPTION` for a model that is not a language model, a prompt that is empty or too long, messages
+   *   without a chat template or without `@huggingface/jinja`, or a wrong option, and for logits that are not finite; `E_MEMORY`,
+   *   `E_ABORTED`
    */
-  generate(prompt: ModelInput, options?: GenerateOptions): AsyncGenerator<GeneratedToken, void, undefined>;
+  generate(prompt: ChatInput, options?: GenerateOptions): AsyncGenerator<GeneratedToken, void, undefined>;
+  /** The whole continuation of a prompt at once. Rejects as generate() throws. */
+  complete(prompt: ChatInput, options?: GenerateOptions): Promise<Completion>;
   /**
    * One vector of vectorDim numbers for each text: the pooling of the last hidden states, then the Dense and Normalize modules
    * that sentence-transformers keep in the folder. Texts of similar length are computed together. An array of numbers is one
@@ -357,7 +430,7 @@ export interface Model {
    */
   logits(input: ModelInput, options?: LogitsOptions): Promise<ModelArray>;
   /**
-   * One pass with the outputs that `return` names. Hidden states are given as they are, NaN and infinities too.
+   * One pass with the outputs that `return` names: by default `logits`, or `lastHiddenState` of a model without logits. Hidden states are given as they are, NaN and infinities too.
    *
    * @throws {MultiheadError} `E_OPTION`, also for logits or a pooler output that are not finite; `E_SHAPE`, `E_MEMORY`
    */
@@ -365,6 +438,8 @@ export interface Model {
     input: ModelInput,
     options: ForwardOptions<R>,
   ): Promise<ForwardResult<R>>;
+  /** The logits, or the last hidden state of a model that has none. */
+  forward(input: ModelInput, options?: ForwardOptions<undefined>): Promise<DefaultForwardResult>;
 
   /**
    * Frees the model's memory, and that of generations that did not end, and ends its workers: calls that they still run are

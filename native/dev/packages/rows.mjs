@@ -312,8 +312,8 @@ export const ROWS = [
   parcelRow('all entry points: page and worker', {
     modules: FILES,
     // Parcel builds nothing if a package that import() names is missing, though its failure is caught.
-    tools: ['@huggingface/tokenizers@0.2'],
-    needs: `${parcelExports}; for \`multihead/models\`, \`npm install @huggingface/tokenizers\``,
+    tools: ['@huggingface/tokenizers@0.2', '@huggingface/jinja@0.5'],
+    needs: `${parcelExports}; for \`multihead/models\`, \`npm install @huggingface/tokenizers @huggingface/jinja\``,
     manifest: parcelManifest,
   }),
   parcelRow('`multihead/inline`', { modules: INLINE, needs: parcelExports, manifest: parcelManifest }),

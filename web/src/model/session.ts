@@ -123,7 +123,7 @@ export class ModelSession {
     const { ids } = await this.#encode(text);
     if (ids.length === 0) throw new Error('There is no text to continue.');
     await this.#generation?.return(undefined);
-    this.#generation = model.generate(this.#readsText ? text : ids, { maxNewTokens: mostNew, likeliest: mostLikely });
+    this.#generation = model.generate(this.#readsText ? text : ids, { maxNewTokens: mostNew, topTokens: mostLikely });
     return this.next();
   }
 
@@ -135,7 +135,7 @@ export class ModelSession {
     const milliseconds = performance.now() - begin;
     if (done) return null;
     const likeliest = await Promise.all(
-      value.likeliest.map(async ({ token, probability }) => ({ label: await this.#label(token), share: probability })),
+      value.topTokens.map(async ({ token, probability }) => ({ label: await this.#label(token), share: probability })),
     );
     return { text: this.#readsText ? value.text : ` ${value.token}`, likeliest, milliseconds };
   }

@@ -38,8 +38,8 @@ describe('the small English model', () => {
     expect([model.info.modelType, model.info.numLayers, model.info.numHeads]).toEqual(['llama', 2, 4]);
     const { ids } = await model.encode(englishText);
     const likely = [];
-    for await (const { likeliest } of model.generate(ids, { maxNewTokens: 1, likeliest: 5 })) {
-      for (const { token } of likeliest) likely.push(await model.decode([token]));
+    for await (const { topTokens } of model.generate(ids, { maxNewTokens: 1, topTokens: 5 })) {
+      for (const { token } of topTokens) likely.push(await model.decode([token]));
     }
     expect(likely).toHaveLength(5);
     expect(likely.join()).toContain('Knightley');

@@ -3,7 +3,7 @@
 
 import type { DType, Pooling } from '../../generated/tables.js';
 import type { SamplingOptions } from '../../generated/wire.js';
-import type { LikelyToken, ModelInfo, ModelWeights } from '../../types/models.js';
+import type { TopToken, ModelInfo, ModelWeights } from '../../types/models.js';
 import type { Count, Extents, Int64 } from '../../types/wire.js';
 
 export type Awaitable<T> = T | Promise<T>;
@@ -44,13 +44,13 @@ export interface GenerationSettings {
   readonly sampling: Readonly<SamplingOptions>;
   readonly headScales: Float32Array | undefined;
   /** Number of likely tokens that each step gives. */
-  readonly likeliest: number;
+  readonly topTokens: number;
 }
 
 /** A token that was chosen. */
 export interface GenerationStep {
   readonly token: number;
-  readonly likeliest: readonly LikelyToken[];
+  readonly topTokens: readonly TopToken[];
 }
 
 /** Continues a prompt. */

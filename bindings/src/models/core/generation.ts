@@ -3,13 +3,13 @@
 import * as wire from '../../generated/wire.js';
 import { bytesPerElement, type Block } from '../../runtime/memory.js';
 import { call, checkStatus, type Runtime } from '../../runtime/operands.js';
-import type { LikelyToken, ModelInfo } from '../../types/models.js';
+import type { TopToken, ModelInfo } from '../../types/models.js';
 import type { Count, Int32, Operand } from '../../types/wire.js';
 import { abandoned } from './abandoned.js';
 import type { Generation, GenerationSettings, GenerationStep } from './engine.js';
 
 /** The largest logits with their shares of the softmax, the largest first, of several equal ones the first. */
-function likeliestOf(logits: Float32Array, count: number): LikelyToken[] {
+function topTokensOf(logits: Float32Array, count: number): TopToken[] {
   if (count === 0) return [];
   const found: number[] = [];
   let least = -Infinity;
@@ -93,13 +93,13 @@ export class SessionMemory {
 
 export class CoreGeneration implements Generation {
   readonly #runtime: Runtime;
-  readonly #likeliest: number;
+  readonly #topTokens: number;
   readonly #memory: SessionMemory;
   #next: Int32Array;
 
   constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<SessionMemory>) {
     this.#runtime = runtime;
-    this.#likeliest = settings.likeliest;
+    this.#topTokens = settings.topTokens;
     this.#next = settings.prompt;
     this.#memory = new SessionMemory(runtime, model, info, settings, live);
     abandoned?.register(this, this.#memory, this);
@@ -109,14 +109,14 @@ export class CoreGeneration implements Generation {
     const { raw, args, heap } = this.#runtime;
     const { session, sampler, logits } = this.#memory;
     this.#memory.append(this.#next);
-    const wanted = this.#likeliest;
-    const likeliest = likeliestOf(heap.view('f32', logits.address, wanted && (logits.shape[0] as number)), wanted);
+    const wanted = this.#topTokens;
+    const topTokens = topTokensOf(heap.view('f32', logits.address, wanted && (logits.shape[0] as number)), wanted);
     wire.choose(args, logits);
     args.close();
     checkStatus(this.#runtime, raw.samplerChoose(sampler, session));
     const { token } = wire.readChosenToken(args.results());
     this.#next = Int32Array.of(token);
-    return { token, likeliest };
+    return { token, topTokens };
   }
 
   dispose(): void {

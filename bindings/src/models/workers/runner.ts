@@ -68,7 +68,7 @@ export class ModelRunner {
     let generation = this.#generations.get(id);
     if (generation === undefined && settings !== undefined) {
       // All members choose the same token, but only the first says which others were likely.
-      generation = (this.#model as CoreModel).generation(isFirst ? settings : { ...settings, likeliest: 0 });
+      generation = (this.#model as CoreModel).generation(isFirst ? settings : { ...settings, topTokens: 0 });
       this.#generations.set(id, generation);
     }
     return generation as CoreGeneration;

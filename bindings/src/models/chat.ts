@@ -1,0 +1,61 @@
+// Messages as one text: the folder's chat template, rendered by @huggingface/jinja, which is loaded when messages are first given.
+
+import { MultiheadError } from '../runtime/errors.js';
+import { describe } from '../runtime/tensor.js';
+import { isObject } from '../safetensors/format.js';
+import type { ChatMessage } from '../types/models.js';
+import { parseObject } from './config.js';
+import { importPeer } from './tokenizer.js';
+
+/** The texts of a folder's files; undefined if they do not exist. */
+export interface ChatFiles {
+  /** chat_template.jinja, which counts before the template in tokenizer_config.json. */
+  readonly template: string | undefined;
+  /** tokenizer_config.json. */
+  readonly config: string | undefined;
+}
+
+const refuse = (expected: string, got: string, cause?: unknown): MultiheadError =>
+  new MultiheadError('E_OPTION', {
+    argument: 'prompt',
+    expected,
+    got,
+    message: `messages need ${expected}, got ${got}; a text works without it`,
+    cause,
+  });
+
+/** True for an array of messages; an empty array is one of token ids. */
+export const isChat = (prompt: unknown): prompt is readonly ChatMessage[] =>
+  Array.isArray(prompt) && typeof prompt[0] === 'object' && prompt[0] !== null;
+
+/** Copies messages. Throws `E_OPTION`. */
+export function checkChat(prompt: readonly ChatMessage[]): ChatMessage[] {
+  return Array.from(prompt, (message: unknown, at) => {
+    const copy = { ...(message as ChatMessage) };
+    if (typeof copy.role === 'string' && typeof copy.content === 'string') return copy;
+    throw new MultiheadError('E_OPTION', {
+      argument: `prompt[${at}]`,
+      expected: 'a message, { role, content }, of two texts',
+      got: isObject(message) ? `{ role: ${describe(copy.role)}, content: ${describe(copy.content)} }` : describe(message),
+    });
+  });
+}
+
+/** The text of messages, with the begin of the answer. Throws `E_OPTION` without a template, and for messages that it refuses. */
+export async function renderChat({ template, config }: ChatFiles, messages: readonly ChatMessage[]): Promise<string> {
+  const settings = config === undefined ? {} : parseObject('tokenizer_config.json', config);
+  let source: unknown = template ?? settings['chat_template'];
+  // Several have names.
+  if (Array.isArray(source)) source = source.find((each) => isObject(each) && each['name'] === 'default')?.template;
+  if (typeof source !== 'string') throw refuse('a chat template in the folder: chat_template.jinja, or chat_template in tokenizer_config.json', 'neither');
+  const { Template } = await importPeer(() => import('@huggingface/jinja'), '@huggingface/jinja', 'prompt', refuse);
+  const tokens = Object.entries(settings).flatMap(([name, token]) => {
+    const text = isObject(token) ? token['content'] : token;
+    return name.endsWith('_token') && typeof text === 'string' ? [[name, text]] : [];
+  });
+  try {
+    return new Template(source).render({ ...Object.fromEntries(tokens), messages, add_generation_prompt: true });
+  } catch (cause) {
+    throw refuse('a chat template that takes them', cause instanceof Error ? cause.message : String(cause), cause);
+  }
+}

@@ -1,0 +1,219 @@
+// A model by its name on the hub. Its files are fetched once for each commit, and kept in pieces: in the Cache API of a page, in a
+// folder of the user's cache in Node. A file that broke off goes on after its last whole piece.
+
+import { type FileSystem, filesOf, nodeFiles, pathOf } from '../load/source.js';
+import { abortedError } from '../runtime/abort.js';
+import { MultiheadError } from '../runtime/errors.js';
+import { isA } from '../runtime/tensor.js';
+import { unread } from '../safetensors/source.js';
+import type { FetchProgress, ModelSource } from '../types/models.js';
+import { type Absent, type Folder, folderOf, isAbsent, missing, opened, type OpenFile } from './folder.js';
+
+/** A name, such as ORG/NAME. */
+const hubName = /^\w[\w.-]*\/\w[\w.-]*$/;
+
+const commitHash = /^[0-9a-f]{40}$/;
+
+/** Bytes of a piece. */
+const keptBytes = 2 ** 23;
+
+/** Keeps bytes by their names, which are addresses. */
+interface Store {
+  get(key: string): Promise<Blob | undefined>;
+  put(key: string, bytes: BlobPart): Promise<void>;
+}
+
+/** What is kept of a file besides its pieces. */
+interface Kept {
+  readonly etag?: string | undefined;
+  /** Number of whole pieces. */
+  readonly pieces: number;
+  /** Undefined until all is kept; -1 for a file that does not exist. */
+  readonly size?: number | undefined;
+}
+
+/** A variable of the environment; undefined in a page. */
+const environment = (name: string): string | undefined =>
+  (globalThis as { process?: { env?: Record<string, string | undefined> } }).process?.env?.[name];
+
+export const defaultHost = (): string => environment('HF_ENDPOINT') || 'https://huggingface.co';
+
+function diskStore(files: FileSystem): Store {
+  const base = environment('XDG_CACHE_HOME') || `${environment('HOME') || environment('USERPROFILE') || '.'}/.cache`;
+  const at = (key: string): string => `${base}/multihead/${key.replace(/^\w+:\/+/, '').replace(/[^\w./%~-]/g, '_')}`;
+  return {
+    get: (key) => files.readFile(at(key)).then((bytes) => new Blob([bytes]), () => undefined),
+    async put(key, bytes) {
+      const path = at(key);
+      await files.mkdir(path.slice(0, path.lastIndexOf('/')), { recursive: true });
+      // Another process never reads a part of it.
+      const made = `${path}.${Math.random().toString(36).slice(2)}`;
+      await files.writeFile(made, new Uint8Array(await new Blob([bytes]).arrayBuffer()));
+      await files.rename(made, path);
+    },
+  };
+}
+
+/** Keeps in memory what the page may not keep otherwise, or has no room for. */
+function pageStore(): Store {
+  const memory = new Map<string, Blob>();
+  // Pages without HTTPS have no `caches`, and those of an opaque origin may not open one.
+  const cache = (async () => caches.open('multihead'))().catch(() => undefined);
+  return {
+    get: async (key) => memory.get(key) ?? (await (await cache)?.match(key))?.blob(),
+    async put(key, bytes) {
+      const blob = new Blob([bytes]);
+      const keep = async (): Promise<void> => ((await cache) as Cache).put(key, new Response(blob));
+      await keep().catch(() => memory.set(key, blob));
+    },
+  };
+}
+
+export interface HubOptions {
+  readonly revision: string;
+  readonly host: string;
+  readonly local: boolean;
+  readonly signal: AbortSignal | undefined;
+  readonly onFetch: ((progress: FetchProgress) => void) | undefined;
+}
+
+const encoded = (path: string): string => path.split('/').map(encodeURIComponent).join('/');
+
+/** The folder of a name. Nothing is fetched before a file is opened. */
+function hubFolder(name: string, { revision, host, local, signal, onFetch }: HubOptions): Folder {
+  const address = `${host.replace(/\/+$/, '')}/${name}`;
+  const files = nodeFiles();
+  const store = files === undefined ? pageStore() : diskStore(files);
+  const stop = new AbortController();
+  const onAbort = (): void => stop.abort(signal?.reason);
+  signal?.addEventListener('abort', onAbort, { once: true });
+  if (signal?.aborted) onAbort();
+
+  async function request(url: string, init: RequestInit = {}): Promise<Response | Absent> {
+    try {
+      return await fetch(url, { ...init, signal: stop.signal });
+    } catch (error) {
+      if (signal?.aborted) throw abortedError(signal, 'openModel');
+      // The reason is the cause in Node.
+      const { message, cause } = error as Error & { cause?: { code?: string } };
+      return { reason: unread(url, `no connection (${cause?.code ?? message}), and no kept file`) };
+    }
+  }
+
+  /** The commit of the revision: without a network, or without an answer, the one of the last time. */
+  async function findCommit(): Promise<string> {
+    if (commitHash.test(revision)) return revision;
+    const key = `${address}/refs/${encodeURIComponent(revision)}`;
+    const kept = (await (await store.get(key))?.text()) ?? revision;
+    if (local) return kept;
+    const response = await request(`${address}/resolve/${encodeURIComponent(revision)}/config.json`, { method: 'HEAD' });
+    if ('reason' in response || response.status >= 500) return kept;
+    const found = response.headers.get('x-repo-commit') ?? '';
+    if (!commitHash.test(found)) return revision;
+    if (found !== kept) await store.put(key, found);
+    return found;
+  }
+  let commit: Promise<string> | undefined;
+
+  /** Fetches what is missing of a file. */
+  async function download(file: string, url: string, key: string, before: Kept | undefined): Promise<Kept | Absent> {
+    let pieces = before?.pieces ?? 0;
+    let response = await request(url, pieces > 0 ? { headers: { range: `bytes=${pieces * keptBytes}-` } } : {});
+    if ('reason' in response) return response;
+    const isRest = response.headers.get('content-range')?.startsWith(`bytes ${pieces * keptBytes}-`) === true;
+    if (pieces > 0 && !(response.status === 206 && isRest && response.headers.get('etag') === before?.etag)) {
+      // The file has changed, or the server sends all of it.
+      pieces = 0;
+      if (response.status !== 200) {
+        void response.body?.cancel();
+        response = await request(url);
+        if ('reason' in response) return response;
+      }
+    }
+    const { headers } = response;
+    const source = opened(url, response, signal);
+    const put = async (kept: Kept): Promise<Kept> => (await store.put(key, JSON.stringify(kept)), kept);
+    if (isAbsent(source)) {
+      if (source.reason === undefined) await put({ pieces: 0, size: -1 });
+      return source;
+    }
+    // The length of a compressed response is the compressed one.
+    const length = headers.has('content-encoding') ? NaN : Number(headers.get('content-length') ?? NaN);
+    const total = Number.isNaN(length) ? undefined : pieces * keptBytes + length;
+    try {
+      for (let from = 0; ; pieces += 1) {
+        const bytes = await source.bytes.read(from, keptBytes);
+        from += bytes.length;
+        await store.put(key + pieces, bytes);
+        const isEnd = bytes.length < keptBytes;
+        const loaded = pieces * keptBytes + bytes.length;
+        if (isEnd && total !== undefined && loaded !== total) throw unread(url, `the end after ${loaded} of ${total} bytes`);
+        onFetch?.({ file, loaded, total });
+        const kept = await put({ etag: headers.get('etag') ?? undefined, pieces: pieces + (isEnd ? 0 : 1), size: isEnd ? loaded : undefined });
+        if (isEnd) return kept;
+      }
+    } finally {
+      await source.close();
+    }
+  }
+
+  const folder: Folder = {
+    place: `of ${name} on the hub`,
+    connects: false,
+    list: async () => [],
+    problem: async () => undefined,
+    end() {
+      signal?.removeEventListener('abort', onAbort);
+      stop.abort();
+    },
+    async fetchAll(names) {
+      await Promise.all(names.map((each) => folder.open(each)));
+    },
+    async open(file): Promise<OpenFile | Absent> {
+      const at = await (commit ??= findCommit());
+      const key = `${address}/${encodeURIComponent(at)}/${encoded(file)}~`;
+      let kept = JSON.parse((await (await store.get(key))?.text()) || 'null') as Kept | Absent | null;
+      if (kept === null || (kept as Kept).size === undefined) {
+        const url = `${address}/resolve/${encodeURIComponent(at)}/${encoded(file)}`;
+        if (local) return { reason: unread(url, 'none that is kept, and local: true forbids to fetch it') };
+        kept = await download(file, url, key, (kept as Kept | null) ?? undefined);
+        if ('reason' in kept) return kept;
+      }
+      const { size } = kept as { size: number };
+      if (size < 0) return missing;
+      let current = -1;
+      let piece: Blob | undefined;
+      const read = async (offset: number, count: number): Promise<Uint8Array<ArrayBuffer>> => {
+        const end = Math.min(offset + count, size);
+        const parts: Blob[] = [];
+        for (let from = offset; from < end; ) {
+          const begin = Math.floor(from / keptBytes);
+          if (begin !== current) piece = await store.get(key + (current = begin));
+          const part = piece?.slice(from - begin * keptBytes, end - begin * keptBytes);
+          if (part === undefined || part.size === 0) {
+            await store.put(key, '');
+            throw unread(file, 'a kept piece is gone; the next openModel() fetches the file again');
+          }
+          parts.push(part);
+          from += part.size;
+        }
+        return new Uint8Array(await new Blob(parts).arrayBuffer());
+      };
+      return { bytes: { size, read }, close: async () => {} };
+    },
+  };
+  return folder;
+}
+
+/** The folder of any source. A path that exists counts before a name. Throws `E_OPTION` for another kind of source. */
+export async function findFolder(source: ModelSource, options: HubOptions): Promise<Folder> {
+  const address = typeof source === 'string' || isA(source, URL) ? String(source) : undefined;
+  const files = address === undefined ? undefined : filesOf(address);
+  if (address !== undefined && hubName.test(address)) {
+    const isThere = await files?.access(pathOf(address)).then(() => true, () => false);
+    if (!isThere) return hubFolder(address, options);
+  }
+  const folder = folderOf(source, options.signal);
+  if (!options.local || !folder.connects) return folder;
+  throw new MultiheadError('E_OPTION', { argument: 'local', expected: 'none for an address, whose files are not kept', got: 'true' });
+}
