@@ -20,6 +20,8 @@ export default defineConfig({
   worker: {
     format: 'es',
     rolldownOptions: {
+      // The page has no chats.
+      external: ['@huggingface/jinja'],
       output: {
         // The only package of others in the page.
         postBanner: ({ name }) => (name === 'tokenizers' ? '/*! @huggingface/tokenizers, Apache License 2.0 */' : ''),

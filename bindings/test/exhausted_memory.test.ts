@@ -112,7 +112,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const trained = trainer.stateDict();
     const inputs = { q: x, k: x, v: x, out: x, lse, dOut: x };
     const checkpoint = trainer.checkpoint();
-    const { bytes } = trainer;
+    const bytes = trainer.bytes();
     const before = mh.memory();
     const taken = takeAll(raw);
 

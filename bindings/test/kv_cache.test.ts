@@ -72,8 +72,8 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       model.append(k, v, [tokens]);
       const onePass = reference.attention(
         q,
-        model.tensor(width, model.keys),
-        model.tensor(valueDim, model.values),
+        model.tensor(model.keys, width),
+        model.tensor(model.values, valueDim),
         { causal: 'topLeft', ...windowed },
       );
       // A ring with no more capacity than the window needs.
@@ -212,8 +212,8 @@ describe.each(builds)('KV cache, %s', async (simd) => {
     const { options, plain, captures } = randomAttend(r, model, heads, queries);
     const expected = reference.attention(
       q,
-      model.tensor(headDim, model.keys),
-      model.tensor(valueDim, model.values),
+      model.tensor(model.keys, headDim),
+      model.tensor(model.values, valueDim),
       plain,
     );
     const allowed = tolerance(headDim, plain as object, expected);

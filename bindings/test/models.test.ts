@@ -196,7 +196,7 @@ describe.each(builds)('openModel, %s', (simd) => {
     for await (const step of model.generate([1, 2, 3], { maxNewTokens: 3 })) reasons.push(step.finishReason);
     expect(reasons).toEqual([undefined, undefined, 'length']);
     expect(() => model.generate([1], { topP: 2 })).toThrow('topP: expected more than 0');
-    expect(() => model.generate([])).toThrow('prompt: expected 1 to');
+    expect(() => model.generate([])).toThrow('prompt: expected one token or more');
     expect(() => model.generate([1], { likeliest: 2 } as never)).toThrow('topTokens');
     expect(() => model.generate({} as never)).toThrow('prompt: expected a text, messages, an Int32Array or an array of token ids, got a Object');
   });

@@ -132,8 +132,8 @@ class World {
         const lengths = Int32Array.from({ length: config.batch }, (_, b) => model.length(b));
         const wanted = reference.attention(
           q,
-          model.tensor(config.headDim, model.keys),
-          model.tensor(config.valueDim, model.values),
+          model.tensor(model.keys, config.headDim),
+          model.tensor(model.values, config.valueDim),
           { causal: 'bottomRightOfLength', kvLengths: lengths, firstKept: model.firsts },
         );
         const { out } = cache.attend(q, { causal: 'bottomRight' });
