@@ -58,7 +58,7 @@ export type ModuleSteps = Partial<Record<TraceName, Float64Array>> &
   Record<'weights' | 'meanWeights' | 'output', Float64Array>;
 
 export function module({ config, dict, query, key, value, options }: ModuleCase): ModuleSteps {
-  const { numHeads: heads, numKvHeads: numKvHeads, headDim, valueDim } = config;
+  const { numHeads: heads, numKvHeads, headDim, valueDim } = config;
   const [batch = 0, queries = 0] = query.shape;
   const keys = (key ?? query).shape[1] as number;
   const [qWidth, kWidth, vWidth] = [heads * headDim, numKvHeads * headDim, numKvHeads * valueDim];

@@ -2,7 +2,7 @@
 
 import { createRequire } from 'node:module';
 import type { Worker } from 'node:worker_threads';
-import { load, MultiheadError, type Multihead } from 'multihead';
+import { load, type Multihead, type MultiheadError } from 'multihead';
 import { createPool, type Pool, type PoolOptions } from 'multihead/pool';
 import { afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
 import { rejectionOf } from './builds.ts';

@@ -36,7 +36,7 @@ const closing = (server) => () =>
 export async function startRounds() {
   const { server: inner, ...site } = await startServer();
   const rounds = [];
-  let held = [];
+  const held = [];
   let timer;
   const release = () => {
     rounds.push(held.map(({ path }) => path));

@@ -89,7 +89,7 @@ const drop = (page, contents, folder) =>
     (files, name) => {
       const all = files.map(([path, base64]) => new File([Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))], path));
       const entry = (file) => ({ isFile: true, isDirectory: false, fullPath: `/${name}/${file.name}`, file: (done) => done(file) });
-      let left = all.map(entry);
+      const left = all.map(entry);
       // Browsers give the entries of a folder in parts.
       const readEntries = (done) => done(left.splice(0, 2));
       const directory = { isFile: false, isDirectory: true, fullPath: `/${name}`, createReader: () => ({ readEntries }) };

@@ -328,7 +328,7 @@ export const tests = [
         assert.ok(changes <= 450, `${place}: ${changes} changes of the document for a move`);
       }
       await close();
-      return seen.map(({ place, painted, changes }) => `${place}: ${changes} changes`).join('; ');
+      return seen.map(({ place, changes }) => `${place}: ${changes} changes`).join('; ');
     },
   },
 ];

@@ -59,7 +59,7 @@ function batchesOf(sequences: readonly Int32Array[]): number[][] {
   const length = (at: number): number => (sequences[at] as Int32Array).length;
   const order = [...sequences.keys()].sort((a, b) => length(b) - length(a));
   const batches: number[][] = [];
-  let batch: number[] = [];
+  const batch: number[] = [];
   for (const at of order) {
     const longest = length(batch[0] ?? at);
     if (batch.length > 0 && ((batch.length + 1) * longest > mostBatchTokens || length(at) < 0.75 * longest)) batches.push(batch.splice(0));

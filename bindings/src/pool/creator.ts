@@ -6,7 +6,7 @@ import { MultiheadError } from '../runtime/errors.js';
 import { checkChoice, checkCount, type Names, plain, readFlat } from '../runtime/options.js';
 import { describe, nameObject } from '../runtime/tensor.js';
 import type { CreatePool, Pool, PoolBackend, PoolObjectOptions, PoolOptions } from '../types/pool.js';
-import { Handle, handleOf } from './arguments.js';
+import { handleOf, type Handle } from './arguments.js';
 import { poolAttention } from './attention.js';
 import { poolAttentionBackward } from './backward.js';
 import { PoolCore } from './core.js';

@@ -36,7 +36,7 @@ const clamp = (value: number, last: number): number => Math.max(0, Math.min(last
 export function createGrid({ onFocus, onChoose }: GridListener): MapGrid {
   const row = el('div', { role: 'row', class: 'map-row' });
   const element = el('div', { class: 'map-grid', role: 'grid' });
-  let cells: HTMLElement[] = [];
+  const cells: HTMLElement[] = [];
   let content: MapContent | undefined;
   let layout: Layout | undefined;
   let active: Cell = { row: 0, col: 0 };

@@ -30,6 +30,7 @@ export function exposePage(app: App): void {
     training: () => app.training.view.get(),
     settled: () =>
       new Promise((done) => {
+        // oxlint-disable-next-line prefer-const -- watch() may call the function before it returns
         let stop: (() => void) | undefined;
         let found = false;
         stop = app.result.watch((result) => {

@@ -3,7 +3,7 @@
 import { load } from 'multihead';
 import { afterAll, describe, expect, it, vi } from 'vitest';
 import { createTrainings } from '../../src/training/kinds.js';
-import { Run } from '../../src/training/run.js';
+import type { Run } from '../../src/training/run.js';
 import type { TrainingView } from '../../src/training/view.js';
 import { portOf } from './port.js';
 import { usualSettings } from './usual_settings.js';

@@ -2,7 +2,7 @@
 
 import { load } from 'multihead';
 import { afterAll, describe, expect, it, vi } from 'vitest';
-import { Run } from '../../src/training/run.js';
+import type { Run } from '../../src/training/run.js';
 import { createTraining, type TrainingSession } from '../../src/training/session.js';
 import { defaultSeed } from '../../src/training/settings.js';
 import type { TrainingView } from '../../src/training/view.js';

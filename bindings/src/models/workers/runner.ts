@@ -5,7 +5,7 @@ import { sentError } from '../../pool/shared/errors.js';
 import { performInTeam } from '../../pool/shared/in_team.js';
 import type { TeamCall } from '../../pool/shared/team.js';
 import type { Core } from '../core/contents.js';
-import { CoreGeneration } from '../core/generation.js';
+import type { CoreGeneration } from '../core/generation.js';
 import { CoreLoader } from '../core/loader.js';
 import type { CoreModel } from '../core/model.js';
 import type { Answer, Task } from './protocol.js';
