@@ -1,5 +1,5 @@
-// Tests the README's C++ program, CMakeLists.txt and command lines, exactly as they are printed there, and the files
-// that CONTRIBUTING.md names.
+// Tests the README's C++ program and the command lines of the README and of the guides, exactly as they are printed there, and
+// the files that CONTRIBUTING.md names.
 //
 //   node --test tests/native/readme.test.mjs        after a build
 
@@ -14,11 +14,14 @@ import { readArguments } from '../../native/dev/bench/arguments.mjs';
 import { NATIVE_PROGRAM } from '../../native/dev/bench/programs.mjs';
 
 const readme = readFileSync(join(ROOT, 'README.md'), 'utf8');
-const blocks = [...readme.matchAll(/^```(\w+)\n([\s\S]*?)^```/gm)].map(([, language, code]) => ({ language, code }));
-const ofLanguage = (language) => blocks.filter((block) => block.language === language).map(({ code }) => code);
+const guides = ['bindings/guides', 'native/guides'].flatMap((folder) => readdirSync(join(ROOT, folder)).map((name) => join(folder, name)));
+const textOf = new Map([['README.md', readme], ...guides.map((guide) => [guide, readFileSync(join(ROOT, guide), 'utf8')])]);
+const blocksOf = (text, wanted) =>
+  [...text.matchAll(/^```(\w+)\n([\s\S]*?)^```/gm)].filter(([, language]) => language === wanted).map(([, , code]) => code);
 
-/** The command lines, without their comments. */
-const commands = ofLanguage('sh')
+/** The command lines of the README and the guides, without their comments. */
+const commands = [...textOf.values()]
+  .flatMap((text) => blocksOf(text, 'sh'))
   .flatMap((code) => code.trim().split('\n'))
   .map((line) => line.replace(/\s+#.*/, ''));
 const beginningWith = (...starts) => commands.filter((line) => starts.some((start) => line.startsWith(start)));
@@ -35,22 +38,22 @@ const run = (program, args, options) => {
   return stdout;
 };
 
-test('the C++ program and its continuation, built with the CMakeLists.txt against the installed library', () => {
-  const [program, continuation, ...more] = ofLanguage('cpp');
-  const [project, ...others] = ofLanguage('cmake');
-  assert.deepEqual([more, others], [[], []]);
-  const end = program.lastIndexOf('}');
-  const source = `${program.slice(0, end)}\n${continuation}\n  std::printf("%g\\n", out[1]);\n}\n`;
+test('the README has at most 150 lines', () => assert.ok(readme.trimEnd().split('\n').length <= 150));
+
+test('the C++ program, built against the installed library', () => {
+  const [program, ...more] = blocksOf(readme, 'cpp');
+  assert.deepEqual(more, []);
+  const project = readFileSync(join(ROOT, 'native', 'consumer', 'CMakeLists.txt'), 'utf8').replaceAll('consumer', 'app').replace('main.cc', 'app.cc');
   const [app, prefix, build] = ['app', 'prefix', 'build'].map((name) => join(folder, name));
   mkdirSync(app);
-  writeFileSync(join(app, 'app.cc'), source);
+  writeFileSync(join(app, 'app.cc'), program);
   writeFileSync(join(app, 'CMakeLists.txt'), project);
 
   run('cmake', ['--install', join(ROOT, 'build', 'native'), '--prefix', prefix]);
   const toolchain = join(ROOT, 'build', 'toolchain', 'native.cmake');
   run('cmake', ['-S', app, '-B', build, '-G', 'Ninja', `-DCMAKE_TOOLCHAIN_FILE=${toolchain}`, `-Dmultihead_ROOT=${prefix}`]);
   run('cmake', ['--build', build]);
-  assert.equal(run(join(build, 'app'), []), '2\n2\n');
+  assert.equal(run(join(build, 'app'), []), '2\n');
 });
 
 test('the programs of the command line', () => {
@@ -58,7 +61,7 @@ test('the programs of the command line', () => {
   // FOLDER is a model's; the golden ones are small.
   const model = join('tests', 'conformance', 'models', 'gpt2');
   const lines = beginningWith('multihead-').map((line) => line.replace('FOLDER', model));
-  assert.equal(lines.length, 7);
+  assert.equal(lines.length, 10);
   for (const line of lines) {
     // Running a benchmark takes too long: check that its name exists.
     const isBenchmark = line.startsWith('multihead-bench');
@@ -90,14 +93,23 @@ test('the options of the benchmarks', () => {
   for (const line of lines) checkBenchmark(line);
 });
 
-test('links of the guides lead to files', () => {
-  const guides = ['bindings/guides', 'native/guides'].flatMap((folder) => readdirSync(join(ROOT, folder)).map((name) => join(folder, name)));
-  assert.equal(guides.length, 6);
-  for (const guide of guides) {
-    for (const [, link] of readFileSync(join(ROOT, guide), 'utf8').matchAll(/\]\(([^)]+)\)/g)) {
-      if (!link.startsWith('http')) assert.ok(existsSync(join(ROOT, dirname(guide), link)), `${guide}: ${link}`);
+test('links of the READMEs and the guides lead to files and headings', () => {
+  assert.equal(guides.length, 10);
+  const packageReadme = readFileSync(join(ROOT, 'bindings', 'README.md'), 'utf8');
+  const headingsOf = (text) => [...text.matchAll(/^#+ (.+)$/gm)].map(([, title]) => title.toLowerCase().replace(/[^\w -]/g, '').replaceAll(' ', '-'));
+  for (const [path, text] of [...textOf, ['bindings/README.md', packageReadme]]) {
+    for (const [, link] of text.matchAll(/\]\(([^)]+)\)/g)) {
+      if (link.startsWith('http')) continue;
+      const [file, heading] = link.split('#');
+      const target = file === '' ? path : join(dirname(path), file);
+      assert.ok(existsSync(join(ROOT, target)), `${path}: ${link}`);
+      if (heading) assert.ok(headingsOf(readFileSync(join(ROOT, target), 'utf8')).includes(heading), `${path}: ${link}`);
     }
   }
+});
+
+test('the README links to every guide of the programs and the library', () => {
+  for (const guide of guides.filter((path) => path.startsWith('native'))) assert.ok(readme.includes(`](${guide})`), guide);
 });
 
 test('files, links and benchmarks of CONTRIBUTING.md exist', () => {
@@ -113,19 +125,17 @@ test('files, links and benchmarks of CONTRIBUTING.md exist', () => {
   for (const line of lines) checkBenchmark(line);
 });
 
-test('scripts, presets and files that the README names exist', () => {
+test('scripts, presets and options that the README and the guides name exist', () => {
   const { scripts, workspaces } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
-  for (const [, script] of readme.matchAll(/\bnpm run ([\w-]+)/g)) assert.ok(scripts[script], `npm run ${script}`);
-  for (const [, script] of readme.matchAll(/\bnpm (start|test)\b/g)) assert.ok(scripts[script], `npm ${script}`);
+  const words = [...textOf.values()].join('\n');
+  for (const [, script] of words.matchAll(/\bnpm run ([\w-]+)/g)) assert.ok(scripts[script], `npm run ${script}`);
+  for (const [, script] of words.matchAll(/\bnpm (start|test)\b/g)) assert.ok(scripts[script], `npm ${script}`);
   assert.ok(workspaces.includes('bindings'));
   const { configurePresets } = JSON.parse(readFileSync(join(ROOT, 'CMakePresets.json'), 'utf8'));
   const presets = configurePresets.filter(({ hidden }) => !hidden).map(({ name }) => name);
-  for (const preset of presets) assert.ok(readme.includes(`\`${preset}\``), `preset ${preset}`);
-  for (const [, link] of readme.matchAll(/\]\(([^)#]+)\)/g)) {
-    if (!link.startsWith('http')) assert.ok(existsSync(join(ROOT, link)), link);
-  }
-  const [standalone, ...others] = beginningWith('cmake ');
-  assert.deepEqual(others, []);
-  const listed = readFileSync(join(ROOT, 'CMakeLists.txt'), 'utf8');
-  for (const [, option] of standalone.matchAll(/-D(\w+)=/g)) assert.ok(listed.includes(option), option);
+  for (const preset of presets) assert.ok(textOf.get('native/guides/testing.md').includes(`\`${preset}\``), `preset ${preset}`);
+  for (const [, preset] of words.matchAll(/--preset (\w+)/g)) assert.ok(presets.includes(preset), `preset ${preset}`);
+  const listed = ['CMakeLists.txt', 'src/cuda.cmake'].map((file) => join(ROOT, file));
+  const options = listed.map((file) => readFileSync(file, 'utf8')).join('\n');
+  for (const [, option] of words.matchAll(/-D(MULTIHEAD_\w+)=/g)) assert.ok(options.includes(option), option);
 });
