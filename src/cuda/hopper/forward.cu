@@ -17,14 +17,14 @@ namespace {
 
 constexpr uint32_t kMostHeadBits = 6;  // a consumer has 64 rows
 
-// Returns the base-2 logarithm of the number of heads that share a tile. More heads in a tile never
-// make more tiles. This is the smallest number with at most a tenth more tiles than the largest
-// number, so a tile of a long call has one head, as in all measurements.
+// Returns the base-2 logarithm of the number of heads that share a tile. The largest possible
+// number gives the fewest tiles. Returns the smallest number that gives at most a tenth more: for a
+// long call that is one head per tile, the case of all measurements.
 template <class Tile>
 uint32_t head_bits_of(const ForwardParams& params) {
   const rules::AttentionParams& attention = params.call;
   const bool packed = params.cu_q != nullptr;
-  // The lengths of packed sequences are not known here, so this takes their mean.
+  // The lengths of packed sequences are in device memory, so this uses their mean.
   const int64_t queries = packed ? tiles_of(params.packed_queries, attention.batch)
                                  : attention.end_query - attention.first_query;
   const auto tiles_of_entry = [&](uint32_t bits) {

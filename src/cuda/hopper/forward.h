@@ -130,7 +130,7 @@ struct HopperTurns {
   }
   // Passes the turn to the next consumer.
   __device__ __forceinline__ void pass() const { pass_to(is_last() ? 0 : consumer + 1); }
-  // The very last turn has no successor.
+  // Ends a consumer's last turn. No consumer waits for the last one's.
   __device__ __forceinline__ void end() const {
     if (!is_last()) pass_to(consumer + 1);
   }
@@ -199,7 +199,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
   const auto queries_of = [&](int tile) {
     return uniform_descriptor(describe_rows(shared.queries(consumer).at(tile)));
   };
-  // Frees the slots of the product of keys of the tile's step i.
+  // Releases the keys of the tile's step i, and with the last step the tile's queries.
   const auto release_keys = [&](int i) {
     keys.release(reader.first_step + i);
     if (i == reader.count - 1) shared.queries(consumer).release(reader.tile);
@@ -240,7 +240,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperShar
     wgmma_touch(o);
     values.release(before);
   };
-  // Clears values of the tile's last step that do not exist.
+  // Clears the values of the tile's last step that lie beyond the last key.
   const auto clear = [&] {
     const int last = reader.count - 1,
               first_key = reader.work().steps.first_key + last * Tile::kKeys;

@@ -36,7 +36,8 @@ struct HopperTile {
   using Queries = HopperRows<kWidth, 64>;  // of one consumer
   using Keys = HopperRows<kWidth, kKeys>;  // for keys and values
   using Steps = Ring<kStages, Keys::kBytes>;
-  // A second slot for queries lets the next tile's arrive earlier; not at the cost of keys.
+  // With two slots, the queries of the next tile are loaded while a tile is computed. One slot, if
+  // two do not fit beside the rings of keys and values.
   static constexpr int kQuerySlots =
       2 * (kConsumers * Queries::kBytes + Steps::kBytes) + 2048 <= kHopperSharedBytes ? 2 : 1;
   using QuerySlots = Ring<kQuerySlots, Queries::kBytes>;
@@ -179,8 +180,8 @@ struct HopperShared {
 
   std::byte* memory;
 
-  // Slots of keys, of values, and of the queries of each consumer, so that its next queries arrive
-  // while the other consumers still use theirs.
+  // The rings of keys and of values, and one of queries for each consumer: its next queries can
+  // arrive while the other consumers still use theirs.
   __device__ __forceinline__ Steps keys() const { return Steps::of(memory + kKeysAt, barriers()); }
   __device__ __forceinline__ Steps values() const {
     return Steps::of(memory + kKeysAt + Steps::kBytes, barriers() + Steps::kBarriers);

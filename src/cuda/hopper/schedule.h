@@ -12,19 +12,20 @@ namespace multihead::cuda {
 // counter and results do not depend on the order of blocks.
 //
 // Heads that share tiles count as one head here. Heads are served in groups whose keys and values
-// fit in the L2 cache. The tiles of a group are numbered by falling length: rank 0 of all heads,
-// then rank 1, and so on. The first tile forms a pair with the last one, the second with the last
-// but one: with a causal mask, all pairs are equally long. Block i computes pairs i, i + blocks,
-// ... The pairs of the last round are fewer than blocks; their tiles are spread over all blocks,
-// the longest first, then back from the last block.
+// fit in the L2 cache. The tiles of a group are numbered from the longest to the shortest: rank 0
+// of all heads, then rank 1, and so on. The first tile forms a pair with the last one, the second
+// with the last but one: with a causal mask, all pairs are equally long. Block i computes pairs i,
+// i + blocks, ... If the last round has fewer pairs than blocks, its tiles are dealt out one by
+// one, the longest first: one to each block from the first to the last, then from the last to the
+// first.
 struct HopperSchedule {
   uint32_t row_tiles;      // tiles of a head
   uint32_t heads;          // of all batch entries, or of the packed sequences
   uint32_t heads_at_once;  // per group
   uint32_t blocks;
   uint32_t group_pairs;  // of all groups but the last one
-  uint32_t rounds;       // in which each block computes a pair
-  uint32_t rest;         // number of the other pairs
+  uint32_t rounds;       // full rounds: each block computes a pair
+  uint32_t rest;         // pairs of the last round, fewer than blocks
 
   // There are less than 2^31 tiles.
   static constexpr HopperSchedule of(int64_t row_tiles, int64_t heads, int64_t heads_at_once,

@@ -32,12 +32,13 @@ struct PassingRow {
   uint32_t query = 0;
   int first = 0, last = 0;  // the block's keys that it sees by position
 };
-// The offsets of its rows in q and d_out, or negative.
+// Offsets of a passing row in q and d_out; negative for no row.
 struct PassingOffsets {
   int64_t of_q = -1, of_d_out = -1;
 };
 
-// The mask, the bias and ALiBi of such a row. The distance of the block's key i is |position - i|.
+// The mask, the bias and ALiBi of a passing row. Its distance from the block's key i is
+// |position - i|.
 struct PassingTerms {
   const uint8_t* mask = nullptr;
   const float* bias = nullptr;
@@ -48,14 +49,14 @@ struct PassingTerms {
 template <bool kOptions, int kStep>
 struct KeysState {
   KeyTile tile;
-  RowRange rows;  // see at least one of the keys; from a multiple of kStep on
+  RowRange rows;  // query rows that see one of the keys; `first` is a multiple of kStep
   // Rows are described two steps before they are used, because the copies, one step ahead, read the
   // descriptions.
   PassingRow passing[3][kStep];
-  // Computed once per row instead of once per copy. With options, an RTX 30 has no shared memory
-  // left for them at d 256.
+  // Offsets of the described rows, so that copies need not compute them. Not with options: at d 256
+  // the shared memory of an RTX 30 has no room for both.
   PassingOffsets offsets[kOptions ? 1 : 3][kOptions ? 1 : kStep];
-  // With options: described one step before they are used.
+  // The options of the rows, described one step before they are used.
   PassingTerms described[kOptions ? 2 : 1][kOptions ? kStep : 1];
   alignas(8) float reference[2][kStep], delta[2][kStep];
 };
@@ -208,7 +209,7 @@ struct KeysBlock {
     }
   }
 
-  // Which weights of a step dropout keeps. All lanes take part.
+  // Returns the weights of a step that dropout keeps. All lanes take part.
   __device__ __forceinline__ KeptWeights kept(const PassingRow* passing) const {
     const rules::AttentionParams& call = p.forward.call;
     const KeyTile& tile = state.tile;
@@ -217,8 +218,9 @@ struct KeysBlock {
     const int64_t key = call.first.key + tile.first_key + own_warp * kRowsOfWarp;
     KeptWeights kept;
     if (key % 4 == 0) {
-      // Four lanes have four keys of two rows, and the keys 8 below. Each computes one of the four
-      // elements [n][i], for all.
+      // Four lanes hold four adjacent keys. One hash decides about the four weights that a row has
+      // with them, so each lane hashes for one i of the elements [n][i], and the lanes exchange
+      // bits.
       const uint32_t own = own_lane / 4 % 4;
       const int64_t group = key / 4 + own_lane / 16 + own / 2 * 2;
       uint32_t bits = 0;
@@ -397,7 +399,7 @@ __global__ void __launch_bounds__(kThreads)
     FragmentTerms<Shape::kTiles> terms;
     KeptWeights kept;
     if constexpr (kOptions) {
-      // Before the products, which take the registers that the hashes need.
+      // Hash before the products, whose sums need the same registers.
       if (call.dropout.given()) kept = b.kept(state.passing[step % 3]);
       b.load_terms(step, terms);
     }

@@ -42,7 +42,7 @@ struct QueriesBlock {
   const RowTile& tile;
   T* shared;
   const QueriesState& state;
-  rules::KeyRange keys;  // union of the keys its rows see, from a multiple of kStep on
+  rules::KeyRange keys;  // union of the keys that its rows see; `first` is a multiple of kStep
 
   __device__ __forceinline__ int index_of(int half) const {
     return warp() * kRowsOfWarp + lane() / 4 + 8 * half;
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads)
     const bool whole = b.all_visible(first);
     FragmentTerms<Shape::kTiles> terms;
     if constexpr (kOptions) {
-      // Before the waits, so that the terms arrive during the waits and the products.
+      // Load before the waits: the terms arrive during the waits and the products.
       options.load(
           first, whole, [&](int half) { return b.part(half, first); }, terms);
     }

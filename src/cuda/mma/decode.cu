@@ -259,9 +259,9 @@ __device__ __forceinline__ void hide_keys(const DecodeBlock& b, int64_t first, u
 }
 
 // One pass of a warp over its keys. With kSingly, it multiplies weights by values key by key and
-// skips hidden keys; it ends when later keys would change neither an output nor the sum of a row
-// that was not sound before. kOptions: the call has options besides visibility by position and a
-// positive scale.
+// skips hidden keys. It then recomputes the rows that were not sound, and ends as soon as later
+// keys can change neither their outputs nor their sums. kOptions: the call has options besides
+// visibility by position and a positive scale.
 template <bool kSingly, bool kOptions, class Stored, class T, int kWidth>
 __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queries, T* memory,
                                             Sums<kWidth>& sums, const Sound& sound) {
@@ -284,7 +284,7 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
   }
 
   // Commit one group of copies per step, even an empty group beyond the last step, so that the
-  // number of pending groups tells which steps have arrived. rows[i]: of the step
+  // number of pending groups tells which steps have arrived. rows[i]: the rows of the step that is
   // i steps ahead.
   StepRows rows[kStages];
   const auto start = [&](int64_t first, int stage) {

@@ -119,8 +119,8 @@ __device__ __forceinline__ void hide_keys(const BlockOfRows& b, int64_t first,
 }
 
 // One pass over all keys that the block sees. kOptions: the call has options besides visibility by
-// position, sinks and a positive scale. With kSingly, the pass ends when later keys would change
-// neither an output nor the sum of a row that was not sound before.
+// position, sinks and a positive scale. With kSingly, the pass recomputes the rows that were not
+// sound, and ends as soon as later keys can change neither their outputs nor their sums.
 template <bool kSingly, bool kOptions, class T, int kWidth>
 __device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWidth>& sums,
                                        const Sound& sound) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWi
     const bool whole = b.all_visible(first, kKeys);
     const auto part = [&](int half) { return b.part(half, first, kKeys); };
     FragmentTerms<kKeys / 8> terms;
-    // Before the waits, so that the terms arrive during the waits and the product.
+    // Load before the waits: the terms arrive during the waits and the product.
     if constexpr (kOptions) options.load(first, whole && !kSingly, part, terms);
     if (kSingly) {
       sync_threads();

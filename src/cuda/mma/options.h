@@ -132,7 +132,7 @@ __device__ __forceinline__ void raise_lowest(float (&scores)[kTiles][4]) {
   }
 }
 
-// Which weights of a fragment dropout keeps: bit 4 n + i belongs to [n][i].
+// The weights of a fragment that dropout keeps: bit 4 n + i belongs to [n][i].
 struct KeptWeights {
   uint32_t bits = 0;
   __device__ __forceinline__ bool at(int n, int i) const {
@@ -140,8 +140,8 @@ struct KeptWeights {
   }
 };
 
-// Bits 0 to 3: whether dropout keeps the weights of keys 4 * group .. 4 * group + 3 of the whole
-// problem.
+// Returns, as bits 0 to 3, the keys of 4 * group .. 4 * group + 3 whose weights dropout keeps. Keys
+// are counted in the whole problem.
 __device__ __forceinline__ uint32_t kept_of_group(const rules::AttentionParams& call,
                                                   const Entry& entry, int64_t head, int64_t query,
                                                   int64_t group) {
@@ -264,14 +264,15 @@ struct QueryOptions {
     }
   }
 
-  // Which weights of a tile dropout keeps. All lanes take part.
+  // Returns the weights of a tile that dropout keeps. All lanes take part.
   template <int kTiles>
   __device__ __forceinline__ KeptWeights kept(int64_t first) const {
     const int side = lane() % 2;
     const int64_t key = call.first.key + first;
     uint32_t upper = 0, lower = 0;  // bit 4 n + i: column 8 n + 2 * (lane % 4) + i of a row
     if (key % 4 == 0) {
-      // Two lanes have four keys of two rows. Each computes one row, for both.
+      // Two lanes hold four adjacent keys of two rows. Each hashes for one row and passes the bits
+      // on.
       const int head = side == 0 ? heads[0] : heads[1];
       const uint32_t query = side == 0 ? queries[0] : queries[1];
       uint32_t bits = 0;

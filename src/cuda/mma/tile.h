@@ -284,7 +284,7 @@ __device__ __forceinline__ float sum_of_row(const Sums<kWidth>& sums, int half, 
   return sum;
 }
 
-// Which of a thread's two rows have a sound sum.
+// The rows of a thread that have a sound sum.
 struct Sound {
   bool row[2];
 };

@@ -23,8 +23,8 @@ namespace multihead::cuda {
 namespace backward {
 namespace {
 
-// `blocks`: extent of d_bias along an axis, in thread blocks. `shared`: how many indices of the
-// scores share one of these.
+// An axis of the scores. `blocks`: thread blocks along the axis of d_bias, 1 if the bias is
+// broadcast. `shared`: indices (for queries and keys, tiles) that each of these blocks sums over.
 struct Axis {
   int64_t blocks, shared;
 };

@@ -20,7 +20,7 @@ constexpr int kAtOnce = 4;  // splits that a warp loads at the same time
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kColumns = static_cast<int>(kMaxWidth) / kWarpSize;  // per lane
 
-// Shared memory of a block: what each warp has added up.
+// Shared memory of a block: the sums of each warp over its splits.
 struct MergeState {
   float sums[kWarps];
   float values[kWarps][kMaxWidth];
