@@ -39,9 +39,9 @@ async function warmUp(contender) {
 async function sampleFor(contender, milliseconds, leastBatches) {
   const isEnough = (spent, batches) => batches >= leastBatches || spent > MOST_MILLISECONDS_FOR_LEAST;
   for (let spent = 0, batches = 0; spent < milliseconds || !isEnough(spent, batches); batches += 1) {
-    const taken = await timeBatch(contender, contender.calls);
-    contender.samples.push(taken / contender.calls);
-    spent += taken;
+    const elapsed = await timeBatch(contender, contender.calls);
+    contender.samples.push(elapsed / contender.calls);
+    spent += elapsed;
   }
 }
 
@@ -57,7 +57,7 @@ async function guarded(contender, work) {
 }
 
 /** Measures the contenders alternately: each gets `seconds` per call, or a `message`. */
-async function inTurns(contenders) {
+async function measureAlternately(contenders) {
   for (const contender of contenders) {
     contender.samples = [];
     await guarded(contender, async () => (contender.calls = await warmUp(contender)));
@@ -120,7 +120,7 @@ export async function measureCase(mh, which, machine, peers = {}) {
     for (const [name, make] of Object.entries(peers)) made.push(await tried(name, () => make(which)));
     const ours = { ...work };
     const theirs = made.filter(Boolean);
-    await inTurns([ours, ...theirs]);
+    await measureAlternately([ours, ...theirs]);
     const warm = ours.seconds;
     const operations = operationsOf(which);
     const compared = {};

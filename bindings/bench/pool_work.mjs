@@ -59,7 +59,7 @@ async function roundOf(run) {
 }
 
 /** Measures the contenders alternately, and sets `seconds` per call of each. Some contenders are other processes. */
-async function inTurns(contenders) {
+async function measureAlternately(contenders) {
   for (const contender of contenders) contender.samples = [];
   for (let round = 0; round < ROUNDS; round += 1) {
     for (const { run, round: ofProcess, samples } of contenders) {
@@ -86,7 +86,7 @@ export async function measurePools(mh, pools, which, machine, peersFolder) {
       const peer = await onnxruntimeWithThreads(peersFolder, which, workers).catch((error) => ({ message: error.message }));
       if (peer) onnxruntime.set(workers, peer);
     }
-    await inTurns([...contenders, ...[...onnxruntime.values()].filter(({ message }) => !message)]);
+    await measureAlternately([...contenders, ...[...onnxruntime.values()].filter(({ message }) => !message)]);
     const operations = operationsOf(which);
     const [, first] = contenders;
     const differences = new Map();

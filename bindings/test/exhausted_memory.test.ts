@@ -12,7 +12,7 @@ vi.spyOn(console, 'warn').mockImplementation(() => {});
 
 type Uint32 = import('../src/types/wire.ts').Uint32;
 
-interface Taken {
+interface Block {
   readonly address: Uint32;
   readonly bytes: number;
 }
@@ -20,15 +20,15 @@ interface Taken {
 const allocate = (raw: RawModule, bytes: Uint32): Uint32 => (raw._multihead_allocate(bytes) >>> 0) as Uint32;
 
 /** Allocates the whole memory, in blocks of decreasing size. */
-function takeAll(raw: RawModule): Taken[] {
-  const taken: Taken[] = [];
+function allocateAll(raw: RawModule): Block[] {
+  const blocks: Block[] = [];
   for (let bytes = 2 ** 28; bytes >= 1; bytes /= 2) {
     const asked = bytes as Uint32;
     for (let address = allocate(raw, asked); address !== 0; address = allocate(raw, asked)) {
-      taken.push({ address, bytes });
+      blocks.push({ address, bytes });
     }
   }
-  return taken;
+  return blocks;
 }
 
 const full = (mh: Multihead): number => mh.memory().heap;
@@ -36,13 +36,13 @@ const full = (mh: Multihead): number => mh.memory().heap;
 describe.each(builds)('memory near 4 GiB, %s', (simd) => {
   it('is handed out up to its end, in blocks that do not overlap', async () => {
     const { mh, raw } = await openBuild(simd);
-    const taken = takeAll(raw).sort((a, b) => a.address - b.address);
+    const blocks = allocateAll(raw).sort((a, b) => a.address - b.address);
     expect(full(mh)).toBeGreaterThan(4_000_000_000);
     expect(full(mh)).toBeLessThan(2 ** 32);
-    const sum = taken.reduce((bytes, block) => bytes + block.bytes, 0);
+    const sum = blocks.reduce((bytes, block) => bytes + block.bytes, 0);
     expect(sum).toBeGreaterThan(full(mh) - 3 * 2 ** 20);
     let end = 0;
-    for (const { address, bytes } of taken) {
+    for (const { address, bytes } of blocks) {
       expect(address).toBeGreaterThanOrEqual(end);
       end = address + bytes;
     }
@@ -50,7 +50,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
 
     expect(errorOf(() => mh.zeros([2 ** 26]))).toMatchObject({ code: 'E_MEMORY' });
     expect(errorOf(() => mh.zeros([1]))).toMatchObject({ code: 'E_MEMORY' });
-    for (const { address } of taken) raw._multihead_release(address);
+    for (const { address } of blocks) raw._multihead_release(address);
     const big = mh.zeros([2 ** 22]);
     expect(big.data[2 ** 22 - 1]).toBe(0);
     expectWorks(mh);
@@ -58,15 +58,15 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
 
   it('holds tensors and caches up to its very end', async () => {
     const { mh, raw } = await openBuild(simd);
-    const taken: Taken[] = [];
+    const blocks: Block[] = [];
     for (const bytes of [2 ** 28, 2 ** 22]) {
       const asked = bytes as Uint32;
       for (let address = allocate(raw, asked); address !== 0; address = allocate(raw, asked)) {
-        taken.push({ address, bytes });
+        blocks.push({ address, bytes });
       }
     }
     // The newest block is the last in memory.
-    const [last] = [...taken].sort((a, b) => b.address - a.address);
+    const [last] = [...blocks].sort((a, b) => b.address - a.address);
     raw._multihead_release(last?.address ?? 0);
     const numbers = Float32Array.from({ length: 4096 }, (_, i) => Math.sin(i));
     const expected = await attended(numbers);
@@ -114,7 +114,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const checkpoint = trainer.checkpoint();
     const bytes = trainer.bytes();
     const before = mh.memory();
-    const taken = takeAll(raw);
+    const blocks = allocateAll(raw);
 
     const long = 'a name that is much longer than any short string, '.repeat(4);
     const calls: [string, () => unknown][] = [
@@ -159,7 +159,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     // The core frees a buffer before it allocates a larger one, so the trainer may hold less than before.
     expect(errorOf(() => trainer.step(many, many)).code).toBe('E_MEMORY');
     expect(mh.memory().bytes).toBe(before.bytes - bytes + trainer.bytes());
-    for (const { address } of taken) raw._multihead_release(address);
+    for (const { address } of blocks) raw._multihead_release(address);
     for (const [code, call] of calls.slice(0, 9)) expect(errorOf(call).code).toBe(code);
     expect(trainer.stateDict()).toEqual(trained);
     trainer.step(many, many);

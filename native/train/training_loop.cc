@@ -113,13 +113,13 @@ void write_file(const char* option, const std::string& path, const std::string& 
   // Write to the target of a symbolic link, so that the link remains.
   std::filesystem::path target = std::filesystem::canonical(path, error);
   if (error) target = path;
-  std::filesystem::path beside = target;
-  beside += ".part";
-  error = {write_text(beside, text), std::generic_category()};
-  if (!error) std::filesystem::rename(beside, target, error);
+  std::filesystem::path temporary = target;
+  temporary += ".part";
+  error = {write_text(temporary, text), std::generic_category()};
+  if (!error) std::filesystem::rename(temporary, target, error);
   if (!error) return;
   const int cause = error.value();
-  std::filesystem::remove(beside, error);
+  std::filesystem::remove(temporary, error);
   cannot_be_written(option, path, cause);
 }
 

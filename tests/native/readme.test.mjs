@@ -94,7 +94,7 @@ test('the options of the benchmarks', () => {
 });
 
 test('links of the READMEs and the guides lead to files and headings', () => {
-  assert.equal(guides.length, 10);
+  assert.equal(guides.length, 11);
   const packageReadme = readFileSync(join(ROOT, 'bindings', 'README.md'), 'utf8');
   const headingsOf = (text) => [...text.matchAll(/^#+ (.+)$/gm)].map(([, title]) => title.toLowerCase().replace(/[^\w -]/g, '').replaceAll(' ', '-'));
   for (const [path, text] of [...textOf, ['bindings/README.md', packageReadme]]) {
