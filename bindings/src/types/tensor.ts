@@ -76,7 +76,12 @@ export interface Tensor<D extends DType = 'f32'> {
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
   /** The dtype and shape alone, which `JSON.stringify` writes; `console.log` also shows the first numbers. */
-  toJSON(): { dtype: D; shape: Shape };
+  toJSON(): {
+    /** Element type. */
+    readonly dtype: D;
+    /** Extents. */
+    readonly shape: Shape;
+  };
   /** Calls {@link Tensor.dispose}, for `using`. */
   [Symbol.dispose](): void;
 }
