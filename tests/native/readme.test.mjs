@@ -93,6 +93,20 @@ test('the options of the benchmarks', () => {
   for (const line of lines) checkBenchmark(line);
 });
 
+test("the README's chart shows the figures of the benchmarks", () => {
+  const [chart, benchmarks] = ['speed.svg', 'BENCHMARKS.md'].map((name) => readFileSync(join(ROOT, 'native', name), 'utf8'));
+  const rows = chart.split(/<text [^>]*text-anchor="end">/).slice(1);
+  assert.equal(rows.length, 5);
+  for (const row of rows) {
+    const name = row.slice(0, row.indexOf('<'));
+    const rowsOf = (begin) => benchmarks.split('\n').filter((line) => line.startsWith(`| \`${name}${begin}\` | `));
+    const ours = Number(rowsOf('')[0].split('|')[3].trim().split(' ')[0]); // relaxed SIMD
+    const peers = [...rowsOf('/threads:1')[1].matchAll(/\(([\d.]+)×\)/g)].map(([, ratio]) => ours / Number(ratio)); // the second table: WebAssembly
+    const shown = [...row.matchAll(/fill="#333">([\d.]+)</g)].map(([, value]) => value);
+    assert.deepEqual(shown, [ours, ...peers].map((value) => (value < 10 ? value.toFixed(1) : value.toFixed(0))), name);
+  }
+});
+
 test('links of the READMEs and the guides lead to files and headings', () => {
   assert.equal(guides.length, 11);
   const packageReadme = readFileSync(join(ROOT, 'bindings', 'README.md'), 'utf8');
