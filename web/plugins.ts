@@ -5,6 +5,7 @@ import { createHash } from 'node:crypto';
 import { cpSync, readdirSync, readFileSync } from 'node:fs';
 import { join, relative, sep } from 'node:path';
 import type { HtmlTagDescriptor, Plugin, Rolldown } from 'vite';
+import { compressFolder } from './encoded.mjs';
 import { policyInPage } from './serve.mjs';
 
 type Bundle = Rolldown.OutputBundle;
@@ -141,11 +142,12 @@ export const offlineCopy: Plugin = {
   },
 };
 
-/** Copies the guides and references, if `npm run docs` has built them. */
-export const docs = (from: string | undefined, to: string): Plugin => ({
-  name: 'docs',
+/** Copies the guides and references, if `npm run docs` has built them, and compresses all files. */
+export const complete = (guides: string | undefined, folder: string): Plugin => ({
+  name: 'complete',
   apply: 'build',
-  closeBundle() {
-    if (from !== undefined) cpSync(from, to, { recursive: true });
+  async closeBundle() {
+    if (guides !== undefined) cpSync(guides, join(folder, 'docs'), { recursive: true });
+    await compressFolder(folder);
   },
 });

@@ -12,8 +12,6 @@ export interface ServeOptions {
   port?: number;
   /** Default 127.0.0.1. */
   host?: string;
-  /** Compress the files of assets/ before the first request; default false. */
-  ahead?: boolean;
 }
 
 export interface Running {

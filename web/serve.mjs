@@ -1,8 +1,8 @@
-// A small static file server for the built page, in plain Node. It compresses what it serves.
+// A small static file server for the built page, in plain Node. It sends the compressed files that the build has written.
 //
 //   node web/serve.mjs [folder]      PORT and HOST from the environment
 
-import { readdir, realpath, stat } from 'node:fs/promises';
+import { realpath, stat } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { extname, join, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -166,21 +166,11 @@ async function listen(server, wished, host) {
   }
 }
 
-/** Compresses what the page asks for first, so that the first visitor need not wait for it. */
-async function prepare(folder, bodyOf) {
-  const assets = join(folder, 'assets');
-  for (const name of await readdir(assets).catch(() => [])) {
-    const file = join(assets, name);
-    const info = await stat(file);
-    if (isCompressible(file) && info.size < 1e6) await bodyOf(file, info, 'br');
-  }
-}
-
 /**
  * Serves a folder. `arrival`: returns what a request of a path waits for, such as a file that is still being built; if that
  * fails, the answer is 503.
  */
-export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1', ahead = false, arrival = () => undefined } = {}) {
+export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1', arrival = () => undefined } = {}) {
   const folder = await realpath(root).catch(() => {
     throw new Error(`${root} does not exist; build the page first (npm run build)`);
   });
@@ -193,7 +183,6 @@ export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1
     );
   });
   const taken = await listen(server, port, host);
-  if (ahead) void prepare(folder, bodyOf).catch(() => undefined);
   const shown = host.includes(':') ? `[${host}]` : host;
   return {
     server,
@@ -220,7 +209,7 @@ export function wishedAddress() {
 if (process.argv[1] && resolve(process.argv[1]) === fileURLToPath(import.meta.url)) {
   try {
     const root = process.argv[2] ? resolve(process.argv[2]) : defaultRoot;
-    const { url } = await serve({ root, ...wishedAddress(), ahead: true });
+    const { url } = await serve({ root, ...wishedAddress() });
     console.log(`multihead is at ${url}  (Ctrl-C stops it)`);
   } catch (error) {
     console.error(error.message);

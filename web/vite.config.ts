@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vite';
-import { docs, earlyRequests, offlineCopy, publicAddresses, securityPolicy } from './plugins.js';
+import { complete, earlyRequests, offlineCopy, publicAddresses, securityPolicy } from './plugins.js';
 import { aliasesOfPeers, foundPeers } from './peers.js';
 
 const built = (path: string): string => fileURLToPath(new URL(`../build/${path}`, import.meta.url));
@@ -15,7 +15,7 @@ export default defineConfig({
     publicAddresses(process.env['MULTIHEAD_ADDRESS'], process.env['MULTIHEAD_SOURCE']),
     earlyRequests,
     offlineCopy,
-    docs(guides, built('web/docs')),
+    complete(guides, built('web')),
   ],
   worker: {
     format: 'es',

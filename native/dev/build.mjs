@@ -7,7 +7,7 @@
 // their source files has changed.
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
-import { copyFile, rm } from 'node:fs/promises';
+import { copyFile } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { SetupError, UsageError, run, say, step } from './console.mjs';
@@ -60,7 +60,7 @@ const PACKAGE_INPUTS = ['build/wasm/bindings', 'bindings/src', 'bindings/build.m
 
 /** Builds build/web: the page as static files. `how`: as buildOnce() has it. */
 export function buildPage(how = {}) {
-  const own = ['src', 'public', 'index.html', 'package.json', 'peers.ts', 'plugins.ts', 'serve.mjs', 'tsconfig.json', 'vite.config.ts'];
+  const own = ['src', 'public', 'index.html', 'package.json', 'peers.ts', 'encoded.mjs', 'plugins.ts', 'serve.mjs', 'tsconfig.json', 'vite.config.ts'];
   // The speed section contains the benchmarks' inputs and, if installed, their peers. The page also contains the
   // guides, if built.
   const inputs = [...own.map((name) => `web/${name}`), 'bindings/dist', 'bindings/bench', 'build/peers/package.json', 'build/docs/index.html'];
@@ -100,7 +100,6 @@ export async function buildPageFirst() {
 async function buildAsked(part, file) {
   say(`A browser without relaxed SIMD asks for ${part}.`);
   await buildWasm({ modules: [`multihead_wasm_${part}`] });
-  for (const compressed of ['.br', '.gz']) await rm(`${file}${compressed}`, { force: true });
   await copyFile(join(ROOT, 'build', 'wasm', 'bindings', part, 'multihead.wasm'), file);
 }
 

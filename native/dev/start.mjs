@@ -26,7 +26,7 @@ runAsProgram(import.meta.url, async (option) => {
   await setup({ purpose: 'start' });
   if (option) await installPeers();
   const arrival = await buildPageFirst();
-  const { url } = await withAdvice(() => serve({ root: join(ROOT, 'build', 'web'), ...address, ahead: true, arrival }));
+  const { url } = await withAdvice(() => serve({ root: join(ROOT, 'build', 'web'), ...address, arrival }));
   const used = coreSeconds();
   say(`\nServed after ${((performance.now() - begun) / 1000).toFixed(1)} s${used && `, ${used}`}.`);
   say(`Open ${url} in a browser. Ctrl-C stops it.`);

@@ -1,9 +1,10 @@
-import { mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { request } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { brotliDecompressSync, gunzipSync } from 'node:zlib';
+import { brotliCompressSync, brotliDecompressSync, constants, gunzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { compressFolder } from '../encoded.mjs';
 import { contentSecurityPolicy, policyInPage, serve, type Running } from '../serve.mjs';
 
 let folder: string;
@@ -127,6 +128,20 @@ describe('serve', () => {
     if (encoding) expect(bytes.length).toBeLessThan(script.length / 4);
   });
 
+  it('sends the compressed file of the build while it holds the bytes of the file', async () => {
+    const built = join(folder, 'site', 'assets', 'built.js');
+    await writeFile(built, script);
+    const packed = brotliCompressSync(script, { params: { [constants.BROTLI_PARAM_QUALITY]: 1 } });
+    await writeFile(`${built}.br`, packed);
+    const accepted = { 'accept-encoding': 'br' };
+    expect((await get('/assets/built.js', 'GET', accepted)).bytes).toEqual(packed);
+    await writeFile(built, `${script}more`);
+    expect(brotliDecompressSync((await get('/assets/built.js', 'GET', accepted)).bytes).toString()).toBe(`${script}more`);
+    await writeFile(built, 'less');
+    await writeFile(`${built}.br`, 'no Brotli');
+    expect(brotliDecompressSync((await get('/assets/built.js', 'GET', accepted)).bytes).toString()).toBe('less');
+  });
+
   it('compresses neither pictures nor answers to range requests', async () => {
     const accepted = { 'accept-encoding': 'br' };
     const picture = await get('/card.png', 'GET', accepted);
@@ -164,5 +179,18 @@ describe('serve', () => {
 
   it('says what to do if the page is not built', async () => {
     await expect(serve({ root: join(folder, 'nowhere'), port: 0 })).rejects.toThrow(/build the page first/);
+  });
+});
+
+describe('compressFolder', () => {
+  it('writes compressed files beside those that become smaller, in folders below too', async () => {
+    const built = join(folder, 'built');
+    await mkdir(join(built, 'docs'), { recursive: true });
+    for (const name of ['main.js', 'card.png', 'docs/index.html']) await writeFile(join(built, name), script);
+    await writeFile(join(built, 'tiny.js'), 'a');
+    await compressFolder(built);
+    const names = (await readdir(built, { recursive: true })).sort();
+    const packed = ['docs/index.html.br', 'docs/index.html.gz', 'main.js.br', 'main.js.gz'];
+    expect(names).toEqual(['card.png', 'docs', 'docs/index.html', 'main.js', 'tiny.js', ...packed].sort());
   });
 });
