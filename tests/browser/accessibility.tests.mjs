@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { seriousFindings } from './axe.mjs';
 import { openPage, setViewport, settled, snapshot, until } from './harness.mjs';
+import { generationReady } from './training_steps.mjs';
 
 const themes = ['light', 'dark'];
 const widths = [
@@ -138,6 +139,7 @@ export const tests = [
       await page.evaluate((size) => (document.documentElement.style.fontSize = `${size}%`), letters);
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
       await until(page, () => window.multiheadPage.training().status === 'paused');
+      await generationReady(page);
       await page.click('#generate-one');
       await until(page, () => document.querySelectorAll('.generated > li').length > 0);
       await page.$$eval('details', (list) => list.forEach((details) => (details.open = true)));

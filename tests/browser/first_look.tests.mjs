@@ -179,7 +179,7 @@ export const tests = [
         const style = (selector) => getComputedStyle(document.querySelector(selector));
         return {
           arcs: new Set([...document.querySelectorAll('.arc')].map((arc) => getComputedStyle(arc).stroke)).size,
-          bar: style('.origin-bar').backgroundColor,
+          bar: style('.origin-bar-room > *').backgroundColor,
           room: style('.origin-bar-room').backgroundColor,
           here: style('.step[aria-selected=true] .step-number').backgroundColor,
           there: style('.step[aria-selected=false] .step-number').backgroundColor,

@@ -35,7 +35,7 @@ async function copyOfSite() {
       const from = join(folder, 'assets', main);
       await writeFile(from, `window.build = 'next';\n${await readFile(from, 'utf8')}`);
       // Scripts that import the main script change, too, and therefore get other names.
-      const scripts = assets.filter((name) => /^(index|below|sentence_file|opened_model|measurement|motion)-.*\.js$/.test(name));
+      const scripts = assets.filter((name) => /^(index|below|sentence_file|opened_model|measurement|motion|generation)-.*\.js$/.test(name));
       const renamed = (text) =>
         scripts.reduce((so, name) => so.replaceAll(name, name.replace(/-.*\.js/, '-another1.js')), text);
       for (const name of ['index.html', 'service_worker.js', ...scripts.map((script) => `assets/${script}`)]) {

@@ -325,7 +325,7 @@ export const tests = [
       const kept = await page.evaluate(() => {
         const style = (selector) => getComputedStyle(document.querySelector(selector));
         return {
-          bar: style('#gallery .score-fill').backgroundColor !== style('#gallery').backgroundColor,
+          bar: style('#gallery .score-bar > *').backgroundColor !== style('#gallery').backgroundColor,
           mark: parseFloat(style('#gallery .map-mark-cell').outlineWidth) >= 2,
           chosen: style('#gallery .card-title[aria-pressed=true]').outlineStyle === 'solid',
           pressed: style('#bend .segments [aria-pressed=true]').outlineStyle === 'solid',

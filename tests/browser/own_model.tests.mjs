@@ -546,7 +546,7 @@ export const tests = [
       };
       const first = await continued();
       assert.equal(await page.$$eval('.own-likely li', (list) => list.length), 5);
-      const widths = await page.$$eval('.own-likely .effect-fill', (list) => list.map((bar) => bar.getBoundingClientRect().width));
+      const widths = await page.$$eval('.own-likely .effect-bar > *', (list) => list.map((bar) => bar.getBoundingClientRect().width));
       assert.ok(widths.length === 5 && widths[0] > 0, widths.join(' '));
       assert.deepEqual(widths, [...widths].sort((a, b) => b - a));
 

@@ -2,11 +2,15 @@
 
 import { eventually, openPage, settled, until } from './harness.mjs';
 
+/** The script of "Generate" comes with the first model of patterns. */
+export const generationReady = (page) => until(page, () => document.querySelector('#generate-go') !== null);
+
 /** Opens the page at "Train live", with its workers started. */
 export async function openTraining(browser, url, hash = '', options = {}) {
   const opened = await openPage(browser, `${url}${hash}`, options);
   await opened.page.evaluate(() => document.querySelector('#train').scrollIntoView());
   await until(opened.page, () => window.multiheadPage.training().status === 'paused');
+  if (hash.includes('train=induction')) await generationReady(opened.page);
   await settled(opened.page);
   return opened;
 }

@@ -162,7 +162,7 @@ export const patternOf = (id: PatternId): Pattern => patterns.find((pattern) => 
 /** The pattern whose color head number `head` of a model has. */
 export const colorOf = (head: number): PatternId => patternIds[head % patternIds.length]!;
 
-interface NamedHeads {
+export interface NamedHeads {
   readonly heads: readonly PatternId[];
   readonly given?: { readonly names: readonly string[] } | null | undefined;
 }

@@ -40,7 +40,7 @@ export function sourceSwitch(app: App): HTMLElement {
   let asked: SourceName | undefined;
   const name = el('span', { id: 'source-name', class: 'control-name' }, 'Heads');
   const buttons = sourceNames.map((source) => {
-    const button = el('button', { type: 'button', id: `source-${source}`, 'aria-describedby': 'source-line' }, titles[source]);
+    const button = el('button', { id: `source-${source}`, 'aria-describedby': 'source-line' }, titles[source]);
     button.addEventListener('click', () => {
       asked = whyNot(app, source) ? source : undefined;
       if (asked) show();
@@ -95,7 +95,7 @@ export function sourceSwitch(app: App): HTMLElement {
   });
   app.heads.watch(show);
   const segments = el('span', { class: 'segments', role: 'group', 'aria-labelledby': 'source-name' }, ...buttons);
-  return el('div', { class: 'in-use' }, el('div', { class: 'source' }, name, segments, layerChoice), line);
+  return el('div', { class: 'in-use' }, el('div', { class: 'row source' }, name, segments, layerChoice), line);
 }
 
 /** The list of the sources in the bar. */

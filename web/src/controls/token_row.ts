@@ -1,7 +1,7 @@
 // The words of the sentence as a row of buttons: a click or an arrow key chooses a word, the pointer points at it.
 
 import { directionOf } from '../attention/tokens.js';
-import { el, refill, word } from '../dom/dom.js';
+import { el, moved, refill, word } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
 
 export interface TokenRow {
@@ -20,7 +20,7 @@ export function createTokenRow(app: App, className: string, attributes: { class:
   let labels = '';
 
   function createButton(index: number): HTMLButtonElement {
-    const button = el('button', { type: 'button', class: className, tabindex: -1 });
+    const button = el('button', { class: className, tabindex: -1 });
     button.addEventListener('click', () => update(app, { query: index, key: null }));
     button.addEventListener('pointerenter', () => app.pointed.set({ query: index, key: null }));
     button.addEventListener('pointerleave', () => app.pointed.set(null));
@@ -29,17 +29,10 @@ export function createTokenRow(app: App, className: string, attributes: { class:
 
   element.addEventListener('keydown', (event) => {
     const now = buttons.indexOf(event.target as HTMLButtonElement);
-    const forward = element.dir === 'rtl' ? -1 : 1;
-    const moves: Readonly<Record<string, number>> = {
-      ArrowRight: now + forward,
-      ArrowLeft: now - forward,
-      Home: 0,
-      End: buttons.length - 1,
-    };
-    const next = moves[event.key];
-    if (next === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+    const next = moved(event, now, buttons.length, { forward: element.dir === 'rtl' ? -1 : 1 });
+    if (next === undefined) return;
     event.preventDefault();
-    const target = buttons[(next + buttons.length) % buttons.length]!;
+    const target = buttons[next]!;
     update(app, { query: buttons.indexOf(target), key: null }, 'arrow keys in the words');
     target.focus();
   });

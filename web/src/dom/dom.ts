@@ -11,7 +11,7 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   ...children: Child[]
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
-  setAll(element, attributes);
+  setAll(element, tag === 'button' ? { type: 'button', ...attributes } : attributes);
   element.append(...children);
   return element;
 }
@@ -88,6 +88,31 @@ export function rich(text: string): Child[] {
 /** A badge with the number of a head, in the color of its pattern; hatched if the head is muted. */
 export function headBadge(number: number, pattern: string, muted = false): HTMLElement {
   return el('span', { class: `badge head-${pattern}${muted ? ' is-muted' : ''}`, 'aria-hidden': 'true' }, String(number));
+}
+
+/** A bar whose filled part shows a share from 0 to 1. */
+export function meter(share: number, className: string, hidden = true): HTMLElement {
+  const fill = el('span', {});
+  fill.style.width = `${(100 * Math.min(1, Math.max(0, share))).toFixed(1)}%`;
+  return el('span', { class: `meter ${className}`, 'aria-hidden': hidden && 'true' }, fill);
+}
+
+/** A section of the page: its title, a line about it, and the tools to the right of both. */
+export function panel(id: string, { title, lead, tools }: { title: string; lead?: Child; tools?: HTMLElement }, ...children: Child[]): HTMLElement {
+  const line = typeof lead === 'string' ? el('p', { class: 'lead' }, lead) : lead;
+  const head = [el('h2', { id: `${id}-title` }, title), ...(line ? [line] : [])];
+  const top = tools ? [el('header', { class: 'row apart low panel-head' }, el('div', {}, ...head), tools)] : head;
+  return el('section', { class: 'panel', id, 'aria-labelledby': `${id}-title` }, ...top, ...children);
+}
+
+/**
+ * The index that an arrow key, Home or End leads to from `now`, around the ends; undefined for other keys.
+ * `forward` is −1 from right to left; `down` and `up` are the keys that do the same.
+ */
+export function moved({ key, altKey, ctrlKey, metaKey }: KeyboardEvent, now: number, count: number, { forward = 1, down = '', up = '' } = {}): number | undefined {
+  const moves: Readonly<Record<string, number>> = { [down]: now + 1, [up]: now - 1, ArrowRight: now + forward, ArrowLeft: now - forward, Home: 0, End: count - 1 };
+  const next = moves[key];
+  return next === undefined || altKey || ctrlKey || metaKey ? undefined : (next + count) % count;
 }
 
 /** Gives the visitor a file. */

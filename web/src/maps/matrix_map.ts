@@ -178,7 +178,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
 function createMarks() {
   const mark = (name: string) => el('div', { class: `map-mark ${name}`, 'aria-hidden': 'true', hidden: true });
   const [row, col, cell] = [mark('map-mark-line'), mark('map-mark-line'), mark('map-mark-cell')];
-  const [rowLabel, colLabel] = [mark('map-mark-label'), mark('map-mark-label')];
+  const [rowLabel, colLabel] = [mark('map-mark-label cut'), mark('map-mark-label cut')];
   const elements = [row, col, cell, rowLabel, colLabel];
 
   return {

@@ -12,7 +12,7 @@ export interface Saved {
 /** Makes two buttons that save the result of `get`. */
 export function saveButtons(name: string, get: () => Saved | null): HTMLElement {
   const button = (as: 'PNG' | 'CSV', what: string) => {
-    const element = el('button', { type: 'button', class: 'save', 'aria-label': `Save ${name} as ${what}` }, as);
+    const element = el('button', { class: 'save', 'aria-label': `Save ${name} as ${what}` }, as);
     element.addEventListener('click', () => {
       const saved = get();
       if (saved) void import('./save_map.js').then(({ saveMap }) => saveMap(saved, as));

@@ -54,7 +54,7 @@ export function createStripCells(): StripCells {
 
 /** `count` is the number of strips. It does not change, so that nothing below moves. */
 export function createStrips(count: number): VectorStrips {
-  const lines = Array.from({ length: count }, () => ({ label: el('span', { class: 'strip-label' }), cells: createStripCells() }));
+  const lines = Array.from({ length: count }, () => ({ label: el('span', { class: 'cut strip-label' }), cells: createStripCells() }));
   const element = el('div', { class: 'vectors' }, ...lines.flatMap(({ label, cells }) => [label, cells.canvas]));
   return {
     element,

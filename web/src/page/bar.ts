@@ -1,45 +1,42 @@
 // The bar at the top of the page, which stays while the page scrolls: the sentence and the heads once they have left the
 // screen, the sections by name, undo and redo.
 
-import type { ForwardResult } from '../attention/messages.js';
-import { headName } from '../attention/patterns.js';
 import { tokenNames } from '../attention/tokens.js';
+import { createHeadPicker, toggleMuted } from '../controls/head_picker.js';
 import { sourceList } from '../controls/source_switch.js';
 import { createTokenRow } from '../controls/token_row.js';
-import { el, headBadge, refill, setText } from '../dom/dom.js';
+import { el, setText } from '../dom/dom.js';
 import { whenSeen } from '../dom/when_seen.js';
-import { chosen, inView, update, type App } from '../state/app.js';
+import { chosen, inView, update, whenViewed, type App } from '../state/app.js';
 import { placeIds, type PlaceId } from '../state/page_state.js';
 import { currentPlace, goToElement, placeNames } from './places.js';
 
 /** The words and the heads. They are drawn only while they are shown, so that typing in the text field costs nothing here. */
 export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
   const words = createTokenRow(app, 'bar-word', { class: 'bar-words', 'aria-label': 'Words' });
-  const heads = el('span', { class: 'bar-heads', role: 'group', 'aria-label': 'Head in view' });
-  const mute = el('button', { type: 'button', class: 'bar-mute', id: 'bar-mute' });
-  const element = el('div', { class: 'bar-sentence', hidden: true }, words.element, heads, mute, sourceList(app));
-  let shown = '';
+  const heads = createHeadPicker((head) => update(app, { head }), { class: 'bar-heads', 'aria-label': 'Head in view' });
+  const mute = el('button', { class: 'bar-mute', id: 'bar-mute' });
+  const element = el('div', { class: 'bar-sentence', hidden: true }, words.element, heads.element, mute, sourceList(app));
 
   mute.addEventListener('click', () => {
     const result = app.result.get();
-    if (!result) return;
-    const { head } = chosen(app, result);
-    const { muted } = app.state.get();
-    const next = muted.includes(head) ? muted.filter((other) => other !== head) : [...muted, head];
-    update(app, { muted: next.sort((a, b) => a - b) });
+    if (result) toggleMuted(app, chosen(app, result).head);
   });
 
   function draw(): void {
     const result = app.result.get();
-    heads.hidden = mute.hidden = result === null;
+    heads.element.hidden = mute.hidden = result === null;
     if (element.hidden || !result) return;
     words.name(tokenNames(result.tokens));
     const { query } = inView(app, result);
     const { head, query: stop } = chosen(app, result);
     words.mark(query, stop);
-    drawHeads(result, head);
+    const { muted } = app.state.get();
+    heads.show(result, muted, (index) => index === head);
+    setText(mute, muted.includes(head) ? `Unmute ${head + 1}` : `Mute ${head + 1}`);
+    mute.setAttribute('aria-pressed', String(muted.includes(head)));
     bringInSight(words.element, stop);
-    bringInSight(heads, head);
+    bringInSight(heads.element, head);
   }
 
   /** Index of the child that each row was last scrolled to, and the width that the row had. */
@@ -54,30 +51,8 @@ export function sentenceBar(app: App, header: HTMLElement): HTMLElement {
     row.scrollLeft = child.offsetLeft - row.offsetLeft - (row.clientWidth - child.offsetWidth) / 2;
   }
 
-  function drawHeads(result: ForwardResult, head: number): void {
-    const { muted } = app.state.get();
-    const key = JSON.stringify([result.heads, result.given?.names, head, muted]);
-    if (key === shown) return;
-    shown = key;
-    const buttons = result.heads.map((id, index) => {
-      const label = `head ${index + 1}, ${headName(result, index)}${muted.includes(index) ? ', muted' : ''}`;
-      const button = el(
-        'button',
-        { type: 'button', 'aria-label': label, title: label, 'aria-pressed': String(index === head) },
-        headBadge(index + 1, id, muted.includes(index)),
-      );
-      button.addEventListener('click', () => update(app, { head: index }));
-      return button;
-    });
-    refill(heads, ...buttons);
-    setText(mute, muted.includes(head) ? `Unmute ${head + 1}` : `Mute ${head + 1}`);
-    mute.setAttribute('aria-pressed', String(muted.includes(head)));
-  }
-
   const drawSoon = whenSeen(header, draw);
-  app.result.watch(drawSoon);
-  app.pointed.watch(drawSoon);
-  app.state.watch(drawSoon);
+  whenViewed(app, drawSoon);
   new ResizeObserver(drawSoon).observe(element);
   /** Watches the words of the first section: when they are above the screen, the bar shows its own. */
   const watcher = new IntersectionObserver((entries) => {

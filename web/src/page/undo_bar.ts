@@ -16,7 +16,7 @@ const arrow = (className: string) =>
 
 export function undoBar(app: App): HTMLElement {
   const button = (id: string, name: string, key: string, className: string) =>
-    el('button', { type: 'button', id, 'aria-label': name, title: `${name} (${key})` }, arrow(className));
+    el('button', { id, 'aria-label': name, title: `${name} (${key})` }, arrow(className));
   const undo = button('undo', 'Undo', isMac ? '⌘Z' : 'Ctrl+Z', 'is-back');
   const redo = button('redo', 'Redo', isMac ? '⇧⌘Z' : 'Ctrl+Y', 'is-forth');
   const said = el('span', { class: 'undo-said', role: 'status' });

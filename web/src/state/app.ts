@@ -97,6 +97,21 @@ export function whenChanged(app: App, names: readonly FieldName[], listener: () 
   });
 }
 
+/** Calls `draw` now, and when the numbers or what is in view may have changed. */
+export function whenViewed(app: App, draw: () => void): void {
+  app.result.watch(draw);
+  app.pointed.watch(draw);
+  app.state.watch(draw);
+}
+
+/** Hides a section while there is no sentence. */
+export function withResult(app: App, section: HTMLElement): HTMLElement {
+  app.result.watch((result) => {
+    section.hidden = result === null;
+  });
+  return section;
+}
+
 /** The worker's input; null for a sentence without tokens, undefined while heads are being read. */
 export function inputOf({ state, heads: source }: Pick<App, 'state' | 'heads'>): ForwardInput | null | undefined {
   const { text, heads, causal, window, temperature, divisor, muted, withoutOutput, edits, splitHeads } = state.get();

@@ -3,49 +3,28 @@
 import type { ForwardResult } from '../../attention/messages.js';
 import { headName } from '../../attention/patterns.js';
 import { formatNumber, formatPercent } from '../../base/format.js';
+import { createHeadPicker } from '../../controls/head_picker.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
-import { el, headBadge, refill, rich, word } from '../../dom/dom.js';
+import { el, meter, panel, rich, word } from '../../dom/dom.js';
 import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { createLegend } from '../../maps/legend.js';
 import { createMapFrame } from '../../maps/map_frame.js';
 import { viewOf } from '../../maps/step_view.js';
-import { chosen, inView, update, whenChanged, type App } from '../../state/app.js';
+import { chosen, inView, update, whenChanged, withResult, type App } from '../../state/app.js';
 import { bendControls, resetButton } from './bend_controls.js';
 import { weightEditor } from './bend_weight.js';
 
 export function bendSection(app: App): HTMLElement {
-  const section = el(
-    'section',
-    { class: 'panel', id: 'bend', 'aria-labelledby': 'bend-title' },
-    el(
-      'header',
-      { class: 'panel-head' },
-      el(
-        'div',
-        {},
-        el('h2', { id: 'bend-title' }, 'Bend it'),
-        el('p', { class: 'lead' }, 'Change something and see what it does to the weights and to the output.'),
-      ),
-      resetButton(app),
-    ),
-    el(
-      'div',
-      { class: 'bend' },
-      bendControls(app),
-      el('div', { class: 'bend-picture' }, weightsMap(app), weightEditor(app)),
-      effect(app),
-    ),
-  );
-  app.result.watch((result) => {
-    section.hidden = result === null;
-  });
-  return section;
+  const lead = 'Change something and see what it does to the weights and to the output.';
+  const picture = el('div', { class: 'bend-picture' }, weightsMap(app), weightEditor(app));
+  const all = el('div', { class: 'bend' }, bendControls(app), picture, effect(app));
+  return withResult(app, panel('bend', { title: 'Bend it', lead, tools: resetButton(app) }, all));
 }
 
 /** The weights of the selected head, with a switch between heads. */
 function weightsMap(app: App): HTMLElement {
-  const picker = el('span', { class: 'segments heads', role: 'group', 'aria-label': 'Head' });
+  const picker = createHeadPicker((head) => update(app, { head }));
   const name = el('span', { class: 'head-name', 'aria-hidden': 'true' });
   const legend = createLegend('weights');
   const views = createViewSwitch(app, 'bendView', 'Show the weights as');
@@ -65,29 +44,11 @@ function weightsMap(app: App): HTMLElement {
     if (!result) return;
     const { head } = chosen(app, result);
     const view = viewOf(result, 'weights', head);
-    showPicker(result, head);
+    picker.show(result, result.bend.muted, (index) => index === head);
+    name.textContent = headName(result, head);
     legend.show({ masked: view.hidden !== undefined, edited: view.edited !== undefined, muted: view.muted });
     frame.show({ view, title: titleOf(result, head) }, `head ${head + 1}`, views.current());
     point();
-  }
-
-  let picks = '';
-  let buttons: readonly HTMLElement[] = [];
-  function showPicker(result: ForwardResult, head: number): void {
-    const { heads, given, bend } = result;
-    const key = [...heads, given?.names, bend.muted].join();
-    if (picks !== key) {
-      picks = key;
-      buttons = heads.map((id, index) => {
-        const label = `head ${index + 1}, ${headName(result, index)}`;
-        const button = el('button', { type: 'button', 'aria-label': label }, headBadge(index + 1, id, bend.muted.includes(index)));
-        button.addEventListener('click', () => update(app, { head: index }));
-        return button;
-      });
-      refill(picker, ...buttons);
-    }
-    buttons.forEach((button, index) => button.setAttribute('aria-pressed', String(index === head)));
-    name.textContent = headName(result, head);
   }
 
   function point(): void {
@@ -105,9 +66,9 @@ function weightsMap(app: App): HTMLElement {
   return el(
     'div',
     {},
-    el('div', { class: 'step-controls' }, picker, name, views.element),
+    el('div', { class: 'row step-controls' }, picker.element, name, views.element),
     body,
-    el('div', { class: 'map-under' }, legend.element, frame.saves),
+    el('div', { class: 'row apart low map-under' }, legend.element, frame.saves),
   );
 }
 
@@ -176,8 +137,6 @@ export function changesOf(result: ForwardResult): Change[] {
 
 /** A word with a bar and a percentage. */
 export function shareLine(label: string, share: number): HTMLElement {
-  const fill = el('span', { class: 'effect-fill' });
-  fill.style.width = `${Math.min(100, 100 * share).toFixed(1)}%`;
   const percent = el('span', { class: 'number' }, formatPercent(share, share < 0.1 ? 1 : 0));
-  return el('li', {}, word(label), el('span', { class: 'effect-bar', 'aria-hidden': 'true' }, fill), percent);
+  return el('li', {}, word(label), meter(share, 'effect-bar'), percent);
 }

@@ -1,11 +1,11 @@
 // The controls of "Bend it". They change fields of the state, and show the current values.
 
 import { maxWindow, temperatureRange, unbent, type Bend, type Divisor } from '../../attention/bend.js';
-import { headName } from '../../attention/patterns.js';
 import { formatNumber, formatRoot } from '../../base/format.js';
 import { choiceOf } from '../../controls/choice.js';
+import { createHeadPicker, toggleMuted } from '../../controls/head_picker.js';
 import { stateSwitch } from '../../controls/switch.js';
-import { el, headBadge, refill, rich, setText, type Child } from '../../dom/dom.js';
+import { el, rich, setText, type Child } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 
 export function bendControls(app: App): HTMLElement {
@@ -34,7 +34,7 @@ function control(id: string, name: string, line: readonly Child[], ...content: H
   return el(
     'div',
     { class: 'control' },
-    el('div', { class: 'control-head' }, el('label', { for: id, class: 'control-name' }, name), ...content),
+    el('div', { class: 'row control-head' }, el('label', { for: id, class: 'control-name' }, name), ...content),
     el('p', { class: 'hint', id: `${id}-hint` }, ...line),
   );
 }
@@ -112,7 +112,7 @@ function divisorChoice(app: App): HTMLElement {
     { class: 'control', role: 'group', 'aria-labelledby': 'bend-divisor' },
     el(
       'div',
-      { class: 'control-head' },
+      { class: 'row control-head' },
       el('span', { id: 'bend-divisor', class: 'control-name' }, 'Scores ÷'),
       choiceOf(app, 'divisor', options),
     ),
@@ -121,29 +121,10 @@ function divisorChoice(app: App): HTMLElement {
 }
 
 function muteButtons(app: App): HTMLElement {
-  const row = el('span', { class: 'segments heads mutes' });
-  let shown = '';
-  let buttons: readonly HTMLElement[] = [];
+  const row = createHeadPicker((head) => toggleMuted(app, head), { verb: 'mute ', class: 'segments heads mutes' });
   const show = () => {
-    const { muted, heads: ruled } = app.state.get();
-    const result = app.result.get();
-    const named = result ?? { heads: ruled };
-    const key = [...named.heads, result?.given?.names, muted].join();
-    if (key !== shown) {
-      shown = key;
-      buttons = named.heads.map((id, head) => {
-        const name = `mute head ${head + 1}, ${headName(named, head)}`;
-        const button = el('button', { type: 'button', 'aria-label': name }, headBadge(head + 1, id, muted.includes(head)));
-        button.addEventListener('click', () => {
-          const { muted: now } = app.state.get();
-          const next = now.includes(head) ? now.filter((other) => other !== head) : [...now, head];
-          update(app, { muted: next.sort((a, b) => a - b) });
-        });
-        return button;
-      });
-      refill(row, ...buttons);
-    }
-    buttons.forEach((button, head) => button.setAttribute('aria-pressed', String(muted.includes(head))));
+    const { muted, heads } = app.state.get();
+    row.show(app.result.get() ?? { heads }, muted, (head) => muted.includes(head));
   };
   app.state.watch(show);
   app.result.watch(show);
@@ -152,9 +133,9 @@ function muteButtons(app: App): HTMLElement {
     { class: 'control', role: 'group', 'aria-labelledby': 'bend-mute' },
     el(
       'div',
-      { class: 'control-head' },
+      { class: 'row control-head' },
       el('span', { id: 'bend-mute', class: 'control-name' }, 'Mute heads'),
-      row,
+      row.element,
     ),
     el('p', { class: 'hint' }, 'The output of a muted head becomes 0. Its weights stay, but nothing uses them.'),
   );
@@ -162,7 +143,7 @@ function muteButtons(app: App): HTMLElement {
 
 /** Removes every bend. */
 export function resetButton(app: App): HTMLElement {
-  const reset = el('button', { type: 'button', class: 'secondary', id: 'bend-reset' }, 'Reset');
+  const reset = el('button', { class: 'secondary', id: 'bend-reset' }, 'Reset');
   reset.addEventListener('click', () => update(app, unbent));
   return reset;
 }

@@ -22,8 +22,8 @@ export function weightEditor(app: App): HTMLElement {
     'aria-describedby': 'edit-line',
   });
   const line = announced(el('p', { class: 'hint', id: 'edit-line' }));
-  const free = el('button', { type: 'button', class: 'secondary', id: 'edit-free' }, 'Unset');
-  const clear = el('button', { type: 'button', class: 'secondary', id: 'edit-clear' });
+  const free = el('button', { class: 'secondary', id: 'edit-free' }, 'Unset');
+  const clear = el('button', { class: 'secondary', id: 'edit-clear' });
 
   function selected(): { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null {
     const result = app.result.get();
@@ -86,9 +86,9 @@ export function weightEditor(app: App): HTMLElement {
 
   const element = el(
     'div',
-    { class: 'control edit', role: 'group', 'aria-label': 'Set a weight' },
+    { class: 'well control edit', role: 'group', 'aria-label': 'Set a weight' },
     place,
-    el('div', { class: 'edit-inputs' }, slider, field),
+    el('div', { class: 'row edit-inputs' }, slider, field),
     line,
     el('div', { class: 'edit-buttons' }, free, clear),
   );

@@ -4,13 +4,13 @@
 import { largestIndex } from '../../attention/matrix.js';
 import type { ForwardResult } from '../../attention/messages.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
-import { el, refill } from '../../dom/dom.js';
+import { el, panel, refill } from '../../dom/dom.js';
 import { drawSoon } from '../../dom/draw_queue.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { viewRow, type MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
 import { viewOf } from '../../maps/step_view.js';
-import { inView, whenChanged, type App } from '../../state/app.js';
+import { inView, whenChanged, withResult, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
 import { createCard, galleryFrame, pairText, type Card } from './gallery_card.js';
 
@@ -21,24 +21,13 @@ export function gallerySection(app: App): HTMLElement {
   const cards = el('div', { class: 'cards' });
   const mean = createMean(app);
   const views = createViewSwitch(app, 'galleryView', 'Show the maps as');
-  const section = el(
-    'section',
-    { class: 'panel', id: 'gallery', 'aria-labelledby': 'gallery-title' },
-    el(
-      'header',
-      { class: 'panel-head' },
-      el(
-        'div',
-        {},
-        el('h2', { id: 'gallery-title' }, 'Head gallery'),
-        el(
-          'p',
-          { class: 'lead' },
-          'A row is a word that looks, a column a word that is looked at. Point at a cell to compare it in all heads.',
-        ),
-      ),
-      views.element,
-    ),
+  const section = panel(
+    'gallery',
+    {
+      title: 'Head gallery',
+      lead: 'A row is a word that looks, a column a word that is looked at. Point at a cell to compare it in all heads.',
+      tools: views.element,
+    },
     cards,
     mean.element,
     el('div', { class: 'legends' }, legend.element, vectors.element),
@@ -93,13 +82,10 @@ export function gallerySection(app: App): HTMLElement {
 
   const drawGallery = whenSeen(section, draw);
   draw();
-  app.result.watch((result) => {
-    section.hidden = result === null;
-    drawGallery();
-  });
+  app.result.watch(drawGallery);
   app.pointed.watch(drawGallery);
   whenChanged(app, ['galleryView', 'query', 'key'], draw);
-  return section;
+  return withResult(app, section);
 }
 
 /** Number of columns: full rows if possible, fewer for longer sentences and for tables, because tables are wider. */

@@ -5,7 +5,7 @@ import type { ForwardResult } from '../../attention/messages.js';
 import { headName, patternOf } from '../../attention/patterns.js';
 import { identityOf } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
-import { el, headBadge, pairOf, word, type Child } from '../../dom/dom.js';
+import { el, headBadge, meter, pairOf, word, type Child } from '../../dom/dom.js';
 import { largestOf, viewRow, type MatrixView } from '../../maps/heat_map.js';
 import { hatchedAs } from '../../maps/cell_text.js';
 import { createMapFrame, type MapFrame } from '../../maps/map_frame.js';
@@ -35,7 +35,7 @@ export const galleryFrame = (app: App, name: string, onHead: () => { head?: numb
   );
 
 export function createCard(app: App, head: number): Card {
-  const title = el('button', { type: 'button', class: 'card-title' });
+  const title = el('button', { class: 'card-title' });
   title.addEventListener('click', () => update(app, { head }));
   const frame = galleryFrame(app, `the weights of head ${head + 1}`, () => ({ head }));
   const line = el('p', { class: 'card-line' });
@@ -118,9 +118,7 @@ function scoresOf({ statistics, tokens }: ForwardResult, head: number): HTMLElem
     ['induction', repeats ? induction?.[head] : undefined, induction?.[head] ?? 0],
   ];
   return rows.map(([name, value, share]) => {
-    const bar = el('span', { class: 'score-bar', 'aria-hidden': 'true' }, el('span', { class: 'score-fill' }));
-    const fill = bar.firstElementChild as HTMLElement;
-    fill.style.width = `${(100 * Math.min(1, Math.max(0, value === undefined ? 0 : share))).toFixed(1)}%`;
+    const bar = meter(value === undefined ? 0 : share, 'score-bar');
     const written = value === undefined ? '–' : formatNumber(value, 2);
     return el('div', {}, el('dt', {}, name), el('dd', { class: 'number' }, written), bar);
   });

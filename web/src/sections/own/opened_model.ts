@@ -42,6 +42,8 @@ const choiceNames: Readonly<Record<WeightChoice, string>> = {
   int4: 'int4, 0.6 bytes each',
 };
 
+export type Tell = (text: string, failed?: boolean) => void;
+
 export interface OpenedModelView {
   /** The parts of the section below its status. */
   readonly elements: readonly HTMLElement[];
@@ -51,7 +53,8 @@ export interface OpenedModelView {
   tryEnglish(): void;
 }
 
-export function openedModel(app: App, status: HTMLElement): OpenedModelView {
+/** `tell` writes the line of the section, which looks like a notice if something has `failed`. */
+export function openedModel(app: App, tell: Tell): OpenedModelView {
   const bar = loadingBar(() => void client.call('abort').catch(() => {}));
   const client = connect(() => app.startWorker('model'), { onLoading: bar.show, onLost: forgetModel });
   const weights = el(
@@ -61,7 +64,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
   );
   const weightsLine = el(
     'p',
-    { class: 'own-choice' },
+    { class: 'row own-choice' },
     el('label', { for: 'own-weights', class: 'control-name' }, 'Weights in memory'),
     weights,
   );
@@ -74,7 +77,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
   const overview = createOverview(openHead);
   const findings = createFindings(openHead);
   const head = createOwnHead(app);
-  const continuation = createContinuation(client, textNow, (problem) => (status.textContent = problem));
+  const continuation = createContinuation(client, textNow, (problem) => tell(problem, true));
   const comparison = createComparison(app, client);
   const pictureChoice = createPictureChoice(() => void follow());
   const classList = el('ol', { class: 'effect-list own-likely' });
@@ -84,7 +87,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     'div',
     { class: 'own-picture', hidden: true },
     overview.element,
-    el('div', { class: 'own-open' }, el('div', { class: 'step-controls' }, views.element), head.element),
+    el('div', { class: 'own-open' }, el('div', { class: 'row step-controls' }, views.element), head.element),
   );
   const body = el(
     'div',
@@ -128,7 +131,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     continuation.clear();
     body.hidden = true;
     kept.using(undefined);
-    status.textContent = `The worker of ${name} has ended, and the model with it. Choose it again.`;
+    tell(`The worker of ${name} has ended, and the model with it. Choose it again.`, true);
   }
 
   async function open(given: GivenFiles): Promise<void> {
@@ -139,7 +142,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
     const { ownWeights } = app.state.get();
     const before = again;
     again = { files: given, weights: ownWeights };
-    status.textContent = `Reading ${shownName(given)}, ${formatBytes(weightBytes(given))} …`;
+    tell(`Reading ${shownName(given)}, ${formatBytes(weightBytes(given))} …`);
     bar.begin();
     try {
       const model = await client.call('open', given, ownWeights);
@@ -155,7 +158,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
       kept.using(given);
       body.hidden = !inView();
       if (own !== openings) return;
-      status.textContent = '';
+      tell('');
       await follow();
     } catch (error) {
       if (own !== openings) return;
@@ -166,7 +169,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
       // A worker that has ended says nothing about the model.
       const said = code === 'E_WORKER' && !argument ? `${shownName(given)} cannot be used: ${message}` : message;
       const takes = opened && lacksMemory ? ` The model that is open takes ${formatBytes(opened.info.weightBytes)} of it.` : '';
-      status.textContent = opened ? `${said.replace(/\.$/, '')}.${takes} Your earlier model stays open.` : said;
+      tell(opened ? `${said.replace(/\.$/, '')}.${takes} Your earlier model stays open.` : said, true);
     } finally {
       if (own === openings) bar.end();
     }
@@ -212,13 +215,13 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
           ? await client.call('look', await pictureChoice.pixels(info, files!))
           : await client.call('attend', input);
         const { found, ids, weights } = attention;
-        status.textContent = found > ids.length ? `Cut to the first ${ids.length} of ${found} tokens.` : '';
+        tell(found > ids.length ? `Cut to the first ${ids.length} of ${found} tokens.` : '');
         if (ids.length > 0) overview.show(info.takesPixels ? classMaps(weights) : weights);
         classList.replaceChildren(...attention.classes.map(({ label, share }) => shareLine(label, share)));
         show();
       } catch (error) {
         attention = undefined;
-        if (opened) status.textContent = messageOf(error);
+        if (opened) tell(messageOf(error), true);
       }
       picture.hidden = (attention?.ids.length ?? 0) === 0;
       classes.hidden = (attention?.classes.length ?? 0) === 0;
@@ -239,12 +242,12 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
   async function take(dropped: Dropped): Promise<void> {
     const given = await droppedFiles(dropped).catch((error: unknown) => messageOf(error));
     const selection = typeof given === 'string' ? undefined : select(given, incomplete, files);
-    if (typeof given === 'string') status.textContent = `The browser could not read the folder: ${given}`;
+    if (typeof given === 'string') tell(`The browser could not read the folder: ${given}`, true);
     else if (!selection) {
-      status.textContent = `There is no file of a model among ${listed(given.map(({ file }) => shownName(file)))}. Choose config.json and .safetensors.`;
+      tell(`There is no file of a model among ${listed(given.map(({ file }) => shownName(file)))}. Choose config.json and .safetensors.`, true);
     } else if (selection.missing !== '') {
       incomplete = selection.files;
-      status.textContent = `${shownName(selection.files)} needs ${selection.missing} too. Choose it, or the whole folder.`;
+      tell(`${shownName(selection.files)} needs ${selection.missing} too. Choose it, or the whole folder.`);
     } else {
       incomplete = undefined;
       void open(selection.files);
@@ -254,7 +257,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
   /** `asked`: the visitor has pressed its button; an address that names it has its texts, too. */
   async function openEnglish(asked: boolean): Promise<void> {
     const before = openings;
-    status.textContent = 'Loading the small English model …';
+    tell('Loading the small English model …');
     if (!opened) giveNone('The small English model is being read');
     try {
       const given = await englishFiles(document.baseURI);
@@ -262,7 +265,7 @@ export function openedModel(app: App, status: HTMLElement): OpenedModelView {
       if (asked && app.state.get().ownText.trim() === '') update(app, { ownText: englishText }, 'own-text');
       await open(given);
     } catch {
-      if (before === openings) status.textContent = await whyMissing();
+      if (before === openings) tell(await whyMissing(), true);
     }
     if (!opened) giveNone(noModel);
   }

@@ -13,7 +13,7 @@ export interface Continuation {
 }
 
 export function createContinuation(client: ModelClient, textNow: () => string, onProblem: (problem: string) => void): Continuation {
-  const go = el('button', { type: 'button', class: 'secondary', id: 'own-continue' }, 'Continue the text');
+  const go = el('button', { class: 'secondary', id: 'own-continue' }, 'Continue the text');
   const written = el('p', { class: 'own-text', id: 'own-text', dir: 'auto' });
   const tokens = el('ol', { class: 'own-tokens', 'aria-label': 'New tokens' });
   const summary = el('p', { class: 'hint', id: 'own-pace', role: 'status' });
@@ -34,7 +34,7 @@ export function createContinuation(client: ModelClient, textNow: () => string, o
 
   function add(next: Next): void {
     const step = steps.push(next) - 1;
-    const button = el('button', { type: 'button', class: 'own-token' }, word(next.likeliest[0]?.label ?? next.text));
+    const button = el('button', { class: 'own-token' }, word(next.likeliest[0]?.label ?? next.text));
     button.addEventListener('click', () => open(step));
     tokens.append(el('li', {}, button));
     written.textContent = `… ${steps.map(({ text }) => text).join('')}`;

@@ -21,7 +21,7 @@ export function createFindings(onOpen: (layer: number, head: number) => void): F
       if (!findings) return;
       quality.textContent = findings.quality;
       const items = findings.habits.map(({ layer, head, sentence }) => {
-        const button = el('button', { type: 'button', class: 'secondary' }, `Layer ${layer + 1}, head ${head + 1}`);
+        const button = el('button', { class: 'secondary' }, `Layer ${layer + 1}, head ${head + 1}`);
         button.addEventListener('click', () => onOpen(layer, head));
         return el('li', {}, button, ` ${sentence}`);
       });

@@ -67,11 +67,11 @@ export function createOwnHead(app: App): OwnHead {
   const rest = el('p', { class: 'hint' });
   const legend = createLegend('weights');
   const strongest = el('p', { class: 'legend' });
-  const whole = el('button', { type: 'button', class: 'secondary', id: 'own-class-token' }, 'Where the class token looks');
+  const whole = el('button', { class: 'secondary', id: 'own-class-token' }, 'Where the class token looks');
   const element = el(
     'article',
     { class: 'own-head' },
-    el('div', { class: 'own-map card' }, title, frame.body, readout, el('div', { class: 'map-under' }, legend.element, strongest, frame.saves)),
+    el('div', { class: 'own-map card' }, title, frame.body, readout, el('div', { class: 'row apart low map-under' }, legend.element, strongest, frame.saves)),
     el('div', { class: 'own-looks' }, asked, list, rest, whole),
   );
   let shown: Shown | undefined;

@@ -20,9 +20,9 @@ export interface KeptModel {
 /** `focus`: moves the focus to what shows the model. */
 export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, focus: () => void): KeptModel {
   const line = el('span', { role: 'status' });
-  const openIt = el('button', { type: 'button', class: 'secondary', id: 'own-open' }, 'Open it');
-  const keepIt = el('button', { type: 'button', class: 'secondary', id: 'own-keep' });
-  const element = el('p', { class: 'own-kept', hidden: true }, line, openIt, keepIt);
+  const openIt = el('button', { class: 'secondary', id: 'own-open' }, 'Open it');
+  const keepIt = el('button', { class: 'secondary', id: 'own-keep' });
+  const element = el('p', { class: 'row own-kept', hidden: true }, line, openIt, keepIt);
   let used: GivenFiles | undefined;
   let kept: GivenFiles | null = null;
   let trouble = '';

@@ -14,8 +14,8 @@ export interface LoadingBar {
 export function loadingBar(onAbort: () => void): LoadingBar {
   const bar = el('progress', { class: 'own-progress', 'aria-label': 'Reading the model' });
   const text = el('span', { class: 'number own-loaded' });
-  const abort = el('button', { type: 'button', class: 'secondary', id: 'own-abort' }, 'Stop');
-  const element = el('div', { class: 'own-loading', hidden: true }, bar, text, abort);
+  const abort = el('button', { class: 'secondary', id: 'own-abort' }, 'Stop');
+  const element = el('div', { class: 'row own-loading', hidden: true }, bar, text, abort);
   abort.addEventListener('click', onAbort);
   return {
     element,

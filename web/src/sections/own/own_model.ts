@@ -1,11 +1,11 @@
 // "Your own model": takes a model from the visitor's disk. What it shows of the model is loaded with the first one.
 
-import { el } from '../../dom/dom.js';
+import { el, panel } from '../../dom/dom.js';
 import { englishMegabytes } from '../../model/english_size.js';
 import { keptFolder } from '../../model/kept_folder.js';
 import type { App } from '../../state/app.js';
 import { whyMissing } from '../../workers/missing_file.js';
-import type { OpenedModelView } from './opened_model.js';
+import type { OpenedModelView, Tell } from './opened_model.js';
 
 export function ownModelSection(app: App): HTMLElement {
   const folderInput = el('input', { type: 'file', id: 'model-folder', class: 'sr-only', webkitdirectory: true });
@@ -18,17 +18,16 @@ export function ownModelSection(app: App): HTMLElement {
     el('label', { for: 'model-files' }, filesInput, el('strong', {}, 'its files')),
     ', or drop them anywhere on this page: config.json, the .safetensors files and tokenizer.json, as Hugging Face stores a model.',
   );
-  const english = el('button', { type: 'button', class: 'secondary', id: 'own-english' }, `Try a small English model (${englishMegabytes} MB)`);
+  const english = el('button', { class: 'secondary', id: 'own-english' }, `Try a small English model (${englishMegabytes} MB)`);
   const status = el('p', { class: 'hint own-status', role: 'status' });
-  const section = el(
-    'section',
-    { class: 'panel', id: 'own', 'aria-labelledby': 'own-title' },
-    el('h2', { id: 'own-title' }, 'Your own model'),
-    el(
-      'p',
-      { class: 'lead' },
-      'See every head of a trained model: GPT-2, Llama, Qwen, Gemma, BERT, MiniLM, ViT and others. Its weights never leave this browser.',
-    ),
+  const tell: Tell = (text, failed = false) => {
+    status.textContent = text;
+    status.classList.toggle('is-failure', failed);
+  };
+  const lead = 'See every head of a trained model: GPT-2, Llama, Qwen, Gemma, BERT, MiniLM, ViT and others. Its weights never leave this browser.';
+  const section = panel(
+    'own',
+    { title: 'Your own model', lead },
     zone,
     el('p', { class: 'own-sample' }, 'No model at hand? ', english),
     status,
@@ -38,7 +37,7 @@ export function ownModelSection(app: App): HTMLElement {
 
   async function load(): Promise<OpenedModelView> {
     const { openedModel } = await import('./opened_model.js');
-    const opened = openedModel(app, status);
+    const opened = openedModel(app, tell);
     section.append(...opened.elements);
     return opened;
   }
@@ -48,7 +47,7 @@ export function ownModelSection(app: App): HTMLElement {
       use(await (loading ??= load()));
     } catch {
       loading = undefined;
-      status.textContent = await whyMissing();
+      tell(await whyMissing(), true);
     }
   }
 

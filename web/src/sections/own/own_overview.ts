@@ -42,7 +42,7 @@ export function createOverview(onOpen: (layer: number, head: number) => void): O
   function createRow(layer: number, heads: number): Row {
     const buttons = Array.from({ length: heads }, (_, head) => {
       const label = `Layer ${layer + 1}, head ${head + 1}`;
-      const button = el('button', { type: 'button', role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': label, title: label });
+      const button = el('button', { role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': label, title: label });
       button.style.gridColumn = String(head + 2);
       button.addEventListener('click', () => onOpen(layer, head));
       return button;

@@ -21,7 +21,7 @@ export function createPictureChoice(onChange: () => void): PictureChoice {
   const preview = el('canvas', { class: 'own-preview', width: side, height: side, role: 'img', 'aria-label': 'The picture as the model sees it' });
   const problem = el('p', { class: 'hint', role: 'status' });
   const choose = el('label', { class: 'own-picture-choice', for: 'own-picture' }, input, el('strong', {}, 'Choose a picture'));
-  const element = el('div', { class: 'own-picture-box' }, preview, el('div', {}, choose, problem));
+  const element = el('div', { class: 'row own-picture-box' }, preview, el('div', {}, choose, problem));
   let bitmap: ImageBitmap | undefined;
   let count = 0;
 

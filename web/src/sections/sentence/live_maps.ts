@@ -39,7 +39,7 @@ export function liveMaps(app: App): HTMLElement {
     return { view: viewOf(result, 'weights', head), title: titleOf(result, head) };
   });
   const legend = createLegend('weights');
-  const under = el('div', { class: 'live-under' }, saves, views.element);
+  const under = el('div', { class: 'row apart live-under' }, saves, views.element);
   const element = el('div', { class: 'live', id: 'live-map' }, grid, readout, legend.element, under);
   let maps: readonly SmallMap[] = [];
 
@@ -55,7 +55,7 @@ export function liveMaps(app: App): HTMLElement {
     const badge = headBadge(index + 1, 'previous');
     const button = el(
       'button',
-      { type: 'button', class: 'live-title' },
+      { class: 'live-title' },
       badge,
       el('span', { class: 'sr-only' }, `Head ${index + 1}: `),
       name,

@@ -7,7 +7,7 @@ import { sourceSwitch } from '../../controls/source_switch.js';
 import { stateSwitch } from '../../controls/switch.js';
 import { el, headBadge, rich, setText } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
-import { inView, update, type App } from '../../state/app.js';
+import { inView, update, whenViewed, type App } from '../../state/app.js';
 import { liveMaps } from './live_maps.js';
 import { captionOf } from './looks.js';
 import { tokenStrip } from './token_strip.js';
@@ -64,14 +64,12 @@ function textField(app: App): HTMLElement {
     if (text === previous?.text) return;
     if (field.value !== text) field.value = text;
     const { tokens, found } = tokenize(text);
-    notice.textContent =
-      found > maxTokens
-        ? `${found} tokens: only the first ${maxTokens} are used.`
-        : tokens.length === 0
-          ? 'Type a word, or pick a sentence below.'
-          : text.length >= maxCharacters
-            ? `The text field holds ${maxCharacters} characters; the rest was cut.`
-            : '';
+    const said = [
+      found > maxTokens && `${found} tokens: only the first ${maxTokens} are used.`,
+      tokens.length === 0 && 'Type a word, or pick a sentence below.',
+      text.length >= maxCharacters && `The text field holds ${maxCharacters} characters; the rest was cut.`,
+    ];
+    notice.textContent = said.filter(Boolean).join(' ');
     notice.hidden = notice.textContent === '';
   });
   return el('div', { class: 'sentence-entry' }, field, notice);
@@ -81,7 +79,7 @@ function textField(app: App): HTMLElement {
 function presetRow(app: App): HTMLElement {
   const row = el('div', { class: 'presets', role: 'group', 'aria-label': 'Example sentences' });
   let own = '';
-  const ownButton = el('button', { type: 'button', class: 'preset is-own' });
+  const ownButton = el('button', { class: 'preset is-own' });
   ownButton.addEventListener('click', () => update(app, { text: own, query: null, key: null }));
   app.state.watch(({ text }) => {
     if (text.trim() !== '' && !presetOf(text)) own = text;
@@ -91,7 +89,7 @@ function presetRow(app: App): HTMLElement {
     ownButton.setAttribute('aria-pressed', String(text === own));
   });
   const buttons = presets.map(({ text, heads, causal, query }) => {
-    const button = el('button', { type: 'button', class: 'preset' }, text);
+    const button = el('button', { class: 'preset' }, text);
     button.addEventListener('click', () => {
       const { head } = app.state.get();
       const fitting = { heads, causal, query, head: Math.min(head, heads.length - 1) };
@@ -113,9 +111,7 @@ function presetLine(app: App): HTMLElement {
     const pick = query === null ? ' Click a word to look from there.' : '';
     setText(line, result ? captionOf(result, inView(app, result).query, text) + pick : '');
   });
-  app.result.watch(show);
-  app.pointed.watch(show);
-  app.state.watch(show);
+  whenViewed(app, show);
   return line;
 }
 

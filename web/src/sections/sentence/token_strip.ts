@@ -22,7 +22,7 @@ export function tokenStrip(app: App): HTMLElement {
   const looks = el('p', { class: 'strip-looks' }, query, ' looks at');
   const heads = el('div', { class: 'strip-heads', role: 'group', 'aria-label': 'Head in view' });
   const said = el('p', { class: 'sr-only strip-said', role: 'status' });
-  const element = el('div', { class: 'strip-box' }, strip, el('div', { class: 'strip-summary' }, looks, heads), said);
+  const element = el('div', { class: 'well strip-box' }, strip, el('div', { class: 'strip-summary' }, looks, heads), said);
 
   let boxes: readonly WordBox[] = [];
   let stale = true;

@@ -2,7 +2,7 @@
 // own browser. Nothing is loaded or run before the button is pressed.
 
 import { choiceOf } from '../../controls/choice.js';
-import { el } from '../../dom/dom.js';
+import { el, panel } from '../../dom/dom.js';
 import { peerNames, sizeIds, sizes, type PeerName } from '../../speed/messages.js';
 import type { App } from '../../state/app.js';
 import { whyMissing } from '../../workers/missing_file.js';
@@ -17,8 +17,8 @@ const peerTitles: Readonly<Record<PeerName, string>> = {
 
 export function speedSection(app: App): HTMLElement {
   const status = el('p', { class: 'hint', role: 'status' }, 'Nothing runs until you press Run.');
-  const button = el('button', { type: 'button', class: 'secondary speed-run', id: 'run-speed' }, 'Run');
-  const save = el('button', { type: 'button', class: 'save', hidden: true }, 'CSV');
+  const button = el('button', { class: 'secondary speed-run', id: 'run-speed' }, 'Run');
+  const save = el('button', { class: 'save', hidden: true }, 'CSV');
   const list = el('ol', { class: 'speed-list' });
   const about = el(
     'p',
@@ -46,14 +46,12 @@ export function speedSection(app: App): HTMLElement {
   }
 
   button.addEventListener('click', () => (startOrStop ? startOrStop() : void load()));
-  return el(
-    'section',
-    { class: 'panel', id: 'speed', 'aria-labelledby': 'speed-title' },
-    el('h2', { id: 'speed-title' }, 'Speed'),
-    el('p', { class: 'lead' }, 'The same attention, computed by this library and by plain JavaScript, timed in your browser.'),
+  return panel(
+    'speed',
+    { title: 'Speed', lead: 'The same attention, computed by this library and by plain JavaScript, timed in your browser.' },
     sizeChoice(app),
     __HAS_PEERS__ ? peerChoice(boxes) : howToHavePeers(),
-    el('div', { class: 'speed-controls' }, button, status, save),
+    el('div', { class: 'row speed-controls' }, button, status, save),
     list,
     about,
     machine,
@@ -67,14 +65,14 @@ function sizeChoice(app: App): HTMLElement {
   });
   const options = sizeIds.map((value) => ({ value, label: sizes[value].queries.toLocaleString('en') }));
   const group = choiceOf(app, 'speed', options, { role: 'group', 'aria-labelledby': 'speed-tokens' });
-  return el('div', { class: 'speed-choice' }, el('span', { id: 'speed-tokens' }, 'Tokens'), group, line);
+  return el('div', { class: 'row speed-choice' }, el('span', { id: 'speed-tokens' }, 'Tokens'), group, line);
 }
 
 function peerChoice(boxes: readonly { name: PeerName; box: HTMLInputElement }[]): HTMLElement {
   const labels = boxes.map(({ name, box }) => el('label', { class: 'speed-peer' }, box, peerTitles[name]));
   return el(
     'fieldset',
-    { class: 'speed-choice' },
+    { class: 'row speed-choice' },
     el('legend', { class: 'sr-only' }, 'Also compare with'),
     el('span', {}, 'Also:'),
     ...labels,
@@ -85,7 +83,7 @@ function peerChoice(boxes: readonly { name: PeerName; box: HTMLInputElement }[])
 function howToHavePeers(): HTMLElement {
   return el(
     'p',
-    { class: 'hint speed-choice' },
+    { class: 'row hint speed-choice' },
     'To compare with ONNX Runtime and TensorFlow.js too, start this page with ',
     el('code', {}, 'npm start -- --peers'),
     '.',

@@ -6,14 +6,14 @@ import { formatNumber } from '../../base/format.js';
 import { choiceOf } from '../../controls/choice.js';
 import { stateSwitch } from '../../controls/switch.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
-import { el, refill, setText, word, type Child } from '../../dom/dom.js';
+import { el, panel, refill, setText, word, type Child } from '../../dom/dom.js';
 import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { rowHeightOf } from '../../maps/map_layout.js';
 import { saveButtons } from '../../maps/save_buttons.js';
 import { viewOf } from '../../maps/step_view.js';
-import { update, whenChanged, type App } from '../../state/app.js';
+import { update, whenChanged, withResult, type App } from '../../state/app.js';
 import { firstWrong, indexOf, sourceOf, stridesOf, type Place, type SplitSize } from './split.js';
 import { createBlock, type Block } from './split_block.js';
 
@@ -30,11 +30,11 @@ export function splitSection(app: App): HTMLElement {
   const verdict = announced(el('p', { class: 'reveal-verdict' }));
   const address = el('p', { class: 'reveal-address' });
   const strides = el('div', { class: 'reveal-strides' });
-  const memory = el('div', { class: 'reveal-memory' }, address, strides);
+  const memory = el('div', { class: 'well reveal-memory' }, address, strides);
   const saves = saveButtons('this split', () => saved(app));
   const controls = el(
     'div',
-    { class: 'reveal-controls' },
+    { class: 'row reveal-controls' },
     headsChoice(app),
     splitButton(app),
     stateSwitch(app, 'wrongReshape', {
@@ -44,20 +44,8 @@ export function splitSection(app: App): HTMLElement {
     }),
   );
   const under = el('div', { class: 'reveal-under' }, verdict, saves);
-  const section = el(
-    'section',
-    { class: 'panel', id: 'reveal', 'aria-labelledby': 'reveal-title' },
-    el(
-      'header',
-      { class: 'panel-head' },
-      el('div', {}, el('h2', { id: 'reveal-title' }, 'Split into heads'), el('p', { class: 'lead stack' }, lead, usual)),
-      views.element,
-    ),
-    controls,
-    row,
-    under,
-    memory,
-  );
+  const line = el('p', { class: 'lead stack' }, lead, usual);
+  const section = panel('reveal', { title: 'Split into heads', lead: line, tools: views.element }, controls, row, under, memory);
 
   let list: Block[] = [];
   let pointed: Place | null = null;
@@ -146,18 +134,15 @@ export function splitSection(app: App): HTMLElement {
 
   show();
   const showSoon = whenSeen(section, show);
-  app.result.watch((result) => {
-    section.hidden = result === null;
-    showSoon();
-  });
+  app.result.watch(showSoon);
   whenChanged(app, ['splitApart', 'wrongReshape', 'revealView'], show);
-  return section;
+  return withResult(app, section);
 }
 
 function headsChoice(app: App): HTMLElement {
   return el(
     'div',
-    { class: 'control-head', role: 'group', 'aria-labelledby': 'split-heads' },
+    { class: 'row control-head', role: 'group', 'aria-labelledby': 'split-heads' },
     el('span', { id: 'split-heads', class: 'control-name reveal-name' }, 'Heads'),
     choiceOf(app, 'splitHeads', choices.map((value) => ({ value, label: String(value), id: `split-${value}` }))),
   );
@@ -166,7 +151,7 @@ function headsChoice(app: App): HTMLElement {
 function splitButton(app: App): HTMLElement {
   // Both texts have their place, so that what follows stays where it is.
   const [apart, together] = [el('span', {}, 'Slide apart'), el('span', {}, 'Push together')];
-  const button = el('button', { type: 'button', class: 'secondary stack', id: 'split-apart' }, apart, together);
+  const button = el('button', { class: 'secondary stack', id: 'split-apart' }, apart, together);
   button.addEventListener('click', () => update(app, { splitApart: !app.state.get().splitApart }));
   app.state.watch(({ splitApart }) => {
     apart.classList.toggle('is-idle', splitApart);

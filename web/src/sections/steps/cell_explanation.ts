@@ -1,7 +1,7 @@
 // Explains, next to a matrix, how the number in one cell was made: the operation as a picture, in a sentence, and with
 // all its terms.
 
-import { el, rich, word, type Child } from '../../dom/dom.js';
+import { el, meter, rich, word, type Child } from '../../dom/dom.js';
 import { announced } from '../../dom/live_region.js';
 import { createStripCells, createStrips, limitOf, type Strip, type StripCells } from '../../maps/vector_strips.js';
 import { mostBars, type Bar, type Explanation, type Terms } from './explain.js';
@@ -80,9 +80,7 @@ function stripsOf({ left, right }: NonNullable<Explanation['product']>): Strip[]
 const percent = (share: number): string => `${(100 * Math.min(1, Math.max(0, share))).toFixed(1)}%`;
 
 function barOf({ label, weight, note, part }: Bar, cells: StripCells): HTMLElement {
-  const bar = el('span', { class: 'origin-bar' });
-  bar.style.width = percent(weight);
-  const room = el('span', { class: 'origin-bar-room' }, bar);
+  const room = meter(weight, 'origin-bar-room', false);
   return lineOf(word(label), part ? el('span', { class: 'origin-bar-and-part' }, room, cells.canvas) : room, note);
 }
 

@@ -2,7 +2,7 @@
 // the same stops, between the buttons for the previous and the next step.
 
 import { formatShape } from '../../base/format.js';
-import { el, rich, svg } from '../../dom/dom.js';
+import { el, moved, rich, svg } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 import type { StepId } from '../../state/page_state.js';
 import { stepOf, steps } from './steps.js';
@@ -30,7 +30,7 @@ export function flowMap(app: App): HTMLElement {
     const shape = el('span', { class: 'step-shape number' });
     const tab = el(
       'button',
-      { type: 'button', role: 'tab', class: 'step', id: `step-${id}`, 'aria-controls': 'step-detail' },
+      { role: 'tab', class: 'step', id: `step-${id}`, 'aria-controls': 'step-detail' },
       el('span', { class: 'step-number', 'aria-hidden': 'true' }, String(index + 1)),
       el('span', { class: 'step-symbol' }, ...rich(symbol)),
       el('span', { class: 'sr-only' }, `, ${title}, shape `),
@@ -44,19 +44,9 @@ export function flowMap(app: App): HTMLElement {
   });
   const list = el('div', { class: 'step-list', role: 'tablist', 'aria-label': 'Steps' }, ...tabs);
   list.addEventListener('keydown', (event) => {
-    const now = indexOf(app);
-    const moves: Readonly<Record<string, number>> = {
-      ArrowDown: now + 1,
-      ArrowRight: now + 1,
-      ArrowUp: now - 1,
-      ArrowLeft: now - 1,
-      Home: 0,
-      End: steps.length - 1,
-    };
-    const next = moves[event.key];
-    if (next === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
+    const target = moved(event, indexOf(app), steps.length, { down: 'ArrowDown', up: 'ArrowUp' });
+    if (target === undefined) return;
     event.preventDefault();
-    const target = (next + steps.length) % steps.length;
     goTo(app, target, event.repeat ? 'hold an arrow key' : undefined);
     tabs[target]!.focus();
   });
@@ -80,7 +70,7 @@ const playPause = 2000;
 
 /** Walks through the steps until the end, or until another step is chosen. */
 function playButton(app: App): HTMLElement {
-  const button = el('button', { type: 'button', class: 'secondary', id: 'step-play' }, 'Play');
+  const button = el('button', { class: 'secondary', id: 'step-play' }, 'Play');
   let timer: ReturnType<typeof setInterval> | undefined;
   let expected: StepId | undefined;
   const stop = (): void => {
@@ -107,7 +97,7 @@ function playButton(app: App): HTMLElement {
 
 export function stepButtons(app: App): HTMLElement {
   const button = (label: string, by: number): HTMLElement => {
-    const element = el('button', { type: 'button', class: 'secondary' }, label);
+    const element = el('button', { class: 'secondary' }, label);
     const atEnd = () => steps[indexOf(app) + by] === undefined;
     element.addEventListener('click', () => !atEnd() && goTo(app, indexOf(app) + by));
     // Use aria-disabled, because a disabled button would lose the focus.

@@ -35,7 +35,7 @@ export function moveOperands({ box, strips, bars, starts, parts, sum }: Moving):
   move(left, [{ transform: 'translateY(-18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
   move(right, [{ transform: 'translateY(18px)', opacity: 0.3 }, { transform: 'none', opacity: 1 }]);
   move(product, [{ clipPath: 'inset(0 100% 0 0)' }, { clipPath: 'inset(0)' }], playTime / 3);
-  bars.querySelectorAll<HTMLElement>('.origin-bar').forEach((bar, i) => {
+  bars.querySelectorAll<HTMLElement>('.origin-bar-room > *').forEach((bar, i) => {
     move(bar, [{ width: starts[i] ?? '0%' }, { width: bar.style.width }]);
   });
   if (parts.length === 0) return;

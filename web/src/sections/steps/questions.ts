@@ -58,7 +58,7 @@ export function questionList(app: App): HTMLElement {
     if (step) {
       const button = el(
         'button',
-        { type: 'button', class: 'secondary' },
+        { class: 'secondary' },
         `Show step ${steps.indexOf(stepOf(step)) + 1}: ${stepOf(step).title}`,
       );
       button.addEventListener('click', () => {

@@ -4,8 +4,9 @@
 import { mostColumns, type ForwardResult, type Trace } from '../../attention/messages.js';
 import { headName as nameOf } from '../../attention/patterns.js';
 import { formatNumber, formatShape } from '../../base/format.js';
+import { createHeadPicker } from '../../controls/head_picker.js';
 import { createViewSwitch } from '../../controls/view_switch.js';
-import { el, headBadge, pairOf, refill, rich, word } from '../../dom/dom.js';
+import { el, pairOf, panel, refill, rich, setText, word } from '../../dom/dom.js';
 import { reducedMotion } from '../../dom/reduced_motion.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { cellText } from '../../maps/cell_text.js';
@@ -16,7 +17,7 @@ import { layoutOf } from '../../maps/map_layout.js';
 import { createMap, type Cell } from '../../maps/matrix_map.js';
 import { saveButtons } from '../../maps/save_buttons.js';
 import { isPerHead, viewOf } from '../../maps/step_view.js';
-import { chosen, inView, update, type App } from '../../state/app.js';
+import { chosen, inView, update, whenViewed, withResult, type App } from '../../state/app.js';
 import type { PageState, StepId } from '../../state/page_state.js';
 import { createCellExplanation } from './cell_explanation.js';
 import { carries, explain } from './explain.js';
@@ -30,20 +31,8 @@ const maxCell = 44;
 const tableHeight = 382;
 
 export function stepSection(app: App): HTMLElement {
-  const section = el(
-    'section',
-    { class: 'panel', id: 'steps', 'aria-labelledby': 'steps-title' },
-    el('h2', { id: 'steps-title' }, 'Step through'),
-    flowMap(app),
-    stepButtons(app),
-    stepDetail(app),
-    ending(app),
-    questionList(app),
-  );
-  app.result.watch((result) => {
-    section.hidden = result === null;
-  });
-  return section;
+  const parts = [flowMap(app), stepButtons(app), stepDetail(app), ending(app), questionList(app)];
+  return withResult(app, panel('steps', { title: 'Step through' }, ...parts));
 }
 
 /** Puts the contents of all steps in one place: only the current one is visible, and the tallest sets the height. */
@@ -75,7 +64,7 @@ function stepDetail(app: App): HTMLElement {
   const formulas = stack('formula');
   const shape = el('p', { class: 'shape-line' });
   const parts = el('div', { class: 'segments', role: 'group', 'aria-label': 'Matrix' });
-  const heads = el('div', { class: 'segments heads', role: 'group', 'aria-label': 'Head' });
+  const heads = createHeadPicker((head) => update(app, { head }), { id: 'show-head-' });
   const headName = el('span', { class: 'head-name', 'aria-hidden': 'true' });
   const views = createViewSwitch(app, 'stepView', 'Show the matrix as');
   const picture = el('div', { class: 'step-picture' });
@@ -94,10 +83,10 @@ function stepDetail(app: App): HTMLElement {
     'div',
     { class: 'step-detail', role: 'tabpanel', id: 'step-detail' },
     texts.element,
-    el('div', { class: 'formula-row' }, formulas.element, shape),
-    el('div', { class: 'step-controls' }, heads, headName, parts, views.element),
+    el('div', { class: 'well row apart formula-row' }, formulas.element, shape),
+    el('div', { class: 'row step-controls' }, heads.element, headName, parts, views.element),
     body,
-    el('div', { class: 'map-under' }, el('div', { class: 'stack' }, legends.weights.element, legends.signed.element), saves),
+    el('div', { class: 'row apart low map-under' }, el('div', { class: 'stack' }, legends.weights.element, legends.signed.element), saves),
   );
   formulas.element.setAttribute('role', 'group');
   formulas.element.setAttribute('aria-label', 'Formula');
@@ -152,32 +141,18 @@ function stepDetail(app: App): HTMLElement {
 
   function showControls(result: ForwardResult, step: Step, head: number): void {
     const part = chosenPart(step);
-    const isMuted = (index: number): boolean => result.bend.muted.includes(index);
     parts.classList.toggle('is-idle', step.parts.length === 1);
     refill(
       parts,
-      ...(step.parts.length > 1 ? step.parts : steps[1]!.parts).map(({ label }) =>
-        choice(
-          `part-${label}`,
-          label === part.label,
-          () => update(app, { part: label as PageState['part'] }),
-          label,
-        ),
-      ),
+      ...(step.parts.length > 1 ? step.parts : steps[1]!.parts).map(({ label }) => {
+        const button = el('button', { id: `part-${label}`, 'aria-pressed': String(label === part.label) }, label);
+        button.addEventListener('click', () => update(app, { part: label as PageState['part'] }));
+        return button;
+      }),
     );
-    refill(
-      heads,
-      ...result.heads.map((id, index) =>
-        choice(
-          `show-head-${index + 1}`,
-          index === head,
-          () => update(app, { head: index }),
-          headBadge(index + 1, id, isMuted(index)),
-          el('span', { class: 'sr-only' }, `head ${index + 1}, ${nameOf(result, index)}${isMuted(index) ? ', muted' : ''}`),
-        ),
-      ),
-    );
-    const name = `${nameOf(result, head)}${isMuted(head) ? ', muted' : ''}`;
+    const { muted } = result.bend;
+    heads.show(result, muted, (index) => index === head);
+    const name = `${nameOf(result, head)}${muted.includes(head) ? ', muted' : ''}`;
     headName.textContent = isPerHead(result.trace[part.trace]) ? name : 'all heads';
   }
 
@@ -295,17 +270,10 @@ function ending(app: App): HTMLElement {
     const result = app.result.get();
     if (!result) return;
     const text = carries(result, inView(app, result).query);
-    if (line.textContent !== text) line.textContent = text;
+    setText(line, text);
   });
-  app.result.watch(draw);
-  app.pointed.watch(draw);
-  app.state.watch(draw);
-  return el(
-    'div',
-    { class: 'ending' },
-    el('strong', {}, 'After the last step '),
-    line,
-  );
+  whenViewed(app, draw);
+  return el('div', { class: 'well ending' }, el('strong', {}, 'After the last step '), line);
 }
 
 function strongestCell({ data, cols }: MatrixView, row: number): Cell {
@@ -315,15 +283,4 @@ function strongestCell({ data, cols }: MatrixView, row: number): Cell {
     if (Number.isFinite(value) && Math.abs(value) > Math.abs(best)) col = c;
   }
   return { row, col };
-}
-
-function choice(
-  id: string,
-  pressed: boolean,
-  onClick: () => void,
-  ...content: (Node | string)[]
-): HTMLElement {
-  const button = el('button', { type: 'button', id, 'aria-pressed': String(pressed) }, ...content);
-  button.addEventListener('click', onClick);
-  return button;
 }

@@ -42,7 +42,7 @@ export function trainChart(app: App): HTMLElement {
   return el(
     'div',
     { class: 'train-run' },
-    el('div', { class: 'chart-head' }, keys, whatSwitch(app)),
+    el('div', { class: 'row apart low chart-head' }, keys, whatSwitch(app)),
     chart.element,
     scrubber(app),
     before,
@@ -105,7 +105,7 @@ const namesOf = (lines: readonly NamedCurve[]): string =>
   lines.map(({ name, curve }) => `${name} ${describeSettings(curve.settings)}`).join('; ');
 
 function keyOf(app: App, { name, curve }: NamedCurve): HTMLElement {
-  const drop = el('button', { type: 'button', class: 'link', 'aria-label': 'Take the run before off the chart' }, 'remove');
+  const drop = el('button', { class: 'link', 'aria-label': 'Take the run before off the chart' }, 'remove');
   drop.addEventListener('click', () => app.training.dropEarlier());
   return el(
     'li',
@@ -169,9 +169,9 @@ function scrubber(app: App): HTMLElement {
 
 export function runButtons(app: App): HTMLElement {
   const { training } = app;
-  const train = el('button', { type: 'button', class: 'primary', id: 'train-go' }, 'Train');
-  const one = el('button', { type: 'button', class: 'secondary', id: 'train-step' }, 'One step');
-  const anew = el('button', { type: 'button', class: 'secondary', id: 'train-anew' }, 'Start over');
+  const train = el('button', { class: 'primary', id: 'train-go' }, 'Train');
+  const one = el('button', { class: 'secondary', id: 'train-step' }, 'One step');
+  const anew = el('button', { class: 'secondary', id: 'train-anew' }, 'Start over');
   const place = el('p', { class: 'train-place number' });
   const news = el('p', { class: 'sr-only', role: 'status' });
   const failure = el('p', { class: 'notice is-failure', id: 'train-failure', role: 'alert', hidden: true });
@@ -202,5 +202,5 @@ export function runButtons(app: App): HTMLElement {
     if (step === 0) setText(news, '');
     else if (view.measured && view.measured !== previous?.measured) setText(news, `Step ${step}: ${percent(view.measured.accuracy)} right.`);
   });
-  return el('div', { class: 'run-box' }, el('div', { class: 'run-buttons' }, train, one, anew, place), news, failure);
+  return el('div', { class: 'run-box' }, el('div', { class: 'row run-buttons' }, train, one, anew, place), news, failure);
 }

@@ -70,7 +70,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
     const name = el('span', { class: 'head-job' });
     const button = el(
       'button',
-      { type: 'button', class: 'head-button', 'aria-pressed': 'false' },
+      { class: 'head-button', 'aria-pressed': 'false' },
       el('span', { class: 'sr-only' }, `Mute head ${head + 1}: `),
       headBadge(head + 1, colorOf(head)),
       name,
@@ -177,7 +177,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
     element: el('div', { class: 'train-heads' }, layers, readout),
     about: el(
       'div',
-      { class: 'train-heads-head' },
+      { class: 'row apart low train-heads-head' },
       el(
         'p',
         { class: 'hint' },

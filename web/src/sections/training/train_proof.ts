@@ -14,7 +14,7 @@ export function mutedJobs(app: App): HTMLElement {
   const text = el('p', { class: 'proof-text', role: 'status' });
   const bars = el('ul', { class: 'proof-bars' });
   const key = el('p', { class: 'legend' }, keyOf('before', 'all heads'), keyOf('after', 'muted'));
-  const clear = el('button', { type: 'button', class: 'secondary', id: 'train-unmute' }, 'Unmute');
+  const clear = el('button', { class: 'secondary', id: 'train-unmute' }, 'Unmute');
   clear.addEventListener('click', () => {
     // The button goes with its heads, so the focus returns to where the first of them was muted.
     const [head] = training.view.get().muted;
@@ -30,7 +30,7 @@ export function mutedJobs(app: App): HTMLElement {
     'div',
     { class: 'proof' },
     el('h3', {}, 'Mute a head, and its job goes with it'),
-    el('div', { class: 'proof-line' }, text, clear),
+    el('div', { class: 'row apart proof-line' }, text, clear),
     bars,
     key,
   );

@@ -122,7 +122,7 @@ function numberField<N extends 'seed' | 'rate'>(app: App, name: N, problem: stri
 
 function seedField(app: App, say: Say): HTMLElement {
   const input = numberField(app, 'seed', `The seed is a whole number from 0 to ${mostSeed}.`, say);
-  const another = el('button', { type: 'button', class: 'secondary', id: 'train-another-seed' }, 'Another seed');
+  const another = el('button', { class: 'secondary', id: 'train-another-seed' }, 'Another seed');
   another.addEventListener('click', () => update(app, { seed: (app.state.get().seed + 1) % (mostSeed + 1) }));
   return field('Seed', input, another);
 }
@@ -134,4 +134,4 @@ const rateField = (app: App, say: Say): HTMLElement =>
   );
 
 const field = (label: string, input: HTMLElement, ...more: HTMLElement[]): HTMLElement =>
-  el('div', { class: 'field' }, el('label', { for: input.id }, label), input, ...more);
+  el('div', { class: 'row field' }, el('label', { for: input.id }, label), input, ...more);

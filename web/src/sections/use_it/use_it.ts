@@ -2,7 +2,7 @@
 // the page in its current state.
 
 import { choiceOf } from '../../controls/choice.js';
-import { el } from '../../dom/dom.js';
+import { el, panel } from '../../dom/dom.js';
 import { download } from '../../dom/dom.js';
 import { addressWithPlace } from '../../page/places.js';
 import { chosen, type App } from '../../state/app.js';
@@ -17,14 +17,12 @@ const languages: Readonly<Record<ProgramLanguage, { title: string; write: (shown
 export function useItSection(app: App): HTMLElement {
   const code = el('code', {});
   const block = el('pre', { class: 'program', tabindex: 0, role: 'region', 'aria-label': 'Program' }, code);
-  const section = el(
-    'section',
-    { class: 'panel', id: 'use-it', 'aria-labelledby': 'use-it-title' },
-    el('h2', { id: 'use-it-title' }, 'Use it'),
-    el('p', { class: 'lead' }, 'The program that computes the weights on the screen, and the file that it reads.'),
-    el('div', { class: 'use-bar' }, languageChoice(app), copyButton('Copy the program', 'the program', () => code.textContent), fileButton(app)),
+  const section = panel(
+    'use-it',
+    { title: 'Use it', lead: 'The program that computes the weights on the screen, and the file that it reads.' },
+    el('div', { class: 'row use-bar' }, languageChoice(app), copyButton('Copy the program', 'the program', () => code.textContent), fileButton(app)),
     block,
-    el('div', { class: 'use-bar' }, linkButton(app), ...guides()),
+    el('div', { class: 'row use-bar' }, linkButton(app), ...guides()),
   );
   const show = () => {
     const result = app.result.get();
@@ -50,7 +48,7 @@ const pause = 2000;
 
 /** A button that copies a text and says so. If the browser forbids it, the text is shown selected instead. */
 function copyButton(label: string, what: string, text: () => string | null): HTMLElement {
-  const button = el('button', { type: 'button', class: 'secondary' }, label);
+  const button = el('button', { class: 'secondary' }, label);
   const said = el('span', { class: 'hint', role: 'status' });
   const field = el('input', { class: 'copy-field', type: 'text', readonly: true, 'aria-label': `Copy ${what}`, hidden: true });
   button.addEventListener('click', async () => {
@@ -68,7 +66,7 @@ function copyButton(label: string, what: string, text: () => string | null): HTM
       field.select();
     }
   });
-  return el('span', { class: 'copy' }, button, said, field);
+  return el('span', { class: 'row copy' }, button, said, field);
 }
 
 const linkButton = (app: App): HTMLElement =>
@@ -78,7 +76,7 @@ const linkButton = (app: App): HTMLElement =>
   });
 
 function fileButton(app: App): HTMLElement {
-  const button = el('button', { type: 'button', class: 'secondary' }, `Save ${fileName}`);
+  const button = el('button', { class: 'secondary' }, `Save ${fileName}`);
   button.addEventListener('click', async () => {
     const result = app.result.get();
     if (!result) return;

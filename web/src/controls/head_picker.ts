@@ -1,0 +1,45 @@
+// A row of buttons with the badges of the heads: it chooses the head in view, or mutes heads.
+
+import { headName, type NamedHeads } from '../attention/patterns.js';
+import { el, headBadge, refill } from '../dom/dom.js';
+import { update, type App } from '../state/app.js';
+
+export interface HeadPicker {
+  readonly element: HTMLElement;
+  /** Shows these heads. `isPressed` tells whose buttons are pressed. */
+  show(heads: NamedHeads, muted: readonly number[], isPressed: (head: number) => boolean): void;
+}
+
+/** `verb`: what a press does to a head, if not choose it. `id`: the beginning of the ids of the buttons. */
+export function createHeadPicker(
+  onPress: (head: number) => void,
+  { verb = '', id, ...attributes }: { verb?: string; id?: string; class?: string; 'aria-label'?: string } = {},
+): HeadPicker {
+  const element = el('span', { class: 'segments heads', role: 'group', 'aria-label': 'Head', ...attributes });
+  let buttons: readonly HTMLElement[] = [];
+  let drawn = '';
+  return {
+    element,
+    show(named, muted, isPressed) {
+      const key = JSON.stringify([named.heads, named.given?.names, muted]);
+      if (key !== drawn) {
+        drawn = key;
+        buttons = named.heads.map((pattern, head) => {
+          const isMuted = muted.includes(head);
+          const label = `${verb}head ${head + 1}, ${headName(named, head)}${isMuted && !verb ? ', muted' : ''}`;
+          const button = el('button', { id: id && `${id}${head + 1}`, 'aria-label': label, title: label }, headBadge(head + 1, pattern, isMuted));
+          button.addEventListener('click', () => onPress(head));
+          return button;
+        });
+        refill(element, ...buttons);
+      }
+      buttons.forEach((button, head) => button.setAttribute('aria-pressed', String(isPressed(head))));
+    },
+  };
+}
+
+export function toggleMuted(app: App, head: number): void {
+  const { muted } = app.state.get();
+  const next = muted.includes(head) ? muted.filter((other) => other !== head) : [...muted, head];
+  update(app, { muted: next.sort((a, b) => a - b) });
+}
