@@ -12,6 +12,8 @@ export interface ServeOptions {
   port?: number;
   /** Default 127.0.0.1. */
   host?: string;
+  /** Returns what a request of a path waits for, such as a file that is still being built. If it fails, the answer is 503. */
+  arrival?: (path: string) => Promise<void> | undefined;
 }
 
 export interface Running {

@@ -13,8 +13,8 @@
 #include "distributed/tiles.h"
 #include "engine/attention/backward.h"
 #include "engine/attention/plan.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
-#include "engine/runtime/threads.h"
 #include "rules/arena.h"
 
 namespace multihead::distributed {
@@ -97,10 +97,11 @@ Status add_gradients(const Task& task, const Heads& heads, const BackwardInputs&
     engine::finish_plan(plan, context.threads());
     engine::begin_backward(plan, from, context);
     const engine::Scratch& scratch = engine::scratch_of(context);
-    engine::parallel_for(plan.threads, plan.jobs(), [&](int64_t index, int thread) {
-      engine::run_backward_job(plan, index, scratch.thread_memory(thread));
-      if (thread == 0) task.transport().poll();
-    });
+    engine::parallel_for(context, "attention backward", plan.threads, plan.jobs(),
+                         [&](int64_t index, int thread) {
+                           engine::run_backward_job(plan, index, scratch.thread_memory(thread));
+                           if (thread == 0) task.transport().poll();
+                         });
     engine::end_backward(plan, from, context);
     add(from.d_q, to.d_q, context);
     add(from.d_k, to.d_k, context);

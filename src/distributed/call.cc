@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/attention/transform.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/threads.h"
 #include "rules/element.h"
 #include "rules/visibility.h"
@@ -22,7 +23,7 @@ void for_rows(const From& from, const To& to, Context& context, const Visit& vis
   if (shape.elements() == 0) return;
   const int64_t heads = shape[1];
   const int threads = engine::threads_for(static_cast<double>(shape.elements()), context.threads());
-  engine::parallel_for(threads, shape[0] * heads, [&](int64_t index, int) {
+  engine::parallel_for(context, "copy", threads, shape[0] * heads, [&](int64_t index, int) {
     const int64_t b = index / heads, h = index % heads;
     for (int64_t row = 0; row < shape[2]; ++row) {
       visit(b * from.strides[0] + h * from.strides[1] + row * from.strides[2],

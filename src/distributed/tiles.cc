@@ -10,6 +10,7 @@
 #include "cpu/kernels.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/run.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
 #include "engine/varlen/varlen.h"
@@ -66,7 +67,7 @@ Status run(std::span<PlannedTile> tiles, Transport& transport, Context& context)
   engine::Scratch& scratch = engine::scratch_of(context);
   MULTIHEAD_TRY(scratch.reserve(context.threads(), scratch_bytes));
   const int threads = engine::threads_for(operations, context.threads());
-  engine::parallel_for(threads, jobs, [&](int64_t index, int thread) {
+  engine::parallel_for(context, "attention", threads, jobs, [&](int64_t index, int thread) {
     const auto after = std::upper_bound(
         tiles.begin(), tiles.end(), index,
         [](int64_t job, const PlannedTile& planned) { return job < planned.first_job; });
@@ -174,7 +175,7 @@ void merge(const PartialResult& a, const ConstTensor& b_out, const ConstTensor& 
                                 .heads = shape[1],
                                 .rows = shape[2],
                                 .width = shape[3]};
-  engine::merge_rows(params, context.threads());
+  engine::merge_rows(params, &context);
 }
 
 Status add_attention(const Task& task, const Heads& heads, const TileOperands& operands,

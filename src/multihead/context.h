@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,6 +11,56 @@
 
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
+
+/// What a program gives a Context instead of the library's own threads and memory, and what it asks
+/// of it. No function may throw. `user` is passed to all of them. WebAssembly has no such contexts.
+///
+/// ```
+/// Context context({.threads = 8,
+///                  .parallel_for = [](void* user, int workers, void (*run)(void*, int), void*
+///                  state) {
+///                    static_cast<Pool*>(user)->for_each(workers, [&](int i) { run(state, i); });
+///                  },
+///                  .user = &pool});
+/// ```
+struct ContextOptions {
+  /// The most threads that may work on one call; 0: all threads of the machine.
+  int threads = 0;
+
+  /// Calls run(state, worker) once for each worker in [0, workers), and returns when all have
+  /// returned. The workers may run at once on any threads, the caller's included, in any order, or
+  /// one after another: a worker takes jobs until none is left, so the first ones may leave nothing
+  /// for the others. A worker that has begun must go on while others run: it may wait for a job of
+  /// another worker. Called from the calling thread, never from a worker, and only if a call is
+  /// worth 2 workers or more. The workers use the caller's floating-point mode. Null: the library's
+  /// own threads.
+  void (*parallel_for)(void* user, int workers, void (*run)(void* state, int worker),
+                       void* state) = nullptr;
+
+  /// Returns `bytes` bytes whose address is a multiple of `alignment` (a power of 2, at most 128),
+  /// or null, which the call reports as kMemory before it writes anything. For the scratch memory,
+  /// all of which the Context's destructor gives back. Caches, modules and a few bytes of
+  /// bookkeeping use the library's own memory. Called from the calling thread only. Read only if
+  /// `deallocate` is also given.
+  void* (*allocate)(void* user, size_t bytes, size_t alignment) = nullptr;
+  /// Takes back what allocate() returned for the same `bytes` and `alignment`.
+  void (*deallocate)(void* user, void* memory, size_t bytes, size_t alignment) = nullptr;
+
+  /// If it returns true, the call ends with a kAborted error: each thread asks before each job of
+  /// attention, its gradients, matrix products and theirs, so within about a millisecond per
+  /// thread for most shapes. Outputs, and gradients that are added up, are then unspecified; caches
+  /// have their earlier tokens, and the next call works. Called from several threads at once, up to
+  /// a thousand times in a call; for example, it reads a std::atomic<bool>, or a clock.
+  /// Computations that change state (KVCache::append(), the update of parameters) are not ended.
+  bool (*cancelled)(void* user) = nullptr;
+
+  /// Told of each step of a call after it: a name for people ("attention", "linear", "decode"),
+  /// which lives as long as the program, and nanoseconds of std::chrono::steady_clock. Steps do not
+  /// overlap; time between them is checks and planning. Called from the calling thread.
+  void (*profile)(void* user, const char* step, int64_t begin, int64_t end) = nullptr;
+
+  void* user = nullptr;  ///< the first argument of these functions
+};
 
 /// Owns the scratch memory of every thread. It grows to the largest call seen and is kept, so a
 /// repeated call allocates nothing. A Context serves one call at a time; use one for each thread
@@ -22,8 +73,11 @@ class Context {
   /// flushing of subnormal numbers), except with GCC's OpenMP, whose threads keep the mode in which
   /// they were created.
   explicit Context(int threads = 0);
+  /// A context that uses its host's threads or memory, can be cancelled, or reports its steps.
+  explicit Context(const ContextOptions& options);
   ~Context();
-  Context(Context&&) noexcept;             ///< Movable; a moved-from context is like a new one.
+  /// Movable; a moved-from context is like a new one of as many threads, without further options.
+  Context(Context&&) noexcept;
   Context& operator=(Context&&) noexcept;  ///< Movable, not copyable.
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;

@@ -63,7 +63,7 @@ Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTens
                                   .heads = shape[1],
                                   .rows = shape[2],
                                   .width = shape[3]};
-    engine::merge_rows(params, context == nullptr ? 1 : context->threads());
+    engine::merge_rows(params, context);
     return {};
   });
 }

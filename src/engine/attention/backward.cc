@@ -12,6 +12,7 @@
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
 #include "engine/error/guard.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
 #include "hwy/base.h"
@@ -74,13 +75,14 @@ Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients,
 
 namespace {
 
-void differentiate_sinks(const cpu::SinkParams& params, std::span<float> d_sinks, int threads) {
+void differentiate_sinks(const cpu::SinkParams& params, std::span<float> d_sinks,
+                         const Context* context) {
   const auto heads = static_cast<int64_t>(d_sinks.size());
   const double rows = static_cast<double>(heads) * static_cast<double>(params.batch) *
                       static_cast<double>(params.queries);
   // The second thread joins where one takes 50 us on Zen 4. It was not measured from which size on
   // two threads are faster.
-  over_ranges(3.0 * rows, heads, threads, [&](int64_t head, int64_t end) {
+  over_ranges(context, "sinks", 3.0 * rows, heads, [&](int64_t head, int64_t end) {
     for (; head < end; ++head) {
       d_sinks[static_cast<size_t>(head)] = cpu::sink_gradient(params, head);
     }
@@ -89,12 +91,13 @@ void differentiate_sinks(const cpu::SinkParams& params, std::span<float> d_sinks
 
 }  // namespace
 
-void differentiate_sinks(const BackwardParams& params, std::span<float> d_sinks, int threads) {
+void differentiate_sinks(const BackwardParams& params, std::span<float> d_sinks,
+                         const Context* context) {
   const AttentionParams& p = params.forward;
   const rules::Rows<const float> delta{params.delta, {p.heads * p.queries, p.queries, 1}};
   differentiate_sinks(
       {.sinks = p.sinks, .lse = params.lse, .delta = delta, .batch = p.batch, .queries = p.queries},
-      d_sinks, threads);
+      d_sinks, context);
 }
 
 Status differentiate_sinks(std::span<const float> sinks, const AttentionResults& results,
@@ -122,7 +125,7 @@ Status differentiate_sinks(std::span<const float> sinks, const AttentionResults&
   if (!status.ok()) return status;
   const auto columns = static_cast<double>(d_out.shape.elements());
   const int threads = threads_for(columns, context.threads());
-  parallel_for(threads, batch * rows.heads, [&](int64_t index, int thread) {
+  parallel_for(context, "row sums", threads, batch * rows.heads, [&](int64_t index, int thread) {
     cpu::delta_rows(rows, index / rows.heads, index % rows.heads, scratch.thread_memory(thread));
   });
   const Dims& lse = results.lse.strides;
@@ -131,7 +134,7 @@ Status differentiate_sinks(std::span<const float> sinks, const AttentionResults&
                        .delta = {rows.delta, {rows.heads * rows.queries, rows.queries, 1}},
                        .batch = batch,
                        .queries = rows.queries},
-                      d_sinks, context.threads());
+                      d_sinks, &context);
   return {};
 }
 
@@ -151,9 +154,10 @@ void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradient
   clear(gradients.d_bias);
   reset_semaphores(plan);
   if (p.queries == 0 || (plan.jobs() == 0 && gradients.d_sinks.empty())) return;
-  parallel_for(plan.threads, p.batch * p.heads, [&](int64_t index, int thread) {
-    cpu::backward_rows(params, index / p.heads, index % p.heads, scratch.thread_memory(thread));
-  });
+  parallel_for(
+      context, "row sums", plan.threads, p.batch * p.heads, [&](int64_t index, int thread) {
+        cpu::backward_rows(params, index / p.heads, index % p.heads, scratch.thread_memory(thread));
+      });
 }
 
 void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch) {
@@ -178,7 +182,7 @@ void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch) {
 
 void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
   if (gradients.d_sinks.empty()) return;
-  differentiate_sinks(plan.params, gradients.d_sinks, context.threads());
+  differentiate_sinks(plan.params, gradients.d_sinks, &context);
 }
 
 Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Lse lse,
@@ -194,9 +198,10 @@ Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Lse
   }
   begin_backward(plan, gradients, context);
   const Scratch& scratch = scratch_of(context);
-  parallel_for(plan.threads, plan.jobs(), [&](int64_t index, int thread) {
-    run_backward_job(plan, index, scratch.thread_memory(thread));
-  });
+  MULTIHEAD_TRY(parallel_for_or_abort(
+      context, "attention backward", plan.threads, plan.jobs(), [&](int64_t index, int thread) {
+        run_backward_job(plan, index, scratch.thread_memory(thread));
+      }));
   end_backward(plan, gradients, context);
   return plan.transforms ? transform_gradients(*plan.transforms, gradients, context) : Status();
 }

@@ -37,9 +37,9 @@ MULTIHEAD_SHARED void run_backward_job(const BackwardPlan& plan, int64_t index, 
 MULTIHEAD_SHARED void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
                                    Context& context);
 
-// d_sink = -(sum over rows of the sink's weight * delta), on up to `threads` threads.
+// d_sink = -(sum over rows of the sink's weight * delta). Without a context on the calling thread.
 void differentiate_sinks(const rules::BackwardParams& params, std::span<float> d_sinks,
-                         int threads);
+                         const Context* context);
 // Computes the gradients of sinks from results over all keys, whose shape is (B, H_q, N_q, d_v).
 // Errors: kMemory.
 MULTIHEAD_SHARED Status differentiate_sinks(std::span<const float> sinks,

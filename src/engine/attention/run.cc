@@ -5,9 +5,9 @@
 
 #include "engine/attention/closed_form.h"
 #include "engine/attention/transform.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
-#include "engine/runtime/threads.h"
 #include "rules/integers.h"
 
 namespace multihead::engine {
@@ -42,7 +42,7 @@ int64_t splits_of_entry(const ForwardPlan& plan, int64_t batch) {
 }
 
 // Computes all KV splits, then merges the splits of each head.
-void run_decode(const ForwardPlan& plan, Context& context) {
+Status run_decode(const ForwardPlan& plan, Context& context) {
   const AttentionParams& p = plan.params;
   const SplitTiling& g = plan.splits;
   const WorkRange& work = plan.work;
@@ -52,31 +52,35 @@ void run_decode(const ForwardPlan& plan, Context& context) {
     return static_cast<char*>(scratch.partials().data()) +
            static_cast<uint64_t>(head - work.first_head) * head_bytes;
   };
-  parallel_for(plan.threads, g.jobs, [&](int64_t index, int thread) {
-    const int64_t group = work.first_head + index / g.splits;
-    const cpu::DecodeJob job{.batch = group / g.head_parts,
-                             .kv_head = group % g.head_parts * g.heads,
-                             .split = index % g.splits};
-    if (job.split >= splits_of_entry(plan, job.batch)) return;
-    cpu::decode_split(p, g, job,
-                      partials(job.batch * p.kv_heads + job.kv_head) +
-                          static_cast<uint64_t>(job.split) * plan.partial_bytes,
-                      scratch.thread_memory(thread));
-  });
-  parallel_for(plan.merge_threads, work.end_head - work.first_head, [&](int64_t index, int) {
-    const int64_t head = work.first_head + index, batch = head / p.kv_heads;
-    SplitTiling entry = g;
-    entry.splits = splits_of_entry(plan, batch);
-    cpu::decode_merge(p, entry, batch, head % p.kv_heads, partials(head));
-  });
+  MULTIHEAD_TRY(parallel_for_or_abort(
+      context, "decode", plan.threads, g.jobs, [&](int64_t index, int thread) {
+        const int64_t group = work.first_head + index / g.splits;
+        const cpu::DecodeJob job{.batch = group / g.head_parts,
+                                 .kv_head = group % g.head_parts * g.heads,
+                                 .split = index % g.splits};
+        if (job.split >= splits_of_entry(plan, job.batch)) return;
+        cpu::decode_split(p, g, job,
+                          partials(job.batch * p.kv_heads + job.kv_head) +
+                              static_cast<uint64_t>(job.split) * plan.partial_bytes,
+                          scratch.thread_memory(thread));
+      }));
+  parallel_for(context, "merge splits", plan.merge_threads, work.end_head - work.first_head,
+               [&](int64_t index, int) {
+                 const int64_t head = work.first_head + index, batch = head / p.kv_heads;
+                 SplitTiling entry = g;
+                 entry.splits = splits_of_entry(plan, batch);
+                 cpu::decode_merge(p, entry, batch, head % p.kv_heads, partials(head));
+               });
+  return {};
 }
 
-void run_blocks(const ForwardPlan& plan, Context& context) {
+Status run_blocks(const ForwardPlan& plan, Context& context) {
   const Scratch& scratch = scratch_of(context);
-  parallel_for(plan.threads, plan.blocks.jobs, [&](int64_t index, int thread) {
-    // Jobs begin in order, so the thread's next one is probably this.
-    run_block(plan, index, index + plan.threads, scratch.thread_memory(thread));
-  });
+  return parallel_for_or_abort(
+      context, "attention", plan.threads, plan.blocks.jobs, [&](int64_t index, int thread) {
+        // Jobs begin in order, so the thread's next one is probably this.
+        run_block(plan, index, index + plan.threads, scratch.thread_memory(thread));
+      });
 }
 
 Status reserve_for_jobs(const ForwardPlan& plan, Context& context) {
@@ -121,13 +125,13 @@ void run_block(const ForwardPlan& plan, int64_t index, int64_t next, void* scrat
   }
 }
 
-void execute(const ForwardPlan& plan, Context& context) {
+Status execute(const ForwardPlan& plan, Context& context) {
   if (plan.choice.kernel != Kernel::kDecode) return run_blocks(plan, context);
-  run_decode(plan, context);
-  if (!plan.captures_beside_decode()) return;
+  MULTIHEAD_TRY(run_decode(plan, context));
+  if (!plan.captures_beside_decode()) return {};
   ForwardPlan captures = plan;
   captures.params = plan.params.without_results();
-  run_blocks(captures, context);
+  return run_blocks(captures, context);
 }
 
 Status run(ForwardPlan& plan, Context& context) {
@@ -142,8 +146,7 @@ Status run(ForwardPlan& plan, Context& context) {
   if (plan.divides_heads) {
     return team == nullptr ? Team::member_left() : team->run_attention(plan, context);
   }
-  execute(plan, context);
-  return {};
+  return execute(plan, context);
 }
 
 Status run_part(ForwardPlan& plan, const AttentionPart& part, Context& context) {
@@ -155,17 +158,16 @@ Status run_part(ForwardPlan& plan, const AttentionPart& part, Context& context) 
         transform_part(*plan.transforms, part.first_head, part.end_head, plan.params, context));
   }
   MULTIHEAD_TRY(reserve_for_jobs(plan, context));
-  execute(plan, context);
-  return {};
+  return execute(plan, context);
 }
 
-void merge_rows(const cpu::MergeParams& params, int threads) {
+void merge_rows(const cpu::MergeParams& params, const Context* context) {
   const int64_t rows = params.batch * params.heads * params.rows;
   // The exponential and the logarithm of a row take as long as 64 columns. The second thread joins
   // where one takes 35 to 60 us on Zen 4. Two take 0.53 of the time of one for 12 heads of 1024
   // rows.
   const double operations = 2.0 * static_cast<double>(params.width + 64);
-  over_ranges(operations * static_cast<double>(rows), rows, threads,
+  over_ranges(context, "merge", operations * static_cast<double>(rows), rows,
               [&](int64_t first, int64_t end) { cpu::merge_rows(params, first, end); });
 }
 

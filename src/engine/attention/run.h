@@ -21,7 +21,8 @@ MULTIHEAD_SHARED Status run(ForwardPlan& plan, Context& context);
 Status run_part(ForwardPlan& plan, const AttentionPart& part, Context& context);
 
 // Runs the jobs of a finished plan. q and k are transformed, and scratch memory is reserved.
-void execute(const ForwardPlan& plan, Context& context);
+// Errors: kAborted.
+Status execute(const ForwardPlan& plan, Context& context);
 
 // Runs one job of a finished plan that does not decode, in one thread's scratch memory. `next` is
 // the thread's probable next job, used for prefetch only; at least the number of jobs if there is
@@ -29,7 +30,7 @@ void execute(const ForwardPlan& plan, Context& context);
 MULTIHEAD_SHARED void run_block(const ForwardPlan& plan, int64_t index, int64_t next,
                                 void* scratch);
 
-// Merges all rows, see merge_attention(), on up to `threads` threads.
-MULTIHEAD_SHARED void merge_rows(const cpu::MergeParams& params, int threads);
+// Merges all rows, see merge_attention().
+MULTIHEAD_SHARED void merge_rows(const cpu::MergeParams& params, const Context* context);
 
 }  // namespace multihead::engine

@@ -13,6 +13,7 @@
 #include "engine/attention/overlap.h"
 #include "engine/attention/validate.h"
 #include "engine/error/guard.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
 #include "rules/element.h"
@@ -168,7 +169,7 @@ Status for_tokens(const ConstAnyTensor& x, const Transform& transform, double di
   const int64_t batch = x.shape[0], tokens = batch * rows;
   const double operations = 8.0 * static_cast<double>(x.shape.elements());
   const int threads = threads_for(operations, context.threads());
-  parallel_for(threads, token_jobs(x), [&](int64_t job, int thread) {
+  parallel_for(context, "rotate", threads, token_jobs(x), [&](int64_t job, int thread) {
     auto* const frequency = static_cast<double*>(scratch.thread_memory(thread));
     auto* const cos = reinterpret_cast<float*>(frequency + pairs);
     float* const sin = cos + pairs;

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "cpu/elementwise/convert_rows.h"
-#include "engine/runtime/threads.h"
+#include "engine/runtime/jobs.h"
 
 namespace multihead::engine {
 namespace {
@@ -122,12 +122,12 @@ class Appending {
 
 }  // namespace
 
-void append_rows(const AppendedTokens& tokens, int threads) {
+void append_rows(const AppendedTokens& tokens, const Context* context) {
   const Appending appending(tokens);
   const int64_t rows = appending.rows();
   // A number counts as an operation: the second thread joins where one takes 50 us (f32) to 110 us
   // (int8) on Zen 4. For 1 million numbers two threads take 0.40 to 0.55 of the time of one.
-  over_ranges(appending.numbers() * static_cast<double>(rows), rows, threads,
+  over_ranges(context, "append", appending.numbers() * static_cast<double>(rows), rows,
               [&](int64_t first, int64_t end) { appending.write(first, end); });
 }
 

@@ -26,8 +26,8 @@ struct AppendedTokens {
   std::span<const AppendedRows> rows;
 };
 
-// Writes the tokens on up to `threads` threads. In a ring, tokens that later ones of the same call
-// overwrite are left out.
-void append_rows(const AppendedTokens& tokens, int threads);
+// Writes the tokens; without a context on the calling thread. In a ring, tokens that later ones of
+// the same call overwrite are left out.
+void append_rows(const AppendedTokens& tokens, const Context* context);
 
 }  // namespace multihead::engine

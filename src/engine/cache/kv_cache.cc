@@ -248,7 +248,7 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
                          .counts = counts,
                          .page_table = parts_.page_table,
                          .rows = std::span(rows).first(config_.values_in_keys ? 1 : 2)},
-                        context == nullptr ? 1 : context->threads());
+                        context);
     for (int64_t b = 0; b < config_.batch; ++b) {
       auto& length_of_entry = parts_.lengths[b];
       length_of_entry += static_cast<int32_t>(count_of(b));

@@ -135,11 +135,12 @@ double sum_of_squares(const float* x, int64_t count, const Context& context) {
   const int64_t chunk = std::max(kLeastChunk, rules::ceil_div(count, kMostChunks));
   const int64_t chunks = rules::ceil_div(count, chunk);
   std::array<double, kMostChunks> sums{};
-  parallel_for(chunks > 1 ? context.threads() : 1, chunks, [&](int64_t index, int) {
-    const int64_t first = index * chunk;
-    sums[static_cast<size_t>(index)] =
-        cpu::sum_of_squares(x + first, std::min(chunk, count - first));
-  });
+  parallel_for(context, "elementwise", chunks > 1 ? context.threads() : 1, chunks,
+               [&](int64_t index, int) {
+                 const int64_t first = index * chunk;
+                 sums[static_cast<size_t>(index)] =
+                     cpu::sum_of_squares(x + first, std::min(chunk, count - first));
+               });
   double sum = 0.0;
   for (int64_t index = 0; index < chunks; ++index) sum += sums[static_cast<size_t>(index)];
   return sum;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/runtime/threads.h"
+#include "engine/runtime/jobs.h"
 #include "multihead/context.h"
 #include "multihead/tensor.h"
 #include "rules/integers.h"
@@ -23,7 +23,7 @@ void over_rows(int64_t rows, int64_t width, const Context& context, Run&& run) {
   if (rows == 0) return;
   if (rows * width <= kFloatsPerJob) return run(int64_t{0}, rows);
   const int64_t part = std::max<int64_t>(1, kFloatsPerJob / std::max<int64_t>(width, 1));
-  parallel_for(context.threads(), rules::ceil_div(rows, part),
+  parallel_for(context, "elementwise", context.threads(), rules::ceil_div(rows, part),
                [&](int64_t job, int) { run(job * part, std::min(rows, (job + 1) * part)); });
 }
 

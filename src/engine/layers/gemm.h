@@ -6,8 +6,8 @@
 
 #include "cpu/gemm/gemm.h"
 #include "engine/error/error.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
-#include "engine/runtime/threads.h"
 #include "multihead/context.h"
 #include "multihead/status.h"
 #include "rules/integers.h"
@@ -31,17 +31,17 @@ struct GemmJobs {
 };
 
 // Computes a product with rows and columns. `layout` was made for `threads` threads. Errors:
-// kMemory.
+// kMemory, kAborted.
 inline Status run_gemm(const cpu::GemmParams& p, const cpu::GemmLayout& layout, int threads,
                        Context& context) {
   const GemmJobs jobs(p, layout);
   Scratch& scratch = scratch_of(context);
   MULTIHEAD_TRY(scratch.reserve(threads, jobs.layout.scratch_bytes));
-  parallel_for(threads, jobs.count(), [&](int64_t job, int thread) {
-    cpu::gemm_block(p, jobs.layout, jobs.first_row(job), jobs.first_column(job),
-                    scratch.thread_memory(thread));
-  });
-  return {};
+  return parallel_for_or_abort(
+      context, "linear", threads, jobs.count(), [&](int64_t job, int thread) {
+        cpu::gemm_block(p, jobs.layout, jobs.first_row(job), jobs.first_column(job),
+                        scratch.thread_memory(thread));
+      });
 }
 
 }  // namespace multihead::engine

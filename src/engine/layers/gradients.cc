@@ -9,8 +9,8 @@
 #include "cpu/elementwise/elementwise.h"
 #include "cpu/elementwise/gradients.h"
 #include "engine/layers/elementwise.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
-#include "engine/runtime/threads.h"
 #include "rules/integers.h"
 
 namespace multihead::engine {
@@ -38,7 +38,7 @@ Status norm_backward(const cpu::NormBackward& call, Context& context) {
     sums = static_cast<float*>(buffer.data());
   }
   const int threads = threads_for_floats(call.rows * call.width, context);
-  parallel_for(threads, chunks, [&](int64_t chunk, int) {
+  parallel_for(context, "norm backward", threads, chunks, [&](int64_t chunk, int) {
     cpu::NormBackward chunk_call = call;
     if (sums != nullptr) {
       float* const d_weight = sums + chunk * 2 * call.width;
@@ -62,7 +62,7 @@ Status norm_backward(const cpu::NormBackward& call, Context& context) {
 void embed_backward(const cpu::EmbedBackward& call, const Context& context) {
   // Jobs divide columns, not rows, so that no two jobs add to the same element.
   constexpr int64_t kColumns = 128;
-  parallel_for(threads_for_floats(call.rows * call.width, context),
+  parallel_for(context, "embedding backward", threads_for_floats(call.rows * call.width, context),
                rules::ceil_div(call.width, kColumns), [&](int64_t job, int) {
                  const int64_t first = job * kColumns;
                  cpu::embed_backward_columns(call, first, std::min(call.width, first + kColumns));
@@ -85,10 +85,11 @@ cpu::CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const
   const int64_t part = std::max(least, rules::ceil_div(rows, kMostChunks));
   const int64_t chunks = rules::ceil_div(rows, part);
   std::array<cpu::CrossEntropyResult, kMostChunks> results{};
-  parallel_for(threads_for_floats(rows * classes, context), chunks, [&](int64_t chunk, int) {
-    results[static_cast<size_t>(chunk)] =
-        cpu::cross_entropy_rows(call, chunk * part, std::min(rows, (chunk + 1) * part));
-  });
+  parallel_for(context, "cross entropy", threads_for_floats(rows * classes, context), chunks,
+               [&](int64_t chunk, int) {
+                 results[static_cast<size_t>(chunk)] = cpu::cross_entropy_rows(
+                     call, chunk * part, std::min(rows, (chunk + 1) * part));
+               });
   cpu::CrossEntropyResult sum{};
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const cpu::CrossEntropyResult& result = results[static_cast<size_t>(chunk)];

@@ -6,6 +6,7 @@
 #include "engine/error/error.h"
 #include "engine/layers/gemm.h"
 #include "engine/layers/gradients.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/kernel_choice.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
@@ -83,21 +84,23 @@ Status gradients_of_parameters(const LinearBackward& call, bool tiles, Context& 
   const GemmJobs jobs(first, cpu::product_layout(first, threads_of_chunk, tiles));
   MULTIHEAD_TRY(scratch.reserve(threads, jobs.layout.scratch_bytes));
   const int64_t chunk_jobs = jobs.row_jobs * std::max<int64_t>(1, jobs.column_jobs);
-  parallel_for(threads, chunks * chunk_jobs, [&](int64_t job, int thread) {
-    const int64_t chunk = job / chunk_jobs, block = job % chunk_jobs;
-    const int64_t row = jobs.first_row(block), column = jobs.first_column(block);
-    const cpu::GemmParams product = product_of(chunk);
-    if (in > 0) cpu::gemm_block(product, jobs.layout, row, column, scratch.thread_memory(thread));
-    // Jobs of the first columns also sum d_bias: they have just read these columns of d_y.
-    if (column > 0 || call.d_bias == nullptr) return;
-    const int64_t count = std::min(jobs.layout.job_rows, out - row);
-    float* sums = call.d_bias + row;
-    if (chunks > 1) {
-      sums = partial + chunk * chunk_floats + out * in + row;
-      std::fill_n(sums, count, 0.0F);
-    }
-    cpu::add_column_sums(product.a + row, product.a_stride, product.depth, count, sums);
-  });
+  MULTIHEAD_TRY(parallel_for_or_abort(
+      context, "linear backward", threads, chunks * chunk_jobs, [&](int64_t job, int thread) {
+        const int64_t chunk = job / chunk_jobs, block = job % chunk_jobs;
+        const int64_t row = jobs.first_row(block), column = jobs.first_column(block);
+        const cpu::GemmParams product = product_of(chunk);
+        if (in > 0)
+          cpu::gemm_block(product, jobs.layout, row, column, scratch.thread_memory(thread));
+        // Jobs of the first columns also sum d_bias: they have just read these columns of d_y.
+        if (column > 0 || call.d_bias == nullptr) return;
+        const int64_t count = std::min(jobs.layout.job_rows, out - row);
+        float* sums = call.d_bias + row;
+        if (chunks > 1) {
+          sums = partial + chunk * chunk_floats + out * in + row;
+          std::fill_n(sums, count, 0.0F);
+        }
+        cpu::add_column_sums(product.a + row, product.a_stride, product.depth, count, sums);
+      }));
   if (chunks == 1) return {};
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const float* const sums = partial + chunk * chunk_floats;

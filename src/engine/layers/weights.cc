@@ -19,6 +19,7 @@
 #include "engine/error/guard.h"
 #include "engine/layers/gemm.h"
 #include "engine/layers/linear.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
 #include "engine/runtime/threads.h"
@@ -79,10 +80,11 @@ Status validate_numbers(float largest, WeightType type) {
   return real_error(Name::kFrom, Message::kFiniteNumbers, magnitude);
 }
 
-float largest_of(const cpu::NumberRows& numbers, int64_t rows, double operations, int threads) {
+float largest_of(const cpu::NumberRows& numbers, int64_t rows, double operations,
+                 const Context& context) {
   // Magnitudes have the order of their bits.
   std::atomic<uint32_t> most = 0;
-  over_ranges(operations, rows, threads, [&](int64_t first, int64_t end) {
+  over_ranges(&context, "quantize", operations, rows, [&](int64_t first, int64_t end) {
     const auto bits = std::bit_cast<uint32_t>(cpu::largest_number(numbers, first, end));
     uint32_t before = most.load();
     while (before < bits && !most.compare_exchange_weak(before, bits)) {
@@ -105,8 +107,8 @@ Status quantize_matrix(const ConstAnyTensor& from, WeightType type, void* to, Co
   MULTIHEAD_TRY(validate_apart({{Name::kFrom, from}}, {{Name::kTo, written}}));
   const cpu::NumberRows numbers{from.data, from.dtype, from.strides[0], columns};
   const double operations = 4.0 * static_cast<double>(rows) * static_cast<double>(columns);
-  MULTIHEAD_TRY(validate_numbers(largest_of(numbers, rows, operations, context.threads()), type));
-  over_ranges(operations, rows, context.threads(), [&](int64_t first, int64_t end) {
+  MULTIHEAD_TRY(validate_numbers(largest_of(numbers, rows, operations, context), type));
+  over_ranges(&context, "quantize", operations, rows, [&](int64_t first, int64_t end) {
     if (cpu::has_blocks(type)) {
       cpu::quantize_rows(numbers, type, static_cast<std::byte*>(to), first, end);
       return;
@@ -174,19 +176,19 @@ Status multiply_widened(const cpu::GemmParams& product, const WeightMatrix& weig
       (floats * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
   Scratch& scratch = scratch_of(context);
   MULTIHEAD_TRY(scratch.reserve(threads, widened_bytes + layout.scratch_bytes));
-  parallel_for(threads, jobs.count(), [&](int64_t job, int thread) {
-    auto* const memory = static_cast<std::byte*>(scratch.thread_memory(thread));
-    auto* const widened = reinterpret_cast<float*>(memory);
-    const int64_t first = jobs.first_column(job);
-    cpu::GemmParams part = product;
-    part.columns = std::min(layout.job_columns, product.columns - first);
-    cpu::dequantize_rows(weight, first, first + part.columns, widened, weight.columns);
-    part.b.data = widened;
-    if (part.bias != nullptr) part.bias += first;
-    part.c += first;
-    cpu::gemm_block(part, layout, jobs.first_row(job), 0, memory + widened_bytes);
-  });
-  return {};
+  return parallel_for_or_abort(
+      context, "linear", threads, jobs.count(), [&](int64_t job, int thread) {
+        auto* const memory = static_cast<std::byte*>(scratch.thread_memory(thread));
+        auto* const widened = reinterpret_cast<float*>(memory);
+        const int64_t first = jobs.first_column(job);
+        cpu::GemmParams part = product;
+        part.columns = std::min(layout.job_columns, product.columns - first);
+        cpu::dequantize_rows(weight, first, first + part.columns, widened, weight.columns);
+        part.b.data = widened;
+        if (part.bias != nullptr) part.bias += first;
+        part.c += first;
+        cpu::gemm_block(part, layout, jobs.first_row(job), 0, memory + widened_bytes);
+      });
 }
 
 Status multiply_few_rows(const cpu::FewRows& call, int threads, Context& context) {
@@ -199,11 +201,11 @@ Status multiply_few_rows(const cpu::FewRows& call, int threads, Context& context
   Buffer& memory = scratch_of(context).partials();
   if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
   cpu::prepare_few_rows(call, memory.data());
-  parallel_for(threads, rules::ceil_div(outputs, job_outputs), [&](int64_t job, int) {
-    const int64_t first = job * job_outputs;
-    cpu::few_rows_outputs(call, memory.data(), first, std::min(outputs, first + job_outputs));
-  });
-  return {};
+  return parallel_for_or_abort(
+      context, "linear", threads, rules::ceil_div(outputs, job_outputs), [&](int64_t job, int) {
+        const int64_t first = job * job_outputs;
+        cpu::few_rows_outputs(call, memory.data(), first, std::min(outputs, first + job_outputs));
+      });
 }
 
 struct WeightCall {

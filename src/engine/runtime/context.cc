@@ -24,6 +24,10 @@ namespace multihead {
 namespace engine {
 namespace {
 
+// No object can be larger. With larger sizes, Emscripten's malloc() overflows to a negative size
+// and returns memory that is in use. 1 MB is left for malloc()'s own header.
+constexpr uint64_t kLargest = PTRDIFF_MAX - (1 << 20);
+
 // Requests 2 MB pages from Linux before the memory is touched. A GPT-2-small step, which reads 500
 // MB of weights, is 4 % faster with them.
 void ask_for_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
@@ -41,9 +45,6 @@ void ask_for_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t 
 
 void* allocate(uint64_t bytes) {
   constexpr size_t kAlignment = cpu::kScratchAlignment;
-  // No object can be larger. With larger sizes, Emscripten's malloc() overflows to a negative size
-  // and returns memory that is in use. 1 MB is left for malloc()'s own header.
-  constexpr uint64_t kLargest = PTRDIFF_MAX - (1 << 20);
   if (bytes > kLargest) return nullptr;
   const size_t rounded = rules::round_up(static_cast<size_t>(bytes), kAlignment);
 #if defined(_WIN32)  // has no aligned_alloc(), because its free() takes no aligned memory
@@ -67,7 +68,17 @@ bool Buffer::reserve(uint64_t bytes) {
   if (bytes <= bytes_) return true;
   data_.reset();
   bytes_ = 0;
+#if !defined(__EMSCRIPTEN__)
+  if (const ContextOptions* const host = data_.get_deleter().host; host != nullptr) {
+    if (bytes > kLargest) return false;
+    data_.get_deleter().bytes = static_cast<size_t>(bytes);
+    data_.reset(host->allocate(host->user, data_.get_deleter().bytes, cpu::kScratchAlignment));
+  } else {
+    data_.reset(allocate(bytes));
+  }
+#else
   data_.reset(allocate(bytes));
+#endif
   if (data_ == nullptr) return false;
   bytes_ = static_cast<size_t>(bytes);
   return true;
@@ -91,8 +102,7 @@ size_t Scratch::bytes() const {
 }  // namespace engine
 
 Context::Context(int threads)
-    : threads_(std::clamp(threads > 0 ? threads : engine::available_threads(), 1,
-                          engine::most_threads())),
+    : threads_(engine::threads_of_context(threads)),
       internals_(std::make_unique<Internals>(threads_)) {}
 Context::~Context() = default;
 Context::Context(Context&&) noexcept = default;

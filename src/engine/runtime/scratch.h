@@ -10,6 +10,7 @@
 #include "engine/runtime/kernel_choice.h"
 #include "multihead/context.h"
 #include "multihead/status.h"
+#include "rules/arena.h"
 #include "rules/shared.h"
 
 namespace multihead::engine {
@@ -27,19 +28,35 @@ inline constexpr int64_t kLargePages = int64_t{64} << 20;
 inline constexpr int64_t kLargePages = 0;
 #endif
 
+// Gives the block of a Buffer back.
+struct Free {
+#if defined(__EMSCRIPTEN__)
+  void operator()(void* memory) const { release(memory); }
+#else
+  void operator()(void* memory) const {
+    if (host == nullptr) return release(memory);
+    host->deallocate(host->user, memory, bytes, rules::Arena::kAlignment);
+  }
+  const ContextOptions* host = nullptr;
+  size_t bytes = 0;
+#endif
+};
+
 // A buffer whose reserve() returns false if memory is exhausted. It does not throw, so builds
 // without exceptions (WebAssembly) can report the error, too.
 class Buffer {
  public:
+  Buffer() = default;
+#if !defined(__EMSCRIPTEN__)
+  // Takes memory from the host's allocator, if it is not null.
+  explicit Buffer(const ContextOptions* host) : data_(nullptr, Free{host, 0}) {}
+#endif
   // Growing loses the contents. Returns false if memory is exhausted.
   MULTIHEAD_SHARED bool reserve(uint64_t bytes);
   void* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }
 
  private:
-  struct Free {
-    void operator()(void* memory) const { release(memory); }
-  };
   std::unique_ptr<void, Free> data_;
   size_t bytes_ = 0;
 };
@@ -49,6 +66,16 @@ class Team;
 class Scratch {
  public:
   explicit Scratch(int threads) : thread_memory_(static_cast<size_t>(threads)) {}
+#if !defined(__EMSCRIPTEN__)
+  // With memory of a host's allocator.
+  Scratch(int threads, const ContextOptions& host) : Scratch(threads) {
+    for (Buffer& buffer : thread_memory_) buffer = Buffer(&host);
+    for (Buffer* buffer :
+         {&workspace_, &transformed_, &plans_, &partials_, &gradients_, &module_, &transformer_}) {
+      *buffer = Buffer(&host);
+    }
+  }
+#endif
 
   // Reserves at least `bytes` for each of the first `threads` threads.
   MULTIHEAD_SHARED Status reserve(int threads, uint64_t bytes);
@@ -83,12 +110,22 @@ class Scratch {
 
 // The members of a Context, hidden from the public header.
 struct multihead::Context::Internals {
+#if !defined(__EMSCRIPTEN__)
+  std::optional<const ContextOptions> host;  // none: the library's own threads and memory
+#endif
   engine::Scratch scratch;
   engine::Team* team = nullptr;
   std::optional<engine::KernelChoice> last_call;
   std::optional<engine::LinearChoice> last_linear;
 
   explicit Internals(int threads) : scratch(threads) {}
+#if !defined(__EMSCRIPTEN__)
+  Internals(int threads, const ContextOptions& options);
+  static const ContextOptions* host_of(const Context& context) {
+    const Internals* const internals = context.internals_.get();
+    return internals == nullptr || !internals->host ? nullptr : &*internals->host;
+  }
+#endif
   // Returns the internals; allocates new ones if `context` was moved from.
   static Internals& of(Context& context);
   static engine::Scratch& scratch_of(Context& context) { return of(context).scratch; }

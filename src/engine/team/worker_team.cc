@@ -88,7 +88,7 @@ Status WorkerTeam::run_attention(ForwardPlan& plan, Context& context) {
                         .first_block = 0,
                         .end_block = plan.choice.blocks.row_parts};
     finish_plan(plan, context.threads(), nullptr, &own);
-    execute(plan, context);
+    MULTIHEAD_TRY(execute(plan, context));
     void* const out = p.out.data == nullptr
                           ? nullptr
                           : static_cast<char*>(p.out.data) + batch * p.out.stride[0] * bytes;

@@ -173,11 +173,10 @@ class VarlenCall {
     if (!plans_.plans().empty()) engine::last_call_of(context) = plans_.plans().front().choice;
     MULTIHEAD_TRY(engine::scratch_of(context).reserve(context.threads(), jobs.scratch_bytes));
     const engine::Scratch& scratch = engine::scratch_of(context);
-    plans_.for_jobs(engine::threads_for(jobs.operations, context.threads()), jobs,
-                    [&](const ForwardPlan& plan, int64_t index, int thread) {
-                      engine::run_block(plan, index, plan.jobs(), scratch.thread_memory(thread));
-                    });
-    return {};
+    return plans_.for_jobs(
+        context, "attention", jobs, [&](const ForwardPlan& plan, int64_t index, int thread) {
+          engine::run_block(plan, index, plan.jobs(), scratch.thread_memory(thread));
+        });
   }
 
  private:

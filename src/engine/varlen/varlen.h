@@ -12,6 +12,7 @@
 #include "engine/attention/plan.h"
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
 #include "multihead/attention.h"
@@ -150,7 +151,8 @@ class VarlenPlans {
     const auto count = static_cast<int64_t>(plans_.size());
     const int64_t blocks = rules::ceil_div(count, kPlansOfJob);
     constexpr double kOperationsOfPlan = 5e4;
-    parallel_for(threads_for(kOperationsOfPlan * static_cast<double>(count), context.threads()),
+    parallel_for(context, "plan",
+                 threads_for(kOperationsOfPlan * static_cast<double>(count), context.threads()),
                  blocks, [&](int64_t block, int) {
                    const int64_t end = std::min(count, (block + 1) * kPlansOfJob);
                    for (int64_t place = block * kPlansOfJob; place < end; ++place) {
@@ -176,14 +178,17 @@ class VarlenPlans {
   // Returns the sequence of the plan at `place`.
   size_t sequence(size_t place) const { return static_cast<size_t>(order_[place]); }
 
-  // Calls run(plan, index, thread) for every job of every plan, in order.
+  // Calls run(plan, index, thread) for every job of every plan, in order. Errors: kAborted.
   template <class Run>
-  void for_jobs(int threads, const VarlenJobs& jobs, const Run& run) const {
-    parallel_for(threads, jobs.count, [&](int64_t index, int thread) {
-      const auto after = std::upper_bound(first_job_.begin(), first_job_.end(), index);
-      const auto place = static_cast<size_t>(after - first_job_.begin() - 1);
-      run(plans_[place], index - first_job_[place], thread);
-    });
+  Status for_jobs(const Context& context, const char* step, const VarlenJobs& jobs,
+                  const Run& run) const {
+    const int threads = threads_for(jobs.operations, context.threads());
+    return parallel_for_or_abort(
+        context, step, threads, jobs.count, [&](int64_t index, int thread) {
+          const auto after = std::upper_bound(first_job_.begin(), first_job_.end(), index);
+          const auto place = static_cast<size_t>(after - first_job_.begin() - 1);
+          run(plans_[place], index - first_job_[place], thread);
+        });
   }
 
  private:

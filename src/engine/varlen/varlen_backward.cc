@@ -15,6 +15,7 @@
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
 #include "engine/error/guard.h"
+#include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/threads.h"
 #include "multihead/attention_backward.h"
@@ -110,20 +111,22 @@ class VarlenBackward {
     const int threads = engine::threads_for(jobs.operations, context.threads());
     const engine::Scratch& scratch = engine::scratch_of(context);
     if (results_.check_lse) {
-      MULTIHEAD_TRY(check_lse(threads));
+      MULTIHEAD_TRY(check_lse(threads, context));
     }
     const int64_t heads = given_.q.shape[1];
     // Without a query there may be any number of heads.
     const int64_t rows = given_.q.shape[0] == 0 ? 0 : sequences() * heads;
-    engine::parallel_for(threads, rows, [&](int64_t index, int thread) {
+    engine::parallel_for(context, "row sums", threads, rows, [&](int64_t index, int thread) {
       const BackwardPlan& plan = plans_.plans()[static_cast<size_t>(index / heads)];
       if (index % heads == 0) engine::reset_semaphores(plan);
       cpu::backward_rows(plan.params, 0, index % heads, scratch.thread_memory(thread));
     });
-    plans_.for_jobs(threads, jobs, [&](const BackwardPlan& plan, int64_t index, int thread) {
-      engine::run_backward_job(plan, index, scratch.thread_memory(thread));
-    });
-    if (!gradients_.d_sinks.empty()) sum_sinks(threads);
+    MULTIHEAD_TRY(plans_.for_jobs(context, "attention backward", jobs,
+                                  [&](const BackwardPlan& plan, int64_t index, int thread) {
+                                    engine::run_backward_job(plan, index,
+                                                             scratch.thread_memory(thread));
+                                  }));
+    if (!gradients_.d_sinks.empty()) sum_sinks(threads, context);
     return transforms_.does_nothing() ? Status() : transform_back(context);
   }
 
@@ -186,12 +189,12 @@ class VarlenBackward {
   }
 
   // Returns the error of the first sequence that has one.
-  Status check_lse(int threads) const {
+  Status check_lse(int threads, const Context& context) const {
     std::atomic<int64_t> first = sequences();
     const auto check = [&](int64_t place) {
       return engine::check_lse(plans_.plans()[static_cast<size_t>(place)].params);
     };
-    engine::parallel_for(threads, sequences(), [&](int64_t place, int) {
+    engine::parallel_for(context, "check lse", threads, sequences(), [&](int64_t place, int) {
       if (check(place).ok()) return;
       const auto s = static_cast<int64_t>(plans_.sequence(static_cast<size_t>(place)));
       int64_t known = first;
@@ -207,14 +210,14 @@ class VarlenBackward {
   }
 
   // Computes each sequence's part of d_sinks, then adds the parts in the order of the sequences.
-  void sum_sinks(int threads) {
+  void sum_sinks(int threads, const Context& context) {
     const std::span<float> total = gradients_.d_sinks;
     const auto part_of = [&](size_t s) {
       return std::span(sinks_ + s * total.size(), total.size());
     };
-    engine::parallel_for(threads, sequences(), [&](int64_t place, int) {
+    engine::parallel_for(context, "sinks", threads, sequences(), [&](int64_t place, int) {
       const auto at = static_cast<size_t>(place);
-      engine::differentiate_sinks(plans_.plans()[at].params, part_of(plans_.sequence(at)), 1);
+      engine::differentiate_sinks(plans_.plans()[at].params, part_of(plans_.sequence(at)), nullptr);
     });
     std::fill(total.begin(), total.end(), 0.0F);
     for (size_t s = 0; s < given_.sequences(); ++s) {

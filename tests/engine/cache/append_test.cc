@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cpu/elementwise/convert_rows.h"
+#include "multihead/context.h"
 #include "support/random_case.h"
 
 namespace multihead::engine {
@@ -146,6 +147,7 @@ void expect_equals_plain_loop(const Case& c) {
   c.write_plainly(c.k, config.head_dim, keys);
   c.write_plainly(c.v, config.value_dim, values);
   for (const int threads : {1, 2, 5}) {
+    const Context context(threads);
     Memory got_keys = c.empty(config.head_dim), got_values = c.empty(config.value_dim);
     const auto rows_of = [](const ConstTensor& from, Memory& to, int64_t width) {
       return AppendedRows{from, {.rows = to.rows.data(), .scales = to.scales.data()}, width};
@@ -159,7 +161,7 @@ void expect_equals_plain_loop(const Case& c) {
                  .counts = c.counts,
                  .page_table = c.page_table.data(),
                  .rows = rows},
-                threads);
+                &context);
     ASSERT_EQ(got_keys, keys) << threads << " threads";
     ASSERT_EQ(got_values, values) << threads << " threads";
   }

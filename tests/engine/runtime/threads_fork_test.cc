@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "engine/runtime/threads.h"
+#include "support/for_jobs.h"
 
 namespace multihead::engine {
 namespace {

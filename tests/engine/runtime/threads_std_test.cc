@@ -21,6 +21,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/for_jobs.h"
+
 namespace multihead::engine {
 namespace {
 

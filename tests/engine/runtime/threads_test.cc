@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/for_jobs.h"
+
 #ifndef MULTIHEAD_THREADS_SUITE
 #define MULTIHEAD_THREADS_SUITE Threads
 #endif

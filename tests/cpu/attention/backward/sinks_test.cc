@@ -9,6 +9,7 @@
 
 #include "cpu/kernels.h"
 #include "engine/attention/backward.h"
+#include "multihead/context.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 
@@ -97,10 +98,11 @@ TEST(SinkGradient, SameBitsOnAnyNumberOfThreads) {
   params.lse = {lse.data(), {kHeads * kQueries, kQueries, 1}};
   params.delta = delta.data();
   std::vector<float> expected(kHeads);
-  engine::differentiate_sinks(params, expected, 1);
+  engine::differentiate_sinks(params, expected, nullptr);
   for (const int threads : {2, 5, 16}) {
     std::vector<float> got(kHeads);
-    engine::differentiate_sinks(params, got, threads);
+    const Context context(threads);
+    engine::differentiate_sinks(params, got, &context);
     EXPECT_EQ(got, expected) << threads << " threads";
   }
 }
