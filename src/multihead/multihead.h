@@ -1,7 +1,8 @@
 /// \file
 /// Includes all headers of the library multihead. safetensors.h, models.h, lab.h, distributed.h and
 /// cuda.h are not part of it: they belong to the libraries multihead::safetensors,
-/// multihead::models, multihead::lab, multihead::distributed and multihead::cuda.
+/// multihead::models, multihead::lab, multihead::distributed and multihead::cuda. Nor is c.h, which
+/// has the same calls for C.
 
 /// \namespace multihead
 /// The public interface.

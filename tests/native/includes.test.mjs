@@ -117,7 +117,8 @@ export const codeOf = (text) =>
 
 /** The missing and superfluous headers of a file: [header or null, sentence]. */
 export function complaintsOf(text) {
-  const included = [...text.matchAll(/^#include <([^>]+)>/gm)].map(([, header]) => header);
+  // <stddef.h>, in a header for C, counts as <cstddef>.
+  const included = [...text.matchAll(/^#include <([^>]+)>/gm)].map(([, header]) => header.replace(/^(std\w+)\.h$/, 'c$1'));
   const code = codeOf(text.replace(/^#include.*$/gm, ''));
   const used = new Set();
   const complaints = new Map();

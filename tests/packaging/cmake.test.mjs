@@ -255,6 +255,18 @@ test('the version is one: of the headers, CMake, pkg-config and the npm package'
   }
 });
 
+for (const kind of kinds) {
+  test(`multihead/c.h in C11: ${kind}`, { skip: noPkgConfig }, () => {
+    const env = pkgConfigPath(kind);
+    const flags = output(['pkg-config', '--cflags-only-I', '--libs', 'multihead'], { env }).trim().split(/\s+/);
+    const program = join(folder, `${kind}-c`);
+    const asC = ['-x', 'c', '-std=c11', '-Wall', '-Wextra', '-pedantic', '-Werror', '-DMULTIHEAD_C_MAIN'];
+    // A static library needs the standard library of C++, which its compiler links.
+    output([cxx.path, ...asC, 'tests/engine/c/program.c', '-x', 'none', '-o', program, ...flags]);
+    assert.equal(output([program], { env: environment(libraryPath(kind)) }), 'multihead in C\n');
+  });
+}
+
 const onElf = { skip: process.platform === 'linux' ? false : 'symbols are read from ELF files only' };
 const sharedLibrary = join(prefixes.shared, 'lib', 'libmultihead.so');
 
@@ -262,6 +274,21 @@ test('the shared library has a versioned name', onElf, () => {
   assert.ok(realpathSync(sharedLibrary).endsWith(`libmultihead.so.${version}`));
   const [major, minor] = version.split('.');
   assert.ok(output(['readelf', '-d', sharedLibrary]).includes(`[libmultihead.so.${major}.${minor}]`));
+});
+
+test('a program that was not linked with the shared library loads it', onElf, () => {
+  const program = join(folder, 'load-c');
+  const asC = ['-x', 'c', '-std=c11', '-Wall', '-Wextra', '-pedantic', '-Werror'];
+  output([cxx.path, ...asC, `-I${join(prefixes.shared, 'include')}`, 'tests/packaging/load.c', '-o', program, '-ldl']);
+  assert.equal(output([program, sharedLibrary], { env: environment(libraryPath('shared')) }), 'loaded\n');
+});
+
+test('the shared library exports every function of multihead/c.h', onElf, () => {
+  const header = readFileSync(join(root, 'src', 'multihead', 'c.h'), 'utf8');
+  const declared = [...header.matchAll(/^[\w *]+[ *](multihead_\w+)\(/gm)].map(([, name]) => name).sort();
+  const exported = exportedBy(sharedLibrary).filter((name) => /^multihead_\w+$/.test(name)).sort();
+  assert.ok(declared.length > 15);
+  assert.deepEqual(exported, declared);
 });
 
 /** The names that a shared library exports, apart from instantiations of the standard library's templates. */
@@ -291,7 +318,7 @@ const SHARED_INTERNALS = `
   .map((name) => `multihead::${name}`);
 
 test('the shared libraries export what the public headers declare, and what they call of each other', onElf, () => {
-  const isPublic = (name) => /^multihead::(?!(engine|nn|cpu|rules|reference|N_[A-Z])\w*::)/.test(name);
+  const isPublic = (name) => /^multihead_/.test(name) || /^multihead::(?!(engine|nn|cpu|rules|reference|N_[A-Z])\w*::)/.test(name);
   /** The name of a function, without its result, its arguments and its template arguments. */
   const plain = (name) =>
     name.replace(/^((vtable|typeinfo|typeinfo name) for |multihead::Status (?=multihead::))/, '').replace(/[<([].*/, '');

@@ -7,11 +7,9 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <span>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 #include "engine/error/error.h"
 #include "engine/error/guard.h"

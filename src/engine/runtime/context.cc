@@ -6,7 +6,6 @@
 #include <malloc.h>
 #endif
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

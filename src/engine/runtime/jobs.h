@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "engine/runtime/threads.h"
 #include "multihead/context.h"
