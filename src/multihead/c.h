@@ -16,16 +16,17 @@
 /// multihead_context_destroy(context);
 /// ```
 ///
-/// - A function that can fail returns a multihead_code: 0 (MULTIHEAD_OK) is success. It then has
-///   written nothing, the same call with valid arguments works next, and `error`, which may be
-///   null, says why. No exception leaves a function.
-/// - Structs with `size` may get more members at their end: set `size` to sizeof, and what is not
-///   named to 0, which is the default. A program runs with a later version of the library, and with
-///   an earlier one as long as the members that it does not know are 0.
-/// - An optional tensor, struct or array that is not given is null. Data that is only read is never
-///   written, although `data` has no const.
-/// - A handle may be destroyed by any thread, and serves one call at a time. Destroying null does
-///   nothing. Objects that a call was prepared with must outlive it.
+/// - A function that can fail returns a multihead_code; 0 is success. After a failure nothing is
+///   written, `error`, which may be null, says why, and the next call works. No exception leaves a
+///   function.
+/// - Structs with `size` may get more members at their end. Set `size` to sizeof the struct, and
+///   what is not needed to 0, the default. A program then runs with later versions of the library,
+///   and with earlier ones while members that these do not know are 0.
+/// - An optional tensor, struct or array that is not given is null. Inputs are not written,
+/// although
+///   `data` has no const.
+/// - An object serves one call at a time, on any thread, and must outlive calls that were prepared
+///   with it. Destroying null does nothing.
 #pragma once
 
 #include <stdbool.h>
@@ -240,36 +241,6 @@ multihead_code multihead_prepared_run(multihead_prepared* prepared, const void* 
                                       const void* v, void* out, float* lse, multihead_error* error);
 /// Ends a prepared call.
 void multihead_prepared_destroy(multihead_prepared* prepared);
-
-/// A call of multihead_attention_backward() that is checked and planned once, see
-/// PreparedAttentionBackward.
-typedef struct multihead_prepared_backward multihead_prepared_backward;
-/// The data of a run; d_q, d_k and d_v are null if they were not prepared.
-typedef struct multihead_backward_data {
-  size_t size;        ///< sizeof(multihead_backward_data)
-  const void* q;      ///< (B, H_q, N_q, d_k)
-  const void* k;      ///< (B, H_kv, N_k, d_k)
-  const void* v;      ///< (B, H_kv, N_k, d_v)
-  const void* out;    ///< (B, H_q, N_q, d_v)
-  const float* lse;   ///< (B, H_q, N_q)
-  const void* d_out;  ///< (B, H_q, N_q, d_v)
-  float* d_q;         ///< as q
-  float* d_k;         ///< as k
-  float* d_v;         ///< as v
-} multihead_backward_data;
-/// Prepares a call. Tensors of a run need no data yet; all other arrays stay the caller's.
-multihead_code multihead_prepared_backward_create(
-    multihead_context* context, const multihead_tensor* q, const multihead_tensor* k,
-    const multihead_tensor* v, const multihead_attention_options* options,
-    const multihead_attention_results* results, const multihead_tensor* d_out,
-    const multihead_attention_gradients* gradients, multihead_prepared_backward** prepared,
-    multihead_error* error);
-/// Runs a prepared call on this data.
-multihead_code multihead_prepared_backward_run(multihead_prepared_backward* prepared,
-                                               const multihead_backward_data* data,
-                                               multihead_error* error);
-/// Ends a prepared call.
-void multihead_prepared_backward_destroy(multihead_prepared_backward* prepared);
 
 /// Order of a cache's tokens in memory, see KVCacheConfig::Layout.
 typedef enum multihead_cache_layout {

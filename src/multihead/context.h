@@ -16,12 +16,7 @@ namespace multihead {
 /// of it. No function may throw. `user` is passed to all of them. WebAssembly has no such contexts.
 ///
 /// ```
-/// Context context({.threads = 8,
-///                  .parallel_for = [](void* user, int workers, void (*run)(void*, int), void*
-///                  state) {
-///                    static_cast<Pool*>(user)->for_each(workers, [&](int i) { run(state, i); });
-///                  },
-///                  .user = &pool});
+/// Context context({.threads = 8, .parallel_for = run_on_pool, .user = &pool});
 /// ```
 struct ContextOptions {
   /// The most threads that may work on one call; 0: all threads of the machine.
@@ -46,17 +41,17 @@ struct ContextOptions {
   /// Takes back what allocate() returned for the same `bytes` and `alignment`.
   void (*deallocate)(void* user, void* memory, size_t bytes, size_t alignment) = nullptr;
 
-  /// If it returns true, the call ends with a kAborted error: each thread asks before each job of
-  /// attention, its gradients, matrix products and theirs, so within about a millisecond per
-  /// thread for most shapes. Outputs, and gradients that are added up, are then unspecified; caches
-  /// have their earlier tokens, and the next call works. Called from several threads at once, up to
-  /// a thousand times in a call; for example, it reads a std::atomic<bool>, or a clock.
-  /// Computations that change state (KVCache::append(), the update of parameters) are not ended.
+  /// If it returns true, the call ends with a kAborted error. Each thread asks before each job of
+  /// attention, its gradients, and matrix products; most jobs take less than a millisecond.
+  /// Outputs, and gradients that are added up, are then unspecified; a cache has the tokens of
+  /// before, and the next call works. What only changes state (KVCache::append(), the update of
+  /// parameters) is not ended. Called by several threads at once; it may read a std::atomic<bool>,
+  /// or a clock.
   bool (*cancelled)(void* user) = nullptr;
 
-  /// Told of each step of a call after it: a name for people ("attention", "linear", "decode"),
-  /// which lives as long as the program, and nanoseconds of std::chrono::steady_clock. Steps do not
-  /// overlap; time between them is checks and planning. Called from the calling thread.
+  /// Called after each step of a call, from the calling thread: its name ("attention", "linear",
+  /// "decode"; a literal), begin and end in nanoseconds of std::chrono::steady_clock. Steps do not
+  /// overlap. Between them are checks and plans.
   void (*profile)(void* user, const char* step, int64_t begin, int64_t end) = nullptr;
 
   void* user = nullptr;  ///< the first argument of these functions

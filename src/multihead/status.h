@@ -23,7 +23,9 @@ enum class StatusCode : uint8_t {
   /// another process did not answer in time, or left (multihead/distributed.h)
   kExchange = 5,
   kDevice = 6,   ///< a GPU cannot be used, or CUDA reported an error (multihead/cuda.h)
-  kAborted = 7,  ///< the caller's callback ended the call (multihead/models.h)
+  /// the caller's callback ended the call (multihead/models.h, ContextOptions::cancelled); a call
+  /// that was ended may have written some of its outputs
+  kAborted = 7,
 };
 
 /// An error names the argument, the expected value and the actual value, so that a caller can print

@@ -18,7 +18,6 @@
 #include "multihead/context.h"
 #include "multihead/kv_cache.h"
 #include "multihead/prepared_attention.h"
-#include "multihead/prepared_attention_backward.h"
 #include "multihead/rope.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
@@ -29,9 +28,6 @@ struct multihead_context {
 };
 struct multihead_prepared {
   multihead::PreparedAttention cpp;
-};
-struct multihead_prepared_backward {
-  multihead::PreparedAttentionBackward cpp;
 };
 struct multihead_cache {
   multihead::KVCache cpp;
@@ -354,47 +350,6 @@ multihead_code multihead_prepared_run(multihead_prepared* prepared, const void* 
 }
 
 void multihead_prepared_destroy(multihead_prepared* prepared) { delete prepared; }
-
-multihead_code multihead_prepared_backward_create(
-    multihead_context* context, const multihead_tensor* q, const multihead_tensor* k,
-    const multihead_tensor* v, const multihead_attention_options* options,
-    const multihead_attention_results* results, const multihead_tensor* d_out,
-    const multihead_attention_gradients* gradients, multihead_prepared_backward** prepared,
-    multihead_error* error) {
-  return call(error, [&]() -> Status {
-    MULTIHEAD_TRY(need("context", context));
-    MULTIHEAD_TRY(need("prepared", prepared));
-    multihead::Backward of;
-    MULTIHEAD_TRY(convert(q, k, v, options, of));
-    MULTIHEAD_TRY(convert(results, d_out, gradients, of));
-    auto made = std::make_unique<multihead_prepared_backward>();
-    MULTIHEAD_TRY(multihead::PreparedAttentionBackward::create(
-        of.q, of.k, of.v, of.options, of.results, of.d_out, of.gradients, context->cpp, made->cpp));
-    *prepared = made.release();
-    return {};
-  });
-}
-
-multihead_code multihead_prepared_backward_run(multihead_prepared_backward* prepared,
-                                               const multihead_backward_data* given,
-                                               multihead_error* error) {
-  return call(error, [&]() -> Status {
-    MULTIHEAD_TRY(need("prepared", prepared));
-    multihead_backward_data data;
-    MULTIHEAD_TRY(copy_struct("data", given, data));
-    return prepared->cpp.run({.q = data.q,
-                              .k = data.k,
-                              .v = data.v,
-                              .out = data.out,
-                              .lse = data.lse,
-                              .d_out = data.d_out,
-                              .d_q = data.d_q,
-                              .d_k = data.d_k,
-                              .d_v = data.d_v});
-  });
-}
-
-void multihead_prepared_backward_destroy(multihead_prepared_backward* prepared) { delete prepared; }
 
 multihead_code multihead_cache_create(const multihead_cache_config* given, multihead_cache** cache,
                                       multihead_error* error) {

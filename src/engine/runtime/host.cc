@@ -27,7 +27,7 @@ class Queue {
   // Runs the next job; returns false if there is none, or if the call is cancelled. A job that was
   // drawn runs in any case: a later one may be waiting for it.
   bool run_next(int thread) {
-    if (is_cancelled()) return false;
+    if (next_ >= jobs_.count || is_cancelled()) return false;
     const int64_t job = next_++;
     if (job >= jobs_.count) return false;
     jobs_.run(jobs_.state, job, thread);

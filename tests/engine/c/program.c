@@ -111,18 +111,9 @@ const char* multihead_c_program(void) {
   CHECK(multihead_attention(context, &q, &q, &v, &options, &outputs, &error) == MULTIHEAD_OK);
   CHECK(all_are(out, 2.0F));
 
-  /* Prepared calls. */
+  /* A prepared call. */
   {
     multihead_prepared* forward = NULL;
-    multihead_prepared_backward* backward = NULL;
-    const multihead_backward_data data = {.size = sizeof data,
-                                          .q = x,
-                                          .k = x,
-                                          .v = values,
-                                          .out = out,
-                                          .lse = lse,
-                                          .d_out = values,
-                                          .d_v = gradient};
     memset(out, 0, sizeof out);
     CHECK(multihead_prepared_create(context, &q, &q, &v, NULL, &outputs, &forward, &error) ==
           MULTIHEAD_OK);
@@ -131,11 +122,7 @@ const char* multihead_c_program(void) {
     CHECK(multihead_prepared_run(forward, NULL, x, values, out, lse, &error) ==
           MULTIHEAD_ERROR_SHAPE);
     CHECK(multihead_prepared_run(NULL, x, x, values, out, lse, &error) == MULTIHEAD_ERROR_OPTION);
-    CHECK(multihead_prepared_backward_create(context, &q, &q, &v, NULL, &results, &v, &gradients,
-                                             &backward, &error) == MULTIHEAD_OK);
-    CHECK(multihead_prepared_backward_run(backward, &data, &error) == MULTIHEAD_OK);
     multihead_prepared_destroy(forward);
-    multihead_prepared_backward_destroy(backward);
   }
 
   /* A cache. */

@@ -234,7 +234,7 @@ TEST(Host, CancelsACallAtAnyJob) {
                        .user = &host});
       ASSERT_TRUE(calls.run(context, got).ok());
       const int64_t polls = host.polls;
-      EXPECT_GT(polls, 20);
+      EXPECT_GT(polls, 8);
       for (int64_t at = 0; at < polls; at += 3) {
         host.polls = 0;
         host.cancels_at = at;
@@ -276,13 +276,13 @@ TEST(Host, ACancelledStepLeavesTheCache) {
 
   Host host;
   Context context({.threads = 2, .cancelled = cancelled, .user = &host});
-  int ended = 0;
-  for (bool done = false; !done; ++host.cancels_at) {
+  int64_t ended = 0;
+  for (host.cancels_at = 0;; ++host.cancels_at) {
     TransformerCache other;
     ASSERT_TRUE(model.create_cache({.capacity = 20}, other).ok());
     host.polls = 0;
     const Status status = step(context, other, got);
-    done = status.ok() && ended > 0;
+    if (host.polls <= host.cancels_at) break;
     if (!status.ok()) {
       ++ended;
       EXPECT_EQ(status.code(), StatusCode::kAborted);
