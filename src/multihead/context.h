@@ -51,7 +51,7 @@ struct ContextOptions {
 
   /// Called after each step of a call, from the calling thread: its name ("attention", "linear",
   /// "decode"; a literal), begin and end in nanoseconds of std::chrono::steady_clock. Steps do not
-  /// overlap. Between them are checks and plans.
+  /// overlap. Between them are checks, plans, and what takes a few microseconds.
   void (*profile)(void* user, const char* step, int64_t begin, int64_t end) = nullptr;
 
   void* user = nullptr;  ///< the first argument of these functions
