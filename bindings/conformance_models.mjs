@@ -5,19 +5,7 @@
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 
-import {
-  check,
-  isNumber,
-  isObject,
-  isText,
-  messageOf,
-  NotSupported,
-  own,
-  parseJson,
-  pick,
-  readRegularFile,
-  readTensors,
-} from './conformance_case.mjs';
+import { messageOf, NotSupported, pick, readJson, readTensors } from './conformance_case.mjs';
 
 const isFile = (path) => stat(path).then((status) => status.isFile(), () => false);
 const isModelFolder = async (folder) => (await isFile(join(folder, 'cases.json'))) && isFile(join(folder, 'config.json'));
@@ -54,11 +42,9 @@ const tightest = 1e-5;
 
 /** Throws unless each number is near its golden number, whose index `indexOf` gives. */
 function compare({ entry, goldens }, name, got, size, indexOf) {
-  const { dtype, data } = goldens[name];
-  check(dtype === 'f32', name, 'a golden of f32', dtype);
+  const { data } = goldens[name];
   if (data.length !== size) throw new Error(`${name}: expected ${data.length} numbers, got ${size}`);
-  const tolerance = own(entry.tolerance ?? {}, name) ?? tightest;
-  check(isNumber(tolerance) && tolerance >= 0, `tolerance.${name}`, 'a number, not negative', tolerance);
+  const tolerance = entry.tolerance[name] ?? tightest;
   for (let i = 0; i < got.length; i += 1) {
     const wanted = data[indexOf(i)];
     if (!(Math.abs(got[i] - wanted) <= tolerance)) {
@@ -67,16 +53,9 @@ function compare({ entry, goldens }, name, got, size, indexOf) {
   }
 }
 
-/** Checks and returns the inputs of a forward case. */
 function readInputs({ info }, { input_ids: ids, attention_mask: mask, token_type_ids: types, pixel_values: pixels, ...others }) {
   for (const name of Object.keys(others)) throw new NotSupported(`input ${name}`);
-  const [name, main, dtype, rank] = info.takesPixels ? ['pixel_values', pixels, 'f32', 4] : ['input_ids', ids, 'i32', 2];
-  check(main !== undefined, name, 'a tensor', main);
-  check(main.dtype === dtype && main.shape.length === rank, name, `a tensor of ${dtype} and rank ${rank}`, main.shape.length);
-  for (const [each, tensor] of Object.entries({ attention_mask: mask, token_type_ids: types })) {
-    const right = tensor === undefined || (tensor.dtype === 'i32' && tensor.shape.join() === main.shape.join());
-    check(right, each, `i32 of the shape of ${name}`, tensor?.shape.join());
-  }
+  const main = info.takesPixels ? pixels : ids;
   return { main, mask, types: info.tokenTypes > 0 ? types : undefined, batch: main.shape[0] };
 }
 
@@ -175,8 +154,6 @@ async function runGenerate(model, { inputs, goldens }) {
   const { generated_ids: wanted, ...outputs } = goldens;
   for (const name of Object.keys(others)) throw new NotSupported(`input ${name}`);
   for (const name of Object.keys(outputs)) throw new NotSupported(`output ${name}`);
-  check(prompt?.dtype === 'i32', 'input_ids', 'a tensor of i32', prompt?.dtype);
-  check(wanted?.dtype === 'i32' && wanted.data.length > 0, 'generated_ids', 'a golden of i32', wanted?.dtype);
   const tokens = [];
   while (tokens.length < wanted.data.length) {
     const before = tokens.length;
@@ -190,15 +167,11 @@ async function runGenerate(model, { inputs, goldens }) {
 const operations = { forward: runForward, generate: runGenerate };
 
 async function runCase(model, entry, tensors) {
-  check(isObject(entry), 'case', 'an object', entry);
-  for (const table of ['inputs', 'outputs']) {
-    const right = isObject(entry[table]) && Object.keys(entry[table]).length > 0;
-    check(right, table, 'an object of names', entry[table]);
-  }
-  check(entry.tolerance === undefined || isObject(entry.tolerance), 'tolerance', 'an object of numbers', entry.tolerance);
-  const run = isText(entry.op) ? own(operations, entry.op) : undefined;
-  if (run === undefined) throw new NotSupported(`op ${JSON.stringify(entry.op)}`);
-  await run(model, { entry, inputs: pick(entry.inputs, tensors), goldens: pick(entry.outputs, tensors) });
+  const run = operations[entry.op];
+  if (run === undefined) throw new NotSupported(`op ${entry.op}`);
+  const goldens = pick(entry.outputs, tensors);
+  if (Object.keys(goldens).length === 0) throw new Error('outputs: nothing to compare');
+  await run(model, { entry, inputs: pick(entry.inputs, tensors), goldens });
 }
 
 /**
@@ -210,8 +183,7 @@ export async function runModelFolder(library, folder, simd, add) {
   let cases;
   let tensors;
   try {
-    ({ cases } = parseJson(await readRegularFile(join(folder, 'cases.json'))));
-    check(Array.isArray(cases) && cases.length > 0, 'cases', 'an array of cases', cases);
+    ({ cases } = await readJson(join(folder, 'cases.json')));
     tensors = await readTensors(library, join(folder, 'expected.safetensors'));
   } catch (error) {
     add(`${name}/cases.json`, messageOf(error));
@@ -226,9 +198,9 @@ export async function runModelFolder(library, folder, simd, add) {
       add(`${name}/${config}`, messageOf(error));
       continue;
     }
-    for (const [index, entry] of cases.entries()) {
+    for (const entry of cases) {
       const reason = await runCase(model, entry, tensors).then(() => undefined, messageOf);
-      add(`${name}/${isText(entry?.name) ? entry.name : `cases[${index}]`} (${config})`, reason);
+      add(`${name}/${entry.name} (${config})`, reason);
     }
     model.dispose();
   }

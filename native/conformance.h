@@ -18,9 +18,9 @@ struct CaseResult {
 };
 
 // Runs every case of every manifest in `folder`, in the order of their names, and of every folder
-// of a model in it; or of the model whose folder it is. A case fails if it is malformed, uses a
-// feature that is not supported yet, or compares nothing. A folder or manifest that cannot be read
-// or has no cases is reported as one failed case with its name.
+// of a model in it; or of the model whose folder it is. A case fails if it has an attribute, an
+// input or an output that the runner does not use, or compares nothing. A folder or manifest that
+// cannot be read or has no cases is reported as one failed case with its name.
 std::vector<CaseResult> run_folder(const std::string& folder, Context& context);
 
 }  // namespace multihead::conformance

@@ -1,9 +1,7 @@
-// A golden case and the outcome of running it, shared by the sources of the runner.
+// A golden case and the outcome of running it, shared by the sources of the runner. The files are
+// the repository's own: JSON of another form than theirs ends the program.
 #pragma once
 
-#include <algorithm>
-#include <cfloat>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,10 +9,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "conformance.h"
 #include "multihead/multihead.h"
 #include "multihead/safetensors.h"
 
@@ -22,23 +21,6 @@ namespace multihead::conformance {
 
 using nlohmann::json;
 
-// Limit on the elements of a tensor; golden cases are small.
-inline constexpr int64_t kMostElements = int64_t{1} << 26;
-
-inline bool fits(const Dims& shape) {
-  int64_t most = kMostElements;
-  for (int axis = 0; axis < shape.rank(); ++axis) {
-    if (shape[axis] < 0) return false;
-    most /= std::max(shape[axis], int64_t{1});
-  }
-  return shape.rank() <= Dims::kMaxRank && most > 0;
-}
-
-inline bool fit(std::initializer_list<Dims> shapes) {
-  return std::all_of(shapes.begin(), shapes.end(), fits);
-}
-
-// `shape` must have at most kMostElements elements.
 struct Values {
   Dims shape;
   std::vector<float> data;
@@ -57,167 +39,119 @@ struct Outcome {
 
 inline Outcome unsupported(const std::string& what) { return {{}, "not supported yet: " + what}; }
 inline Outcome failed(const Status& status) { return {{}, status.message()}; }
-inline Outcome too_large() {
-  return {{}, "a tensor of more than " + std::to_string(kMostElements) + " elements"};
-}
-
-// ---- Reading untrusted JSON. It throws no exceptions, so it checks every type first. ----
-
-// A short description for messages. dump() of deeply nested JSON would overflow the stack.
-inline std::string described(const json* value) {
-  if (value == nullptr) return "nothing";
-  if (value->is_object()) return "an object";
-  if (value->is_array()) return "an array";
-  return value->dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60);
-}
-
-inline std::string expected(const std::string& what, const std::string& type, const json* got) {
-  return what + ": expected " + type + ", got " + described(got);
-}
-
-// Returns null if `object` is not an object, or has no such member.
-inline const json* member(const json& object, const std::string& name) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(name);
-  return found == object.end() ? nullptr : &*found;
-}
-
-inline std::optional<double> number_of(const json& value) {
-  if (!value.is_number()) return std::nullopt;
-  const auto number = value.get<double>();
-  return std::abs(number) <= static_cast<double>(FLT_MAX) ? std::optional(number) : std::nullopt;
-}
-
-inline std::optional<int64_t> integer_of(const json& value) {
-  const std::optional<double> number = number_of(value);
-  // Reject numbers from 2^53 on: a double does not represent every integer there.
-  if (!number || std::abs(*number) >= 9007199254740992.0 || *number != std::floor(*number)) {
-    return std::nullopt;
-  }
-  return static_cast<int64_t>(*number);
-}
-
-inline std::optional<bool> flag_of(const json& value) {
-  if (value.is_boolean()) return value.get<bool>();
-  const std::optional<int64_t> integer = integer_of(value);
-  return integer == 0 || integer == 1 ? std::optional(integer == 1) : std::nullopt;
-}
-
-// True if an attribute is not used: null, false, 0 or -1.
-inline bool is_unset(const json& value) {
-  if (value.is_null()) return true;
-  if (value.is_boolean()) return !value.get<bool>();
-  const std::optional<double> number = number_of(value);
-  return number == 0.0 || number == -1.0;
-}
 
 struct Tolerance {
   double atol = 0, rtol = 0;
 };
 
-// Returns nullopt unless atol and rtol are present, finite and not negative.
-inline std::optional<Tolerance> tolerance_of(const json& value) {
-  Tolerance result;
-  for (const auto& [name, number] : {std::pair{"atol", &result.atol}, {"rtol", &result.rtol}}) {
-    const json* const given = member(value, name);
-    const std::optional<double> read = given != nullptr ? number_of(*given) : std::nullopt;
-    if (!read || *read < 0) return std::nullopt;
-    *number = *read;
-  }
-  return result;
-}
+// Requires |r - g| <= atol + rtol * |g|. An infinite golden value requires the same infinity, and
+// no result may be NaN. Rows whose entry of `mask` is 0 do not count; without a mask all rows do.
+// Returns the first difference, or an empty string; raises `worst` to the largest error, as a part
+// of its tolerance.
+std::string compare(const std::string& output, const std::vector<float>& golden,
+                    const std::vector<float>& result, Tolerance tolerance,
+                    const std::vector<uint8_t>& mask, double& worst);
 
-// ---- A case. Its accessors require types that problem_in() has checked. ----
-
+// A case remembers which attributes and inputs were looked up, because one that the runner does not
+// use must fail the case.
 class Case {
  public:
   Case(const json& description, const Safetensors& tensors)
       : description_(description), tensors_(tensors) {}
 
-  const json& attrs() const { return *member(description_, "attrs"); }
-  const json& inputs() const { return *member(description_, "inputs"); }
-  const json& outputs() const { return *member(description_, "outputs"); }
+  const json& operator[](const char* field) const { return description_.at(field); }
 
+  // Returns null if the attribute is not set.
+  const json* given(const char* attribute) const {
+    used_.insert(std::string("attribute ") + attribute);
+    const auto found = (*this)["attrs"].find(attribute);
+    return found == (*this)["attrs"].end() || found->is_null() ? nullptr : &*found;
+  }
   bool is_set(const char* attribute) const { return given(attribute) != nullptr; }
+  // Flags are true and false, or 1 and 0.
   bool flag(const char* attribute) const {
     const json* const value = given(attribute);
-    return value != nullptr && flag_of(*value).value_or(false);
+    return value != nullptr && *value != false && *value != 0;
   }
   int64_t integer(const char* attribute, int64_t otherwise) const {
-    const json* const value = given(attribute);
-    return value == nullptr ? otherwise : integer_of(*value).value_or(otherwise);
+    return static_cast<int64_t>(number(attribute, static_cast<double>(otherwise)));
   }
   double number(const char* attribute, double otherwise) const {
     const json* const value = given(attribute);
-    return value == nullptr ? otherwise : number_of(*value).value_or(otherwise);
+    return value == nullptr ? otherwise : value->get<double>();
   }
   std::string text(const char* attribute, const char* otherwise) const {
     const json* const value = given(attribute);
-    return value == nullptr || !value->is_string() ? otherwise : value->get<std::string>();
+    return value == nullptr ? otherwise : value->get<std::string>();
   }
-  // Returns null if the attribute is not set.
-  const json* given(const char* attribute) const {
-    const json* const value = member(attrs(), attribute);
-    return value == nullptr || value->is_null() ? nullptr : value;
+  // Counts attributes as used that say what the tensors' shapes and types say, too.
+  void implied(std::initializer_list<const char*> attributes) const {
+    for (const char* attribute : attributes) given(attribute);
   }
 
-  bool has_input(const char* input) const { return inputs().contains(input); }
-  bool has_output(const char* output) const { return outputs().contains(output); }
+  bool has_input(const std::string& name) const { return (*this)["inputs"].contains(name); }
+  bool has_output(const std::string& name) const { return (*this)["outputs"].contains(name); }
 
   // Returns null if the case has no such input.
-  const SafetensorsEntry* input(const char* argument) const {
-    return has_input(argument) ? find(*member(inputs(), argument)) : nullptr;
+  const SafetensorsEntry* input(const std::string& name) const {
+    used_.insert("input " + name);
+    return entry("inputs", name);
   }
-  const SafetensorsEntry* find(const json& tensor) const {
-    return tensor.is_string() ? tensors_.find(tensor.get<std::string>()) : nullptr;
-  }
+  const SafetensorsEntry* golden(const std::string& name) const { return entry("outputs", name); }
 
-  // Empty, with rank 0, if the case has no such input.
-  Values floats(const char* argument) const { return floats_of(input(argument)); }
+  // Empty, with rank 0, if the case has no such input of F32.
+  Values floats(const std::string& name) const {
+    return has_type(name, SafetensorsEntry::Type::kF32) ? floats_of(input(name)) : Values();
+  }
   static Values floats_of(const SafetensorsEntry* entry) {
-    Values values;
-    if (entry == nullptr || entry->type != SafetensorsEntry::Type::kF32) return values;
-    values = Values(entry->shape);
+    if (entry == nullptr || entry->type != SafetensorsEntry::Type::kF32) return {};
+    Values values(entry->shape);
     if (!values.data.empty()) {
       std::memcpy(values.data.data(), entry->data.data(), entry->data.size());
     }
     return values;
   }
-
-  // Empty if the case has no such input.
-  std::vector<int32_t> integers(const char* argument) const {
-    const SafetensorsEntry* const entry = input(argument);
+  // Empty if the case has no such input of I32.
+  std::vector<int32_t> integers(const std::string& name) const {
+    return has_type(name, SafetensorsEntry::Type::kI32) ? integers_of(input(name))
+                                                        : std::vector<int32_t>();
+  }
+  static std::vector<int32_t> integers_of(const SafetensorsEntry* entry) {
     if (entry == nullptr || entry->type != SafetensorsEntry::Type::kI32) return {};
     std::vector<int32_t> values(static_cast<size_t>(entry->shape.elements()));
     if (!values.empty()) std::memcpy(values.data(), entry->data.data(), entry->data.size());
     return values;
   }
 
-  Tolerance tolerance(const std::string& output) const {
-    const json* const tighter = member(description_, "output_tolerance");
-    const json* value = tighter != nullptr ? member(*tighter, output) : nullptr;
-    if (value == nullptr || value->is_null()) value = member(description_, "tolerance");
-    return tolerance_of(*value).value_or(Tolerance{});
-  }
+  // Returns an input, or an attribute that is set, that nothing has looked up; an empty string if
+  // there is none. Attributes without effect are null, false, 0 or -1.
+  std::string unused() const;
 
  private:
+  const SafetensorsEntry* entry(const char* table, const std::string& name) const {
+    const auto found = (*this)[table].find(name);
+    return found == (*this)[table].end() ? nullptr : tensors_.find(found->get<std::string>());
+  }
+  // An input of another type does not count as looked up.
+  bool has_type(const std::string& name, SafetensorsEntry::Type type) const {
+    const SafetensorsEntry* const found = entry("inputs", name);
+    return found != nullptr && found->type == type;
+  }
+
   const json& description_;
   const Safetensors& tensors_;
+  mutable std::set<std::string> used_;
 };
 
 // Returns the case's `align`; nullopt if this runner does not know it.
 inline std::optional<Causal> alignment_of(const Case& c) {
   const std::string align = c.text("align", "top_left");
+  const int64_t offset = c.integer("offset", 0);  // for information, with other alignments
   if (align == "top_left") return Causal::top_left();
   if (align == "bottom_right") return Causal::bottom_right();
   if (align == "bottom_right_kv_len") return Causal::bottom_right_of_length();
-  if (align == "explicit" && c.is_set("offset")) return Causal::at_offset(c.integer("offset", 0));
+  if (align == "explicit") return Causal::at_offset(offset);
   return std::nullopt;
-}
-
-inline std::string unknown_alignment(const Case& c) {
-  const std::string align = c.text("align", "top_left");
-  return "not supported yet: align " + align + (align == "explicit" ? " without an offset" : "");
 }
 
 // Pads a shape with leading 1s to four axes, because masks are aligned at the last axis.
@@ -243,5 +177,9 @@ Outcome run_multihead_attention(const Case& c, Context& context);
 Outcome run_multihead_attention_grad(const Case& c, Context& context);
 Outcome run_attention_only_transformer(const Case& c, Context& context);
 Outcome run_gpt2_block(const Case& c, Context& context);
+
+// Whole models, in conformance_models.cc. True if the folder has config.json and cases.json.
+bool is_model_folder(const std::string& folder);
+std::vector<CaseResult> run_model_folder(const std::string& folder, Context& context);
 
 }  // namespace multihead::conformance

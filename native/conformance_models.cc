@@ -1,25 +1,20 @@
 // Golden cases of whole models: a folder with config.json, weights, cases.json and
 // expected.safetensors, as transformers writes the first two. Every case runs once for each form of
 // the configuration that the folder has: config.json and config_v4.json.
-#include "conformance_models.h"
-
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "conformance_case.h"
-#include "engine/error/printable.h"
 #include "multihead/models.h"
 #include "multihead/safetensors.h"
 
@@ -27,70 +22,6 @@ namespace multihead::conformance {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct ModelCase {
-  const json& description;
-  const Safetensors& expected;
-  const models::Model& model;
-  Context& context;
-};
-
-const SafetensorsEntry* tensor_of(const ModelCase& c, const char* table, const std::string& name) {
-  const json* const names = member(c.description, table);
-  const json* const tensor = names == nullptr ? nullptr : member(*names, name);
-  if (tensor == nullptr || !tensor->is_string()) return nullptr;
-  return c.expected.find(tensor->get<std::string>());
-}
-
-// The integers of an input; empty if the case does not have it.
-std::vector<int32_t> integers(const ModelCase& c, const char* table, const std::string& name) {
-  const SafetensorsEntry* const entry = tensor_of(c, table, name);
-  if (entry == nullptr || entry->type != SafetensorsEntry::Type::kI32) return {};
-  std::vector<int32_t> values(entry->data.size() / sizeof(int32_t));
-  if (!values.empty()) std::memcpy(values.data(), entry->data.data(), entry->data.size());
-  return values;
-}
-
-std::vector<float> floats(const SafetensorsEntry* entry) {
-  if (entry == nullptr || entry->type != SafetensorsEntry::Type::kF32) return {};
-  std::vector<float> values(entry->data.size() / sizeof(float));
-  if (!values.empty()) std::memcpy(values.data(), entry->data.data(), entry->data.size());
-  return values;
-}
-
-double tolerance_of_output(const ModelCase& c, const std::string& output) {
-  constexpr double kTightest = 1e-5;
-  const json* const table = member(c.description, "tolerance");
-  const json* const value = table == nullptr ? nullptr : member(*table, output);
-  const std::optional<double> number = value == nullptr ? std::nullopt : number_of(*value);
-  return number && *number >= 0 ? *number : kTightest;
-}
-
-// Compares with the golden tensor. Rows whose entry of the mask is 0 do not count; without a mask
-// all rows count.
-std::string compare_output(const ModelCase& c, const std::string& output,
-                           const std::vector<float>& result, const std::vector<uint8_t>& mask,
-                           double& worst) {
-  const SafetensorsEntry* const entry = tensor_of(c, "outputs", output);
-  const std::vector<float> golden = floats(entry);
-  if (golden.empty()) return output + ": no golden of F32";
-  if (golden.size() != result.size()) {
-    return output + ": expected " + std::to_string(golden.size()) + " numbers, got " +
-           std::to_string(result.size());
-  }
-  const double tolerance = tolerance_of_output(c, output);
-  const size_t width = mask.empty() ? 1 : result.size() / mask.size();
-  for (size_t i = 0; i < result.size(); ++i) {
-    if (!mask.empty() && mask[i / width] == 0) continue;
-    const double error = std::abs(static_cast<double>(golden[i]) - static_cast<double>(result[i]));
-    if (!(error <= tolerance)) {
-      return output + "[" + std::to_string(i) + "]: expected " + std::to_string(golden[i]) +
-             ", got " + std::to_string(result[i]) + " (tolerance " + json(tolerance).dump() + ")";
-    }
-    worst = std::max(worst, error / tolerance);
-  }
-  return {};
-}
 
 // The arguments of one call.
 struct Inputs {
@@ -104,26 +35,26 @@ struct Inputs {
   }
 };
 
-std::string read_inputs(const ModelCase& c, Inputs& inputs) {
-  const models::ModelInfo& info = c.model.info();
-  const char* const main = info.takes_pixels ? "pixel_values" : "input_ids";
-  const SafetensorsEntry* const entry = tensor_of(c, "inputs", main);
-  if (entry == nullptr || entry->shape.rank() < 2 || !fits(entry->shape)) {
-    return std::string(main) + ": no such input";
-  }
-  inputs.batch = std::max<int64_t>(1, entry->shape[0]);
+Inputs read_inputs(const Case& c, const models::ModelInfo& info) {
+  Inputs inputs;
   if (info.takes_pixels) {
-    inputs.pixels = floats(entry);
+    const Values pixels = c.floats("pixel_values");
+    inputs.batch = pixels.shape[0];
     inputs.tokens = info.max_tokens;
-  } else {
-    inputs.ids = integers(c, "inputs", main);
-    inputs.tokens = entry->shape[1];
+    inputs.pixels = pixels.data;
+    return inputs;
   }
-  for (const int32_t value : integers(c, "inputs", "attention_mask")) {
+  const Dims shape = c.input("input_ids")->shape;
+  inputs.batch = shape[0];
+  inputs.tokens = shape[1];
+  inputs.ids = c.integers("input_ids");
+  for (const int32_t value : c.integers("attention_mask")) {
     inputs.mask.push_back(value != 0 ? 1 : 0);
   }
-  if (info.token_types > 0) inputs.token_types = integers(c, "inputs", "token_type_ids");
-  return {};
+  // Tokenizers give types to models without such embeddings, too.
+  const std::vector<int32_t> types = c.integers("token_type_ids");
+  if (info.token_types > 0) inputs.token_types = types;
+  return inputs;
 }
 
 // The number at the end of "attentions.3"; nullopt if the name does not begin with `begin`.
@@ -137,21 +68,19 @@ std::optional<int64_t> index_of(const std::string& name, const std::string& begi
   return name.size() > begin.size() && number < most ? std::optional(number) : std::nullopt;
 }
 
-std::string run_forward(const ModelCase& c, double& worst) {
-  Inputs inputs;
-  if (std::string problem = read_inputs(c, inputs); !problem.empty()) return problem;
-  const models::ModelInfo& info = c.model.info();
+std::string run_forward(const Case& c, const models::Model& model, Context& context,
+                        double& worst) {
+  const models::ModelInfo& info = model.info();
+  const Inputs inputs = read_inputs(c, info);
   const int64_t batch = inputs.batch, tokens = inputs.tokens, width = info.embed_dim;
   const auto count = [](std::initializer_list<int64_t> extents) {
     return Dims(extents).elements();
   };
-  if (!fit({{info.num_layers + 1, batch, tokens, width},
-            {batch, tokens, tokens},
-            {batch, tokens, std::max(info.vocab_size, info.num_labels)}})) {
-    return too_large().failure;
-  }
-  const json& outputs = *member(c.description, "outputs");
-  const auto wants = [&](const char* name) { return outputs.contains(name); };
+  const auto compared = [&](const std::string& name, const std::vector<float>& result,
+                            const std::vector<uint8_t>& mask) {
+    return compare(name, Case::floats_of(c.golden(name)).data, result,
+                   {.atol = c["tolerance"].value(name, 1e-5)}, mask, worst);
+  };
 
   std::vector<float> states, last, logits, pooled;
   models::ModelOutputs results;
@@ -161,20 +90,18 @@ std::string run_forward(const ModelCase& c, double& worst) {
   results.hidden_states = {states.data(), {info.num_layers + 1, batch, tokens, width}};
   last.resize(static_cast<size_t>(count({batch, tokens, width})));
   results.last_hidden_state = {last.data(), {batch, tokens, width}};
-  if (wants("logits")) {
-    const SafetensorsEntry* const golden = tensor_of(c, "outputs", "logits");
-    if (golden == nullptr || !fits(golden->shape)) return "logits: no golden of F32";
-    logits.resize(static_cast<size_t>(golden->shape.elements()));
-    results.logits = {logits.data(), golden->shape};
+  if (c.has_output("logits")) {
+    const Dims& shape = c.golden("logits")->shape;
+    logits.resize(static_cast<size_t>(shape.elements()));
+    results.logits = {logits.data(), shape};
   }
-  if (wants("pooler_output")) {
+  if (c.has_output("pooler_output")) {
     pooled.resize(static_cast<size_t>(count({batch, width})));
     results.pooler_output = {pooled.data(), {batch, width}};
   }
   maps.reserve(static_cast<size_t>(info.num_layers));
   for (int64_t layer = 0; layer < info.num_layers; ++layer) {
-    if (!outputs.contains("attentions." + std::to_string(layer))) continue;
-    if (!fit({{batch, info.num_heads, tokens, tokens}})) return too_large().failure;
+    if (!c.has_output("attentions." + std::to_string(layer))) continue;
     std::vector<float>& map =
         maps.emplace_back(static_cast<size_t>(count({batch, info.num_heads, tokens, tokens})));
     for (int64_t head = 0; head < info.num_heads; ++head) {
@@ -186,12 +113,12 @@ std::string run_forward(const ModelCase& c, double& worst) {
     }
   }
   results.maps = wanted_maps;
-  if (const Status status = c.model.forward(inputs.view(), results, c.context); !status.ok()) {
+  if (const Status status = model.forward(inputs.view(), results, context); !status.ok()) {
     return status.message();
   }
 
   size_t map = 0;
-  for (const auto& [name, tensor] : outputs.items()) {
+  for (const auto& [name, tensor] : c["outputs"].items()) {
     std::string problem;
     const int64_t all = info.num_layers;
     if (name == "last_hidden_state") {
@@ -199,26 +126,26 @@ std::string run_forward(const ModelCase& c, double& worst) {
       if (info.output != models::Output::kNone) {
         std::copy(states.end() - batch * tokens * width, states.end(), last.begin());
       }
-      problem = compare_output(c, name, last, inputs.mask, worst);
+      problem = compared(name, last, inputs.mask);
     } else if (name == "logits") {
       // Logits of whole sequences, and of the last token alone, have no mask.
       const bool each = results.logits.shape.rank() == 3 && results.logits.shape[1] == tokens;
-      problem = compare_output(c, name, logits, each ? inputs.mask : std::vector<uint8_t>(), worst);
+      problem = compared(name, logits, each ? inputs.mask : std::vector<uint8_t>());
     } else if (name == "pooler_output") {
-      problem = compare_output(c, name, pooled, {}, worst);
+      problem = compared(name, pooled, {});
     } else if (name == "mean_pooled" || name == "cls_pooled") {
       std::vector<float> vector(static_cast<size_t>(count({batch, width})));
       const auto pooling =
           name == "mean_pooled" ? models::Pooling::kMean : models::Pooling::kFirstToken;
-      const Status status = c.model.embed(inputs.view(), {.pooling = pooling},
-                                          {vector.data(), {batch, width}}, c.context);
-      problem = status.ok() ? compare_output(c, name, vector, {}, worst) : status.message();
+      const Status status = model.embed(inputs.view(), {.pooling = pooling},
+                                        {vector.data(), {batch, width}}, context);
+      problem = status.ok() ? compared(name, vector, {}) : status.message();
     } else if (const auto layer = index_of(name, "hidden_states.", all + 1); layer) {
       const int64_t size = batch * tokens * width;
       const auto begin = states.begin() + *layer * size;
-      problem = compare_output(c, name, {begin, begin + size}, inputs.mask, worst);
+      problem = compared(name, {begin, begin + size}, inputs.mask);
     } else if (index_of(name, "attentions.", all)) {
-      problem = compare_output(c, name, maps[map++], {}, worst);
+      problem = compared(name, maps[map++], {});
     } else {
       problem = "not supported yet: output " + name;
     }
@@ -228,8 +155,8 @@ std::string run_forward(const ModelCase& c, double& worst) {
   if (wanted_maps.empty()) return {};
   const models::HeadMap& one = wanted_maps.back();
   std::vector<float> alone(static_cast<size_t>(count({batch, tokens, tokens})));
-  const Status status = c.model.attentions(inputs.view(), one.layer, one.head,
-                                           {alone.data(), {batch, tokens, tokens}}, c.context);
+  const Status status = model.attentions(inputs.view(), one.layer, one.head,
+                                         {alone.data(), {batch, tokens, tokens}}, context);
   if (!status.ok()) return status.message();
   for (int64_t b = 0; b < batch; ++b) {
     const float* const map_of_entry = one.out.data + b * one.out.strides[0];
@@ -241,21 +168,21 @@ std::string run_forward(const ModelCase& c, double& worst) {
   return {};
 }
 
-std::string run_generate(const ModelCase& c) {
-  const std::vector<int32_t> prompt = integers(c, "inputs", "input_ids");
-  const std::vector<int32_t> golden = integers(c, "outputs", "generated_ids");
-  if (golden.empty()) return "generated_ids: no golden of I32";
+std::string run_generate(const Case& c, const models::Model& model, Context& context) {
+  const std::vector<int32_t> prompt = c.integers("input_ids");
+  const std::vector<int32_t> golden = Case::integers_of(c.golden("generated_ids"));
+  if (golden.empty() || c["outputs"].size() != 1) return "outputs: expected generated_ids of I32";
   models::GenerateOptions options;
   options.max_new_tokens = static_cast<int64_t>(golden.size());
   options.stop_ids.emplace();
   std::vector<int32_t> tokens;
   const Status status = models::generate(
-      c.model, prompt, options,
+      model, prompt, options,
       [&](int32_t token) {
         tokens.push_back(token);
         return true;
       },
-      c.context);
+      context);
   if (!status.ok()) return status.message();
   const auto text = [](const std::vector<int32_t>& ids) {
     std::string list;
@@ -266,17 +193,14 @@ std::string run_generate(const ModelCase& c) {
                           : "generated_ids: expected " + text(golden) + ", got " + text(tokens);
 }
 
-std::string run_model_case(const ModelCase& c, double& worst) {
-  for (const char* table : {"inputs", "outputs"}) {
-    const json* const names = member(c.description, table);
-    if (names == nullptr || !names->is_object() || names->empty()) {
-      return expected(table, "an object of names", names);
-    }
-  }
-  const json* const op = member(c.description, "op");
-  if (op != nullptr && *op == "forward") return run_forward(c, worst);
-  if (op != nullptr && *op == "generate") return run_generate(c);
-  return "not supported yet: op " + described(op);
+std::string run_model_case(const Case& c, const models::Model& model, Context& context,
+                           double& worst) {
+  std::string problem = "not supported yet: op " + c["op"].dump();
+  if (c["op"] == "forward") problem = run_forward(c, model, context, worst);
+  if (c["op"] == "generate") problem = run_generate(c, model, context);
+  if (problem.empty() && c["outputs"].empty()) return "outputs: nothing to compare";
+  const std::string unused = c.unused();
+  return problem.empty() && !unused.empty() ? unsupported(unused).failure : problem;
 }
 
 }  // namespace
@@ -288,43 +212,30 @@ bool is_model_folder(const std::string& folder) {
 }
 
 std::vector<CaseResult> run_model_folder(const std::string& folder, Context& context) {
-  constexpr size_t kMostCharacters = 400;
-  const std::string name = engine::printable(fs::path(folder).filename().string());
-  std::vector<CaseResult> results;
-  const auto report = [&](const std::string& what, const std::string& reason, double worst) {
-    results.push_back({name, engine::printable(what, kMostCharacters),
-                       engine::printable(reason, kMostCharacters), worst});
-  };
+  const std::string name = fs::path(folder).filename().string();
   std::ifstream file(fs::path(folder) / "cases.json", std::ios::binary);
-  const json manifest =
-      json::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
-  const json* const cases = member(manifest, "cases");
-  if (cases == nullptr || !cases->is_array() || cases->empty()) {
-    report("cases.json", "not a list of cases", 0);
-    return results;
-  }
+  const json manifest = json::parse(file, nullptr, false);
+  const json cases = manifest.is_object() ? manifest.value("cases", json()) : json();
+  if (!cases.is_array() || cases.empty()) return {{name, "cases.json", "not a list of cases"}};
+  const std::string expected = (fs::path(folder) / "expected.safetensors").string();
   Safetensors tensors;
-  const Status read =
-      Safetensors::read((fs::path(folder) / "expected.safetensors").string(), tensors);
-  if (!read.ok()) {
-    report("expected.safetensors", read.message(), 0);
-    return results;
+  if (const Status status = Safetensors::read(expected, tensors); !status.ok()) {
+    return {{name, "expected.safetensors", status.message()}};
   }
+  std::vector<CaseResult> results;
   for (const char* config : {"config.json", "config_v4.json"}) {
     std::error_code error;
     if (!fs::exists(fs::path(folder) / config, error)) continue;
     models::Model model;
     if (const Status status = models::open(folder, config, {}, model); !status.ok()) {
-      report(config, status.message(), 0);
+      results.push_back({name, config, status.message()});
       continue;
     }
-    for (const json& description : *cases) {
-      const json* const given = member(description, "name");
-      const std::string case_name =
-          given != nullptr && given->is_string() ? given->get<std::string>() : "case";
+    for (const json& description : cases) {
       double worst = 0;
-      const std::string reason = run_model_case({description, tensors, model, context}, worst);
-      report(case_name + " (" + config + ")", reason, worst);
+      std::string reason = run_model_case({description, tensors}, model, context, worst);
+      results.push_back({name, description["name"].get<std::string>() + " (" + config + ")",
+                         std::move(reason), worst});
     }
   }
   return results;

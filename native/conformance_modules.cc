@@ -43,11 +43,6 @@ Outcome run_module(const MultiHeadAttention& module, const MultiHeadAttentionInp
   const Dims shape = inputs.query.shape;
   const int rank = shape.rank();
   const ConstTensor& key = inputs.key.given() ? inputs.key : inputs.query;
-  if (rank < 2 || key.shape.rank() != rank) {
-    return {{},
-            "query, key: expected the same rank, got " + shape.to_string() + " and " +
-                key.shape.to_string()};
-  }
   const int tokens = rank == 3 && config.batch_first ? 1 : 0;
   const int64_t batch = rank == 2 ? 1 : shape[1 - tokens];
   const int64_t keys =
@@ -59,7 +54,6 @@ Outcome run_module(const MultiHeadAttention& module, const MultiHeadAttentionInp
     per_head = {batch, config.num_heads, shape[tokens], keys};
     mean = {batch, shape[tokens], keys};
   }
-  if (!fit({out_shape, {batch, config.num_heads, shape[tokens], keys}})) return too_large();
   Values out(out_shape), weights;
   MultiHeadAttentionOutputs outputs{.out = out.tensor()};
   if (needs.weights || needs.mean_weights) weights = Values(needs.weights ? per_head : mean);
@@ -78,17 +72,8 @@ Outcome run_module(const MultiHeadAttention& module, const MultiHeadAttentionInp
 Outcome run_heads_concat(const Case& c, Context& context) {
   const Values x = c.floats("x");
   const Values w_q = c.floats("w_q"), w_k = c.floats("w_k"), w_v = c.floats("w_v");
-  if (!(w_k.shape == w_q.shape) || !(w_v.shape == w_q.shape)) {
-    return {{},
-            "w_k, w_v: expected " + w_q.shape.to_string() + " like w_q, got " +
-                w_k.shape.to_string() + " and " + w_v.shape.to_string()};
-  }
   const int64_t heads = w_q.shape[0];
-  if (heads == 0 || c.integer("num_heads", heads) != heads) {
-    return {{},
-            expected("attrs.num_heads", "the " + std::to_string(heads) + " heads of w_q",
-                     c.given("num_heads"))};
-  }
+  c.implied({"num_heads"});
   const Values q = stack_heads(w_q), k = stack_heads(w_k), v = stack_heads(w_v);
   const Values o = c.floats("w_o");
   StateDict dict{
@@ -138,13 +123,7 @@ struct ModuleCase {
 // Returns the error, or an empty string.
 std::string read_module(ModuleCase& m) {
   const Case& c = m.c;
-  if (c.flag("unbatched") != (m.query.shape.rank() == 2)) {
-    return "query: expected rank " + std::string(c.flag("unbatched") ? "2" : "3") + ", got " +
-           m.query.shape.to_string();
-  }
-  if (c.flag("self_attention") != !c.has_input("key")) {
-    return "key: expected none in self-attention, and else one";
-  }
+  c.implied({"unbatched", "self_attention"});
   StateDict dict;
   for (const char* name :
        {"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias",
@@ -240,7 +219,7 @@ Outcome run_attention_only_transformer(const Case& c, Context& context) {
   const std::string positions = c.text("positions", "none");
   const int64_t heads = c.integer("num_heads", 0), width = c.integer("head_dim", 0);
   const int64_t kv_heads = c.integer("num_kv_heads", heads), layers = c.integer("layers", 0);
-  if (layers < 1) return {{}, "attrs.layers: expected 1 or more, got " + std::to_string(layers)};
+  c.implied({"vocab"});
   TransformerConfig config{.block = {.attention = {.embed_dim = embedding.shape[1],
                                                    .num_heads = heads,
                                                    .head_dim = width,
@@ -257,10 +236,6 @@ Outcome run_attention_only_transformer(const Case& c, Context& context) {
   } else if (positions != "learned") {
     return unsupported("positions " + positions);
   }
-  if ((positions == "learned") != c.has_input("pos_emb")) {
-    return {{}, "pos_emb: expected with learned positions only"};
-  }
-
   std::map<std::string, Values> stacked;
   StateDict dict{{"embedding.weight", embedding.view()}, {"output.weight", transposed(unembed)}};
   if (config.max_positions > 0) dict.emplace("position.weight", position.view());
@@ -269,10 +244,7 @@ Outcome run_attention_only_transformer(const Case& c, Context& context) {
     Values& in_proj = stacked[to];
     int64_t rows = 0;
     for (const char* part : {"w_q", "w_k", "w_v"}) {
-      const Values w = c.floats((from + part).c_str());
-      if (w.shape.rank() != 2 || w.shape[0] != embedding.shape[1]) {
-        return {{}, from + part + ": expected (embed_dim, width), got " + w.shape.to_string()};
-      }
+      const Values w = c.floats(from + part);
       rows += w.shape[1];
       for (int64_t column = 0; column < w.shape[1]; ++column) {
         for (int64_t row = 0; row < w.shape[0]; ++row) {
@@ -282,13 +254,10 @@ Outcome run_attention_only_transformer(const Case& c, Context& context) {
     }
     in_proj.shape = {rows, embedding.shape[1]};
     dict.emplace(to + "in_proj_weight", in_proj.view());
-    const Values& w_o = stacked[to + "out"] = c.floats((from + "w_o").c_str());
+    const Values& w_o = stacked[to + "out"] = c.floats(from + "w_o");
     dict.emplace(to + "out_proj.weight", transposed(w_o));
   }
   const int64_t batch = given.shape[0], length = given.shape[1];
-  if (!fit({{layers, batch, length, embedding.shape[1]}, {batch, length, embedding.shape[0]}})) {
-    return too_large();
-  }
   Transformer model;
   Status status = Transformer::create(config, model);
   if (status.ok()) status = model.load_state_dict(dict);
@@ -314,9 +283,9 @@ Outcome run_gpt2_block(const Case& c, Context& context) {
   if (c.text("gelu", "tanh") != "tanh") return unsupported("gelu " + c.text("gelu", ""));
   std::map<std::string, Values> parameters;
   StateDict dict;
-  for (const auto& [name, tensor] : c.inputs().items()) {
+  for (const auto& [name, tensor] : c["inputs"].items()) {
     if (name == "x") continue;
-    dict.emplace(name, parameters.emplace(name, c.floats(name.c_str())).first->second.view());
+    dict.emplace(name, parameters.emplace(name, c.floats(name)).first->second.view());
   }
   TransformerBlock block;
   Status status = TransformerBlock::create(
