@@ -81,21 +81,20 @@ class AttentionWork : public Work {
   }
 
   // Eigen has no counterpart of bf16 products or of returned weights.
-  bool has_eigen() const override {
-    return mask_kind_ != Mask::kWeights && options_.precision == Precision::kF32;
+  std::vector<Peer> peers() override {
+    if (mask_kind_ == Mask::kWeights || options_.precision != Precision::kF32) return {};
+    additive_ = mask_.additive();
+    return {{"eigen", [this](float* out) { run_eigen(out); }}};
   }
 
-  void run_eigen() override {
-    if (eigen_out_.empty()) {
-      eigen_out_.resize(out_.size());
-      additive_ = mask_.additive();
-    }
+ private:
+  void run_eigen(float* out) const {
     const auto pairs = static_cast<size_t>(shape_.queries * shape_.keys);
     eigen_attention(
         {.q = q_.floats.data(),
          .k = k_.floats.data(),
          .v = v_.floats.data(),
-         .out = eigen_out_.data(),
+         .out = out,
          .batch = shape_.batch,
          .heads = shape_.heads,
          .kv_heads = shape_.kv_heads,
@@ -109,9 +108,6 @@ class AttentionWork : public Work {
          .additive_head_stride = additive_.size() > pairs ? static_cast<int64_t>(pairs) : 0});
   }
 
-  std::span<const float> eigen_output() const override { return eigen_out_; }
-
- private:
   ConstAnyTensor q() const { return q_.view(q_shape_, q_strides_); }
   ConstAnyTensor k() const { return k_.view(k_shape_, k_strides_); }
   ConstAnyTensor v() const { return v_.view(k_shape_, k_strides_); }
@@ -131,7 +127,7 @@ class AttentionWork : public Work {
   Numbers q_, k_, v_;
   MaskInputs mask_;
   AttentionOptions options_;
-  std::vector<float> out_, weights_, eigen_out_, additive_;
+  std::vector<float> out_, weights_, additive_;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The benchmark cases and their names: op/shape/mask/dtype/threads:N, and op/shape/mask/dtype/cuda
-// on a GPU. bindings/bench/cases.mjs has the same list for WebAssembly; a test compares the two.
+// on a GPU. bindings/bench/cases.json lists them, for this program and for the package.
 #pragma once
 
 #include <cstdint>

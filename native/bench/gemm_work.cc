@@ -66,26 +66,21 @@ class GemmWork : public Work {
     return largest;
   }
 
-  bool has_eigen() const override { return precision_ == Precision::kF32; }
-  void run_eigen() override {
-    eigen_out_.resize(out_.size());
-    eigen_linear(problem(eigen_out_));
+  std::vector<Peer> peers() override {
+    if (precision_ != Precision::kF32) return {};
+    std::vector<Peer> peers{{"eigen", [this](float* out) { eigen_linear(problem(out)); }}};
+    if (has_openblas()) {
+      peers.push_back({"openblas", [this](float* out) { openblas_linear(problem(out)); }});
+    }
+    return peers;
   }
-  std::span<const float> eigen_output() const override { return eigen_out_; }
-
-  bool has_openblas() const override { return has_eigen() && bench::has_openblas(); }
-  void run_openblas() override {
-    openblas_out_.resize(out_.size());
-    openblas_linear(problem(openblas_out_));
-  }
-  std::span<const float> openblas_output() const override { return openblas_out_; }
 
  private:
-  PeerLinear problem(std::vector<float>& out) const {
+  PeerLinear problem(float* out) const {
     return {.x = x_.data(),
             .weight = weight_.data(),
             .bias = bias_.data(),
-            .out = out.data(),
+            .out = out,
             .rows = rows_,
             .in = in_,
             .outputs = outputs_};
@@ -94,7 +89,7 @@ class GemmWork : public Work {
   int64_t rows_, in_, outputs_;
   Precision precision_;
   std::vector<float> x_, weight_, bias_;
-  std::vector<float> out_, eigen_out_, openblas_out_;
+  std::vector<float> out_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "machine.h"
@@ -25,7 +26,7 @@ namespace {
 constexpr double kBatchSeconds = 20e-6;
 constexpr size_t kLeastSamples = 5;
 constexpr double kMostSecondsForLeast = 3;
-constexpr double kEigenSeconds = 0.15;
+constexpr double kPeerSeconds = 0.15;
 constexpr int kColdRuns = 3;
 constexpr double kMostSecondsForCold = 0.5;
 
@@ -48,6 +49,10 @@ class Session {
     } while (cold_.size() < kColdRuns && sum(cold_) < kMostSecondsForCold);
     const double warm = seconds_of([&] { run(context_); });
     batch_ = std::clamp<int64_t>(std::llround(kBatchSeconds / warm), 1, 1000);
+    if (alone) return;
+    for (Peer& peer : work_->peers()) {
+      peers_.push_back({std::move(peer), std::vector<float>(work_->output().size())});
+    }
   }
 
   int64_t batch() const { return batch_; }
@@ -59,22 +64,18 @@ class Session {
                     static_cast<double>(batch_));
   }
 
-  // Eigen alternates with multihead: it takes one sample before each batch of samples that Google
+  // Peers alternate with multihead: each takes one sample before each batch of samples that Google
   // Benchmark requests, and more if there were few batches.
-  void sample_eigen() {
-    if (alone_ || !work_->has_eigen() || (!eigen_.empty() && sum(eigen_) > kEigenSeconds)) return;
-    eigen_.push_back(seconds_of([&] { work_->run_eigen(); }));
-  }
-  void sample_openblas() {
-    if (alone_ || !work_->has_openblas()) return;
-    if (!openblas_.empty() && sum(openblas_) > kEigenSeconds) return;
-    openblas_.push_back(seconds_of([&] { work_->run_openblas(); }));
+  void sample_peers() {
+    for (TimedPeer& timed : peers_) {
+      if (!timed.seconds.empty() && sum(timed.seconds) > kPeerSeconds) continue;
+      timed.seconds.push_back(seconds_of([&] { timed.peer.run(timed.out.data()); }));
+    }
   }
 
   void sample_the_least() {
     while (warm_.size() < kLeastSamples && sum(warm_) < kMostSecondsForLeast) {
-      sample_eigen();
-      sample_openblas();
+      sample_peers();
       sample();
     }
   }
@@ -95,8 +96,7 @@ class Session {
     }
     counters["err"] = work_->error();
     counters["scratch_kB"] = static_cast<double>(context_.scratch_bytes()) / 1024;
-    report_peer(counters, "eigen", eigen_, work_->eigen_output());
-    report_peer(counters, "openblas", openblas_, work_->openblas_output());
+    for (const TimedPeer& timed : peers_) report_peer(counters, timed);
   }
 
   std::string explanation() { return work_->explanation(); }
@@ -117,14 +117,19 @@ class Session {
     benchmark::ClobberMemory();
   }
 
-  void report_peer(benchmark::UserCounters& counters, const std::string& peer,
-                   const std::vector<double>& times, std::span<const float> output) const {
-    if (times.empty()) return;
-    const double seconds = median(times);
-    counters[peer + "_us"] = seconds * 1e6;
-    counters[peer + "_GFLOPS"] = work_->operations() / seconds * 1e-9;
-    counters[peer + "_ratio"] = seconds / median(warm_);
-    counters[peer + "_diff"] = largest_difference(work_->output(), output);
+  struct TimedPeer {
+    Peer peer;
+    std::vector<float> out;
+    std::vector<double> seconds = {};
+  };
+
+  void report_peer(benchmark::UserCounters& counters, const TimedPeer& timed) const {
+    const std::string name = timed.peer.name;
+    const double seconds = median(timed.seconds);
+    counters[name + "_us"] = seconds * 1e6;
+    counters[name + "_GFLOPS"] = work_->operations() / seconds * 1e-9;
+    counters[name + "_ratio"] = seconds / median(warm_);
+    counters[name + "_diff"] = largest_difference(work_->output(), timed.out);
   }
 
   static double largest_difference(std::span<const float> a, std::span<const float> b) {
@@ -140,7 +145,8 @@ class Session {
   std::unique_ptr<Work> work_;
   Context context_;
   int64_t batch_ = 1;
-  std::vector<double> cold_, warm_, eigen_, openblas_;
+  std::vector<double> cold_, warm_;
+  std::vector<TimedPeer> peers_;
 };
 
 }  // namespace
@@ -188,8 +194,7 @@ bool run_case(benchmark::State& state, const Case& which, const RunOptions& opti
       session = std::make_unique<Session>(which, options.alone);
       name = which.name();
     }
-    session->sample_eigen();
-    session->sample_openblas();
+    session->sample_peers();
     while (state.KeepRunningBatch(session->batch())) session->sample();
     session->sample_the_least();
     session->report(state.counters);

@@ -71,18 +71,18 @@ class ModuleWork : public Work {
   // Returns the largest error of two rows.
   double error() const override;
 
-  bool has_eigen() const override { return precision_ == Precision::kF32; }
-  void run_eigen() override {
-    eigen_out_.resize(out_.size());
-    eigen_module({.x = x_.data(),
-                  .weights = {weights_[0].data(), weights_[1].data(), weights_[2].data(),
-                              weights_[3].data()},
-                  .out = eigen_out_.data(),
-                  .tokens = shape_.queries,
-                  .embed = embed_,
-                  .heads = shape_.heads});
+  std::vector<Peer> peers() override {
+    if (precision_ != Precision::kF32) return {};
+    return {{"eigen", [this](float* out) {
+               eigen_module({.x = x_.data(),
+                             .weights = {weights_[0].data(), weights_[1].data(), weights_[2].data(),
+                                         weights_[3].data()},
+                             .out = out,
+                             .tokens = shape_.queries,
+                             .embed = embed_,
+                             .heads = shape_.heads});
+             }}};
   }
-  std::span<const float> eigen_output() const override { return eigen_out_; }
 
  private:
   Shape shape_;
@@ -90,7 +90,7 @@ class ModuleWork : public Work {
   Precision precision_;
   std::vector<float> x_;
   std::vector<std::vector<float>> weights_;
-  std::vector<float> out_, eigen_out_;
+  std::vector<float> out_;
   std::vector<float> attended_;  // the weights (1, H, N, N), if requested
   MultiHeadAttention module_;
   Status status_;

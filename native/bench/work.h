@@ -1,15 +1,23 @@
 // The operations of the benchmarks: how to run each, its ideal cost, and the check of its output.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cases.h"
 #include "multihead/context.h"
 #include "multihead/status.h"
 
 namespace multihead::bench {
+
+// Runs the operation with another library, into an output of the size of multihead's.
+struct Peer {
+  const char* name;
+  std::function<void(float* out)> run;
+};
 
 class Work {
  public:
@@ -28,15 +36,8 @@ class Work {
   // Largest difference of the output from the float64 oracle, on a sample.
   virtual double error() const = 0;
 
-  // Run the operation with Eigen, into a separate output.
-  virtual bool has_eigen() const { return false; }
-  virtual void run_eigen() {}
-  virtual std::span<const float> eigen_output() const { return {}; }
-
-  // Run the operation with OpenBLAS, if the build has found it.
-  virtual bool has_openblas() const { return false; }
-  virtual void run_openblas() {}
-  virtual std::span<const float> openblas_output() const { return {}; }
+  // Other libraries that run the same operation; they refer to this object.
+  virtual std::vector<Peer> peers() { return {}; }
 };
 
 std::unique_ptr<Work> make_attention(const Case& which);  // attention() and decode

@@ -164,14 +164,13 @@ test('multihead-bench: the simulated schedule of many cores', () => {
   assert.match(multiheadBench('--schedule=8', '--benchmark_filter=(').stderr, /--benchmark_filter: /);
 });
 
-test('cases: the same names natively and in JavaScript', () => {
-  const native = multiheadBench('--benchmark_list_tests').stdout.trim().split('\n');
+test('cases: the package measures a part of the native ones, under the same names', () => {
+  const native = multiheadBench('--threads=1', '--benchmark_list_tests').stdout.trim().split('\n');
+  assert.equal(new Set(native).size, native.length);
+  const ours = CASES.map(({ name }) => name);
+  assert.deepEqual(native.slice(0, ours.length), ours);
   const alone = /^linear\/|-bnhd\/|\/packed-|\/bf16-precision\//;
-  const both = native.filter((name) => name.endsWith('/threads:1') && !alone.test(name));
-  assert.deepEqual(
-    CASES.map(({ name }) => name),
-    both,
-  );
+  for (const name of native.slice(ours.length)) assert.match(name, alone);
 });
 
 test('cases: chosen by a pattern', () => {
@@ -198,13 +197,11 @@ test('inputs: numbers in [-1, 1), and the visible pairs of masks', () => {
 test('results: valid and invalid documents', () => {
   assert.deepEqual(complaintsOf(document), []);
   const broken = structuredClone(document);
-  broken.runs[0].benchmarks[0].GFLOPS = '32';
   broken.runs[0].benchmarks[0].peers.eigen.speed = 1;
-  delete broken.runs[0].machine.fma_peak;
+  broken.runs[0].machine.speed = 1;
   delete broken.runs[0].benchmarks[1].us;
   assert.deepEqual(complaintsOf(broken), [
-    'runs[0].machine: fma_peak is missing',
-    'forward/tiny/full/f32/threads:1: GFLOPS: expected a number, got 32',
+    'machine: speed is unknown',
     'forward/tiny/full/f32/threads:1, eigen: speed is unknown',
     'decode/a/full/f32/threads:2: us is missing',
   ]);
