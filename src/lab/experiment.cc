@@ -15,10 +15,6 @@
 namespace multihead {
 namespace {
 
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-
 TransformerConfig config_of(const ExperimentOptions& options) {
   const lab::ExperimentSize size = lab::experiment_size(options.kind);
   TransformerConfig config{

@@ -16,8 +16,6 @@
 namespace multihead {
 namespace {
 
-using engine::Message;
-using engine::Name;
 using lab::Mean;
 
 std::vector<double> values_of(const std::vector<Mean>& means) {

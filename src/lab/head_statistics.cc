@@ -12,11 +12,6 @@
 namespace multihead {
 namespace {
 
-using engine::Axes;
-using engine::Message;
-using engine::Name;
-using engine::shape_error;
-
 double entropy_of(const float* weights, int64_t keys) {
   double sum = 0;
   for (int64_t j = 0; j < keys; ++j) {

@@ -10,8 +10,7 @@
 #define HWY_TARGET_INCLUDE "cpu/elementwise/cross_entropy.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/simd/columns-inl.h"
-#include "cpu/simd/exp2-inl.h"
+#include "cpu/simd/math-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 

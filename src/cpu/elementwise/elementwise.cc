@@ -11,8 +11,7 @@
 #define HWY_TARGET_INCLUDE "cpu/elementwise/elementwise.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/simd/activation-inl.h"
-#include "cpu/simd/columns-inl.h"
+#include "cpu/simd/math-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 

@@ -9,7 +9,6 @@
 #define HWY_TARGET_INCLUDE "cpu/elementwise/optimizer.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 

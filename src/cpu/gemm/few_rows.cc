@@ -11,7 +11,7 @@
 // int8 25, int4 21; with AVX2 30, 22 and 21. In WebAssembly, decoding with SmolLM2-135M's shape in
 // V8 12.4: relaxed SIMD bf16 18, int8 14, int4 10; simd128 14, 13 and 7. -Os, with loops unrolled,
 // is as fast as -O3.
-#include "cpu/gemm/few_rows.h"
+#include "cpu/gemm/weight_blocks.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -20,7 +20,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "cpu/gemm/weight_blocks.h"
 #include "rules/arena.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -28,10 +27,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
 #include "cpu/gemm/block_dot-inl.h"
-#include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
-#include "cpu/simd/transpose-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

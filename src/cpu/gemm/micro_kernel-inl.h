@@ -17,8 +17,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cpu/simd/exp2-inl.h"
 #include "cpu/simd/file_namespace.h"
+#include "cpu/simd/math-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/tile_size.h"
 #include "hwy/highway.h"

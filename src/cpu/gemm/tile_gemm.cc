@@ -15,10 +15,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
 #include "cpu/amx/amx.h"
-#include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
-#include "cpu/simd/transpose-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

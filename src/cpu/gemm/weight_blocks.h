@@ -1,4 +1,5 @@
-// Rows of weights in blocks of 32 numbers with a scale, see multihead/weights.h.
+// Rows of weights in f16, bf16, int8 and int4: conversions of blocks of 32 numbers with a scale,
+// see multihead/weights.h, and the kernel for few rows of x.
 #pragma once
 
 #include <cstddef>
@@ -36,5 +37,29 @@ inline bool has_blocks(WeightType type) { return type >= WeightType::kInt8; }
 inline int64_t weight_blocks(int64_t columns) {
   return (columns + kWeightBlock - 1) / kWeightBlock;
 }
+
+// ---- few_rows.cc: y = x W^T + bias for a few rows of x and weights in f16, bf16, int8 or int4.
+// ----
+
+struct FewRows {
+  const float* x;  // (rows, weight.columns)
+  int64_t x_stride;
+  int64_t rows;  // 1 to kFewWeightRows
+  WeightMatrix weight;
+  const float* bias;  // optional
+  float* y;           // (rows, weight.rows)
+  int64_t y_stride;
+};
+
+// Bytes of memory of a call.
+uint64_t few_rows_memory(const FewRows& call);
+
+// Writes x to the memory of the call in the type that few_rows_outputs() multiplies.
+void prepare_few_rows(const FewRows& call, void* memory);
+
+// Computes outputs first to end - 1 of all rows. `first` is a multiple of kFewRowsOutputs. The bits
+// of an output depend on its own row and weights alone.
+inline constexpr int64_t kFewRowsOutputs = 16;
+void few_rows_outputs(const FewRows& call, const void* memory, int64_t first, int64_t end);
 
 }  // namespace multihead::cpu

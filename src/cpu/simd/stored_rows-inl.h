@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "cpu/simd/file_namespace.h"
+#include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 #include "rules/attention_params.h"
 #include "rules/element.h"

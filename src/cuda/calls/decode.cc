@@ -16,7 +16,6 @@
 namespace multihead::cuda {
 namespace {
 
-using engine::Name;
 using Layout = KVCacheConfig::Layout;
 
 Status wrong(const char* argument, const std::string& expected, int64_t got) {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "engine/attention/call.h"
+#include "engine/attention/validate.h"
 #include "multihead/context.h"
 
 namespace multihead::engine {

@@ -6,7 +6,6 @@
 
 #include "cpu/kernels.h"
 #include "engine/attention/backward.h"
-#include "engine/attention/check_lse.h"
 #include "engine/attention/overlap.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/transform.h"

@@ -5,10 +5,12 @@
 #include <span>
 
 #include "engine/attention/plan.h"
+#include "engine/error/error.h"
 #include "multihead/attention_backward.h"
 #include "multihead/context.h"
 #include "multihead/status.h"
 #include "rules/arena.h"
+#include "rules/backward_params.h"
 #include "rules/shared.h"
 
 namespace multihead::engine {
@@ -68,5 +70,10 @@ struct BackwardParts {
 // Checks a call of attention_backward(), except its LSE, and computes how it can be divided. Reads
 // options, but no element of a tensor, and writes nothing.
 Status divide_backward(const BackwardCall& call, BackwardParts& parts);
+
+// Compares one row's LSE with the row's scores, which are computed here. Checks the last query of
+// the first head of the first batch entry. The tolerance, 0.05 + 1 % of the LSE, covers bf16
+// products and the rounding of large scores. q and k are already transformed.
+Status check_lse(const rules::BackwardParams& params);
 
 }  // namespace multihead::engine

@@ -1,4 +1,4 @@
-#include "engine/attention/check_lse.h"
+#include "engine/attention/backward.h"
 
 #include <algorithm>
 #include <cmath>

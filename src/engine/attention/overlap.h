@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <span>
 
-#include "engine/attention/call.h"
+#include "engine/attention/validate.h"
 #include "engine/error/error.h"
 #include "multihead/tensor.h"
 #include "rules/shared.h"

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/attention/call.h"
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
 #include "engine/runtime/kernel_choice.h"

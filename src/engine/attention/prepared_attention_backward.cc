@@ -14,9 +14,6 @@
 
 namespace multihead {
 
-using engine::Message;
-using engine::Name;
-
 struct PreparedAttentionBackward::Call {
   engine::BackwardPlan plan;
   AttentionGradients gradients;

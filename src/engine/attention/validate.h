@@ -6,13 +6,28 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/attention/call.h"
 #include "engine/error/error.h"
 #include "multihead/attention.h"
 #include "multihead/attention_backward.h"
 #include "rules/shared.h"
 
 namespace multihead::engine {
+
+// The tensors and options of a call, as checks and plans read them. Calls refer to the caller's
+// objects, which must outlive them.
+struct ForwardCall {
+  const ConstAnyTensor &q, &k, &v;
+  const AttentionOptions& options;
+  const AttentionOutputs& outputs;
+};
+
+struct BackwardCall {
+  const ConstAnyTensor &q, &k, &v;
+  const AttentionOptions& options;
+  const AttentionResults& results;
+  const ConstAnyTensor& d_out;
+  const AttentionGradients& gradients;
+};
 
 struct AttentionShape {
   int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, head_dim = 0, value_dim = 0;

@@ -1,4 +1,4 @@
-#include "engine/cache/append.h"
+#include "engine/cache/cached_rows.h"
 
 #include <algorithm>
 #include <cstddef>

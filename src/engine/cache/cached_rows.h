@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "multihead/kv_cache.h"
 #include "rules/attention_params.h"
@@ -26,5 +27,26 @@ struct CachedRows {
 // by their numbers among all heads.
 rules::StoredRows cached_rows(const KVCacheConfig& config, int64_t first_head, int64_t end_head,
                               const CachedRows& stored, const int32_t* page_table, int64_t width);
+
+// The keys or the values of the tokens, (B, H_kv, n, width), and the rows that take them.
+struct AppendedRows {
+  ConstAnyTensor from;
+  CachedRows to;
+  int64_t width;
+};
+
+// Checked tokens of KVCache::append(). The cache has the pages that they need.
+struct AppendedTokens {
+  KVCacheConfig config;
+  int64_t first_head, end_head;      // heads that the cache stores
+  std::span<const int32_t> lengths;  // (B), without these tokens
+  std::span<const int32_t> counts;   // (B), or empty: every entry takes all tokens
+  const int32_t* page_table;         // kPaged
+  std::span<const AppendedRows> rows;
+};
+
+// Writes the tokens; without a context on the calling thread. In a ring, tokens that later ones of
+// the same call overwrite are left out.
+void append_rows(const AppendedTokens& tokens, const Context* context);
 
 }  // namespace multihead::engine

@@ -13,7 +13,6 @@
 #include "engine/attention/run.h"
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
-#include "engine/cache/append.h"
 #include "engine/cache/cache_access.h"
 #include "engine/cache/cache_call.h"
 #include "engine/cache/cached_rows.h"
@@ -27,11 +26,6 @@
 namespace multihead {
 namespace {
 
-using engine::Axes;
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-using engine::shape_error;
 using Layout = KVCacheConfig::Layout;
 using Type = KVCacheConfig::Type;
 

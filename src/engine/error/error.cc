@@ -11,10 +11,7 @@
 namespace multihead {
 namespace {
 
-using engine::Axes;
 using engine::kMostPartCharacters;
-using engine::Message;
-using engine::Name;
 using engine::printable;
 
 // Returns null if memory is exhausted.

@@ -10,6 +10,7 @@
 
 #include "multihead/status.h"
 #include "multihead/tensor.h"
+#include "rules/shared.h"
 
 // Returns the error of a Status expression from the calling function; goes on if there is none.
 #define MULTIHEAD_TRY(...)                                                    \
@@ -32,7 +33,6 @@ enum class Axes : uint8_t {
 enum class Message : uint8_t {
 #define MULTIHEAD_MESSAGE(name, ...) name,
 #include "engine/error/messages.inc"
-#include "rules/shared.h"
 };
 
 // The numbers fill in {0} to {3} of the message.
@@ -62,6 +62,14 @@ Status renamed(const Status& status, Name from, Name to);
 }  // namespace multihead::engine
 
 namespace multihead {
+
+// Every room makes errors of these.
+using engine::Axes;
+using engine::Message;
+using engine::Name;
+using engine::option_error;
+using engine::real_error;
+using engine::shape_error;
 
 struct Status::Record {
   StatusCode code = StatusCode::kOk;

@@ -20,9 +20,6 @@
 namespace multihead {
 namespace {
 
-using engine::Axes;
-using engine::Message;
-using engine::Name;
 using engine::over_rows;
 using engine::validate_exact;
 using engine::validate_rank;

@@ -9,7 +9,6 @@
 #include <span>
 
 #include "cpu/elementwise/convert_rows.h"
-#include "cpu/gemm/few_rows.h"
 #include "cpu/gemm/gemm.h"
 #include "cpu/gemm/weight_blocks.h"
 #include "engine/attention/overlap.h"

@@ -18,13 +18,8 @@
 namespace multihead {
 namespace {
 
-using engine::Axes;
 using engine::ForwardPlan;
-using engine::Message;
-using engine::Name;
-using engine::option_error;
 using engine::sequence_of;
-using engine::shape_error;
 using engine::VarlenInputs;
 using engine::VarlenJobs;
 using engine::VarlenTransforms;

@@ -14,11 +14,6 @@
 
 namespace multihead {
 
-using engine::Axes;
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-
 namespace nn {
 namespace {
 

@@ -18,10 +18,6 @@
 namespace multihead {
 namespace {
 
-using engine::Axes;
-using engine::Message;
-using engine::Name;
-using engine::option_error;
 using engine::validate_exact;
 
 Status validate_gradients(const MultiHeadAttentionConfig& config,

@@ -11,10 +11,6 @@
 
 namespace multihead {
 
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-
 int64_t MultiHeadAttentionCache::length(int64_t batch) const { return kv_.length(batch); }
 
 Status MultiHeadAttentionCache::truncate(int64_t length) {

@@ -13,11 +13,6 @@
 namespace multihead::nn {
 namespace {
 
-using engine::Axes;
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-using engine::shape_error;
 using engine::validate_exact;
 
 std::span<const float> span_of(const ConstTensor& tensor) {

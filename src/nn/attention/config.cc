@@ -12,10 +12,6 @@
 namespace multihead {
 namespace {
 
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-
 Status validate_extents(const MultiHeadAttentionConfig& c) {
   // Limit of every extent: far above any model, and the product of three extents fits in 64 bits.
   constexpr int64_t kMost = 1 << 20;

@@ -14,8 +14,6 @@
 namespace multihead {
 namespace {
 
-using engine::Axes;
-using engine::Name;
 using engine::validate_exact;
 
 // Adds a batch axis of 1 to an unbatched call's tensor.

@@ -14,11 +14,6 @@
 namespace multihead::nn {
 namespace {
 
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-using engine::real_error;
-
 ConstTensor matrix_of_head(const ConstTensor& weights, int64_t head) {
   return {moved(weights.data, head * weights.strides[0]),
           {weights.shape[1], weights.shape[2]},

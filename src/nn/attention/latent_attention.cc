@@ -21,11 +21,6 @@ struct Sizes {
 
 Status validate(const LatentAttentionInputs& in, const AttentionOptions& options,
                 const AttentionOutputs& outputs, Sizes& s) {
-  using engine::Axes;
-  using engine::Message;
-  using engine::Name;
-  using engine::option_error;
-  using engine::shape_error;
   using engine::validate_exact;
   using engine::validate_rank;
   MULTIHEAD_TRY(validate_rank(Name::kQNope, Axes::kQNope, in.q_nope, 4));

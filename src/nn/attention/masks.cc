@@ -12,11 +12,6 @@
 namespace multihead::nn {
 namespace {
 
-using engine::Axes;
-using engine::Message;
-using engine::Name;
-using engine::shape_error;
-
 // Returns (B, N_k) or (N_k) as (B, 1, 1, N_k). Returns other shapes unchanged; validate() refuses
 // them.
 template <class T>

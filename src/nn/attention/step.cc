@@ -18,11 +18,6 @@
 namespace multihead {
 namespace {
 
-using engine::Axes;
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-using engine::shape_error;
 using engine::validate_exact;
 
 // Refuses options that step() sets itself.

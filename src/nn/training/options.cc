@@ -11,11 +11,6 @@
 
 namespace multihead::nn {
 
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-using engine::real_error;
-
 Status validate_options(const TrainerOptions& o) {
   MULTIHEAD_TRY(engine::validate_enumerator(Name::kOptimizer, o.optimizer, Optimizer::kSgd));
   MULTIHEAD_TRY(engine::validate_enumerator(Name::kDecay, o.decay, LearningRateDecay::kCosine));

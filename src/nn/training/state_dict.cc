@@ -11,10 +11,6 @@
 namespace multihead {
 namespace {
 
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-
 constexpr const char* kState = "trainer.state";
 constexpr int kDigits = 4;  // digits of a 64-bit number, 16 bits each
 

@@ -24,11 +24,6 @@
 namespace multihead {
 namespace {
 
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-using engine::shape_error;
-
 // Dropout seed for one part of a step's batch.
 uint64_t seed_of(uint64_t seed, int64_t step, int64_t part) {
   const auto words = rules::philox4x32(

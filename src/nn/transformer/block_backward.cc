@@ -28,9 +28,6 @@
 
 namespace multihead {
 
-using engine::Message;
-using engine::Name;
-
 Status TransformerBlock::Internals::back(const TransformerBlock& block, const ConstTensor& x,
                                          const MultiHeadAttentionOptions& options,
                                          const nn::BlockArrays& arrays,

@@ -37,7 +37,6 @@ float factor_of(ParameterRole role, const Initialization& initialization) {
 }  // namespace
 
 Status validate_initialization(const Initialization& initialization) {
-  using engine::Name;
   for (const auto& [name, factor] : {std::pair{Name::kEmbedding, initialization.embedding},
                                      {Name::kWeight, initialization.weight},
                                      {Name::kResidual, initialization.residual},

@@ -22,11 +22,6 @@
 namespace multihead {
 namespace {
 
-using engine::Axes;
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-using engine::shape_error;
 using engine::validate_exact;
 
 // Returns an error instead of throwing, because WebAssembly builds have no exceptions.

@@ -21,12 +21,6 @@
 namespace multihead {
 namespace {
 
-using engine::Axes;
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-using engine::real_error;
-using engine::shape_error;
 using engine::validate_exact;
 
 // Name prefixes for the parts of a block.

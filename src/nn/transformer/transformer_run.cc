@@ -28,12 +28,6 @@
 
 namespace multihead {
 
-using engine::Axes;
-using engine::Message;
-using engine::Name;
-using engine::option_error;
-using engine::shape_error;
-
 // The arrays that a model keeps; a call is identified by {batch, length}.
 struct nn::KeptTransformer : KeptArrays<Dims> {
   explicit KeptTransformer(bool recompute) : recomputes(recompute) {}

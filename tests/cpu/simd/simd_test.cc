@@ -16,10 +16,8 @@
 #define HWY_TARGET_INCLUDE "cpu/simd/simd_test.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/simd/exp2-inl.h"
+#include "cpu/simd/math-inl.h"
 #include "cpu/simd/simd-inl.h"
-#include "cpu/simd/tanh-inl.h"
-#include "cpu/simd/transpose-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,6 +1,6 @@
 // Tests the check of the LSE of attention_backward() on scores that are not finite.
 // backward_test.cc tests it with random options.
-#include "engine/attention/check_lse.h"
+#include "engine/attention/backward.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // append_rows() compared with a loop over single tokens, heads and numbers: all bytes of a cache,
 // in every layout and type, with any number of threads.
-#include "engine/cache/append.h"
+#include "engine/cache/cached_rows.h"
 
 #include <gtest/gtest.h>
 

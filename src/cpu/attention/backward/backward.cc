@@ -30,8 +30,8 @@
 //
 #include "cpu/attention/backward/backward_block-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
+#include "cpu/attention/block/score_passes-inl.h"
 #include "cpu/attention/block/scores-inl.h"
-#include "cpu/attention/block/softmax-inl.h"
 #include "cpu/gemm/micro_kernel-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"

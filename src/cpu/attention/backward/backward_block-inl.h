@@ -12,14 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/attention/block/loading-inl.h"
-#include "cpu/attention/block/products-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
-#include "cpu/simd/transpose-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

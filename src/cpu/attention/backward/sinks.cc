@@ -8,7 +8,7 @@
 #define HWY_TARGET_INCLUDE "cpu/attention/backward/sinks.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/simd/exp2-inl.h"
+#include "cpu/simd/math-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 

@@ -12,6 +12,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/simd/file_namespace.h"
+#include "cpu/simd/simd-inl.h"
 #include "cpu/simd/tile_size.h"
 #include "hwy/highway.h"
 

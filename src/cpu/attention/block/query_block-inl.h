@@ -1,12 +1,9 @@
-// A block of query rows, which the forward kernel multiplies with one key block after the other:
-// the state that all parts of the kernel share, which queries and heads the rows are, and which
-// keys they see.
+// A block of query rows of the forward kernel, and its operands in the form that the products read.
 //
-//   products-inl.h, tile_products-inl.h   how Q, K and V are multiplied
-//   loading-inl.h   Q transposed, K and V in the form that the products read
+//   tile_products-inl.h   products of tiles of bf16
 //   scores-inl.h    scores of a panel of rows against a block of keys, and the passes over them
-//   epilogue-inl.h  normalized rows, LSE and dropout mask to memory
-//   captures-inl.h  captured scores and weights, and rows that are recomputed with masks
+//   epilogue-inl.h  normalized rows, LSE, dropout mask and captures to memory, and rows that are
+//                   recomputed with masks
 //
 // All of these have internal linkage, so that compilers inline functions with a single caller.
 #if defined(MULTIHEAD_CPU_ATTENTION_BLOCK_QUERY_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -21,11 +18,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "cpu/amx/tile_product.h"
 #include "cpu/attention/block/prefetch-inl.h"
 #include "cpu/attention/block/score_passes-inl.h"
-#include "cpu/attention/block/softmax-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
@@ -37,6 +34,117 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 inline namespace MULTIHEAD_FILE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// ---- Policies for the two products of attention: floats, pairs of bf16, or tiles of bf16
+// (tile_products-inl.h). A policy defines how elements are multiplied, how queries and values are
+// stored, and how many numbers of a row form one element (kUnit).
+
+struct F32Products {
+  using Arithmetic = F32Arithmetic;
+  using Key = float;  // type of an element of K in the product
+  static constexpr size_t kUnit = 1;
+  static constexpr bool kTiles = false;  // true if the products compute whole tiles
+
+  // Length of a row of Q or K, in elements of the products.
+  static size_t depth(size_t width) { return width; }
+
+  static rules::ScaleFactors scale_factors(const AttentionParams& p) { return p.scale; }
+
+  static HWY_INLINE void transpose_queries(DF d, const float* const* rows, size_t depth,
+                                           float factor, float* to, size_t stride) {
+    transpose_rows(d, rows, depth, factor, to, stride);
+  }
+  // Returns K in place if it is dense floats, otherwise converted to floats in `scratch`.
+  static HWY_INLINE FloatRows keys(DF d, const AttentionParams& p, int64_t batch, int64_t head,
+                                   int64_t first, size_t count, float* scratch) {
+    const auto width = static_cast<size_t>(p.head_dim);
+    return read_rows(d, p.k, batch, head, first, count, width, width, scratch);
+  }
+  // Copies rows first .. first + count - 1 of V into strips. `row` is scratch for one row.
+  static void copy_values(DF d, const AttentionParams& p, int64_t batch, int64_t head,
+                          int64_t first, size_t count, float* to, ptrdiff_t strip, float* row) {
+    const auto width = static_cast<size_t>(p.value_dim);
+    if (p.v.dense_floats()) {
+      const FloatRows rows = read_rows(d, p.v, batch, head, first, count, width, width, nullptr);
+      copy_to_strips<TileSize::kMaxVecs>(d, rows, count, width, to, strip);
+      return;
+    }
+    for (size_t i = 0; i < count; ++i, to += TileSize::kMaxVecs * hn::Lanes(d)) {
+      const FloatRows rows =
+          read_rows(d, p.v, batch, head, first + static_cast<int64_t>(i), 1, width, width, row);
+      copy_to_strips<TileSize::kMaxVecs>(d, rows, 1, width, to, strip);
+    }
+  }
+  // Does nothing: the weights stay floats in the product with V.
+  static void convert_weights(DF, float*, size_t, size_t) {}
+};
+
+#if MULTIHEAD_HAS_BF16_PAIRS || (HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86)
+// Converts one vector of lanes to bf16. Row i then holds the weights of keys 2i (lower half) and 2i
+// + 1 (upper half), rounded to nearest, ties away from zero. A missing last weight is 0.
+template <class D>
+HWY_NOINLINE void pair_weights(D d, float* HWY_RESTRICT weights, size_t stride, size_t keys) {
+  const hn::RebindToUnsigned<D> du;
+  const auto half = hn::Set(du, 0x8000U);
+  const auto upper = hn::Set(du, 0xFFFF0000U);
+  for (size_t key = 0; key < keys; key += 2) {
+    const float* from = weights + key * stride;
+    const auto low = hn::Add(hn::BitCast(du, hn::LoadU(d, from)), half);
+    auto pair = hn::ShiftRight<16>(low);
+    if (key + 1 < keys) {
+      const auto high = hn::Add(hn::BitCast(du, hn::LoadU(d, from + stride)), half);
+      pair = hn::Or(pair, hn::And(high, upper));
+    }
+    hn::StoreU(hn::BitCast(d, pair), d, weights + key / 2 * stride);
+  }
+}
+
+#endif
+
+#if MULTIHEAD_HAS_BF16_PAIRS
+// Products of bf16, read in place, two numbers at a time. Queries cannot be scaled, so the softmax
+// applies the whole scale.
+struct Bf16PairProducts {
+  using Arithmetic = Bf16PairArithmetic;
+  using Key = uint16_t;
+  static constexpr size_t kUnit = 2;
+  static constexpr bool kTiles = false;
+
+  static size_t depth(size_t width) { return width / kUnit; }
+
+  struct Keys {
+    const uint16_t* data;
+    ptrdiff_t stride;
+  };
+
+  static rules::ScaleFactors scale_factors(const AttentionParams& p) {
+    return {.queries = 1.0F, .scores = 1.0F, .softmax = p.scale.queries * p.scale.softmax};
+  }
+  static const uint16_t* row(const StoredRows& rows, int64_t batch, int64_t head, int64_t row) {
+    return static_cast<const uint16_t*>(rows.data) + row_offset(rows.stride, batch, head, row);
+  }
+  static HWY_INLINE void transpose_queries(DF d, const uint16_t* const* rows, size_t depth, float,
+                                           float* to, size_t stride) {
+    transpose_pairs(d, rows, depth, to, stride);
+  }
+  static HWY_INLINE Keys keys(DF, const AttentionParams& p, int64_t batch, int64_t head,
+                              int64_t first, size_t, float*) {
+    return {row(p.k, batch, head, first), static_cast<ptrdiff_t>(p.k.stride[2])};
+  }
+  static void copy_values(DF d, const AttentionParams& p, int64_t batch, int64_t head,
+                          int64_t first, size_t count, float* to, ptrdiff_t strip, float*) {
+    copy_pairs_to_strips<TileSize::kMaxVecs>(d, row(p.v, batch, head, first),
+                                             static_cast<ptrdiff_t>(p.v.stride[2]), count,
+                                             static_cast<size_t>(p.value_dim), to, strip);
+  }
+  static HWY_INLINE void convert_weights(DF d, float* weights, size_t stride, size_t keys) {
+    pair_weights(d, weights, stride, keys);
+  }
+};
+#endif
+
+// ---- The state that all parts of the kernel share, which queries and heads the rows are, and
+// which keys they see. The rows are multiplied with one key block after the other.
 
 inline size_t score_lanes() { return TileSize::kScoreVecs * hn::Lanes(DF()); }
 inline size_t strip_lanes() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
@@ -300,6 +408,127 @@ bool sees_a_key(const QueryBlock<Products>& b, size_t row) {
     if (sees_key(b, row, key)) return true;
   }
   return false;
+}
+
+// ---- Loads Q, K and V, and prefetches the next job's operands. ----
+
+// Loads Q of a panel just before its first use. Loading Q of the whole block at once would delay
+// the products.
+template <class Products>
+void transpose_queries(QueryBlock<Products>& b, Panel& panel) {
+  using Key = typename Products::Key;
+  if (panel.transposed) return;
+  panel.transposed = true;
+  const StoredRows& q = b.p.q;
+  const auto width = static_cast<size_t>(b.p.head_dim);
+  const bool in_place = !Products::kTiles && (!std::is_same_v<Key, float> || q.dense_floats());
+  const int64_t head_stride = q.stride[1], query_stride = q.stride[2];
+  const auto* const queries =
+      in_place ? static_cast<const Key*>(q.data) + row_offset(q.stride, b.batch, b.first_head(), 0)
+               : nullptr;
+  std::array<const Key*, hn::MaxLanes(DF())> rows;
+  for (size_t lane = panel.lane; lane < panel.lane + panel.lanes; lane += b.vector) {
+    for (size_t i = 0; i < b.vector; ++i) {
+      const RowPlace place = b.s.place[lane + i];
+      if (in_place) {
+        rows[i] = queries + place.head_in_group * head_stride + place.query * query_stride;
+      } else if constexpr (std::is_same_v<Key, float>) {
+        rows[i] = read_rows(b.d, q, b.batch, b.head_of(lane + i), place.query, 1, width, width,
+                            b.s.query + i * width)
+                      .data;
+      } else if constexpr (Products::kTiles) {
+        rows[i] =
+            Products::read_query(b.d, b.p, b.batch, b.head_of(lane + i), place.query, i, b.s.query);
+      }
+    }
+    float* const strip = b.s.queries + lane / score_lanes() * score_lanes() * b.depth();
+    Products::transpose_queries(b.d, rows.data(), b.depth(), b.scale.queries,
+                                strip + lane % score_lanes(), score_lanes());
+  }
+}
+
+template <class Products>
+Values load_values(const QueryBlock<Products>& b, int64_t first, size_t count) {
+  const auto strip = static_cast<ptrdiff_t>(strip_lanes());
+  if (b.value_lanes == 0) return {nullptr, 0, 0};
+  if constexpr (Products::kTiles) {
+    Products::copy_values(b.d, b.p, b.batch, b.kv_head, first, count, b.s.values, b.s.value);
+    return {b.s.values, static_cast<ptrdiff_t>(tile_value_stride(count)), 0};
+  } else {
+    if (b.g.copies_values) {
+      const ptrdiff_t strip_step = static_cast<ptrdiff_t>(count) * strip;
+      Products::copy_values(b.d, b.p, b.batch, b.kv_head, first, count, b.s.values, strip_step,
+                            b.s.value);
+      return {b.s.values, strip, strip_step};
+    }
+    const auto width = static_cast<size_t>(b.p.value_dim);
+    const FloatRows rows =
+        read_rows(b.d, b.p.v, b.batch, b.kv_head, first, count, width, width, nullptr);
+    return {rows.data, rows.stride, strip};
+  }
+}
+
+// Calls visit(KeyBlock) for each key block of `keys`, in order.
+template <class Products, class Visit>
+HWY_INLINE void for_key_blocks(const QueryBlock<Products>& b, const rules::KeyRange& keys,
+                               const Visit& visit) {
+  const int64_t step = b.g.key_block;
+  for (int64_t key = keys.first; key < keys.last; key += step) {
+    const rules::KeyRange range{key, std::min(key + step, keys.last)};
+    const auto count = static_cast<size_t>(range.last - key);
+    const auto k = Products::keys(b.d, b.p, b.batch, b.kv_head, key, count, b.s.keys);
+    visit(KeyBlock<Products>{range, k.data, k.stride, load_values(b, key, count)});
+  }
+}
+
+// Plans prefetches of this block's output rows and of the next job's first operands: a few cache
+// lines before each tile of this block.
+template <class Products>
+void prefetch_next(QueryBlock<Products>& b, const BlockJob* next) {
+  const AttentionParams& p = b.p;
+  b.prefetched = PrefetchedRows();
+  const int64_t group = p.group();
+  const StoredRows out{.data = p.out.data, .type = p.out.type, .stride = p.out.stride};
+  b.prefetched.add(out, {.batch = b.batch,
+                         .head = b.kv_head * group,
+                         .group = group,
+                         .first = b.first_row,
+                         .last = b.first_row + static_cast<int64_t>(b.rows),
+                         .width = p.value_dim});
+  if (next != nullptr) {
+    b.prefetched.add(p.q, {.batch = next->batch,
+                           .head = next->kv_head * group,
+                           .group = group,
+                           .first = next->first_row,
+                           .last = std::min(p.end_row(), next->first_row + b.g.rows),
+                           .width = p.head_dim});
+    if (next->batch != b.batch || next->kv_head != b.kv_head) {
+      PrefetchedRows::Part keys{.batch = next->batch,
+                                .head = next->kv_head,
+                                .group = 1,
+                                .first = 0,
+                                .last = std::min(b.g.key_block, p.keys),
+                                .width = p.head_dim};
+      b.prefetched.add(p.k, keys);
+      keys.width = p.value_dim;
+      b.prefetched.add(p.v, keys);
+    }
+  }
+  // Prefetch half of the lines during each of the two products, which take about the same time.
+  // Prefetching 32 lines at once, more than a core can have in flight, cost 1 % of bert's speed.
+  const auto lines_per_tile = [&](size_t tiles) {
+    return (b.prefetched.lines() / 2 + tiles) / std::max<size_t>(tiles, 1);
+  };
+  const auto tiles = [](size_t rows, size_t tile_rows, size_t columns, size_t strip) {
+    return ceil_div(rows, tile_rows) * ceil_div(columns, strip);
+  };
+  const auto keys = static_cast<size_t>(std::max<int64_t>(b.seen.last - b.seen.first, 0));
+  const auto step = static_cast<size_t>(std::max<int64_t>(b.g.key_block, 1));
+  b.lines_per_score_tile =
+      lines_per_tile(tiles(keys, TileSize::rows(TileSize::kScoreVecs), b.lanes, score_lanes()));
+  b.lines_per_value_tile =
+      lines_per_tile(ceil_div(keys, step) * tiles(b.rows, TileSize::rows(TileSize::kMaxVecs),
+                                                  b.value_lanes, strip_lanes()));
 }
 
 }  // namespace MULTIHEAD_FILE

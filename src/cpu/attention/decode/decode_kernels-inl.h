@@ -21,7 +21,7 @@
 #include <type_traits>
 
 #include "cpu/attention/block/prefetch-inl.h"
-#include "cpu/attention/block/softmax-inl.h"
+#include "cpu/attention/block/score_passes-inl.h"
 #include "cpu/attention/decode/decode_rows-inl.h"
 #include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"

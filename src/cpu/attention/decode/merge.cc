@@ -16,7 +16,6 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
 #include "cpu/attention/decode/decode_rows-inl.h"
-#include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 

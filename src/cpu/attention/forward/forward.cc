@@ -24,11 +24,8 @@
 #define HWY_TARGET_INCLUDE "cpu/attention/forward/forward.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/attention/block/loading-inl.h"
-#include "cpu/attention/block/products-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
 #include "cpu/attention/block/scores-inl.h"
-#include "cpu/attention/forward/captures-inl.h"
 #include "cpu/attention/forward/epilogue-inl.h"
 #include "cpu/attention/forward/short_heads-inl.h"
 #include "cpu/attention/forward/tile_products-inl.h"

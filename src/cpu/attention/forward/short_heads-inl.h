@@ -15,12 +15,11 @@
 #include <cstdint>
 
 #include "cpu/attention/block/query_block-inl.h"
-#include "cpu/attention/block/softmax-inl.h"
+#include "cpu/attention/block/score_passes-inl.h"
 #include "cpu/gemm/micro_kernel-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
-#include "cpu/simd/transpose-inl.h"
 #include "hwy/highway.h"
 #include "rules/lse.h"
 

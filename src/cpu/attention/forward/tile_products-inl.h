@@ -1,4 +1,4 @@
-// Products of attention in tiles of bf16 (AMX): a policy like the ones in products-inl.h. Scores
+// Products of attention in tiles of bf16 (AMX): a policy like the ones in query_block-inl.h. Scores
 // are transposed, as with the other policies, so the passes over them are shared:
 //
 //   St[key][query] = K Qt      A: rows of K, B: the transposed queries in pairs
@@ -20,13 +20,11 @@
 #include <cstdint>
 
 #include "cpu/amx/amx.h"
-#include "cpu/attention/block/products-inl.h"
 #include "cpu/attention/block/query_block-inl.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/file_namespace.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
-#include "cpu/simd/transpose-inl.h"
 #include "hwy/highway.h"
 
 // Every processor with AMX has AVX-512. A 512-bit vector is one row of a tile.
