@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "cpu/amx/amx.h"
+#include "cpu/amx/tile_product-inl.h"
 #include "cpu/amx/tile_product.h"
 
 namespace multihead::testing {

@@ -21,7 +21,7 @@
 #include <cstdint>
 
 HWY_PUSH_ATTRIBUTES("amx-tile,amx-bf16")
-#include "cpu/amx/tile_product.h"
+#include "cpu/amx/tile_product-inl.h"
 
 namespace multihead::cpu {
 namespace {
