@@ -66,8 +66,9 @@ function versionOfWire() {
 
 /** Source files of multihead/core and multihead/models without the kernels, which report no errors. */
 function sourcesOfCore() {
-  const below = ['../src/engine', '../src/models'].flatMap((folder) => readdirSync(at(folder), { recursive: true }).map((name) => `${folder}/${name}`));
-  return ['attention.cc', 'models.cc', 'call.cc', 'call.h', '../src/nn/call_memory.h', ...below.filter((name) => /\.(cc|h)$/.test(name))].map(read).join('');
+  const below = (folder) => readdirSync(at(folder), { recursive: true }).map((name) => `${folder}/${name}`);
+  const sources = [...below('../src/engine'), ...below('../src/models')].filter((name) => /\.(cc|h)$/.test(name));
+  return ['attention.cc', 'models.cc', 'call.cc', 'call.h', '../src/nn/call_memory.h', ...sources].map(read).join('');
 }
 
 /** Makes the error tables: messages that multihead/core and multihead/models can report, and all others. */
