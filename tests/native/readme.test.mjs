@@ -122,8 +122,12 @@ test('links of the READMEs and the guides lead to files and headings', () => {
   }
 });
 
-test('the README links to every guide of the programs and the library', () => {
-  for (const guide of guides.filter((path) => path.startsWith('native'))) assert.ok(readme.includes(`](${guide})`), guide);
+test('the README links to every guide of the programs and the library, and the front page of the reference to all guides', () => {
+  const front = readFileSync(join(ROOT, 'native', 'dev', 'docs', 'index.md'), 'utf8');
+  for (const guide of guides) {
+    if (guide.startsWith('native')) assert.ok(readme.includes(`](${guide})`), guide);
+    assert.ok(front.includes(`${guide.replace('native', '')})`), guide);
+  }
 });
 
 test('files, links and benchmarks of CONTRIBUTING.md exist', () => {

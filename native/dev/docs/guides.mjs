@@ -1,6 +1,6 @@
 // A plugin of TypeDoc: documents get their first heading as name, and links to public headers lead to the C++ reference.
 import { existsSync } from 'node:fs';
-import { basename, join } from 'node:path';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Converter, PageEvent } from 'typedoc';
 
@@ -13,15 +13,14 @@ const pageOf = (header) => (header === 'multihead.h' ? 'index.html' : header.rep
 export function load(app) {
   app.converter.on(Converter.EVENT_RESOLVE_BEGIN, ({ project }) => {
     for (const document of project.documents ?? []) {
-      const text = document.content.map((part) => part.text).join('');
-      document.name = /^# (.+)$/m.exec(text)[1];
-      document.content[0].text = document.content[0].text.replace(/^# .+\n+/, ''); // the page's own heading
+      const [, title] = /^# (.+)$/m.exec(document.content.map(({ text }) => text).join(''));
+      document.name = title === project.name ? 'The npm package' : title;
     }
   });
   // TypeDoc copies the files that documents link to into media/.
   app.renderer.on(PageEvent.END, (page) => {
     page.contents = page.contents?.replace(/"((?:\.\.\/)*)media\/([\w-]+\.h)"/g, (link, root, header) =>
-      existsSync(join(headers, basename(header))) ? `"${root}cpp/${pageOf(header)}"` : link,
+      existsSync(join(headers, header)) ? `"${root}cpp/${pageOf(header)}"` : link,
     );
   });
 }
