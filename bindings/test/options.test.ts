@@ -42,9 +42,33 @@ it.each<[string, unknown]>([
   expectWorks(mh);
 });
 
-it('refuses an array that is too long to copy', () => {
-  const capture = new Array<never>(2 ** 32 - 1);
-  expectRefused(mh, () => mh.attention(q, k, v, { capture }), 'E_OPTION', 'attention', '4294967295');
+/** An array that counts in `seen` how often an entry is read. */
+function counted(length: number, entry: unknown, seen: { reads: number }): unknown[] {
+  return new Proxy([], {
+    get(_, name) {
+      if (name === 'length') return length;
+      seen.reads += 1;
+      return entry;
+    },
+  });
+}
+
+it('refuses arrays in arrays that are too many in all, and copies no more than one call may have', () => {
+  const seen = { reads: 0 };
+  const inner = counted(60_000, 0, seen);
+  const capture = Array.from({ length: 60_000 }, () => ({ stage: 'raw', heads: inner })) as never;
+  const attend = (): unknown => mh.attention(q, k, v, { capture });
+  expectRefused(mh, attend, 'E_OPTION', 'attention', '131072 entries and properties in all');
+  expect(seen.reads).toBeGreaterThan(0);
+  expect(seen.reads).toBeLessThan(2 ** 17);
+  const claims = counted(2 ** 32 - 1, 0, seen) as never;
+  expectRefused(mh, () => mh.attention(q, k, v, { capture: claims }), 'E_OPTION', 'attention', '4294967295');
+});
+
+it('refuses objects in objects that are too many in all', () => {
+  const wide: Record<string, unknown> = Object.fromEntries(Array.from({ length: 50_000 }, (_, index) => [`x${index}`, 0]));
+  const window = { ...wide, left: wide, right: wide, align: wide };
+  expectRefused(mh, () => mh.attention(q, k, v, { window } as never), 'E_OPTION', 'attention', 'in all');
 });
 
 it('takes as many entries as one call may have', () => {

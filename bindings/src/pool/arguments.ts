@@ -3,7 +3,7 @@
 import { checkSignal } from '../runtime/abort.js';
 import { MultiheadError } from '../runtime/errors.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
-import { checkFlag } from '../runtime/options.js';
+import { checkFlag, CopyBudget } from '../runtime/options.js';
 import { coreOf, describe, keepClass, unreadable } from '../runtime/tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import { disposedObject, objectsApart } from './shared/errors.js';
@@ -79,45 +79,6 @@ export function packArguments(
 
 const sameWorkers = (a: Handle, b: Handle): boolean =>
   a.workers.length === b.workers.length && a.workers.every((worker, rank) => worker === b.workers[rank]);
-
-/** Limit on array entries and object properties that the copies of one call may have, over all levels. */
-const mostCopied = 2 ** 17;
-
-/**
- * Counts the entries that a call copies. An array that is sparse, a proxy, or given many times can have far more
- * entries than its memory suggests.
- */
-class CopyBudget {
-  readonly #argument: string;
-  #copied = 0;
-
-  constructor(argument: string) {
-    this.#argument = argument;
-  }
-
-  /** Throws `E_OPTION` if `count` more would exceed the limit. */
-  take(count: number): void {
-    if (this.#copied + count <= mostCopied) {
-      this.#copied += count;
-      return;
-    }
-    throw new MultiheadError('E_OPTION', {
-      argument: this.#argument,
-      expected: `at most ${mostCopied} entries and properties in all`,
-      got: `${count} more after ${this.#copied}`,
-    });
-  }
-
-  /** Copies the entries of an array; reads each once. Throws `E_OPTION`. */
-  entries(array: readonly unknown[], copy: (entry: unknown) => unknown): unknown[] {
-    const { length } = array;
-    // A proxy may report any value as its length.
-    this.take(Number.isSafeInteger(length) && length >= 0 ? length : Infinity);
-    const copied: unknown[] = []; // Array.from() takes half a microsecond for one entry
-    for (let index = 0; index < length; ++index) copied.push(copy(array[index]));
-    return copied;
-  }
-}
 
 /** The state that the arguments of one call share while they are copied. */
 interface Copying {
