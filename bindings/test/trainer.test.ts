@@ -224,7 +224,7 @@ describe.each(builds)('training, %s', async (simd) => {
       const other = modelOf(mh, config, 99);
       const resumed = mh.trainer(other, { ...options, seed: 1 });
       resumed.restore(file);
-      expect(resumed.steps).toBe(4);
+      expect(resumed.steps()).toBe(4);
       expect(run(resumed, 4, 8)).toEqual(rest);
       expect(bitsOf(other.stateDict())).toEqual(bitsOf(model.stateDict()));
       expect(bitsOf(resumed.stateDict())).toEqual(bitsOf(trainer.stateDict()));
@@ -416,7 +416,7 @@ describe.each(builds)('training, %s', async (simd) => {
         expectRefused(mh, step, 'E_OPTION', 'targets', 'step 3', name, 'finite');
         expect(bitsOf(trained.stateDict())).toEqual(before);
       }
-      expect(trained.steps).toBe(2);
+      expect(trained.steps()).toBe(2);
 
       // The parameters are finite, but their products are not.
       model.loadStateDict(dict);
