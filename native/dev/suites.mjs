@@ -149,7 +149,7 @@ export const SUITES = [
   {
     name: 'programs',
     in: 'all',
-    uses: [...LIBRARY, ...PACKAGE, '.github', 'web/src'],
+    uses: [...LIBRARY, ...PACKAGE, '.github', 'web', '.oxlintrc.json', 'knip.json'],
     after: ['native', 'page', 'asan', 'tsan', 'relaxed', 'emu128', 'arm64'], // one test checks all suites' files
     run: () => nodeTests(programTests()),
   },

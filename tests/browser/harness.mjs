@@ -39,18 +39,6 @@ export async function startServer(root = site) {
   return { ...running, requested, bytesSent };
 }
 
-/**
- * Makes the server compress the WebAssembly before tests with time limits. This takes a second, and the result is kept.
- */
-export async function compressAhead() {
-  const server = await startServer();
-  const names = (await readdir(join(site, 'assets'))).filter((name) => name.endsWith('.wasm'));
-  await Promise.all(
-    names.map((name) => fetch(`${server.url}assets/${name}`, { headers: { 'accept-encoding': 'br' } }).then((answer) => answer.arrayBuffer())),
-  );
-  await server.close();
-}
-
 /** True for the page's icons, which the browser itself fetches, at any time and repeatedly. */
 export const isIcon = (url) => /\/(favicon\.svg|touch-icon\.png|favicon\.ico)$/.test(url);
 

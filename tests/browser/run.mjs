@@ -12,7 +12,7 @@ import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { attempted } from './attempts.mjs';
 import { findBrowsers, findEssentialBrowser, whyTooOld } from './browsers.mjs';
-import { PATIENCE, compressAhead, results, site, startServer } from './harness.mjs';
+import { PATIENCE, results, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
 import { tests as bar } from './bar.tests.mjs';
 import { tests as bend } from './bend.tests.mjs';
@@ -166,7 +166,6 @@ await stat(join(site, 'index.html')).catch(() => {
   console.error('build/web is missing; build the page first: npm run build -w @multihead/web');
   process.exit(1);
 });
-await compressAhead();
 const outcome = { passed: 0, failed: 0, again: [], skipped: [], failures: [] };
 const start = performance.now();
 const inWebKit = option === '--webkit';
