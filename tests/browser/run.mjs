@@ -6,7 +6,7 @@
 // marked as thorough, which take long and rarely find a fault that the others miss. With both, chromium-headless-shell
 // takes Chromium's place, if there is one. --webkit: those that are marked as essential, in WebKit, the engine of Safari;
 // writes webkit.json. Without an option, Chromium runs the essential tests, its headless
-// shell, if there is one, all others, and Firefox all but the thorough ones.
+// shell, if there is one, all others, and Firefox those in which engines differ.
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -66,6 +66,11 @@ const tests = [
   ...pool,
   ...modelWorkers,
 ];
+/**
+ * What engines do in different ways: layout, keyboard, printing, policies, caches, workers, numbers. Besides the essential
+ * tests Firefox runs these; the page's own logic is the same in every engine.
+ */
+const byEngine = new Set([accessibility, bar, firstLook, hosting, modelWorkers, numbers, packaged, policy, pool, print].flat());
 const [option, ...names] = process.argv.slice(2);
 const groups = {
   '--numbers': numbers,
@@ -140,8 +145,7 @@ async function runTest(test, on, outcome) {
 const LANES = inShell ? 3 : 2;
 
 async function runIn(found, outcome) {
-  // Thorough tests look for leaks and rare crashes of the page's own code, for which one engine is enough.
-  const here = group.filter(({ thorough }) => !thorough || found.name !== 'firefox');
+  const here = found.name === 'firefox' ? group.filter((test) => test.essential || byEngine.has(test)) : group;
   const left = here.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
   if (left.length === 0) return;
   if (found.launch) {
