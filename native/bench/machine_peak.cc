@@ -39,7 +39,7 @@ HWY_NOINLINE double fma_chains(size_t rounds, float* sink) {
   return static_cast<double>(rounds * kChains * 2 * hn::Lanes(d));
 }
 
-HWY_NOINLINE float sum_of(const float* HWY_RESTRICT data, size_t count) {
+HWY_NOINLINE float sum_of_memory(const float* HWY_RESTRICT data, size_t count) {
   const hn::ScalableTag<float> d;
   const size_t lanes = hn::Lanes(d);
   auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
@@ -59,7 +59,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace multihead::cpu {
 HWY_EXPORT(fma_chains);
-HWY_EXPORT(sum_of);
+HWY_EXPORT(sum_of_memory);
 }  // namespace multihead::cpu
 
 namespace multihead::bench {
@@ -75,7 +75,7 @@ const std::vector<float>& large_memory() {
 void read(const float* data, size_t count) {
   using namespace multihead::cpu;  // NOLINT(google-build-using-namespace): HWY_EXPORT's table
   volatile float kept = 0;
-  kept = kept + HWY_DYNAMIC_DISPATCH(sum_of)(data, count);
+  kept = kept + HWY_DYNAMIC_DISPATCH(sum_of_memory)(data, count);
 }
 
 template <class Work>
