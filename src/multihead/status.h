@@ -22,7 +22,7 @@ enum class StatusCode : uint8_t {
   kFormat = 4,  ///< a file or buffer does not have its format
   /// another process did not answer in time, or left (multihead/distributed.h)
   kExchange = 5,
-  kDevice = 6,   ///< a GPU cannot be used, or CUDA reported an error (multihead/cuda.h)
+  kDevice = 6,  ///< a GPU cannot be used, or CUDA reported an error (multihead/cuda.h)
   /// the caller's callback ended the call (multihead/models.h, ContextOptions::cancelled); a call
   /// that was ended may have written some of its outputs
   kAborted = 7,

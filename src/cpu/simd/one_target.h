@@ -1,5 +1,5 @@
-// Highway for a build with one SIMD target, such as WebAssembly's, to be precompiled for all kernels. With several targets
-// each kernel file reads Highway once for each of them.
+// Highway for a build with one SIMD target, such as WebAssembly's, to be precompiled for all
+// kernels. With several targets each kernel file reads Highway once for each of them.
 #pragma once
 
 #define HWY_TARGET_INCLUDE "none: there is one target"
