@@ -1,4 +1,4 @@
-// Compressed files: the build writes them beside the files of the page, and the server sends them.
+// Compressed files: the build writes them next to the files of the page, and the server sends them.
 
 import { createHash } from 'node:crypto';
 import { readFile, readdir, writeFile } from 'node:fs/promises';

@@ -12,7 +12,7 @@ export interface ServeOptions {
   port?: number;
   /** Default 127.0.0.1. */
   host?: string;
-  /** Returns what a request of a path waits for, such as a file that is still being built. If it fails, the answer is 503. */
+  /** Returns a promise if the file of a path is still being built. The answer waits for it; if it fails, the answer is 503. */
   arrival?: (path: string) => Promise<void> | undefined;
 }
 

@@ -167,7 +167,7 @@ async function listen(server, wished, host) {
 }
 
 /**
- * Serves a folder. `arrival`: returns what a request of a path waits for, such as a file that is still being built; if that
+ * Serves a folder. `arrival` returns a promise if the file of a path is still being built. The answer waits for it; if it
  * fails, the answer is 503.
  */
 export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1', arrival = () => undefined } = {}) {

@@ -56,9 +56,9 @@ export async function buildForWasmBenchmarks() {
 
 /** Builds bindings/dist: the contents of the npm package. */
 export const buildPackage = () => buildOnce('Build package', PACKAGE_INPUTS, 'bindings/dist/index.js', 'multihead');
-const PACKAGE_INPUTS = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/sbom.template.json', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'bindings/package.json', 'bindings/tsconfig.json', 'bindings/tsconfig.command.json'];
+const PACKAGE_INPUTS = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/sbom.template.json', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'src/models', 'src/nn', 'bindings/models.cc', 'bindings/package.json', 'bindings/tsconfig.json', 'bindings/tsconfig.command.json'];
 
-/** Builds build/web: the page as static files. `how`: as buildOnce() has it. */
+/** Builds build/web: the page as static files. `how`: the last argument of buildOnce(). */
 export function buildPage(how = {}) {
   const own = ['src', 'public', 'index.html', 'package.json', 'peers.ts', 'encoded.mjs', 'plugins.ts', 'serve.mjs', 'tsconfig.json', 'vite.config.ts'];
   // The speed section contains the benchmarks' inputs and, if installed, their peers. The page also contains the
@@ -78,26 +78,32 @@ export async function buildForPage() {
 /**
  * Builds the page with what most browsers take, the modules for relaxed SIMD. Those for simd128 are built when a browser asks
  * for one, unless the whole package was built before.
- * @returns {Promise<(path: string) => Promise<void> | undefined>} what the server waits for before it answers a path
+ * @returns {Promise<(path: string) => Promise<void> | undefined>} a function of a request's path: the build for which the server
+ *   waits before it answers
  */
 export async function buildPageFirst() {
   await buildWasm({ modules: ['multihead_wasm_relaxed', 'multihead_wasm_models-relaxed'] });
-  if (isCurrent('multihead', PACKAGE_INPUTS, 'bindings/dist/index.js')) {
+  if (isBuilt('multihead', 'bindings/dist/index.js', stampOf(PACKAGE_INPUTS))) {
     await buildPage();
     return () => undefined;
   }
   await buildOnce('Build package', PACKAGE_INPUTS, 'bindings/dist/index.js', 'multihead', { script: 'build:page' });
   await buildPage({ script: 'build:first' });
   const built = new Map();
+  let last = Promise.resolve();
   return (path) => {
     const [, part] = /^\/assets\/multihead-((?:models-)?simd128)-[^/]*\.wasm$/.exec(path) ?? [];
-    if (part && !built.has(part)) built.set(part, buildAsked(part, join(ROOT, 'build', 'web', path)));
+    if (part && !built.has(part)) {
+      // One after the other: both are built in the same folder.
+      last = last.catch(() => undefined).then(() => buildRequested(part, join(ROOT, 'build', 'web', path)));
+      built.set(part, last);
+    }
     return built.get(part);
   };
 }
 
 /** Builds a module for simd128, in place of the file that stands for it in the page. */
-async function buildAsked(part, file) {
+async function buildRequested(part, file) {
   say(`A browser without relaxed SIMD asks for ${part}.`);
   await buildWasm({ modules: [`multihead_wasm_${part}`] });
   await copyFile(join(ROOT, 'build', 'wasm', 'bindings', part, 'multihead.wasm'), file);
@@ -110,24 +116,20 @@ export async function buildAll() {
   await buildPage();
 }
 
-const stampOf = (workspace) => join(ROOT, 'build', 'stamps', workspace.replace(/\W/g, '-'));
-const wantedOf = (inputs, settings) => `${fingerprint([...inputs, 'package-lock.json'])}${settings && ` ${settings}`}`;
-
-/** True if the output exists, and the inputs and settings equal the last build's. */
-function isCurrent(workspace, inputs, output, settings = '') {
-  const stamp = stampOf(workspace);
-  const built = existsSync(stamp) && readFileSync(stamp, 'utf8');
-  return built === wantedOf(inputs, settings) && existsSync(join(ROOT, output));
-}
+const stampFile = (workspace) => join(ROOT, 'build', 'stamps', workspace.replace(/\W/g, '-'));
+/** Describes the inputs and settings of a build. */
+const stampOf = (inputs, ...settings) => [fingerprint([...inputs, 'package-lock.json']), ...settings.filter(Boolean)].join(' ');
+/** True if a workspace's last build had this stamp and its output exists. */
+const isBuilt = (workspace, output, stamp) =>
+  existsSync(join(ROOT, output)) && existsSync(stampFile(workspace)) && readFileSync(stampFile(workspace), 'utf8') === stamp;
 
 /** Runs a script of a workspace's package.json, unless its output is current. */
-function buildOnce(name, inputs, output, workspace, { settings: given = '', script = 'build' } = {}) {
+function buildOnce(name, inputs, output, workspace, { settings = '', script = 'build' } = {}) {
   return step(name, async (tell) => {
-    const settings = [given, script === 'build' ? '' : script].join(' ').trim();
-    if (isCurrent(workspace, inputs, output, settings)) return tell('up to date');
-    const wanted = wantedOf(inputs, settings);
+    const stamp = stampOf(inputs, settings, script !== 'build' && script);
+    if (isBuilt(workspace, output, stamp)) return tell('up to date');
     await run([...npmProgram(), 'run', script, '-w', workspace], { cwd: ROOT });
-    await writeIfChanged(stampOf(workspace), wanted); // the old fingerprint: changes made during the build trigger the next one
+    await writeIfChanged(stampFile(workspace), stamp); // of the inputs before: changes made during the build trigger the next one
     tell(output.slice(0, output.lastIndexOf('/')));
   });
 }

@@ -10,14 +10,11 @@ export const ALLOWED_SKIPS = new Map([
   ['symbols are read from ELF files only', 'the other files are those of macOS and Windows'],
   ['this machine has an ARM64 processor', 'the core is tested on it without an emulator'],
   ['the same page as in Chromium', inFirefox],
-  ['only the protocol of Chromium can end a worker', inFirefox],
   ['only the files of Chromium are read here', inFirefox],
-  ['only Chromium counts nodes and listeners', inFirefox],
   ['Firefox does not measure layout shift', inFirefox],
   ['Firefox emulates neither printing nor forced colors', inFirefox],
   ['Firefox cannot emulate printing', inFirefox],
   ['only Linux has WebKitGTK and its driver', inFirefox],
-  ['Firefox cannot emulate forced colors', inFirefox],
 ]);
 
 /**

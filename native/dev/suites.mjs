@@ -55,7 +55,7 @@ const browserTests = (file, ...chosen) =>
 
 const CASES = 'tests/conformance';
 const LIBRARY = ['CMakeLists.txt', 'CMakePresets.json', 'src', 'native', 'tests', 'README.md'];
-const PACKAGE = ['bindings', 'native/dev/packages', 'package.json', 'package-lock.json', 'README.md', 'src/engine/error/messages.inc', CASES];
+const PACKAGE = ['bindings', 'native/dev/packages', 'package.json', 'package-lock.json', 'README.md', 'src/engine/error/messages.inc', 'src/models/io', 'src/nn/io', CASES];
 const core = (preset, program = 'multihead_tests') => [`build/${preset}/tests/${program}`, CASES];
 const wasmCore = (program) => [`build/wasm/tests/${program}.cjs`, `build/wasm/tests/${program}.wasm`, CASES];
 

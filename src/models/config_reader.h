@@ -49,7 +49,7 @@ class ConfigReader {
   const ConfigValue* find(std::string_view name) const;
   // True if the field is there and not null.
   bool has(std::string_view name) const;
-  // True if there are fields below this name; without a name, if there is one that begins with the
+  // True if the object `name` has fields; without a name, if any field's name begins with the
   // prefix.
   bool has_members(std::string_view name) const;
   bool has_members() const { return begins_a_field(prefix_); }

@@ -54,7 +54,7 @@ class File : public ConfigReader {
   std::string text(const std::string& setting) {
     return has(setting) ? ConfigReader::text(setting.c_str(), "") : "";
   }
-  // What follows the last dot of a text.
+  // Returns the part of a text that follows its last dot.
   std::string last_name(const std::string& setting) {
     std::string name = text(setting);
     return name.erase(0, name.rfind('.') + 1);

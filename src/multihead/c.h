@@ -16,15 +16,14 @@
 /// multihead_context_destroy(context);
 /// ```
 ///
-/// - A function that can fail returns a multihead_code; 0 is success. After a failure nothing is
-///   written, `error`, which may be null, says why, and the next call works. No exception leaves a
-///   function.
+/// - A function that can fail returns a multihead_code; 0 is success. After a failure
+///   `error`, which may be null, says why, and the next call works. Nothing else is written, except
+///   after MULTIHEAD_ERROR_ABORTED, as context.h says. No exception leaves a function.
 /// - Structs with `size` may get more members at their end. Set `size` to sizeof the struct, and
-///   what is not needed to 0, the default. A program then runs with later versions of the library,
-///   and with earlier ones while members that these do not know are 0.
-/// - An optional tensor, struct or array that is not given is null. Inputs are not written,
-/// although
-///   `data` has no const.
+///   members that you do not need to 0, the default. A program then runs with later versions of the
+///   library. It runs with earlier versions while members that they do not know are 0.
+/// - An optional tensor, struct or array that is not given is null. The member
+///   `data` has no const, but inputs are not written.
 /// - An object serves one call at a time, on any thread, and must outlive calls that were prepared
 ///   with it. Destroying null does nothing.
 #pragma once

@@ -12,8 +12,9 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-/// What a program gives a Context instead of the library's own threads and memory, and what it asks
-/// of it. No function may throw. `user` is passed to all of them. WebAssembly has no such contexts.
+/// Functions by which a program gives a Context its own threads and memory, cancels calls, or
+/// measures their steps. The functions may not throw, and get `user` as their first argument.
+/// WebAssembly has no such contexts.
 ///
 /// ```
 /// Context context({.threads = 8, .parallel_for = run_on_pool, .user = &pool});
@@ -33,9 +34,9 @@ struct ContextOptions {
                        void* state) = nullptr;
 
   /// Returns `bytes` bytes whose address is a multiple of `alignment` (a power of 2, at most 128),
-  /// or null, which the call reports as kMemory before it writes anything. For the scratch memory,
-  /// all of which the Context's destructor gives back. Caches, modules and a few bytes of
-  /// bookkeeping use the library's own memory. Called from the calling thread only. Read only if
+  /// or null. The call then reports kMemory before it writes anything. Scratch memory comes from
+  /// this function, and the Context's destructor gives it all back. Caches, modules and a few bytes
+  /// of bookkeeping use the library's own memory. Called from the calling thread only. Read only if
   /// `deallocate` is also given.
   void* (*allocate)(void* user, size_t bytes, size_t alignment) = nullptr;
   /// Takes back what allocate() returned for the same `bytes` and `alignment`.
@@ -51,7 +52,7 @@ struct ContextOptions {
 
   /// Called after each step of a call, from the calling thread: its name ("attention", "linear",
   /// "decode"; a literal), begin and end in nanoseconds of std::chrono::steady_clock. Steps do not
-  /// overlap. Between them are checks, plans, and what takes a few microseconds.
+  /// overlap. Between them are checks, plans, and work of a few microseconds.
   void (*profile)(void* user, const char* step, int64_t begin, int64_t end) = nullptr;
 
   void* user = nullptr;  ///< the first argument of these functions

@@ -142,7 +142,6 @@ export const tests = [
     [1280, 'dark', 'wrongReshape=1&revealView=numbers&galleryView=numbers&bendView=numbers&window=2'],
   ].map(([width, scheme, state]) => ({
     name: `axe-core finds nothing serious in the split, the gallery and what is bent, ${scheme}, ${width} px`,
-    skip: (kind) => kind === 'firefox' && 'the same page as in Chromium',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#${sentence}&causal=1&${state}`, { width, scheme });
       await page.$$eval('#gallery details', (list) => list.forEach((details) => (details.open = true)));

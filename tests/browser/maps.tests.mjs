@@ -316,7 +316,6 @@ export const tests = [
   },
   {
     name: 'forced colors keep the maps, the bars and the choice',
-    skip: (kind) => (kind === 'firefox' ? 'Firefox cannot emulate forced colors' : undefined),
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#query=3&key=2`);
       const session = await page.createCDPSession();

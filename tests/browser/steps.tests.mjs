@@ -85,16 +85,14 @@ export const tests = [
   },
   {
     name: 'Next shows how a step works: a number drops into its cell, weighted values pile up, and the heads slide together',
-    async run({ browser, url, kind }) {
+    async run({ browser, url }) {
       const still = await openPage(browser, `${url}#step=mask`, {
-        // Firefox is started with reduced motion.
-        prepare: (page) => kind === 'firefox' || page.emulateMediaFeatures([{ name: 'prefers-reduced-motion', value: 'reduce' }]),
+        prepare: (page) => page.emulateMediaFeatures([{ name: 'prefers-reduced-motion', value: 'reduce' }]),
       });
       await still.page.click('#step-merge');
       await settled(still.page);
       assert.equal(await still.page.$('.flying, .map-slice'), null, 'nothing moves');
       await still.close();
-      if (kind === 'firefox') return;
 
       const { page, close } = await openPage(browser, `${url}#step=mask`);
       // Everything that is added for a movement is counted when it is added: it is gone within a second.

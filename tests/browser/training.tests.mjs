@@ -203,7 +203,6 @@ export const tests = [
   },
   {
     name: 'a killed training worker is noticed, and another starts on demand',
-    skip: (kind) => (kind === 'chromium' ? null : 'only the protocol of Chromium can end a worker'),
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       await page.click('#train-go');
@@ -305,7 +304,6 @@ export const tests = [
   },
   {
     name: 'heads and blocks that are dropped leave nothing behind, however often their number changes',
-    skip: (kind) => (kind === 'chromium' ? undefined : 'only Chromium counts nodes and listeners'),
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
       const session = await page.createCDPSession();

@@ -45,7 +45,6 @@ const screens = [
 export const tests = [
   ...cases.map(({ scheme, width }) => ({
     name: `training and generation: axe-core finds nothing serious, nothing scrolls sideways, ${scheme}, ${width} px`,
-    skip: (kind) => (kind === 'chromium' || (width === 360 && scheme === 'light') ? null : 'the same page as in Chromium'),
     thorough: (width === 360) !== (scheme === 'light'),
     async run({ browser, url }) {
       const hash = width === 320 ? '#train=induction' : '';
@@ -72,7 +71,6 @@ export const tests = [
   })),
   ...screens.map(({ width, height, wanted }) => ({
     name: `training: ${wanted.join(', ')} are on one screen of ${width} × ${height} before and after steps`,
-    skip: (kind) => kind === 'firefox' && 'the same page as in Chromium',
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url, '#train', { width, height });
       const outside = () =>

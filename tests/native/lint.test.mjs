@@ -11,7 +11,7 @@ import { test } from 'node:test';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 
-/** Runs a program of an npm package in the root. Fails with what it printed. */
+/** Runs a program of an npm package in the root. Fails with the program's output. */
 async function passes(file, ...args) {
   const program = join(root, 'node_modules', file);
   const said = await new Promise((done) => {

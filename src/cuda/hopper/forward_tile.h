@@ -36,8 +36,8 @@ struct HopperTile {
   using Queries = HopperRows<kWidth, 64>;  // of one consumer
   using Keys = HopperRows<kWidth, kKeys>;  // for keys and values
   using Steps = Ring<kStages, Keys::kBytes>;
-  // With two slots, the queries of the next tile are loaded while a tile is computed. One slot, if
-  // two do not fit beside the rings of keys and values.
+  // With two slots, the queries of the next tile are loaded while a tile is computed. There is one
+  // slot where the rings of keys and values leave no room for two.
   static constexpr int kQuerySlots =
       2 * (kConsumers * Queries::kBytes + Steps::kBytes) + 2048 <= kHopperSharedBytes ? 2 : 1;
   using QuerySlots = Ring<kQuerySlots, Queries::kBytes>;

@@ -1,5 +1,5 @@
-// The functions of multihead/c.h: each makes the arguments of a C++ call from those of C, and an
-// error of C from its Status.
+// The functions of multihead/c.h. Each converts its arguments to C++, calls the C++ function, and
+// converts the returned Status to an error of C.
 #include "multihead/c.h"
 
 #include <algorithm>

@@ -76,7 +76,7 @@ bool run_on_host(const ContextOptions& host, const Jobs& jobs) {
         [](void* state, int64_t, int thread) { static_cast<Queue*>(state)->run_next(thread); },
         &queue);
   }
-  while (queue.run_next(0)) {  // what is left, if the host has called no worker
+  while (queue.run_next(0)) {  // jobs are left if the host has called no worker
   }
   return queue.has_run_all();
 }

@@ -1,5 +1,5 @@
-// Runs the jobs of a call on the threads of its Context, or as the Context's host asked for, see
-// ContextOptions.
+// Runs the jobs of a call on the threads of its Context: the library's own, or those that its
+// ContextOptions give.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,8 @@ void parallel_for(const Context& context, const char* step, int threads, int64_t
   run_jobs(context, jobs_of(step, threads, count, job));
 }
 
-// The same for the long work of a call, which can be cancelled. Errors: kAborted.
+// Calls job(index, thread) for every index in [0, count), unless ContextOptions::cancelled ends the
+// call. Errors: kAborted.
 template <class Job>
 [[nodiscard]] Status parallel_for_or_abort(const Context& context, const char* step, int threads,
                                            int64_t count, Job&& job) {

@@ -111,7 +111,8 @@ class Scratch {
 // The members of a Context, hidden from the public header.
 struct multihead::Context::Internals {
 #if !defined(__EMSCRIPTEN__)
-  std::optional<const ContextOptions> host;  // none: the library's own threads and memory
+  // nullopt if the library uses its own threads and memory
+  std::optional<const ContextOptions> host;
 #endif
   engine::Scratch scratch;
   engine::Team* team = nullptr;

@@ -179,7 +179,7 @@ TEST_F(COptions, GiveTheBitsOfCpp) {
       << error.message;
   EXPECT_EQ(got, expected);
 
-  // An enumerator outside of its definition is refused, also one that fits in no byte.
+  // Values without an enumerator are refused; 257 would have one if it were cut to a byte.
   for (const int32_t causal : {5, 257, -1}) {
     options.causal = causal;
     EXPECT_EQ(multihead_attention(context, &q, &k, &v, &options, &outputs, &error),

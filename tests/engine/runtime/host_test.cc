@@ -22,7 +22,7 @@
 namespace multihead {
 namespace {
 
-// What a program may give to a context, and what became of it.
+// A program with functions for ContextOptions, which count their calls.
 struct Host {
   std::atomic<int> calls = 0, workers = 0, foreign_modes = 0;
   std::map<void*, std::pair<size_t, size_t>> blocks;  // by address: bytes and alignment

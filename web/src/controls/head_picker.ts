@@ -10,7 +10,7 @@ export interface HeadPicker {
   show(heads: NamedHeads, muted: readonly number[], isPressed: (head: number) => boolean): void;
 }
 
-/** `verb`: what a press does to a head, if not choose it. `id`: the beginning of the ids of the buttons. */
+/** `verb` begins the labels of buttons that do not choose a head, such as "mute ". `id` begins the ids of the buttons. */
 export function createHeadPicker(
   onPress: (head: number) => void,
   { verb = '', id, ...attributes }: { verb?: string; id?: string; class?: string; 'aria-label'?: string } = {},

@@ -97,7 +97,7 @@ export function whenChanged(app: App, names: readonly FieldName[], listener: () 
   });
 }
 
-/** Calls `draw` now, and when the numbers or what is in view may have changed. */
+/** Calls `draw` now, and when the result, the pointed cell or the state has changed. */
 export function whenViewed(app: App, draw: () => void): void {
   app.result.watch(draw);
   app.pointed.watch(draw);
