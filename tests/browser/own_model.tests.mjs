@@ -289,14 +289,12 @@ export const tests = [
   },
   {
     name: 'a folder with weights in several files opens as it is, chosen or dropped, and its heads are walked by keyboard',
-    run: ({ browser, kind, url }) =>
+    run: ({ browser, url }) =>
       withFiles(async (write, root) => {
         const { page, close } = await openPage(browser, url);
         const files = { ...goldenFiles('qwen3'), 'README.md': 'hello', 'onnx/config.json': '{}' };
         await write(files, 'My-Qwen');
-        // Firefox cannot be made to choose a folder.
-        if (kind === 'firefox') await drop(page, files, 'My-Qwen');
-        else await (await page.$('#model-folder')).uploadFile(join(root, 'My-Qwen'));
+        await (await page.$('#model-folder')).uploadFile(join(root, 'My-Qwen'));
         await mapShown(page);
         const { num_hidden_layers: layers, num_attention_heads: count } = JSON.parse(files['config.json']);
         assert.match(await factsOf(page), new RegExp(`^qwen3: ${layers} layers of ${count} heads, `));
@@ -693,7 +691,6 @@ export const tests = [
   ...['light', 'dark'].map((scheme) => ({
     name: `an open model is whole at 320 to 1280 px, has nothing serious for axe-core, and prints without its buttons, ${scheme}`,
     thorough: scheme === 'light',
-    skip: (kind) => (kind === 'firefox' ? 'Firefox cannot emulate printing' : undefined),
     run: ({ browser, url }) =>
       withFiles(async (write) => {
         const { page, close } = await openPage(browser, `${url}#${sentence}`, { scheme });

@@ -67,10 +67,10 @@ const tests = [
   ...modelWorkers,
 ];
 /**
- * Tests of layout, keyboard, files, printing, policies, caches, workers and numbers, in which engines differ. Firefox runs
+ * Tests of layout, keyboard, printing, policies, caches, workers and numbers, in which engines differ. Firefox runs
  * these and the essential tests; the page's own logic is the same in every engine.
  */
-const byEngine = new Set([accessibility, bar, firstLook, hosting, modelWorkers, numbers, ownModel, packaged, policy, pool, print].flat());
+const byEngine = new Set([accessibility, bar, firstLook, hosting, modelWorkers, numbers, packaged, policy, pool, print].flat());
 const [option, ...names] = process.argv.slice(2);
 const groups = {
   '--numbers': numbers,
