@@ -40,17 +40,17 @@ export function failOnWarnings(said, inCi = Boolean(process.env.CI)) {
   if (inCi && warning) throw new SetupError(`A warning is an error in CI: ${warning}`);
 }
 
-/** Builds these targets of the WebAssembly modules, and of their tests. */
-export async function buildWasm({ modules = ['multihead_wasm'], tests = [], jobs } = {}) {
+/** Builds these targets of the WebAssembly modules, and of the programs and tests beside them. */
+export async function buildWasm({ modules = ['multihead_wasm'], programs = [], tests = [], jobs } = {}) {
   // Set both options to ON or OFF explicitly, because CMake remembers the last value.
-  const options = ['TESTS', 'PROGRAMS'].map((what) => `-DMULTIHEAD_${what}=${tests.length ? 'ON' : 'OFF'}`);
-  await buildPreset('wasm', { options, target: [...modules, ...tests], jobs });
+  const isOn = (targets) => (targets.length ? 'ON' : 'OFF');
+  const options = [`-DMULTIHEAD_TESTS=${isOn(tests)}`, `-DMULTIHEAD_PROGRAMS=${isOn([...programs, ...tests])}`];
+  await buildPreset('wasm', { options, target: [...modules, ...programs, ...tests], jobs });
 }
 
 /** Builds the package, and the module that measures the machine's peak in WebAssembly. */
 export async function buildForWasmBenchmarks() {
-  const options = ['-DMULTIHEAD_TESTS=OFF', '-DMULTIHEAD_PROGRAMS=ON'];
-  await buildPreset('wasm', { options, target: ['multihead_wasm', 'multihead-peak'] });
+  await buildWasm({ programs: ['multihead-peak'] });
   await buildPackage();
 }
 

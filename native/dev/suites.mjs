@@ -7,15 +7,14 @@ import { FUZZ_ENVIRONMENT, FUZZ_TARGETS, shortRun } from './fuzz.mjs';
 import { conformanceCounts, fuzzCounts, googleTest, nodeTests, notBuilt, outcomeOf, resultsFile, vitestCounts } from './outcomes.mjs';
 
 const at = (...path) => join(ROOT, 'build', ...path);
-const relaxedFlag = parseInt(process.versions.node, 10) < 22 ? ['--experimental-wasm-relaxed-simd'] : [];
 
 /**
- * Tests the CUDA kernels without a GPU, in the emulator of tests/cuda: at most 150 random calls a test, which takes 100 s of
- * one core of a Zen 5. The program by itself makes up to 500.
+ * Tests the CUDA kernels without a GPU, in the emulator of tests/cuda: at most 40 random calls a test. The program by itself makes
+ * up to 500.
  */
 function cudaTests() {
   const program = at('native', 'tests', 'cuda', 'multihead_cuda_tests');
-  if (existsSync(program)) return googleTest('cuda', [program], { MULTIHEAD_RANDOM_MOST: '150' });
+  if (existsSync(program)) return googleTest('cuda', [program], { MULTIHEAD_RANDOM_MOST: '40' });
   return notBuilt('CUDA kernels', 'no Boost.Context was found');
 }
 
@@ -30,7 +29,7 @@ function emulatedTests() {
 // that fail return null, as without sanitizers, because some tests exhaust memory on purpose.
 const nullWhenExhausted = 'allocator_may_return_null=1';
 const fewer = {
-  MULTIHEAD_RANDOM_MOST: '40',
+  MULTIHEAD_RANDOM_MOST: '15',
   ASAN_OPTIONS: nullWhenExhausted,
   TSAN_OPTIONS: nullWhenExhausted,
 };
@@ -57,7 +56,6 @@ const CASES = 'tests/conformance';
 const LIBRARY = ['CMakeLists.txt', 'CMakePresets.json', 'src', 'native', 'tests', 'README.md'];
 const PACKAGE = ['bindings', 'native/dev/packages', 'package.json', 'package-lock.json', 'README.md', 'src/engine/error/messages.inc', 'src/models/io', 'src/nn/io', CASES];
 const core = (preset, program = 'multihead_tests') => [`build/${preset}/tests/${program}`, CASES];
-const wasmCore = (program) => [`build/wasm/tests/${program}.cjs`, `build/wasm/tests/${program}.wasm`, CASES];
 
 const nativeConformance = (preset) => ({
   uses: [`build/${preset}/native/multihead-conformance`, CASES],
@@ -71,9 +69,15 @@ const inBrowser = { after: ['page'], waits: true };
 // kernels alone runs the first, which use the built WebAssembly modules; the others use what the modules are made of,
 // without the kernels. `npm test -- --all`, --again, a filter and CI make no such difference.
 const WITHOUT_KERNELS = [...PACKAGE, 'web', 'tests/browser', 'CMakeLists.txt', 'CMakePresets.json', 'src', '!src/cpu', '!bindings/dist'];
-const NUMBERS = ['attention', 'attention_backward', 'kv_cache', 'linear', 'merge', 'varlen'].map((name) => `test/${name}.test.ts`);
-// The build that load() chooses in Node and in Chromium; `npm test -- --all` tests the other one too. With fewer
-// random calls: the first of a kind find most faults, and `npm test -- --all` makes them all.
+const filesOf = (names) => names.map((name) => `test/${name}.test.ts`);
+const NUMBERS = filesOf(['attention', 'attention_backward', 'kv_cache', 'linear', 'merge', 'varlen']);
+const COMPUTED = [
+  ...NUMBERS,
+  ...filesOf(['attention_options', 'conformance', 'dropout', 'half', 'head_statistics', 'latent_attention', 'load', 'models']),
+  ...filesOf(['module_backward', 'multi_head_attention', 'pool', 'prepared', 'prepared_backward', 'rope', 'transformer', 'varlen_backward']),
+];
+// The build that load() chooses in Node and in Chromium, with fewer random calls: the first of a kind find most faults, and
+// `npm test -- --all` makes them all, and compares what the other build computes. The two differ in their kernels alone.
 const ONE_BUILD = { MULTIHEAD_TEST_BUILDS: 'relaxed', MULTIHEAD_RANDOM_CASES: '100', MULTIHEAD_KILL_ROUNDS: '10' };
 // What publishing needs (packing twice, publint, bundlers, types) takes two minutes, a fifth of `npm test`.
 const PACKED = 'test/package.test.ts';
@@ -82,7 +86,7 @@ const PACKED = 'test/package.test.ts';
 const emulated = { MULTIHEAD_RANDOM_MOST: '1' };
 // Tests that are slow and do not depend on the processor.
 const ANY_PROCESSOR = [
-  'Experiments.*:ExhaustedMemory.*:Team.*:Methods/*:Conformance.Any*:Attention.ScratchIsIndependentOfTheSequenceLength',
+  'Experiments.*:ExhaustedMemory.*:Team.*:ModelInATeam.*:Host.*:Agreement.*:Semaphores.*:Methods/*:Conformance.Any*:Attention.ScratchIsIndependentOfTheSequenceLength',
   '*.MeansOfEqualValuesStayWithinTheirBound/*',
 ].join(':');
 // Tests left out on emulated processors: qemu ends when a process with threads forks.
@@ -130,7 +134,14 @@ export const SUITES = [
     in: 'all',
     uses: [...PACKAGE, 'bindings/dist'],
     after: ['package'],
-    run: () => vitest('bindings', 'vitest'),
+    run: () => vitest('bindings', 'vitest', { env: { MULTIHEAD_TEST_BUILDS: 'relaxed' } }),
+  },
+  {
+    name: 'npm package, simd128, numbers',
+    in: 'all',
+    uses: [...PACKAGE, 'bindings/dist'],
+    after: ['package'],
+    run: () => vitest('bindings', 'vitest-simd128', { chosen: COMPUTED, env: { MULTIHEAD_TEST_BUILDS: 'simd128' } }),
   },
   {
     name: 'npm package, one build',
@@ -150,7 +161,7 @@ export const SUITES = [
     name: 'programs',
     in: 'all',
     uses: [...LIBRARY, ...PACKAGE, '.github', 'web', '.oxlintrc.json', 'knip.json'],
-    after: ['native', 'page', 'asan', 'tsan', 'relaxed', 'emu128', 'arm64'], // one test checks all suites' files
+    after: ['native', 'page', 'asan', 'tsan', 'peak', 'emu128', 'arm64'], // one test checks all suites' files
     run: () => nodeTests(programTests()),
   },
   {
@@ -188,14 +199,6 @@ export const SUITES = [
     after: ['asan'],
     run: () => outcomeOf(shortRun(target), null, fuzzCounts, { env: FUZZ_ENVIRONMENT }),
   })),
-  // For 32-bit addresses, which one kind of SIMD shows. The package's tests run the kernels of both.
-  {
-    name: 'core, wasm relaxed',
-    in: 'all',
-    uses: wasmCore('multihead_tests_relaxed'),
-    after: ['relaxed'],
-    run: () => googleTest('wasm-relaxed', [process.execPath, ...relaxedFlag, `${tests('wasm')}_relaxed.cjs`]),
-  },
   { name: 'conformance, native', in: 'all', after: ['core'], ...nativeConformance('native') },
   { name: 'conformance, two SIMD targets', in: 'quick', after: ['quick'], ...nativeConformance('quick') },
   {

@@ -27,12 +27,12 @@ const jobs = Math.max(1, Math.floor(availableParallelism() / 2));
 const cores = availableParallelism();
 const BUILDS = [
   { name: 'wasm', run: () => buildWasm({ jobs: cores }) },
-  { name: 'quick', run: () => buildPreset('quick', { jobs }) },
+  { name: 'quick', run: () => buildPreset('quick', { jobs: cores }) },
   { name: 'core', run: () => buildPreset('native', { jobs, target: ['multihead_tests', 'multihead-conformance'] }) },
   { name: 'native', after: ['core'], run: () => buildPreset('native', { jobs }) },
   { name: 'package', after: ['wasm'], run: buildPackage },
   { name: 'page', after: ['package'], run: buildPage },
-  { name: 'relaxed', after: ['wasm'], run: () => buildWasm({ tests: ['multihead_tests_relaxed'], jobs }) },
+  { name: 'peak', after: ['wasm'], run: () => buildWasm({ programs: ['multihead-peak-relaxed'], jobs }) },
   { name: 'asan', run: () => buildPreset('asan', { jobs }) },
   { name: 'tsan', run: () => buildPreset('tsan', { jobs }) },
   { name: 'emu128', after: ['native'], run: () => buildPreset('native', { jobs, target: 'multihead_tests_emu128' }) },

@@ -88,7 +88,7 @@ export const tests = [
   {
     name: 'every control can be reached by keyboard',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, url, { fresh: true });
       const reached = new Set();
       for (let i = 0; i < 90; i += 1) {
         await page.keyboard.press('Tab');

@@ -58,7 +58,7 @@ export const tests = [
     name: 'what is bent comes back from the address, and undo and redo take it back and forth, bit for bit',
     essential: true,
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#${sentence}&query=4&key=3&head=4`);
+      const { page, close } = await openPage(browser, `${url}#${sentence}&query=4&key=3&head=4`, { fresh: true });
       const outputs = [(await snapshot(page)).trace.output.data];
       for (const { use } of controls.slice(-4)) {
         await use(page);

@@ -115,7 +115,7 @@ export const tests = [
   {
     name: 'a muted head is hatched in each section, and no number stands for it',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#muted=3&query=7&key=4&step=softmax&head=3`);
+      const { page, close } = await openPage(browser, `${url}#muted=3&query=7&key=4&step=softmax&head=3`, { fresh: true });
       const places = ['.strip-heads', '#live-map', '.bar-heads', '#steps', '#gallery', '#bend'];
       await page.evaluate(() => document.querySelector('#steps').scrollIntoView());
       await until(page, () => document.querySelectorAll('.bar-heads .badge').length === 4);

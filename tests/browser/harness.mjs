@@ -68,16 +68,35 @@ export const withWorkerPrelude = (code) =>
     await writeFile(worker, `${code}\n${await readFile(worker, 'utf8')}`);
   });
 
+/** What changes a page beyond its address; a test that calls one of these leaves no page to the next. */
+const SPOILS = ['createCDPSession', 'emulateMediaFeatures', 'emulateMediaType', 'evaluateOnNewDocument', 'goto', 'reload', 'setOfflineMode'];
+
 /**
- * Opens a page in a new browser context. `prepare` is called before it loads. `walking`: the chosen word walks through the sentence, as for a visitor who has not touched the
- * page. `complaints` collects errors of the
- * console and the page; `close` fails if there are any unexpected ones.
+ * The page that a lane's tests share, by browser: opening one takes two core-seconds, another address a tenth of that.
+ * @type {WeakMap<object, { origin: string, opened?: Opened, inUse?: boolean }>}
  */
-export async function openPage(
-  browser,
-  url,
-  { width = 1280, height = 900, scheme, ready = true, walking = false, prepare } = {},
-) {
+const lanes = new WeakMap();
+
+/** From here on, the tests in this browser share an opened page of this server. */
+export const sharePage = (browser, url) => void lanes.set(browser, { origin: new URL(url).origin });
+
+/** The next test opens a page of its own: the one before failed, and has left its page in any state. */
+export function forgetPage(browser) {
+  const lane = lanes.get(browser);
+  void lane?.opened?.context.close().catch(() => undefined);
+  if (lane) sharePage(browser, lane.origin);
+}
+
+/**
+ * @typedef {object} Opened
+ * @property {import('puppeteer-core').Page} page
+ * @property {string[]} complaints errors of the console and the page
+ * @property {Set<string>} origins of its requests
+ * @property {import('puppeteer-core').BrowserContext} context
+ */
+
+/** Opens a page in a new browser context. */
+async function openNew(browser, url, { size, scheme, ready, walking, prepare }) {
   const context = await browser.createBrowserContext();
   const page = await patientPage(context);
   const complaints = [];
@@ -90,7 +109,7 @@ export async function openPage(
   page.on('request', (request) => {
     if (/^(https?|wss?):/.test(request.url())) origins.add(new URL(request.url()).origin);
   });
-  await setViewport(page, { width, height });
+  await setViewport(page, size);
   if (scheme) await setScheme(page, scheme);
   await prepare?.(page);
   await page.goto(url);
@@ -101,15 +120,96 @@ export async function openPage(
     await settled(page);
   }
   if (scheme) await checkScheme(page, scheme);
+  return { page, context, complaints, origins };
+}
+
+/**
+ * What a visitor finds in the page: the states of its elements that have names. Undo and redo know what the tests before
+ * did.
+ */
+const lookOf = (page) =>
+  page.evaluate(() => {
+    const states = ['aria-checked', 'aria-expanded', 'aria-hidden', 'aria-pressed', 'aria-selected', 'class', 'disabled', 'hidden', 'open'];
+    const elements = [...document.querySelectorAll('body [id], details, dialog')].filter((element) => !element.closest('.undo-bar'));
+    const look = elements.map((element) => {
+      const all = states.map((name) => element.getAttribute(name)?.replace(/^false$/, ''));
+      return [element.tagName, element.id, ...all.map((state) => state ?? ''), element.value, element.checked].join('|');
+    });
+    return [...look, `${scrollX},${scrollY}`, JSON.stringify({ ...localStorage, ...sessionStorage })].join('\n');
+  });
+
+/** Brings the shared page to an address, as a visitor does who edits it. */
+async function moveTo(page, hash, size) {
+  await setViewport(page, size);
+  await page.mouse.move(0, 0);
+  await page.evaluate(async (next) => {
+    document.activeElement?.blur();
+    getSelection().removeAllRanges();
+    if (location.hash !== next) {
+      const moved = new Promise((done) => addEventListener('popstate', done, { once: true }));
+      location.hash = next;
+      await moved;
+    }
+    scrollTo({ left: 0, top: 0, behavior: 'instant' });
+  }, hash);
+  await settled(page);
+}
+
+/**
+ * Opens a page, or takes the one that the test before has left in this browser, brought to this address. `fresh` gives a new
+ * one, in a new browser context, for tests of the first look, of undo, of the order of the focus and of work that is counted;
+ * so do `scheme`, and `prepare`, which is called before the page loads. `walking`: the chosen word walks through the sentence,
+ * as for a visitor who has not touched the page. `complaints` collects errors of the console and the page; `close` fails if
+ * there are any unexpected ones.
+ */
+export async function openPage(browser, url, { width = 1280, height = 900, scheme, ready = true, walking = false, prepare, fresh } = {}) {
+  const size = { width, height };
+  const { origin, hash } = new URL(url);
+  const lane = lanes.get(browser);
+  const shares = !fresh && !prepare && !scheme && ready && !walking && lane?.origin === origin && !lane.inUse && new URL(url).pathname === '/';
+  const finish = async ({ page, complaints, context }, expected) => {
+    await page.takeComplaints?.();
+    const rest = complaints.filter((text) => !expected?.test(text));
+    await context?.close();
+    assert.deepEqual(rest, [], 'errors on the console');
+  };
+  if (!shares) {
+    const opened = await openNew(browser, url, { size, scheme, ready, walking, prepare });
+    return { ...opened, close: ({ expected } = {}) => finish(opened, expected) };
+  }
+  lane.inUse = true;
+  if (!lane.opened) {
+    lane.opened = await openNew(browser, `${origin}/`, { size: { width: 1280, height: 900 }, ready, walking });
+    lane.look = await lookOf(lane.opened.page);
+    lane.spoiled = false;
+    for (const name of SPOILS) {
+      const method = lane.opened.page[name];
+      if (method) {
+        lane.opened.page[name] = (...given) => {
+          lane.spoiled = true;
+          return method.apply(lane.opened.page, given);
+        };
+      }
+    }
+  }
+  const { opened } = lane;
+  await moveTo(opened.page, hash, size);
   return {
-    page,
-    complaints,
-    origins,
+    ...opened,
     close: async ({ expected } = {}) => {
-      await page.takeComplaints?.();
-      const rest = complaints.filter((text) => !expected?.test(text));
-      await context.close();
-      assert.deepEqual(rest, [], 'errors on the console');
+      const { page, complaints, context } = opened;
+      await finish({ page, complaints }, expected);
+      complaints.length = 0;
+      opened.origins.clear();
+      if (!lane.spoiled) {
+        await moveTo(page, '', { width: 1280, height: 900 });
+        lane.spoiled = (await lookOf(page)) !== lane.look;
+      }
+      if (lane.spoiled) {
+        lane.opened = undefined;
+        await context.close();
+      }
+      lane.inUse = false;
     },
   };
 }

@@ -26,7 +26,7 @@ export const tests = [
   {
     name: 'pointing moves marks and paints no map, at 64 tokens and 8 heads',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url + large);
+      const { page, close } = await openPage(browser, url + large, { fresh: true });
       const work = await countWork(page);
       await sweep(page, 1); // scrolls to the map
       await settled(page);
@@ -46,7 +46,7 @@ export const tests = [
   {
     name: 'a longer sentence, with which the gallery has fewer columns, gives each map its size at once',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, url, { fresh: true });
       const columns = () => page.$eval('#gallery .cards', (cards) => Number(cards.dataset.columns));
       assert.equal(await columns(), 4);
       await countWork(page);
@@ -105,7 +105,7 @@ export const tests = [
   {
     name: 'maps off the screen are painted one in a frame, once typing stops',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url + large);
+      const { page, close } = await openPage(browser, url + large, { fresh: true });
       await countWork(page);
       await page.evaluate(() => {
         window.frames = [];
@@ -127,7 +127,7 @@ export const tests = [
     name: 'a map of 64 tokens has labels on both sides, and names the cell pointed at',
     async run({ browser, url }) {
       for (const width of [360, 1280]) {
-        const { page, close } = await openPage(browser, url + large, { width });
+        const { page, close } = await openPage(browser, url + large, { width, fresh: true });
         const inked = await page.$eval('#gallery .map-stage', (stage) => {
           const canvas = stage.querySelector('canvas');
           const ratio = canvas.width / canvas.clientWidth;
@@ -160,7 +160,7 @@ export const tests = [
   {
     name: 'numbers of 64 tokens and 8 heads: only what can be seen is in the document',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url + large}&galleryView=numbers`);
+      const { page, close } = await openPage(browser, `${url + large}&galleryView=numbers`, { fresh: true });
       await until(page, () => document.querySelectorAll('#gallery table').length >= 8);
       const cells = await page.$$eval('#gallery td', (list) => list.length);
       assert.ok(cells < 4000, `${cells} cells`);
@@ -317,7 +317,7 @@ export const tests = [
   {
     name: 'forced colors keep the maps, the bars and the choice',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#query=3&key=2`);
+      const { page, close } = await openPage(browser, `${url}#query=3&key=2`, { fresh: true });
       const session = await page.createCDPSession();
       await session.send('Emulation.setEmulatedMedia', { features: [{ name: 'forced-colors', value: 'active' }] });
       await until(page, () => matchMedia('(forced-colors: active)').matches);

@@ -59,7 +59,7 @@ const enough = 180_000;
 
 /** `rounds` rounds of `each` actions, or fewer if they take long. */
 async function monkey({ browser, url }, seed, rounds, each) {
-  const { page, complaints, close } = await openPage(browser, url);
+  const { page, complaints, close } = await openPage(browser, url, { fresh: true });
   const end = performance.now() + enough;
   let round = 0;
   for (; round < rounds && performance.now() < end; round += 1) {

@@ -291,7 +291,7 @@ export const tests = [
     name: 'a folder with weights in several files opens as it is, chosen or dropped, and its heads are walked by keyboard',
     run: ({ browser, url }) =>
       withFiles(async (write, root) => {
-        const { page, close } = await openPage(browser, url);
+        const { page, close } = await openPage(browser, url, { fresh: true });
         const files = { ...goldenFiles('qwen3'), 'README.md': 'hello', 'onnx/config.json': '{}' };
         await write(files, 'My-Qwen');
         await (await page.$('#model-folder')).uploadFile(join(root, 'My-Qwen'));

@@ -40,7 +40,7 @@ export const tests = [
     name: 'the page loads and shows heat maps',
     essential: true,
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, url, { fresh: true });
       const maps = await page.$$eval('#gallery .map canvas', (list) =>
         list.map((canvas) => {
           const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
@@ -204,7 +204,7 @@ export const tests = [
   {
     name: 'on a phone, by touch alone: an example, a word, a cell, a head, the next step, a switch, and undo',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { width: 360, height: 740 });
+      const { page, close } = await openPage(browser, url, { width: 360, height: 740, fresh: true });
       /** Touches an element at these shares of its width and height, and returns the hash of the address. */
       const touch = async (selector, across = 0.5, down = 0.5) => {
         const place = await page.$eval(

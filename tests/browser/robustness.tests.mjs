@@ -290,7 +290,7 @@ export const tests = [
   {
     name: 'the skip link goes past the header, and the address keeps the state',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#causal=1`);
+      const { page, close } = await openPage(browser, `${url}#causal=1`, { fresh: true });
       await page.keyboard.press('Tab');
       assert.equal(await page.evaluate(() => document.activeElement.id), 'skip-link');
       await page.keyboard.press('Enter');

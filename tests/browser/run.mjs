@@ -12,7 +12,7 @@ import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { attempted } from './attempts.mjs';
 import { findBrowsers, findEssentialBrowser, whyTooOld } from './browsers.mjs';
-import { PATIENCE, results, site, startServer } from './harness.mjs';
+import { PATIENCE, forgetPage, results, sharePage, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
 import { tests as bar } from './bar.tests.mjs';
 import { tests as bend } from './bend.tests.mjs';
@@ -108,6 +108,7 @@ async function runLane(found, left, outcome) {
     say('–', name, reason);
   };
   try {
+    if (found.name !== 'webkit') sharePage(browser, server.url);
     const tooOld = whyTooOld(found.name, await browser.version());
     for (let test = left.shift(); test; test = left.shift()) {
       const reason = tooOld || test.skip?.(found.name);
@@ -132,6 +133,7 @@ async function runTest(test, on, outcome) {
     outcome.passed += 1;
     say('✓', name, `${Math.round(performance.now() - start)} ms${note ? `, ${note}` : ''}`);
   } catch (error) {
+    forgetPage(on.browser);
     outcome.failed += 1;
     outcome.failures.push({ name, message: error.message });
     say('✗', name, error.stack);

@@ -67,7 +67,7 @@ export const tests = [
       const { next, pick } = randomFrom(seed);
       const names = [...(await fieldNames()), '__proto__', 'toString', 'a'.repeat(500), '%E0', ''];
       assert.ok(names.length > 40, names.join());
-      const { page, complaints, close } = await openPage(browser, url);
+      const { page, complaints, close } = await openPage(browser, url, { fresh: true });
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
       for (let round = 0; round < 40; round += 1) {
         const parts = Array.from({ length: 1 + Math.floor(8 * next()) }, () => `${pick(names)}=${pick(next() < 0.5 ? usualValues : oddValues)}`);
@@ -94,7 +94,7 @@ export const tests = [
     thorough: true,
     async run({ browser, url }) {
       const seed = Date.now() % 1e6;
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, url, { fresh: true });
       await page.evaluate((from) => {
         window.isSame = true;
         const buttons = [...document.querySelectorAll('.preset, .step, .token, .strip-head, #causal, .mutes button')];
@@ -239,7 +239,7 @@ export const tests = [
   {
     name: 'undo and redo by buttons in the bar, which say what they changed, and by Ctrl+Z and Ctrl+Y outside of text fields',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, url, { fresh: true });
       const press = async (key) => {
         await page.keyboard.down('Control');
         await page.keyboard.press(key);

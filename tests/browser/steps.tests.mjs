@@ -318,7 +318,7 @@ export const tests = [
   {
     name: 'a pointer move paints no map, and changes little of the document, at 64 tokens and 8 heads',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url + large);
+      const { page, close } = await openPage(browser, url + large, { fresh: true });
       const work = await countWork(page);
       const seen = await moveOverAll(page, work);
       for (const { place, painted, changes } of seen) {

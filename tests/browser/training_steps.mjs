@@ -7,7 +7,7 @@ export const generationReady = (page) => until(page, () => document.querySelecto
 
 /** Opens the page at "Train live", with its workers started. */
 export async function openTraining(browser, url, hash = '', options = {}) {
-  const opened = await openPage(browser, `${url}${hash}`, options);
+  const opened = await openPage(browser, `${url}${hash}`, { fresh: true, ...options });
   await opened.page.evaluate(() => document.querySelector('#train').scrollIntoView());
   await until(opened.page, () => window.multiheadPage.training().status === 'paused');
   if (hash.includes('train=induction')) await generationReady(opened.page);

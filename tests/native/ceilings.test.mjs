@@ -1,0 +1,46 @@
+// The house stays light: each part has a ceiling of lines, without its tests. A feature that needs more removes something.
+//
+//   node --test tests/native/ceilings.test.mjs    also prints the table
+
+import assert from 'node:assert/strict';
+import { readFileSync, readdirSync } from 'node:fs';
+import { extname, join } from 'node:path';
+import { test } from 'node:test';
+import { ROOT } from '../../native/dev/build.mjs';
+
+const PARTS = [
+  { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_000 },
+  { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_800 },
+  { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_850 },
+  { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 12_700 },
+  { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 6_600 },
+  { name: 'package', folders: ['bindings'], ceiling: 26_800 },
+  { name: 'page', folders: ['web'], ceiling: 19_200 },
+  { name: 'programs and scripts', folders: ['native'], ceiling: 15_800 },
+];
+const SOURCES = new Set('.c .cc .cmake .css .cu .cuh .h .html .in .inc .js .mjs .mts .py .sh .ts .txt'.split(' '));
+/** Folders of tests, of what others wrote, and of what builds make. */
+const LEFT_OUT = new Set(['dist', 'generated', 'node_modules', 'public', 'test']);
+
+function* sourcesIn(folder) {
+  for (const entry of readdirSync(folder, { withFileTypes: true })) {
+    const path = join(folder, entry.name);
+    if (entry.isDirectory()) {
+      if (!LEFT_OUT.has(entry.name)) yield* sourcesIn(path);
+    } else if (SOURCES.has(extname(entry.name))) yield path;
+  }
+}
+
+const linesOf = (path) => readFileSync(path, 'utf8').split('\n').length - 1;
+
+test('each part stays below its ceiling of lines', () => {
+  const rows = PARTS.map(({ name, folders, ceiling }) => {
+    const files = folders.flatMap((folder) => [...sourcesIn(join(ROOT, folder))]);
+    return { part: name, files: files.length, lines: files.reduce((sum, path) => sum + linesOf(path), 0), ceiling };
+  });
+  console.table(rows);
+  for (const { part, files, lines, ceiling } of rows) {
+    assert.ok(files > 10, `${part}: its files were found`);
+    assert.ok(lines <= ceiling, `${part}: expected at most ${ceiling} lines, got ${lines}: remove something, or say in the change why it needs more`);
+  }
+});
