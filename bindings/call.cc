@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/team/worker_team.h"
+#include "engine/runtime/team.h"
 #include "functions.h"
 #include "memory.h"
 #include "multihead/multihead.h"

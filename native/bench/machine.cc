@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "cpu/cache_sizes.h"
 #include "cpu/target.h"
 #include "hwy/highway.h"
 #include "hwy/targets.h"

@@ -114,7 +114,7 @@ Arguments parse(int argc, char** argv) {
     } else if (const auto threads = value_of(argv[i], "--threads=")) {
       take_numbers(arguments, "--threads", *threads, Context().threads(), arguments.threads);
     } else if (const auto cores = value_of(argv[i], "--schedule=")) {
-      take_numbers(arguments, "--schedule", *cores, engine::most_threads(), arguments.schedule);
+      take_numbers(arguments, "--schedule", *cores, engine::kMostThreads, arguments.schedule);
       arguments.alone = true;
     } else if (std::string_view(argv[i]) == "--alone") {
       arguments.alone = true;

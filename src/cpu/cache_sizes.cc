@@ -1,4 +1,4 @@
-#include "cpu/cache_sizes.h"
+#include "cpu/target.h"
 
 #include <algorithm>
 #include <atomic>

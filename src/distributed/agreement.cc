@@ -41,7 +41,7 @@ class Digest {
 
 struct Field {
   const char* name;
-  uint64_t digest;
+  Digest digest;
 };
 
 // Lists everything that must be the same on all ranks, by its name in the interface.
@@ -58,41 +58,39 @@ auto fields_of(const Call& call) {
     for (int axis = 0; axis < rank; ++axis) {
       digest.add(axis == rank - 2 ? int64_t{0} : view.shape[axis]);
     }
-    return digest.value();
+    return digest;
   };
   return std::to_array<Field>({
-      {"call", Digest().add(call.kind).value()},
-      {"sharding.method", Digest().add(sharding.method).value()},
-      {"sharding.layout", Digest().add(sharding.layout).value()},
-      {"sharding.queries", Digest().add(sharding.queries).value()},
-      {"sharding.keys", Digest().add(sharding.keys).value()},
-      {"batch", Digest().add(s.batch).value()},
-      {"heads", Digest().add(s.heads).add(s.kv_heads).value()},
-      {"d_k and d_v", Digest().add(s.head_dim).add(s.value_dim).value()},
-      {"element types", Digest().add(call.q.dtype).add(call.k.dtype).add(call.v.dtype).value()},
-      {"cu_q", Digest().add(call.cu_q).value()},
-      {"cu_k", Digest().add(call.cu_k).value()},
-      {"scale", Digest().add(o.scale.has_value()).add(o.scale.value_or(0.0F)).value()},
-      {"causal", Digest().add(o.causal.alignment).add(o.causal.offset).value()},
+      {"call", Digest().add(call.kind)},
+      {"sharding.method", Digest().add(sharding.method)},
+      {"sharding.layout", Digest().add(sharding.layout)},
+      {"sharding.queries", Digest().add(sharding.queries)},
+      {"sharding.keys", Digest().add(sharding.keys)},
+      {"batch", Digest().add(s.batch)},
+      {"heads", Digest().add(s.heads).add(s.kv_heads)},
+      {"d_k and d_v", Digest().add(s.head_dim).add(s.value_dim)},
+      {"element types", Digest().add(call.q.dtype).add(call.k.dtype).add(call.v.dtype)},
+      {"cu_q", Digest().add(call.cu_q)},
+      {"cu_k", Digest().add(call.cu_k)},
+      {"scale", Digest().add(o.scale.has_value()).add(o.scale.value_or(0.0F))},
+      {"causal", Digest().add(o.causal.alignment).add(o.causal.offset)},
       {"window", Digest()
                      .add(o.window.left)
                      .add(o.window.right)
                      .add(o.window.alignment)
-                     .add(o.window.offset)
-                     .value()},
-      {"kv_lengths", Digest().add(o.kv_lengths).value()},
-      {"alibi_slopes", Digest().add(o.alibi_slopes).value()},
-      {"softcap", Digest().add(o.softcap).value()},
-      {"sinks", Digest().add(o.sinks).value()},
+                     .add(o.window.offset)},
+      {"kv_lengths", Digest().add(o.kv_lengths)},
+      {"alibi_slopes", Digest().add(o.alibi_slopes)},
+      {"softcap", Digest().add(o.softcap)},
+      {"sinks", Digest().add(o.sinks)},
       {"qk_norm", Digest()
                       .add(o.qk_norm.enabled)
                       .add(o.qk_norm.eps)
                       .add(o.qk_norm.q_gain)
-                      .add(o.qk_norm.k_gain)
-                      .value()},
-      {"rope", Digest().add(o.rope.style).add(o.rope.base).add(o.rope.rotary_dim).value()},
-      {"dropout", Digest().add(o.dropout.probability).add(o.dropout.seed).value()},
-      {"precision", Digest().add(o.precision).value()},
+                      .add(o.qk_norm.k_gain)},
+      {"rope", Digest().add(o.rope.style).add(o.rope.base).add(o.rope.rotary_dim)},
+      {"dropout", Digest().add(o.dropout.probability).add(o.dropout.seed)},
+      {"precision", Digest().add(o.precision)},
       {"mask", shape_of(o.mask)},
       {"bias", shape_of(o.bias)},
   });
@@ -203,7 +201,7 @@ Status agree(const Call& call, const Status& own, Communicator::Internals& ranks
   static_assert(std::is_trivially_copyable_v<Header>);
   Header header{
       .refused = own.ok() ? 0U : 1U, .queries = call.shape.queries, .keys = call.shape.keys};
-  for (size_t i = 0; i < fields.size(); ++i) header.digests[i] = fields[i].digest;
+  for (size_t i = 0; i < fields.size(); ++i) header.digests[i] = fields[i].digest.value();
   std::vector<Header> all;
   // If the rank refused its time limit, wait with the default limit.
   const double limit = own.ok() ? call.sharding.time_limit : Sharding().time_limit;

@@ -1,12 +1,31 @@
-// Before they compute, all ranks compare their arguments.
+// Checks of one rank's arguments, which all ranks then compare before they compute.
 #pragma once
+
+#include <string>
+#include <string_view>
 
 #include "distributed/call.h"
 #include "distributed/communicator.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "multihead/status.h"
 
 namespace multihead::distributed {
+
+// Builds a kOption error.
+Status option(const char* name, const char* expected, std::string_view got);
+
+// Formats a number with as many digits as it needs, in every locale.
+std::string text_of(double number);
+
+Status validate_communicator(const Communicator& communicator);
+Status validate_sharding(const Sharding& sharding);
+
+// Checks a shard's rows of q, k and v, and options that refer to whole sequences. Sets the shape.
+Status validate_inputs(Call& call);
+
+// Checks packed sequences: q, k and v are (T, H, d). Sets the call's tensors, (1, H, T, d).
+Status validate_varlen_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                              const ConstAnyTensor& v, Call& call);
 
 // Sends this rank's number of rows and a digest of everything that must be the same, or that the
 // rank refused its arguments; `own` is the result of its own checks. All ranks return an error if

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "distributed/gathered_keys.h"
 #include "distributed/seen_keys.h"
 #include "distributed/shard_memory.h"
 #include "distributed/tiles.h"
@@ -60,10 +59,10 @@ void add_rows(std::span<const Chunk> rows, const GradientSums& from, const Gradi
 
 }  // namespace
 
-Status add_gradients(const Task& task, const Heads& heads, const BackwardInputs& inputs,
-                     const TileOperands& operands, const GradientSums& part,
-                     const GradientSums& total) {
+Status add_gradients(const Task& task, const BackwardInputs& inputs, const TileOperands& operands,
+                     const GradientSums& part, const GradientSums& total) {
   const Call& call = task.call;
+  const Heads& heads = operands.heads;
   Context& context = task.context;
   const AttentionOptions options = head_options(call, heads);
   for (const Tile& tile : tiles_of(operands.queries, operands.keys, call.cu_k)) {
@@ -122,58 +121,37 @@ Status ring_backward(const Task& task, const BackwardInputs& inputs, GradientSum
   const int size = transport.size(), rank = transport.rank();
   const int next = (rank + 1) % size, previous = (rank - 1 + size) % size;
   const Layouts layouts = task.layouts();
-  const RingSchedule schedule(task);
-  // Gradients stay with the rows that left their owner, so these rows are not narrowed further.
-  const auto held = [&](int owner, int step) {
-    if (step > schedule.last_step(owner)) return Chunks();
-    return schedule.keys(owner, std::min(step, 1));
-  };
-  int64_t most_rows = 0;
-  for (int step = 0; step < size; ++step) {
-    most_rows = std::max(most_rows, count_of(held(schedule.owner(rank, step), step)));
-  }
-  const Chunks own = held(rank, 0), returning = held(rank, 1);
-  std::array<KeyMemory, 2> keys;
-  KeyMemory narrowed;
+  RingKeys keys(task, /*keeps_rows=*/true);
+  OwnQueries queries{task, task.query_segments()};
+  const int last = keys.last_step(rank);
+  const Chunks& own = keys.held(0);
+  const Chunks returning = keys.rows(rank, 1);
   std::array<GradientSums, 2> parts;  // this step and the previous one
   GradientSums incoming, returned_sums, part;
-  float* transformed_q = nullptr;
   MULTIHEAD_TRY(reserve(task, [&](rules::Arena& arena) {
-    for (KeyMemory& memory : keys) layouts.take(arena, memory, most_rows);
-    layouts.take(arena, narrowed, count_of(returning));
+    keys.take(arena);
+    queries.take(arena);
     for (GradientSums* sums : {&parts[0], &parts[1], &incoming, &part}) {
-      take_keys(arena, *sums, layouts, most_rows);
+      take_keys(arena, *sums, layouts, keys.most_rows());
     }
     take_keys(arena, returned_sums, layouts, count_of(returning));
     take_keys(arena, total, layouts, call.shape.keys);
     take_queries(arena, total, call, layouts);
     take_queries(arena, part, call, layouts);
-    arena(transformed_q, transformed_queries(task));
   }));
-
-  const std::vector<Segment> segments = task.query_segments();
-  const Heads heads = all_heads(call);
-  ConstAnyTensor q;
-  MULTIHEAD_TRY(pack(task, keys[0]));
-  MULTIHEAD_TRY(pack_queries(task, segments, transformed_q, q));
+  MULTIHEAD_TRY(keys.start());
+  MULTIHEAD_TRY(queries.pack());
   set_zero(total);
   GradientSums outgoing;
   for (int step = 0; step <= size; ++step) {
-    const int owner = schedule.owner(rank, step), before = schedule.owner(rank, step - 1);
-    const Chunks chunks = step < size ? held(owner, step) : Chunks();
-    const int64_t rows = count_of(chunks);
-    const KeyMemory& now = keys[static_cast<size_t>(step % 2)];
-    if (step + 1 < size) {
-      distributed::receive(transport, previous, layouts, keys[static_cast<size_t>((step + 1) % 2)],
-                           count_of(held(schedule.owner(rank, step + 1), step + 1)));
-      send_keys(task, next, chunks, now, held(owner, step + 1), narrowed);
-    }
+    const int before = keys.owner(rank, step - 1);
+    const int64_t rows = keys.count(step);
+    keys.exchange(step);
     const GradientSums arrived = key_sums(incoming, layouts, rows);
     const GradientSums returned = key_sums(returned_sums, layouts, count_of(returning));
-    const int last = schedule.last_step(rank);
     if (step >= 2) {
       receive(transport, previous, arrived);
-      const bool goes_on = step <= schedule.last_step(before);
+      const bool goes_on = step <= keys.last_step(before);
       if (outgoing.d_k.given()) send(transport, goes_on ? next : before, outgoing);
     }
     if (step == last + 1 && last > 0) receive(transport, (rank + last) % size, returned);
@@ -187,10 +165,10 @@ Status ring_backward(const Task& task, const BackwardInputs& inputs, GradientSum
       GradientSums tile_part = key_sums(part, layouts, rows);
       tile_part.d_q = part.d_q;
       tile_part.d_bias = part.d_bias;
-      for (const Chunk& chunk : chunks) {
-        MULTIHEAD_TRY(add_gradients(
-            task, heads, inputs, {q, layouts.k(now, rows), layouts.v(now, rows), segments, chunk},
-            tile_part, sums));
+      for (const Chunk& chunk : keys.held(step)) {
+        MULTIHEAD_TRY(add_gradients(task, inputs,
+                                    TileOperands::of(queries, keys.k(step), keys.v(step), chunk),
+                                    tile_part, sums));
       }
       if (step > 0) outgoing = key_sums(sums, layouts, rows);
     }
@@ -216,7 +194,7 @@ Status gathered_backward(const Task& task, const BackwardInputs& inputs, Gradien
   std::vector<GradientSums> outgoing(static_cast<size_t>(size)),
       incoming(static_cast<size_t>(size));
   GradientSums part, sums;
-  float* transformed_q = nullptr;
+  OwnQueries queries{task, task.query_segments()};
   MULTIHEAD_TRY(reserve(task, [&](rules::Arena& arena) {
     for (int r = 0; r < size; ++r) {
       const auto at = static_cast<size_t>(r);
@@ -229,20 +207,16 @@ Status gathered_backward(const Task& task, const BackwardInputs& inputs, Gradien
       take_queries(arena, *memory, call, layouts);
     }
     take_keys(arena, total, layouts, layouts.rows(rank));
-    arena(transformed_q, transformed_queries(task));
+    queries.take(arena);
   }));
 
   MULTIHEAD_TRY(gathered.start());
-  const std::vector<Segment> segments = task.query_segments();
-  ConstAnyTensor q;
-  MULTIHEAD_TRY(pack_queries(task, segments, transformed_q, q));
+  MULTIHEAD_TRY(queries.pack());
   MULTIHEAD_TRY(task.finish());
   gathered.join();
   set_zero(sums);
-  const Heads heads = all_heads(call);
   MULTIHEAD_TRY(add_gradients(
-      task, heads, inputs,
-      {q, gathered.k(), gathered.v(), segments, {.first = 0, .count = all_keys, .local = 0}}, part,
+      task, inputs, TileOperands::of(queries, gathered.k(), gathered.v(), whole(all_keys)), part,
       sums));
 
   for (int other = 0; other < size; ++other) {

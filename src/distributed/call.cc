@@ -69,6 +69,24 @@ engine::Transform transform_of(const Call& call, Operand operand, const Segment&
   return result;
 }
 
+// Calls visit(rule, part) for every segment and batch entry, with the transformation of its rows
+// and a function that returns these rows of a tensor.
+template <class Visit>
+Status for_segments(const Call& call, Operand operand, std::span<const Segment> segments,
+                    const Visit& visit) {
+  for (const Segment& segment : segments) {
+    for (int64_t batch = 0; batch < call.shape.batch; ++batch) {
+      rules::Visibility positions;
+      int32_t length = 0;
+      const engine::Transform rule = transform_of(call, operand, segment, batch, positions, length);
+      MULTIHEAD_TRY(visit(rule, [&](const auto& view) {
+        return rows_of(part_of(view, 0, batch, 1), segment.local, segment.count);
+      }));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 void copy(const ConstAnyTensor& from, const AnyTensor& to, Context& context) {
@@ -95,39 +113,23 @@ void add(const Tensor& from, const Tensor& to, Context& context) {
 Status transform(const Call& call, Operand operand, std::span<const Segment> segments,
                  const Tensor& to, Context& context) {
   const ConstAnyTensor& x = operand == Operand::kQueries ? call.q : call.k;
-  for (const Segment& segment : segments) {
-    for (int64_t batch = 0; batch < call.shape.batch; ++batch) {
-      rules::Visibility positions;
-      int32_t length = 0;
-      const engine::Transform rule = transform_of(call, operand, segment, batch, positions, length);
-      const auto part = [&](const auto& view) {
-        return rows_of(part_of(view, 0, batch, 1), segment.local, segment.count);
-      };
-      MULTIHEAD_TRY(engine::transform_rows(part(x), rule, part(to), context));
-    }
-  }
-  return {};
+  return for_segments(call, operand, segments,
+                      [&](const engine::Transform& rule, const auto& part) {
+                        return engine::transform_rows(part(x), rule, part(to), context);
+                      });
 }
 
 Status transform_back(const Call& call, Operand operand, std::span<const Segment> segments,
                       const Tensor& gradient, std::span<float> d_gain, Context& context) {
   std::fill(d_gain.begin(), d_gain.end(), 0.0F);
-  std::vector<float> part(d_gain.size());
+  std::vector<float> sums(d_gain.size());
   const ConstAnyTensor& x = operand == Operand::kQueries ? call.q : call.k;
-  for (const Segment& segment : segments) {
-    for (int64_t batch = 0; batch < call.shape.batch; ++batch) {
-      rules::Visibility positions;
-      int32_t length = 0;
-      const engine::Transform rule = transform_of(call, operand, segment, batch, positions, length);
-      const auto part_of_rows = [&](const auto& view) {
-        return rows_of(part_of(view, 0, batch, 1), segment.local, segment.count);
-      };
-      MULTIHEAD_TRY(
-          engine::transform_back(part_of_rows(x), rule, part_of_rows(gradient), part, context));
-      for (size_t i = 0; i < part.size(); ++i) d_gain[i] += part[i];
-    }
-  }
-  return {};
+  return for_segments(
+      call, operand, segments, [&](const engine::Transform& rule, const auto& part) -> Status {
+        MULTIHEAD_TRY(engine::transform_back(part(x), rule, part(gradient), sums, context));
+        for (size_t i = 0; i < sums.size(); ++i) d_gain[i] += sums[i];
+        return {};
+      });
 }
 
 }  // namespace multihead::distributed

@@ -1,4 +1,5 @@
-// A distributed call, plain or varlen, in the one form that all methods read.
+// A distributed call, plain or varlen, in the one form that all methods read: its tensors, the rows
+// of the whole problem that each rank holds, and the parts of packed sequences in them.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +7,38 @@
 #include <type_traits>
 #include <vector>
 
-#include "distributed/shards.h"
 #include "engine/attention/validate.h"
 #include "multihead/distributed.h"
 
 namespace multihead::distributed {
+
+// Consecutive rows of the whole problem, and their first row in the rank's shard.
+struct Chunk {
+  int64_t first = 0, count = 0, local = 0;
+
+  bool operator==(const Chunk&) const = default;
+};
+
+// Rows of one rank that belong to one sequence.
+struct Segment {
+  int64_t sequence = 0;
+  int64_t first = 0;  // first row within the sequence
+  int64_t count = 0;
+  int64_t local = 0;  // first row within the shard
+};
+
+// Returns the chunks of a rank, without empty ones. For kContiguous, `counts` gives the rows of
+// each rank.
+std::vector<Chunk> chunks_of(const Sharding& sharding, std::span<const int64_t> counts,
+                             int64_t total, int rank);
+
+// Returns the segments of a chunk in order, without empty ones. Sequence s is rows cu[s] .. cu[s +
+// 1] - 1.
+std::vector<Segment> segments_of(const Chunk& chunk, std::span<const int32_t> cu);
+std::vector<Segment> segments_of(std::span<const Chunk> chunks, std::span<const int32_t> cu);
+
+// All `rows` rows of the whole problem, in memory that holds them all.
+inline Chunk whole(int64_t rows) { return {.first = 0, .count = rows, .local = 0}; }
 
 // Kind of a call. Ranks compare it, so that calls of different kinds do not exchange data.
 enum class CallKind : uint8_t { kForward, kForwardVarlen, kBackward, kBackwardVarlen };
@@ -28,18 +56,6 @@ struct Call {
   }
   bool transforms() const { return options.qk_norm.given() || options.rope.given(); }
 };
-
-// Returns a call before its checks, which set the shape and the tensors of varlen calls.
-inline Call call_of(CallKind kind, const AttentionOptions& options, const Sharding& sharding,
-                    std::span<const int32_t> cu_q, std::span<const int32_t> cu_k) {
-  Call call{};
-  call.kind = kind;
-  call.options = options;
-  call.cu_q = cu_q;
-  call.cu_k = cu_k;
-  call.sharding = sharding;
-  return call;
-}
 
 // Number of rows of every rank.
 struct Shards {

@@ -1,4 +1,4 @@
-#include "distributed/checks.h"
+#include "distributed/agreement.h"
 
 #include <charconv>
 #include <cmath>

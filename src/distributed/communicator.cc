@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "distributed/checks.h"
+#include "distributed/agreement.h"
 #include "distributed/transport.h"
 #include "multihead/distributed.h"
 #include "multihead/status.h"

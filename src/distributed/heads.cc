@@ -24,10 +24,10 @@ Exchanged keys_of(int64_t width, DType type = DType::kF32) {
 // q, k and v on their way to the ranks that compute their heads.
 struct ExchangedInputs {
   Exchanged q, k, v;
-  float* transformed_q = nullptr;
+  OwnQueries own_queries;
   KeyMemory transformed_keys;
 
-  explicit ExchangedInputs(const Task& task) {
+  explicit ExchangedInputs(const Task& task) : own_queries{task, task.query_segments()} {
     const Layouts layouts = task.layouts();
     const engine::AttentionShape& shape = task.call.shape;
     q = queries_of(shape.head_dim, layouts.q_type());
@@ -40,19 +40,19 @@ struct ExchangedInputs {
     if (task.call.transforms()) {
       task.layouts().take(arena, transformed_keys, task.call.shape.keys);
     }
-    arena(transformed_q, transformed_queries(task));
+    own_queries.take(arena);
   }
 
   // Transforms q and k if the call requests it, and starts the exchange.
-  Status send(const HeadExchange& exchange, const Task& task) const {
+  Status send(const HeadExchange& exchange, const Task& task) {
     const Call& call = task.call;
-    ConstAnyTensor own_q, own_k = call.k;
-    MULTIHEAD_TRY(pack_queries(task, task.query_segments(), transformed_q, own_q));
+    ConstAnyTensor own_k = call.k;
+    MULTIHEAD_TRY(own_queries.pack());
     if (call.transforms()) {
       MULTIHEAD_TRY(pack(task, transformed_keys));
       own_k = task.layouts().k(transformed_keys, call.shape.keys);
     }
-    exchange.send_heads(q, own_q);
+    exchange.send_heads(q, own_queries.q);
     exchange.send_heads(k, own_k);
     exchange.send_heads(v, call.v);
     return {};
@@ -62,16 +62,13 @@ struct ExchangedInputs {
   TileOperands receive(const HeadExchange& exchange, const Call& call,
                        std::span<const Segment> queries) const {
     for (const Exchanged* tensor : {&q, &k, &v}) exchange.to_heads(*tensor);
-    return {exchange.whole(q),
-            exchange.whole(k),
-            exchange.whole(v),
-            queries,
-            {.first = 0, .count = call.sharding.keys, .local = 0}};
+    return {exchange.heads(),  exchange.whole(q), exchange.whole(k),
+            exchange.whole(v), queries,           whole(call.sharding.keys)};
   }
 };
 
 std::vector<Segment> all_queries(const Call& call) {
-  return segments_of(Chunk{.first = 0, .count = call.sharding.queries, .local = 0}, call.cu_q);
+  return segments_of(whole(call.sharding.queries), call.cu_q);
 }
 
 }  // namespace
@@ -98,7 +95,7 @@ Status heads_attention(const Task& task, PartialResult& total) {
                              Tensor(exchange.whole_floats(lse).data, part.lse.shape)};
   clear(result);
   const std::vector<Segment> queries = all_queries(call);
-  MULTIHEAD_TRY(add_attention(task, heads, inputs.receive(exchange, call, queries), part, result));
+  MULTIHEAD_TRY(add_attention(task, inputs.receive(exchange, call, queries), part, result));
   exchange.send_rows(out);
   exchange.send_rows(lse);
   MULTIHEAD_TRY(task.finish());
@@ -148,7 +145,7 @@ Status heads_backward(const Task& task, const BackwardInputs& results, GradientS
   const Tensor whole_lse(exchange.whole_floats(lse).data,
                          {call.shape.batch, heads.count, call.sharding.queries});
   MULTIHEAD_TRY(add_gradients(
-      task, heads, {.out = exchange.whole(out), .d_out = exchange.whole(d_out), .lse = whole_lse},
+      task, {.out = exchange.whole(out), .d_out = exchange.whole(d_out), .lse = whole_lse},
       inputs.receive(exchange, call, queries), part, sums));
   for (const Exchanged* tensor : {&d_q, &d_k, &d_v}) exchange.send_rows(*tensor);
   MULTIHEAD_TRY(task.finish());

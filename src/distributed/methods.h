@@ -36,9 +36,8 @@ inline void set_zero(const GradientSums& sums) {
 
 // Adds the gradients of these queries and of one chunk of keys and values. `part` is scratch of the
 // same shapes as `total`.
-Status add_gradients(const Task& task, const Heads& heads, const BackwardInputs& inputs,
-                     const TileOperands& operands, const GradientSums& part,
-                     const GradientSums& total);
+Status add_gradients(const Task& task, const BackwardInputs& inputs, const TileOperands& operands,
+                     const GradientSums& part, const GradientSums& total);
 
 // Each writes the gradients of this rank's rows to `total`, before the backward of QK-norm and
 // RoPE.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -85,6 +86,10 @@ int64_t local_row(std::span<const Chunk> held, const Chunk& chunk) {
   return whole.local + chunk.first - whole.first;
 }
 
+namespace {
+
+// Sends the rows `outgoing` of the keys `held` in `memory`, if there are any. `narrowed` is scratch
+// for a copy of these rows, which is not needed if all rows are sent.
 void send_keys(const Task& task, int to, std::span<const Chunk> held, const KeyMemory& memory,
                std::span<const Chunk> outgoing, const KeyMemory& narrowed) {
   const Layouts layouts = task.layouts();
@@ -101,16 +106,101 @@ void send_keys(const Task& task, int to, std::span<const Chunk> held, const KeyM
   send(task.transport(), to, layouts, narrowed, wanted);
 }
 
-Chunks RingSchedule::keys(int owner, int step) const {
+}  // namespace
+
+RingKeys::RingKeys(const Task& task, bool keeps_rows) : task_(task), keeps_rows_(keeps_rows) {
+  for (int step = 0; step < task.size(); ++step) {
+    held_.push_back(rows(owner(task.rank(), step), step));
+    most_rows_ = std::max(most_rows_, count_of(held_.back()));
+  }
+  held_.emplace_back();
+}
+
+Chunks RingKeys::seen(int owner, int step) const {
   Chunks all = task_.shards.key_chunks(task_.call, owner);
   if (step == 0) return all;
   return seen_keys(task_.call, task_.shards, all, owner + step, owner + task_.size());
 }
 
-int RingSchedule::last_step(int owner) const {
+int RingKeys::last_step(int owner) const {
   int step = task_.size() - 1;
-  while (step > 0 && keys(owner, step).empty()) --step;
+  while (step > 0 && seen(owner, step).empty()) --step;
   return step;
+}
+
+Chunks RingKeys::rows(int owner, int step) const {
+  if (!keeps_rows_) return seen(owner, step);
+  if (step > last_step(owner)) return {};
+  return seen(owner, std::min(step, 1));
+}
+
+void RingKeys::take(rules::Arena& arena) {
+  const Layouts layouts = task_.layouts();
+  for (KeyMemory& memory : memory_) layouts.take(arena, memory, most_rows_);
+  layouts.take(arena, narrowed_, most_rows_);
+}
+
+void RingKeys::exchange(int step) const {
+  const int size = task_.size(), rank = task_.rank();
+  if (step + 1 >= size) return;
+  receive(task_.transport(), (rank - 1 + size) % size, task_.layouts(), memory(step + 1),
+          count(step + 1));
+  send_keys(task_, (rank + 1) % size, held(step), memory(step), rows(owner(rank, step), step + 1),
+            narrowed_);
+}
+
+GatheredKeys::GatheredKeys(const Task& task) : task_(task) {
+  const Call& call = task.call;
+  const Shards& shards = task.shards;
+  const int rank = task.rank();
+  const auto ranks = static_cast<int>(shards.keys.size());
+  const Chunks own = shards.key_chunks(call, rank);
+  for (int other = 0; other < ranks; ++other) {
+    const Chunks keys = shards.key_chunks(call, other);
+    incoming_.push_back(other == rank ? own : seen_keys(call, shards, keys, rank, rank + 1));
+    outgoing_.push_back(other == rank ? own : seen_keys(call, shards, own, other, other + 1));
+  }
+  received_.resize(incoming_.size());
+  narrowed_.resize(outgoing_.size());
+}
+
+void GatheredKeys::take(rules::Arena& arena) {
+  const Layouts layouts = task_.layouts();
+  const auto own = static_cast<size_t>(task_.rank());
+  for (size_t other = 0; other < received_.size(); ++other) {
+    layouts.take(arena, received_[other], count_of(incoming_[other]));
+    const bool narrows = count_of(outgoing_[other]) != count_of(outgoing_[own]);
+    layouts.take(arena, narrowed_[other], narrows ? count_of(outgoing_[other]) : 0);
+  }
+  layouts.take(arena, whole_, task_.call.sharding.keys);
+}
+
+Status GatheredKeys::start() const {
+  const int rank = task_.rank();
+  const KeyMemory& own = received_[static_cast<size_t>(rank)];
+  MULTIHEAD_TRY(pack(task_, own));
+  for (int other = 0; other < task_.size(); ++other) {
+    if (other == rank) continue;
+    const auto at = static_cast<size_t>(other);
+    receive(task_.transport(), other, task_.layouts(), received_[at], count_of(received(other)));
+    send_keys(task_, other, sent(rank), own, sent(other), narrowed_[at]);
+  }
+  return {};
+}
+
+void GatheredKeys::join() const {
+  const Layouts layouts = task_.layouts();
+  int64_t rows = 0;
+  for (const Chunks& chunks : incoming_) rows += count_of(chunks);
+  if (rows < task_.call.sharding.keys) {
+    std::memset(whole_.k, 0, layouts.k_bytes(task_.call.sharding.keys));
+    std::memset(whole_.v, 0, layouts.v_bytes(task_.call.sharding.keys));
+  }
+  for (size_t other = 0; other < received_.size(); ++other) {
+    const int64_t count = count_of(incoming_[other]);
+    scatter(incoming_[other], layouts.k(received_[other], count), k(), task_.context);
+    scatter(incoming_[other], layouts.v(received_[other], count), v(), task_.context);
+  }
 }
 
 }  // namespace multihead::distributed

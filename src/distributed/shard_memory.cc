@@ -20,8 +20,13 @@ Status pack(const Task& task, const KeyMemory& memory) {
                    {static_cast<float*>(k.data), k.shape}, task.context);
 }
 
-Status pack_queries(const Task& task, std::span<const Segment> segments, float* memory,
-                    ConstAnyTensor& q) {
+void OwnQueries::take(rules::Arena& arena) {
+  const Call& call = task.call;
+  const Dims shape = task.layouts().q_shape(call.shape.queries);
+  arena(memory, call.transforms() ? static_cast<uint64_t>(shape.elements()) : 0);
+}
+
+Status OwnQueries::pack() {
   const Call& call = task.call;
   q = call.q;
   if (!call.transforms()) return {};

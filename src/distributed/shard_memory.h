@@ -52,7 +52,6 @@ class Layouts {
   }
   Dims lse_shape(int64_t queries) const { return {call_.shape.batch, call_.shape.heads, queries}; }
 
-  uint64_t q_bytes(int64_t queries) const { return bytes(q_shape(queries), q_type()); }
   uint64_t k_bytes(int64_t rows) const { return bytes(k_shape(rows), k_type()); }
   uint64_t v_bytes(int64_t rows) const { return bytes(v_shape(rows), v_type()); }
 
@@ -138,19 +137,19 @@ inline void take(rules::Arena& arena, Tensor& tensor, const Dims& shape) {
   arena(tensor.data, static_cast<uint64_t>(shape.elements()));
 }
 
-// Number of floats for the rank's transformed queries; 0 if they are not transformed.
-inline uint64_t transformed_queries(const Task& task) {
-  if (!task.call.transforms()) return 0;
-  return static_cast<uint64_t>(task.layouts().q_shape(task.call.shape.queries).elements());
-}
-
 // Writes this rank's keys and values to `memory`, transformed if the call requests it.
 Status pack(const Task& task, const KeyMemory& memory);
 
-// Returns the rank's queries, transformed into `memory`. `memory` may be null if the call has no
-// transformation.
-Status pack_queries(const Task& task, std::span<const Segment> segments, float* memory,
-                    ConstAnyTensor& q);
+// This rank's queries, transformed if the call requests it.
+struct OwnQueries {
+  const Task& task;
+  std::vector<Segment> segments;  // the sequences that they belong to
+  ConstAnyTensor q = {};          // set by pack()
+  float* memory = nullptr;
+
+  void take(rules::Arena& arena);
+  Status pack();
+};
 
 // Copies a rank's rows, in the order of its chunks, to their places in the whole sequence; gather()
 // copies them back.

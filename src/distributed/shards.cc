@@ -1,4 +1,4 @@
-#include "distributed/shards.h"
+#include "distributed/call.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "multihead/distributed.h"
 
 namespace multihead::distributed {
 

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "cpu/kernels.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/run.h"
 #include "engine/runtime/jobs.h"
@@ -26,13 +25,6 @@ View part_of_scores(View view, int64_t axis_from_end, int64_t first, int64_t cou
   const int axis = view.shape.rank() - static_cast<int>(axis_from_end);
   if (!view.given() || axis < 0 || view.shape[axis] == 1) return view;
   return part_of(view, axis, first, count);
-}
-
-rules::Rows<float> rows_of_heads(const Tensor& tensor) {
-  return {tensor.data, {tensor.strides[0], tensor.strides[1], tensor.strides[2]}};
-}
-rules::Rows<const float> rows_of_heads(const ConstTensor& tensor) {
-  return {tensor.data, {tensor.strides[0], tensor.strides[1], tensor.strides[2]}};
 }
 
 PartialResult rows_of_result(const PartialResult& result, const Segment& segment) {
@@ -113,10 +105,11 @@ AttentionOptions head_options(const Call& call, const Heads& heads) {
 AttentionOptions tile_options(const Call& call, const AttentionOptions& head_options,
                               const Tile& tile) {
   const auto& [queries, keys] = tile;
-  AttentionOptions options =
-      call.varlen()
-          ? engine::options_of_sequence(head_options, static_cast<size_t>(queries.sequence))
-          : head_options;
+  AttentionOptions options = head_options;
+  if (call.varlen()) {
+    options.dropout.seed =
+        engine::seed_of_sequence(options.dropout.seed, static_cast<size_t>(queries.sequence));
+  }
   options.mask = part_of_scores(options.mask, 2, queries.local, queries.count);
   options.bias = part_of_scores(options.bias, 2, queries.local, queries.count);
   options.mask = part_of_scores(options.mask, 1, keys.first, keys.count);
@@ -164,23 +157,10 @@ void clear(const PartialResult& result) {
               -std::numeric_limits<float>::infinity());
 }
 
-void merge(const PartialResult& a, const ConstTensor& b_out, const ConstTensor& b_lse,
-           Context& context) {
-  const Dims& shape = a.out.shape;
-  const cpu::MergeParams params{.out_a = rows_of_heads(a.out),
-                                .lse_a = rows_of_heads(a.lse),
-                                .out_b = rows_of_heads(b_out),
-                                .lse_b = rows_of_heads(b_lse),
-                                .batch = shape[0],
-                                .heads = shape[1],
-                                .rows = shape[2],
-                                .width = shape[3]};
-  engine::merge_rows(params, &context);
-}
-
-Status add_attention(const Task& task, const Heads& heads, const TileOperands& operands,
-                     const PartialResult& part, const PartialResult& total) {
+Status add_attention(const Task& task, const TileOperands& operands, const PartialResult& part,
+                     const PartialResult& total) {
   const Call& call = task.call;
+  const Heads& heads = operands.heads;
   const AttentionOptions options = head_options(call, heads);
   std::vector<PlannedTile> planned;
   for (const Tile& tile : tiles_of(operands.queries, operands.keys, call.cu_k)) {
@@ -207,7 +187,8 @@ Status add_attention(const Task& task, const Heads& heads, const TileOperands& o
   for (const PlannedTile& done : planned) {
     const Segment& rows = done.tile.queries;
     const PartialResult from = rows_of_result(part, rows);
-    merge(rows_of_result(total, rows), from.out, from.lse, task.context);
+    const PartialResult to = rows_of_result(total, rows);
+    engine::merge_rows(to.out, to.lse, from.out, from.lse, &task.context);
     task.transport().poll();
   }
   return {};

@@ -47,19 +47,22 @@ bool sees_anything(const rules::AttentionParams& params);
 // Sets the result for no keys: outputs 0, log-sum-exp -inf.
 void clear(const PartialResult& result);
 
-// Merges `b` into `a`, whose result then covers the keys of both. Strides of b may be 0.
-void merge(const PartialResult& a, const ConstTensor& b_out, const ConstTensor& b_lse,
-           Context& context);
-
 // Queries of some heads and one chunk of the keys; k and v hold the shard of a rank.
 struct TileOperands {
+  Heads heads;
   ConstAnyTensor q, k, v;  // (B, H, n, d)
   std::span<const Segment> queries;
   Chunk keys;
+
+  // All heads of a rank's own queries.
+  static TileOperands of(const OwnQueries& queries, const ConstAnyTensor& k,
+                         const ConstAnyTensor& v, const Chunk& keys) {
+    return {all_heads(queries.task.call), queries.q, k, v, queries.segments, keys};
+  }
 };
 // Computes the attention of these queries to these keys, and merges it into `total`. `part` is
 // scratch of the same shape as `total`. Transfers continue between tiles.
-Status add_attention(const Task& task, const Heads& heads, const TileOperands& operands,
-                     const PartialResult& part, const PartialResult& total);
+Status add_attention(const Task& task, const TileOperands& operands, const PartialResult& part,
+                     const PartialResult& total);
 
 }  // namespace multihead::distributed

@@ -10,7 +10,6 @@
 #include "distributed/communicator.h"
 #include "distributed/transport.h"
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "multihead/distributed.h"
 
 namespace multihead::distributed {

@@ -7,9 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/error/enumerators.h"
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "multihead/experiments.h"
 
 namespace multihead {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "lab/attention_patterns.h"
 #include "lab/experiment.h"
 #include "multihead/experiments.h"

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "engine/attention/validate.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "lab/attention_patterns.h"
 
 namespace multihead {

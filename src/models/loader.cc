@@ -16,7 +16,6 @@
 #include "cpu/gemm/weight_blocks.h"
 #include "cpu/kernels.h"
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "engine/error/printable.h"
 #include "models/architecture.h"
 #include "models/config_reader.h"
@@ -25,7 +24,6 @@
 #include "models/sentence.h"
 #include "multihead/models.h"
 #include "multihead/weights.h"
-#include "rules/byte_order.h"
 #include "rules/element.h"
 #include "rules/integers.h"
 

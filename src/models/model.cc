@@ -10,7 +10,6 @@
 
 #include "engine/attention/overlap.h"
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "engine/layers/elementwise.h"
 #include "models/output.h"
 #include "models/run.h"

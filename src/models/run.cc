@@ -23,7 +23,7 @@
 #include "multihead/weights.h"
 #include "nn/call_memory.h"
 #include "rules/arena.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "rules/rope.h"
 
 namespace multihead::models {

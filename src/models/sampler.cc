@@ -9,7 +9,6 @@
 #include <string>
 
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "models/config_reader.h"
 #include "multihead/models.h"
 

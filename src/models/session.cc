@@ -12,7 +12,6 @@
 
 #include "engine/cache/cache_access.h"
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
 #include "models/output.h"

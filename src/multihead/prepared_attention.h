@@ -35,18 +35,10 @@ namespace multihead {
 ///   numbers may change between runs.
 /// - The context must outlive the operation and stay at the same address. It may serve other calls
 ///   in between, but one at a time: operations on several threads need separate contexts.
+///
+/// Movable, not copyable. A default-constructed operation has no call and cannot run; see create().
 class PreparedAttention {
  public:
-  /// An operation without a call, which cannot run; see create().
-  PreparedAttention();
-  ~PreparedAttention();
-  /// Movable, not copyable.
-  PreparedAttention(PreparedAttention&&) noexcept;
-  /// Movable, not copyable.
-  PreparedAttention& operator=(PreparedAttention&&) noexcept;
-  PreparedAttention(const PreparedAttention&) = delete;
-  PreparedAttention& operator=(const PreparedAttention&) = delete;
-
   /// Takes the arguments of attention(); q, k, v, outputs.out and outputs.lse need no data yet. If
   /// outputs.lse has data, runs without an lse argument write there.
   ///
@@ -68,7 +60,10 @@ class PreparedAttention {
 
  private:
   struct Call;
-  std::unique_ptr<Call> call_;
+  struct Delete {
+    void operator()(Call* call) const;
+  };
+  std::unique_ptr<Call, Delete> call_;
 };
 
 }  // namespace multihead

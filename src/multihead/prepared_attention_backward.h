@@ -17,16 +17,10 @@ namespace multihead {
 /// options point to, d_bias, d_sinks and the gains' gradients are kept by address. Gradients may
 /// not share memory with another tensor: create() checks the addresses that it is given, a run
 /// checks none.
+///
+/// Movable, not copyable. A default-constructed operation has no call and cannot run; see create().
 class PreparedAttentionBackward {
  public:
-  /// An operation without a call, which cannot run; see create().
-  PreparedAttentionBackward();
-  ~PreparedAttentionBackward();
-  /// Movable, not copyable.
-  PreparedAttentionBackward(PreparedAttentionBackward&&) noexcept;
-  /// Movable, not copyable.
-  PreparedAttentionBackward& operator=(PreparedAttentionBackward&&) noexcept;
-
   /// Takes the arguments of attention_backward(); tensors that run() receives need no data yet.
   /// Errors: as attention_backward(); `prepared` is then unchanged.
   [[nodiscard]] static Status create(const ConstAnyTensor& q, const ConstAnyTensor& k,
@@ -57,7 +51,10 @@ class PreparedAttentionBackward {
 
  private:
   struct Call;
-  std::unique_ptr<Call> call_;
+  struct Delete {
+    void operator()(Call* call) const;
+  };
+  std::unique_ptr<Call, Delete> call_;
 };
 
 }  // namespace multihead

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "engine/error/printable.h"
 #include "nn/call_memory.h"
 #include "rules/element.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "reference/reference_head.h"
-#include "rules/broadcast.h"
+#include "rules/attention_params.h"
 
 namespace multihead::reference {
 namespace {

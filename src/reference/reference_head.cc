@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "rules/broadcast.h"
+#include "rules/attention_params.h"
 #include "rules/dropout_mask.h"
 #include "rules/element.h"
 #include "rules/rope.h"

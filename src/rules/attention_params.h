@@ -8,7 +8,6 @@
 #include <span>
 
 #include "multihead/attention.h"
-#include "rules/broadcast.h"
 #include "rules/visibility.h"
 
 namespace multihead::rules {
@@ -59,6 +58,40 @@ struct WritableRows {
   DType type = DType::kF32;
   RowStrides stride{};
 };
+
+// A mask or bias of rank 2 or 4, broadcast to (B, H_q, N_q, N_k): strides in elements, 0 along a
+// shared axis.
+template <class T>
+struct Broadcast {
+  const T* data = nullptr;
+  std::array<int64_t, 4> stride{};
+
+  constexpr bool given() const { return data != nullptr; }
+  constexpr const T* row(int64_t batch, int64_t head, int64_t query) const {
+    return data + batch * stride[0] + head * stride[1] + query * stride[2];
+  }
+  constexpr const T& at(int64_t batch, int64_t head, int64_t query, int64_t key) const {
+    return row(batch, head, query)[key * stride[3]];
+  }
+};
+
+// Returns strides over (B, H_q, N_q, N_k). The view's last axis is N_k; axes that are absent or of
+// extent 1 get stride 0.
+template <class T>
+std::array<int64_t, 4> strides_over_scores(const TensorView<T>& view) {
+  std::array<int64_t, 4> result{};
+  const int rank = view.shape.rank();
+  auto stride = result.end() - rank;
+  for (int axis = 0; axis < rank; ++axis) {
+    *stride++ = view.shape[axis] == 1 ? 0 : view.strides[axis];
+  }
+  return result;
+}
+
+template <class T>
+Broadcast<T> broadcast_to_scores(const TensorView<const T>& view) {
+  return {.data = view.data, .stride = strides_over_scores(view)};
+}
 
 // The scale is the product queries * scores * softmax. The three factors are applied in different
 // places, so that no intermediate result overflows unless the scaled score does. `scores` and

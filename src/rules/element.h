@@ -1,11 +1,15 @@
-// Storage types of tensors and caches: the only switch over them, and scalar conversions.
+// Storage types of tensors and caches: the only switch over them, scalar conversions, and the order
+// of bytes in files.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "multihead/tensor.h"
-#include "rules/half.h"
 
 namespace multihead::rules {
 
@@ -24,6 +28,59 @@ template <class Visit>
       break;
   }
   return visit(std::type_identity<float>());
+}
+
+// Conversions between half-precision storage and float use integer operations, so the bits are the
+// same on every machine.
+
+// Exact: every binary16 number is a float.
+constexpr float to_float(Float16 value) {
+  const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000U) << 16U;
+  const uint32_t exponent = (value.bits >> 10U) & 0x1FU;
+  const uint32_t mantissa = value.bits & 0x3FFU;
+  if (exponent == 0) {
+    // Zero or subnormal: a multiple of 2^-24.
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  const uint32_t widened = exponent == 31 ? 255U : exponent + 112U;  // 112 = 127 - 15
+  return std::bit_cast<float>(sign | (widened << 23U) | (mantissa << 13U));
+}
+
+constexpr float to_float(BFloat16 value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16U);
+}
+
+constexpr float to_float(float value) { return value; }
+
+// Rounds to nearest, ties to even. Overflow gives infinity; NaN stays NaN.
+constexpr Float16 to_float16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 16U) & 0x8000U;
+  const uint32_t magnitude = bits & 0x7FFFFFFFU;
+  uint32_t half = 0;
+  if (magnitude > 0x7F800000U) {
+    half = 0x7E00U | ((magnitude >> 13U) & 0x3FFU);  // quiet NaN with the upper bits of the payload
+  } else if (magnitude >= 0x47800000U) {             // 2^16
+    half = 0x7C00U;
+  } else if (magnitude < 0x38800000U) {  // 2^-14
+    // Floats in [1/2, 1) are multiples of 2^-24, as subnormal halves are: the addition rounds.
+    half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000U;
+  } else {
+    // Rounding may carry into the exponent, up to infinity.
+    const uint32_t rounded = magnitude + 0xFFFU + ((magnitude >> 13U) & 1U);
+    half = (rounded - (112U << 23U)) >> 13U;
+  }
+  return {static_cast<uint16_t>(sign | half)};
+}
+
+// Rounds as to_float16() does. A subnormal float becomes a subnormal bfloat16.
+constexpr BFloat16 to_bfloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {
+    return {static_cast<uint16_t>((bits >> 16U) | 0x40U)};
+  }
+  return {static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U)};
 }
 
 // int8 without its scale.
@@ -58,6 +115,19 @@ inline void write_floats(const float* from, int64_t width, void* to, DType type,
       for (int64_t c = 0; c < width; ++c) row[c] = from_float<T>(from[c]);
     }
   });
+}
+
+// True if this processor stores the lowest byte of a number first, as safetensors files do.
+inline constexpr bool kOrderOfFiles = std::endian::native == std::endian::little;
+
+// Changes numbers of `size` bytes from the order of files to the order of this processor, or back.
+inline void turn_numbers([[maybe_unused]] std::span<std::byte> numbers,
+                         [[maybe_unused]] size_t size) {
+  if constexpr (!kOrderOfFiles) {
+    for (; !numbers.empty(); numbers = numbers.subspan(size)) {
+      std::ranges::reverse(numbers.first(size));
+    }
+  }
 }
 
 }  // namespace multihead::rules

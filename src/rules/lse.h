@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "rules/host_device.h"
+#include "rules/shared.h"
 
 namespace multihead::rules {
 

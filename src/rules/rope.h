@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "multihead/rope.h"
-#include "rules/host_device.h"
+#include "rules/shared.h"
 
 namespace multihead::rules {
 

@@ -10,3 +10,11 @@
 #else
 #define MULTIHEAD_SHARED
 #endif
+
+// Marks functions that CUDA kernels call, too, and that cannot be constexpr because they call
+// <cmath>. Constexpr functions need no mark: device code is compiled with --expt-relaxed-constexpr.
+#if defined(__CUDACC__)
+#define MULTIHEAD_HOST_DEVICE __host__ __device__
+#else
+#define MULTIHEAD_HOST_DEVICE
+#endif

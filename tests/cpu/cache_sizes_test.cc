@@ -1,5 +1,5 @@
 // Sizes of caches, and products whose panels are sized by them, compared with a plain loop.
-#include "cpu/cache_sizes.h"
+#include "cpu/target.h"
 
 #include <gtest/gtest.h>
 

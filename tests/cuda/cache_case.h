@@ -13,7 +13,7 @@
 #include "multihead/attention.h"
 #include "multihead/cuda.h"
 #include "multihead/kv_cache.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "support/random_case.h"
 
 namespace multihead::cuda::testing {

@@ -17,7 +17,7 @@
 #include "multihead/cuda.h"
 #include "multihead/kv_cache.h"
 #include "reference/reference_attention.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "support/closeness.h"
 
 namespace multihead::cuda::testing {

@@ -21,7 +21,7 @@
 #include "multihead/cuda.h"
 #include "reference/reference_attention.h"
 #include "rules/dropout_mask.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "support/call_outputs.h"
 #include "support/captured.h"
 #include "support/closeness.h"

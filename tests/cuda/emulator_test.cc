@@ -9,7 +9,7 @@
 #include "cuda/emulator/memory.h"
 #include "cuda/emulator_kernels.h"
 #include "multihead/tensor.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "support/random_case.h"
 
 namespace multihead::cuda::testing {

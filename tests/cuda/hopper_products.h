@@ -7,7 +7,7 @@
 
 #include "cuda/hopper_kernels.h"
 #include "multihead/tensor.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "support/random_case.h"
 
 namespace multihead::cuda::testing {

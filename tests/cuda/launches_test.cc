@@ -16,7 +16,7 @@
 #include "cuda/plan/plan.h"
 #include "cuda/tile_axis.h"
 #include "engine/attention/validate.h"
-#include "engine/cache/cache_call.h"
+#include "engine/cache/cached_rows.h"
 #include "multihead/attention.h"
 #include "multihead/tensor.h"
 

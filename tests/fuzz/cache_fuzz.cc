@@ -10,7 +10,7 @@
 
 #include "fuzz/bytes.h"
 #include "multihead/kv_cache.h"
-#include "rules/half.h"
+#include "rules/element.h"
 
 namespace {
 

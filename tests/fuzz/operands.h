@@ -13,7 +13,7 @@
 
 #include "fuzz/bytes.h"
 #include "multihead/tensor.h"
-#include "rules/half.h"
+#include "rules/element.h"
 
 namespace multihead::fuzz {
 

@@ -19,7 +19,7 @@
 #include "models/golden_models.h"
 #include "multihead/models.h"
 #include "multihead/safetensors.h"
-#include "rules/byte_order.h"
+#include "rules/element.h"
 #include "support/little_endian.h"
 #include "support/temporary_folder.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "rules/dropout_mask.h"
-#include "rules/half.h"
+#include "rules/element.h"
 
 namespace multihead::reference {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "rules/byte_order.h"
+#include "rules/element.h"
 
 namespace multihead::testing {
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/team/worker_team.h"
+#include "engine/runtime/team.h"
 #include "multihead/context.h"
 
 namespace multihead::testing {

@@ -10,7 +10,6 @@
 
 #include "cpu/amx/amx.h"
 #include "cpu/amx/tile_product-inl.h"
-#include "cpu/amx/tile_product.h"
 
 namespace multihead::testing {
 namespace {

@@ -11,7 +11,7 @@
 
 #include <cstddef>
 
-#include "cpu/amx/tile_product.h"
+#include "cpu/amx/amx.h"
 
 namespace multihead::cpu {
 

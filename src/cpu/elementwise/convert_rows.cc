@@ -1,4 +1,4 @@
-#include "cpu/elementwise/convert_rows.h"
+#include "cpu/elementwise/elementwise.h"
 
 #include <algorithm>
 #include <bit>

@@ -12,11 +12,11 @@
 #define HWY_TARGET_INCLUDE "cpu/gemm/gemm.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/cache_sizes.h"
 #include "cpu/gemm/micro_kernel-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
 #include "cpu/simd/tile_size.h"
+#include "cpu/target.h"
 #include "hwy/highway.h"
 #include "multihead/weights.h"
 

@@ -10,7 +10,6 @@
 #include <type_traits>
 
 #include "rules/element.h"
-#include "rules/half.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/gemm/weight_blocks.cc"

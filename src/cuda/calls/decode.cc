@@ -7,10 +7,8 @@
 #include "cuda/calls/checks.h"
 #include "cuda/plan/plan.h"
 #include "cuda/runtime/runtime.h"
-#include "engine/cache/cache_call.h"
 #include "engine/cache/cached_rows.h"
-#include "engine/error/enumerators.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "multihead/cuda.h"
 
 namespace multihead::cuda {

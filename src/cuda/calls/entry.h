@@ -10,7 +10,7 @@
 #include "cuda/calls/checks.h"
 #include "cuda/runtime/runtime.h"
 #include "engine/attention/validate.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "multihead/cuda.h"
 #include "multihead/status.h"
 

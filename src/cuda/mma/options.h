@@ -18,7 +18,6 @@
 #include "cuda/params.h"
 #include "cuda/rows.h"
 #include "rules/attention_params.h"
-#include "rules/broadcast.h"
 #include "rules/dropout_mask.h"
 #include "rules/visibility.h"
 

@@ -12,7 +12,7 @@
 #include "cuda/splits.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/validate.h"
-#include "engine/cache/cache_call.h"
+#include "engine/cache/cached_rows.h"
 #include "multihead/attention.h"
 #include "multihead/cuda.h"
 

@@ -4,14 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
 
-#include "cpu/kernels.h"
 #include "engine/attention/overlap.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/run.h"
 #include "engine/attention/validate.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 
 namespace multihead {
 Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
@@ -49,21 +47,9 @@ Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTens
                        const ConstTensor& lse_b, Context* context) {
   return engine::memory_guard([&]() -> Status {
     MULTIHEAD_TRY(engine::validate_merge(out_a, lse_a, out_b, lse_b));
-    MULTIHEAD_TRY(engine::validate_apart(out_a, lse_a, out_b, lse_b));
-    const Dims& shape = out_a.shape;
-    const auto rows_of = [](const auto& tensor) {
-      using T = std::remove_pointer_t<decltype(tensor.data)>;
-      return rules::Rows<T>{tensor.data, {tensor.strides[0], tensor.strides[1], tensor.strides[2]}};
-    };
-    const cpu::MergeParams params{.out_a = rows_of(out_a),
-                                  .lse_a = rows_of(lse_a),
-                                  .out_b = rows_of(out_b),
-                                  .lse_b = rows_of(lse_b),
-                                  .batch = shape[0],
-                                  .heads = shape[1],
-                                  .rows = shape[2],
-                                  .width = shape[3]};
-    engine::merge_rows(params, context);
+    MULTIHEAD_TRY(engine::validate_apart({{Name::kOutB, out_b}, {Name::kLseB, lse_b}},
+                                         {{Name::kOutA, out_a}, {Name::kLseA, lse_a}}));
+    engine::merge_rows(out_a, lse_a, out_b, lse_b, context);
     return {};
   });
 }

@@ -5,7 +5,7 @@
 #include "engine/attention/plan.h"
 #include "engine/attention/run.h"
 #include "engine/attention/validate.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 
 namespace multihead::engine {
 namespace {

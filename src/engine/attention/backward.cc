@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,12 +9,12 @@
 #include "engine/attention/backward.h"
 #include "engine/attention/overlap.h"
 #include "engine/attention/plan.h"
+#include "engine/attention/run.h"
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
-#include "engine/runtime/threads.h"
 #include "hwy/base.h"
 #include "multihead/attention_backward.h"
 #include "rules/arena.h"
@@ -74,8 +75,8 @@ Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients,
 
 namespace {
 
-void differentiate_sinks(const cpu::SinkParams& params, std::span<float> d_sinks,
-                         const Context* context) {
+void write_sink_gradients(const cpu::SinkParams& params, std::span<float> d_sinks,
+                          const Context* context) {
   const auto heads = static_cast<int64_t>(d_sinks.size());
   const double rows = static_cast<double>(heads) * static_cast<double>(params.batch) *
                       static_cast<double>(params.queries);
@@ -94,7 +95,7 @@ void differentiate_sinks(const BackwardParams& params, std::span<float> d_sinks,
                          const Context* context) {
   const AttentionParams& p = params.forward;
   const rules::Rows<const float> delta{params.delta, {p.heads * p.queries, p.queries, 1}};
-  differentiate_sinks(
+  write_sink_gradients(
       {.sinks = p.sinks, .lse = params.lse, .delta = delta, .batch = p.batch, .queries = p.queries},
       d_sinks, context);
 }
@@ -110,30 +111,23 @@ Status differentiate_sinks(std::span<const float> sinks, const AttentionResults&
                         .delta = nullptr};
   const int64_t batch = d_out.shape[0];
   Scratch& scratch = scratch_of(context);
-  const auto lay_out = [&](void* memory) {
-    rules::Arena take(memory);
-    take(rows.delta, static_cast<uint64_t>(batch * rows.heads * rows.queries));
-    return take.bytes();
-  };
-  const uint64_t bytes = lay_out(nullptr);
+  const uint64_t bytes = static_cast<uint64_t>(batch * rows.heads * rows.queries) * sizeof(float);
   if (!scratch.gradients().reserve(bytes)) return Status::out_of_memory(bytes);
-  lay_out(scratch.gradients().data());
+  rows.delta = static_cast<float*>(scratch.gradients().data());
   const auto row_bytes = static_cast<uint64_t>(rows.width) * sizeof(float);
-  const Status status =
-      scratch.reserve(context.threads(), 2 * (row_bytes + cpu::kScratchAlignment));
-  if (!status.ok()) return status;
+  MULTIHEAD_TRY(scratch.reserve(context.threads(), 2 * (row_bytes + cpu::kScratchAlignment)));
   const auto columns = static_cast<double>(d_out.shape.elements());
   const int threads = threads_for(columns, context.threads());
   parallel_for(context, "row sums", threads, batch * rows.heads, [&](int64_t index, int thread) {
     cpu::delta_rows(rows, index / rows.heads, index % rows.heads, scratch.thread_memory(thread));
   });
   const Dims& lse = results.lse.strides;
-  differentiate_sinks({.sinks = sinks.data(),
-                       .lse = {results.lse.data, {lse[0], lse[1], lse[2]}},
-                       .delta = {rows.delta, {rows.heads * rows.queries, rows.queries, 1}},
-                       .batch = batch,
-                       .queries = rows.queries},
-                      d_sinks, &context);
+  write_sink_gradients({.sinks = sinks.data(),
+                        .lse = {results.lse.data, {lse[0], lse[1], lse[2]}},
+                        .delta = {rows.delta, {rows.heads * rows.queries, rows.queries, 1}},
+                        .batch = batch,
+                        .queries = rows.queries},
+                       d_sinks, &context);
   return {};
 }
 
@@ -184,6 +178,21 @@ void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
   differentiate_sinks(plan.params, gradients.d_sinks, &context);
 }
 
+Status check_lse(const BackwardPlan& plan, void* scratch) {
+  const AttentionParams& p = plan.params.forward;
+  if (p.batch == 0 || p.heads == 0 || p.queries == 0) return {};
+  float lse = 0;
+  ForwardPlan row = plan_lse(plan.params, &lse);
+  finish_plan(row, 1);
+  run_block(row, 0, row.jobs(), scratch);
+  const auto expected = static_cast<double>(lse);
+  const auto given = static_cast<double>(*plan.params.lse.row(0, 0, p.queries - 1));
+  if (std::isnan(expected) || expected == HUGE_VAL || expected == given) return {};
+  const double allowed = 0.05 + 0.01 * std::abs(expected);
+  if (expected != -HUGE_VAL && std::abs(expected - given) <= allowed) return {};
+  return real_error(Name::kLse, Message::kLseOfCall, given);
+}
+
 Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Lse lse,
                     Context& context) {
   finish_plan(plan, context.threads());
@@ -193,7 +202,7 @@ Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Lse
     MULTIHEAD_TRY(transform_inputs(*plan.transforms, plan.params.forward, context));
   }
   if (lse == Lse::kToCheck) {
-    MULTIHEAD_TRY(check_lse(plan.params));
+    MULTIHEAD_TRY(check_lse(plan, scratch_of(context).thread_memory(0)));
   }
   begin_backward(plan, gradients, context);
   const Scratch& scratch = scratch_of(context);

@@ -71,9 +71,9 @@ struct BackwardParts {
 // options, but no element of a tensor, and writes nothing.
 Status divide_backward(const BackwardCall& call, BackwardParts& parts);
 
-// Compares one row's LSE with the row's scores, which are computed here. Checks the last query of
-// the first head of the first batch entry. The tolerance, 0.05 + 1 % of the LSE, covers bf16
-// products and the rounding of large scores. q and k are already transformed.
-Status check_lse(const rules::BackwardParams& params);
+// Compares the LSE of one row, the last query of the first head of the first batch entry, with that
+// of the forward's f32 kernel. The tolerance, 0.05 + 1 % of the LSE, covers bf16 products and the
+// rounding of large scores. q and k are already transformed; `scratch` has plan.scratch_bytes.
+Status check_lse(const BackwardPlan& plan, void* scratch);
 
 }  // namespace multihead::engine

@@ -11,7 +11,7 @@
 namespace multihead::engine {
 namespace {
 
-// Largest number of tensors in a call, without captures.
+// Most tensors of a call, without captures, whose ranges are compared at once.
 constexpr size_t kMostOperands = 12;
 
 // Address range [first, end) of a tensor's bytes; empty if the tensor is empty or absent. Unsigned,
@@ -20,9 +20,9 @@ struct Range {
   uint64_t first, end;
 
   Range() = default;
-  Range(const void* data, const Dims& shape, const Dims& strides, int64_t element_bytes)
-      : first(0), end(0) {
-    if (data == nullptr) return;
+  explicit Range(const Operand& of) : first(0), end(0) {
+    if (of.data == nullptr) return;
+    const Dims &shape = of.shape, &strides = of.strides;
     uint64_t before = 0, after = 1;  // elements
     const auto reach = [&](int axis) {
       return static_cast<uint64_t>(shape[axis] - 1) * static_cast<uint64_t>(strides[axis]);
@@ -37,44 +37,32 @@ struct Range {
         (strides[axis] < 0 ? before : after) += reach(axis);
       }
     }
-    const auto bytes = static_cast<uint64_t>(element_bytes);
-    const auto address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(data));
+    const auto bytes = static_cast<uint64_t>(of.element_bytes);
+    const auto address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(of.data));
     first = address + before * bytes;
     end = address + after * bytes;
   }
-  explicit Range(const Operand& of) : Range(of.data, of.shape, of.strides, of.element_bytes) {}
-  template <class Void>
-  explicit Range(const AnyTensorView<Void>& of)
-      : Range(of.data, of.shape, of.strides, bytes_of(of.dtype)) {}
-  template <class T>
-  explicit Range(const TensorView<T>& of) : Range(of.data, of.shape, of.strides, sizeof(T)) {}
 
   bool meets(const Range& other) const { return first < other.end && other.first < end; }
 };
 
 // Decides most calls fast: if the address ranges of outputs meet no other range, nothing overlaps.
-// A small call takes 1 us, so this must not allocate or copy much.
-class Ranges {
- public:
-  template <class... TensorLike>
-  explicit Ranges(const TensorLike&... inputs) {
-    ((ranges_[count_++] = Range(inputs)), ...);
-  }
-  template <class TensorLike>
-  bool has_apart(const TensorLike& output) {
-    if (output.data == nullptr) return true;
+bool ranges_are_apart(std::initializer_list<Operand> inputs,
+                      std::initializer_list<Operand> outputs) {
+  if (inputs.size() + outputs.size() > kMostOperands) return false;
+  Range ranges[kMostOperands];
+  size_t count = 0;
+  for (const Operand& input : inputs) ranges[count++] = Range(input);
+  for (const Operand& output : outputs) {
+    if (output.data == nullptr) continue;
     const Range range(output);
-    for (size_t i = 0; i < count_; ++i) {
-      if (ranges_[i].meets(range)) return false;
+    for (size_t i = 0; i < count; ++i) {
+      if (ranges[i].meets(range)) return false;
     }
-    ranges_[count_++] = range;
-    return true;
+    ranges[count++] = range;
   }
-
- private:
-  Range ranges_[kMostOperands];
-  size_t count_ = 0;
-};
+  return true;
+}
 
 // The bytes of a tensor, as contiguous runs: one run for each combination of indices along `axes`.
 struct Runs {
@@ -151,6 +139,8 @@ bool share(const Operand& a, const Range& range_a, const Operand& b, const Range
 
 Status validate_apart(std::initializer_list<Operand> inputs, std::initializer_list<Operand> outputs,
                       std::span<const ScoreCapture> captures) {
+  // A small call takes 1 us, so this must not allocate or copy much.
+  if (captures.empty() && ranges_are_apart(inputs, outputs)) return {};
   // Compares `output` with all inputs, the outputs before `end_outputs` and the first `count`
   // captures.
   const auto check = [&](const Operand& output, const Operand* end_outputs, size_t count) {
@@ -178,67 +168,6 @@ Status validate_apart(std::initializer_list<Operand> inputs, std::initializer_li
     MULTIHEAD_TRY(check({Name::kCaptureOut, captures[i].out}, outputs.end(), i));
   }
   return {};
-}
-
-Status validate_apart(const ForwardCall& call) {
-  const auto& [q, k, v, options, outputs] = call;
-  Ranges ranges(q, k, v, options.mask, options.bias);
-  if (outputs.captures.empty() && ranges.has_apart(outputs.out) && ranges.has_apart(outputs.lse) &&
-      ranges.has_apart(outputs.weights) && ranges.has_apart(outputs.dropout_mask)) {
-    return {};
-  }
-  return validate_apart({{Name::kQ, q},
-                         {Name::kK, k},
-                         {Name::kV, v},
-                         {Name::kMask, options.mask},
-                         {Name::kBias, options.bias}},
-                        {{Name::kOut, outputs.out},
-                         {Name::kLse, outputs.lse},
-                         {Name::kWeights, outputs.weights},
-                         {Name::kDropoutMask, outputs.dropout_mask}},
-                        outputs.captures);
-}
-
-Status validate_apart(const BackwardCall& call) {
-  const auto& [q, k, v, options, results, d_out, gradients] = call;
-  Ranges ranges(q, k, v, options.mask, options.bias, results.out, results.lse, d_out);
-  if (ranges.has_apart(gradients.d_q) && ranges.has_apart(gradients.d_k) &&
-      ranges.has_apart(gradients.d_v) && ranges.has_apart(gradients.d_bias)) {
-    return {};
-  }
-  return validate_apart({{Name::kQ, q},
-                         {Name::kK, k},
-                         {Name::kV, v},
-                         {Name::kMask, options.mask},
-                         {Name::kBias, options.bias},
-                         {Name::kOut, results.out},
-                         {Name::kLse, results.lse},
-                         {Name::kDOut, d_out}},
-                        {{Name::kDQ, gradients.d_q},
-                         {Name::kDK, gradients.d_k},
-                         {Name::kDV, gradients.d_v},
-                         {Name::kDBias, gradients.d_bias}});
-}
-
-Status validate_apart(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
-                      const ConstTensor& lse_b) {
-  Ranges ranges(out_b, lse_b);
-  if (ranges.has_apart(out_a) && ranges.has_apart(lse_a)) return {};
-  return validate_apart({{Name::kOutB, out_b}, {Name::kLseB, lse_b}},
-                        {{Name::kOutA, out_a}, {Name::kLseA, lse_a}});
-}
-
-Status validate_apart(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
-                      const Tensor& y) {
-  if (Ranges(x, weight, bias).has_apart(y)) return {};
-  return validate_apart({{Name::kX, x}, {Name::kWeight, weight}, {Name::kBias, bias}},
-                        {{Name::kY, y}});
-}
-
-Status validate_same_or_apart(Name name, const ConstTensor& x, const Tensor& y) {
-  if (y.data == x.data && y.strides == x.strides) return {};
-  if (Ranges(x).has_apart(y)) return {};
-  return validate_apart({{name, x}}, {{Name::kY, y}});
 }
 
 }  // namespace multihead::engine

@@ -39,26 +39,57 @@ struct Operand {
 
 // Returns kShape for the first output that shares memory with an input or with an earlier output.
 // Absent and empty tensors share no memory. Rows of two tensors may alternate in memory.
+#if defined(__EMSCRIPTEN__)
+// The package gives each tensor memory of its own and refuses one that a call has twice
+// (bindings/src/runtime/operands.ts). The check would add 2 kB to a module.
+inline Status validate_apart(std::initializer_list<Operand> /*inputs*/,
+                             std::initializer_list<Operand> /*outputs*/,
+                             std::span<const ScoreCapture> /*captures*/ = {}) {
+  return {};
+}
+#else
 MULTIHEAD_SHARED Status validate_apart(std::initializer_list<Operand> inputs,
                                        std::initializer_list<Operand> outputs,
                                        std::span<const ScoreCapture> captures = {});
+#endif
 
 // Checks the outputs of attention(). k and v may be absent, as with caches.
-Status validate_apart(const ForwardCall& call);
+inline Status validate_apart(const ForwardCall& call) {
+  const auto& [q, k, v, options, outputs] = call;
+  return validate_apart({{Name::kQ, q},
+                         {Name::kK, k},
+                         {Name::kV, v},
+                         {Name::kMask, options.mask},
+                         {Name::kBias, options.bias}},
+                        {{Name::kOut, outputs.out},
+                         {Name::kLse, outputs.lse},
+                         {Name::kWeights, outputs.weights},
+                         {Name::kDropoutMask, outputs.dropout_mask}},
+                        outputs.captures);
+}
 
 // Checks the gradients of attention_backward().
-Status validate_apart(const BackwardCall& call);
-
-// Checks the parts of merge_attention().
-Status validate_apart(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
-                      const ConstTensor& lse_b);
-
-// Checks the output of linear().
-Status validate_apart(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
-                      const Tensor& y);
+inline Status validate_apart(const BackwardCall& call) {
+  const auto& [q, k, v, options, results, d_out, gradients] = call;
+  return validate_apart({{Name::kQ, q},
+                         {Name::kK, k},
+                         {Name::kV, v},
+                         {Name::kMask, options.mask},
+                         {Name::kBias, options.bias},
+                         {Name::kOut, results.out},
+                         {Name::kLse, results.lse},
+                         {Name::kDOut, d_out}},
+                        {{Name::kDQ, gradients.d_q},
+                         {Name::kDK, gradients.d_k},
+                         {Name::kDV, gradients.d_v},
+                         {Name::kDBias, gradients.d_bias}});
+}
 
 // Checks the output y of a function that reads each row of x as a whole before it writes it: y is
 // x, or shares no memory with it.
-Status validate_same_or_apart(Name name, const ConstTensor& x, const Tensor& y);
+inline Status validate_same_or_apart(Name name, const ConstTensor& x, const Tensor& y) {
+  if (y.data == x.data && y.strides == x.strides) return {};
+  return validate_apart({{name, x}}, {{Name::kY, y}});
+}
 
 }  // namespace multihead::engine

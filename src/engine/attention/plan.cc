@@ -56,9 +56,8 @@ rules::DropoutParams dropout_params(const Dropout& dropout) {
           .scale = 1.0F / (1.0F - dropout.probability)};
 }
 
-float scale_of(const AttentionShape& shape, const AttentionOptions& options) {
-  return options.scale.value_or(
-      static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim))));
+float scale_of(int64_t head_dim, const AttentionOptions& options) {
+  return options.scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))));
 }
 
 AttentionParams params_of(const AttentionInputs& inputs, const AttentionShape& shape,
@@ -92,7 +91,7 @@ AttentionParams params_of(const AttentionInputs& inputs, const AttentionShape& s
   params.alibi_slopes = options.alibi_slopes.empty() ? nullptr : options.alibi_slopes.data();
   params.sinks = options.sinks.empty() ? nullptr : options.sinks.data();
   params.dropout = dropout_params(options.dropout);
-  params.scale = scale_factors(params, scale_of(shape, options));
+  params.scale = scale_factors(params, scale_of(shape.head_dim, options));
   return params;
 }
 
@@ -205,53 +204,6 @@ void tile_closed_form(ForwardPlan& plan, const TargetTraits& target) {
   }
 }
 
-// The one place where a kernel is selected.
-void select_kernel(ForwardPlan& plan, float scale, Precision precision, bool varlen) {
-  const AttentionParams& p = plan.params;
-  KernelChoice& choice = plan.choice;
-  // Decided before anything is multiplied: tensors without elements may have any extents.
-  if (!p.writes_anything()) {
-    choice.not_decode = choice.not_amx = choice.not_bf16 = choice.not_short = Unsupported::kNoWork;
-    return;
-  }
-  const TargetTraits target = cpu::target_traits();
-  if (has_closed_form(p)) {
-    choice.kernel = Kernel::kClosedForm;
-    choice.not_decode = Unsupported::kNoWork;
-    tile_closed_form(plan, target);
-    return;
-  }
-  plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
-                    static_cast<double>(p.keys) * static_cast<double>(p.head_dim + p.value_dim);
-  choice.not_decode = why_not_decode(p, varlen);
-  if (choice.not_decode == Unsupported::kNone) {
-    choice.kernel = Kernel::kDecode;
-    choice.splits = tile_splits(p, target);
-    plan.scratch_bytes = cpu::decode_scratch_bytes(p, choice.splits);
-    plan.partial_bytes = cpu::decode_partial_bytes(p, choice.splits);
-    if (plan.captures_beside_decode()) plan_blocks(plan, p.without_results(), target);
-    return;
-  }
-  choice.not_amx = why_not_amx(p, precision, target);
-  if (choice.not_amx == Unsupported::kNone) {
-    choice.kernel = Kernel::kAmxBlocks;
-    TargetTraits tiles = target;
-    tiles.key_block = cpu::kTileKeyBlock;
-    plan_blocks(plan, p, tiles, /*tiles=*/true);
-    return;
-  }
-  plan_blocks(plan, p, target);
-  choice.not_bf16 = why_not_bf16(p, scale, precision, target);
-  choice.not_short = why_not_short_heads(p, target, choice.blocks.stores_normalized);
-  if (choice.not_bf16 == Unsupported::kNone) {
-    choice.kernel = Kernel::kBf16Blocks;
-  } else if (choice.not_short == Unsupported::kNone) {
-    choice.kernel = Kernel::kShortHeads;
-    plan.scratch_bytes =
-        std::max(plan.scratch_bytes, cpu::short_heads_scratch_bytes(p, choice.blocks));
-  }
-}
-
 // True if a division into smaller blocks changes no bit: see divide_for_threads().
 bool may_divide_blocks(const ForwardPlan& plan) {
   const AttentionParams& p = plan.params;
@@ -305,6 +257,53 @@ StoredRows stored_rows(const ConstAnyTensor& tensor) {
   return rows;
 }
 
+// The one place where a kernel is selected.
+void plan_jobs(ForwardPlan& plan, const AttentionOptions& options, bool varlen) {
+  const AttentionParams& p = plan.params;
+  KernelChoice& choice = plan.choice;
+  // Decided before anything is multiplied: tensors without elements may have any extents.
+  if (!p.writes_anything()) {
+    choice.not_decode = choice.not_amx = choice.not_bf16 = choice.not_short = Unsupported::kNoWork;
+    return;
+  }
+  const TargetTraits target = cpu::target_traits();
+  if (has_closed_form(p)) {
+    choice.kernel = Kernel::kClosedForm;
+    choice.not_decode = Unsupported::kNoWork;
+    tile_closed_form(plan, target);
+    return;
+  }
+  plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
+                    static_cast<double>(p.keys) * static_cast<double>(p.head_dim + p.value_dim);
+  choice.not_decode = why_not_decode(p, varlen);
+  if (choice.not_decode == Unsupported::kNone) {
+    choice.kernel = Kernel::kDecode;
+    choice.splits = tile_splits(p, target);
+    plan.scratch_bytes = cpu::decode_scratch_bytes(p, choice.splits);
+    plan.partial_bytes = cpu::decode_partial_bytes(p, choice.splits);
+    if (plan.captures_beside_decode()) plan_blocks(plan, p.without_results(), target);
+    return;
+  }
+  choice.not_amx = why_not_amx(p, options.precision, target);
+  if (choice.not_amx == Unsupported::kNone) {
+    choice.kernel = Kernel::kAmxBlocks;
+    TargetTraits tiles = target;
+    tiles.key_block = cpu::kTileKeyBlock;
+    plan_blocks(plan, p, tiles, /*tiles=*/true);
+    return;
+  }
+  plan_blocks(plan, p, target);
+  choice.not_bf16 = why_not_bf16(p, scale_of(p.head_dim, options), options.precision, target);
+  choice.not_short = why_not_short_heads(p, target, choice.blocks.stores_normalized);
+  if (choice.not_bf16 == Unsupported::kNone) {
+    choice.kernel = Kernel::kBf16Blocks;
+  } else if (choice.not_short == Unsupported::kNone) {
+    choice.kernel = Kernel::kShortHeads;
+    plan.scratch_bytes =
+        std::max(plan.scratch_bytes, cpu::short_heads_scratch_bytes(p, choice.blocks));
+  }
+}
+
 AttentionParams attention_params(const AttentionInputs& inputs, const AttentionShape& shape,
                                  const AttentionOptions& options, const AttentionOutputs& outputs,
                                  const Shard* shard) {
@@ -318,7 +317,7 @@ ForwardPlan plan_forward(const AttentionInputs& inputs, const AttentionShape& sh
                          const Shard* shard) {
   ForwardPlan plan{};
   plan.params = attention_params(inputs, shape, options, outputs, shard);
-  select_kernel(plan, scale_of(shape, options), options.precision, inputs.varlen);
+  plan_jobs(plan, options, inputs.varlen);
   return plan;
 }
 
@@ -329,7 +328,7 @@ ForwardPlan plan_forward(const ForwardCall& call, const AttentionShape& shape, b
   AttentionInputs inputs = inputs_of(q, k, plan.transforms.has_value());
   inputs.v = stored_rows(v);
   plan.params = attention_params(inputs, shape, options, outputs);
-  select_kernel(plan, scale_of(shape, options), options.precision, varlen);
+  plan_jobs(plan, options, varlen);
   return plan;
 }
 
@@ -344,7 +343,7 @@ ForwardPlan plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
   params.captures = {&capture, 1};
   params.first_query = capture.first_row;
   params.end_query = capture.first_row + capture.out.shape[2];
-  select_kernel(plan, scale_of(shape, options), options.precision, /*varlen=*/false);
+  plan_jobs(plan, options, /*varlen=*/false);
   return plan;
 }
 
@@ -390,7 +389,7 @@ rules::BackwardParams backward_params(const AttentionInputs& inputs, const Atten
   const ConstTensor& lse = call.results.lse;
   rules::BackwardParams params{};
   params.forward = params_of(inputs, shape, call.options, shard);
-  params.scale = scale_of(shape, call.options);
+  params.scale = scale_of(shape.head_dim, call.options);
   params.out = stored_rows(call.results.out);
   params.d_out = stored_rows(call.d_out);
   params.lse = {lse.data, row_strides(lse)};
@@ -401,45 +400,72 @@ rules::BackwardParams backward_params(const AttentionInputs& inputs, const Atten
   return params;
 }
 
+ForwardPlan plan_lse(const rules::BackwardParams& params, float* lse) {
+  ForwardPlan plan{};
+  AttentionParams& p = plan.params = params.forward;
+  p.batch = p.heads = p.kv_heads = 1;
+  p.first_query = p.queries - 1;
+  p.value_dim = 0;
+  p.v = {};
+  p.dropout = {};
+  p.lse = {lse, {}};
+  plan_jobs(plan, {}, /*varlen=*/false);
+  return plan;
+}
+
 namespace {
 
 // Whether some gradient depends on the products of a row and a key. Without columns of q, k and v
 // the gradients of all scores are zero, so a bias that all keys share keeps its zeros.
-bool needs_products(const rules::BackwardParams& params, const AttentionGradients& gradients) {
+bool needs_products(const rules::BackwardParams& params) {
   const AttentionParams& p = params.forward;
-  if (has_elements(gradients.d_q) || has_elements(gradients.d_k) || has_elements(gradients.d_v)) {
+  const auto has = [&](const rules::Rows<float>& gradient, int64_t heads, int64_t rows,
+                       int64_t width) {
+    return gradient.data != nullptr && Dims{p.batch, heads, rows, width}.elements() != 0;
+  };
+  if (has(params.d_q, p.heads, p.queries, p.head_dim) ||
+      has(params.d_k, p.kv_heads, p.keys, p.head_dim) ||
+      has(params.d_v, p.kv_heads, p.keys, p.value_dim)) {
     return true;
   }
-  if (!has_elements(gradients.d_bias) || p.batch == 0 || p.rows() == 0) return false;
+  if (params.d_bias.data == nullptr || p.batch == 0 || p.rows() == 0) return false;
   return p.head_dim != 0 || p.value_dim != 0 || !keys_share_mask_and_bias(p);
 }
 
 }  // namespace
 
+void plan_jobs(BackwardPlan& plan, bool has_sinks, int64_t jobs_of_whole) {
+  const rules::BackwardParams& params = plan.params;
+  const AttentionParams& p = params.forward;
+  // Decided before anything is multiplied: tensors without elements may have any extents.
+  const bool multiplies = needs_products(params);
+  const bool has_rows = p.batch != 0 && p.rows() != 0;
+  if (has_rows) {
+    float lse = 0;
+    plan.scratch_bytes = plan_lse(params, &lse).scratch_bytes;
+  }
+  if (!multiplies && !(has_sinks && has_rows)) return;
+  plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
+                    static_cast<double>(p.keys) *
+                    static_cast<double>(3 * p.head_dim + 2 * p.value_dim);
+  plan.tiling = tile_backward(params, cpu::target_traits(), jobs_of_whole);
+  plan.scratch_bytes =
+      std::max(plan.scratch_bytes, cpu::backward_scratch_bytes(params, plan.tiling));
+  if (!multiplies) plan.tiling.jobs = 0;  // the sinks need delta alone
+}
+
 BackwardPlan plan_backward(const BackwardCall& call, const AttentionShape& shape,
                            const BackwardPart& part, const Shard* shard) {
-  const AttentionGradients& gradients = call.gradients;
   BackwardPlan plan{};
   plan.transforms = transforms_of(call.q, call.k, shape, call.options);
   AttentionInputs inputs = inputs_of(call.q, call.k, plan.transforms.has_value());
   inputs.v = stored_rows(call.v);
-  rules::BackwardParams& params = plan.params;
-  params = backward_params(inputs, shape, call, shard);
+  plan.params = backward_params(inputs, shape, call, shard);
   if (shard == nullptr) {
-    params.forward.first.batch = part.first_batch;
-    params.forward.first.head = part.first_head;
+    plan.params.forward.first.batch = part.first_batch;
+    plan.params.forward.first.head = part.first_head;
   }
-  // Decided before anything is multiplied: tensors without elements may have any extents.
-  const AttentionParams& p = params.forward;
-  const bool multiplies = needs_products(params, gradients);
-  const bool has_rows = p.batch != 0 && p.rows() != 0;
-  if (!multiplies && (gradients.d_sinks.empty() || !has_rows)) return plan;
-  plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
-                    static_cast<double>(p.keys) *
-                    static_cast<double>(3 * p.head_dim + 2 * p.value_dim);
-  plan.tiling = tile_backward(params, cpu::target_traits(), part.jobs);
-  plan.scratch_bytes = cpu::backward_scratch_bytes(params, plan.tiling);
-  if (!multiplies) plan.tiling.jobs = 0;  // the sinks need delta alone
+  plan_jobs(plan, !call.gradients.d_sinks.empty(), part.jobs);
   return plan;
 }
 

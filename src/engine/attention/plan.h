@@ -94,6 +94,10 @@ MULTIHEAD_SHARED ForwardPlan plan_forward(const AttentionInputs& inputs,
                                           const Shard* shard = nullptr);
 ForwardPlan plan_forward(const ForwardCall& call, const AttentionShape& shape, bool varlen = false);
 
+// The step of plan_forward() that completes a plan with its parameters: selects the kernel and
+// divides the call into jobs. `varlen`: the call is one sequence of a varlen call.
+void plan_jobs(ForwardPlan& plan, const AttentionOptions& options, bool varlen);
+
 // Plans attention_scores(): one capture; only the scores of its rows are computed.
 ForwardPlan plan_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
                         const AttentionShape& shape, const AttentionOptions& options,
@@ -157,6 +161,13 @@ MULTIHEAD_SHARED rules::BackwardParams backward_params(const AttentionInputs& in
 MULTIHEAD_SHARED BackwardPlan plan_backward(const BackwardCall& call, const AttentionShape& shape,
                                             const BackwardPart& part = {},
                                             const Shard* shard = nullptr);
+
+// The step of plan_backward() that completes a plan with its parameters.
+void plan_jobs(BackwardPlan& plan, bool has_sinks, int64_t jobs_of_whole = 0);
+
+// Plans the LSE of the last query of the first head of the first batch entry, for check_lse().
+// scratch_bytes of a BackwardPlan suffices for it.
+ForwardPlan plan_lse(const rules::BackwardParams& params, float* lse);
 
 // Makes the choices of one run on `threads` threads.
 MULTIHEAD_SHARED void finish_plan(BackwardPlan& plan, int threads);

@@ -9,7 +9,7 @@
 #include "engine/attention/overlap.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/run.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "engine/runtime/scratch.h"
 
 namespace multihead {
@@ -24,10 +24,7 @@ struct PreparedAttention::Call {
   bool needs_q, needs_k, needs_v, needs_out, needs_lse;
 };
 
-PreparedAttention::PreparedAttention() = default;
-PreparedAttention::~PreparedAttention() = default;
-PreparedAttention::PreparedAttention(PreparedAttention&&) noexcept = default;
-PreparedAttention& PreparedAttention::operator=(PreparedAttention&&) noexcept = default;
+void PreparedAttention::Delete::operator()(Call* call) const { delete call; }
 
 Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                  const ConstAnyTensor& v, const AttentionOptions& options,
@@ -45,17 +42,18 @@ Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& 
     MULTIHEAD_TRY(validate_call(some, shape));
     // Tensors without an address yet share no memory with any other.
     MULTIHEAD_TRY(validate_apart({q, k, v, options, outputs}));
-    std::unique_ptr<Call> call(new (std::nothrow) Call{.plan = plan_forward(some, shape),
-                                                       .context = &context,
-                                                       .lengths = options.kv_lengths,
-                                                       .shape = shape,
-                                                       .lse = outputs.lse.data,
-                                                       .has_lse = outputs.lse.given(),
-                                                       .needs_q = has_elements(q),
-                                                       .needs_k = has_elements(k),
-                                                       .needs_v = has_elements(v),
-                                                       .needs_out = has_elements(outputs.out),
-                                                       .needs_lse = has_elements(outputs.lse)});
+    std::unique_ptr<Call, Delete> call(new (std::nothrow)
+                                           Call{.plan = plan_forward(some, shape),
+                                                .context = &context,
+                                                .lengths = options.kv_lengths,
+                                                .shape = shape,
+                                                .lse = outputs.lse.data,
+                                                .has_lse = outputs.lse.given(),
+                                                .needs_q = has_elements(q),
+                                                .needs_k = has_elements(k),
+                                                .needs_v = has_elements(v),
+                                                .needs_out = has_elements(outputs.out),
+                                                .needs_lse = has_elements(outputs.lse)});
     if (call == nullptr) return Status::out_of_memory(sizeof(Call));
     MULTIHEAD_TRY(reserve_scratch(call->plan, context));
     prepared.call_ = std::move(call);

@@ -10,7 +10,7 @@
 #include "engine/attention/overlap.h"
 #include "engine/attention/plan.h"
 #include "engine/attention/validate.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 
 namespace multihead {
 
@@ -22,12 +22,7 @@ struct PreparedAttentionBackward::Call {
   engine::AttentionShape shape;
 };
 
-PreparedAttentionBackward::PreparedAttentionBackward() = default;
-PreparedAttentionBackward::~PreparedAttentionBackward() = default;
-PreparedAttentionBackward::PreparedAttentionBackward(PreparedAttentionBackward&&) noexcept =
-    default;
-PreparedAttentionBackward& PreparedAttentionBackward::operator=(
-    PreparedAttentionBackward&&) noexcept = default;
+void PreparedAttentionBackward::Delete::operator()(Call* call) const { delete call; }
 
 Status PreparedAttentionBackward::create(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                          const ConstAnyTensor& v, const AttentionOptions& options,
@@ -51,11 +46,12 @@ Status PreparedAttentionBackward::create(const ConstAnyTensor& q, const ConstAny
     MULTIHEAD_TRY(engine::validate_call(some, shape));
     // Tensors without an address yet share no memory with any other.
     MULTIHEAD_TRY(engine::validate_apart({q, k, v, options, results, d_out, gradients}));
-    std::unique_ptr<Call> call(new (std::nothrow) Call{.plan = engine::plan_backward(some, shape),
-                                                       .gradients = to_come,
-                                                       .context = &context,
-                                                       .lengths = options.kv_lengths,
-                                                       .shape = shape});
+    std::unique_ptr<Call, Delete> call(new (std::nothrow)
+                                           Call{.plan = engine::plan_backward(some, shape),
+                                                .gradients = to_come,
+                                                .context = &context,
+                                                .lengths = options.kv_lengths,
+                                                .shape = shape});
     if (call == nullptr) return Status::out_of_memory(sizeof(Call));
     MULTIHEAD_TRY(engine::reserve_backward(call->plan, call->gradients, context));
     prepared.call_ = std::move(call);

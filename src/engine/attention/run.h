@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "cpu/kernels.h"
 #include "engine/attention/attention_part.h"
 #include "engine/attention/plan.h"
 #include "rules/shared.h"
@@ -30,7 +29,8 @@ Status execute(const ForwardPlan& plan, Context& context);
 MULTIHEAD_SHARED void run_block(const ForwardPlan& plan, int64_t index, int64_t next,
                                 void* scratch);
 
-// Merges all rows, see merge_attention().
-MULTIHEAD_SHARED void merge_rows(const cpu::MergeParams& params, const Context* context);
+// Merges all rows, see merge_attention(). Strides of b may be 0.
+MULTIHEAD_SHARED void merge_rows(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
+                                 const ConstTensor& lse_b, const Context* context);
 
 }  // namespace multihead::engine

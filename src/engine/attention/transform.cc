@@ -12,10 +12,9 @@
 
 #include "engine/attention/overlap.h"
 #include "engine/attention/validate.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
-#include "engine/runtime/threads.h"
 #include "rules/element.h"
 #include "rules/integers.h"
 #include "rules/rope.h"
@@ -148,6 +147,15 @@ int64_t offset_of(const TensorLike& x, const Token& token, int64_t head) {
 // Tokens per job. They share the frequencies, which take as long to compute as one token's angles.
 constexpr int64_t kTokensOfJob = 32;
 
+// Memory for vectors of `width`.
+Status reserve_for_rows(const Rope& rope, int64_t width, Context& context) {
+  // Room for the frequencies, one token's cosines and sines for all heads, and one row.
+  const auto pairs = static_cast<uint64_t>(rotated_width(rope, width)) / 2;
+  const uint64_t bytes = pairs * (sizeof(double) + 2 * sizeof(float)) +
+                         static_cast<uint64_t>(width) * sizeof(float) + 1;
+  return scratch_of(context).reserve(context.threads(), bytes);
+}
+
 int64_t token_jobs(const ConstAnyTensor& x) {
   if (x.shape.elements() == 0) return 0;
   return rules::ceil_div(x.shape[0] * x.shape[2], kTokensOfJob);
@@ -164,7 +172,7 @@ Status for_tokens(const ConstAnyTensor& x, const Transform& transform, double di
   const Rope& rope = transform.rope;
   const int64_t rotary = rotated_width(rope, width);
   const int64_t pairs = rotary / 2;
-  MULTIHEAD_TRY(reserve_for_transform(rope, width, context));
+  MULTIHEAD_TRY(reserve_for_rows(rope, width, context));
   const Scratch& scratch = scratch_of(context);
   const int64_t batch = x.shape[0], tokens = batch * rows;
   const double operations = 8.0 * static_cast<double>(x.shape.elements());
@@ -199,6 +207,13 @@ Status for_tokens(const ConstAnyTensor& x, const Transform& transform, double di
   return {};
 }
 
+// The memory of transform_back() in addition.
+Status reserve_for_back(const ConstAnyTensor& x, std::span<const float> d_gain, Context& context) {
+  if (d_gain.empty()) return {};
+  const uint64_t bytes = static_cast<uint64_t>(token_jobs(x) * x.shape[3]) * sizeof(double);
+  return scratch_of(context).partials().reserve(bytes) ? Status() : Status::out_of_memory(bytes);
+}
+
 Status reserve_copies(const InputTransforms& transforms, Context& context) {
   const int64_t floats = transforms.q.shape.elements() + transforms.k.shape.elements();
   const uint64_t bytes = static_cast<uint64_t>(floats) * sizeof(float);
@@ -209,14 +224,14 @@ Status reserve_copies(const InputTransforms& transforms, Context& context) {
 
 Status reserve_for_transform(const InputTransforms& transforms, Context& context) {
   MULTIHEAD_TRY(reserve_copies(transforms, context));
-  return reserve_for_transform(transforms.rope, transforms.q.shape[3], context);
+  return reserve_for_rows(transforms.rope, transforms.q.shape[3], context);
 }
 
 Status reserve_for_transform(const InputTransforms& transforms, const AttentionGradients& gradients,
                              Context& context) {
   MULTIHEAD_TRY(reserve_for_transform(transforms, context));
-  MULTIHEAD_TRY(reserve_for_transform_back(transforms.q, gradients.d_q_gain, context));
-  return reserve_for_transform_back(transforms.k, gradients.d_k_gain, context);
+  MULTIHEAD_TRY(reserve_for_back(transforms.q, gradients.d_q_gain, context));
+  return reserve_for_back(transforms.k, gradients.d_k_gain, context);
 }
 
 Transform InputTransforms::query_transform() const {
@@ -225,7 +240,9 @@ Transform InputTransforms::query_transform() const {
           .eps = norm.eps,
           .rope = rope,
           .positions = rope.q_positions,
-          .query_positions = &positions};
+          .query_positions = &positions,
+          .sequences = cu_q,
+          .key_sequences = cu_k};
 }
 
 Transform InputTransforms::key_transform() const {
@@ -234,7 +251,8 @@ Transform InputTransforms::key_transform() const {
           .eps = norm.eps,
           .rope = rope,
           .positions = rope.k_positions,
-          .lengths = lengths};
+          .lengths = lengths,
+          .sequences = cu_k};
 }
 
 Status transform_inputs(const InputTransforms& transforms, rules::AttentionParams& params,
@@ -285,14 +303,6 @@ Status transform_part(const InputTransforms& transforms, int64_t first_head, int
   return {};
 }
 
-Status reserve_for_transform(const Rope& rope, int64_t width, Context& context) {
-  // Room for the frequencies, one token's cosines and sines for all heads, and one row.
-  const auto pairs = static_cast<uint64_t>(rotated_width(rope, width)) / 2;
-  const uint64_t bytes = pairs * (sizeof(double) + 2 * sizeof(float)) +
-                         static_cast<uint64_t>(width) * sizeof(float) + 1;
-  return scratch_of(context).reserve(context.threads(), bytes);
-}
-
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
                       Context& context) {
   const int64_t width = x.shape[3], heads = x.shape[1];
@@ -309,20 +319,13 @@ Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const
   });
 }
 
-Status reserve_for_transform_back(const ConstAnyTensor& x, std::span<const float> d_gain,
-                                  Context& context) {
-  if (d_gain.empty()) return {};
-  const uint64_t bytes = static_cast<uint64_t>(token_jobs(x) * x.shape[3]) * sizeof(double);
-  return scratch_of(context).partials().reserve(bytes) ? Status() : Status::out_of_memory(bytes);
-}
-
 Status transform_back(const ConstAnyTensor& x, const Transform& transform, const Tensor& gradient,
                       std::span<float> d_gain, Context& context) {
   const int64_t width = x.shape[3], jobs = token_jobs(x);
   const bool sums_gain = !d_gain.empty();
   // Each job sums its own part, and the parts are added in order, so that the bits do not depend on
   // the number of threads.
-  MULTIHEAD_TRY(reserve_for_transform_back(x, d_gain, context));
+  MULTIHEAD_TRY(reserve_for_back(x, d_gain, context));
   auto* const parts = static_cast<double*>(scratch_of(context).partials().data());
   if (sums_gain) std::fill_n(parts, jobs * width, 0.0);
   Status status = for_tokens(x, transform, -1.0, context, [&](const Token& token, int64_t job) {

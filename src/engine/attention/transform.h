@@ -41,6 +41,7 @@ struct InputTransforms {
   Rope rope;
   rules::Visibility positions;  // positions of queries, if rope has none
   std::span<const int32_t> lengths;
+  std::span<const int32_t> cu_q = {}, cu_k = {};  // varlen, see Transform::sequences
 
   Transform query_transform() const;
   Transform key_transform() const;
@@ -66,16 +67,9 @@ Status transform_gradients(const InputTransforms& transforms, const AttentionGra
 Status transform_part(const InputTransforms& transforms, int64_t first_head, int64_t end_head,
                       rules::AttentionParams& params, Context& context);
 
-// Reserves the memory that transform_rows() needs for vectors of `width`.
-Status reserve_for_transform(const Rope& rope, int64_t width, Context& context);
-
 // Transforms x (B, H, N, d) of any element type into y (f32, same shape).
 MULTIHEAD_SHARED Status transform_rows(const ConstAnyTensor& x, const Transform& transform,
                                        const Tensor& y, Context& context);
-
-// Reserves the memory that transform_back() needs in addition to transform_rows()'s.
-Status reserve_for_transform_back(const ConstAnyTensor& x, std::span<const float> d_gain,
-                                  Context& context);
 
 // Backward of transform_rows(). `gradient` (f32, shape of x) holds dL/dy and is overwritten with
 // dL/dx. Writes the gradient of the gain to d_gain unless that is empty.

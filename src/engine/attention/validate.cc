@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "engine/error/enumerators.h"
+#include "engine/error/error.h"
 
 namespace multihead::engine {
 namespace {

@@ -12,7 +12,6 @@
 #include <type_traits>
 
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "multihead/attention.h"
 #include "multihead/attention_backward.h"
 #include "multihead/context.h"

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/elementwise/convert_rows.h"
+#include "cpu/elementwise/elementwise.h"
 #include "engine/runtime/jobs.h"
 
 namespace multihead::engine {

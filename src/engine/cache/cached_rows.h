@@ -1,10 +1,13 @@
-// The rows of a KV cache: where they lie, and how tokens are written into them.
+// The rows of a KV cache: where they lie, how tokens are written into them, and the checks and plan
+// inputs of attention() over them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "engine/attention/plan.h"
+#include "engine/attention/validate.h"
 #include "multihead/kv_cache.h"
 #include "rules/attention_params.h"
 #include "rules/shared.h"
@@ -13,8 +16,8 @@ namespace multihead::engine {
 
 MULTIHEAD_SHARED int64_t pages_per_entry(const KVCacheConfig& config);
 
-// Describes the keys or values of a cache to the kernels. `width` is the length of a row; rows are
-// numbered as by KVCache::row_of().
+// Describes the keys or values of a cache to the kernels. `width` is the length of a row. Rows
+// are numbered (B, H_kv, capacity), or (pages * page_size, H_kv).
 rules::StoredRows cached_rows(const KVCacheConfig& config, const std::byte* rows,
                               const float* scales, const int32_t* page_table, int64_t width);
 
@@ -48,5 +51,30 @@ struct AppendedTokens {
 // Writes the tokens; without a context on the calling thread. In a ring, tokens that later ones of
 // the same call overwrite are left out.
 void append_rows(const AppendedTokens& tokens, const Context* context);
+
+// Memory of a cache.
+struct CacheMemory {
+  const std::byte* keys = nullptr;
+  const std::byte* values = nullptr;
+  const float* key_scales = nullptr;  // kInt8 only
+  const float* value_scales = nullptr;
+  std::span<const int32_t> lengths;     // (B)
+  const int32_t* firsts = nullptr;      // (B)
+  const int32_t* page_table = nullptr;  // (B, pages per entry); kPaged only
+};
+
+struct CacheCall {
+  AttentionShape shape;
+  AttentionOptions options;
+  AttentionInputs inputs;
+};
+
+// Checks attention() of queries over a KV cache, and makes the inputs and options of the plan.
+// `keys` is the length of the longest batch entry.
+MULTIHEAD_SHARED Status make_cache_call(const KVCacheConfig& config, const CacheMemory& memory,
+                                        int64_t keys, const ConstAnyTensor& q,
+                                        const AttentionOptions& options,
+                                        const AttentionOutputs& outputs, Values values,
+                                        CacheCall& call);
 
 }  // namespace multihead::engine

@@ -7,6 +7,13 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+
+#if defined(__cpp_exceptions)
+#include <new>
+#include <stdexcept>
+#endif
 
 #include "multihead/status.h"
 #include "multihead/tensor.h"
@@ -58,6 +65,34 @@ Status text_error(StatusCode code, Name argument, Message message, std::string_v
 
 // Returns the error with argument `to` if its argument is `from`.
 Status renamed(const Status& status, Name from, Name to);
+
+// Returns kOption if `value` is not one of the enumerators 0 .. `last`, which have no gaps.
+template <class Enum>
+Status validate_enumerator(Name argument, Enum value, Enum last) {
+  static_assert(std::is_unsigned_v<std::underlying_type_t<Enum>>);
+  if (value <= last) return {};
+  return option_error(argument, Message::kEnumerator, static_cast<int>(last) + 1,
+                      static_cast<int>(value));
+}
+
+// Runs the work of a public call, which returns a Status; a failed allocation in it gives kMemory,
+// even if the standard library throws. If `work` throws,
+// it must have left every object unchanged. In a build without exceptions (WebAssembly) a failed
+// operator new ends the program before this.
+template <class Work>
+Status memory_guard(Work&& work) {
+#if defined(__cpp_exceptions)
+  try {
+    return std::forward<Work>(work)();
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory();
+  } catch (const std::length_error&) {  // a container exceeded its max_size()
+    return Status::out_of_memory();
+  }
+#else
+  return std::forward<Work>(work)();
+#endif
+}
 
 }  // namespace multihead::engine
 

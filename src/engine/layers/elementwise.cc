@@ -12,8 +12,7 @@
 #include "cpu/elementwise/optimizer.h"
 #include "engine/attention/overlap.h"
 #include "engine/attention/validate.h"
-#include "engine/error/enumerators.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "multihead/elementwise.h"
 #include "rules/integers.h"
 

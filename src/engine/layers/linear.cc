@@ -3,10 +3,7 @@
 #include "cpu/gemm/gemm.h"
 #include "engine/attention/overlap.h"
 #include "engine/attention/validate.h"
-#include "engine/error/enumerators.h"
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
-#include "engine/layers/gemm.h"
 #include "engine/runtime/kernel_choice.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
@@ -20,7 +17,8 @@ Status check_linear(const LinearCall& call, const Dims& weight_shape) {
   ConstAnyTensor whole = weight;
   whole.shape = weight_shape;
   MULTIHEAD_TRY(validate_linear(x, whole, bias, y));
-  MULTIHEAD_TRY(validate_apart(x, weight, bias, y));
+  MULTIHEAD_TRY(validate_apart({{Name::kX, x}, {Name::kWeight, weight}, {Name::kBias, bias}},
+                               {{Name::kY, y}}));
   return validate_enumerator(Name::kPrecision, precision, Precision::kBf16);
 }
 

@@ -4,12 +4,11 @@
 #include "cpu/elementwise/elementwise.h"
 #include "cpu/gemm/gemm.h"
 #include "engine/error/error.h"
-#include "engine/layers/gemm.h"
 #include "engine/layers/gradients.h"
+#include "engine/layers/linear.h"
 #include "engine/runtime/jobs.h"
 #include "engine/runtime/kernel_choice.h"
 #include "engine/runtime/scratch.h"
-#include "engine/runtime/threads.h"
 #include "rules/integers.h"
 
 namespace multihead::engine {

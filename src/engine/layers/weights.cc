@@ -8,20 +8,16 @@
 #include <limits>
 #include <span>
 
-#include "cpu/elementwise/convert_rows.h"
+#include "cpu/elementwise/elementwise.h"
 #include "cpu/gemm/gemm.h"
 #include "cpu/gemm/weight_blocks.h"
 #include "engine/attention/overlap.h"
 #include "engine/attention/validate.h"
-#include "engine/error/enumerators.h"
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
-#include "engine/layers/gemm.h"
 #include "engine/layers/linear.h"
 #include "engine/runtime/jobs.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
-#include "engine/runtime/threads.h"
 #include "rules/integers.h"
 
 namespace multihead {
@@ -256,34 +252,6 @@ Status compute(const WeightCall& call, Context& context) {
                            threads, context);
 }
 
-// Computes this member's outputs and exchanges them, as WorkerTeam::run_linear() does. A member may
-// have only its share of the weights.
-Status compute_in_team(const WeightCall& call, Team& team, Context& context) {
-  const auto& [x, weight, bias, y] = call;
-  const int64_t outputs = y.shape.rank() == 2 ? y.shape[1] : weight.rows;
-  const int64_t first = team.first_output(outputs), own = team.end_output(outputs) - first;
-  const bool shares = weight.rows != outputs && weight.rows == own;
-  MULTIHEAD_TRY(check(call, shares ? outputs : weight.rows));
-  const int64_t rows = y.shape[0];
-  const double operations = 2.0 * static_cast<double>(rows) * static_cast<double>(outputs) *
-                            static_cast<double>(weight.columns);
-  if (rows == 0 || outputs == 0 || !(shares || team.is_worth(operations))) {
-    return compute(call, context);
-  }
-  Tensor own_y = y;
-  own_y.data += first;
-  own_y.shape[1] = own;
-  ConstTensor own_bias = bias;
-  if (bias.given()) {
-    own_bias.data += first;
-    own_bias.shape[0] = own;
-  }
-  const WeightMatrix own_weight = shares ? weight : weight.part(first, own);
-  MULTIHEAD_TRY(compute({x, own_weight, own_bias, own_y}, context));
-  if (!team.exchanges_outputs()) return {};
-  return team.exchange_outputs(y.data, rows, y.strides[0], outputs);
-}
-
 }  // namespace
 }  // namespace engine
 
@@ -300,7 +268,11 @@ Status linear(const ConstTensor& x, const WeightMatrix& weight, const ConstTenso
   return engine::memory_guard([&]() -> Status {
     const engine::WeightCall call{x, weight, bias, y};
     if (engine::Team* const team = engine::team_of(context); team != nullptr) {
-      return engine::compute_in_team(call, *team, context);
+      return engine::linear_in_team(
+          *team, x, weight.rows, bias, y, [&](int64_t rows) { return engine::check(call, rows); },
+          [&](int64_t first, int64_t count, const ConstTensor& own_bias, const Tensor& own_y) {
+            return engine::compute({x, weight.part(first, count), own_bias, own_y}, context);
+          });
     }
     MULTIHEAD_TRY(engine::check(call, weight.rows));
     return engine::compute(call, context);

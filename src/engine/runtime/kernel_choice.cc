@@ -9,56 +9,16 @@
 namespace multihead::engine {
 namespace {
 
-const char* words_of(Unsupported reason) {
-  switch (reason) {
-    case Unsupported::kNone:
-      break;
-    case Unsupported::kNoWork:
-      return "there are no rows, or no output";
-    case Unsupported::kFewRows:
-      return "it has too few rows";
-    case Unsupported::kManyRows:
-      return "it has more query rows for each key/value head than decoding is faster for";
-    case Unsupported::kVarlen:
-      return "its sequences are packed";
-    case Unsupported::kDropout:
-      return "it has dropout";
-    case Unsupported::kCapture:
-      return "scores, weights or the dropout mask are asked for";
-    case Unsupported::kNotAsked:
-      return "precision is f32";
-    case Unsupported::kNoInstruction:
-      return "this processor has no instruction for it";
-    case Unsupported::kSlower:
-      return "this processor's instruction for it is slower than f32's";
-    case Unsupported::kNotCompiled:
-      return "this build has no instruction for it";
-    case Unsupported::kNotEnabled:
-      return "the operating system does not save its registers";
-    case Unsupported::kDenied:
-      return "the operating system refused it";
-    case Unsupported::kNotFloats:
-      return "q, k and v are not all f32 or bf16";
-    case Unsupported::kWeightType:
-      return "the weight is neither f32 nor bf16";
-    case Unsupported::kNotBf16:
-      return "q, k and v are not all dense bf16 of an even width";
-    case Unsupported::kNotDenseFloats:
-      return "q, k, v and out are not all dense f32 rows of whole vectors";
-    case Unsupported::kManyKeys:
-      return "it has too many keys";
-    case Unsupported::kBeyondCache:
-      return "its operands do not fit in cache";
-    case Unsupported::kOption:
-      return "it has an option that this path does not know";
-  }
-  return "";
-}
+constexpr const char* kWords[] = {
+#define REASON(name, words) words,
+    MULTIHEAD_REASONS(REASON)
+#undef REASON
+};
 
 std::string count_of(int64_t count, const char* what) { return std::to_string(count) + what; }
 
 std::string unless(const char* kernel, Unsupported reason) {
-  return std::string("; not ") + kernel + ", since " + words_of(reason);
+  return std::string("; not ") + kernel + ", since " + kWords[static_cast<int>(reason)];
 }
 
 }  // namespace

@@ -20,28 +20,33 @@ enum class Kernel : uint8_t {
   kClosedForm,  // queries and keys have width 0: nothing is multiplied, see closed_form.h
 };
 
-// Reasons why a kernel does not serve a call.
+// Reasons why a kernel does not serve a call, and their words in an explanation.
+#define MULTIHEAD_REASONS(REASON)                                                                 \
+  REASON(kNone, "")                                                                               \
+  REASON(kNoWork, "there are no rows, or no output")                                              \
+  REASON(kFewRows, "it has too few rows")                                                         \
+  REASON(kManyRows, "it has more query rows for each key/value head than decoding is faster for") \
+  REASON(kVarlen, "its sequences are packed")                                                     \
+  REASON(kDropout, "it has dropout")                                                              \
+  REASON(kCapture, "scores, weights or the dropout mask are asked for")                           \
+  REASON(kNotAsked, "precision is f32")                                                           \
+  REASON(kNoInstruction, "this processor has no instruction for it")                              \
+  REASON(kSlower, "this processor's instruction for it is slower than f32's")                     \
+  REASON(kNotCompiled, "this build has no instruction for it")                                    \
+  REASON(kNotEnabled, "the operating system does not save its registers")                         \
+  REASON(kDenied, "the operating system refused it")                                              \
+  REASON(kNotFloats, "q, k and v are not all f32 or bf16")                                        \
+  REASON(kWeightType, "the weight is neither f32 nor bf16")                                       \
+  REASON(kNotBf16, "q, k and v are not all dense bf16 of an even width")                          \
+  REASON(kNotDenseFloats, "q, k, v and out are not all dense f32 rows of whole vectors")          \
+  REASON(kManyKeys, "it has too many keys")                                                       \
+  REASON(kBeyondCache, "its operands do not fit in cache")                                        \
+  REASON(kOption, "it has an option that this path does not know")
+
 enum class Unsupported : uint8_t {
-  kNone,
-  kNoWork,    // no rows or no output
-  kFewRows,   // too few rows for AMX to be faster
-  kManyRows,  // too many query rows per key/value head for decoding to be faster
-  kVarlen,    // one sequence of a varlen call
-  kDropout,
-  kCapture,         // scores, weights or the dropout mask are requested
-  kNotAsked,        // precision is kF32
-  kNoInstruction,   // this processor has no such instruction
-  kSlower,          // this processor's bf16 instruction is slower than its f32 instruction
-  kNotCompiled,     // the library is compiled without the instruction
-  kNotEnabled,      // the operating system does not save AMX's registers
-  kDenied,          // the operating system refused the use of AMX
-  kNotFloats,       // q, k or v is of a type other than f32 and bf16
-  kWeightType,      // the weight is of a type other than f32 and bf16
-  kNotBf16,         // q, k or v is not dense bf16, or d_k is odd
-  kNotDenseFloats,  // q, k, v or out is not dense f32 in whole vectors
-  kManyKeys,        // more keys than one step of the online softmax
-  kBeyondCache,     // operands too large for the caches
-  kOption,          // an option that the kernel does not support
+#define REASON(name, words) name,
+  MULTIHEAD_REASONS(REASON)
+#undef REASON
 };
 
 struct KernelChoice {

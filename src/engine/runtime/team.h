@@ -19,7 +19,7 @@ namespace multihead::engine {
 struct ForwardPlan;
 struct LinearCall;
 
-// The team of a context, for calls that may divide their work. engine/team/worker_team.h implements
+// The team of a context, for calls that may divide their work. WorkerTeam implements
 // the exchange of results, in WebAssembly and in tests; a native program never has a team.
 class Team {
  public:
@@ -103,6 +103,16 @@ class Team {
   int rank_, members_;
   Exchange exchange_;
   bool exchanges_outputs_ = true;
+};
+
+// The team of WebAssembly workers, and of threads in tests: divides attention() and linear() among
+// its members and exchanges their results. See engine/team/worker_team.cc.
+class WorkerTeam final : public Team {
+ public:
+  using Team::Team;
+
+  Status run_attention(ForwardPlan& plan, Context& context) override;
+  Status run_linear(const LinearCall& call, Context& context) override;
 };
 
 // While this object exists, linear() does not exchange its outputs: each member has only the

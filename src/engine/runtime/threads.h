@@ -12,11 +12,15 @@ namespace multihead::engine {
 int available_threads();
 
 // The largest number of threads of a Context.
-int most_threads();
+#if defined(__EMSCRIPTEN__)
+inline constexpr int kMostThreads = 1;
+#else
+inline constexpr int kMostThreads = 1024;
+#endif
 
 // The threads of a Context for which `asked` were asked; 0: all.
 inline int threads_of_context(int asked) {
-  return std::clamp(asked > 0 ? asked : available_threads(), 1, most_threads());
+  return std::clamp(asked > 0 ? asked : available_threads(), 1, kMostThreads);
 }
 
 // Returns how many of `threads` threads to use for `operations` operations. Waking a second thread
@@ -40,6 +44,6 @@ void run_jobs(int threads, int64_t jobs, void (*run)(void* state, int64_t job, i
 // to run the jobs of one thread after another and to time each job.
 using RunJobs = void (*)(int threads, int64_t jobs,
                          void (*run)(void* state, int64_t job, int thread), void* state);
-extern RunJobs run_jobs_instead;
+inline RunJobs run_jobs_instead = nullptr;
 
 }  // namespace multihead::engine

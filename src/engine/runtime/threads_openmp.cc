@@ -33,10 +33,6 @@ bool has_lost_its_threads() { return false; }
 
 int available_threads() { return std::max(1, omp_get_max_threads()); }
 
-int most_threads() { return 1024; }
-
-RunJobs run_jobs_instead = nullptr;
-
 void run_jobs(int threads, int64_t jobs, void (*run)(void* state, int64_t job, int thread),
               void* state) {
   if (run_jobs_instead != nullptr) return run_jobs_instead(threads, jobs, run, state);

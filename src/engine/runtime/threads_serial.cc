@@ -6,8 +6,6 @@ namespace multihead::engine {
 
 int available_threads() { return 1; }
 
-int most_threads() { return 1; }
-
 void run_jobs(int /*threads*/, int64_t jobs, void (*run)(void* state, int64_t job, int thread),
               void* state) {
   for (int64_t job = 0; job < jobs; ++job) run(state, job, 0);

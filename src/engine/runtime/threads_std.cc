@@ -171,10 +171,6 @@ int available_threads() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-int most_threads() { return 1024; }
-
-RunJobs run_jobs_instead = nullptr;
-
 void run_jobs(int threads, int64_t jobs, Run run, void* state) {
   if (run_jobs_instead != nullptr) return run_jobs_instead(threads, jobs, run, state);
   const auto team = static_cast<int>(std::min<int64_t>(threads, jobs));

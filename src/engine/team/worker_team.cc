@@ -1,4 +1,4 @@
-#include "engine/team/worker_team.h"
+#include "engine/runtime/team.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -65,14 +65,6 @@ Status exchange_captures(Team& team, const AttentionParams& p, int64_t batch) {
   return {};
 }
 
-// True if `weight` has only the rows for the outputs of this member.
-bool is_share(const Team& team, const ConstAnyTensor& weight, const Tensor& y) {
-  if (weight.shape.rank() != 2 || y.shape.rank() != 2) return false;
-  const int64_t outputs = y.shape[1];
-  return weight.shape[0] != outputs &&
-         weight.shape[0] == team.end_output(outputs) - team.first_output(outputs);
-}
-
 }  // namespace
 
 Status WorkerTeam::run_attention(ForwardPlan& plan, Context& context) {
@@ -103,36 +95,25 @@ Status WorkerTeam::run_attention(ForwardPlan& plan, Context& context) {
 }
 
 Status WorkerTeam::run_linear(const LinearCall& call, Context& context) {
-  const auto& [x, weight, bias, y, precision] = call;
-  const bool shares = is_share(*this, weight, y);
-  Dims weight_shape = weight.shape;
-  if (shares) weight_shape[0] = y.shape[1];
-  MULTIHEAD_TRY(check_linear(call, weight_shape));
-  const int64_t rows = y.shape[0], outputs = y.shape[1], in = x.shape[1];
-  const double operations =
-      2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(outputs);
-  if (rows == 0 || outputs == 0 || !(shares || is_worth(operations))) {
-    return compute_linear(call, context);
-  }
-  const int64_t first = first_output(outputs), own = end_output(outputs) - first;
-  Tensor own_y = y;
-  own_y.data += first;
-  own_y.shape[1] = own;
-  ConstTensor own_bias = bias;
-  if (bias.given()) {
-    own_bias.data += first;
-    own_bias.shape[0] = own;
-  }
-  ConstAnyTensor own_weight = weight;
-  own_weight.shape[0] = own;
-  // Weights without columns may have a null address.
-  if (!shares && in > 0) {
-    own_weight.data = static_cast<const std::byte*>(weight.data) +
+  const ConstAnyTensor& weight = call.weight;
+  const bool is_matrix = weight.shape.rank() == 2;
+  return linear_in_team(
+      *this, call.x, is_matrix ? weight.shape[0] : 0, call.bias, call.y,
+      [&](int64_t rows) {
+        Dims shape = weight.shape;
+        if (is_matrix) shape[0] = rows;
+        return check_linear(call, shape);
+      },
+      [&](int64_t first, int64_t count, const ConstTensor& bias, const Tensor& y) {
+        ConstAnyTensor rows = weight;
+        rows.shape[0] = count;
+        // Weights without columns may have a null address.
+        if (weight.shape[1] > 0) {
+          rows.data = static_cast<const std::byte*>(weight.data) +
                       first * weight.strides[0] * bytes_of(weight.dtype);
-  }
-  MULTIHEAD_TRY(compute_linear({x, own_weight, own_bias, own_y, precision}, context));
-  if (!exchanges_outputs()) return {};
-  return exchange_outputs(y.data, rows, y.strides[0], outputs);
+        }
+        return compute_linear({call.x, rows, bias, y, call.precision}, context);
+      });
 }
 
 }  // namespace multihead::engine

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "engine/error/printable.h"
 #include "models/architecture.h"
 #include "models/config_reader.h"

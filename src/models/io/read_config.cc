@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "engine/error/printable.h"
 #include "models/io/file_map.h"
 #include "models/io/folder.h"

@@ -9,7 +9,6 @@
 
 #include "engine/attention/validate.h"
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "nn/attention/latent.h"
 
 namespace multihead {

@@ -3,7 +3,7 @@
 
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/layers/gradients.h"
 #include "multihead/attention_backward.h"

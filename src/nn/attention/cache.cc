@@ -3,9 +3,7 @@
 #include <utility>
 
 #include "engine/cache/cache_access.h"
-#include "engine/error/enumerators.h"
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/attention/attention_parameters.h"
 

@@ -3,8 +3,7 @@
 #include <utility>
 
 #include "engine/attention/validate.h"
-#include "engine/error/enumerators.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/attention/latent.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "engine/attention/validate.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/attention/checked_call.h"

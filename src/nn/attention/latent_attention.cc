@@ -4,8 +4,7 @@
 #include <cstdint>
 
 #include "engine/attention/validate.h"
-#include "engine/error/enumerators.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "nn/attention/latent.h"
 #include "nn/attention/sequence.h"

@@ -6,7 +6,7 @@
 
 #include "engine/layers/elementwise.h"
 #include "nn/call_memory.h"
-#include "rules/broadcast.h"
+#include "rules/attention_params.h"
 #include "rules/visibility.h"
 
 namespace multihead::nn {

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "engine/cache/cache_access.h"
-#include "engine/error/enumerators.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/runtime/team.h"
 #include "nn/attention/attention_parameters.h"

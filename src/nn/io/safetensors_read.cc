@@ -16,11 +16,10 @@
 #include <vector>
 
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "engine/error/printable.h"
 #include "nn/io/safetensors_format.h"
 #include "nn/io/safetensors_header.h"
-#include "rules/byte_order.h"
+#include "rules/element.h"
 
 namespace multihead {
 namespace {

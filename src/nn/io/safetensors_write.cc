@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "engine/error/printable.h"
 #include "multihead/safetensors.h"
 #include "nn/io/safetensors_format.h"

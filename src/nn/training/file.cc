@@ -2,7 +2,6 @@
 #include <string>
 
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "multihead/safetensors.h"
 #include "multihead/training.h"
 #include "nn/io/safetensors_format.h"

@@ -5,7 +5,6 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/error/enumerators.h"
 #include "engine/error/error.h"
 #include "nn/training/trainer.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/attention/validate.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "nn/training/trainer.h"
 
 namespace multihead {

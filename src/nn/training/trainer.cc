@@ -12,7 +12,7 @@
 
 #include "cpu/elementwise/optimizer.h"
 #include "engine/attention/validate.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/layers/gradients.h"
 #include "nn/call_memory.h"

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "multihead/transformer.h"
 #include "nn/transformer/transformer_block.h"
 

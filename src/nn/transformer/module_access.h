@@ -3,7 +3,7 @@
 // heads that it computes.
 #pragma once
 
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "engine/runtime/team.h"
 #include "multihead/transformer.h"
 #include "nn/attention/attention_parameters.h"

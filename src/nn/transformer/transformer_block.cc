@@ -9,8 +9,7 @@
 
 #include "cpu/elementwise/gradients.h"
 #include "engine/attention/validate.h"
-#include "engine/error/enumerators.h"
-#include "engine/error/guard.h"
+#include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/layers/gradients.h"
 #include "multihead/linear.h"

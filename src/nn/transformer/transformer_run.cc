@@ -12,7 +12,6 @@
 #include "cpu/elementwise/elementwise.h"
 #include "cpu/elementwise/gradients.h"
 #include "engine/error/error.h"
-#include "engine/error/guard.h"
 #include "engine/layers/elementwise.h"
 #include "engine/layers/gradients.h"
 #include "engine/runtime/scratch.h"

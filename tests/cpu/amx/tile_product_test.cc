@@ -1,7 +1,7 @@
 // Products of bf16 tiles. Compares the model of the AMX instructions with results computed by hand,
 // the loops over tiles with their definition, and, on a processor with AMX, the model with the
 // instructions.
-#include "cpu/amx/tile_product.h"
+#include "cpu/amx/amx.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "cpu/amx/amx.h"
 #include "support/random_case.h"
 #include "support/tile_model.h"
 

@@ -1,5 +1,5 @@
 // convert_rows() compared with a loop over single numbers, bit by bit, on every SIMD target.
-#include "cpu/elementwise/convert_rows.h"
+#include "cpu/elementwise/elementwise.h"
 
 #include <gtest/gtest.h>
 

@@ -18,7 +18,7 @@
 #include "cuda/emulator/clock.h"
 #include "cuda/emulator/memory.h"
 #include "multihead/tensor.h"
-#include "rules/half.h"
+#include "rules/element.h"
 
 namespace multihead::cuda {
 

@@ -14,7 +14,7 @@
 
 #include "reference/reference_attention.h"
 #include "rules/dropout_mask.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "rules/visibility.h"
 #include "support/closeness.h"
 #include "support/random_case.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/elementwise/convert_rows.h"
+#include "cpu/elementwise/elementwise.h"
 #include "multihead/context.h"
 #include "support/random_case.h"
 

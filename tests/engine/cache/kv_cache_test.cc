@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "rules/half.h"
+#include "rules/element.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 #include "support/special_values.h"

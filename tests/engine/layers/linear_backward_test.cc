@@ -11,7 +11,7 @@
 
 #include "cpu/target.h"
 #include "engine/layers/gradients.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 #include "support/tile_model.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cpu/target.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "support/allocations.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"

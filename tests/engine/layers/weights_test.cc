@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "rules/half.h"
+#include "rules/element.h"
 #include "support/allocations.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"

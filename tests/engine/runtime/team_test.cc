@@ -1,5 +1,5 @@
 // Compares a team, whose members are threads here, with a single instance, bit for bit.
-#include "engine/team/worker_team.h"
+#include "engine/runtime/team.h"
 
 #include <gtest/gtest.h>
 

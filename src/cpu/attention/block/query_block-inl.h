@@ -20,7 +20,7 @@
 #include <span>
 #include <type_traits>
 
-#include "cpu/amx/tile_product.h"
+#include "cpu/amx/amx.h"
 #include "cpu/attention/block/prefetch-inl.h"
 #include "cpu/attention/block/score_passes-inl.h"
 #include "cpu/kernels.h"

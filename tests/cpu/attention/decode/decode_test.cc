@@ -13,7 +13,7 @@
 #include "cpu/kernels.h"
 #include "multihead/kv_cache.h"
 #include "reference/reference_attention.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 #include "support/special_values.h"

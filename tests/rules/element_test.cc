@@ -1,4 +1,4 @@
-#include "rules/half.h"
+#include "rules/element.h"
 
 #include <gtest/gtest.h>
 
