@@ -1,6 +1,5 @@
 #include "distributed/methods.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
