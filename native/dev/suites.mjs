@@ -44,7 +44,8 @@ const programTests = () =>
 function vitest(workspace, name, { chosen = [], env = {} } = {}) {
   const file = resultsFile(name);
   const reports = ['--reporter=default', '--reporter=json', `--outputFile.json=${file}`];
-  const command = [process.execPath, join(ROOT, 'node_modules', 'vitest', 'vitest.mjs'), 'run', ...reports, ...chosen];
+  const bail = process.env.MULTIHEAD_FAIL_FAST ? ['--bail=1'] : [];
+  const command = [process.execPath, join(ROOT, 'node_modules', 'vitest', 'vitest.mjs'), 'run', ...reports, ...bail, ...chosen];
   return outcomeOf(command, file, vitestCounts, { cwd: join(ROOT, workspace), env: { ...env, ...process.env } });
 }
 

@@ -40,7 +40,7 @@ const BUILDS = [
 ];
 
 /** Returns the builds that these works need, in order. */
-function buildsFor(works) {
+export function buildsFor(works) {
   const needed = new Set(works.flatMap(({ after = [] }) => after));
   for (const { name, after = [] } of BUILDS.toReversed()) if (needed.has(name)) for (const first of after) needed.add(first);
   return BUILDS.filter(({ name }) => needed.has(name));
@@ -63,6 +63,15 @@ function readArguments(given) {
   const chosen = SUITES.filter((suite) => suite.in !== left && suite.name.includes(filter ?? ''));
   if (!chosen.length) throw new UsageError(`No suite has "${filter}" in its name: ${SUITES.map(({ name }) => name).join('; ')}`);
   return { chosen, purpose: left === 'all' ? 'quick' : 'all', everything: Boolean(process.env.CI) || filter !== undefined || again };
+}
+
+/** Sets up what suites need; returns the manifest. */
+export async function prepare(purpose) {
+  const manifest = await setup({ purpose });
+  mkdirSync(RESULTS, { recursive: true });
+  const paths = { HEADLESS_SHELL_PATH: manifest.headlessShell, CHROMIUM_PATH: manifest.chromium, FIREFOX_PATH: manifest.firefox };
+  for (const [variable, path] of Object.entries(paths)) if (path) process.env[variable] ??= path;
+  return manifest;
 }
 
 const firstLine = (text) => text.trimStart().split('\n', 1)[0];
@@ -114,11 +123,7 @@ export async function runSuites(chosen, { passedBefore, everything, inCi = Boole
 runAsProgram(import.meta.url, async (...given) => {
   const begun = performance.now();
   const { chosen, purpose, everything } = readArguments(given);
-  const manifest = await setup({ purpose });
-  mkdirSync(RESULTS, { recursive: true });
-  const paths = { HEADLESS_SHELL_PATH: manifest.headlessShell, CHROMIUM_PATH: manifest.chromium, FIREFOX_PATH: manifest.firefox };
-  for (const [variable, path] of Object.entries(paths)) if (path) process.env[variable] ??= path;
-
+  const manifest = await prepare(purpose);
   const passedBefore = new Passed(join(RESULTS, 'passed.json'), machine(manifest));
   const { total, unchanged } = await runSuites(chosen, { passedBefore, everything });
   const used = coreSeconds();
