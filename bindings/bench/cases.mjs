@@ -23,6 +23,9 @@ export function chosenCases(filter) {
   return CASES.filter(({ name }) => wanted.test(name));
 }
 
+/** The cases of a report, in the order of the list. */
+export const reportCases = () => CASES.filter(({ name }) => table.report.includes(name.replace('/threads:1', '')));
+
 /** Returns the case of that name, for any number of threads; null if there is none. */
 export function caseOf(name) {
   const atOne = name.replace(/threads:\d+$/, 'threads:1');

@@ -3,6 +3,7 @@
 // Browser clocks tick in steps of 5 µs to 1 ms, so calls are timed in batches, and a result is the median of batches.
 // `cold` is the first call, after the caches were evicted; it runs in the engine's baseline compiler.
 
+import { machineOf } from './limits.mjs';
 import { makeWork, operationsOf } from './work.mjs';
 
 const BATCH_MILLISECONDS = 5;
@@ -143,4 +144,11 @@ export async function measureCase(mh, which, machine, peers = {}) {
       peers: compared,
     };
   });
+}
+
+/** Yields { machine }, then { benchmark } of each case. */
+export async function* eventsOf(mh, cases, peers) {
+  const { limits, machine } = await machineOf(mh);
+  yield { machine };
+  for (const which of cases) yield { benchmark: await measureCase(mh, which, limits, peers) };
 }

@@ -9,8 +9,8 @@
 
 import { parseArgs } from 'node:util';
 import { chosenCases } from './cases.mjs';
-import { measureCase } from './measure.mjs';
-import { machineOf } from './machine.mjs';
+import { machineOf } from './limits.mjs';
+import { eventsOf } from './measure.mjs';
 import { isPooled, measurePools } from './pool_work.mjs';
 import { loadPeers } from './peers/in_node.mjs';
 
@@ -26,11 +26,11 @@ const tell = (line) => console.log(JSON.stringify(line));
 
 const { load } = await import('../dist/index.js');
 const mh = await load({ simd: values.simd });
-const { default: loadPeak } = await import(`../../build/wasm/native/${values.simd}/multihead-peak.mjs`);
-const peak = await loadPeak();
-const { limits, machine } = machineOf(mh, peak);
-tell({ machine: { runner: 'wasm', engine: `Node ${process.versions.node}, V8 ${process.versions.v8}`, ...machine } });
+/** Adds the runner to the facts about the machine. */
+const named = (event) => (event.machine ? { machine: { runner: 'wasm', engine: `Node ${process.versions.node}, V8 ${process.versions.v8}`, ...event.machine } } : event);
 if (values.workers) {
+  const { limits, machine } = await machineOf(mh);
+  tell(named({ machine }));
   const { createPool } = await import('../dist/pool_node.js');
   const counts = values.workers.split(',').map(Number);
   for (const which of chosenCases(values.filter).filter(isPooled)) {
@@ -47,5 +47,5 @@ if (values.workers) {
   }
 } else {
   const peers = values.peers ? await loadPeers(values.peers) : {};
-  for (const which of chosenCases(values.filter)) tell({ benchmark: await measureCase(mh, which, limits, peers) });
+  for await (const event of eventsOf(mh, chosenCases(values.filter), peers)) tell(named(event));
 }

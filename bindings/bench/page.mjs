@@ -2,20 +2,14 @@
 // machine }, { benchmark } …, then { done } or { error }.
 
 import { chosenCases } from './cases.mjs';
-import { machineOf } from './machine.mjs';
-import { measureCase } from './measure.mjs';
+import { eventsOf } from './measure.mjs';
 
 async function* events() {
   const wanted = new URLSearchParams(location.search);
   const simd = wanted.get('simd');
   if (!crossOriginIsolated) throw new Error('the page is not isolated: its clock would be too coarse');
   const { load } = await import('../dist/index.js');
-  const mh = await load({ simd });
-  const { default: loadPeak } = await import(`../${simd}/multihead-peak.mjs`);
-  const { limits, machine } = machineOf(mh, await loadPeak());
-  yield { machine };
-  for (const which of chosenCases(wanted.get('filter') ?? ''))
-    yield { benchmark: await measureCase(mh, which, limits) };
+  yield* eventsOf(await load({ simd }), chosenCases(wanted.get('filter') ?? ''));
 }
 
 const stream = events();

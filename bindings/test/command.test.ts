@@ -9,6 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { readSafetensors } from 'multihead';
 import { openModel } from 'multihead/models';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { Bench } from '../src/command/bench.ts';
 import { main } from '../src/command/main.ts';
 import type { Stream } from '../src/command/output.ts';
 import { type Statistics, statisticsOf } from '../src/command/statistics.ts';
@@ -17,6 +18,7 @@ import { folderWithTokenizer, goldens } from './tokenizer_files.ts';
 
 const script = fileURLToPath(new URL('../dist/command.js', import.meta.url));
 const gpt2 = join(goldens, 'gpt2');
+const loadBench = (): Promise<Bench> => import('../dist/bench.js' as string) as Promise<Bench>;
 
 interface Ended {
   readonly code: number | null;
@@ -53,7 +55,7 @@ async function hereWith(input: readonly string[], ...args: string[]): Promise<En
     },
   });
   const process = { stdin: Readable.from(input), stdout: stream('stdout'), stderr: stream('stderr'), on() {}, off() {} };
-  return { code: await main(args, { openModel, version: '', process }), ...texts };
+  return { code: await main(args, { openModel, loadBench, version: '1.2.3', process }), ...texts };
 }
 
 /** Fails unless the command ends with a code, one line that matches, and no output. */
@@ -308,5 +310,41 @@ describe('multihead', () => {
     }
     expect(existsSync(join(folder, 'heads.svg'))).toBe(true);
     rmSync(folder, { recursive: true });
+  });
+});
+
+describe('multihead bench', () => {
+  const tiny = ['--filter', 'forward/tiny/causal'];
+
+  it('measures this machine and a case, against float64, as one document', async () => {
+    const { runs } = (await json('bench', ...tiny)) as { runs: [{ machine: Record<string, unknown>; benchmarks: [Record<string, unknown>] }] };
+    expect(runs).toHaveLength(1);
+    const [{ machine, benchmarks }] = runs;
+    expect(Object.keys(machine)).toEqual(['runner', 'version', 'cpu', 'engine', 'simd', 'threads', 'wasmBytes', 'fma_peak', 'read_stream', 'load', 'date']);
+    expect([machine['runner'], machine['threads']]).toEqual(['wasm', 1]);
+    expect(machine['fma_peak']).toBeGreaterThan(0);
+    expect(machine['read_stream']).toBeGreaterThan(0);
+    expect(benchmarks).toHaveLength(1);
+    const [{ name, us, pct_peak: peak, err, peers }] = benchmarks;
+    expect([name, peers]).toEqual(['forward/tiny/causal/f32/threads:1', {}]);
+    expect(us).toBeGreaterThan(0);
+    expect(peak).toBeGreaterThan(0);
+    expect(err).toBeLessThan(2e-6);
+  }, 60_000);
+
+  it('prints a table: the machine, the titles, and a row for each case', async () => {
+    const { stdout, code } = await here('bench', ...tiny);
+    expect(code).toBe(0);
+    const [machine, titles, row, ...rest] = stdout.split('\n');
+    expect(machine).toMatch(/^wasm (relaxed|simd128): .*Node .*FMA peak [\d.]+ GFLOP\/s a thread, read stream [\d.]+ GB\/s/);
+    expect(titles).toMatch(/^name .* % peak .* err .* peers/);
+    expect(row).toMatch(/^forward\/tiny\/causal\/f32\/threads:1 +\d/);
+    expect(rest).toEqual(['']);
+  }, 60_000);
+
+  it('refuses a filter that nothing matches, and what is no option', async () => {
+    await refused(['bench', '--filter', 'none'], 2, /^--filter: expected a regular expression that some name matches, such as forward\/gpt2, got "none"\n$/);
+    await refused(['bench', '--filter', '('], 2, /^--filter: expected a regular expression, got "\("\n$/);
+    await refused(['bench', 'folder'], 2, /^bench: expected options alone, got "folder"\n$/);
   });
 });

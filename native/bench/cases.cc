@@ -82,6 +82,8 @@ std::vector<Case> all_cases(const std::vector<int>& threads) {
   return cases;
 }
 
+std::vector<std::string> report_names() { return table()["report"]; }
+
 std::vector<Case> all_device_cases() {
   std::vector<Case> cases;
   add_cases("cuda", kOnDevice, cases);

@@ -71,5 +71,7 @@ std::vector<Case> all_cases(const std::vector<int>& threads);
 
 // Returns every GPU case.
 std::vector<Case> all_device_cases();
+// Names of the cases of a report, without threads.
+std::vector<std::string> report_names();
 
 }  // namespace multihead::bench

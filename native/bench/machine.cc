@@ -2,9 +2,16 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <string>
 #include <vector>
+
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 
 #include "cpu/target.h"
 #include "hwy/highway.h"
@@ -36,6 +43,21 @@ std::vector<std::string> simd_targets() {
   std::vector<std::string> names;
   for (const int64_t target : target_bits()) names.emplace_back(hwy::TargetName(target));
   return names;
+}
+
+std::string processor() {
+#if defined(__APPLE__)
+  char name[128];
+  size_t size = sizeof(name);
+  return sysctlbyname("machdep.cpu.brand_string", name, &size, nullptr, 0) == 0 ? name : "";
+#else
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  const char* const name = std::getenv("PROCESSOR_IDENTIFIER");  // of Windows
+  return name == nullptr ? "" : name;
+#endif
 }
 
 bool use_simd_target(const std::string& name) {

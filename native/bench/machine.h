@@ -9,6 +9,9 @@ namespace multihead::bench {
 // Highway's names of the SIMD targets that are compiled in and supported by this processor.
 std::vector<std::string> simd_targets();
 
+// The processor's name, as its system states it; empty if it does not.
+std::string processor();
+
 // Restricts every kernel and the peak measurement to the target `name`, in upper or lower case.
 // Returns false if there is no such target. "avx512" means the best of the AVX3 family.
 bool use_simd_target(const std::string& name);

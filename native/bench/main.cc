@@ -2,7 +2,7 @@
 //
 //   multihead-bench [--device=cuda] [--target=NAME] [--processor=NAME] [--l2=SIZE]
 //                   [--threads=LIST] [--save=FOLDER] [--alone] [--explain] [--schedule=LIST]
-//                   [--benchmark_…]
+//                   [--report[=FILE]] [--events] [--benchmark_…]
 //
 // --alone skips Eigen and the machine's limits. Use it to alternate with another program.
 // --device=cuda runs the cases of device_measure.h instead, on the current GPU.
@@ -52,6 +52,7 @@
 #include "multihead/context.h"
 #include "multihead/cuda.h"
 #include "multihead/status.h"
+#include "report.h"
 #include "schedule.h"
 
 namespace multihead::bench {
@@ -60,9 +61,10 @@ namespace {
 struct Arguments {
   std::string device = "cpu", target, processor, l2, save;
   std::vector<int> threads, schedule;  // if empty: threads 1 and all; no simulation
-  bool alone = false, explain = false, list = false;
-  std::string wrong;        // error in a list of numbers
-  std::vector<char*> rest;  // arguments for Google Benchmark
+  bool alone = false, explain = false, list = false, events = false;
+  std::optional<std::string> report;  // the file, or an empty string
+  std::string wrong;                  // error in a list of numbers
+  std::vector<char*> rest;            // arguments for Google Benchmark
 };
 
 std::optional<std::string> value_of(std::string_view argument, std::string_view name) {
@@ -116,6 +118,11 @@ Arguments parse(int argc, char** argv) {
     } else if (const auto cores = value_of(argv[i], "--schedule=")) {
       take_numbers(arguments, "--schedule", *cores, engine::kMostThreads, arguments.schedule);
       arguments.alone = true;
+    } else if (const auto file = value_of(argv[i], "--report");
+               file && (file->empty() || file->starts_with("="))) {
+      arguments.report = file->empty() ? "" : file->substr(1);
+    } else if (std::string_view(argv[i]) == "--events") {
+      arguments.events = true;
     } else if (std::string_view(argv[i]) == "--alone") {
       arguments.alone = true;
     } else if (std::string_view(argv[i]) == "--explain") {
@@ -139,7 +146,9 @@ std::string device_complaint(const Arguments& arguments) {
                                       {"--processor", !arguments.processor.empty()},
                                       {"--l2", !arguments.l2.empty()},
                                       {"--threads", !arguments.threads.empty()},
-                                      {"--schedule", !arguments.schedule.empty()}}) {
+                                      {"--schedule", !arguments.schedule.empty()},
+                                      {"--report", arguments.report.has_value()},
+                                      {"--events", arguments.events}}) {
     if (given) return std::string(option) + ": expected none with --device=cuda, got one";
   }
   if (arguments.list) return "";  // needs no device
@@ -180,6 +189,8 @@ void print_help() {
       "  --save=FOLDER   writes the output of each case there; on a GPU also q, k and v\n"
       "  --alone         skips Eigen and the machine's limits\n"
       "  --explain       says which path serves a case, and why the others do not\n"
+      "  --report[=FILE] a minute: the cases that matter, as a table, and in FILE as JSON to send\n"
+      "  --events        a line of JSON for the machine, and one for each case\n"
       "  --help, -h      this text\n"
       "Exit code: 0; 1 if a case failed; 2 for wrong arguments; 3 if the output cannot be "
       "written.\n"
@@ -252,7 +263,7 @@ int main(int argc, char** argv) {
     std::fputs(
         "expected --target=NAME, --processor=NAME, --l2=SIZE, --threads=LIST, --schedule=LIST, "
         "--save=FOLDER, "
-        "--alone, "
+        "--alone, --report, --events, "
         "--explain, --device=NAME or an option that --help lists\n",
         stderr);
     return multihead::kExitUsage;
@@ -274,9 +285,10 @@ int main(int argc, char** argv) {
               {.alone = arguments.alone, .explain = arguments.explain, .save_to = arguments.save});
     })->Unit(benchmark::kMicrosecond);
   }
-  if (!on_device) {
+  const bool own_report = arguments.report || arguments.events;
+  if (!on_device && !own_report) {
     mb::add_context(!arguments.alone);
-  } else if (!arguments.list) {
+  } else if (on_device && !arguments.list) {
     try {
       mb::add_device_context(!arguments.alone);
     } catch (const std::exception& error) {
@@ -285,12 +297,22 @@ int main(int argc, char** argv) {
     }
   }
   std::cout << std::unitbuf;  // a reader of the JSON gets each result immediately
-  const size_t found = benchmark::RunSpecifiedBenchmarks();
+  mb::Report report(arguments.events, !arguments.alone);
+  if (arguments.report && benchmark::GetBenchmarkFilter().empty()) {
+    benchmark::SetBenchmarkFilter(mb::report_filter());
+  }
+  const size_t found =
+      own_report ? benchmark::RunSpecifiedBenchmarks(&report) : benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   if (!std::cout) {
     std::fputs("standard output: cannot be written\n", stderr);
     return multihead::kExitIo;
   }
   if (found == 0) return multihead::kExitUsage;  // Google Benchmark has reported it
+  if (arguments.report && !arguments.report->empty() && !arguments.list &&
+      !report.write(*arguments.report)) {
+    std::fprintf(stderr, "--report: cannot write %s\n", arguments.report->c_str());
+    return multihead::kExitIo;
+  }
   return multihead::finished(all_ran ? multihead::kExitOk : multihead::kExitFailed);
 }

@@ -3,21 +3,25 @@
 // Names, fields and units of the results are the same on every platform: native/BENCHMARKS.md explains them.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { cpus, loadavg } from 'node:os';
-import { buildForPage, buildForWasmBenchmarks, buildPreset } from './build.mjs';
+import { header, machineLine, row } from '../../bindings/bench/rows.mjs';
+import { buildForPage, buildPackage, buildPreset, buildWasm } from './build.mjs';
 import { SetupError, say } from './console.mjs';
 import { HELP, readArguments } from './bench/arguments.mjs';
 import { chart } from './bench/chart.mjs';
 import { complaintsOf } from './bench/document.mjs';
 import { installPeers, nativePeers } from './bench/peers.mjs';
 import { nativeRun, wasmRun } from './bench/programs.mjs';
-import { header, machineLine, markdown, row } from './bench/table.mjs';
+import { markdown } from './bench/table.mjs';
 import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
 async function build(where) {
   const manifest = await setup({ purpose: where.every((name) => name === 'wasm') ? 'start' : 'test' });
   if (where.includes('native')) await buildPreset('native', { target: 'multihead-bench' });
-  if (where.includes('wasm') || where.includes('browser')) await buildForWasmBenchmarks();
+  if (where.includes('wasm') || where.includes('browser')) {
+    await buildWasm();
+    await buildPackage();
+  }
   if (where.includes('page')) await buildForPage();
   for (const browser of ['chromium', 'firefox']) {
     if (manifest[browser]) process.env[`${browser.toUpperCase()}_PATH`] ??= manifest[browser];

@@ -40,23 +40,16 @@ export function failOnWarnings(said, inCi = Boolean(process.env.CI)) {
   if (inCi && warning) throw new SetupError(`A warning is an error in CI: ${warning}`);
 }
 
-/** Builds these targets of the WebAssembly modules, and of the programs and tests beside them. */
-export async function buildWasm({ modules = ['multihead_wasm'], programs = [], tests = [], jobs } = {}) {
+/** Builds these targets of the WebAssembly modules, and of their tests. */
+export async function buildWasm({ modules = ['multihead_wasm'], tests = [], jobs } = {}) {
   // Set both options to ON or OFF explicitly, because CMake remembers the last value.
-  const isOn = (targets) => (targets.length ? 'ON' : 'OFF');
-  const options = [`-DMULTIHEAD_TESTS=${isOn(tests)}`, `-DMULTIHEAD_PROGRAMS=${isOn([...programs, ...tests])}`];
-  await buildPreset('wasm', { options, target: [...modules, ...programs, ...tests], jobs });
-}
-
-/** Builds the package, and the module that measures the machine's peak in WebAssembly. */
-export async function buildForWasmBenchmarks() {
-  await buildWasm({ programs: ['multihead-peak'] });
-  await buildPackage();
+  const options = ['TESTS', 'PROGRAMS'].map((what) => `-DMULTIHEAD_${what}=${tests.length ? 'ON' : 'OFF'}`);
+  await buildPreset('wasm', { options, target: [...modules, ...tests], jobs });
 }
 
 /** Builds bindings/dist: the contents of the npm package. */
 export const buildPackage = () => buildOnce('Build package', PACKAGE_INPUTS, 'bindings/dist/index.js', 'multihead');
-const PACKAGE_INPUTS = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/sbom.template.json', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'src/models', 'src/nn', 'bindings/models.cc', 'bindings/package.json', 'bindings/tsconfig.json', 'bindings/tsconfig.command.json'];
+const PACKAGE_INPUTS = ['build/wasm/bindings', 'bindings/src', 'bindings/bench', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/sbom.template.json', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'src/models', 'src/nn', 'bindings/models.cc', 'bindings/package.json', 'bindings/tsconfig.json', 'bindings/tsconfig.command.json'];
 
 /** Builds build/web: the page as static files. `how`: the last argument of buildOnce(). */
 export function buildPage(how = {}) {

@@ -7,7 +7,7 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { ROOT, buildPreset, fingerprint } from './build.mjs';
-import { SetupError, UsageError, say, stopCommands } from './console.mjs';
+import { SetupError, UsageError, say, step, stopCommands } from './console.mjs';
 import { CUDA_FAULTS, FAULTS } from './faults.mjs';
 import { googleTest } from './outcomes.mjs';
 import { runAsProgram } from './program.mjs';
@@ -122,7 +122,7 @@ async function find(fault, clean) {
     ran.push(suite.name);
     let late = false;
     const timer = setTimeout(() => ((late = true), stopCommands()), MOST_SECONDS * 1000);
-    const { failed, failures, output } = await suite.run().finally(() => clearTimeout(timer));
+    const { failed, failures, output } = await step(suite.name, () => suite.run()).finally(() => clearTimeout(timer));
     if (!failed) continue;
     const [first] = failures;
     const test = first ? `${first.name}: ${first.message.trim().split('\n', 1)[0]}` : output.trim().split('\n').at(-1);

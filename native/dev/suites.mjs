@@ -162,7 +162,7 @@ export const SUITES = [
     name: 'programs',
     in: 'all',
     uses: [...LIBRARY, ...PACKAGE, '.github', 'web', '.oxlintrc.json', 'knip.json'],
-    after: ['native', 'page', 'asan', 'tsan', 'peak', 'emu128', 'arm64'], // one test checks all suites' files
+    after: ['native', 'page', 'asan', 'tsan', 'emu128', 'arm64'], // one test checks all suites' files
     run: () => nodeTests(programTests()),
   },
   {

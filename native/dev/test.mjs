@@ -32,7 +32,6 @@ const BUILDS = [
   { name: 'native', after: ['core'], run: () => buildPreset('native', { jobs }) },
   { name: 'package', after: ['wasm'], run: buildPackage },
   { name: 'page', after: ['package'], run: buildPage },
-  { name: 'peak', after: ['wasm'], run: () => buildWasm({ programs: ['multihead-peak-relaxed'], jobs }) },
   { name: 'asan', run: () => buildPreset('asan', { jobs }) },
   { name: 'tsan', run: () => buildPreset('tsan', { jobs }) },
   { name: 'emu128', after: ['native'], run: () => buildPreset('native', { jobs, target: 'multihead_tests_emu128' }) },

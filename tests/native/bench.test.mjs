@@ -8,17 +8,18 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { CASES, caseOf, chosenCases } from '../../bindings/bench/cases.mjs';
+import { CASES, caseOf, chosenCases, reportCases } from '../../bindings/bench/cases.mjs';
 import { inputsOf, randomFloats, visiblePairs } from '../../bindings/bench/inputs.mjs';
 import { largestDifference, measureCase } from '../../bindings/bench/measure.mjs';
 import { onnxModel } from '../../bindings/bench/peers/onnx_bytes.mjs';
 import { onnxWays, swapped } from '../../bindings/bench/peers/onnx_graphs.mjs';
+import { header, machineLine, row } from '../../bindings/bench/rows.mjs';
 import { operationsOf } from '../../bindings/bench/work.mjs';
 import { readArguments } from '../../native/dev/bench/arguments.mjs';
 import { chart, ticks } from '../../native/dev/bench/chart.mjs';
 import { complaintsOf } from '../../native/dev/bench/document.mjs';
-import { NATIVE_PROGRAM, benchmarkFrom, eventsFrom, nativeRun, wasmRun } from '../../native/dev/bench/programs.mjs';
-import { header, machineLine, markdown, row } from '../../native/dev/bench/table.mjs';
+import { NATIVE_PROGRAM, nativeRun, wasmRun } from '../../native/dev/bench/programs.mjs';
+import { markdown } from '../../native/dev/bench/table.mjs';
 
 const machine = {
   runner: 'native',
@@ -118,6 +119,7 @@ test('multihead-bench: cases on a GPU are listed without one; what they cannot h
     [['--device=cuda', '--target=avx2'], /^--target: expected none with --device=cuda, got one\n$/],
     [['--device=cuda', '--processor=intel'], /^--processor: expected none with --device=cuda, got one\n$/],
     [['--processor=amd'], /^--processor: expected intel or other, got amd\n$/],
+    [['--device=cuda', '--report'], /^--report: expected none with --device=cuda, got one\n$/],
     [['--device=cuda', '--schedule=8'], /^--schedule: expected none with --device=cuda, got one\n$/],
   ];
   for (const [args, message] of refused) {
@@ -208,31 +210,36 @@ test('results: valid and invalid documents', () => {
   assert.deepEqual(complaintsOf({}), ['runs: expected a list']);
 });
 
-test("results: Google Benchmark's JSON while it is written", async () => {
-  const lines = JSON.stringify(
-    {
-      context: {
-        date: 'x',
-        caches: [{ type: 'Data' }],
-        simd_target: 'AVX2',
-        compiler: 'c',
-        threads: '2',
-        fma_peak_gflops_per_thread: '1.5',
-      },
-      benchmarks: [
-        { name: 'a', us: 2, eigen_us: 4, eigen_ratio: 2, eigen_GFLOPS: 1, eigen_diff: 0 },
-        { name: 'b', error_occurred: true, error_message: 'no memory' },
-      ],
-    },
-    null,
-    2,
-  ).split('\n');
-  const { machine: found, benchmarks } = await gathered(eventsFrom(lines));
-  assert.equal(found.simd, 'AVX2');
-  assert.equal(found.fma_peak, 1.5);
-  assert.deepEqual(benchmarks[0], { name: 'a', us: 2, peers: { eigen: { us: 4, GFLOPS: 1, ratio: 2, diff: 0 } } });
-  assert.deepEqual(benchmarks[1], { name: 'b', peers: {}, message: 'no memory' });
-  assert.deepEqual(benchmarkFrom({ name: 'c', us: 1, real_time: 7 }), { name: 'c', us: 1, peers: {} });
+test('multihead-bench --report: a table, and the same results as a document', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'multihead-bench-'));
+  try {
+    const file = join(folder, 'report.json');
+    const only = ['--benchmark_filter=forward/tiny/causal/f32', '--benchmark_min_time=0.001'];
+    const { status, stdout, stderr } = multiheadBench(`--report=${file}`, '--threads=1', ...only);
+    assert.equal(status, 0, stderr);
+    assert.match(stdout, /^cpu: .*\nname +us +GFLOPS.*\nforward\/tiny\/causal\/f32\/threads:1 .* eigen [\d.]+\n$/ms);
+    const written = JSON.parse(readFileSync(file, 'utf8'));
+    assert.deepEqual(complaintsOf(written), []);
+    const [{ machine: here, benchmarks }] = written.runs;
+    assert.equal(here.runner, 'native');
+    assert.ok(here.fma_peak > 0 && here.read_stream > 0 && here.version, JSON.stringify(here));
+    assert.deepEqual(benchmarks.map(({ name }) => name), ['forward/tiny/causal/f32/threads:1']);
+    assert.ok(markdown(written).includes('`forward/tiny/causal/f32`'));
+    const lost = multiheadBench('--report=/no/such/file', '--alone', '--threads=1', ...only);
+    assert.equal(lost.status, 3);
+    assert.match(lost.stderr, /--report: cannot write \/no\/such\/file\n$/);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test('cases of a report are cases of the package, and multihead-bench has them', () => {
+  const names = reportCases().map(({ name }) => name);
+  assert.ok(names.length >= 10);
+  const list = JSON.parse(readFileSync(new URL('../../bindings/bench/cases.json', import.meta.url), 'utf8')).report;
+  assert.deepEqual(list.map((name) => `${name}/threads:1`).sort(), [...names].sort());
+  const native = multiheadBench('--report', '--threads=1', '--benchmark_list_tests').stdout.trim().split('\n');
+  assert.deepEqual(native, names);
 });
 
 test('text: columns are aligned with their titles, and no message is lost', () => {

@@ -34,6 +34,7 @@ const NAMES = {
   cstdio: 'fclose ferror fflush fgets fopen fprintf fputc fputs fread fwrite perror printf puts setvbuf snprintf',
   cstdlib: 'abort aligned_alloc atexit atoi atoll calloc exit free getenv malloc realloc strtod strtof strtol strtoll strtoull',
   cstring: 'memchr memcmp memcpy memmove memset strchr strcmp strerror strlen strncmp strstr',
+  ctime: 'gmtime strftime time time_t',
   deque: 'deque',
   exception: 'current_exception exception exception_ptr rethrow_exception terminate',
   filesystem: 'filesystem',

@@ -1,5 +1,6 @@
 // Peers of the WebAssembly package that run in the same process.
 
+import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -23,7 +24,16 @@ async function tensorflow(folder) {
   return tfjs(tf);
 }
 
-/** @param {string} folder where native/dev/bench/peers.mjs has installed the peers */
+const PEERS = {
+  'onnxruntime-web': { file: 'onnxruntime-web', load: onnxruntimeWeb },
+  tfjs: { file: '@tensorflow/tfjs-backend-wasm', load: tensorflow },
+};
+
+/** The peers that are installed in a folder. One that cannot be loaded fails in each case, with its message. */
 export async function loadPeers(folder) {
-  return { 'onnxruntime-web': await onnxruntimeWeb(folder), tfjs: await tensorflow(folder) };
+  const there = Object.entries(PEERS).filter(([, { file }]) => existsSync(join(folder, 'node_modules', file)));
+  const failing = (error) => async () => {
+    throw error;
+  };
+  return Object.fromEntries(await Promise.all(there.map(async ([name, { load }]) => [name, await load(folder).catch(failing)])));
 }

@@ -4,6 +4,7 @@ import type { MultiheadError } from '../runtime/errors.js';
 import { printable, quoted } from '../runtime/text.js';
 import type { OpenModel } from '../types/models.js';
 import { flagOf, helpOf, type Options, UsageError } from './arguments.js';
+import { bench, type Bench, benchHelp, benchOptions } from './bench.js';
 import { embed, embedOptions } from './embed.js';
 import { heads, headsHelp, headsOptions } from './heads.js';
 import { Interrupt, Interrupted, type Signals } from './interrupt.js';
@@ -24,9 +25,10 @@ const commands: Readonly<Record<string, Command>> = {
   run: { usage: 'run FOLDER [TEXT]', help: 'continues the text, or standard input, token by token', options: runOptions, run },
   embed: { usage: 'embed FOLDER TEXT…', help: 'cosine similarities of texts', options: embedOptions, run: embed },
   heads: { usage: 'heads FOLDER TEXT', help: 'what every head looks at', options: headsOptions, more: headsHelp, run: heads },
+  bench: { usage: 'bench', help: 'how fast this machine is, in a minute', options: benchOptions, more: benchHelp, run: bench },
 };
 
-const overview = `usage: multihead COMMAND FOLDER TEXT [OPTIONS]
+const overview = `usage: multihead COMMAND [FOLDER] [TEXT] [OPTIONS]
 
 FOLDER is a model as Hugging Face stores it: config.json, safetensors files and, for text, tokenizer.json. Text needs the
 package @huggingface/tokenizers; --ids takes token ids without it. FOLDER may be a name of the hub, such as
@@ -44,6 +46,7 @@ const helpFor = ({ usage, help, options, more }: Command): string =>
 /** The surroundings of the command. */
 export interface Surroundings {
   readonly openModel: OpenModel;
+  readonly loadBench: () => Promise<Bench>;
   readonly version: string;
   readonly process: Signals & { readonly stdin: Input; readonly stdout: Stream; readonly stderr: Stream };
 }
@@ -70,7 +73,7 @@ function outcomeOf(error: unknown, options: Options): readonly [code: number, me
 }
 
 /** Runs the command. Returns the exit code. */
-export async function main(args: readonly string[], { openModel, version, process }: Surroundings): Promise<number> {
+export async function main(args: readonly string[], { openModel, loadBench, version, process }: Surroundings): Promise<number> {
   const output = new Output(process.stdout);
   process.stderr.on('error', () => {});
   const [name = '', ...rest] = args;
@@ -84,7 +87,7 @@ export async function main(args: readonly string[], { openModel, version, proces
       throw new UsageError('COMMAND', Object.keys(commands).join(', '), name === '' ? 'none; multihead --help lists the options' : quoted(name));
     } else if (asksHelp(end < 0 ? rest : rest.slice(0, end))) await output.write(helpFor(command));
     else {
-      await command.run(rest, { openModel, output, messages: process.stderr, interrupt: new Interrupt(process), get input() { return process.stdin; } });
+      await command.run(rest, { openModel, loadBench, version, output, messages: process.stderr, interrupt: new Interrupt(process), get input() { return process.stdin; } });
     }
     return exitCodes.ok;
   } catch (error) {

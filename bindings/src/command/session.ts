@@ -3,6 +3,7 @@
 import type { FetchProgress, Model, ModelInfo, ModelInput, OpenModel } from '../types/models.js';
 import { quoted, printable } from '../runtime/text.js';
 import { choice, flag, lists, type Option, text, UsageError, type Values } from './arguments.js';
+import type { Bench } from './bench.js';
 import type { Interrupt } from './interrupt.js';
 import type { Input, Output, Stream } from './output.js';
 
@@ -27,6 +28,10 @@ type Shared = Values<typeof sharedOptions>;
 /** The surroundings of a command. */
 export interface Session {
   readonly openModel: OpenModel;
+  /** Loads what only multihead bench needs. */
+  readonly loadBench: () => Promise<Bench>;
+  /** The version of the package. */
+  readonly version: string;
   readonly output: Output;
   readonly messages: Stream;
   /** Standard input. */

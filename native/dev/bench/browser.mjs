@@ -1,5 +1,5 @@
 // Runs the benchmarks in headless browsers, on a page that this module serves.
-import { copyFile, cp, mkdir, rm } from 'node:fs/promises';
+import { cp, mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { findBrowsers } from '../../../tests/browser/browsers.mjs';
 import { serve } from '../../../web/serve.mjs';
@@ -16,15 +16,6 @@ async function makeSite() {
   await mkdir(SITE, { recursive: true });
   await cp(at('bindings', 'bench'), join(SITE, 'bench'), { recursive: true });
   await cp(at('bindings', 'dist'), join(SITE, 'dist'), { recursive: true });
-  for (const simd of ['relaxed', 'simd128']) {
-    for (const extension of ['mjs', 'wasm']) {
-      await mkdir(join(SITE, simd), { recursive: true });
-      await copyFile(
-        at('build', 'wasm', 'native', simd, `multihead-peak.${extension}`),
-        join(SITE, simd, `multihead-peak.${extension}`),
-      );
-    }
-  }
 }
 
 /** Yields the page's events, one after the other. */

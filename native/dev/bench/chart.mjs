@@ -1,6 +1,7 @@
 // Results as an SVG of horizontal bars, with a panel per run, number of threads and unit. A line marks the machine's
 // limit.
-import { peersOf, threadsOf, threadsText, titleOf } from './document.mjs';
+import { threadsText, titleOf } from '../../../bindings/bench/rows.mjs';
+import { peersOf, threadsOf } from './document.mjs';
 
 const WIDTH = 980;
 const LEFT = 250; // where the bars begin; names are to the left

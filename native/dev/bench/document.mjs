@@ -1,7 +1,7 @@
 // The format of all results: { runs: [{ machine, benchmarks }] }. A test and `--from` check files against it.
 
 const FIELDS = {
-  machine: 'runner cpu compiler engine simd date threads fma_peak read_stream read_stream_all wasmBytes load'.split(' '),
+  machine: 'runner version cpu compiler engine simd date threads fma_peak read_stream read_stream_all wasmBytes load'.split(' '),
   benchmark: 'name message us cold_us GFLOPS pct_peak GBps pct_stream err scratch_kB least_us most_us pages peers'.split(' '),
   peer: 'us GFLOPS ratio diff message note'.split(' '),
 };
@@ -23,12 +23,6 @@ export function complaintsOf(document) {
     ]),
   ]);
 }
-
-/** "native AVX2", "wasm relaxed", "firefox simd128" */
-export const titleOf = ({ runner, simd }) => `${runner} ${simd}`;
-
-/** "1 thread", "2 threads" */
-export const threadsText = (threads) => `${threads} thread${threads > 1 ? 's' : ''}`;
 
 export const threadsOf = (name) => Number(/threads:(\d+)$/.exec(name)?.[1] ?? 1);
 

@@ -11,7 +11,7 @@ import { run, step } from '../console.mjs';
 import { npmProgram } from '../program.mjs';
 import { buildFolder, completeFolder } from '../files.mjs';
 import { threadsOf } from './document.mjs';
-import { linesOf, nativeCommand } from './programs.mjs';
+import { eventsOf, linesOf, nativeCommand } from './programs.mjs';
 
 const FOLDER = join(ROOT, 'build', 'peers');
 const VERSIONS = {
@@ -61,14 +61,11 @@ async function outputOf(command) {
 /** Runs multihead-bench once; returns microseconds per call. */
 async function ourTurn(name, folder, { target }) {
   const exactly = nativeCommand({ filter: `^${name}$`, target });
-  const { benchmarks } = await outputOf([
-    ...exactly,
-    '--alone',
-    `--benchmark_min_time=${SECONDS_A_ROUND}`,
-    `--save=${folder}`,
-  ]);
-  if (benchmarks[0].error_occurred) throw new Error(benchmarks[0].error_message);
-  return benchmarks[0].us;
+  const how = ['--alone', `--benchmark_min_time=${SECONDS_A_ROUND}`, `--save=${folder}`];
+  for await (const { benchmark } of eventsOf([...exactly, ...how], { quiet: true })) {
+    if (benchmark?.message) throw new Error(benchmark.message);
+    if (benchmark) return benchmark.us;
+  }
 }
 
 /** Runs ONNX Runtime once; returns { us, way }, or { message }. */

@@ -27,55 +27,20 @@ export async function* linesOf([program, ...args], { quiet = false } = {}) {
   }
 }
 
-const KEPT = ['us', 'cold_us', 'GFLOPS', 'pct_peak', 'GBps', 'pct_stream', 'err', 'scratch_kB'];
-
-/** Converts a result of Google Benchmark to this project's format. */
-export function benchmarkFrom(result) {
-  if (result.error_occurred) return { name: result.name, peers: {}, message: result.error_message };
-  const own = Object.fromEntries(KEPT.filter((key) => key in result).map((key) => [key, result[key]]));
-  const peer = (name) => ['us', 'GFLOPS', 'ratio', 'diff'].map((key) => [key, result[`${name}_${key}`]]);
-  const there = ['eigen', 'openblas'].filter((name) => result[`${name}_us`]);
-  return {
-    name: result.name,
-    ...own,
-    peers: Object.fromEntries(there.map((name) => [name, Object.fromEntries(peer(name))])),
-  };
-}
-
-export function machineFrom(context) {
-  return {
-    runner: 'native',
-    compiler: context.compiler,
-    simd: context.simd_target,
-    threads: Number(context.threads),
-    fma_peak: Number(context.fma_peak_gflops_per_thread),
-    read_stream: Number(context.read_stream_gbps_one_thread),
-    read_stream_all: Number(context.read_stream_gbps_all_threads),
-  };
-}
-
-/** Parses Google Benchmark's JSON while it is written. Each of its objects is on separate lines. */
-export async function* eventsFrom(lines) {
-  let object = null;
-  for await (const line of lines) {
-    if (/^ {2}"context": \{$/.test(line) || /^ {4}\{$/.test(line)) object = ['{'];
-    else if (object && /^ {2,4}\},?$/.test(line)) {
-      const parsed = JSON.parse([...object, '}'].join('\n'));
-      object = null;
-      yield 'name' in parsed ? { benchmark: benchmarkFrom(parsed) } : { machine: machineFrom(parsed) };
-    } else object?.push(line);
-  }
-}
-
 export const nativeCommand = ({ filter, target }) => [
   NATIVE_PROGRAM,
-  '--benchmark_format=json',
+  '--events',
   `--benchmark_filter=${filter || '.'}`,
   ...(target ? [`--target=${target}`] : []),
 ];
 
+/** The events of a program that prints each as a line of JSON. */
+export async function* eventsOf(command, how) {
+  for await (const line of linesOf(command, how)) yield JSON.parse(line);
+}
+
 export async function* nativeRun(options) {
-  yield* eventsFrom(linesOf(nativeCommand(options)));
+  yield* eventsOf(nativeCommand(options));
 }
 
 /** The flags that a version of Node needs. */
@@ -90,5 +55,5 @@ export async function* wasmRun({ simd, filter, node = process.execPath, peersFol
   const peers = peersFolder ? [`--peers=${peersFolder}`] : [];
   const pools = workers ? [`--workers=${workers}`] : [];
   const command = [node, ...flags, WASM_PROGRAM, `--simd=${simd}`, `--filter=${filter}`, ...peers, ...pools];
-  for await (const line of linesOf(command)) yield JSON.parse(line);
+  yield* eventsOf(command);
 }
