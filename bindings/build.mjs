@@ -101,8 +101,8 @@ await bundle(entries, { format: 'esm', groups });
 if (!pageOnly) {
   writeFileSync(join(made, 'inline.js'), inLines(await bundle(['inline'], { format: 'esm', minify: true })));
   // By itself, so that it does not change how the entry points share chunks.
-  await bundle(['command'], { format: 'esm', external: [/^node:/, './models_node.js', './bench.js'] });
-  await bundle(['bench'], { format: 'esm', external: [/^node:/, './index_node.js'] });
+  await bundle(['command'], { format: 'esm', external: [/^node:/, './models_node.js', './benchmarks.js'] });
+  await bundle(['benchmarks'], { format: 'esm', external: [/^node:/, './index_node.js'] });
   writeFileSync(join(made, 'sbom.cdx.json'), `${JSON.stringify(billOfMaterials(), null, 2)}\n`);
 }
 

@@ -18,7 +18,7 @@ import { folderWithTokenizer, goldens } from './tokenizer_files.ts';
 
 const script = fileURLToPath(new URL('../dist/command.js', import.meta.url));
 const gpt2 = join(goldens, 'gpt2');
-const loadBench = (): Promise<Bench> => import('../dist/bench.js' as string) as Promise<Bench>;
+const loadBench = (): Promise<Bench> => import('../dist/benchmarks.js' as string) as Promise<Bench>;
 
 interface Ended {
   readonly code: number | null;

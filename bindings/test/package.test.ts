@@ -86,7 +86,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     for (const path of declarations) expect(path).toMatch(/\/(entry|types)\/\w+\.d\.ts$|\/(errors|features|gpt2_config|lab|open|read|write|train)\.d\.ts$/);
     expect(declarations.length).toBeLessThan(40);
     const scripts = [
-      ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training', 'lab', 'models', 'models_node', 'models_worker', 'command', 'bench'],
+      ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training', 'lab', 'models', 'models_node', 'models_worker', 'command', 'benchmarks'],
       ...['index', 'core', 'pool', 'models'].map((name) => `${name}_workerd`),
       ...['core_glue', 'experiment', 'features', 'model_opener', 'multihead', 'pool_creator', 'safetensors', 'shared', 'workers'],
     ];

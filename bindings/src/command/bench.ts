@@ -4,7 +4,7 @@ import { quoted } from '../runtime/text.js';
 import { flag, type Option, parse, text, UsageError } from './arguments.js';
 import type { Session } from './session.js';
 
-/** The file of the benchmarks, entry/bench.ts. */
+/** The file of the benchmarks, entry/benchmarks.ts. */
 export type Bench = typeof import('../../bench/report.mjs') & { readonly load: () => Promise<object> };
 
 function isPattern(value: string): boolean {
