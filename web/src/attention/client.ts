@@ -17,13 +17,6 @@ export type Trouble =
   /** The replacement worker does not answer either. */
   | { readonly kind: 'silent' };
 
-export interface AttentionClient {
-  /** Requests a forward pass, which replaces a request that has not started yet. */
-  request(input: ForwardInput): void;
-  /** Ignores the answers of all requests so far. */
-  cancel(): void;
-}
-
 export interface Listener {
   onResult(result: ForwardResult): void;
   /** The median duration of the last result's pass, in milliseconds. */
@@ -39,7 +32,7 @@ interface Request {
   readonly input: ForwardInput;
 }
 
-export function connect(start: () => Port, listener: Listener): AttentionClient {
+export function connect(start: () => Port, listener: Listener) {
   let lastId = 0;
   let running: Request | undefined;
   let waiting: Request | undefined;
@@ -121,14 +114,16 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
   }
 
   return {
-    request(input) {
+    /** Requests a forward pass, which replaces a request that has not started yet. */
+    request(input: ForwardInput): void {
       lastId += 1;
       const request = { id: lastId, input };
       if (broken) return;
       if (running === undefined) void send(request);
       else waiting = request;
     },
-    cancel() {
+    /** Ignores the answers of all requests so far. */
+    cancel(): void {
       lastId += 1;
       waiting = undefined;
     },

@@ -22,7 +22,8 @@ export async function medianTime(call: () => void, wanted: () => boolean): Promi
   return median(samples);
 }
 
-function meanOver(span: number, call: () => void): number {
+/** Mean duration of a call in milliseconds, over calls for `span` milliseconds. */
+export function meanOver(span: number, call: () => void): number {
   const start = performance.now();
   let calls = 0;
   let elapsed = 0;

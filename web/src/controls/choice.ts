@@ -19,8 +19,7 @@ export function choiceOf<N extends FieldName>(
   attributes: Parameters<typeof el>[1] = {},
 ): HTMLElement {
   const buttons = options.map(({ value, label, id, change }) => {
-    const button = el('button', { id }, ...(typeof label === 'string' ? [label] : label));
-    button.addEventListener('click', () => update(app, { [field]: value, ...change }));
+    const button = el('button', { id, onclick: () => update(app, { [field]: value, ...change }) }, ...(typeof label === 'string' ? [label] : label));
     app.state.watch((state) => button.setAttribute('aria-pressed', String(state[field] === value)));
     return button;
   });

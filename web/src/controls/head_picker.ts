@@ -4,23 +4,18 @@ import { headName, type NamedHeads } from '../attention/patterns.js';
 import { el, headBadge, refill } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
 
-export interface HeadPicker {
-  readonly element: HTMLElement;
-  /** Shows these heads. `isPressed` tells whose buttons are pressed. */
-  show(heads: NamedHeads, muted: readonly number[], isPressed: (head: number) => boolean): void;
-}
-
 /** `verb` begins the labels of buttons that do not choose a head, such as "mute ". `id` begins the ids of the buttons. */
 export function createHeadPicker(
   onPress: (head: number) => void,
   { verb = '', id, ...attributes }: { verb?: string; id?: string; class?: string; 'aria-label'?: string } = {},
-): HeadPicker {
+) {
   const element = el('span', { class: 'segments heads', role: 'group', 'aria-label': 'Head', ...attributes });
   let buttons: readonly HTMLElement[] = [];
   let drawn = '';
   return {
     element,
-    show(named, muted, isPressed) {
+    /** Shows these heads. `isPressed` tells whose buttons are pressed. */
+    show(named: NamedHeads, muted: readonly number[], isPressed: (head: number) => boolean): void {
       const key = JSON.stringify([named.heads, named.given?.names, muted]);
       if (key !== drawn) {
         drawn = key;

@@ -4,24 +4,14 @@ import { directionOf } from '../attention/tokens.js';
 import { el, moved, refill, word } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
 
-export interface TokenRow {
-  readonly element: HTMLElement;
-  readonly buttons: () => readonly HTMLButtonElement[];
-  /** Writes the words. Returns true if they have changed. */
-  name(names: readonly string[]): boolean;
-  /** `shown` is pressed; Tab reaches `stop`. */
-  mark(shown: number, stop: number): void;
-}
-
 /** `className`: the class of the buttons. */
-export function createTokenRow(app: App, className: string, attributes: { class: string; 'aria-label': string }): TokenRow {
+export function createTokenRow(app: App, className: string, attributes: { class: string; 'aria-label': string }) {
   const element = el('div', { role: 'toolbar', ...attributes });
   let buttons: readonly HTMLButtonElement[] = [];
   let labels = '';
 
   function createButton(index: number): HTMLButtonElement {
-    const button = el('button', { class: className, tabindex: -1 });
-    button.addEventListener('click', () => update(app, { query: index, key: null }));
+    const button = el('button', { class: className, tabindex: -1, onclick: () => update(app, { query: index, key: null }) });
     button.addEventListener('pointerenter', () => app.pointed.set({ query: index, key: null }));
     button.addEventListener('pointerleave', () => app.pointed.set(null));
     return button;
@@ -40,7 +30,8 @@ export function createTokenRow(app: App, className: string, attributes: { class:
   return {
     element,
     buttons: () => buttons,
-    name(names) {
+    /** Writes the words. Returns true if they have changed. */
+    name(names: readonly string[]): boolean {
       const key = names.join('\n');
       if (key === labels) return false;
       labels = key;
@@ -54,7 +45,8 @@ export function createTokenRow(app: App, className: string, attributes: { class:
       });
       return true;
     },
-    mark(shown, stop) {
+    /** `shown` is pressed; Tab reaches `stop`. */
+    mark(shown: number, stop: number): void {
       buttons.forEach((button, token) => {
         const pressed = String(token === shown);
         if (button.ariaPressed !== pressed) button.ariaPressed = pressed;

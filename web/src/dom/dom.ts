@@ -2,9 +2,12 @@
 // because the page's security policy refuses it.
 
 export type Child = Node | string;
-type Attributes = Readonly<Record<string, string | number | boolean | undefined>>;
+type Attributes = Readonly<Record<string, string | number | boolean | undefined | (() => unknown)>>;
 
-/** An attribute that is `false` or `undefined` is not set; `true` sets it to the empty string. */
+/**
+ * An attribute that is `false` or `undefined` is not set; `true` sets it to the empty string. A function, such as
+ * `onclick`, listens to the event.
+ */
 export function el<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   attributes: Attributes = {},
@@ -30,7 +33,8 @@ export function svg<K extends keyof SVGElementTagNameMap>(
 
 export function setAll(element: Element, attributes: Attributes): void {
   for (const [name, value] of Object.entries(attributes)) {
-    if (value === undefined || value === false) element.removeAttribute(name);
+    if (typeof value === 'function') element.addEventListener(name.slice(2), value);
+    else if (value === undefined || value === false) element.removeAttribute(name);
     else element.setAttribute(name, value === true ? '' : String(value));
   }
 }

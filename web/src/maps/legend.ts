@@ -34,13 +34,8 @@ export interface Marks {
   readonly limit?: number;
 }
 
-export interface Legend {
-  readonly element: HTMLElement;
-  show(marks: Marks): void;
-}
-
 /** Makes a legend. Without a limit, the signed scale has no numbers. */
-export function createLegend(name: ScaleName): Legend {
+export function createLegend(name: ScaleName) {
   const [least, most] = name === 'weights' ? ['weight 0', '1'] : ['negative', 'positive'];
   const from = el('span', { class: 'number' }, least!);
   const to = el('span', { class: 'number' }, most!);
@@ -51,7 +46,7 @@ export function createLegend(name: ScaleName): Legend {
   const corner = item('legend-corner', 'set by hand');
   return {
     element: el('p', { class: 'legend' }, el('span', { class: 'legend-item' }, from, strip(name), to), hatch, corner),
-    show({ masked, edited = false, muted, limit }) {
+    show({ masked, edited = false, muted, limit }: Marks): void {
       hatch.hidden = !masked && !muted;
       const why = name === 'weights' ? 'masked, exactly 0' : 'masked, −∞';
       setText(hatched, !muted ? why : masked ? `${why}, or muted` : 'muted');

@@ -1,22 +1,14 @@
 // A map that can also be a table of numbers, with the buttons that save it.
 
 import { el, refill } from '../dom/dom.js';
-import type { ViewName } from '../state/page_state.js';
+import { update, type App } from '../state/app.js';
+import type { PageState, ViewName } from '../state/page_state.js';
 import { cellText } from './cell_text.js';
 import { createMap, type Cell, type MapContent, type MapOptions, type MatrixMap } from './matrix_map.js';
 import { matrixTable } from './matrix_table.js';
 import { saveButtons, type Saved } from './save_buttons.js';
 
-export interface MapFrame {
-  readonly map: MatrixMap;
-  /** Holds the map or the table. */
-  readonly body: HTMLElement;
-  readonly saves: HTMLElement;
-  /** Shows a map or table. `spoken`: the beginning of each cell's label for screen readers, such as "head 2". */
-  show(saved: Saved, spoken: string, as: ViewName): void;
-  /** The argument `saved` of the last show(); null before the first. */
-  shown(): Saved | null;
-}
+export type MapFrame = ReturnType<typeof createMapFrame>;
 
 /** Shows a matrix in `body` as a map or as a table of numbers. */
 export function showMatrix(body: HTMLElement, map: MatrixMap, content: MapContent, as: ViewName): void {
@@ -31,21 +23,35 @@ export function showMatrix(body: HTMLElement, map: MatrixMap, content: MapConten
   map.show(content);
 }
 
+/** A map of weights: a cell that is pointed at or chosen is a pair of words. `also` changes with a choice. */
+export const createWeightsFrame = (app: App, name: string, also: Partial<PageState> = {}): MapFrame =>
+  createMapFrame(
+    {
+      maxCell: 44,
+      onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
+      onChoose: ({ row, col }) => update(app, { query: row, key: col, ...also }),
+    },
+    name,
+  );
+
 /** `name` is the map's name in the labels of the buttons. */
-export function createMapFrame(options: MapOptions, name: string): MapFrame {
+export function createMapFrame(options: MapOptions, name: string) {
   const map = createMap(options);
-  const body = el('div', { class: 'card-body' }, map.element);
+  const body = el('div', { class: 'column card-body' }, map.element);
   let shown: Saved | null = null;
   return {
     map,
+    /** Holds the map or the table. */
     body,
     saves: saveButtons(name, () => shown),
-    show(saved, spoken, as) {
+    /** Shows a map or table. `spoken`: the beginning of each cell's label for screen readers, such as "head 2". */
+    show(saved: Saved, spoken: string, as: ViewName): void {
       shown = saved;
       const { view, title } = saved;
       const cellLabel = ({ row, col }: Cell): string => `${spoken}, ${cellText(view, row, col)}`;
       showMatrix(body, map, { view, label: title, cellLabel }, as);
     },
-    shown: () => shown,
+    /** The argument `saved` of the last show(); null before the first. */
+    shown: (): Saved | null => shown,
   };
 }

@@ -17,13 +17,6 @@ export interface MapContent {
   readonly cellLabel: (cell: Cell) => string;
 }
 
-export interface MapGrid {
-  readonly element: HTMLElement;
-  show(content: MapContent, layout: Layout): void;
-  /** Moves the focus to a cell. */
-  moveTo(cell: Cell): void;
-}
-
 export interface GridListener {
   /** Called when a cell gets the focus, and with null when no cell has it. */
   onFocus(cell: Cell | null): void;
@@ -33,7 +26,7 @@ export interface GridListener {
 
 const clamp = (value: number, last: number): number => Math.max(0, Math.min(last, value));
 
-export function createGrid({ onFocus, onChoose }: GridListener): MapGrid {
+export function createGrid({ onFocus, onChoose }: GridListener) {
   const row = el('div', { role: 'row', class: 'map-row' });
   const element = el('div', { class: 'map-grid', role: 'grid' });
   const cells: HTMLElement[] = [];
@@ -104,7 +97,7 @@ export function createGrid({ onFocus, onChoose }: GridListener): MapGrid {
 
   return {
     element,
-    show(next, nextLayout) {
+    show(next: MapContent, nextLayout: Layout): void {
       [content, layout] = [next, nextLayout];
       const { rows, cols } = next.view;
       element.setAttribute('aria-label', next.label);
@@ -113,6 +106,7 @@ export function createGrid({ onFocus, onChoose }: GridListener): MapGrid {
       if (rows > 0 && cols > 0) drawRow();
       else element.replaceChildren();
     },
+    /** Moves the focus to a cell. */
     moveTo,
   };
 }

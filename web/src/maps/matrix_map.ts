@@ -21,20 +21,7 @@ export interface MapOptions {
   readonly sizer?: HTMLElement;
 }
 
-export interface MatrixMap {
-  readonly element: HTMLElement;
-  show(content: MapContent): void;
-  /** Call it before show() if the map has another width now; else the map changes its size after it is drawn. */
-  remeasure(): void;
-  /** Marks a cell with its row and column, a whole row, or nothing. */
-  highlight(mark: Mark | null): void;
-  /** Gives the mark, now and when it changes, to a table that stands in for the map. */
-  markIn(table: ((mark: Mark | null) => void) | null): void;
-  /** Calls `then` once, after the next time that the map is drawn. */
-  afterDraw(then: () => void): void;
-  /** The sizes of the map as it is drawn; undefined before the first time. */
-  layout(): Layout | undefined;
-}
+export type MatrixMap = ReturnType<typeof createMap>;
 
 export interface Mark {
   readonly row: number;
@@ -55,7 +42,7 @@ export function paintStyle(): PaintStyle {
   };
 }
 
-export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): MatrixMap {
+export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions) {
   const canvas = el('canvas', { 'aria-hidden': 'true' });
   const bands = el('div', { class: 'map-bands', 'aria-hidden': 'true' });
   const marks = createMarks();
@@ -154,23 +141,28 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
 
   return {
     element,
-    show(next) {
+    show(next: MapContent): void {
       content = next;
       reserve();
       drawSoon();
     },
-    remeasure() {
+    /** Call it before show() if the map has another width now; else the map changes its size after it is drawn. */
+    remeasure(): void {
       width = 0;
     },
+    /** Marks a cell with its row and column, a whole row, or nothing. */
     highlight,
-    markIn(next) {
+    /** Gives the mark, now and when it changes, to a table that stands in for the map. */
+    markIn(next: ((mark: Mark | null) => void) | null): void {
       table = next;
       table?.(marked);
     },
-    afterDraw(then) {
+    /** Calls `then` once, after the next time that the map is drawn. */
+    afterDraw(then: () => void): void {
       drawn = then;
     },
-    layout: () => layout,
+    /** The sizes of the map as it is drawn; undefined before the first time. */
+    layout: (): Layout | undefined => layout,
   };
 }
 

@@ -38,13 +38,7 @@ printing.watch(() => {
   for (const region of document.querySelectorAll('.table-scroll')) region.dispatchEvent(new Event(refill));
 });
 
-export interface MatrixTable {
-  readonly element: HTMLElement;
-  /** Marks a row and scrolls to its cell; without a column, to the row's largest number. */
-  mark(at: Mark | null): void;
-}
-
-export function matrixTable(view: MatrixView, caption: string): MatrixTable {
+export function matrixTable(view: MatrixView, caption: string) {
   const { rows, cols, data, rowLabels } = view;
   const colLabels = view.colLabels ?? Array.from({ length: cols }, (_, col) => String(col + 1));
   const head = el('thead');
@@ -125,7 +119,8 @@ export function matrixTable(view: MatrixView, caption: string): MatrixTable {
   fill();
   return {
     element: region,
-    mark(at) {
+    /** Marks a row and scrolls to its cell; without a column, to the row's largest number. */
+    mark(at: Mark | null): void {
       const row = at && at.row < rows ? at.row : -1;
       if (row >= 0) {
         const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);

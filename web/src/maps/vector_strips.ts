@@ -11,23 +11,14 @@ export interface Strip {
   readonly limit: number;
 }
 
-export interface VectorStrips {
-  readonly element: HTMLElement;
-  show(strips: readonly Strip[]): void;
-}
-
-export interface StripCells {
-  readonly canvas: HTMLCanvasElement;
-  /** Paints the vector; `limit` is the absolute value that has the strongest color. */
-  show(data: Float32Array, limit: number): void;
-}
+export type StripCells = ReturnType<typeof createStripCells>;
 
 /** The largest absolute value of the vectors, for use as `limit`; 1 if all values are 0. */
 export const limitOf = (...vectors: Float32Array[]): number =>
   vectors.reduce((most, data) => data.reduce((so, value) => Math.max(so, Math.abs(value)), most), 0) || 1;
 
 /** One strip without a label. It paints itself again when the theme changes, so create it once and keep it. */
-export function createStripCells(): StripCells {
+export function createStripCells() {
   const canvas = el('canvas', { class: 'strip-cells', height: 1, 'aria-hidden': 'true' });
   let shown: { data: Float32Array; limit: number } | undefined;
 
@@ -45,7 +36,8 @@ export function createStripCells(): StripCells {
   paintTheme.watch(draw);
   return {
     canvas,
-    show(data, limit) {
+    /** Paints the vector; `limit` is the absolute value that has the strongest color. */
+    show(data: Float32Array, limit: number): void {
       shown = { data, limit };
       draw();
     },
@@ -53,12 +45,12 @@ export function createStripCells(): StripCells {
 }
 
 /** `count` is the number of strips. It does not change, so that nothing below moves. */
-export function createStrips(count: number): VectorStrips {
+export function createStrips(count: number) {
   const lines = Array.from({ length: count }, () => ({ label: el('span', { class: 'cut strip-label' }), cells: createStripCells() }));
   const element = el('div', { class: 'vectors' }, ...lines.flatMap(({ label, cells }) => [label, cells.canvas]));
   return {
     element,
-    show(strips) {
+    show(strips: readonly Strip[]): void {
       lines.forEach(({ label, cells }, i) => {
         const strip = strips[i];
         label.replaceChildren(...(strip?.label ?? []));

@@ -8,12 +8,6 @@ import type { Failure as Why } from '../workers/protocol.js';
 /** `incomplete`: the sections below the sentence are missing; `why` is a sentence. */
 export type Problem = Trouble | { readonly kind: 'incomplete'; readonly why: string };
 
-export interface Failure {
-  readonly element: HTMLElement;
-  show(problem: Problem): void;
-  hide(): void;
-}
-
 /** The reason and the advice in the visitor's words, because the package's own message is for programmers. */
 function plainReason(why: Why): string {
   if (typeof WebAssembly !== 'object') {
@@ -49,12 +43,12 @@ export function wordsFor(problem: Problem, hasNumbers: boolean): readonly [strin
   }
 }
 
-export function failureNotice(): Failure {
+export function failureNotice() {
   const element = el('p', { class: 'notice is-failure', id: 'failure', role: 'alert', hidden: true });
   let hasNumbers = false;
   return {
     element,
-    show(problem) {
+    show(problem: Problem): void {
       document.body.classList.add('is-failed');
       const [what, rest] = wordsFor(problem, hasNumbers);
       // Messages about problems that may pass float: the layout does not jump, and they are visible at any scroll
@@ -63,7 +57,7 @@ export function failureNotice(): Failure {
       element.hidden = false;
       element.replaceChildren(el('strong', {}, what), rest);
     },
-    hide() {
+    hide(): void {
       hasNumbers = true;
       document.body.classList.remove('is-failed');
       element.hidden = true;

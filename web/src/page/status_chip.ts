@@ -5,19 +5,11 @@ import { formatMilliseconds } from '../base/format.js';
 import type { Store } from '../base/store.js';
 import { el } from '../dom/dom.js';
 
-export interface StatusChip {
-  readonly element: HTMLElement;
-  /** Shows "no engine" until the next result. */
-  fail(): void;
-  /** Shows that there is no sentence, if nothing was computed yet. */
-  idle(): void;
-}
-
 /** @param passTime median of warm runs in milliseconds; null before the first median */
 export function statusChip(
   result: Store<ForwardResult | null>,
   passTime: Store<number | null>,
-): StatusChip {
+) {
   const dot = el('span', { class: 'dot', 'aria-hidden': 'true' });
   const summary = el('summary', {}, dot, 'loading');
   const facts = el('dl', {});
@@ -62,10 +54,12 @@ export function statusChip(
   });
   return {
     element: chip,
-    idle() {
+    /** Shows that there is no sentence, if nothing was computed yet. */
+    idle(): void {
       if (!result.get()) summary.replaceChildren(dot, 'no sentence yet');
     },
-    fail() {
+    /** Shows "no engine" until the next result. */
+    fail(): void {
       chip.classList.remove('is-ready');
       summary.replaceChildren(dot, 'no engine');
       facts.replaceChildren();

@@ -19,7 +19,7 @@ export function undoBar(app: App): HTMLElement {
     el('button', { id, 'aria-label': name, title: `${name} (${key})` }, arrow(className));
   const undo = button('undo', 'Undo', isMac ? '⌘Z' : 'Ctrl+Z', 'is-back');
   const redo = button('redo', 'Redo', isMac ? '⇧⌘Z' : 'Ctrl+Y', 'is-forth');
-  const said = el('span', { class: 'undo-said', role: 'status' });
+  const said = el('span', { class: 'undo-said cut', role: 'status' });
   const element = el('div', { class: 'undo-bar', role: 'group', 'aria-label': 'Undo and redo' }, said, undo, redo);
   undo.addEventListener('click', () => app.undo());
   redo.addEventListener('click', () => app.redo());

@@ -104,6 +104,12 @@ export function whenViewed(app: App, draw: () => void): void {
   app.state.watch(draw);
 }
 
+/** A function that calls `draw` with the present result, if there is one. */
+export const withNumbers = (app: App, draw: (result: ForwardResult) => void) => (): void => {
+  const result = app.result.get();
+  if (result) draw(result);
+};
+
 /** Hides a section while there is no sentence. */
 export function withResult(app: App, section: HTMLElement): HTMLElement {
   app.result.watch((result) => {

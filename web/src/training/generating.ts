@@ -1,7 +1,7 @@
 // A generation on the page: the tokens so far, and the cost of each tick with a KV cache and without one.
 
 import { messageOf } from '../base/format.js';
-import { createStore, type Store } from '../base/store.js';
+import { createStore } from '../base/store.js';
 import { mostTokens, type Prompt, type Tick } from './messages.js';
 import type { TrainingSession } from './session.js';
 
@@ -15,23 +15,14 @@ export interface GenerationView {
   readonly message: string;
 }
 
-export interface Generating {
-  readonly view: Store<GenerationView>;
-  /** Generates until the end, or until pause(). */
-  run(): Promise<void>;
-  pause(): void;
-  /** Generates one token. */
-  tick(): Promise<void>;
-  /** Begins again with another held-out sequence. */
-  restart(sequence: number): void;
-}
+export type Generating = ReturnType<typeof createGenerating>;
 
 const blank: GenerationView = { running: false, prompt: undefined, tokens: [], ticks: [], message: '' };
 
 export const finished = ({ tokens }: GenerationView): boolean => tokens.length >= mostTokens;
 
 /** `delay`: milliseconds from one token to the next; with 0, only the end of a run is shown. */
-export function createGenerating(training: TrainingSession, first: number, delay: () => number): Generating {
+export function createGenerating(training: TrainingSession, first: number, delay: () => number) {
   const view = createStore(blank);
   let now = blank;
   let sequence = first;
@@ -44,6 +35,7 @@ export function createGenerating(training: TrainingSession, first: number, delay
     if (shown) view.set(now);
   }
 
+  /** Begins again with another held-out sequence. */
   function restart(next: number): void {
     sequence = next;
     round += 1;
@@ -74,6 +66,7 @@ export function createGenerating(training: TrainingSession, first: number, delay
     }
   }
 
+  /** Generates until the end, or until pause(). */
   async function run(): Promise<void> {
     if (now.running) return;
     if (finished(now)) restart(sequence);
@@ -96,7 +89,8 @@ export function createGenerating(training: TrainingSession, first: number, delay
 
   return {
     ...{ view, run, restart },
-    pause: () => change({ running: false }),
-    tick: async () => void (await advance(true)),
+    pause: (): void => change({ running: false }),
+    /** Generates one token. */
+    tick: async (): Promise<void> => void (await advance(true)),
   };
 }

@@ -1,6 +1,7 @@
 // Continues a pattern token by token in the worker, with a KV cache and without one, and measures both.
 
 import type { Experiment, Transformer, TransformerCache } from 'multihead';
+import { meanOver } from '../base/timing.js';
 import { mostTokens, sequenceLength, type Cost, type Prompt, type Tick } from './messages.js';
 import { cacheBytes, multiplyAdds, type ModelSize } from './multiply_adds.js';
 
@@ -82,15 +83,5 @@ function largestInLastRow(logits: Float32Array, width: number): number {
  * interferes.
  */
 function timeOf(call: () => void): number {
-  const means = Array.from({ length: 5 }, () => {
-    const start = performance.now();
-    let [calls, elapsed] = [0, 0];
-    while (elapsed < 0.6) {
-      call();
-      calls += 1;
-      elapsed = performance.now() - start;
-    }
-    return elapsed / calls;
-  });
-  return Math.min(...means);
+  return Math.min(...Array.from({ length: 5 }, () => meanOver(0.6, call)));
 }

@@ -20,7 +20,7 @@ export interface KindFacts {
   readonly steps: number;
   readonly heads: number;
   readonly layers: number;
-  /** The patterns that a head can learn, in the order of Experiment.patterns. */
+  /** The patterns that a head can learn, in the order of Experiment.patterns; `short` is for narrow cells. */
   readonly patterns: readonly { readonly name: string; readonly short: string }[];
   /** The jobs of the model, in the order of Experiment.jobs. */
   readonly jobs: readonly string[];

@@ -3,20 +3,13 @@
 /** Milliseconds between two checks. */
 const every = 1000;
 
-export interface Silence {
-  /** Begins to count, or begins anew: the worker was asked something, or has answered. */
-  begin(): void;
-  /** Nothing is awaited. */
-  end(): void;
-}
-
 /**
  * Counts checks instead of reading a clock: a tab that was frozen then does not blame the worker for its own pause.
  *
  * @param most gives the number of checks in a row after which `onSilent` is called, once
  * @param onCheck is called at the checks before
  */
-export function watchSilence(most: () => number, onSilent: () => void, onCheck = (): void => {}): Silence {
+export function watchSilence(most: () => number, onSilent: () => void, onCheck = (): void => {}) {
   let timer: ReturnType<typeof setInterval> | undefined;
   let checks = 0;
 
@@ -27,11 +20,13 @@ export function watchSilence(most: () => number, onSilent: () => void, onCheck =
   }
 
   return {
-    begin() {
+    /** Begins to count, or begins anew: the worker was asked something, or has answered. */
+    begin(): void {
       checks = 0;
       timer ??= setInterval(check, every);
     },
-    end() {
+    /** Nothing is awaited. */
+    end(): void {
       clearInterval(timer);
       timer = undefined;
     },

@@ -9,15 +9,15 @@ import { el, meter, panel, rich, word } from '../../dom/dom.js';
 import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { createLegend } from '../../maps/legend.js';
-import { createMapFrame } from '../../maps/map_frame.js';
+import { createWeightsFrame } from '../../maps/map_frame.js';
 import { viewOf } from '../../maps/step_view.js';
-import { chosen, inView, update, whenChanged, withResult, type App } from '../../state/app.js';
+import { chosen, inView, update, whenChanged, withNumbers, withResult, type App } from '../../state/app.js';
 import { bendControls, resetButton } from './bend_controls.js';
 import { weightEditor } from './bend_weight.js';
 
 export function bendSection(app: App): HTMLElement {
   const lead = 'Change something and see what it does to the weights and to the output.';
-  const picture = el('div', { class: 'bend-picture' }, weightsMap(app), weightEditor(app));
+  const picture = el('div', { class: 'column bend-picture' }, weightsMap(app), weightEditor(app));
   const all = el('div', { class: 'bend' }, bendControls(app), picture, effect(app));
   return withResult(app, panel('bend', { title: 'Bend it', lead, tools: resetButton(app) }, all));
 }
@@ -28,35 +28,22 @@ function weightsMap(app: App): HTMLElement {
   const name = el('span', { class: 'head-name', 'aria-hidden': 'true' });
   const legend = createLegend('weights');
   const views = createViewSwitch(app, 'bendView', 'Show the weights as');
-  const { body, map, ...frame } = createMapFrame(
-    {
-      maxCell: 44,
-      onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
-      onChoose: ({ row, col }) => update(app, { query: row, key: col }),
-    },
-    'these weights',
-  );
-  const titleOf = (result: ForwardResult, head: number) =>
-    `Bent weights of head ${head + 1}, ${headName(result, head)}`;
+  const { body, map, ...frame } = createWeightsFrame(app, 'these weights');
 
-  function show(): void {
-    const result = app.result.get();
-    if (!result) return;
+  const show = withNumbers(app, (result) => {
     const { head } = chosen(app, result);
     const view = viewOf(result, 'weights', head);
     picker.show(result, result.bend.muted, (index) => index === head);
     name.textContent = headName(result, head);
     legend.show({ masked: view.hidden !== undefined, edited: view.edited !== undefined, muted: view.muted });
-    frame.show({ view, title: titleOf(result, head) }, `head ${head + 1}`, views.current());
+    frame.show({ view, title: `Bent weights of head ${head + 1}, ${headName(result, head)}` }, `head ${head + 1}`, views.current());
     point();
-  }
+  });
 
-  function point(): void {
-    const result = app.result.get();
-    if (!result) return;
+  const point = withNumbers(app, (result) => {
     const { query, key } = inView(app, result);
     map.highlight({ row: query, col: key });
-  }
+  });
 
   show();
   app.result.watch(whenSeen(body, show));
@@ -76,12 +63,10 @@ const mostWords = 5;
 
 /** Lists the outputs that changed, and the entropy of the selected head, compared with the pass without a bend. */
 function effect(app: App): HTMLElement {
-  const summary = el('p', { class: 'effect-summary' });
+  const summary = el('p', { class: 'lead effect-summary' });
   const list = el('ol', { class: 'effect-list' });
 
-  function show(): void {
-    const result = app.result.get();
-    if (!result) return;
+  const show = withNumbers(app, (result) => {
     const { head } = chosen(app, result);
     const { straight, statistics } = result;
     if (!straight) {
@@ -105,7 +90,7 @@ function effect(app: App): HTMLElement {
         ? 'No output changed by 0.1 % or more.'
         : `${changes.length} of ${result.tokens.length} outputs changed${changes.length > mostWords ? ', these the most' : ''}:`);
     list.replaceChildren(...changes.slice(0, mostWords).map(({ label, share }) => shareLine(label, share)));
-  }
+  });
 
   const element = announced(el('div', { class: 'effect' }, el('h3', {}, 'What it does'), summary, list));
   show();

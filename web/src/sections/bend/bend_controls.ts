@@ -11,7 +11,7 @@ import { update, type App } from '../../state/app.js';
 export function bendControls(app: App): HTMLElement {
   return el(
     'div',
-    { class: 'bend-controls' },
+    { class: 'column bend-controls' },
     stateSwitch(app, 'causal', {
       id: 'bend-causal',
       name: ['Causal'],
@@ -30,11 +30,14 @@ export function bendControls(app: App): HTMLElement {
   );
 }
 
+/** A slider with its label, or a group of buttons with its name, and a line about it. */
 function control(id: string, name: string, line: readonly Child[], ...content: HTMLElement[]): HTMLElement {
+  const isGroup = content.length === 1;
+  const title = isGroup ? el('span', { id, class: 'control-name' }, name) : el('label', { for: id, class: 'control-name' }, name);
   return el(
     'div',
-    { class: 'control' },
-    el('div', { class: 'row control-head' }, el('label', { for: id, class: 'control-name' }, name), ...content),
+    { class: 'control', ...(isGroup && { role: 'group', 'aria-labelledby': id }) },
+    el('div', { class: 'row control-head' }, title, ...content),
     el('p', { class: 'hint', id: `${id}-hint` }, ...line),
   );
 }
@@ -100,24 +103,10 @@ function divisorChoice(app: App): HTMLElement {
     });
     return { value, label: [...rich(label), root], id: `bend-divisor-${value}` };
   };
-  const options = [
-    option('head', '√d_head'),
-    option('model', '√d_model'),
-    option('none', 'nothing'),
-  ];
+  const options = [option('head', '√d_head'), option('model', '√d_model'), option('none', 'nothing')];
   const line =
     'A score adds up one product for each of the d_head columns of a head. Dividing by √d_model, a common mistake, makes the weights too equal; without division one word takes nearly everything.';
-  return el(
-    'div',
-    { class: 'control', role: 'group', 'aria-labelledby': 'bend-divisor' },
-    el(
-      'div',
-      { class: 'row control-head' },
-      el('span', { id: 'bend-divisor', class: 'control-name' }, 'Scores ÷'),
-      choiceOf(app, 'divisor', options),
-    ),
-    el('p', { class: 'hint' }, ...rich(line)),
-  );
+  return control('bend-divisor', 'Scores ÷', rich(line), choiceOf(app, 'divisor', options));
 }
 
 function muteButtons(app: App): HTMLElement {
@@ -128,22 +117,11 @@ function muteButtons(app: App): HTMLElement {
   };
   app.state.watch(show);
   app.result.watch(show);
-  return el(
-    'div',
-    { class: 'control', role: 'group', 'aria-labelledby': 'bend-mute' },
-    el(
-      'div',
-      { class: 'row control-head' },
-      el('span', { id: 'bend-mute', class: 'control-name' }, 'Mute heads'),
-      row.element,
-    ),
-    el('p', { class: 'hint' }, 'The output of a muted head becomes 0. Its weights stay, but nothing uses them.'),
-  );
+  const line = 'The output of a muted head becomes 0. Its weights stay, but nothing uses them.';
+  return control('bend-mute', 'Mute heads', [line], row.element);
 }
 
 /** Removes every bend. */
 export function resetButton(app: App): HTMLElement {
-  const reset = el('button', { class: 'secondary', id: 'bend-reset' }, 'Reset');
-  reset.addEventListener('click', () => update(app, unbent));
-  return reset;
+  return el('button', { class: 'secondary', id: 'bend-reset', onclick: () => update(app, unbent) }, 'Reset');
 }

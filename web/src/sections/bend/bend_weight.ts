@@ -10,7 +10,7 @@ import { viewOf } from '../../maps/step_view.js';
 import { chosen, update, whenChanged, type App } from '../../state/app.js';
 
 export function weightEditor(app: App): HTMLElement {
-  const place = el('p', { class: 'edit-place', id: 'edit-place' });
+  const place = el('p', { class: 'badged edit-place', id: 'edit-place' });
   const slider = el('input', {
     ...{ type: 'range', id: 'edit-weight', min: 0, max: 1, step: 0.01 },
     'aria-labelledby': 'edit-place',
@@ -23,7 +23,7 @@ export function weightEditor(app: App): HTMLElement {
   });
   const line = announced(el('p', { class: 'hint', id: 'edit-line' }));
   const free = el('button', { class: 'secondary', id: 'edit-free' }, 'Unset');
-  const clear = el('button', { class: 'secondary', id: 'edit-clear' });
+  const clear = el('button', { class: 'secondary', id: 'edit-clear', onclick: () => update(app, { edits: [] }) });
 
   function selected(): { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null {
     const result = app.result.get();
@@ -52,7 +52,6 @@ export function weightEditor(app: App): HTMLElement {
     const now = selected();
     if (now) update(app, { edits: without(app.state.get().edits, now.place) });
   });
-  clear.addEventListener('click', () => update(app, { edits: [] }));
 
   function show(): void {
     const now = selected();
@@ -90,7 +89,7 @@ export function weightEditor(app: App): HTMLElement {
     place,
     el('div', { class: 'row edit-inputs' }, slider, field),
     line,
-    el('div', { class: 'edit-buttons' }, free, clear),
+    el('div', { class: 'wrap edit-buttons' }, free, clear),
   );
   show();
   app.result.watch(whenSeen(element, show));

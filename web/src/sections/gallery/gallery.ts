@@ -9,10 +9,11 @@ import { drawSoon } from '../../dom/draw_queue.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { viewRow, type MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
+import { createWeightsFrame } from '../../maps/map_frame.js';
 import { viewOf } from '../../maps/step_view.js';
-import { inView, whenChanged, withResult, type App } from '../../state/app.js';
+import { inView, whenChanged, withNumbers, withResult, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
-import { createCard, galleryFrame, pairText, type Card } from './gallery_card.js';
+import { createCard, pairText, type Card } from './gallery_card.js';
 
 export function gallerySection(app: App): HTMLElement {
   const legend = createLegend('weights');
@@ -30,7 +31,7 @@ export function gallerySection(app: App): HTMLElement {
     },
     cards,
     mean.element,
-    el('div', { class: 'legends' }, legend.element, vectors.element),
+    el('div', { class: 'wrap legends' }, legend.element, vectors.element),
     meanings(),
   );
 
@@ -41,16 +42,14 @@ export function gallerySection(app: App): HTMLElement {
 
   let drawn: { readonly result: ForwardResult; readonly as: ViewName } | undefined;
 
-  function draw(): void {
-    const result = app.result.get();
-    if (!result) return;
+  const draw = withNumbers(app, (result) => {
     const as = views.current();
     if (drawn?.result !== result || drawn.as !== as) show(result, as);
     drawn = { result, as };
     const { query, key } = inView(app, result);
     for (const card of list) card.point(result, query, key);
     mean.point(query, key);
-  }
+  });
 
   /** Each card is drawn by itself, because a model may have many heads. */
   function add(head: number): Card {
@@ -97,13 +96,13 @@ export function columnsFor(heads: number, tokens: number, view: ViewName): numbe
 }
 
 function createMean(app: App) {
-  const frame = galleryFrame(app, 'the mean of the heads', () => ({}));
+  const frame = createWeightsFrame(app, 'the mean of the heads');
   const title = el('h3', {});
   const text = el('p', { class: 'card-line' });
   const readout = el('p', { class: 'readout' });
   const element = el(
     'article',
-    { class: 'card card-mean' },
+    { class: 'column card card-mean' },
     el('div', { class: 'mean-text' }, title, text, readout, frame.saves),
     frame.body,
   );
@@ -143,7 +142,7 @@ function meanings(): HTMLElement {
   ];
   return el(
     'details',
-    { class: 'about' },
+    { class: 'part about' },
     el('summary', {}, el('strong', {}, 'What the scores mean')),
     el('dl', {}, ...terms.flatMap(([name, text]) => [el('dt', {}, name), el('dd', {}, text)])),
   );

@@ -8,36 +8,17 @@ import { formatNumber } from '../../base/format.js';
 import { el, headBadge, meter, pairOf, word, type Child } from '../../dom/dom.js';
 import { largestOf, viewRow, type MatrixView } from '../../maps/heat_map.js';
 import { hatchedAs } from '../../maps/cell_text.js';
-import { createMapFrame, type MapFrame } from '../../maps/map_frame.js';
+import { createWeightsFrame } from '../../maps/map_frame.js';
 import { viewOf } from '../../maps/step_view.js';
 import { createStrips } from '../../maps/vector_strips.js';
 import { update, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
 
-export interface Card {
-  readonly element: HTMLElement;
-  show(result: ForwardResult, view: ViewName): void;
-  /** Marks a pair, once the result is shown. Without a key, it marks the row and shows the key with the largest weight. */
-  point(result: ForwardResult, query: number, key: number | null): void;
-  /** Call it before show() if the card has another width now. */
-  remeasure(): void;
-}
+export type Card = ReturnType<typeof createCard>;
 
-/** Makes the map frame that both a head's card and the card of the mean use. */
-export const galleryFrame = (app: App, name: string, onHead: () => { head?: number }): MapFrame =>
-  createMapFrame(
-    {
-      maxCell: 44,
-      onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
-      onChoose: ({ row, col }) => update(app, { query: row, key: col, ...onHead() }),
-    },
-    name,
-  );
-
-export function createCard(app: App, head: number): Card {
-  const title = el('button', { class: 'card-title' });
-  title.addEventListener('click', () => update(app, { head }));
-  const frame = galleryFrame(app, `the weights of head ${head + 1}`, () => ({ head }));
+export function createCard(app: App, head: number) {
+  const title = el('button', { class: 'card-title', onclick: () => update(app, { head }) });
+  const frame = createWeightsFrame(app, `the weights of head ${head + 1}`, { head });
   const line = el('p', { class: 'card-line' });
   const readout = el('p', { class: 'readout' });
   const strips = createStrips(3);
@@ -59,12 +40,13 @@ export function createCard(app: App, head: number): Card {
 
   return {
     element,
+    /** Call it before show() if the card has another width now. */
     remeasure: frame.map.remeasure,
-    show(result, as) {
+    show(result: ForwardResult, as: ViewName): void {
       shown = result;
       const id = result.heads[head]!;
       const name = headName(result, head);
-      element.className = `card head-${id}`;
+      element.className = `column card head-${id}`;
       line.textContent = result.given ? `In layer ${result.given.layer + 1} of ${result.given.layers}.` : patternOf(id).line;
       const muted = result.bend.muted.includes(head);
       title.replaceChildren(
@@ -79,7 +61,8 @@ export function createCard(app: App, head: number): Card {
       limits = { qHeads: limit('qHeads'), kHeads: limit('kHeads'), vHeads: limit('vHeads') };
       scores.replaceChildren(...scoresOf(result, head));
     },
-    point(result, query, key) {
+    /** Marks a pair, once the result is shown. Without a key, it marks the row and shows the key with the largest weight. */
+    point(result: ForwardResult, query: number, key: number | null): void {
       if (result !== shown) return;
       const view = viewOf(result, 'weights', head);
       frame.map.highlight({ row: query, col: key });

@@ -44,17 +44,10 @@ const choiceNames: Readonly<Record<WeightChoice, string>> = {
 
 export type Tell = (text: string, failed?: boolean) => void;
 
-export interface OpenedModelView {
-  /** The parts of the section below its status. */
-  readonly elements: readonly HTMLElement[];
-  /** Opens the model among these files and folders, or adds them to the files of the model that is open. */
-  take(given: Dropped): void;
-  /** Fetches and opens the small English model. */
-  tryEnglish(): void;
-}
+export type OpenedModelView = ReturnType<typeof openedModel>;
 
 /** `tell` writes the line of the section, which looks like a notice if something has `failed`. */
-export function openedModel(app: App, tell: Tell): OpenedModelView {
+export function openedModel(app: App, tell: Tell) {
   const bar = loadingBar(() => void client.call('abort').catch(() => {}));
   const client = connect(() => app.startWorker('model'), { onLoading: bar.show, onLost: forgetModel });
   const weights = el(
@@ -81,7 +74,7 @@ export function openedModel(app: App, tell: Tell): OpenedModelView {
   const comparison = createComparison(app, client);
   const pictureChoice = createPictureChoice(() => void follow());
   const classList = el('ol', { class: 'effect-list own-likely' });
-  const classes = el('section', { class: 'own-classes', 'aria-label': 'Classes', hidden: true }, el('h3', {}, 'Likeliest classes'), classList);
+  const classes = el('section', { class: 'part own-classes', 'aria-label': 'Classes', hidden: true }, el('h3', {}, 'Likeliest classes'), classList);
   /** The part of the section that needs a text which the model can read. */
   const picture = el(
     'div',
@@ -287,7 +280,14 @@ export function openedModel(app: App, tell: Tell): OpenedModelView {
     void follow();
   });
   followAddress(app.state.get());
-  return { elements: [weightsLine, bar.element, kept.element, body], take: (given) => void take(given), tryEnglish: () => void openEnglish(true) };
+  return {
+    /** The parts of the section below its status. */
+    elements: [weightsLine, bar.element, kept.element, body],
+    /** Opens the model among these files and folders, or adds them to the files of the model that is open. */
+    take: (given: Dropped): void => void take(given),
+    /** Fetches and opens the small English model. */
+    tryEnglish: (): void => void openEnglish(true),
+  };
 }
 
 function factsOf(info: ModelInfo, type: string | undefined, fileBytes: number, readsText: boolean): string {

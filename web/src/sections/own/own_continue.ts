@@ -6,21 +6,15 @@ import type { ModelClient } from '../../model/client.js';
 import type { Next } from '../../model/messages.js';
 import { shareLine } from '../bend/bend.js';
 
-export interface Continuation {
-  readonly element: HTMLElement;
-  /** Ends a running continuation, and removes its text and tokens. */
-  clear(): void;
-}
-
-export function createContinuation(client: ModelClient, textNow: () => string, onProblem: (problem: string) => void): Continuation {
+export function createContinuation(client: ModelClient, textNow: () => string, onProblem: (problem: string) => void) {
   const go = el('button', { class: 'secondary', id: 'own-continue' }, 'Continue the text');
   const written = el('p', { class: 'own-text', id: 'own-text', dir: 'auto' });
-  const tokens = el('ol', { class: 'own-tokens', 'aria-label': 'New tokens' });
+  const tokens = el('ol', { class: 'wrap own-tokens', 'aria-label': 'New tokens' });
   const summary = el('p', { class: 'hint', id: 'own-pace', role: 'status' });
   const title = el('h4', { class: 'own-asked' });
   const likely = el('ol', { class: 'effect-list own-likely', 'aria-label': 'The likeliest tokens in this place' });
   const result = el('div', { hidden: true }, written, tokens, title, likely, summary);
-  const element = el('section', { class: 'own-continue', 'aria-label': 'Continue the text' }, go, result);
+  const element = el('section', { class: 'part own-continue', 'aria-label': 'Continue the text' }, go, result);
   let run = 0;
   let steps: Next[] = [];
 
@@ -34,8 +28,7 @@ export function createContinuation(client: ModelClient, textNow: () => string, o
 
   function add(next: Next): void {
     const step = steps.push(next) - 1;
-    const button = el('button', { class: 'own-token' }, word(next.likeliest[0]?.label ?? next.text));
-    button.addEventListener('click', () => open(step));
+    const button = el('button', { class: 'own-token', onclick: () => open(step) }, word(next.likeliest[0]?.label ?? next.text));
     tokens.append(el('li', {}, button));
     written.textContent = `… ${steps.map(({ text }) => text).join('')}`;
     result.hidden = false;
@@ -67,5 +60,9 @@ export function createContinuation(client: ModelClient, textNow: () => string, o
       if (own === run) onProblem(messageOf(error));
     }
   });
-  return { element, clear };
+  return {
+    element,
+    /** Ends a running continuation, and removes its text and tokens. */
+    clear,
+  };
 }

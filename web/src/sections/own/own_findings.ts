@@ -3,26 +3,20 @@
 import { el } from '../../dom/dom.js';
 import type { Findings } from '../../model/english.js';
 
-export interface FindingsView {
-  readonly element: HTMLElement;
-  /** Undefined hides it. */
-  show(findings: Findings | undefined): void;
-}
-
-export function createFindings(onOpen: (layer: number, head: number) => void): FindingsView {
+export function createFindings(onOpen: (layer: number, head: number) => void) {
   const quality = el('p', { class: 'hint' });
   const list = el('ul', { class: 'own-habits' });
   const missing = el('p', { class: 'hint' });
   const element = el('section', { class: 'own-findings', 'aria-label': 'What its heads do', hidden: true }, quality, list, missing);
   return {
     element,
-    show(findings) {
+    /** Undefined hides it. */
+    show(findings: Findings | undefined): void {
       element.hidden = findings === undefined;
       if (!findings) return;
       quality.textContent = findings.quality;
       const items = findings.habits.map(({ layer, head, sentence }) => {
-        const button = el('button', { class: 'secondary' }, `Layer ${layer + 1}, head ${head + 1}`);
-        button.addEventListener('click', () => onOpen(layer, head));
+        const button = el('button', { class: 'secondary', onclick: () => onOpen(layer, head) }, `Layer ${layer + 1}, head ${head + 1}`);
         return el('li', {}, button, ` ${sentence}`);
       });
       list.replaceChildren(...items);

@@ -29,11 +29,6 @@ interface Shown {
   readonly side: number;
 }
 
-export interface OwnHead {
-  readonly element: HTMLElement;
-  show(attention: TextAttention, place: { layer: number; head: number }, model: ModelInfo, as: ViewName): void;
-}
-
 /**
  * The weights of the class token on the patches of a picture, (layers, heads, side, side), each head as shares of its
  * largest: the weights of hundreds of patches are all near 0.
@@ -51,7 +46,7 @@ export function classMaps({ shape, data }: Matrix): Matrix {
   return { shape: [layers, heads, side, side], data: maps };
 }
 
-export function createOwnHead(app: App): OwnHead {
+export function createOwnHead(app: App) {
   const frame = createMapFrame(
     {
       maxCell: 44,
@@ -61,17 +56,17 @@ export function createOwnHead(app: App): OwnHead {
     'the weights of this head',
   );
   const readout = el('p', { class: 'readout' }, '\u00a0');
-  const title = el('h3', {});
+  const title = el('h3', { class: 'badged' });
   const asked = el('h4', { class: 'own-asked' });
   const list = el('ol', { class: 'effect-list' });
   const rest = el('p', { class: 'hint' });
   const legend = createLegend('weights');
   const strongest = el('p', { class: 'legend' });
-  const whole = el('button', { class: 'secondary', id: 'own-class-token' }, 'Where the class token looks');
+  const whole = el('button', { class: 'secondary', id: 'own-class-token', onclick: () => update(app, { ownQuery: null }) }, 'Where the class token looks');
   const element = el(
     'article',
     { class: 'own-head' },
-    el('div', { class: 'own-map card' }, title, frame.body, readout, el('div', { class: 'row apart low map-under' }, legend.element, strongest, frame.saves)),
+    el('div', { class: 'column card own-map' }, title, frame.body, readout, el('div', { class: 'row apart low map-under' }, legend.element, strongest, frame.saves)),
     el('div', { class: 'own-looks' }, asked, list, rest, whole),
   );
   let shown: Shown | undefined;
@@ -109,10 +104,9 @@ export function createOwnHead(app: App): OwnHead {
   }
 
   // Without a chosen query the class token is shown.
-  whole.addEventListener('click', () => update(app, { ownQuery: null }));
   return {
     element,
-    show(attention, { layer, head }, { causal, takesPixels }, as) {
+    show(attention: TextAttention, { layer, head }: { layer: number; head: number }, { causal, takesPixels }: ModelInfo, as: ViewName): void {
       const [, heads, tokens] = attention.weights.shape as [number, number, number];
       const begin = (layer * heads + head) * tokens ** 2;
       const weights = attention.weights.data.subarray(begin, begin + tokens ** 2);

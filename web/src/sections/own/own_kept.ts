@@ -11,17 +11,11 @@ import { formatBytes, nameInAddress, shownName } from '../../model/limits.js';
 import type { GivenFiles } from '../../model/messages.js';
 import type { App } from '../../state/app.js';
 
-export interface KeptModel {
-  readonly element: HTMLElement;
-  /** Says which files are in use; undefined for none. */
-  using(files: GivenFiles | undefined): void;
-}
-
 /** `focus`: moves the focus to what shows the model. */
-export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, focus: () => void): KeptModel {
+export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, focus: () => void) {
   const line = el('span', { role: 'status' });
   const openIt = el('button', { class: 'secondary', id: 'own-open' }, 'Open it');
-  const keepIt = el('button', { class: 'secondary', id: 'own-keep' });
+  const keepIt = el('button', { class: 'secondary', id: 'own-keep', onclick: () => void change() });
   const element = el('p', { class: 'row own-kept', hidden: true }, line, openIt, keepIt);
   let used: GivenFiles | undefined;
   let kept: GivenFiles | null = null;
@@ -73,7 +67,6 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, 
     show();
   }
 
-  keepIt.addEventListener('click', () => void change());
   openIt.addEventListener('click', async () => {
     if (!kept) return;
     await open(kept);
@@ -87,7 +80,8 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>, 
   });
   return {
     element,
-    using(files) {
+    /** Says which files are in use; undefined for none. */
+    using(files: GivenFiles | undefined): void {
       used = files;
       trouble = '';
       show();

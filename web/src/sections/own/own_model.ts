@@ -22,7 +22,7 @@ export function ownModelSection(app: App): HTMLElement {
   const status = el('p', { class: 'hint own-status', role: 'status' });
   const tell: Tell = (text, failed = false) => {
     status.textContent = text;
-    status.classList.toggle('is-failure', failed);
+    status.className = `hint own-status${failed ? ' notice is-failure' : ''}`;
   };
   const lead = 'See every head of a trained model: GPT-2, Llama, Qwen, Gemma, BERT, MiniLM, ViT and others. Its weights never leave this browser.';
   const section = panel(

@@ -6,16 +6,6 @@ import { paintTheme } from '../../dom/printing.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { colorScale } from '../../maps/color_scale.js';
 
-export interface Overview {
-  readonly element: HTMLElement;
-  /** `weights`: (layers, heads, N, N). */
-  show(weights: Matrix): void;
-  /** Marks the head that is open. */
-  mark(layer: number, head: number): void;
-  /** Moves the focus to the head that is open. */
-  focus(): void;
-}
-
 interface Row {
   readonly element: HTMLElement;
   readonly buttons: readonly HTMLButtonElement[];
@@ -24,7 +14,7 @@ interface Row {
   readonly drawSoon: () => void;
 }
 
-export function createOverview(onOpen: (layer: number, head: number) => void): Overview {
+export function createOverview(onOpen: (layer: number, head: number) => void) {
   const grid = el('div', { class: 'own-grid', role: 'grid', 'aria-label': 'Heads of all layers' });
   const hint = el('p', { class: 'hint' });
   const element = el('div', { class: 'own-overview' }, hint, grid);
@@ -81,13 +71,15 @@ export function createOverview(onOpen: (layer: number, head: number) => void): O
   paintTheme.watch(() => rows.forEach(({ drawSoon }) => drawSoon()));
   return {
     element,
-    show(weights) {
+    /** `weights`: (layers, heads, N, N). */
+    show(weights: Matrix): void {
       const [layers, heads] = weights.shape as [number, number];
       if (rows.length !== layers || rows[0]?.buttons.length !== heads) build(layers, heads);
       shown = weights;
       for (const { drawSoon } of rows) drawSoon();
     },
-    mark(layer, head) {
+    /** Marks the head that is open. */
+    mark(layer: number, head: number): void {
       const set = ([row, column]: readonly [number, number], isOpen: boolean): void => {
         const button = rows[row]?.buttons[column];
         button?.setAttribute('aria-selected', String(isOpen));
@@ -97,7 +89,8 @@ export function createOverview(onOpen: (layer: number, head: number) => void): O
       open = [layer, head];
       set(open, true);
     },
-    focus: () => rows[open[0]]?.buttons[open[1]]?.focus(),
+    /** Moves the focus to the head that is open. */
+    focus: (): void => rows[open[0]]?.buttons[open[1]]?.focus(),
   };
 }
 

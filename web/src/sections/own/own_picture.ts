@@ -5,18 +5,10 @@ import { el } from '../../dom/dom.js';
 import type { GivenFiles, PictureFormat } from '../../model/messages.js';
 import { normalized, normalizationOf } from '../../model/pixels.js';
 
-export interface PictureChoice {
-  readonly element: HTMLElement;
-  /** Changes with every picture. */
-  key(): string;
-  /** The picture's numbers in the form that the model wants. Shows the picture. */
-  pixels(format: PictureFormat, files: GivenFiles): Promise<Float32Array<ArrayBuffer>>;
-}
-
 /** Side of the drawing and of the preview. */
 const side = 224;
 
-export function createPictureChoice(onChange: () => void): PictureChoice {
+export function createPictureChoice(onChange: () => void) {
   const input = el('input', { type: 'file', id: 'own-picture', class: 'sr-only', accept: 'image/*' });
   const preview = el('canvas', { class: 'own-preview', width: side, height: side, role: 'img', 'aria-label': 'The picture as the model sees it' });
   const problem = el('p', { class: 'hint', role: 'status' });
@@ -47,8 +39,10 @@ export function createPictureChoice(onChange: () => void): PictureChoice {
 
   return {
     element,
-    key: () => `picture ${count}`,
-    async pixels(format, files) {
+    /** Changes with every picture. */
+    key: (): string => `picture ${count}`,
+    /** The picture's numbers in the form that the model wants. Shows the picture. */
+    async pixels(format: PictureFormat, files: GivenFiles): Promise<Float32Array<ArrayBuffer>> {
       paint(preview.getContext('2d')!, side);
       const canvas = el('canvas', { width: format.imageSize, height: format.imageSize });
       const pen = canvas.getContext('2d', { willReadFrequently: true })!;

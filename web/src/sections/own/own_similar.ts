@@ -15,19 +15,13 @@ const samples = {
   ids: ['1 2 3 4', '1 2 3 5', '9 8 7 6'],
 };
 
-export interface Comparison {
-  readonly element: HTMLElement;
-  /** Compares the sentences in the state if they or the model have changed. */
-  follow(model: { readonly readsText: boolean }): Promise<void>;
-}
-
-export function createComparison(app: App, client: ModelClient): Comparison {
+export function createComparison(app: App, client: ModelClient) {
   const field = el('textarea', { id: 'own-sentences', rows: 4, maxlength: maxCharacters, dir: 'auto' });
   const problem = el('p', { class: 'hint', role: 'status' });
   const table = el('table', { class: 'own-similar' });
   const element = el(
     'section',
-    { class: 'own-compare', 'aria-label': 'Similar sentences' },
+    { class: 'part own-compare', 'aria-label': 'Similar sentences' },
     el('h3', {}, 'Which sentences are alike?'),
     el('label', { for: 'own-sentences', class: 'control-name' }, `Sentences, one a line, at most ${mostSentences}`),
     field,
@@ -80,5 +74,9 @@ export function createComparison(app: App, client: ModelClient): Comparison {
   }
 
   field.addEventListener('input', () => update(app, { ownSentences: field.value }, 'own-sentences'));
-  return { element, follow };
+  return {
+    element,
+    /** Compares the sentences in the state if they or the model have changed. */
+    follow,
+  };
 }

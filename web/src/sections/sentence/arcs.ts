@@ -145,19 +145,14 @@ export function curve(source: End, target: End, lines: readonly Line[], head: nu
   };
 }
 
-export interface ArcPicture {
-  readonly element: SVGSVGElement;
-  show(arcs: readonly Arc[], words: readonly WordBox[]): void;
-}
-
-export function createArcs(): ArcPicture {
+export function createArcs() {
   const lines = svg('g', {});
   const marks = svg('g', {});
   const element = svg('svg', { class: 'arcs', 'aria-hidden': 'true' }, lines, marks);
 
   return {
     element,
-    show(arcs, words) {
+    show(arcs: readonly Arc[], words: readonly WordBox[]): void {
       const textLines = linesOf(words);
       const drawn = arcs.filter(({ query, key }) => words[query] && words[key]);
       const heads = [...new Set(drawn.map(({ head }) => head))];

@@ -14,7 +14,7 @@ import { showMatrix } from '../../maps/map_frame.js';
 import { createMap, type Cell, type MatrixMap } from '../../maps/matrix_map.js';
 import { saveButtons } from '../../maps/save_buttons.js';
 import { viewOf } from '../../maps/step_view.js';
-import { chosen, inView, update, whenChanged, type App } from '../../state/app.js';
+import { chosen, inView, update, whenChanged, withNumbers, type App } from '../../state/app.js';
 
 interface SmallMap {
   readonly element: HTMLElement;
@@ -55,12 +55,11 @@ export function liveMaps(app: App): HTMLElement {
     const badge = headBadge(index + 1, 'previous');
     const button = el(
       'button',
-      { class: 'live-title' },
+      { class: 'badged live-title', onclick: () => update(app, { head: index }) },
       badge,
       el('span', { class: 'sr-only' }, `Head ${index + 1}: `),
       name,
     );
-    button.addEventListener('click', () => update(app, { head: index }));
     return { element: el('div', { class: 'live-card' }, button, body), button, name, badge, body, map };
   }
 
@@ -106,9 +105,7 @@ export function liveMaps(app: App): HTMLElement {
     showMatrix(body, map, { view, label: `${titleOf(result, head)}, beside the sentence`, cellLabel }, numbers ? 'numbers' : 'colors');
   }
 
-  function drawMark(): void {
-    const result = app.result.get();
-    if (!result) return;
+  const drawMark = withNumbers(app, (result) => {
     const { query, key } = inView(app, result);
     for (const { map } of maps) map.highlight({ row: query, col: key });
     if (key === null) {
@@ -122,7 +119,7 @@ export function liveMaps(app: App): HTMLElement {
       return el('span', { class: 'strip-head' }, headBadge(head + 1, id, view.muted), el('span', { class: 'number' }, value));
     });
     readout.replaceChildren(el('span', {}, ...pairOf(names[query]!, names[key]!)), ...values);
-  }
+  });
 
   // The maps measure their width, so draw them when the section is in the document, but before the first frame.
   queueMicrotask(draw);

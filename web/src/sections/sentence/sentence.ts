@@ -79,8 +79,7 @@ function textField(app: App): HTMLElement {
 function presetRow(app: App): HTMLElement {
   const row = el('div', { class: 'presets', role: 'group', 'aria-label': 'Example sentences' });
   let own = '';
-  const ownButton = el('button', { class: 'preset is-own' });
-  ownButton.addEventListener('click', () => update(app, { text: own, query: null, key: null }));
+  const ownButton = el('button', { class: 'preset is-own', onclick: () => update(app, { text: own, query: null, key: null }) });
   app.state.watch(({ text }) => {
     if (text.trim() !== '' && !presetOf(text)) own = text;
     if (own !== '' && !ownButton.isConnected) row.prepend(ownButton);
@@ -143,7 +142,7 @@ function headChooser(app: App): HTMLElement {
       { class: 'hint what-head' },
       'For each word, a head decides how much to look at every word. These shares, its weights, add up to 1.',
     ),
-    el('div', { class: 'chips' }, ...chips),
+    el('div', { class: 'wrap chips' }, ...chips),
     hint,
   );
 }
@@ -166,7 +165,7 @@ function aboutWeights(app: App): HTMLElement {
   return onlyOfRules(
     app,
     'details',
-    { class: 'about' },
+    { class: 'part about' },
     el(
       'summary',
       {},

@@ -16,7 +16,7 @@ import { looksFrom, mostWeight, type Look } from './looks.js';
 
 export function tokenStrip(app: App): HTMLElement {
   const arcs = createArcs();
-  const words = createTokenRow(app, 'token', { class: 'strip-words', 'aria-label': 'Tokens' });
+  const words = createTokenRow(app, 'token', { class: 'wrap strip-words', 'aria-label': 'Tokens' });
   const strip = el('div', { class: 'strip' }, arcs.element, words.element);
   const query = el('strong', {});
   const looks = el('p', { class: 'strip-looks' }, query, ' looks at');

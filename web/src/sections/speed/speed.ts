@@ -17,7 +17,7 @@ const peerTitles: Readonly<Record<PeerName, string>> = {
 
 export function speedSection(app: App): HTMLElement {
   const status = el('p', { class: 'hint', role: 'status' }, 'Nothing runs until you press Run.');
-  const button = el('button', { class: 'secondary speed-run', id: 'run-speed' }, 'Run');
+  const button = el('button', { class: 'primary', id: 'run-speed', onclick: () => (startOrStop ? startOrStop() : void load()) }, 'Run');
   const save = el('button', { class: 'save', hidden: true }, 'CSV');
   const list = el('ol', { class: 'speed-list' });
   const about = el(
@@ -45,7 +45,6 @@ export function speedSection(app: App): HTMLElement {
     loading = false;
   }
 
-  button.addEventListener('click', () => (startOrStop ? startOrStop() : void load()));
   return panel(
     'speed',
     { title: 'Speed', lead: 'The same attention, computed by this library and by plain JavaScript, timed in your browser.' },

@@ -8,11 +8,7 @@ export interface Place {
 }
 
 /** Distance in memory between neighbors along each axis, in elements. */
-export interface Strides {
-  readonly head: number;
-  readonly token: number;
-  readonly col: number;
-}
+export type Strides = Place;
 
 /** The matrix to split, (tokens, width), and the number of heads that share its columns. */
 export interface SplitSize {

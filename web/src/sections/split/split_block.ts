@@ -9,14 +9,9 @@ import { createMap, type Cell } from '../../maps/matrix_map.js';
 import type { ViewName } from '../../state/page_state.js';
 import type { Place } from './split.js';
 
-export interface Block {
-  readonly element: HTMLElement;
-  /** `of`: number of blocks. `left`: true for the columns that are left over and belong to no head. */
-  show(view: MatrixView, how: { of: number; as: ViewName; left: boolean }): void;
-  highlight(place: Place | null): void;
-}
+export type Block = ReturnType<typeof createBlock>;
 
-export function createBlock(head: number, onPoint: (place: Place | null) => void): Block {
+export function createBlock(head: number, onPoint: (place: Place | null) => void) {
   const name = el('p', { class: 'reveal-head' });
   const body = el('div', { class: 'reveal-body' });
   const element = el('div', { class: 'reveal-block' }, name, body);
@@ -27,7 +22,8 @@ export function createBlock(head: number, onPoint: (place: Place | null) => void
   });
   return {
     element,
-    show(view, { of, as, left }) {
+    /** `of`: number of blocks. `left`: true for the columns that are left over and belong to no head. */
+    show(view: MatrixView, { of, as, left }: { of: number; as: ViewName; left: boolean }): void {
       const pattern = colorOf(head);
       element.className = `reveal-block head-${pattern}${left ? ' is-left' : ''}`;
       element.style.setProperty('--place', String((of - 1) / 2 - head));
@@ -40,7 +36,7 @@ export function createBlock(head: number, onPoint: (place: Place | null) => void
         `${where}, token ${view.rowLabels[row]}, column ${col + 1}, ${formatNumber(view.data[row * view.cols + col]!, 2)}`;
       showMatrix(body, map, { view, label, cellLabel }, as);
     },
-    highlight(place) {
+    highlight(place: Place | null): void {
       map.highlight(place && { row: place.token, col: place.col });
     },
   };

@@ -30,7 +30,7 @@ export function splitSection(app: App): HTMLElement {
   const verdict = announced(el('p', { class: 'reveal-verdict' }));
   const address = el('p', { class: 'reveal-address' });
   const strides = el('div', { class: 'reveal-strides' });
-  const memory = el('div', { class: 'well reveal-memory' }, address, strides);
+  const memory = el('div', { class: 'well wrap apart reveal-memory' }, address, strides);
   const saves = saveButtons('this split', () => saved(app));
   const controls = el(
     'div',
@@ -43,7 +43,7 @@ export function splitSection(app: App): HTMLElement {
       line: 'reshape without transpose',
     }),
   );
-  const under = el('div', { class: 'reveal-under' }, verdict, saves);
+  const under = el('div', { class: 'wrap apart reveal-under' }, verdict, saves);
   const line = el('p', { class: 'lead stack' }, lead, usual);
   const section = panel('reveal', { title: 'Split into heads', lead: line, tools: views.element }, controls, row, under, memory);
 
@@ -143,7 +143,7 @@ function headsChoice(app: App): HTMLElement {
   return el(
     'div',
     { class: 'row control-head', role: 'group', 'aria-labelledby': 'split-heads' },
-    el('span', { id: 'split-heads', class: 'control-name reveal-name' }, 'Heads'),
+    el('span', { id: 'split-heads', class: 'control-name' }, 'Heads'),
     choiceOf(app, 'splitHeads', choices.map((value) => ({ value, label: String(value), id: `split-${value}` }))),
   );
 }

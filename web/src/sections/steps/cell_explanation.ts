@@ -7,14 +7,7 @@ import { createStripCells, createStrips, limitOf, type Strip, type StripCells } 
 import { mostBars, type Bar, type Explanation, type Terms } from './explain.js';
 import type { Moving } from './motion.js';
 
-export interface CellExplanation {
-  readonly element: HTMLElement;
-  show(place: readonly Child[], value: string, explanation: Explanation): void;
-  /** Returns the elements that move when a step is shown. */
-  moving(): Moving;
-}
-
-export function createCellExplanation(): CellExplanation {
+export function createCellExplanation() {
   const place = el('span', { class: 'origin-pair' });
   const value = el('span', { class: 'origin-value number' });
   const why = el('p', { class: 'origin-why' });
@@ -38,7 +31,8 @@ export function createCellExplanation(): CellExplanation {
 
   return {
     element,
-    moving: () => ({
+    /** Returns the elements that move when a step is shown. */
+    moving: (): Moving => ({
       box: element,
       value,
       strips: strips.element,
@@ -47,7 +41,7 @@ export function createCellExplanation(): CellExplanation {
       parts: current?.sum ? parts.slice(0, current.bars?.length).map(({ canvas }) => canvas) : [],
       sum: sum.canvas,
     }),
-    show(where, number, explanation) {
+    show(where: readonly Child[], number: string, explanation: Explanation): void {
       current = explanation;
       const { product, bars: shown = [], sum: total } = explanation;
       place.replaceChildren(...where);

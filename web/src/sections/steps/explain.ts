@@ -6,11 +6,10 @@ import { rowOf } from '../../attention/matrix.js';
 import type { ForwardResult, Trace } from '../../attention/messages.js';
 import { tokenNames } from '../../attention/tokens.js';
 import { formatNumber as f, wholePercents } from '../../base/format.js';
+import type { Cell } from '../../maps/map_grid.js';
 import { rootOf } from './steps.js';
 
-export interface Place {
-  readonly row: number;
-  readonly col: number;
+export interface Place extends Cell {
   readonly head: number;
 }
 

@@ -30,13 +30,12 @@ export function flowMap(app: App): HTMLElement {
     const shape = el('span', { class: 'step-shape number' });
     const tab = el(
       'button',
-      { role: 'tab', class: 'step', id: `step-${id}`, 'aria-controls': 'step-detail' },
+      { role: 'tab', class: 'step', id: `step-${id}`, 'aria-controls': 'step-detail', onclick: () => goTo(app, index) },
       el('span', { class: 'step-number', 'aria-hidden': 'true' }, String(index + 1)),
       el('span', { class: 'step-symbol' }, ...rich(symbol)),
       el('span', { class: 'sr-only' }, `, ${title}, shape `),
       shape,
     );
-    tab.addEventListener('click', () => goTo(app, index));
     app.result.watch((result) => {
       if (result) shape.textContent = formatShape(result.trace[stepOf(id).parts[0]!.trace].shape);
     });
@@ -51,7 +50,7 @@ export function flowMap(app: App): HTMLElement {
     tabs[target]!.focus();
   });
   // A phone shows it below the stops, because the text of the step is below the map there.
-  const here = el('p', { class: 'step-here', 'aria-hidden': 'true' });
+  const here = el('p', { class: 'step-here cut', 'aria-hidden': 'true' });
   app.state.watch(({ step }, previous) => {
     if (step === previous?.step) return;
     here.textContent = `${indexOf(app) + 1}. ${stepOf(step).title}`;
@@ -97,9 +96,8 @@ function playButton(app: App): HTMLElement {
 
 export function stepButtons(app: App): HTMLElement {
   const button = (label: string, by: number): HTMLElement => {
-    const element = el('button', { class: 'secondary' }, label);
+    const element = el('button', { class: 'secondary', onclick: () => !atEnd() && goTo(app, indexOf(app) + by) }, label);
     const atEnd = () => steps[indexOf(app) + by] === undefined;
-    element.addEventListener('click', () => !atEnd() && goTo(app, indexOf(app) + by));
     // Use aria-disabled, because a disabled button would lose the focus.
     app.state.watch(() => element.setAttribute('aria-disabled', String(atEnd())));
     return element;

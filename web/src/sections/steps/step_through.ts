@@ -17,7 +17,7 @@ import { layoutOf } from '../../maps/map_layout.js';
 import { createMap, type Cell } from '../../maps/matrix_map.js';
 import { saveButtons } from '../../maps/save_buttons.js';
 import { isPerHead, viewOf } from '../../maps/step_view.js';
-import { chosen, inView, update, whenViewed, withResult, type App } from '../../state/app.js';
+import { chosen, inView, update, whenViewed, withNumbers, withResult, type App } from '../../state/app.js';
 import type { PageState, StepId } from '../../state/page_state.js';
 import { createCellExplanation } from './cell_explanation.js';
 import { carries, explain } from './explain.js';
@@ -99,9 +99,7 @@ function stepDetail(app: App): HTMLElement {
     return viewOf(result, chosenPart(shownStep()).trace, chosen(app, result).head);
   }
 
-  function show(): void {
-    const result = app.result.get();
-    if (!result) return;
+  const show = withNumbers(app, (result) => {
     const { head } = chosen(app, result);
     const step = shownStep();
     const { trace: name } = chosenPart(step);
@@ -117,7 +115,7 @@ function stepDetail(app: App): HTMLElement {
     showControls(result, step, head);
     drawMatrix(result, name, head);
     explainCell();
-  }
+  });
 
   /** Writes the texts and formulas of all steps. They depend on the switches, not on the step shown. */
   function write(result: ForwardResult): void {
@@ -126,7 +124,7 @@ function stepDetail(app: App): HTMLElement {
         .layer(step.id)
         .replaceChildren(
           el('h3', {}, `${index + 1}. ${step.title}`),
-          el('p', { class: 'step-text' }, ...rich(step.text(result))),
+          el('p', { class: 'lead' }, ...rich(step.text(result))),
         );
       formulas.layer(step.id).replaceChildren(formula(formulaOf(chosenPart(step), result)));
     });
@@ -205,9 +203,7 @@ function stepDetail(app: App): HTMLElement {
   }
 
   /** Explains one cell: the cell of the selection, or else the largest in the chosen query's row. */
-  function explainCell(): void {
-    const result = app.result.get();
-    if (!result) return;
+  const explainCell = withNumbers(app, (result) => {
     const { trace: name } = chosenPart(shownStep());
     const view = shownView(result);
     const { query, key, head } = inView(app, result);
@@ -221,7 +217,7 @@ function stepDetail(app: App): HTMLElement {
       : [word(from), `, column ${cell.col + 1}`];
     const value = formatNumber(view.data[cell.row * view.cols + cell.col]!);
     explanation.show(place, value, explain(result, name, { ...cell, head }));
-  }
+  });
 
   /** Shows by movement how the step makes its matrix. */
   async function play(): Promise<void> {
@@ -237,11 +233,10 @@ function stepDetail(app: App): HTMLElement {
     if (explained) motion.dropInto(map, explained, explanation.moving());
   }
 
-  function draw(): void {
-    const result = app.result.get();
-    if (result) write(result);
+  const draw = withNumbers(app, (result) => {
+    write(result);
     show();
-  }
+  });
 
   draw();
   const explainSoon = whenSeen(detail, explainCell);
@@ -266,13 +261,8 @@ function stepDetail(app: App): HTMLElement {
 /** Says in words which words the chosen word's output consists of. */
 function ending(app: App): HTMLElement {
   const line = el('p', { class: 'carries' });
-  const draw = whenSeen(line, () => {
-    const result = app.result.get();
-    if (!result) return;
-    const text = carries(result, inView(app, result).query);
-    setText(line, text);
-  });
-  whenViewed(app, draw);
+  const draw = withNumbers(app, (result) => setText(line, carries(result, inView(app, result).query)));
+  whenViewed(app, whenSeen(line, draw));
   return el('div', { class: 'well ending' }, el('strong', {}, 'After the last step '), line);
 }
 

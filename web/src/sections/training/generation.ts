@@ -26,7 +26,7 @@ export function generation(app: App): HTMLElement {
 
 function controls(app: App, generating: Generating): HTMLElement {
   const go = el('button', { class: 'primary', id: 'generate-go' }, 'Generate');
-  const one = el('button', { class: 'secondary', id: 'generate-one' }, 'One token');
+  const one = el('button', { class: 'secondary', id: 'generate-one', onclick: () => void generating.tick() }, 'One token');
   const other = el('button', { class: 'secondary', id: 'generate-other' }, 'Another pattern');
   const place = el('p', { class: 'train-place number' });
   const hint = el('p', { class: 'hint generate-hint', role: 'status' });
@@ -36,7 +36,6 @@ function controls(app: App, generating: Generating): HTMLElement {
     if (generating.view.get().running) generating.pause();
     else void generating.run();
   });
-  one.addEventListener('click', () => void generating.tick());
   other.addEventListener('click', () => update(app, { pattern: (app.state.get().pattern + 1) % 100 }));
   const show = (): void => {
     const view = generating.view.get();
@@ -63,7 +62,7 @@ function controls(app: App, generating: Generating): HTMLElement {
 }
 
 function strip(app: App, generating: Generating): HTMLElement {
-  const list = el('ol', { class: 'generated', 'aria-label': 'Tokens so far' });
+  const list = el('ol', { class: 'wrap generated', 'aria-label': 'Tokens so far' });
   const legend = el(
     'p',
     { class: 'legend' },
@@ -155,7 +154,7 @@ function answer(app: App, generating: Generating): HTMLElement {
   app.training.view.watch((view, previous) => {
     if (view.curve !== previous?.curve) show();
   });
-  return el('div', { class: 'cache-answer' }, el('h3', {}, 'What does a cache save?'), why, total, same);
+  return el('div', { class: 'part cache-answer' }, el('h3', {}, 'What does a cache save?'), why, total, same);
 }
 
 const differing = ({ ticks }: GenerationView): number =>

@@ -4,20 +4,11 @@ import { formatNumber } from '../../base/format.js';
 import { el, setText } from '../../dom/dom.js';
 import { paintTheme, repaints } from '../../dom/printing.js';
 import { colorScale } from '../../maps/color_scale.js';
+import type { KindFacts } from '../../training/settings.js';
 
-export interface JobCells {
-  readonly element: HTMLElement;
-  /** Shows the values; none before there are heads. A muted head has no values: its cells are hatched. */
-  show(values: readonly number[], muted: boolean): void;
-}
+export type JobCells = ReturnType<typeof createJobCells>;
 
-export interface JobName {
-  readonly name: string;
-  /** Short name for the narrow cell. */
-  readonly short: string;
-}
-
-export function createJobCells(jobs: readonly JobName[]): JobCells {
+export function createJobCells(jobs: KindFacts['patterns']) {
   const boxes = jobs.map(() => el('span', { class: 'job-box number', 'aria-hidden': 'true' }));
   const spoken = jobs.map(() => el('span', { class: 'sr-only' }));
   const cells = jobs.map(({ name, short }, i) =>
@@ -49,7 +40,8 @@ export function createJobCells(jobs: readonly JobName[]): JobCells {
   repaints(element, draw);
   return {
     element,
-    show(values, muted) {
+    /** Shows the values; none before there are heads. A muted head has no values: its cells are hatched. */
+    show(values: readonly number[], muted: boolean): void {
       shown = { values, muted };
       draw();
     },

@@ -1,16 +1,12 @@
 // A chart of a few lines over the steps of a training, with a mark at one step.
 
 import { el, setAll, svg } from '../../dom/dom.js';
-
-export interface ChartPoint {
-  readonly step: number;
-  readonly value: number;
-}
+import type { Point } from '../../training/curve.js';
 
 export interface ChartLine {
   /** Suffix of the line's CSS class line-…, which sets color and dashes. */
   readonly name: string;
-  readonly points: readonly ChartPoint[];
+  readonly points: readonly Point[];
 }
 
 export interface ChartContent {
@@ -27,18 +23,13 @@ export interface ChartContent {
   readonly mark: number;
 }
 
-export interface LineChart {
-  readonly element: HTMLElement;
-  show(content: ChartContent): void;
-}
-
 /** Space around the plot; the scrubber below a chart has the same sides. */
 export const chartSides = { left: 44, right: 14 } as const;
 const above = 26;
 const below = 24;
 
 /** `onPoint` receives the step that the pointer presses or drags to. */
-export function createLineChart(onPoint: (step: number) => void): LineChart {
+export function createLineChart(onPoint: (step: number) => void) {
   const grid = svg('g', { class: 'chart-grid' });
   const lines = svg('g', {});
   const mark = svg('line', { class: 'chart-mark' });
@@ -96,7 +87,7 @@ export function createLineChart(onPoint: (step: number) => void): LineChart {
   }
 
   /** Averages adjacent points if a line has at least as many points as pixels: one mean for every 1.3 to 2 pixels. */
-  function pathOf(points: readonly ChartPoint[]): string {
+  function pathOf(points: readonly Point[]): string {
     const each = Math.max(1, Math.floor((2 * points.length) / size.width));
     let path = '';
     for (let i = 0; i < points.length; i += each) {
@@ -128,7 +119,7 @@ export function createLineChart(onPoint: (step: number) => void): LineChart {
 
   return {
     element,
-    show(next) {
+    show(next: ChartContent): void {
       content = next;
       draw();
     },

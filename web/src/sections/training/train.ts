@@ -18,7 +18,7 @@ export function trainSection(app: App): HTMLElement {
     { class: 'panel', id: 'train', 'aria-labelledby': 'train-title' },
     el(
       'div',
-      { class: 'train-head' },
+      { class: 'wrap train-head' },
       el('h2', { id: 'train-title' }, 'Train live'),
       el(
         'p',

@@ -14,9 +14,9 @@ import { mutedBriefly } from './train_proof.js';
 
 export function trainChart(app: App): HTMLElement {
   const chart = createLineChart((step) => app.training.goTo(step));
-  const keys = el('ul', { class: 'chart-keys' });
+  const keys = el('ul', { class: 'wrap chart-keys' });
   // The run before has its place below the chart, so that the chart stays where it is.
-  const before = el('ul', { class: 'chart-keys chart-before' });
+  const before = el('ul', { class: 'wrap chart-keys chart-before' });
   const conclusion = el('p', { class: 'hint' });
   const draw = (): void => {
     const view = app.training.view.get();
@@ -105,15 +105,14 @@ const namesOf = (lines: readonly NamedCurve[]): string =>
   lines.map(({ name, curve }) => `${name} ${describeSettings(curve.settings)}`).join('; ');
 
 function keyOf(app: App, { name, curve }: NamedCurve): HTMLElement {
-  const drop = el('button', { class: 'link', 'aria-label': 'Take the run before off the chart' }, 'remove');
-  drop.addEventListener('click', () => app.training.dropEarlier());
+  const drop = el('button', { class: 'link', 'aria-label': 'Take the run before off the chart', onclick: () => app.training.dropEarlier() }, 'remove');
   return el(
     'li',
     { class: `chart-key line-${name}` },
     el('span', { class: 'key-line', 'aria-hidden': 'true' }),
     el(
       'span',
-      { class: 'key-text' },
+      { class: 'wrap key-text' },
       el('span', {}, titles[name] ?? '', el('strong', {}, describeSettings(curve.settings))),
       el('span', { class: 'key-numbers number' }),
       ...(name === 'earlier' ? [drop] : []),
@@ -170,7 +169,7 @@ function scrubber(app: App): HTMLElement {
 export function runButtons(app: App): HTMLElement {
   const { training } = app;
   const train = el('button', { class: 'primary', id: 'train-go' }, 'Train');
-  const one = el('button', { class: 'secondary', id: 'train-step' }, 'One step');
+  const one = el('button', { class: 'secondary', id: 'train-step', onclick: () => void training.step() }, 'One step');
   const anew = el('button', { class: 'secondary', id: 'train-anew' }, 'Start over');
   const place = el('p', { class: 'train-place number' });
   const news = el('p', { class: 'sr-only', role: 'status' });
@@ -179,7 +178,6 @@ export function runButtons(app: App): HTMLElement {
     if (training.view.get().status === 'running') training.pause();
     else void training.train();
   });
-  one.addEventListener('click', () => void training.step());
   anew.addEventListener('click', () => {
     void training.reset(training.view.get().curve.settings).then(() => training.startWorkers());
   });

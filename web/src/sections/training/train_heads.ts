@@ -12,10 +12,10 @@ import { saveButtons } from '../../maps/save_buttons.js';
 import { update, whenChanged, type App } from '../../state/app.js';
 import { mapOf } from '../../training/curve.js';
 import { sequenceLength as length, type Frame } from '../../training/messages.js';
-import { factsOf, type TrainingSettings } from '../../training/settings.js';
+import { factsOf, type KindFacts, type TrainingSettings } from '../../training/settings.js';
 import { earnedBy, type TrainingView } from '../../training/view.js';
 import { accuracyAt, percent } from './accuracy.js';
-import { createJobCells, type JobCells, type JobName } from './job_cells.js';
+import { createJobCells, type JobCells } from './job_cells.js';
 
 interface Card {
   readonly element: HTMLElement;
@@ -66,16 +66,15 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
     for (const { element } of cards) watcher.observe(element);
   }
 
-  function createCard(head: number, heading: 'h3' | 'h4', patterns: readonly JobName[]): Card {
+  function createCard(head: number, heading: 'h3' | 'h4', patterns: KindFacts['patterns']): Card {
     const name = el('span', { class: 'head-job' });
     const button = el(
       'button',
-      { class: 'head-button', 'aria-pressed': 'false' },
+      { class: 'badged head-button', 'aria-pressed': 'false', onclick: () => toggle(head) },
       el('span', { class: 'sr-only' }, `Mute head ${head + 1}: `),
       headBadge(head + 1, colorOf(head)),
       name,
     );
-    button.addEventListener('click', () => toggle(head));
     const map = createMap({
       maxCell: 12,
       onPoint: (cell) => {
@@ -96,7 +95,6 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
   }
 
   const beside = smallerMap();
-
 
   function toggle(head: number): void {
     const { muted } = training.view.get();
@@ -193,7 +191,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
 function smallerMap() {
   const said = el('span', { class: 'beside-text' });
   const map = createMap({ maxCell: 12, onPoint: () => undefined });
-  const name = el('p', { class: 'train-name train-beside-name' }, el('span', { class: 'badge head-average', 'aria-hidden': 'true' }, '1'), said);
+  const name = el('p', { class: 'badged train-name train-beside-name' }, el('span', { class: 'badge head-average', 'aria-hidden': 'true' }, '1'), said);
   const element = el('article', { class: 'train-beside', hidden: true }, name, map.element);
   let drawn: Frame | undefined;
   return {

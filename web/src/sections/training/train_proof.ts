@@ -28,7 +28,7 @@ export function mutedJobs(app: App): HTMLElement {
   });
   return el(
     'div',
-    { class: 'proof' },
+    { class: 'part proof' },
     el('h3', {}, 'Mute a head, and its job goes with it'),
     el('div', { class: 'row apart proof-line' }, text, clear),
     bars,

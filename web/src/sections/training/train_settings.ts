@@ -19,7 +19,7 @@ export function trainFields(app: App): HTMLElement {
     { class: 'train-settings' },
     el(
       'div',
-      { class: 'fields' },
+      { class: 'wrap fields' },
       choice(app, 'trainHeads', 'Heads', headChoices),
       choice(app, 'layers', 'Layers', layerChoices),
       seedField(app, say),
