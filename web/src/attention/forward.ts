@@ -1,30 +1,19 @@
 // Computes one forward pass for the page: the trace of every step, and further numbers for the sections.
 
-import type { ForwardOptions, Multihead, MultiHeadAttention } from 'multihead';
+import type { ForwardOptions, Multihead } from 'multihead';
 import { headStatistics } from 'multihead/lab';
 import { fitting, isUnbent, unbent, editedRow, hides, type Bend } from './bend.js';
 import { embed, embedDim as ruleEmbedDim } from './embedding.js';
 import { transposed, type Matrix } from './matrix.js';
-import type { ForwardInput, ForwardResult, GivenHeads, Split, Trace } from './messages.js';
-import { mostColumns, tracedSteps } from './messages.js';
-import { buildWeights, headDim as ruleHeadDim, type ModuleWeights } from './patterns.js';
+import { mostColumns, tracedSteps, type ForwardInput, type ForwardResult, type GivenHeads, type Split, type Trace } from './messages.js';
+import { buildWeights, headDim as ruleHeadDim } from './patterns.js';
 import { identityOf } from './tokens.js';
 
-interface Module {
-  readonly module: MultiHeadAttention;
-  readonly weights: ModuleWeights;
-  readonly embedDim: number;
-  readonly headDim: number;
-}
-
-export interface Forward {
-  (input: ForwardInput): ForwardResult;
-  /** Runs the pass without a trace, for timing. */
-  pass(input: ForwardInput): void;
-}
+type Module = ReturnType<typeof makeModule>;
+export type Forward = ReturnType<typeof createForward>;
 
 /** Makes the function that runs forward passes. It keeps one module, for the heads of the last call. */
-export function createForward(mh: Multihead): Forward {
+export function createForward(mh: Multihead) {
   let key = '';
   let current: Module | undefined;
 
@@ -65,6 +54,7 @@ export function createForward(mh: Multihead): Forward {
   }
 
   let timed: { input: ForwardInput; x: Matrix } | undefined;
+  /** Runs the pass without a trace, for timing. */
   function pass(input: ForwardInput): void {
     if (timed?.input !== input) timed = { input, x: embedded(input) };
     const { module } = moduleFor(input);
@@ -74,7 +64,7 @@ export function createForward(mh: Multihead): Forward {
   return Object.assign(forward, { pass });
 }
 
-function makeModule(mh: Multihead, heads: ForwardInput['heads'], given: GivenHeads | undefined): Module {
+function makeModule(mh: Multihead, heads: ForwardInput['heads'], given: GivenHeads | undefined) {
   const weights = given?.weights ?? buildWeights(heads);
   const { embedDim, headDim } = given ?? { embedDim: ruleEmbedDim, headDim: ruleHeadDim };
   const wide = heads.length * headDim;
@@ -216,11 +206,7 @@ function splitOf(mh: Multihead, q: Matrix, heads: number): Split {
     const tensor = mh.tensor(q.data, q.shape);
     const reshaped = tensor.reshape(shape).toFloat32();
     const inner = shape.slice(1);
-    return {
-      heads: { shape: inner, data },
-      reshaped: { shape: inner, data: reshaped },
-      refusal: '',
-    };
+    return { heads: { shape: inner, data }, reshaped: { shape: inner, data: reshaped }, refusal: '' };
   } catch (error) {
     if (!(error instanceof Error)) throw error;
     return { heads: null, reshaped: null, refusal: error.message };

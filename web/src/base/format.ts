@@ -1,4 +1,4 @@
-// Texts for the page and its files: numbers, lists, messages of errors, and fields of CSV.
+// Texts for the page and its files: numbers, lists, messages of errors, fields of CSV, and names made safe to show.
 
 /** Formats a number with the minus sign U+2212 and ∞; never returns "−0.000". */
 export function formatNumber(value: number, digits = 3): string {
@@ -48,3 +48,17 @@ export const csvField = (text: string): string => (/[",\r\n]/.test(text) ? `"${t
 
 /** The square root with at most two digits after the point: "4", "5.66". */
 export const formatRoot = (value: number): string => String(Number(Math.sqrt(value).toFixed(2)));
+
+/** Control characters, line separators, bidirectional controls and unpaired surrogates. */
+const controls = /[\p{Cc}\p{Zl}\p{Zp}\p{Cs}\p{Bidi_Control}]/gu;
+
+const escaped = (text: string): string => text.replace(controls, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, '0')}`);
+
+/** The first `most` UTF-16 units, without half of a surrogate pair, and "…" if there are more. */
+const shortened = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most).replace(/[\ud800-\udbff]$/, '')}…` : text);
+
+/** At most `most` characters of a text, with escapes such as "\u202e" for control characters. */
+export const printable = (text: string, most = 80): string => escaped(shortened(text, most));
+
+/** Like printable(), in quotation marks, with the escapes of JSON. */
+export const quoted = (text: string, most = 80): string => escaped(JSON.stringify(shortened(text, most)));

@@ -1,8 +1,9 @@
-// A row of buttons for the values of a field of the state. The button of the current value is pressed.
+// Controls of a field of the state: a row of buttons for its values, where the button of the current value is pressed; the
+// switch between heat maps and tables; a switch that is on or off.
 
 import { el, type Child } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
-import type { FieldName, PageState } from '../state/page_state.js';
+import { viewNames, type FieldName, type PageState, type ViewName } from '../state/page_state.js';
 
 export interface Option<T> {
   readonly value: T;
@@ -24,4 +25,36 @@ export function choiceOf<N extends FieldName>(
     return button;
   });
   return el('span', { class: 'segments', ...attributes }, ...buttons);
+}
+
+type ViewField = Extract<FieldName, `${string}View`>;
+
+/** Makes a switch for one field of the state. To learn of a change, watch the state. */
+export function createViewSwitch(app: App, field: ViewField, label: string) {
+  const current = (): ViewName => app.state.get()[field];
+  const options = viewNames.map((value) => ({ value, label: value === 'colors' ? 'Colors' : 'Numbers' }));
+  const element = choiceOf(app, field, options, { class: 'segments view-switch', role: 'group', 'aria-label': label });
+  return { element, current };
+}
+
+type FlagField = { [name in FieldName]: PageState[name] extends boolean ? name : never }[FieldName];
+
+/** `shows` is the value of the field at which the switch is on. */
+export function stateSwitch(
+  app: App,
+  field: FlagField,
+  { id, name, line, shows = true }: { id: string; name: readonly Child[]; line: string; shows?: boolean },
+): HTMLElement {
+  const box = el('input', { type: 'checkbox', role: 'switch', id });
+  box.addEventListener('change', () => update(app, { [field]: box.checked === shows }));
+  app.state.watch((state) => {
+    box.checked = state[field] === shows;
+  });
+  return el(
+    'label',
+    { class: 'switch', for: id },
+    box,
+    el('span', { class: 'switch-track', 'aria-hidden': 'true' }),
+    el('span', {}, el('strong', {}, ...name), ' ', el('span', { class: 'switch-line' }, line)),
+  );
 }

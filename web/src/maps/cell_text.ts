@@ -1,8 +1,14 @@
-// Writes the text of a map's cell for screen readers.
+// The names of a map's rows and columns, and the text of its cells for screen readers.
 
 import { formatNumber } from '../base/format.js';
-import { axesOf } from './axes.js';
 import type { MatrixView } from './heat_map.js';
+
+export type Axes = readonly [rows: string, columns: string];
+
+const usual: Axes = ['query', 'key'];
+
+/** The names in a map whose columns have labels. */
+export const axesOf = ({ axes = usual }: { readonly axes?: Axes }): Axes => axes;
 
 /** Why a cell is hatched; empty if it is not. */
 export const hatchedAs = ({ muted, hidden }: MatrixView, row: number, col: number): 'muted' | 'masked' | '' =>

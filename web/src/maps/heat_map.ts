@@ -2,8 +2,7 @@
 
 import { formatNumber } from '../base/format.js';
 import type { Theme } from '../dom/theme.js';
-import { axesOf, type Axes } from './axes.js';
-import { hatchedAs } from './cell_text.js';
+import { axesOf, hatchedAs, type Axes } from './cell_text.js';
 import { colorScale, headScale, type Color, type ScaleName } from './color_scale.js';
 import { family, shortened, strongSpacing, textWidth, type Layout } from './map_layout.js';
 

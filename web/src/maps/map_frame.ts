@@ -4,9 +4,9 @@ import { el, refill } from '../dom/dom.js';
 import { update, type App } from '../state/app.js';
 import type { PageState, ViewName } from '../state/page_state.js';
 import { cellText } from './cell_text.js';
+import type { MatrixView } from './heat_map.js';
 import { createMap, type Cell, type MapContent, type MapOptions, type MatrixMap } from './matrix_map.js';
 import { matrixTable } from './matrix_table.js';
-import { saveButtons, type Saved } from './save_buttons.js';
 
 export type MapFrame = ReturnType<typeof createMapFrame>;
 
@@ -54,4 +54,23 @@ export function createMapFrame(options: MapOptions, name: string) {
     /** The argument `saved` of the last show(); null before the first. */
     shown: (): Saved | null => shown,
   };
+}
+
+export interface Saved {
+  readonly view: MatrixView;
+  /** Title of the picture. In small letters with hyphens it is also the name of the file. */
+  readonly title: string;
+}
+
+/** Makes two buttons that save the result of `get`. */
+export function saveButtons(name: string, get: () => Saved | null): HTMLElement {
+  const button = (as: 'PNG' | 'CSV', what: string) => {
+    const element = el('button', { class: 'save', 'aria-label': `Save ${name} as ${what}` }, as);
+    element.addEventListener('click', () => {
+      const saved = get();
+      if (saved) void import('./save_map.js').then(({ saveMap }) => saveMap(saved, as));
+    });
+    return element;
+  };
+  return el('span', { class: 'saves' }, button('PNG', 'PNG picture'), button('CSV', 'CSV table'));
 }

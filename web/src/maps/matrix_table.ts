@@ -5,8 +5,7 @@ import { largestIndex } from '../attention/matrix.js';
 import { formatNumber } from '../base/format.js';
 import { el, word } from '../dom/dom.js';
 import { printing } from '../dom/printing.js';
-import { axesOf } from './axes.js';
-import { hatchedAs } from './cell_text.js';
+import { axesOf, hatchedAs } from './cell_text.js';
 import type { MatrixView } from './heat_map.js';
 import type { Mark } from './matrix_map.js';
 

@@ -4,11 +4,11 @@
 import { csvField } from '../base/format.js';
 import { el } from '../dom/dom.js';
 import { download } from '../dom/dom.js';
-import { axesOf } from './axes.js';
+import { axesOf } from './cell_text.js';
 import { paintMap, type MatrixView } from './heat_map.js';
 import { family, layoutOf } from './map_layout.js';
 import { paintStyle } from './matrix_map.js';
-import type { Saved } from './save_buttons.js';
+import type { Saved } from './map_frame.js';
 
 /** The shortest decimal that reads back as the same 32-bit float. */
 export function exactly(value: number): string {

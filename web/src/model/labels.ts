@@ -1,6 +1,6 @@
 // The text of a token on a map: "·" stands for the space before a word, "⏎" for a line break.
 
-import { printable } from '../base/text.js';
+import { printable } from '../base/format.js';
 
 /** Tokens of a damaged file may have millions of letters. */
 const mostLetters = 40;

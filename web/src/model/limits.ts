@@ -1,6 +1,6 @@
 // Limits on what an address and the page say about a model, and the texts of sizes and names.
 
-import { printable } from '../base/text.js';
+import { printable } from '../base/format.js';
 
 /** Maximum length of a model's name in the address. */
 export const maxNameCharacters = 100;

@@ -1,6 +1,6 @@
 // Errors about a model, in the words of a visitor. What is wrong with a file is said by the package.
 
-import { printable } from '../base/text.js';
+import { printable } from '../base/format.js';
 import type { Failure } from '../workers/protocol.js';
 import { shownName } from './limits.js';
 import type { GivenFiles } from './messages.js';

@@ -2,7 +2,7 @@
 
 import { openModel, type GeneratedToken, type Model, type ModelArray, type OpenModelOptions } from 'multihead/models';
 import type { Matrix } from '../attention/matrix.js';
-import { printable } from '../base/text.js';
+import { printable } from '../base/format.js';
 import type { LayerHeads } from '../attention/messages.js';
 import { weightBytes } from './folder_files.js';
 import { labelOf } from './labels.js';

@@ -21,31 +21,23 @@ const titles: Readonly<Record<PeerName, string>> = {
 const addressOf = createPolicy('multihead', (name) => (name === 'pool' ? poolWorker : null));
 const startWorker = (): Worker => new Worker(addressOf('pool'), { type: 'module' });
 
-export interface Made {
-  readonly mh: Multihead;
-  readonly pool: Pool;
-  /** Plain JavaScript. All other outputs are compared with its output. */
-  readonly plain: Contender;
-  /** All implementations in the order of the page; a message in place of each that failed. */
-  readonly all: readonly (Contender | { readonly name: string; readonly failure: string })[];
-}
-
 /** @param say receives a progress message before each part is loaded */
 export async function makeContenders(
   shape: Shape,
   wanted: readonly PeerName[],
   say: (what: string) => void,
-): Promise<Made> {
+) {
   say('Loading the module');
   const [mh, pool] = await Promise.all([load(), createPool({ workers: 'all', worker: startWorker })]);
+  /** All other outputs are compared with its output. */
   const plain = inPlainJavaScript(shape);
-  const made: (Contender | { name: string; failure: string })[] = [oneThread(mh, shape)];
-  made.push(allWorkers(pool, shape), plain);
+  /** All implementations in the order of the page; a message in place of each that failed. */
+  const all: (Contender | { name: string; failure: string })[] = [oneThread(mh, shape), allWorkers(pool, shape), plain];
   for (const name of wanted) {
     say(`Loading ${titles[name]}`);
-    made.push(await peerOf(name, shape));
+    all.push(await peerOf(name, shape));
   }
-  return { mh, pool, plain, all: made };
+  return { mh, pool, plain, all };
 }
 
 function oneThread(mh: Multihead, shape: Shape): Contender {

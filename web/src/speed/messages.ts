@@ -60,3 +60,9 @@ export interface SpeedCalls {
 export type SpeedEvent =
   | { readonly kind: 'step'; readonly what: string }
   | { readonly kind: 'rows'; readonly engine: Engine; readonly rows: readonly Row[]; readonly round: number; readonly rounds: number };
+
+/** The size of a measurement in words. */
+export const describe = (id: SizeId): string => {
+  const { heads, queries, width } = sizes[id];
+  return `${queries.toLocaleString('en')} tokens, ${heads} heads of width ${width}`;
+};

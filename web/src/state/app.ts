@@ -5,11 +5,10 @@ import { colorOf } from '../attention/patterns.js';
 import { defaultQuery, tokenize } from '../attention/tokens.js';
 import { createStore, type Store } from '../base/store.js';
 import { createTrainings } from '../training/kinds.js';
-import type { TrainingSession } from '../training/session.js';
 import { settingsOf } from '../training/settings.js';
 import { changedIn } from './changes.js';
-import { followHeads, followTraining, noSources, type Heads, type Sources } from './heads.js';
-import { keepHistory, windowBar, type AddressBar, type StateHistory } from './history.js';
+import { followHeads, followTraining, noSources, type Heads } from './heads.js';
+import { keepHistory, windowBar, type AddressBar } from './history.js';
 import { fromHash, repaired, type FieldName, type PageState } from './page_state.js';
 
 /** The pair of tokens under the pointer or the keyboard's focus; all maps highlight it. */
@@ -27,29 +26,11 @@ export interface Selection extends Pointed {
 /** Starts the script of one of the page's workers. */
 export type StartWorker = (name: 'attention' | 'model' | 'speed' | 'training') => Worker;
 
-export interface App {
-  readonly startWorker: StartWorker;
-  /** Sections read it and call update() to change it. */
-  readonly state: Pick<Store<PageState>, 'get' | 'watch'>;
-  /** The latest forward pass; null before the first, and if the sentence has no tokens. */
-  readonly result: Store<ForwardResult | null>;
-  /** The pair under the pointer or focus. A click or Enter instead sets query, key and head of the state. */
-  readonly pointed: Store<Pointed | null>;
-  /** Names of the parts of the address that could not be read. */
-  readonly broken: Store<readonly string[]>;
-  readonly history: StateHistory;
-  /** "Train live"; its workers start on first use. */
-  readonly training: TrainingSession;
-  /** Heads besides the hand-built ones: trained here, or of the visitor's model. */
-  readonly sources: Store<Sources>;
-  readonly heads: Pick<Store<Heads>, 'get' | 'watch'>;
-  undo(): void;
-  redo(): void;
-  /** Text about the last undo or redo, such as "Undone: temperature"; empty after any other change. */
-  readonly undone: Pick<Store<string>, 'get' | 'watch'>;
-}
+type Readable<T> = Pick<Store<T>, 'get' | 'watch'>;
 
-export function createApp(startWorker: StartWorker, bar: AddressBar = windowBar()): App {
+export type App = ReturnType<typeof createApp>;
+
+export function createApp(startWorker: StartWorker, bar: AddressBar = windowBar()) {
   const first = fromHash(bar.read().hash);
   const state = createStore(first.state);
   const broken = createStore<readonly string[]>(first.broken);
@@ -68,17 +49,24 @@ export function createApp(startWorker: StartWorker, bar: AddressBar = windowBar(
   followTraining(training, sources);
   return {
     startWorker,
-    state,
+    /** Sections read it and call update() to change it. */
+    state: state as Readable<PageState>,
+    /** Heads besides the hand-built ones: trained here, or of the visitor's model. */
     sources,
-    heads,
+    heads: heads as Readable<Heads>,
+    /** The latest forward pass; null before the first, and if the sentence has no tokens. */
     result: createStore<ForwardResult | null>(null),
+    /** The pair under the pointer or focus. A click or Enter instead sets query, key and head of the state. */
     pointed: createStore<Pointed | null>(null),
+    /** Names of the parts of the address that could not be read. */
     broken,
     history,
+    /** "Train live"; its workers start on first use. */
     training,
     undo: history.undo,
     redo: history.redo,
-    undone,
+    /** Text about the last undo or redo, such as "Undone: temperature"; empty after any other change. */
+    undone: undone as Readable<string>,
   };
 }
 

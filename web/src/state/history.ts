@@ -24,21 +24,6 @@ export interface Moves {
   readonly redo: boolean;
 }
 
-export interface StateHistory {
-  /** Sets the state as a new entry. Changes with the same `burst` name in quick succession share an entry. */
-  change(next: PageState, burst?: string): void;
-  undo(): void;
-  redo(): void;
-  /** True if there is a change to undo, or to redo. */
-  readonly moves: Store<Moves>;
-  /** −1 while undo() changes the state, 1 while redo() does, otherwise 0. */
-  direction(): number;
-  /** True while Back, Forward, undo, redo or an edited address changes the state. */
-  isMove(): boolean;
-  /** Writes a pending change to the address now. */
-  flush(): void;
-}
-
 /** Milliseconds without a change that end a burst. */
 const burstPause = 1000;
 /** Milliseconds between two rewrites of an entry during a burst, because browsers limit the number of rewrites. */
@@ -59,7 +44,7 @@ export function keepHistory(
   bar: AddressBar,
   onBroken: (fields: readonly string[]) => void,
   now: () => number = () => performance.now(),
-): StateHistory {
+) {
   // States by the index of their entry. Entries from before a reload are missing here and are read from the address.
   const known = new Map<number, PageState>();
   let index = bar.read().index ?? 0;
@@ -171,12 +156,17 @@ export function keepHistory(
   bar.replace(bar.read().hash.replace(/^#/, ''), index);
   bar.onMove(move);
   return {
+    /** Sets the state as a new entry. Changes with the same `burst` name in quick succession share an entry. */
     change,
-    undo: () => go(-1),
-    redo: () => go(1),
+    undo: (): void => go(-1),
+    redo: (): void => go(1),
+    /** True if there is a change to undo, or to redo. */
     moves,
-    direction: () => direction,
-    isMove: () => isMove,
+    /** −1 while undo() changes the state, 1 while redo() does, otherwise 0. */
+    direction: (): number => direction,
+    /** True while Back, Forward, undo, redo or an edited address changes the state. */
+    isMove: (): boolean => isMove,
+    /** Writes a pending change to the address now. */
     flush,
   };
 }

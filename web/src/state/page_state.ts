@@ -5,7 +5,7 @@ import { mostHeads } from '../attention/messages.js';
 import { patternIds, type PatternId } from '../attention/patterns.js';
 import { presets } from '../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../attention/tokens.js';
-import { quoted } from '../base/text.js';
+import { quoted } from '../base/format.js';
 import { maxNameCharacters, maxPatches } from '../model/limits.js';
 import { weightChoices } from '../model/weights.js';
 import { sizeIds } from '../speed/messages.js';
@@ -167,12 +167,6 @@ export function toHash(state: PageState): string {
   return parts.toString();
 }
 
-export interface ReadState {
-  state: PageState;
-  /** Names in the address that are unknown (in quotation marks), or whose values are invalid. These fields have their defaults. */
-  broken: string[];
-}
-
 /** Undefined if the text is not valid percent-encoded UTF-8. */
 function decoded(text: string): string | undefined {
   try {
@@ -182,7 +176,11 @@ function decoded(text: string): string | undefined {
   }
 }
 
-export function fromHash(hash: string): ReadState {
+/**
+ * Reads an address. `broken`: names in it that are unknown (in quotation marks), or whose values are invalid; these fields
+ * have their defaults.
+ */
+export function fromHash(hash: string) {
   const read: Record<string, unknown> = {};
   const broken = new Set<string>();
   for (const part of partsOf(hash)) {
@@ -195,11 +193,11 @@ export function fromHash(hash: string): ReadState {
     if (value === undefined) broken.add(field ? name : quoted(name, 40));
     else read[name] ??= value;
   }
-  return { ...checked({ ...defaults, ...read } as PageState, broken) };
+  return checked({ ...defaults, ...read } as PageState, broken);
 }
 
 /** Gives a field its default where a check fails, and adds its name to `broken`. */
-function checked(state: PageState, broken: Set<string>): ReadState {
+function checked(state: PageState, broken: Set<string>) {
   let valid = state;
   for (const [name, holds] of Object.entries(checks)) {
     if (holds(valid)) continue;

@@ -1,7 +1,8 @@
 // The state of a training that the page shows.
 
 import type { MemoryInfo } from 'multihead';
-import { Curve } from './curve.js';
+import { formatPercent } from '../base/format.js';
+import { Curve, valueAt } from './curve.js';
 import type { Frame, Measured, Muting } from './messages.js';
 import { earned, factsOf, type TrainingSettings } from './settings.js';
 
@@ -67,3 +68,10 @@ export function earnedBy({ shown, measured, curve }: TrainingView, head: number)
   const attention = (measured ?? shown)?.attention ?? [];
   return patterns.filter((_, i) => (attention[head * patterns.length + i] ?? 0) >= earned).map(({ name }) => name);
 }
+
+/** With a decimal where whole numbers would hide progress. */
+export const percent = (share: number): string => formatPercent(share, share > 0.995 || share < 0.1 ? 1 : 0);
+
+/** The accuracy of a run at the step shown; undefined before its first measurement. */
+export const accuracyAt = (view: TrainingView, curve: Curve): number | undefined =>
+  (curve === view.curve ? view.measured?.accuracy : undefined) ?? valueAt(curve.accuracy, view.step);

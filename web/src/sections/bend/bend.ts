@@ -4,7 +4,7 @@ import type { ForwardResult } from '../../attention/messages.js';
 import { headName } from '../../attention/patterns.js';
 import { formatNumber, formatPercent } from '../../base/format.js';
 import { createHeadPicker } from '../../controls/head_picker.js';
-import { createViewSwitch } from '../../controls/view_switch.js';
+import { createViewSwitch } from '../../controls/choice.js';
 import { el, meter, panel, rich, word } from '../../dom/dom.js';
 import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';

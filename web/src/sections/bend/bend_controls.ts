@@ -2,9 +2,8 @@
 
 import { maxWindow, temperatureRange, unbent, type Bend, type Divisor } from '../../attention/bend.js';
 import { formatNumber, formatRoot } from '../../base/format.js';
-import { choiceOf } from '../../controls/choice.js';
+import { choiceOf, stateSwitch } from '../../controls/choice.js';
 import { createHeadPicker, toggleMuted } from '../../controls/head_picker.js';
-import { stateSwitch } from '../../controls/switch.js';
 import { el, rich, setText, type Child } from '../../dom/dom.js';
 import { update, type App } from '../../state/app.js';
 

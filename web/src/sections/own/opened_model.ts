@@ -6,7 +6,7 @@ import type { ModelInfo } from 'multihead/models';
 import type { GivenHeads } from '../../attention/messages.js';
 import { maxCharacters } from '../../attention/tokens.js';
 import { counted, listed, messageOf } from '../../base/format.js';
-import { createViewSwitch } from '../../controls/view_switch.js';
+import { createViewSwitch } from '../../controls/choice.js';
 import { el } from '../../dom/dom.js';
 import { connect } from '../../model/client.js';
 import { droppedFiles, type Dropped } from '../../model/dropped.js';

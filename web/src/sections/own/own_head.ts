@@ -14,7 +14,7 @@ import type { TextAttention } from '../../model/messages.js';
 import { update, type App } from '../../state/app.js';
 import type { ViewName } from '../../state/page_state.js';
 import { shareLine } from '../bend/bend.js';
-import { pairText } from '../gallery/gallery_card.js';
+import { pairText } from '../gallery/gallery.js';
 
 /** Number of words whose weights are listed, and the smallest weight of them: it would be written as 0.0 %. */
 const mostWords = 6;

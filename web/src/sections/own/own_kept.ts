@@ -1,8 +1,7 @@
 // A line that says whether the visitor's own model will be there after a reload, and a button that keeps its files in this
 // browser or forgets them.
 
-import { messageOf } from '../../base/format.js';
-import { quoted } from '../../base/text.js';
+import { messageOf, quoted } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
 import { englishName } from '../../model/english.js';
 import { forget, keep, keptFiles } from '../../model/kept.js';

@@ -6,19 +6,11 @@ import { paintTheme } from '../../dom/printing.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { colorScale } from '../../maps/color_scale.js';
 
-interface Row {
-  readonly element: HTMLElement;
-  readonly buttons: readonly HTMLButtonElement[];
-  /** The maps of all heads side by side, below the buttons: a canvas for each map would be hundreds of layers. */
-  readonly canvas: HTMLCanvasElement;
-  readonly drawSoon: () => void;
-}
-
 export function createOverview(onOpen: (layer: number, head: number) => void) {
   const grid = el('div', { class: 'own-grid', role: 'grid', 'aria-label': 'Heads of all layers' });
   const hint = el('p', { class: 'hint' });
   const element = el('div', { class: 'own-overview' }, hint, grid);
-  let rows: readonly Row[] = [];
+  let rows: readonly ReturnType<typeof createRow>[] = [];
   let shown: Matrix = { shape: [0, 0, 0, 0], data: new Float32Array() };
   let open: readonly [layer: number, head: number] = [0, 0];
 
@@ -29,7 +21,7 @@ export function createOverview(onOpen: (layer: number, head: number) => void) {
     if (row && count > 0) paintRow(row.canvas, shown.data.subarray(layer * count, (layer + 1) * count), heads, keys);
   }
 
-  function createRow(layer: number, heads: number): Row {
+  function createRow(layer: number, heads: number) {
     const buttons = Array.from({ length: heads }, (_, head) => {
       const label = `Layer ${layer + 1}, head ${head + 1}`;
       const button = el('button', { role: 'gridcell', class: 'own-cell', tabindex: -1, 'aria-selected': 'false', 'aria-label': label, title: label });
@@ -38,6 +30,7 @@ export function createOverview(onOpen: (layer: number, head: number) => void) {
       return button;
     });
     const name = el('span', { role: 'rowheader', class: 'own-row-name' }, el('span', { class: 'sr-only' }, 'Layer '), String(layer + 1));
+    // The maps of all heads side by side, below the buttons: a canvas for each map would be hundreds of layers.
     const canvas = el('canvas', { class: 'own-strip', 'aria-hidden': 'true' });
     const row = el('div', { role: 'row', class: 'own-row' }, name, canvas, ...buttons);
     return { element: row, buttons, canvas, drawSoon: whenSeen(row, () => draw(layer)) };

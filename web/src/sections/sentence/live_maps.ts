@@ -4,26 +4,16 @@ import type { ForwardResult } from '../../attention/messages.js';
 import { headName, patternIds, type PatternId } from '../../attention/patterns.js';
 import { tokenize, tokenNames } from '../../attention/tokens.js';
 import { formatNumber } from '../../base/format.js';
-import { createViewSwitch } from '../../controls/view_switch.js';
+import { createViewSwitch } from '../../controls/choice.js';
 import { el, headBadge, pairOf, refill, setText } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { cellText, hatchedAs } from '../../maps/cell_text.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
-import { showMatrix } from '../../maps/map_frame.js';
-import { createMap, type Cell, type MatrixMap } from '../../maps/matrix_map.js';
-import { saveButtons } from '../../maps/save_buttons.js';
+import { saveButtons, showMatrix } from '../../maps/map_frame.js';
+import { createMap, type Cell } from '../../maps/matrix_map.js';
 import { viewOf } from '../../maps/step_view.js';
 import { chosen, inView, update, whenChanged, withNumbers, type App } from '../../state/app.js';
-
-interface SmallMap {
-  readonly element: HTMLElement;
-  readonly button: HTMLElement;
-  readonly name: HTMLElement;
-  readonly badge: HTMLElement;
-  readonly body: HTMLElement;
-  readonly map: MatrixMap;
-}
 
 /** Narrow screens have no room for labels: there the readout names the words. */
 const narrow = matchMedia('(max-width: 640px)');
@@ -41,9 +31,10 @@ export function liveMaps(app: App): HTMLElement {
   const legend = createLegend('weights');
   const under = el('div', { class: 'row apart live-under' }, saves, views.element);
   const element = el('div', { class: 'live', id: 'live-map' }, grid, readout, legend.element, under);
+  type SmallMap = ReturnType<typeof create>;
   let maps: readonly SmallMap[] = [];
 
-  function create(index: number): SmallMap {
+  function create(index: number) {
     const body = el('div', { class: 'live-body' });
     const map = createMap({
       maxCell: 28,

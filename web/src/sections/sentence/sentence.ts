@@ -4,7 +4,7 @@ import { patternIds, patterns, type PatternId } from '../../attention/patterns.j
 import { presetOf, presets } from '../../attention/presets.js';
 import { maxCharacters, maxTokens, tokenize } from '../../attention/tokens.js';
 import { sourceSwitch } from '../../controls/source_switch.js';
-import { stateSwitch } from '../../controls/switch.js';
+import { stateSwitch } from '../../controls/choice.js';
 import { el, headBadge, rich, setText } from '../../dom/dom.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import { inView, update, whenViewed, type App } from '../../state/app.js';

@@ -4,21 +4,13 @@ import '../../styles/measurement.css';
 import { messageOf } from '../../base/format.js';
 import { el } from '../../dom/dom.js';
 import { download } from '../../dom/dom.js';
-import type { PeerName, SizeId, SpeedCalls, SpeedEvent } from '../../speed/messages.js';
+import { describe, type PeerName, type SizeId, type SpeedCalls, type SpeedEvent } from '../../speed/messages.js';
 import { busyLine, comparison, csvOfSpeed, gigaflops, machineName, reported, significant, type Reported } from '../../speed/report.js';
 import type { App } from '../../state/app.js';
 import type { Listener, Remote } from '../../workers/remote.js';
-import { describe } from './size_text.js';
 
 /** The elements of the section that a measurement changes. */
-export interface Places {
-  readonly status: HTMLElement;
-  readonly button: HTMLElement;
-  readonly save: HTMLElement;
-  readonly list: HTMLElement;
-  readonly about: HTMLElement;
-  readonly machine: HTMLElement;
-}
+type Places = Readonly<Record<'status' | 'button' | 'save' | 'list' | 'about' | 'machine', HTMLElement>>;
 
 /** Starts the worker that measures. */
 export type Connect = (listener: Listener<SpeedEvent>) => Remote<SpeedCalls>;

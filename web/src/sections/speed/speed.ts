@@ -3,12 +3,11 @@
 
 import { choiceOf } from '../../controls/choice.js';
 import { el, panel } from '../../dom/dom.js';
-import { peerNames, sizeIds, sizes, type PeerName } from '../../speed/messages.js';
+import { describe, peerNames, sizeIds, sizes, type PeerName } from '../../speed/messages.js';
 import type { App } from '../../state/app.js';
 import { whyMissing } from '../../workers/missing_file.js';
 import { connect } from '../../workers/remote.js';
 import type { Connect } from './measurement.js';
-import { describe } from './size_text.js';
 
 const peerTitles: Readonly<Record<PeerName, string>> = {
   onnxruntime: 'ONNX Runtime Web (14 MB)',

@@ -1,21 +1,20 @@
 // "Split into heads": the columns of q take their head's color and slide apart. The bytes do not change.
 
 import { mostColumns, type ForwardResult } from '../../attention/messages.js';
-import { patternIds } from '../../attention/patterns.js';
+import { colorOf, patternIds } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
-import { choiceOf } from '../../controls/choice.js';
-import { stateSwitch } from '../../controls/switch.js';
-import { createViewSwitch } from '../../controls/view_switch.js';
-import { el, panel, refill, setText, word, type Child } from '../../dom/dom.js';
+import { choiceOf, createViewSwitch, stateSwitch } from '../../controls/choice.js';
+import { el, headBadge, panel, refill, setText, word, type Child } from '../../dom/dom.js';
 import { announced } from '../../dom/live_region.js';
 import { whenSeen } from '../../dom/when_seen.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { rowHeightOf } from '../../maps/map_layout.js';
-import { saveButtons } from '../../maps/save_buttons.js';
+import { saveButtons, showMatrix } from '../../maps/map_frame.js';
+import { createMap, type Cell } from '../../maps/matrix_map.js';
 import { viewOf } from '../../maps/step_view.js';
 import { update, whenChanged, withResult, type App } from '../../state/app.js';
+import type { ViewName } from '../../state/page_state.js';
 import { firstWrong, indexOf, sourceOf, stridesOf, type Place, type SplitSize } from './split.js';
-import { createBlock, type Block } from './split_block.js';
 
 const choices = [2, 4, 7, 8] as const;
 
@@ -158,6 +157,39 @@ function splitButton(app: App): HTMLElement {
     together.classList.toggle('is-idle', !splitApart);
   });
   return button;
+}
+
+export type Block = ReturnType<typeof createBlock>;
+
+export function createBlock(head: number, onPoint: (place: Place | null) => void) {
+  const name = el('p', { class: 'reveal-head' });
+  const body = el('div', { class: 'reveal-body' });
+  const element = el('div', { class: 'reveal-block' }, name, body);
+  const map = createMap({
+    maxCell: 28,
+    sizer: body,
+    onPoint: (cell) => onPoint(cell && { head, token: cell.row, col: cell.col }),
+  });
+  return {
+    element,
+    /** `of`: number of blocks. `left`: true for the columns that are left over and belong to no head. */
+    show(view: MatrixView, { of, as, left }: { of: number; as: ViewName; left: boolean }): void {
+      const pattern = colorOf(head);
+      element.className = `reveal-block head-${pattern}${left ? ' is-left' : ''}`;
+      element.style.setProperty('--place', String((of - 1) / 2 - head));
+      name.replaceChildren(
+        ...(left ? ['left'] : [headBadge(head + 1, pattern), el('span', { class: 'sr-only' }, `Head ${head + 1}`)]),
+      );
+      const where = left ? 'left over' : `head ${head + 1}`;
+      const label = `q, ${where}: ${view.rows} by ${view.cols}`;
+      const cellLabel = ({ row, col }: Cell): string =>
+        `${where}, token ${view.rowLabels[row]}, column ${col + 1}, ${formatNumber(view.data[row * view.cols + col]!, 2)}`;
+      showMatrix(body, map, { view, label, cellLabel }, as);
+    },
+    highlight(place: Place | null): void {
+      map.highlight(place && { row: place.token, col: place.col });
+    },
+  };
 }
 
 /**

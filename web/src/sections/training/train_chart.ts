@@ -7,8 +7,7 @@ import { whenChanged, type App } from '../../state/app.js';
 import type { Curve } from '../../training/curve.js';
 import { mostSteps } from '../../training/session.js';
 import { describeSettings, factsOf } from '../../training/settings.js';
-import type { TrainingView } from '../../training/view.js';
-import { accuracyAt, percent } from './accuracy.js';
+import { accuracyAt, percent, type TrainingView } from '../../training/view.js';
 import { createLineChart, type ChartLine } from './line_chart.js';
 import { mutedBriefly } from './train_proof.js';
 

@@ -2,19 +2,17 @@
 
 import { colorOf, patternIds } from '../../attention/patterns.js';
 import { formatNumber } from '../../base/format.js';
-import { createViewSwitch } from '../../controls/view_switch.js';
+import { createViewSwitch } from '../../controls/choice.js';
 import { el, headBadge, refill, setText } from '../../dom/dom.js';
 import type { MatrixView } from '../../maps/heat_map.js';
 import { createLegend } from '../../maps/legend.js';
-import { showMatrix } from '../../maps/map_frame.js';
+import { saveButtons, showMatrix } from '../../maps/map_frame.js';
 import { createMap, type Cell, type MatrixMap } from '../../maps/matrix_map.js';
-import { saveButtons } from '../../maps/save_buttons.js';
 import { update, whenChanged, type App } from '../../state/app.js';
 import { mapOf } from '../../training/curve.js';
 import { sequenceLength as length, type Frame } from '../../training/messages.js';
 import { factsOf, type KindFacts, type TrainingSettings } from '../../training/settings.js';
-import { earnedBy, type TrainingView } from '../../training/view.js';
-import { accuracyAt, percent } from './accuracy.js';
+import { accuracyAt, earnedBy, percent, type TrainingView } from '../../training/view.js';
 import { createJobCells, type JobCells } from './job_cells.js';
 
 interface Card {
