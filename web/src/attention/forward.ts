@@ -106,21 +106,14 @@ function options(causal: boolean, bend: Bend, heads: number) {
   } as const satisfies ForwardOptions;
 }
 
-function traceOf(
-  mh: Multihead,
-  used: Module,
-  x: Matrix,
-  { tokens, heads, causal, bend }: ForwardInput,
-): Trace {
+function traceOf(mh: Multihead, used: Module, x: Matrix, { tokens, heads, causal, bend }: ForwardInput): Trace {
   const { trace, output } = used.module.forward(x, {
     ...options(causal, bend, heads.length),
     trace: tracedSteps,
   });
   output.dispose();
   const steps = Object.entries(trace) as [keyof Trace, Matrix][];
-  const plain = Object.fromEntries(
-    steps.map(([name, { shape, data }]) => [name, { shape, data }]),
-  ) as unknown as Trace;
+  const plain = Object.fromEntries(steps.map(([name, { shape, data }]) => [name, { shape, data }])) as unknown as Trace;
   const edits = fitting(bend, causal, tokens.length, heads.length);
   return edits.length === 0 ? plain : afterEdits(mh, plain, used, causal, { ...bend, edits });
 }

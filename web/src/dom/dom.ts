@@ -58,10 +58,7 @@ export function refill(element: Element, ...children: Child[]): void {
 }
 
 /** Sets position and size in pixels through the CSSOM, which the security policy permits. */
-export function place(
-  element: HTMLElement,
-  box: { left: number; top: number; width: number; height: number },
-): void {
+export function place(element: HTMLElement, box: { left: number; top: number; width: number; height: number }): void {
   element.style.left = `${box.left}px`;
   element.style.top = `${box.top}px`;
   element.style.width = `${box.width}px`;

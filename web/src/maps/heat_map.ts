@@ -66,12 +66,7 @@ export function largestOf(view: MatrixView): number {
   return most;
 }
 
-export function paint(
-  canvas: HTMLCanvasElement,
-  view: MatrixView,
-  layout: Layout,
-  style: PaintStyle,
-): void {
+export function paint(canvas: HTMLCanvasElement, view: MatrixView, layout: Layout, style: PaintStyle): void {
   const width = Math.max(1, Math.round(layout.width * style.ratio));
   const height = Math.max(1, Math.round(layout.height * style.ratio));
   // Keep a canvas that has the right size: allocating new pixels takes longer than painting a small map.
@@ -90,12 +85,7 @@ export function paint(
 }
 
 /** Paints at the origin of the context, which is already scaled by `style.ratio`. */
-export function paintMap(
-  context: CanvasRenderingContext2D,
-  view: MatrixView,
-  layout: Layout,
-  style: PaintStyle,
-): void {
+export function paintMap(context: CanvasRenderingContext2D, view: MatrixView, layout: Layout, style: PaintStyle): void {
   if (view.blank) paintOutline(context, view, layout, style.ink);
   else {
     const colors = colorsOf(view, style.theme);

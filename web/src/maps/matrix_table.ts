@@ -49,11 +49,7 @@ export function matrixTable(view: MatrixView, caption: string) {
     head,
     body,
   );
-  const region = el(
-    'div',
-    { class: 'table-scroll', role: 'region', 'aria-label': caption, tabindex: 0 },
-    table,
-  );
+  const region = el('div', { class: 'table-scroll', role: 'region', 'aria-label': caption, tabindex: 0 }, table);
 
   const gap = (tag: 'td' | 'tr', count: number): HTMLElement[] => {
     if (count === 0) return [];
@@ -93,9 +89,7 @@ export function matrixTable(view: MatrixView, caption: string) {
     if (key === shown) return;
     shown = key;
     const corner = el('td', {}, view.colLabels ? axesOf(view).join(' \\ ') : '');
-    head.replaceChildren(
-      rowOf(0, corner, across, (col) => el('th', { scope: 'col' }, word(colLabels[col]!))),
-    );
+    head.replaceChildren(rowOf(0, corner, across, (col) => el('th', { scope: 'col' }, word(colLabels[col]!))));
     const lines = [];
     for (let row = down.begin; row < down.end; row += 1) {
       const label = el('th', { scope: 'row' }, word(rowLabels[row]!));

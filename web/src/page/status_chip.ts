@@ -6,10 +6,7 @@ import type { Store } from '../base/store.js';
 import { el } from '../dom/dom.js';
 
 /** @param passTime median of warm runs in milliseconds; null before the first median */
-export function statusChip(
-  result: Store<ForwardResult | null>,
-  passTime: Store<number | null>,
-) {
+export function statusChip(result: Store<ForwardResult | null>, passTime: Store<number | null>) {
   const dot = el('span', { class: 'dot', 'aria-hidden': 'true' });
   const summary = el('summary', {}, dot, 'loading');
   const facts = el('dl', {});

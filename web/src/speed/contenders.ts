@@ -22,11 +22,7 @@ const addressOf = createPolicy('multihead', (name) => (name === 'pool' ? poolWor
 const startWorker = (): Worker => new Worker(addressOf('pool'), { type: 'module' });
 
 /** @param say receives a progress message before each part is loaded */
-export async function makeContenders(
-  shape: Shape,
-  wanted: readonly PeerName[],
-  say: (what: string) => void,
-) {
+export async function makeContenders(shape: Shape, wanted: readonly PeerName[], say: (what: string) => void) {
   say('Loading the module');
   const [mh, pool] = await Promise.all([load(), createPool({ workers: 'all', worker: startWorker })]);
   /** All other outputs are compared with its output. */

@@ -29,10 +29,7 @@ export const textUpTo = (limit: number, initial: string): Field<string> => ({
 });
 
 /** A list of different names out of `options`, at least one: "previous.first". */
-export const listOf = <T extends string>(
-  options: readonly T[],
-  initial: readonly T[],
-): Field<readonly T[]> => ({
+export const listOf = <T extends string>(options: readonly T[], initial: readonly T[]): Field<readonly T[]> => ({
   default: initial,
   toText: (value) => value.join('.'),
   fromText: (text) => {

@@ -153,9 +153,7 @@ const checks: { readonly [name in FieldName]?: (state: PageState) => boolean } =
 
 const table = Object.entries(fields) as [FieldName, Field<unknown>][];
 
-export const defaults = Object.fromEntries(
-  table.map(([name, field]) => [name, field.default]),
-) as unknown as PageState;
+export const defaults = Object.fromEntries(table.map(([name, field]) => [name, field.default])) as unknown as PageState;
 
 /** The part of the address after '#'; empty if all fields have their defaults. */
 export function toHash(state: PageState): string {

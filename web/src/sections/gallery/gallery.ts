@@ -225,16 +225,10 @@ function createMean(app: App) {
 
 function meanings(): HTMLElement {
   const terms: readonly [string, string][] = [
-    [
-      'entropy',
-      'How widely a head looks: 0 for one word; 0.69 for two words equally; 2.08 for eight.',
-    ],
+    ['entropy', 'How widely a head looks: 0 for one word; 0.69 for two words equally; 2.08 for eight.'],
     ['previous', 'Mean weight on the word before, over all words but the first.'],
     ['first', 'Mean weight on the first word, over all words but the first.'],
-    [
-      'induction',
-      'How much a word looks at what came right after it last time. A dash: no word repeats.',
-    ],
+    ['induction', 'How much a word looks at what came right after it last time. A dash: no word repeats.'],
     ['row sum', 'The weights of a query add up to 1.'],
   ];
   return el(

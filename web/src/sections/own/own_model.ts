@@ -80,9 +80,6 @@ export function ownModelSection(app: App): HTMLElement {
   app.state.watch(({ model }, previous) => {
     if (model !== '' && model !== previous?.model) void withModel();
   });
-  keptFolder().then(
-    () => withModel(),
-    () => {},
-  );
+  keptFolder().then(() => withModel(), () => {});
   return section;
 }

@@ -167,10 +167,7 @@ export function createArcs() {
         const place = sameKey.indexOf(arc);
         const end = arc.numbered ? (place - (sameKey.length - 1) / 2) * (2 * markRadius + 1) : 0;
         const start = (heads.indexOf(arc.head) - (heads.length - 1) / 2) * 4;
-        const [source, target] = [
-          { word: words[arc.query]!, aside: start },
-          { word: words[arc.key]!, aside: end },
-        ];
+        const [source, target] = [{ word: words[arc.query]!, aside: start }, { word: words[arc.key]!, aside: end }];
         const { d, x, y } = curve(source, target, textLines, arc.head);
         setAttributes(lines.children[i]!, {
           d,

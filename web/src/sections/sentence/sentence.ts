@@ -166,12 +166,7 @@ function aboutWeights(app: App): HTMLElement {
     app,
     'details',
     { class: 'part about' },
-    el(
-      'summary',
-      {},
-      el('strong', {}, 'These heads were written by hand, not trained. '),
-      'Open to see how.',
-    ),
+    el('summary', {}, el('strong', {}, 'These heads were written by hand, not trained. '), 'Open to see how.'),
     el(
       'p',
       {},

@@ -65,12 +65,7 @@ function termsOf({ left, right }: Product): Terms {
   const products = Array.from(left.data, (value, i) => value * right.data[i]!);
   return {
     titles: ['column', left.label, right.label, 'product'],
-    rows: products.map((product, i) => [
-      String(i + 1),
-      f(left.data[i]!, 4),
-      f(right.data[i]!, 4),
-      f(product, 4),
-    ]),
+    rows: products.map((product, i) => [String(i + 1), f(left.data[i]!, 4), f(right.data[i]!, 4), f(product, 4)]),
     total: f(products.reduce((sum, product) => sum + product, 0), 4),
   };
 }

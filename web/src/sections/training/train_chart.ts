@@ -55,11 +55,7 @@ interface NamedCurve {
 }
 
 function linesOf({ curve, smallerRun, earlier }: TrainingView): NamedCurve[] {
-  const all = [
-    { name: 'earlier', curve: earlier },
-    { name: 'smaller', curve: smallerRun },
-    { name: 'main', curve },
-  ];
+  const all = [{ name: 'earlier', curve: earlier }, { name: 'smaller', curve: smallerRun }, { name: 'main', curve }];
   return all.filter((line): line is NamedCurve => line.curve !== undefined);
 }
 
@@ -127,10 +123,7 @@ function conclusionOf({ smallerRun, curve }: TrainingView): string {
 }
 
 function whatSwitch(app: App): HTMLElement {
-  const options = [
-    { value: 'loss', label: 'Loss' },
-    { value: 'accuracy', label: 'Right answers' },
-  ] as const;
+  const options = [{ value: 'loss', label: 'Loss' }, { value: 'accuracy', label: 'Right answers' }] as const;
   return choiceOf(app, 'chart', options, { role: 'group', 'aria-label': 'The chart shows' });
 }
 

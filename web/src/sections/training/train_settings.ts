@@ -79,12 +79,7 @@ function pattern(names: readonly string[]): (Node | string)[] {
   ];
 }
 
-function choice(
-  app: App,
-  name: 'trainHeads' | 'layers',
-  label: string,
-  options: readonly number[],
-): HTMLElement {
+function choice(app: App, name: 'trainHeads' | 'layers', label: string, options: readonly number[]): HTMLElement {
   const select = el(
     'select',
     { id: `train-${name}` },
