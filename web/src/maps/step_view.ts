@@ -13,7 +13,7 @@ const blockBands: readonly Band[] = blocks.map(({ name, start }) => ({
   label: name,
   start,
   end: start + blockSize,
-  className: `block-${name}`,
+  className: 'head-none',
 }));
 
 /** The matrix of a step with its labels. If the step has one matrix per head, returns the matrix of `head`. */
