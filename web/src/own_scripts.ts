@@ -12,10 +12,7 @@ import { createPolicy } from './workers/trusted_types.js';
 
 const workers = { attention, model, speed, training };
 /** The service worker keeps one of the two WebAssembly builds. */
-const serviceWorkers = {
-  relaxed: 'service_worker.js?simd=relaxed',
-  simd128: 'service_worker.js?simd=simd128',
-};
+const serviceWorkers = { relaxed: 'service_worker.js?simd=relaxed', simd128: 'service_worker.js?simd=simd128' };
 const addresses = new Map(Object.entries({ ...workers, ...serviceWorkers }));
 
 const addressOf = createPolicy('multihead', (name) => addresses.get(name) ?? null);

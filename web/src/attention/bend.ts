@@ -26,14 +26,7 @@ export interface Bend {
   readonly edits: readonly WeightEdit[];
 }
 
-export const unbent: Bend = {
-  window: -1,
-  temperature: 1,
-  divisor: 'head',
-  muted: [],
-  withoutOutput: false,
-  edits: [],
-};
+export const unbent: Bend = { window: -1, temperature: 1, divisor: 'head', muted: [], withoutOutput: false, edits: [] };
 
 export const maxWindow = 16;
 export const maxEdits = 64;

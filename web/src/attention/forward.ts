@@ -107,10 +107,7 @@ function options(causal: boolean, bend: Bend, heads: number) {
 }
 
 function traceOf(mh: Multihead, used: Module, x: Matrix, { tokens, heads, causal, bend }: ForwardInput): Trace {
-  const { trace, output } = used.module.forward(x, {
-    ...options(causal, bend, heads.length),
-    trace: tracedSteps,
-  });
+  const { trace, output } = used.module.forward(x, { ...options(causal, bend, heads.length), trace: tracedSteps });
   output.dispose();
   const steps = Object.entries(trace) as [keyof Trace, Matrix][];
   const plain = Object.fromEntries(steps.map(([name, { shape, data }]) => [name, { shape, data }])) as unknown as Trace;

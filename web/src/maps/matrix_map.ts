@@ -89,12 +89,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions) {
     bands.replaceChildren(
       ...(content!.view.bands ?? []).map(({ label, start, end, className }) => {
         const band = el('span', { class: `map-band ${className}` }, label);
-        place(band, {
-          left: left + start * cellWidth,
-          top: 0,
-          width: (end - start) * cellWidth - 1,
-          height: top - 4,
-        });
+        place(band, { left: left + start * cellWidth, top: 0, width: (end - start) * cellWidth - 1, height: top - 4 });
         return band;
       }),
     );

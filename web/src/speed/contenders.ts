@@ -12,10 +12,7 @@ import type { PeerName, Shape } from './messages.js';
 import { peers } from './peers.js';
 import { plainAttention } from './plain_attention.js';
 
-const titles: Readonly<Record<PeerName, string>> = {
-  onnxruntime: 'ONNX Runtime Web',
-  tensorflow: 'TensorFlow.js',
-};
+const titles: Readonly<Record<PeerName, string>> = { onnxruntime: 'ONNX Runtime Web', tensorflow: 'TensorFlow.js' };
 
 /** Gives the address of the pool's worker. The page's security policy lets a script start only from such an address. */
 const addressOf = createPolicy('multihead', (name) => (name === 'pool' ? poolWorker : null));

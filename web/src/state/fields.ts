@@ -75,11 +75,7 @@ export const index = (end: number, initial = 0): Field<number> => {
 /** Like index(), with null for none, which is the default. */
 export const indexOrNone = (end: number): Field<number | null> => {
   const some = index(end);
-  return {
-    default: null,
-    toText: (value) => (value === null ? '' : some.toText(value)),
-    fromText: some.fromText,
-  };
+  return { default: null, toText: (value) => (value === null ? '' : some.toText(value)), fromText: some.fromText };
 };
 
 /** Different indices below `end`, none by default: "1.3" in the address. */

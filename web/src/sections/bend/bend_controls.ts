@@ -11,11 +11,7 @@ export function bendControls(app: App): HTMLElement {
   return el(
     'div',
     { class: 'column bend-controls' },
-    stateSwitch(app, 'causal', {
-      id: 'bend-causal',
-      name: ['Causal'],
-      line: 'no word sees later words',
-    }),
+    stateSwitch(app, 'causal', { id: 'bend-causal', name: ['Causal'], line: 'no word sees later words' }),
     windowRange(app),
     temperatureControl(app),
     divisorChoice(app),

@@ -11,37 +11,27 @@ import { chosen, update, whenChanged, type App } from '../../state/app.js';
 
 export function weightEditor(app: App): HTMLElement {
   const place = el('p', { class: 'badged edit-place', id: 'edit-place' });
-  const slider = el('input', {
-    ...{ type: 'range', id: 'edit-weight', min: 0, max: 1, step: 0.01 },
-    'aria-labelledby': 'edit-place',
-    'aria-describedby': 'edit-line',
-  });
-  const field = el('input', {
-    ...{ type: 'number', id: 'edit-number', class: 'number', min: 0, max: 1, step: 0.01 },
-    'aria-labelledby': 'edit-place',
-    'aria-describedby': 'edit-line',
-  });
+  const shared = { min: 0, max: 1, step: 0.01, 'aria-labelledby': 'edit-place', 'aria-describedby': 'edit-line' };
+  const slider = el('input', { type: 'range', id: 'edit-weight', ...shared });
+  const field = el('input', { type: 'number', id: 'edit-number', class: 'number', ...shared });
   const line = announced(el('p', { class: 'hint', id: 'edit-line' }));
   const free = el('button', { class: 'secondary', id: 'edit-free' }, 'Unset');
   const clear = el('button', { class: 'secondary', id: 'edit-clear', onclick: () => update(app, { edits: [] }) });
 
-  function selected(): { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null {
+  function selected(): { result: ForwardResult; place: Place } | null {
     const result = app.result.get();
     if (!result) return null;
     const { query, key, head } = chosen(app, result);
     return key === null ? null : { result, place: { head, query, key } };
   }
 
-  const without = (edits: readonly WeightEdit[], { head, query, key }: Omit<WeightEdit, 'weight'>) =>
+  const without = (edits: readonly WeightEdit[], { head, query, key }: Place) =>
     edits.filter((edit) => edit.head !== head || edit.query !== query || edit.key !== key);
 
   function set(weight: number): void {
     const now = selected();
     if (!(weight >= 0 && weight <= 1)) return;
-    if (!now || isLocked(now.result, now.place)) {
-      show();
-      return;
-    }
+    if (!now || isLocked(now.result, now.place)) return show();
     const { edits } = app.state.get();
     update(app, { edits: [...without(edits, now.place), { ...now.place, weight }] }, 'edit-weight');
   }
@@ -97,20 +87,19 @@ export function weightEditor(app: App): HTMLElement {
   return element;
 }
 
-const isHidden = ({ causal, bend }: ForwardResult, { query, key }: Omit<WeightEdit, 'weight'>): boolean =>
-  hides(causal, bend.window, query, key);
+type Place = Omit<WeightEdit, 'weight'>;
 
-const isLocked = (result: ForwardResult, place: Omit<WeightEdit, 'weight'>): boolean =>
-  isHidden(result, place) || isOnly(result, place.query);
+const isHidden = ({ causal, bend }: ForwardResult, { query, key }: Place): boolean => hides(causal, bend.window, query, key);
 
-function isOnly({ causal, bend, tokens }: ForwardResult, query: number): boolean {
-  return tokens.filter((_, key) => !hides(causal, bend.window, query, key)).length === 1;
-}
+const isOnly = (result: ForwardResult, { head, query }: Place): boolean =>
+  result.tokens.filter((_, key) => !isHidden(result, { head, query, key })).length === 1;
 
-function lineText(now: { result: ForwardResult; place: Omit<WeightEdit, 'weight'> } | null, isSet: boolean): string {
+const isLocked = (result: ForwardResult, place: Place): boolean => isHidden(result, place) || isOnly(result, place);
+
+function lineText(now: { result: ForwardResult; place: Place } | null, isSet: boolean): string {
   if (!now) return 'Click one, or press Enter on it. Then give it any weight from 0 to 1.';
   if (isHidden(now.result, now.place)) return 'The mask hides this word, so its weight stays exactly 0.';
-  if (isOnly(now.result, now.place.query)) return 'This row has only one visible word, so its weight stays 1.';
+  if (isOnly(now.result, now.place)) return 'This row has only one visible word, so its weight stays 1.';
   return isSet
     ? 'You set this weight. The others shrink or grow together, so the row still adds up to 1.'
     : 'Move the slider: the other weights shrink or grow together, so the row still adds up to 1.';

@@ -138,11 +138,7 @@ export function curve(source: End, target: End, lines: readonly Line[], head: nu
   const lift = Math.min(room - 3, away + 8 + distance * 0.16 + head * 3);
   // A cubic curve reaches three quarters of the height of its control points.
   const high = from.top - lift / 0.75;
-  return {
-    d: `M${f(x0)} ${f(from.top)}C${f(x0)} ${f(high)} ${f(x1)} ${f(high)} ${f(x1)} ${f(y1)}`,
-    x: x1,
-    y: y1,
-  };
+  return { d: `M${f(x0)} ${f(from.top)}C${f(x0)} ${f(high)} ${f(x1)} ${f(high)} ${f(x1)} ${f(y1)}`, x: x1, y: y1 };
 }
 
 export function createArcs() {

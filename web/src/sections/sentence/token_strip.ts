@@ -36,10 +36,7 @@ export function tokenStrip(app: App): HTMLElement {
     if (element.hidden) return;
     if (words.name(tokenNames(tokens))) stale = true;
     const result = app.result.get();
-    if (!result) {
-      describe(null, defaultQuery(tokens));
-      return;
-    }
+    if (!result) return describe(null, defaultQuery(tokens));
     const selection = inView(app, result);
     mark(result, selection.query);
     drawArcs(result, selection.query);
@@ -90,22 +87,16 @@ export function tokenStrip(app: App): HTMLElement {
   }
 
   function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread, muted }: LookText, given?: GivenHeads) {
-    const button = el(
+    const title = given ? given.names[head]! : `${patternOf(id).name}: ${patternOf(id).line}`;
+    return el(
       'button',
-      {
-        type: 'button',
-        class: 'strip-head',
-        title: given ? given.names[head]! : `${patternOf(id).name}: ${patternOf(id).line}`,
-        'aria-pressed': String(pressed),
-      },
+      { class: 'strip-head', title, 'aria-pressed': String(pressed), onclick: () => update(app, { head }) },
       headBadge(head + 1, id, muted),
       el('span', { class: 'sr-only' }, `head ${head + 1} ${spread ? 'mostly ' : ''}`),
       word(name),
       ' ',
       el('span', { class: 'number' }, weight),
     );
-    button.addEventListener('click', () => update(app, { head }));
-    return button;
   }
 
   /** Announces the words that the heads look at, when the visitor chooses a word. A new sentence announces nothing. */

@@ -102,14 +102,7 @@ export function stepButtons(app: App): HTMLElement {
     app.state.watch(() => element.setAttribute('aria-disabled', String(atEnd())));
     return element;
   };
-  const slider = el('input', {
-    type: 'range',
-    class: 'step-slider',
-    'aria-label': 'Step',
-    min: 1,
-    max: steps.length,
-    step: 1,
-  });
+  const slider = el('input', { type: 'range', class: 'step-slider', 'aria-label': 'Step', min: 1, max: steps.length });
   slider.addEventListener('input', () => goTo(app, Number(slider.value) - 1, 'slide through the steps'));
   app.state.watch(() => {
     const index = indexOf(app);
