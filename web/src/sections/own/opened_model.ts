@@ -80,7 +80,7 @@ export function openedModel(app: App, tell: Tell) {
     'div',
     { class: 'own-picture', hidden: true },
     overview.element,
-    el('div', { class: 'own-open' }, el('div', { class: 'row step-controls' }, views.element), head.element),
+    el('div', { class: 'slim' }, el('div', { class: 'row step-controls' }, views.element), head.element),
   );
   const body = el(
     'div',

@@ -67,7 +67,7 @@ export function createOwnHead(app: App) {
     'article',
     { class: 'own-head' },
     el('div', { class: 'column card own-map' }, title, frame.body, readout, el('div', { class: 'row apart low map-under' }, legend.element, strongest, frame.saves)),
-    el('div', { class: 'own-looks' }, asked, list, rest, whole),
+    el('div', { class: 'slim own-looks' }, asked, list, rest, whole),
   );
   let shown: Shown | undefined;
 

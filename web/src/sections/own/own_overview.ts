@@ -9,7 +9,7 @@ import { colorScale } from '../../maps/color_scale.js';
 export function createOverview(onOpen: (layer: number, head: number) => void) {
   const grid = el('div', { class: 'own-grid', role: 'grid', 'aria-label': 'Heads of all layers' });
   const hint = el('p', { class: 'hint' });
-  const element = el('div', { class: 'own-overview' }, hint, grid);
+  const element = el('div', { class: 'slim own-overview' }, hint, grid);
   let rows: readonly ReturnType<typeof createRow>[] = [];
   let shown: Matrix = { shape: [0, 0, 0, 0], data: new Float32Array() };
   let open: readonly [layer: number, head: number] = [0, 0];

@@ -30,7 +30,7 @@ export function flowMap(app: App): HTMLElement {
     const shape = el('span', { class: 'step-shape number' });
     const tab = el(
       'button',
-      { role: 'tab', class: 'step', id: `step-${id}`, 'aria-controls': 'step-detail', onclick: () => goTo(app, index) },
+      { role: 'tab', class: 'column step', id: `step-${id}`, 'aria-controls': 'step-detail', onclick: () => goTo(app, index) },
       el('span', { class: 'step-number', 'aria-hidden': 'true' }, String(index + 1)),
       el('span', { class: 'step-symbol' }, ...rich(symbol)),
       el('span', { class: 'sr-only' }, `, ${title}, shape `),

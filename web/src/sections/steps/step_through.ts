@@ -66,7 +66,7 @@ function stepDetail(app: App): HTMLElement {
   const heads = createHeadPicker((head) => update(app, { head }), { id: 'show-head-' });
   const headName = el('span', { class: 'head-name', 'aria-hidden': 'true' });
   const views = createViewSwitch(app, 'stepView', 'Show the matrix as');
-  const picture = el('div', { class: 'step-picture' });
+  const picture = el('div', { class: 'slim step-picture' });
   const explanation = createCellExplanation();
   const body = el('div', { class: 'step-body' }, picture, explanation.element);
   const legends = { weights: createLegend('weights'), signed: createLegend('signed') };
@@ -80,7 +80,7 @@ function stepDetail(app: App): HTMLElement {
   });
   const detail = el(
     'div',
-    { class: 'step-detail', role: 'tabpanel', id: 'step-detail' },
+    { class: 'column step-detail', role: 'tabpanel', id: 'step-detail' },
     texts.element,
     el('div', { class: 'well row apart formula-row' }, formulas.element, shape),
     el('div', { class: 'row step-controls' }, heads.element, headName, parts, views.element),

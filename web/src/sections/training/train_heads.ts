@@ -88,7 +88,7 @@ export function trainHeads(app: App): { readonly element: HTMLElement; readonly 
       return view.shown ? { view: matrixOf(view, head), title: titleOf(head, view) } : null;
     });
     const title = el(heading, { class: 'train-name' }, button);
-    const element = el('article', { class: 'train-card' }, title, body, cells.element, saves);
+    const element = el('article', { class: 'slim train-card' }, title, body, cells.element, saves);
     return { element, button, name, body, map, cells, visible: false };
   }
 
@@ -190,7 +190,7 @@ function smallerMap() {
   const said = el('span', { class: 'beside-text' });
   const map = createMap({ maxCell: 12, onPoint: () => undefined });
   const name = el('p', { class: 'badged train-name train-beside-name' }, el('span', { class: 'badge head-average', 'aria-hidden': 'true' }, '1'), said);
-  const element = el('article', { class: 'train-beside', hidden: true }, name, map.element);
+  const element = el('article', { class: 'slim train-beside', hidden: true }, name, map.element);
   let drawn: Frame | undefined;
   return {
     element,
