@@ -8,8 +8,6 @@ import type { MatrixView } from './heat_map.js';
 import { createMap, type Cell, type MapContent, type MapOptions, type MatrixMap } from './matrix_map.js';
 import { matrixTable } from './matrix_table.js';
 
-export type MapFrame = ReturnType<typeof createMapFrame>;
-
 /** Shows a matrix in `body` as a map or as a table of numbers. */
 export function showMatrix(body: HTMLElement, map: MatrixMap, content: MapContent, as: ViewName): void {
   if (as === 'numbers') {
@@ -24,7 +22,7 @@ export function showMatrix(body: HTMLElement, map: MatrixMap, content: MapConten
 }
 
 /** A map of weights: a cell that is pointed at or chosen is a pair of words. `also` changes with a choice. */
-export const createWeightsFrame = (app: App, name: string, also: Partial<PageState> = {}): MapFrame =>
+export const createWeightsFrame = (app: App, name: string, also: Partial<PageState> = {}) =>
   createMapFrame(
     {
       maxCell: 44,

@@ -99,9 +99,9 @@ export function columnsFor(heads: number, tokens: number, view: ViewName): numbe
   return heads === most + 1 && most > 2 ? most - 1 : most;
 }
 
-export type Card = ReturnType<typeof createCard>;
+type Card = ReturnType<typeof createCard>;
 
-export function createCard(app: App, head: number) {
+function createCard(app: App, head: number) {
   const title = el('button', { class: 'card-title', onclick: () => update(app, { head }) });
   const frame = createWeightsFrame(app, `the weights of head ${head + 1}`, { head });
   const line = el('p', { class: 'card-line' });

@@ -159,9 +159,9 @@ function splitButton(app: App): HTMLElement {
   return button;
 }
 
-export type Block = ReturnType<typeof createBlock>;
+type Block = ReturnType<typeof createBlock>;
 
-export function createBlock(head: number, onPoint: (place: Place | null) => void) {
+function createBlock(head: number, onPoint: (place: Place | null) => void) {
   const name = el('p', { class: 'reveal-head' });
   const body = el('div', { class: 'reveal-body' });
   const element = el('div', { class: 'reveal-block' }, name, body);
