@@ -123,7 +123,7 @@ function stepDetail(app: App): HTMLElement {
         .layer(step.id)
         .replaceChildren(
           el('h3', {}, `${index + 1}. ${step.title}`),
-          el('p', { class: 'lead' }, ...rich(step.text(result))),
+          el('p', { class: 'lead step-text' }, ...rich(step.text(result))),
         );
       formulas.layer(step.id).replaceChildren(formula(formulaOf(chosenPart(step), result)));
     });
