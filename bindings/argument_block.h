@@ -5,6 +5,18 @@
 
 #include <cstdint>
 
+// WIRE_EACH(macro, type, members...) expands to macro(type, member) for each member; at most 16.
+// WIRE_NEXT cannot expand itself, so it ends with a call of itself that the preprocessor completes
+// when WIRE_EXPAND reads the text again.
+#define WIRE_EACH(...) WIRE_EXPAND(WIRE_NEXT(__VA_ARGS__))
+#define WIRE_NEXT(macro, type, member, ...) \
+  macro(type, member) __VA_OPT__(WIRE_NEXT_AGAIN WIRE_PARENTHESES(macro, type, __VA_ARGS__))
+#define WIRE_NEXT_AGAIN() WIRE_NEXT
+#define WIRE_PARENTHESES ()
+#define WIRE_EXPAND(...) WIRE_EXPAND4(WIRE_EXPAND4(WIRE_EXPAND4(WIRE_EXPAND4(__VA_ARGS__))))
+#define WIRE_EXPAND4(...) WIRE_EXPAND1(WIRE_EXPAND1(WIRE_EXPAND1(WIRE_EXPAND1(__VA_ARGS__))))
+#define WIRE_EXPAND1(...) __VA_ARGS__
+
 namespace multihead::bindings {
 
 #define WIRE_CONSTANT(name, javascript, value) inline constexpr int name = value;

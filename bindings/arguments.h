@@ -106,9 +106,11 @@ void read_member(Arguments& from, std::type_identity_t<T>& to) {
 }
 
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a type
-#define WIRE_RECORD(type) inline void read(Arguments& from, type& record) {
-#define WIRE_FIELD(type, member, javascript) read_member<type>(from, record.member);
-#define WIRE_END_RECORD }
+#define WIRE_RECORD(type, ...) \
+  inline void read(Arguments& from, type& record) { __VA_ARGS__ }
+#define WIRE_READ(type, member) read_member<type>(from, record.member);
+#define WIRE_FIELD(...) WIRE_EACH(WIRE_READ, __VA_ARGS__)
+#define WIRE_FIELD_AS(type, member, javascript) WIRE_READ(type, member)
 #include "wire.inc"
 
 template <class T>
@@ -120,13 +122,13 @@ T take(Arguments& from) {
 
 // Defines a struct for the arguments of each call. Its constructor reads the block, because members
 // are initialized in declaration order.
-#define WIRE_CALL(type, javascript) \
-  struct type {                     \
-    Arguments from;
-#define WIRE_ARGUMENT(type, member, javascript) type member = take<type>(from);
-#define WIRE_END_CALL \
-  }                   \
-  ;
+#define WIRE_CALL(type, javascript, ...) \
+  struct type {                          \
+    Arguments from;                      \
+    __VA_ARGS__                          \
+  };
+#define WIRE_TAKE(type, member) type member = take<type>(from);
+#define WIRE_FIELD(...) WIRE_EACH(WIRE_TAKE, __VA_ARGS__)
 #include "wire.inc"
 
 }  // namespace multihead::bindings

@@ -25,16 +25,11 @@ consteval bool in_order(std::initializer_list<Enum> values) {
   return true;
 }
 
-// NOLINTBEGIN(bugprone-macro-parentheses): a namespace
-#define WIRE_ENUM(type, javascript) \
-  namespace javascript {            \
-  using enum type;                  \
-  static_assert(in_order<type>({
-// NOLINTEND(bugprone-macro-parentheses)
-#define WIRE_VALUE(value, javascript) value,
-#define WIRE_END_ENUM \
-  }                   \
-  ));                 \
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a namespace
+#define WIRE_ENUM(type, javascript, ...)        \
+  namespace javascript {                        \
+  using enum type;                              \
+  static_assert(in_order<type>({__VA_ARGS__})); \
   }
 #include "wire.inc"
 

@@ -106,11 +106,14 @@ template <class T, class Member>
 requires std::same_as<T, Member>
 void write_member(Results& to, const Member& from) { write(to, from); }
 
-#define WIRE_RESULT(type, javascript)     \
-  inline void write(const type& result) { \
-    Results to;
-#define WIRE_RESULT_FIELD(type, member, javascript) write_member<type>(to, result.member);
-#define WIRE_END_RESULT }
+#define WIRE_RESULT(type, javascript, ...) \
+  inline void write(const type& result) {  \
+    Results to;                            \
+    __VA_ARGS__                            \
+  }
+#define WIRE_WRITE(type, member) write_member<type>(to, result.member);
+#define WIRE_FIELD(...) WIRE_EACH(WIRE_WRITE, __VA_ARGS__)
+#define WIRE_FIELD_AS(type, member, javascript) WIRE_WRITE(type, member)
 #include "wire.inc"
 
 }  // namespace multihead::bindings

@@ -158,11 +158,11 @@ function nameOf(type) {
 }
 
 function enumerations() {
-  return each('WIRE_ENUM', ({ args: [type, name], rows }) =>
+  return each('WIRE_ENUM', ({ args: [type, name, ...values] }) =>
     [
       `/** multihead::${type} */`,
       `export const ${name} = {`,
-      ...rows.map(([, value], code) => `  ${value}: ${code},`),
+      ...values.map((value, code) => `  ${valueInJavaScript(value)}: ${code},`),
       '} as const;',
       `export type ${nameOf(type)} = (typeof ${name})[keyof typeof ${name}];\n`,
     ].join('\n'),
@@ -310,28 +310,38 @@ function wireOf() {
 }
 
 /**
- * Parses the macros of wire.inc in their order, each with its arguments. Macros between a macro and its WIRE_END_ are
- * its rows. Throws for any other line.
+ * Parses the macros of wire.inc in their order, each with its arguments. The arguments that are macros themselves are its
+ * rows: a type, a C++ member, and its name in JavaScript. Throws for anything else.
  */
 function blocksOf(source) {
-  const body = source.slice(source.lastIndexOf('#endif') + '#endif'.length, source.indexOf('#undef'));
+  const body = source.slice(source.lastIndexOf('#endif') + '#endif'.length, source.indexOf('#undef')).replace(/\/\/.*/g, '');
+  const macros = ['WIRE_CONSTANT', 'WIRE_ENUM', 'WIRE_RECORD', 'WIRE_CALL', 'WIRE_RESULT'];
   const found = [];
-  let open;
-  for (const line of body.split('\n')) {
-    const code = line.replace(/\/\/.*/, '').trim();
-    if (code === '') continue;
-    const [, macro, given] = /^(WIRE_\w+)(?:\((.*)\))?$/.exec(code) ?? [];
-    const args = given === undefined ? [] : splitArguments(given);
-    const single = macro === 'WIRE_CONSTANT' || isFunction(macro);
-    if (macro?.startsWith('WIRE_END_') && open !== undefined) open = undefined;
-    else if (['WIRE_VALUE', 'WIRE_FIELD', 'WIRE_ARGUMENT', 'WIRE_RESULT_FIELD'].includes(macro) && open !== undefined) open.rows.push(args);
-    else if (['WIRE_ENUM', 'WIRE_RECORD', 'WIRE_CALL', 'WIRE_RESULT'].includes(macro) || single) {
-      const block = { macro, args, rows: [] };
-      found.push(block);
-      if (!single) open = block;
-    } else throw new Error(`wire.inc: cannot read "${line}"`);
-  }
+  const rest = body.replace(/\b(WIRE_\w+)\(((?:[^()]|\([^()]*\))*)\)/g, (text, macro, given) => {
+    if (!macros.includes(macro) && !isFunction(macro)) return text;
+    const rows = [];
+    const others = given.replace(/\b(WIRE_FIELD(?:_AS)?)\(([^()]*)\)/g, (_, kind, field) => {
+      const [type, ...members] = splitArguments(field);
+      if (kind === 'WIRE_FIELD_AS') rows.push([type, ...members]);
+      else rows.push(...members.map((member) => [type, member, memberInJavaScript(member)]));
+      return '';
+    });
+    found.push({ macro, args: splitArguments(others).filter((each) => each !== ''), rows });
+    return '';
+  });
+  if (rest.trim() !== '') throw new Error(`wire.inc: cannot read "${rest.trim().split('\n')[0]}"`);
   return found;
+}
+
+/** window.left, or window_left: windowLeft. */
+function memberInJavaScript(member) {
+  return member.replace(/[._](\w)/g, (_, letter) => letter.toUpperCase());
+}
+
+/** kTopLeft: topLeft. kF32: f32. */
+function valueInJavaScript(value) {
+  const name = value.slice(1);
+  return /^[A-Z0-9]+$/.test(name) ? name.toLowerCase() : name[0].toLowerCase() + name.slice(1);
 }
 
 /** Splits at the commas outside parentheses. */
