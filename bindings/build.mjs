@@ -10,7 +10,7 @@
 // declarations, which need TypeScript.
 
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -108,6 +108,8 @@ if (!pageOnly) {
 
 rmSync(dist, { recursive: true, force: true });
 renameSync(made, dist);
+// npm packs the license that lies beside package.json.
+copyFileSync(join(here, '..', 'LICENSE'), join(here, 'LICENSE'));
 
 /** Writes one file for each entry point, and the chunks that they share; returns the text of the first file. */
 async function bundle(names, { format, groups, external = [], minify = false }) {
