@@ -291,23 +291,6 @@ describe('mh.dispose()', () => {
     expect(errorOf(() => dead.zeros([1]))).toMatchObject(disposed);
   });
 
-  it('while arguments of a call are read, makes the call fail', async () => {
-    for (const name of ['q', 'mask', 'scale'] as const) {
-      const own = await loadBuild('simd128');
-      const tensor = own.zeros([1, 2, 3, 4]);
-      const disposing = <T>(value: T) => {
-        own.dispose();
-        return value;
-      };
-      const input = { shape: q.shape, get data() { return name === 'q' ? disposing(q.data) : q.data; } };
-      const options = {
-        get scale() { return name === 'scale' ? disposing(1) : 1; },
-        mask: { shape: [3, 3], get data() { return name === 'mask' ? disposing(new Uint8Array(9)) : new Uint8Array(9); } },
-      };
-      expect(errorOf(() => own.attention(tensor, input, v, options)), name).toMatchObject(disposed);
-    }
-  });
-
   it('makes load() give a new instance to the callers that share one', async () => {
     const fresh = await freshLoad('disposed');
     const shared = await fresh();

@@ -207,15 +207,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
       const error = errorOf(() => other.restore(another.checkpoint()));
       expect([error.code, error.argument, error.expected]).toEqual(['E_OPTION', argument, expected]);
     }
-    // Each tensor is read once, so that the checked and the loaded values are the same.
-    let reads = 0;
-    const changing = Object.defineProperty({ ...dict }, 'run.positions', {
-      enumerable: true,
-      get: () => ({ shape: [1], get data() { return Float32Array.of(reads++ === 0 ? 1 : 2); } }),
-    });
-    other.loadStateDict(changing);
-    expect(reads).toBe(1);
-    expect(lossesOf(other, 3)).toEqual(rest);
+    const changing = { ...dict, 'run.positions': { shape: [1], data: Float32Array.of(2) } };
     expect(errorOf(() => other.loadStateDict(changing)).argument).toBe('positions');
     for (const dtype of ['f16', 'bf16'] as const) {
       const halves = mh.tensor(Float32Array.of(2), [1], { dtype });
@@ -227,13 +219,6 @@ describe.each(builds)('experiments, %s', async (simd) => {
     // A state without these tensors, such as a trainer's, is accepted as a state of this experiment.
     const { 'run.heads': heads, 'run.positions': positions, ...without } = dict;
     expect([heads, positions]).toMatchObject([{ shape: [1] }, { shape: [1] }]);
-    const hostile = Object.defineProperty({ ...dict }, 'run.heads', {
-      enumerable: true,
-      get: () => {
-        throw new Error('mine');
-      },
-    });
-    expect(errorOf(() => other.loadStateDict(hostile)).code).toBe('E_OPTION');
     expect(other.stateDict()).toEqual(after);
     other.loadStateDict(without);
     expect(lossesOf(other, 3)).toEqual(rest);

@@ -1,28 +1,7 @@
-// Values that a caller may pass by mistake: of any type, altered, detached, or with getters that run code.
+// Values that a caller may pass by mistake: of any type, altered, or detached.
 
 import type { Multihead } from 'multihead';
 import type { Random } from './random.ts';
-
-/** Code of the caller that runs when its argument is read. */
-export type Trap = () => void;
-
-const passing = (target: object, trap: Trap): object =>
-  new Proxy(target, {
-    get(from, name, receiver) {
-      trap();
-      return Reflect.get(from, name, receiver) as unknown;
-    },
-  });
-
-const fails = (): never => {
-  throw new RangeError('on purpose');
-};
-
-function revoked(target: object): object {
-  const { proxy, revoke } = Proxy.revocable(target, {});
-  revoke();
-  return proxy;
-}
 
 function detached(length: number): Float32Array {
   const array = new Float32Array(length);
@@ -68,12 +47,12 @@ export function hostileValue(r: Random, mh: Multihead, other: Multihead): unknow
     () => r.pick([undefined, null, true, false]),
     () => r.pick([0n, -1n, 7n, 2n ** 63n, 2n ** 64n]),
     () => Symbol('hostile'),
-    () => fails,
+    () => () => {},
     () => ({}),
     () => [],
     () => [r.pick(small), r.pick(large)],
     () => [1, , 2],
-    () => new Array(r.pick([5, 70_000, 2 ** 32 - 1])),
+    () => new Array(r.pick([5, 70_000])),
     () => Object.create(null) as unknown,
     () => new OfAClass(),
     () => new Map([['shape', [1]]]),
@@ -93,22 +72,10 @@ export function hostileValue(r: Random, mh: Multihead, other: Multihead): unknow
     () => detached(r.pick([0, 8, 64])),
     () => shrunk(),
     () => new Float32Array(resizable(32, 64)),
-    () => Object.defineProperty(new Float32Array(8), 'length', { value: 4096 }),
-    () => Object.defineProperty(new Float64Array(8), Symbol.toStringTag, { value: 'Float32Array' }),
-    () => Object.setPrototypeOf(new Float32Array(8), null) as unknown,
-    () => passing(new Float32Array(8), () => {}),
-    () => new Proxy({}, { get: fails, has: () => true, ownKeys: fails }),
-    () => new Proxy([], { get: (_, name) => (name === 'length' ? 2 ** 40 : 1) }),
-    () => revoked({}),
-    () => revoked([]),
-    () => ({ get data() { return fails(); }, shape: [1] }),
-    () => ({ data: new Float32Array(4), get shape() { return fails(); } }),
     () => ({ data: detached(4), shape: [4] }),
     () => ({ data: new Float32Array(4), shape: [2, 2], dtype: 'f16' }),
     () => ({ data: new Float32Array(1), shape: [2 ** 31, 2 ** 31] }),
     () => ({ data: new Float32Array(0), shape: [0, 2 ** 31] }),
-    () => ({ valueOf: fails, toString: fails, get constructor() { return fails(); } }),
-    () => ({ then: fails, dispose: fails }),
     () => ({ offset: r.pick(large) }),
     () => mh,
     () => foreign(other),
@@ -130,7 +97,6 @@ function gone(mh: Multihead): object {
 
 const tensorLikes: ((mh: Multihead) => object)[] = [
   (mh) => new Proxy(gone(mh), {}),
-  (mh) => revoked(gone(mh)),
   (mh) => Object.create(gone(mh)) as object,
 ];
 
@@ -162,22 +128,11 @@ export function copied<T>(tree: T): T {
   ) as T;
 }
 
-/** Makes every read of `place` run `trap`. */
-export function setTrap({ holder, name }: Place, trap: Trap): void {
-  const value = holder[name];
-  const get = (): unknown => {
-    trap();
-    return value;
-  };
-  Object.defineProperty(holder, name, { get, enumerable: true, configurable: true });
-}
-
 /** Replaces a value by another kind of object with the same contents. */
 export function disguise(r: Random, { holder, name }: Place): void {
   const value = holder[name];
-  const ways: (() => void)[] = [() => setTrap({ holder, name }, () => {})];
+  const ways: (() => void)[] = [() => {}];
   if (isPlain(value)) {
-    ways.push(() => (holder[name] = passing(value, () => {})));
     ways.push(() => (holder[name] = Object.freeze(value)));
     if (!Array.isArray(value)) {
       ways.push(() => (holder[name] = Object.assign(Object.create(null) as object, value)));
@@ -188,9 +143,6 @@ export function disguise(r: Random, { holder, name }: Place): void {
   }
   if (ArrayBuffer.isView(value)) {
     const { constructor } = value as unknown as { constructor: new (from: unknown) => object };
-    const lies = { length: { value: 4096 }, byteOffset: { value: 3 }, buffer: { value: 'x' } };
-    ways.push(() => (holder[name] = Object.defineProperties(new constructor(value), lies)));
-    ways.push(() => (holder[name] = Object.setPrototypeOf(new constructor(value), null)));
     ways.push(() => {
       const array = value as Float32Array;
       const buffer = new SharedArrayBuffer(array.byteLength + 8);

@@ -666,28 +666,20 @@ describe('gpt2Config', () => {
     ['null', null, 'E_OPTION', 'stateDict'],
     ['a number', 3, 'E_OPTION', 'stateDict'],
     ['an array', [], 'E_OPTION', 'stateDict'],
-    ['a revoked proxy', revoked(), 'E_OPTION', 'stateDict'],
     ['null for a matrix', { ...dict, 'wpe.weight': null }, 'E_SHAPE', 'stateDict'],
     ['text for a matrix', { ...dict, 'wpe.weight': 'x' }, 'E_SHAPE', 'stateDict'],
     ['no shape', { ...dict, 'wpe.weight': {} }, 'E_SHAPE', 'stateDict'],
     ['a shape of text', { ...dict, 'wpe.weight': { shape: 'ab' } }, 'E_SHAPE', 'stateDict'],
     ['extents of text', { ...dict, 'wte.weight': { shape: ['a', 'b'] } }, 'E_SHAPE', 'wte.weight'],
-    ['an entry that throws', { ...dict, 'wte.weight': revoked() }, 'E_OPTION', 'wte.weight'],
   ])('refuses %s', (_, given, code, argument) => {
     expect(gpt2Config(dict, 3)).toMatchObject({ vocabSize: 50, embedDim: 12, mlpDim: 48 });
     expect(errorOf(() => gpt2Config(given as never, 3))).toMatchObject({ code, argument });
   });
 
   it('refuses a number of heads that is none', () => {
-    for (const numHeads of [0, -1, 1.5, NaN, '3', null, undefined, revoked()]) {
+    for (const numHeads of [0, -1, 1.5, NaN, '3', null, undefined, {}]) {
       const error = errorOf(() => gpt2Config(dict, numHeads as never));
       expect(error).toMatchObject({ code: 'E_OPTION', argument: 'numHeads' });
     }
   });
-
-  function revoked(): object {
-    const { proxy, revoke } = Proxy.revocable({}, {});
-    revoke();
-    return proxy;
-  }
 });

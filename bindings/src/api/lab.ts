@@ -1,6 +1,6 @@
 // The functions of multihead/lab.
 
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import type { Runtime } from '../runtime/operands.js';
 import { describe } from '../runtime/tensor.js';
 import { WasmExperiment } from '../training/experiment.js';
@@ -42,5 +42,5 @@ function ownRuntime(mh: Multihead): Runtime {
   const runtime = runtimeOf.get(mh);
   if (runtime !== undefined) return runtime;
   const expected = 'an instance that load() of "multihead" made; "multihead/inline" has the functions of multihead/lab itself';
-  throw new MultiheadError('E_OPTION', { argument: 'mh', expected, got: describe(mh) });
+  throw optionError('mh', expected, describe(mh));
 }

@@ -18,7 +18,7 @@ import { Heap } from '../runtime/memory.js';
 import type { Runtime } from '../runtime/operands.js';
 import { plain, readOptions } from '../runtime/options.js';
 import { ScopeStack } from '../runtime/scope.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { describe, makeTensor, makeZeros } from '../runtime/tensor.js';
 import type { MultiheadCore } from '../types/core.js';
 
@@ -50,7 +50,7 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Omit<M
     if (given.length === 0) return scopes.open();
     const [fn] = given;
     if (typeof fn === 'function') return scopes.run(fn as () => unknown);
-    throw new MultiheadError('E_OPTION', { argument: 'scope', expected: 'a function', got: describe(fn) });
+    throw optionError('scope', 'a function', describe(fn));
   };
 
   return {

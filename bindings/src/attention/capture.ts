@@ -2,7 +2,7 @@
 
 import { scoreStages } from '../generated/tables.js';
 import type * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
 import { checkChoice, checkCount, checkOptions, type Names, namesOf, plain } from '../runtime/options.js';
 import { coreOf, describe, type WasmTensor } from '../runtime/tensor.js';
@@ -11,7 +11,7 @@ import type { Count, Span } from '../types/wire.js';
 
 const stages = namesOf(scoreStages) satisfies readonly ScoreStage[];
 
-export const captureNames = { stage: plain, heads: plain, rows: plain } satisfies Names<Capture>;
+const captureNames = { stage: plain, heads: plain, rows: plain } satisfies Names<Capture>;
 
 /** Converts a stage to its number in the core. Throws `E_OPTION`. */
 export const stageCode = (stage: unknown, argument: string): wire.ScoreCapture['stage'] =>
@@ -25,11 +25,11 @@ export function checkRows(rows: unknown, queries: number, argument: string): [Co
     const count = checkCount(rows[1], `${argument}[1]`, 0);
     if (first + count <= queries) return [first, count];
   }
-  throw new MultiheadError('E_OPTION', {
+  throw optionError(
     argument,
-    expected: `[first, count] of the ${queries} queries`,
-    got: Array.isArray(rows) ? `[${rows.join(', ')}]` : describe(rows),
-  });
+    `[first, count] of the ${queries} queries`,
+    Array.isArray(rows) ? `[${rows.join(', ')}]` : describe(rows),
+  );
 }
 
 /**
@@ -42,18 +42,16 @@ export function headsSpan(
   operands: Operands,
   argument: string,
 ): Span<'i32'> {
-  const wrong = (expected: string, got: string): MultiheadError =>
-    new MultiheadError('E_OPTION', { argument, expected, got });
   if (!Array.isArray(heads) || heads.length === 0) {
     const got = Array.isArray(heads) ? '[]' : describe(heads);
-    throw wrong('an array of at least one query head; leave it out for all', got);
+    throw optionError(argument, 'an array of at least one query head; leave it out for all', got);
   }
   const chosen = new Set<number>();
   for (const head of heads as unknown[]) {
     if (!Number.isInteger(head) || (head as number) < 0 || (head as number) >= count) {
-      throw wrong(`query heads from 0 to ${count - 1}`, describe(head));
+      throw optionError(argument, `query heads from 0 to ${count - 1}`, describe(head));
     }
-    if (chosen.has(head as number)) throw wrong('each head once', `${String(head)} twice`);
+    if (chosen.has(head as number)) throw optionError(argument, 'each head once', `${String(head)} twice`);
     chosen.add(head as number);
   }
   return operands.span(Int32Array.from(chosen), 'i32', argument);
@@ -71,11 +69,7 @@ interface ReadCapture {
 /** Checks the captures. `scores` is the shape (B, H_q, N_q, N_k) of all scores. */
 export function readCapture(captures: unknown, scores: Shape, operands: Operands): ReadCapture[] {
   if (!Array.isArray(captures)) {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'capture',
-      expected: 'an array of { stage, heads?, rows? }',
-      got: describe(captures),
-    });
+    throw optionError('capture', 'an array of { stage, heads?, rows? }', describe(captures));
   }
   const [batch = 0, heads = 0, queries = 0, keys = 0] = scores;
   // Array.from turns holes into undefined, which the checks then see.

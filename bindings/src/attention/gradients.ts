@@ -1,10 +1,10 @@
 // Code shared by attentionBackward(), attentionVarlenBackward() and prepareBackward().
 
 import type * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { bytesPerElement, type Heap } from '../runtime/memory.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
-import { checkFlag, checkNames, checkOptions, type Names, plain, tensorEntry } from '../runtime/options.js';
+import { checkFlag, checkNames, checkOptions, type Names, plain } from '../runtime/options.js';
 import { coreOf, describe, floatDTypes } from '../runtime/tensor.js';
 import type {
   AttentionBackwardInputs,
@@ -19,8 +19,8 @@ import type { CallExtents } from './options.js';
 /** Names of the inputs, plus the other results of attention(), which are ignored. */
 export const inputNames = {
   ...({
-    ...{ q: tensorEntry, k: tensorEntry, v: tensorEntry },
-    ...{ out: tensorEntry, lse: tensorEntry, dOut: tensorEntry },
+    ...{ q: plain, k: plain, v: plain },
+    ...{ out: plain, lse: plain, dOut: plain },
   } satisfies Names<AttentionBackwardInputs>),
   ...{ weights: plain, dropoutMask: plain, captures: plain },
 };
@@ -29,7 +29,7 @@ const outNames = { dQ: plain, dK: plain, dV: plain, dBias: plain } satisfies Nam
 /** The options of a backward call that choose its gradients. */
 export const gradientNames = {
   return: plain,
-  out: { inner: outNames },
+  out: plain,
   checkLse: plain,
 } satisfies Names<Pick<AttentionBackwardOptions, 'return' | 'out' | 'checkLse'>>;
 export const tensorNames = ['dQ', 'dK', 'dV', 'dBias'] as const;
@@ -52,11 +52,7 @@ export function readResults(
 
 function lseOf(lse: AttentionBackwardInputs['lse'] | undefined, operands: Operands): Operand<'f32'> {
   if (lse !== undefined) return operands.input(lse, ['f32'], 'lse');
-  throw new MultiheadError('E_OPTION', {
-    argument: 'lse',
-    expected: "a tensor (attention() gives it for return: ['lse'])",
-    got: 'undefined',
-  });
+  throw optionError('lse', "a tensor (attention() gives it for return: ['lse'])", 'undefined');
 }
 
 /** The requested gradients, with addresses to write to. */
@@ -144,20 +140,12 @@ function givenGradients(
 ): NonNullable<AttentionBackwardOptions['out']> {
   if (out === undefined) return {};
   if (coreOf(out) !== undefined) {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'out',
-      expected: `an object with some of ${tensorNames.join(', ')}`,
-      got: describe(out),
-    });
+    throw optionError('out', `an object with some of ${tensorNames.join(', ')}`, describe(out));
   }
   checkOptions(out, outNames, 'out');
   for (const name of tensorNames) {
     if (out[name] === undefined || wanted.includes(name)) continue;
-    throw new MultiheadError('E_OPTION', {
-      argument: `out.${name}`,
-      expected: `only gradients that are returned: ${wanted.join(', ') || 'none'}`,
-      got: name,
-    });
+    throw optionError(`out.${name}`, `only gradients that are returned: ${wanted.join(', ') || 'none'}`, name);
   }
   return out;
 }

@@ -2,9 +2,9 @@
 
 import { latentForms } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { call, checkRank, type Runtime } from '../runtime/operands.js';
-import { checkChoice, type Names, namesOf, plain, readOptions, tensorEntry, without } from '../runtime/options.js';
+import { checkChoice, type Names, namesOf, plain, readOptions, without } from '../runtime/options.js';
 import type { AttentionResult, LatentAttentionInputs, LatentAttentionOptions } from '../types/index.js';
 import type { Operand } from '../types/wire.js';
 import { attentionOptions, attentionSchema } from './options.js';
@@ -12,12 +12,12 @@ import { outputShapes, prepareOutputs } from './outputs.js';
 
 /** The inputs and their axes, in the order in which they are checked. */
 const inputs = {
-  qNope: { axes: '(B, H, N_q, d_nope)', ...tensorEntry },
-  qRope: { axes: '(B, H, N_q, d_rope)', ...tensorEntry },
-  latent: { axes: '(B, N_k, rank)', ...tensorEntry },
-  kRope: { axes: '(B, N_k, d_rope)', ...tensorEntry },
-  wUk: { axes: '(H, d_nope, rank)', ...tensorEntry },
-  wUv: { axes: '(H, d_v, rank)', ...tensorEntry },
+  qNope: { axes: '(B, H, N_q, d_nope)' },
+  qRope: { axes: '(B, H, N_q, d_rope)' },
+  latent: { axes: '(B, N_k, rank)' },
+  kRope: { axes: '(B, N_k, d_rope)' },
+  wUk: { axes: '(H, d_nope, rank)' },
+  wUv: { axes: '(H, d_v, rank)' },
 } satisfies Names<LatentAttentionInputs>;
 
 const forms = namesOf(latentForms);
@@ -61,11 +61,7 @@ export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
     const shapes = outputShapes(extents, wUv.shape[1] ?? 0);
     const outputs = prepareOutputs(options, ['lse', 'weights'], shapes, operands);
     if (outputs.result.out.dtype !== 'f32') {
-      throw new MultiheadError('E_OPTION', {
-        argument: 'out',
-        expected: 'a tensor of dtype "f32"',
-        got: `"${outputs.result.out.dtype}"`,
-      });
+      throw optionError('out', 'a tensor of dtype "f32"', `"${outputs.result.out.dtype}"`);
     }
     const { args, raw } = runtime;
     const record = { qNope, qRope, latent, kRope, wUk, wUv };

@@ -2,7 +2,7 @@
 
 import * as wire from '../generated/wire.js';
 import { call, checkRank, reshaped, type Runtime } from '../runtime/operands.js';
-import { plain, readOptions, tensorEntry } from '../runtime/options.js';
+import { plain, readOptions } from '../runtime/options.js';
 import { elements } from '../runtime/shape.js';
 import { coreOf, type WasmTensor } from '../runtime/tensor.js';
 import type { LinearOptions, TensorLike } from '../types/index.js';
@@ -14,7 +14,7 @@ export function linear(
   weight: TensorLike,
   given: LinearOptions = {},
 ): WasmTensor<'f32'> {
-  const options = readOptions(given, { bias: tensorEntry, out: plain }, 'linear');
+  const options = readOptions(given, { bias: plain, out: plain }, 'linear');
 
   return call(runtime, (operands) => {
     const input = operands.input(x, ['f32'], 'x');

@@ -1,13 +1,13 @@
 // mh.mergeAttention: joins two results over disjoint keys.
 
 import * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { call, checkRank, type Runtime } from '../runtime/operands.js';
-import { plain, readOptions, tensorEntry } from '../runtime/options.js';
+import { plain, readOptions } from '../runtime/options.js';
 import type { PartialAttention, Tensor } from '../types/index.js';
 
 const known = {
-  ...{ out: tensorEntry, lse: tensorEntry },
+  ...{ out: plain, lse: plain },
   ...{ weights: plain, dropoutMask: plain, captures: plain },
 };
 
@@ -17,11 +17,7 @@ function readPart(given: PartialAttention, argument: string): PartialAttention {
   const { out, lse } = part as Partial<PartialAttention>;
   const missing = out === undefined ? 'out' : lse === undefined ? 'lse' : undefined;
   if (missing === undefined) return part;
-  throw new MultiheadError('E_OPTION', {
-    argument: `${argument}.${missing}`,
-    expected: "a tensor (attention() gives 'lse' on request)",
-    got: 'undefined',
-  });
+  throw optionError(`${argument}.${missing}`, "a tensor (attention() gives 'lse' on request)", 'undefined');
 }
 
 export function mergeAttention<A extends PartialAttention<Tensor>>(

@@ -4,7 +4,7 @@
 
 import { type Alignment, alignments, precisions, ropeStyles } from '../generated/tables.js';
 import type * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { MultiheadError, optionError } from '../runtime/errors.js';
 import { noSpan, type Operands } from '../runtime/operands.js';
 import {
   checkChoice,
@@ -15,7 +15,6 @@ import {
   type Entry,
   type Names,
   plain,
-  tensorEntry,
 } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { Dropout, DType, MaskOptions, ModelOptions, QkNorm, Rope, RopeRotation, Window } from '../types/index.js';
@@ -57,7 +56,6 @@ const number = (name: NumberName) => ({
 });
 
 const tensor = <const N extends 'mask' | 'bias', D extends DType>(name: N, dtype: D) => ({
-  ...tensorEntry,
   read(record: Record<N, Operand<D> | undefined>, value: unknown, operands: Operands) {
     record[name] = operands.optional(value, [dtype], name);
   },
@@ -213,9 +211,7 @@ export function alignedCausal(
 function setCausal(record: wire.AttentionOptions, value: unknown): void {
   if (value === false) return;
   const aligned = alignmentOf(value, 'causal');
-  if (aligned === undefined) {
-    throw new MultiheadError('E_OPTION', { argument: 'causal', expected: causalValues, got: describe(value) });
-  }
+  if (aligned === undefined) throw optionError('causal', causalValues, describe(value));
   record.causalAlignment = aligned.alignment;
   record.causalOffset = aligned.offset;
 }
@@ -227,13 +223,7 @@ function setWindow(record: wire.AttentionOptions, window: Window): void {
   if (right !== undefined) record.windowRight = checkWhole(right, 'window.right');
   if (align === undefined) return;
   const aligned = alignmentOf(align, 'window.align');
-  if (aligned === undefined) {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'window.align',
-      expected: alignmentWords,
-      got: describe(align),
-    });
-  }
+  if (aligned === undefined) throw optionError('window.align', alignmentWords, describe(align));
   record.windowAlignment = aligned.alignment;
   record.windowOffset = aligned.offset;
 }
@@ -249,11 +239,7 @@ function setAlibi(
   else if (ArrayBuffer.isView(alibi)) {
     record.alibiSlopes = operands.optionalSpan(alibi, 'f32', 'alibi', heads);
   } else {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'alibi',
-      expected: 'true, false or a Float32Array of slopes (H_q)',
-      got: describe(alibi),
-    });
+    throw optionError('alibi', 'true, false or a Float32Array of slopes (H_q)', describe(alibi));
   }
 }
 
@@ -304,11 +290,7 @@ export function seedWords(seed: unknown, argument: string): Whole64 {
   const whole = typeof seed === 'bigint' || Number.isSafeInteger(seed);
   const words = whole ? BigInt(seed as bigint | number) : -1n;
   if (words < 0n || words >= 2n ** 64n) {
-    throw new MultiheadError('E_OPTION', {
-      argument,
-      expected: 'a whole number from 0 to 2⁶⁴ − 1, beyond 2⁵³ − 1 a bigint',
-      got: describe(seed),
-    });
+    throw optionError(argument, 'a whole number from 0 to 2⁶⁴ − 1, beyond 2⁵³ − 1 a bigint', describe(seed));
   }
   return { low: Number(words & 0xffff_ffffn) as Uint32, high: Number(words >> 32n) as Uint32 };
 }

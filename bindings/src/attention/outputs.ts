@@ -5,7 +5,7 @@ import type { Operands, Runtime } from '../runtime/operands.js';
 import { checkChoice, checkNames, type Names, plain } from '../runtime/options.js';
 import { coreOf, floatDTypes, isHalf } from '../runtime/tensor.js';
 import type { AttentionReturn, FloatDType, OutputOptions, Shape, Tensor } from '../types/index.js';
-import { captureNames, captureRecords } from './capture.js';
+import { captureRecords } from './capture.js';
 import type { CallExtents } from './options.js';
 
 /** The names in {@link OutputOptions}. */
@@ -13,7 +13,7 @@ export const outputNames = {
   return: plain,
   out: plain,
   outDtype: plain,
-  capture: { inner: captureNames },
+  capture: plain,
 } satisfies Names<OutputOptions>;
 
 export interface OutputShapes {

@@ -1,7 +1,7 @@
 // mh.prepare: a call of attention() that is checked and planned once and run many times.
 
 import * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { call, checkStatus, type KeptInputs, type Runtime, sharesMemory } from '../runtime/operands.js';
 import { checkNames, type Names, plain, readOptions } from '../runtime/options.js';
 import { describe, type TensorCore } from '../runtime/tensor.js';
@@ -108,11 +108,7 @@ export class WasmPreparedAttention extends PreparedCall implements PreparedAtten
     const wanted = this.#wanted.lse;
     if (wanted !== undefined) return wantedTensor(this.runtime.heap, lse, wanted, 'lse');
     if (lse === undefined) return undefined;
-    throw new MultiheadError('E_OPTION', {
-      argument: 'lse',
-      expected: "undefined, since it was prepared without return: ['lse']",
-      got: describe(lse),
-    });
+    throw optionError('lse', "undefined, since it was prepared without return: ['lse']", describe(lse));
   }
 }
 

@@ -1,7 +1,7 @@
 // mh.prepareBackward: a call of attentionBackward() that is checked and planned once and run many times.
 
 import * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import {
   call,
   checkShared,
@@ -37,7 +37,7 @@ import {
 const outNames = { dBias: plain } satisfies Names<NonNullable<PrepareBackwardOptions['out']>>;
 const optionNames = {
   ...preparedNames,
-  ...{ dOutDtype: plain, return: plain, out: { inner: outNames } },
+  ...{ dOutDtype: plain, return: plain, out: plain },
 } satisfies Names<PrepareBackwardOptions>;
 const elsewhere = { capture: 'attention() captures scores' };
 const outputNames = ['dQ', 'dK', 'dV'] as const satisfies readonly (keyof PreparedBackwardGradients)[];
@@ -153,20 +153,16 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
     const wanted = this.#outputs[name];
     if (wanted !== undefined) return { tensor: wantedTensor(this.runtime.heap, given, wanted, name), name };
     if (given === undefined) return undefined;
-    throw new MultiheadError('E_OPTION', {
-      argument: name,
-      expected: `undefined, since it was prepared without ${name}`,
-      got: describe(given),
-    });
+    throw optionError(name, `undefined, since it was prepared without ${name}`, describe(given));
   }
 }
 
 /** Throws `E_OPTION` if no tensor is given: every run writes to it, so the caller must make it. */
 function givenBias<T>(given: T | undefined, wanted: readonly string[]): T {
   if (given !== undefined && wanted.includes('dBias')) return given;
-  throw new MultiheadError('E_OPTION', {
-    argument: 'out.dBias',
-    expected: given === undefined ? 'a tensor that every run writes to' : `only with dBias among the gradients: ${wanted.join(', ') || 'none'}`,
-    got: describe(given),
-  });
+  throw optionError(
+    'out.dBias',
+    given === undefined ? 'a tensor that every run writes to' : `only with dBias among the gradients: ${wanted.join(', ') || 'none'}`,
+    describe(given),
+  );
 }

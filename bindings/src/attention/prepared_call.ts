@@ -1,7 +1,7 @@
 // Code shared by mh.prepare and mh.prepareBackward: the shapes of the runs, the tensors that are kept, and kvLengths.
 
 import { CoreObject } from '../runtime/core_object.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError, shapeError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
 import {
   checkShared,
@@ -14,7 +14,7 @@ import {
 import { checkChoice, checkCount, type Names, plain } from '../runtime/options.js';
 import { formatShape, sameShape } from '../runtime/shape.js';
 import { checkShape, describeData, floatDTypes, type TensorCore } from '../runtime/tensor.js';
-import { firstOf, lengthOf, typedArrayName } from '../runtime/typed_arrays.js';
+import { firstOf, typedArrayName } from '../runtime/typed_arrays.js';
 import type { FloatDType, PreparedCallOptions, PreparedShapes } from '../types/index.js';
 import type { Count, Extents, Int32, Operand, Span } from '../types/wire.js';
 import { attentionSchema } from './options.js';
@@ -54,7 +54,7 @@ export function preparedExtents(options: PreparedCallOptions): PreparedExtents {
     options[name] === undefined ? otherwise : checkCount(options[name], name, 0);
   const numKvHeads = count('numKvHeads', heads);
   if (numKvHeads === 0 ? heads > 0 : heads % numKvHeads !== 0) {
-    throw new MultiheadError('E_SHAPE', { argument: 'numKvHeads', expected: `a divisor of H_q = ${heads}`, got: String(numKvHeads) });
+    throw shapeError('numKvHeads', `a divisor of H_q = ${heads}`, String(numKvHeads));
   }
   const keys = count('keys', queries);
   const valueDim = count('valueDim', width);
@@ -108,11 +108,7 @@ export abstract class PreparedCall extends CoreObject {
     void this.handle;
     const { address, length } = this.#kvLengths;
     if (this.#kvLengths === noSpan) {
-      throw new MultiheadError('E_OPTION', {
-        argument: 'kvLengths',
-        expected: 'an operation that was prepared with kvLengths',
-        got: 'one without',
-      });
+      throw optionError('kvLengths', 'an operation that was prepared with kvLengths', 'one without');
     }
     checkKvLengths(lengths, length, this.shapes.k[2] as number);
     const { heap } = this.runtime;
@@ -127,11 +123,7 @@ export abstract class PreparedCall extends CoreObject {
 export function wantedTensor(heap: Heap, given: unknown, { dtype, shape }: Wanted, argument: string): TensorCore {
   const tensor = ownTensor(given, heap, dtype, argument);
   if (!sameShape(tensor.shape, shape)) {
-    throw new MultiheadError('E_SHAPE', {
-      argument,
-      expected: `${formatShape(shape)}, as prepared`,
-      got: formatShape(tensor.shape),
-    });
+    throw shapeError(argument, `${formatShape(shape)}, as prepared`, formatShape(tensor.shape));
   }
   return tensor;
 }
@@ -144,41 +136,19 @@ export function checkKept(kept: KeptInputs['tensors'], written: readonly NamedTe
 
 function checkQueries(shape: unknown): [Count, Count, Count, Count] {
   const extents = checkShape(shape, 'q');
-  if (extents.length !== 4) {
-    throw new MultiheadError('E_SHAPE', {
-      argument: 'q',
-      expected: '(B, H_q, N_q, d_k)',
-      got: formatShape(extents),
-    });
-  }
+  if (extents.length !== 4) throw shapeError('q', '(B, H_q, N_q, d_k)', formatShape(extents));
   return extents.map((extent) => checkCount(extent, 'q', 0)) as [Count, Count, Count, Count];
 }
 
 /** Throws `E_OPTION` and `E_SHAPE` for the same lengths as prepare(). */
 function checkKvLengths(lengths: unknown, count: number, keys: number): void {
   const argument = 'kvLengths';
-  if (typedArrayName(lengths) !== 'Int32Array') {
-    throw new MultiheadError('E_OPTION', {
-      argument,
-      expected: 'an Int32Array',
-      got: describeData(lengths),
-    });
-  }
+  if (typedArrayName(lengths) !== 'Int32Array') throw optionError(argument, 'an Int32Array', describeData(lengths));
   const values = lengths as Int32Array;
-  if (lengthOf(values) !== count) {
-    throw new MultiheadError('E_SHAPE', {
-      argument,
-      expected: `${count} values`,
-      got: `${lengthOf(values)} values`,
-    });
-  }
+  if (values.length !== count) throw shapeError(argument, `${count} values`, `${values.length} values`);
   for (let batch = 0; batch < count; batch += 1) {
     const value = values[batch] as number;
     if (value >= 0 && value <= keys) continue;
-    throw new MultiheadError('E_OPTION', {
-      argument,
-      expected: `lengths from 0 to N_k = ${keys}`,
-      got: `${value} for entry ${batch}`,
-    });
+    throw optionError(argument, `lengths from 0 to N_k = ${keys}`, `${value} for entry ${batch}`);
   }
 }

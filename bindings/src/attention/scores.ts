@@ -1,7 +1,7 @@
 // mh.scores: computes the scores a few rows at a time, so that no N_q × N_k matrix is stored.
 
 import * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
 import { call, checkRank, checkTensorLike, noSpan, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkCount, type Names, plain, readOptions, without } from '../runtime/options.js';
@@ -28,13 +28,7 @@ export function scores(
   const stage = stageCode(options.stage, 'stage');
   const { head, chunk = 64 } = options;
   checkCount(chunk, 'chunk');
-  if (head !== undefined && options.heads !== undefined) {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'head',
-      expected: 'either head or heads',
-      got: 'both',
-    });
-  }
+  if (head !== undefined && options.heads !== undefined) throw optionError('head', 'either head or heads', 'both');
   return stream(runtime, q, k, options, stage, chunk);
 }
 

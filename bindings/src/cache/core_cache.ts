@@ -3,7 +3,7 @@
 import { cacheLayouts, dtypes } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
 import { CoreObject } from '../runtime/core_object.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { call, type Runtime } from '../runtime/operands.js';
 import { type Names, namesOf } from '../runtime/options.js';
 import { choice, count, readSettings, required } from '../runtime/settings.js';
@@ -31,11 +31,11 @@ type CheckedStorage = ReturnType<typeof checkStorage>;
 export function checkStorage(config: ModuleCacheConfig) {
   for (const name of ['pageSize', 'pages'] as const) {
     if (config.layout === 'paged' || config[name] === undefined) continue;
-    throw new MultiheadError('E_OPTION', {
-      argument: name,
-      expected: 'none unless layout is "paged"',
-      got: `${describe(config[name])} with layout ${describe(config.layout ?? 'contiguous')}`,
-    });
+    throw optionError(
+      name,
+      'none unless layout is "paged"',
+      `${describe(config[name])} with layout ${describe(config.layout ?? 'contiguous')}`,
+    );
   }
   return readSettings(config, storageSchema);
 }
@@ -62,17 +62,7 @@ export abstract class CoreCache extends CoreObject {
   constructor(runtime: Runtime, storage: CheckedStorage, heads: HeadExtents, calls: CacheCalls) {
     const { args, heap } = runtime;
     const handle = call(runtime, (operands) => {
-      wire.cacheConfig(args, {
-        batch: storage.batch,
-        numKvHeads: heads.numKvHeads,
-        headDim: heads.headDim,
-        valueDim: heads.valueDim,
-        capacity: storage.capacity,
-        layout: cacheLayouts[storage.layout],
-        dtype: dtypes[storage.dtype],
-        pageSize: storage.pageSize,
-        pages: storage.pages,
-      });
+      wire.cacheConfig(args, { ...storage, ...heads, layout: cacheLayouts[storage.layout], dtype: dtypes[storage.dtype] });
       return operands.make(() => calls.create());
     });
     const bytes = calls.bytes(handle);

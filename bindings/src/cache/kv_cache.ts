@@ -4,7 +4,7 @@ import { attentionReturns } from '../attention/attention.js';
 import { alignedCausal, attentionOptions, attentionSchema } from '../attention/options.js';
 import { outputNames, outputShapes, prepareOutputs, pushCaptures } from '../attention/outputs.js';
 import * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { call, checkRank, type Runtime } from '../runtime/operands.js';
 import { checkCount, type Names, plain, readOptions, without } from '../runtime/options.js';
 import { floatDTypes } from '../runtime/tensor.js';
@@ -143,10 +143,6 @@ export class WasmKVCache extends CoreCache implements KVCache {
   #entry(batch: unknown): Count {
     const entry = checkCount(batch, 'batch', 0);
     if (entry < this.batch) return entry;
-    throw new MultiheadError('E_OPTION', {
-      argument: 'batch',
-      expected: `an entry from 0 to ${this.batch - 1}`,
-      got: String(entry),
-    });
+    throw optionError('batch', `an entry from 0 to ${this.batch - 1}`, String(entry));
   }
 }

@@ -1,7 +1,7 @@
 // The KV cache of a module, a transformer block or a transformer: a handle to a cache in the core.
 
 import { isCoreObject } from '../runtime/core_object.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
 import { call, type Runtime } from '../runtime/operands.js';
 import { checkCount, readOptions } from '../runtime/options.js';
@@ -51,9 +51,9 @@ export class WasmModuleCache extends CoreCache implements MultiHeadAttentionCach
 export function ownCache(given: unknown, heap: Heap): WasmModuleCache {
   const isCache = isCoreObject(given) && given instanceof WasmModuleCache;
   if (isCache && given.livesIn(heap)) return given;
-  throw new MultiheadError('E_OPTION', {
-    argument: 'cache',
-    expected: "one made by this module's createCache()",
-    got: isCache ? 'one of another load()' : describe(given),
-  });
+  throw optionError(
+    'cache',
+    "one made by this module's createCache()",
+    isCache ? 'one of another load()' : describe(given),
+  );
 }

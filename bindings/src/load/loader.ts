@@ -3,9 +3,9 @@
 import { version, wireVersion } from '../generated/tables.js';
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { CoreObject } from '../runtime/core_object.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { type GuardedModule, guardModule } from '../runtime/guard.js';
-import { type Names, plain, readFlat } from '../runtime/options.js';
+import { type Names, plain, readOptions } from '../runtime/options.js';
 import type { CreateGlue, ModuleOverrides, RawModule } from '../runtime/raw.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { describe, WasmTensor } from '../runtime/tensor.js';
@@ -73,19 +73,14 @@ export function createLoader<Api extends object>(
   }
 
   return async function load(given: LoadOptions = {}): Promise<Api> {
-    const options = readFlat(given, loadNames, 'load');
+    const options = readOptions(given, loadNames, 'load');
     const { wasm, simd = 'auto', integrity, signal, onProgress } = options;
     checkSignal(signal);
     if (simd !== 'auto' && simd !== 'relaxed' && simd !== 'simd128') {
-      throw new MultiheadError('E_OPTION', {
-        argument: 'simd',
-        expected: '"auto", "relaxed" or "simd128"',
-        got: describe(simd),
-      });
+      throw optionError('simd', '"auto", "relaxed" or "simd128"', describe(simd));
     }
     if (onProgress !== undefined && typeof onProgress !== 'function') {
-      const [expected, got] = ['a function', describe(onProgress)];
-      throw new MultiheadError('E_OPTION', { argument: 'onProgress', expected, got });
+      throw optionError('onProgress', 'a function', describe(onProgress));
     }
     checkHashes(integrity);
     const own = wasm === undefined ? undefined : readFiles(wasm);

@@ -1,8 +1,8 @@
 // Gets the bytes of the .wasm, by fetch, from disk, or from the caller, and compiles them.
 
-import { MultiheadError } from '../runtime/errors.js';
-import { checkChoice, plain, readFlat } from '../runtime/options.js';
-import { describe, isA, unreadable } from '../runtime/tensor.js';
+import { MultiheadError, optionError } from '../runtime/errors.js';
+import { checkChoice, plain, readOptions } from '../runtime/options.js';
+import { describe } from '../runtime/tensor.js';
 import { printable } from '../runtime/text.js';
 import { isArrayBuffer } from '../runtime/typed_arrays.js';
 import type { LoadOptions, Simd, WasmSource, WasmUrl } from '../types/index.js';
@@ -128,42 +128,34 @@ const kinds = 'string, URL, Response, BufferSource';
  * Reads the files that load() was given. Throws `E_OPTION` for an invalid value, even for a build that is not chosen.
  */
 export function readFiles(wasm: NonNullable<LoadOptions['wasm']>): WasmFiles {
-  if (isSource(wasm, 'wasm')) return { relaxed: () => wasm, simd128: () => wasm, single: true };
+  if (isSource(wasm)) return { relaxed: () => wasm, simd128: () => wasm, single: true };
   if (typeof wasm !== 'object' || wasm === null || Array.isArray(wasm)) {
     throw notASource(wasm, 'wasm', `${kinds}, WebAssembly.Module or { relaxed, simd128 }`);
   }
-  const each = readFlat<Partial<Record<Simd, unknown>>>(wasm, { relaxed: plain, simd128: plain }, 'wasm');
+  const each = readOptions<Partial<Record<Simd, unknown>>>(wasm, { relaxed: plain, simd128: plain }, 'wasm');
   const find = (simd: Simd): FindWasm => {
     const source = each[simd];
-    const argument = `wasm.${simd}`;
-    if (isSource(source, argument)) return () => source;
-    throw notASource(source, argument, `${kinds} or WebAssembly.Module`);
+    if (isSource(source)) return () => source;
+    throw notASource(source, `wasm.${simd}`, `${kinds} or WebAssembly.Module`);
   };
   return { relaxed: find('relaxed'), simd128: find('simd128'), perBuild: true };
 }
 
-/** Throws `E_OPTION` for a proxy that throws. */
-function isSource(value: unknown, argument: string): value is WasmSource {
-  try {
-    if (typeof value === 'string' || isA(value, URL)) return true;
-    return isBytes(value) || isResponse(value) || isModule(value);
-  } catch (cause) {
-    throw unreadable(cause, argument);
-  }
-}
+const isSource = (value: unknown): value is WasmSource =>
+  typeof value === 'string' || value instanceof URL || isBytes(value) || isResponse(value) || isModule(value);
 
 const notASource = (value: unknown, argument: string, expected: string): MultiheadError =>
-  new MultiheadError('E_OPTION', { argument, expected: `a ${expected}`, got: describe(value) });
+  optionError(argument, `a ${expected}`, describe(value));
 
 /** Returns boolean, not a type predicate: TypeScript declares Module without members, so any object would match. */
 const isModule = (source: unknown): boolean =>
-  typeof WebAssembly === 'object' && isA(source, WebAssembly.Module);
+  typeof WebAssembly === 'object' && source instanceof WebAssembly.Module;
 
 const isBytes = (source: unknown): source is BufferSource =>
   isArrayBuffer(source) || ArrayBuffer.isView(source);
 
 const isResponse = (source: unknown): source is Response =>
-  typeof Response === 'function' && isA(source, Response);
+  typeof Response === 'function' && source instanceof Response;
 
 /** Hashes of one algorithm, separated by spaces, like the `integrity` of fetch(). */
 const hashes = /^\s*sha(256|384|512)-\S+(\s+sha\1-\S+)*\s*$/;
@@ -171,8 +163,7 @@ const hashes = /^\s*sha(256|384|512)-\S+(\s+sha\1-\S+)*\s*$/;
 /** Throws `E_OPTION`. */
 export function checkHashes(integrity: unknown): void {
   if (integrity === undefined || (typeof integrity === 'string' && hashes.test(integrity))) return;
-  const expected = 'hashes of one algorithm, such as "sha384-…"';
-  throw new MultiheadError('E_OPTION', { argument: 'integrity', expected, got: describe(integrity) });
+  throw optionError('integrity', 'hashes of one algorithm, such as "sha384-…"', describe(integrity));
 }
 
 /** Throws `E_LOAD`. Does not use the check of fetch(), which exists for fetched files alone and would report no progress. */
@@ -215,8 +206,7 @@ export async function compileWasm(
   const given = (what: string): WasmName => ({ name: `the ${what} given`, ...place });
   if (isModule(source)) {
     if (integrity === undefined) return { module: source as WebAssembly.Module, bytes: 0, ...given('module') };
-    const expected = 'none for a WebAssembly.Module';
-    throw new MultiheadError('E_OPTION', { argument: 'integrity', expected, got: describe(integrity) });
+    throw optionError('integrity', 'none for a WebAssembly.Module', describe(integrity));
   }
   const { bytes, named } = await readBytes();
   progress.report(bytes.byteLength, bytes.byteLength);

@@ -1,6 +1,6 @@
 // Messages as one text: the folder's chat template, rendered by @huggingface/jinja, which is loaded when messages are first given.
 
-import { MultiheadError } from '../runtime/errors.js';
+import { MultiheadError, optionError } from '../runtime/errors.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
 import type { ChatMessage } from '../types/models.js';
@@ -33,11 +33,11 @@ export function checkChat(prompt: readonly ChatMessage[]): ChatMessage[] {
   return Array.from(prompt, (message: unknown, at) => {
     const copy = { ...(message as ChatMessage) };
     if (typeof copy.role === 'string' && typeof copy.content === 'string') return copy;
-    throw new MultiheadError('E_OPTION', {
-      argument: `prompt[${at}]`,
-      expected: 'a message, { role, content }, of two texts',
-      got: isObject(message) ? `{ role: ${describe(copy.role)}, content: ${describe(copy.content)} }` : describe(message),
-    });
+    throw optionError(
+      `prompt[${at}]`,
+      'a message, { role, content }, of two texts',
+      isObject(message) ? `{ role: ${describe(copy.role)}, content: ${describe(copy.content)} }` : describe(message),
+    );
   });
 }
 

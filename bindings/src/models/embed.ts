@@ -2,8 +2,8 @@
 
 import { poolings } from '../generated/tables.js';
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
-import { MultiheadError } from '../runtime/errors.js';
-import { checkChoice, type Names, namesOf, plain, readFlat } from '../runtime/options.js';
+import { type MultiheadError, optionError } from '../runtime/errors.js';
+import { checkChoice, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { EmbedOptions, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
 import type { Count, Extents } from '../types/wire.js';
@@ -21,7 +21,7 @@ const embedNames = {
 const mostBatchTokens = 4096;
 
 const refuse = (argument: string, expected: string, got: unknown): MultiheadError =>
-  new MultiheadError('E_OPTION', { argument, expected, got: describe(got) });
+  optionError(argument, expected, describe(got));
 
 function checkFlag(value: unknown, argument: string): boolean | undefined {
   if (value === undefined || typeof value === 'boolean') return value;
@@ -88,7 +88,7 @@ export async function embed(
   given: EmbedOptions,
 ): Promise<Float32Array<ArrayBuffer>[]> {
   const { info } = engine;
-  const options = readFlat(given, embedNames, 'embed');
+  const options = readOptions(given, embedNames, 'embed');
   const { signal, onProgress } = options;
   checkSignal(signal);
   if (onProgress !== undefined && typeof onProgress !== 'function') throw refuse('onProgress', 'a function', onProgress);
@@ -101,9 +101,9 @@ export async function embed(
   const most = limit || Infinity;
   const nameOf = (at: number): string => (isOne ? 'inputs' : `inputs[${at}]`);
   // Copied before the first await: the caller may change its arrays after the call.
-  const taken = entriesOf(inputs, 'inputs').map((input, at) => (typeof input === 'string' ? input : checkIds(input, nameOf(at), info.vocabSize, textOrIds)));
-  if (taken.length === 0) return [];
-  const tokenizer = taken.some((input) => typeof input === 'string') ? await parts.findTokenizer() : undefined;
+  const checked = entriesOf(inputs, 'inputs').map((input, at) => (typeof input === 'string' ? input : checkIds(input, nameOf(at), info.vocabSize, textOrIds)));
+  if (checked.length === 0) return [];
+  const tokenizer = checked.some((input) => typeof input === 'string') ? await parts.findTokenizer() : undefined;
   let turn = performance.now();
   const rest = async (): Promise<void> => {
     if (performance.now() - turn > mostBusy) {
@@ -113,7 +113,7 @@ export async function embed(
     if (signal?.aborted) throw abortedError(signal, 'embed');
   };
   const sequences: Int32Array[] = [];
-  for (const [at, input] of taken.entries()) {
+  for (const [at, input] of checked.entries()) {
     let ids: Int32Array;
     if (typeof input === 'string') {
       const text = prompt + input;
@@ -128,7 +128,7 @@ export async function embed(
   }
 
   const width = info.vectorDim;
-  const vectors: Float32Array<ArrayBuffer>[] = new Array(taken.length);
+  const vectors: Float32Array<ArrayBuffer>[] = new Array(checked.length);
   let done = 0;
   for (const places of batchesOf(sequences)) {
     const batch = padded(places.map((at) => sequences[at] as Int32Array));
@@ -138,7 +138,7 @@ export async function embed(
     const [data] = await abortable(Promise.resolve(run), signal, 'embed');
     places.forEach((at, row) => (vectors[at] = (data as Float32Array<ArrayBuffer>).slice(row * width, (row + 1) * width)));
     done += places.length;
-    onProgress?.(done, taken.length);
+    onProgress?.(done, checked.length);
     await rest();
   }
   return vectors;

@@ -3,8 +3,8 @@
 import { folderSigns, mostJsonBytes } from '../generated/folder_files.js';
 import { type FileSystem, filesOf, pathOf } from '../load/source.js';
 import { abortable, abortedError } from '../runtime/abort.js';
-import { MultiheadError } from '../runtime/errors.js';
-import { describe, isA, unreadable } from '../runtime/tensor.js';
+import { MultiheadError, optionError } from '../runtime/errors.js';
+import { describe } from '../runtime/tensor.js';
 import { printable, utf8Decoder } from '../runtime/text.js';
 import { formatError, lengthBytes } from '../safetensors/format.js';
 import { kindOfFile } from '../safetensors/read.js';
@@ -98,8 +98,8 @@ const pageError = (name: string): MultiheadError => formatError(name, 'the file'
 
 /** A file that was given or fetched, unless the response says that there is none. */
 export function opened(name: string, source: Blob | Response, signal: AbortSignal | undefined): OpenFile | Absent {
-  if (isA(source, Response)) {
-    const { ok, status, statusText, headers, body } = source as Response;
+  if (source instanceof Response) {
+    const { ok, status, statusText, headers, body } = source;
     const isPage = headers.get('content-type')?.startsWith('text/html') === true;
     if (!ok || status === 204 || isPage) {
       void body?.cancel().catch(() => {});
@@ -137,7 +137,7 @@ function fetchedFolder(address: string, signal: AbortSignal | undefined): Folder
 
 /** The path of a file: browsers put the name of the folder in front. That of a response begins with a slash. */
 function pathOfGiven(file: Blob | Response): string {
-  if (isA(file, Response)) return decodeURIComponent(new URL((file as Response).url || 'file:///').pathname);
+  if (file instanceof Response) return decodeURIComponent(new URL((file as Response).url || 'file:///').pathname);
   const { name, webkitRelativePath } = file as Blob & { name?: unknown; webkitRelativePath?: unknown };
   if (typeof webkitRelativePath === 'string' && webkitRelativePath !== '') return webkitRelativePath;
   return typeof name === 'string' ? name : '';
@@ -146,15 +146,10 @@ function pathOfGiven(file: Blob | Response): string {
 /** The files that the caller gives. The least deep config.json or modules.json is in the model's folder. */
 function givenFolder(source: Iterable<unknown>, signal: AbortSignal | undefined): Folder {
   const files = new Map<string, Blob | Response>();
-  try {
-    for (const file of source) {
-      if (!isA(file, Blob) && !isA(file, Response)) {
-        throw new MultiheadError('E_OPTION', { argument: 'source', expected: 'files as Blobs or Responses', got: describe(file) });
-      }
-      files.set(pathOfGiven(file as Blob | Response), file as Blob | Response);
-    }
-  } catch (cause) {
-    throw unreadable(cause, 'source');
+  for (const file of source) {
+    const isFile = file instanceof Blob || file instanceof Response;
+    if (!isFile) throw optionError('source', 'files as Blobs or Responses', describe(file));
+    files.set(pathOfGiven(file), file);
   }
   const depth = (path: string): number => path.split('/').length;
   const byDepth = [...files.keys()].sort((a, b) => depth(a) - depth(b) || a.length - b.length);
@@ -182,21 +177,13 @@ function givenFolder(source: Iterable<unknown>, signal: AbortSignal | undefined)
 
 /** The folder of a source that is no name of the hub. Throws `E_OPTION` for another kind of source. */
 export function folderOf(source: ModelSource, signal: AbortSignal | undefined): Folder {
-  try {
-    if (typeof source === 'string' || isA(source, URL)) {
-      const address = String(source);
-      const files = filesOf(address);
-      return files === undefined ? fetchedFolder(address, signal) : diskFolder(files, address);
-    }
-    if (typeof source === 'object' && source !== null && Symbol.iterator in source) return givenFolder(source, signal);
-  } catch (cause) {
-    throw unreadable(cause, 'source');
+  if (typeof source === 'string' || source instanceof URL) {
+    const address = String(source);
+    const files = filesOf(address);
+    return files === undefined ? fetchedFolder(address, signal) : diskFolder(files, address);
   }
-  throw new MultiheadError('E_OPTION', {
-    argument: 'source',
-    expected: 'files, a path, a name of the hub or an address',
-    got: describe(source),
-  });
+  if (typeof source === 'object' && source !== null && Symbol.iterator in source) return givenFolder(source, signal);
+  throw optionError('source', 'files, a path, a name of the hub or an address', describe(source));
 }
 
 /** The error for a file that is needed and absent: what the folder has in its place. */

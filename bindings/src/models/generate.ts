@@ -2,8 +2,8 @@
 
 import { dtypes } from '../generated/tables.js';
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
-import { MultiheadError } from '../runtime/errors.js';
-import { checkChoice, checkCount, checkFlag, checkNumber, type Names, namesOf, plain, readFlat } from '../runtime/options.js';
+import { optionError } from '../runtime/errors.js';
+import { checkChoice, checkCount, checkFlag, checkNumber, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { ChatInput, ChatMessage, EncodeOptions, GeneratedToken, GenerateOptions, ModelInfo } from '../types/models.js';
 import type { Count, Uint32, Whole64 } from '../types/wire.js';
@@ -33,13 +33,13 @@ const mostTokens = 2 ** 31 - 1;
 /** Any whole number, and Infinity: the model's end and the memory limit the tokens. Throws `E_OPTION`. */
 function checkMost(value: unknown): number {
   if (value === Infinity || (Number.isInteger(value) && (value as number) >= 0)) return value as number;
-  throw new MultiheadError('E_OPTION', { argument: 'maxNewTokens', expected: 'a whole number ≥ 0, or Infinity', got: describe(value) });
+  throw optionError('maxNewTokens', 'a whole number ≥ 0, or Infinity', describe(value));
 }
 
 function checkTopTokens(value: unknown): number {
   const count = checkCount(value, 'topTokens', 0);
   if (count <= mostTopTokens) return count;
-  throw new MultiheadError('E_OPTION', { argument: 'topTokens', expected: `0 to ${mostTopTokens}`, got: String(count) });
+  throw optionError('topTokens', `0 to ${mostTopTokens}`, String(count));
 }
 
 /** Ends the current task, so that others run: events, timers, and messages. */
@@ -58,12 +58,12 @@ export function nextTask(): Promise<void> {
 function checkWithin(value: unknown, argument: string, expected: string, allows: (value: number) => boolean): number {
   const number = checkNumber(value, argument, expected);
   if ([number, Math.fround(number)].every((each) => Number.isFinite(each) && allows(each))) return number;
-  throw new MultiheadError('E_OPTION', { argument, expected, got: String(number) });
+  throw optionError(argument, expected, String(number));
 }
 
 function checkSeed(value: unknown): Whole64 {
   if (!Number.isSafeInteger(value) || (value as number) < 0) {
-    throw new MultiheadError('E_OPTION', { argument: 'seed', expected: 'a whole number from 0 to 2⁵³ − 1', got: describe(value) });
+    throw optionError('seed', 'a whole number from 0 to 2⁵³ − 1', describe(value));
   }
   const seed = value as number;
   return { low: (seed % 2 ** 32) as Uint32, high: Math.floor(seed / 2 ** 32) as Uint32 };
@@ -75,10 +75,10 @@ function checkStop(value: unknown): { texts: string[]; ids: number[] } {
   const isStop = (each: unknown): boolean => Number.isInteger(each) || (typeof each === 'string' && each !== '');
   if (!Array.isArray(all) || !all.every(isStop)) {
     const wrong: unknown = Array.isArray(all) ? all.find((each) => !isStop(each)) : all;
-    throw new MultiheadError('E_OPTION', { argument: 'stop', expected: 'an array of texts and token ids', got: describe(wrong) });
+    throw optionError('stop', 'an array of texts and token ids', describe(wrong));
   }
   if ((value as unknown[] | undefined)?.length !== all.length && value !== undefined) {
-    throw new MultiheadError('E_OPTION', { argument: 'stop', expected: `at most ${mostStops} entries`, got: 'more' });
+    throw optionError('stop', `at most ${mostStops} entries`, 'more');
   }
   return {
     texts: all.filter((each): each is string => typeof each === 'string'),
@@ -94,7 +94,7 @@ export function generate(
   prompt: ChatInput,
   given: GenerateOptions,
 ): AsyncGenerator<GeneratedToken, void, undefined> {
-  const options = readFlat(given, generateNames, 'generate');
+  const options = readOptions(given, generateNames, 'generate');
   const { signal } = options;
   checkSignal(signal);
   const stop = checkStop(options.stop);
@@ -111,7 +111,7 @@ export function generate(
     seed: checkSeed(options.seed ?? 0),
   };
   if (info.output !== 'languageModel' || !info.causal) {
-    throw new MultiheadError('E_OPTION', { argument: 'model', expected: 'a causal language model', got: info.modelType });
+    throw optionError('model', 'a causal language model', info.modelType);
   }
   const chat = isChat(prompt) ? checkChat(prompt) : undefined;
   const isIds = chat === undefined && typeof prompt !== 'string';

@@ -3,8 +3,7 @@
 
 import { type FileSystem, filesOf, nodeFiles, pathOf } from '../load/source.js';
 import { abortedError } from '../runtime/abort.js';
-import { MultiheadError } from '../runtime/errors.js';
-import { isA } from '../runtime/tensor.js';
+import { optionError } from '../runtime/errors.js';
 import { unread } from '../safetensors/source.js';
 import type { FetchProgress, ModelSource } from '../types/models.js';
 import { type Absent, type Folder, folderOf, isAbsent, missing, opened, type OpenFile } from './folder.js';
@@ -207,7 +206,7 @@ function hubFolder(name: string, { revision, host, local, signal, onFetch }: Hub
 
 /** The folder of any source. A path that exists counts before a name. Throws `E_OPTION` for another kind of source. */
 export async function findFolder(source: ModelSource, options: HubOptions): Promise<Folder> {
-  const address = typeof source === 'string' || isA(source, URL) ? String(source) : undefined;
+  const address = typeof source === 'string' || source instanceof URL ? String(source) : undefined;
   const files = address === undefined ? undefined : filesOf(address);
   if (address !== undefined && hubName.test(address)) {
     const isThere = await files?.access(pathOf(address)).then(() => true, () => false);
@@ -215,5 +214,5 @@ export async function findFolder(source: ModelSource, options: HubOptions): Prom
   }
   const folder = folderOf(source, options.signal);
   if (!options.local || !folder.connects) return folder;
-  throw new MultiheadError('E_OPTION', { argument: 'local', expected: 'none for an address, whose files are not kept', got: 'true' });
+  throw optionError('local', 'none for an address, whose files are not kept', 'true');
 }

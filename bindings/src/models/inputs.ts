@@ -1,6 +1,6 @@
 // Token ids and other arrays of the caller, checked.
 
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError, shapeError } from '../runtime/errors.js';
 import { describe } from '../runtime/tensor.js';
 import { pristine, typedArrayName } from '../runtime/typed_arrays.js';
 
@@ -10,7 +10,7 @@ const mostEntries = 2 ** 24;
 /** Copies an array; reads each entry once. Throws `E_OPTION` if it is too long. */
 export function entriesOf(value: ArrayLike<unknown>, argument: string): unknown[] {
   if (value.length <= mostEntries) return Array.from(value);
-  throw new MultiheadError('E_OPTION', { argument, expected: `at most ${mostEntries} entries`, got: String(value.length) });
+  throw optionError(argument, `at most ${mostEntries} entries`, String(value.length));
 }
 
 /** What may be given where a text may be too. */
@@ -19,29 +19,25 @@ export const textOrIds = 'a text, an Int32Array or an array of token ids';
 /** Copies whole numbers from 0 to below `end`: token ids, or types of tokens. Throws `E_OPTION`. */
 export function checkIds(value: unknown, argument: string, end = 2 ** 31, kinds = 'an Int32Array or an array of whole numbers'): Int32Array {
   const isArray = value instanceof Int32Array || Array.isArray(value);
-  if (!isArray) throw new MultiheadError('E_OPTION', { argument, expected: kinds, got: describe(value) });
+  if (!isArray) throw optionError(argument, kinds, describe(value));
   const ids = entriesOf(value as ArrayLike<unknown>, argument);
   const wrong = ids.findIndex((id) => !(Number.isInteger(id) && (id as number) >= 0 && (id as number) < end));
   if (wrong < 0) return Int32Array.from(ids as number[]);
-  const expected = `whole numbers from 0 to ${end - 1}`;
-  throw new MultiheadError('E_OPTION', { argument, expected, got: `${describe(ids[wrong])} at [${wrong}]` });
+  throw optionError(argument, `whole numbers from 0 to ${end - 1}`, `${describe(ids[wrong])} at [${wrong}]`);
 }
 
 /** Checks the number of an input's tokens; `most`: 0 for no limit. Throws `E_OPTION`. */
 export function checkTokens(count: number, most: number, argument: string): void {
   if (count > 0 && (most === 0 || count <= most)) return;
-  const expected = most > 0 ? `1 to ${most} tokens` : 'one token or more';
-  throw new MultiheadError('E_OPTION', { argument, expected, got: `${count} tokens` });
+  throw optionError(argument, most > 0 ? `1 to ${most} tokens` : 'one token or more', `${count} tokens`);
 }
 
 /** Copies `count` factors of heads, or returns undefined. Throws `E_OPTION`, `E_SHAPE`. */
 export function checkScales(value: unknown, count: number): Float32Array | undefined {
   const argument = 'headScales';
   if (value === undefined) return undefined;
-  if (typedArrayName(value) !== 'Float32Array') {
-    throw new MultiheadError('E_OPTION', { argument, expected: 'a Float32Array', got: describe(value) });
-  }
+  if (typedArrayName(value) !== 'Float32Array') throw optionError(argument, 'a Float32Array', describe(value));
   const scales = pristine(value as Float32Array).slice();
   if (scales.length === count) return scales;
-  throw new MultiheadError('E_SHAPE', { argument, expected: `${count} numbers, one per layer and head`, got: String(scales.length) });
+  throw shapeError(argument, `${count} numbers, one per layer and head`, String(scales.length));
 }

@@ -1,6 +1,6 @@
 // The object that openModel() gives: texts and options of passes, embeddings and maps. An engine computes.
 
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError, shapeError } from '../runtime/errors.js';
 import { checkChoice, checkCount, checkNames, type Names, plain, readOptions } from '../runtime/options.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { describe, nameObject } from '../runtime/tensor.js';
@@ -179,7 +179,7 @@ export class OpenedModel implements Model {
     if (pixels !== undefined) {
       const expected = this.info.takesPixels ? 'a Float32Array' : 'none for a model of token ids';
       if (!(pixels instanceof Float32Array) || !this.info.takesPixels) {
-        throw new MultiheadError('E_OPTION', { argument: 'pixels', expected, got: describe(pixels) });
+        throw optionError('pixels', expected, describe(pixels));
       }
       return { ids: new Int32Array(), batch: 1, tokens: 0, pixels: pristine(pixels).slice() };
     }
@@ -188,17 +188,13 @@ export class OpenedModel implements Model {
     const sequence = await this.#sequence(input, 'input', { pair: second, addSpecialTokens });
     if (types === undefined) return sequence;
     if (types.length === sequence.tokens) return { ...sequence, tokenTypes: types };
-    throw new MultiheadError('E_SHAPE', {
-      argument: 'tokenTypes',
-      expected: `${sequence.tokens} numbers, one per token`,
-      got: String(types.length),
-    });
+    throw shapeError('tokenTypes', `${sequence.tokens} numbers, one per token`, String(types.length));
   }
 
   #types(given: unknown): Int32Array {
     const { tokenTypes, modelType } = this.info;
     if (tokenTypes > 0) return checkIds(given, 'tokenTypes', tokenTypes);
-    throw new MultiheadError('E_OPTION', { argument: 'tokenTypes', expected: `none for ${modelType}`, got: describe(given) });
+    throw optionError('tokenTypes', `none for ${modelType}`, describe(given));
   }
 
   /** Text or token ids. */
@@ -206,9 +202,7 @@ export class OpenedModel implements Model {
     this.#engine.assertLive();
     const { maxTokens, tokenTypes, vocabSize } = this.info;
     if (typeof input !== 'string') {
-      if (options.pair !== undefined) {
-        throw new MultiheadError('E_OPTION', { argument: 'pair', expected: 'none beside token ids', got: 'a text' });
-      }
+      if (options.pair !== undefined) throw optionError('pair', 'none beside token ids', 'a text');
       const ids = checkIds(input, argument, vocabSize, textOrIds);
       checkTokens(ids.length, maxTokens, argument);
       return { ids, batch: 1, tokens: ids.length as Count };
@@ -247,10 +241,10 @@ export class OpenedModel implements Model {
       questionAnswering: [1, tokens, info.numLabels],
     };
     if (wanted.includes('logits') && info.output === 'none') {
-      throw new MultiheadError('E_OPTION', { argument: 'logits', expected: 'a model with logits', got: `${info.modelType} without` });
+      throw optionError('logits', 'a model with logits', `${info.modelType} without`);
     }
     if (wanted.includes('poolerOutput') && !info.hasPooler) {
-      throw new MultiheadError('E_OPTION', { argument: 'poolerOutput', expected: 'a model with a pooler', got: `${info.modelType} without` });
+      throw optionError('poolerOutput', 'a model with a pooler', `${info.modelType} without`);
     }
     const shapes: Record<ForwardOutput, readonly number[]> = {
       hiddenStates: [info.numLayers + 1, 1, tokens, info.embedDim],
@@ -276,5 +270,5 @@ const placeOf = (value: number | undefined, argument: string): Int64 =>
 
 function checkText(value: unknown, argument: string): string {
   if (typeof value === 'string') return value;
-  throw new MultiheadError('E_OPTION', { argument, expected: 'a text', got: describe(value) });
+  throw optionError(argument, 'a text', describe(value));
 }

@@ -5,8 +5,8 @@ import { weightTypes } from '../generated/tables.js';
 import { createLoader, moduleOf } from '../load/loader.js';
 import type { WasmFiles } from '../load/source.js';
 import { checkSignal } from '../runtime/abort.js';
-import { MultiheadError } from '../runtime/errors.js';
-import { checkChoice, checkFlag, type Names, namesOf, plain, readFlat } from '../runtime/options.js';
+import { optionError } from '../runtime/errors.js';
+import { checkChoice, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import type { RawModule } from '../runtime/raw.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
@@ -80,11 +80,11 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
   }
 
   return async function openModel(source: ModelSource, given: OpenModelOptions = {}) {
-    const { weights, onProgress, tokenizer, workers, worker, revision = 'main', host = defaultHost(), local = false, onFetch, ...loading } = readFlat(given, openNames, 'openModel');
+    const { weights, onProgress, tokenizer, workers, worker, revision = 'main', host = defaultHost(), local = false, onFetch, ...loading } = readOptions(given, openNames, 'openModel');
     const { signal } = loading;
     if (weights !== undefined) checkChoice(weights, namesOf(weightTypes), 'weights');
     const refuse = (argument: string, expected: string, got: unknown): void => {
-      throw new MultiheadError('E_OPTION', { argument, expected, got: describe(got) });
+      throw optionError(argument, expected, describe(got));
     };
     if (onProgress !== undefined && typeof onProgress !== 'function') refuse('onProgress', 'a function', onProgress);
     if (onFetch !== undefined && typeof onFetch !== 'function') refuse('onFetch', 'a function', onFetch);

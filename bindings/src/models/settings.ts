@@ -25,12 +25,12 @@ const isText = (text: string | Absent): text is string => typeof text === 'strin
 export async function readSettings(folder: Folder, signal: AbortSignal | undefined): Promise<FolderSettings> {
   const settings: Settings = new Map();
   const read = (name: string): Promise<string | Absent> => readText(folder, name, signal);
-  const beside = (base: string) =>
+  const filesIn = (base: string) =>
     Promise.all(['config.json', ...settingsFiles.map(([name]) => name)].map((name) => read(base + name)));
   const pooling = '1_Pooling/config.json';
   const modules = 'modules.json';
   const file = 'config_sentence_transformers.json';
-  const [list, sentences, pooled, atRoot] = await Promise.all([read(modules), read(file), read(pooling), beside('')]);
+  const [list, sentences, pooled, atRoot] = await Promise.all([read(modules), read(file), read(pooling), filesIn('')]);
 
   if (isText(list)) {
     const json = parseJson(modules, list);
@@ -47,7 +47,7 @@ export async function readSettings(folder: Folder, signal: AbortSignal | undefin
     paths.push(path);
   }
   const base = paths[0] ? `${paths[0]}/` : '';
-  const [text, ...others] = base === '' ? atRoot : await beside(base);
+  const [text, ...others] = base === '' ? atRoot : await filesIn(base);
   if (!isText(text as string | Absent)) throw await missingFile(folder, `${base}config.json`, text as Absent);
   const config = parseObject('config.json', text as string);
   flatten('config.json', config, settings);

@@ -1,6 +1,6 @@
 // Text to token ids and back, by @huggingface/tokenizers, which is loaded when text is first used.
 
-import { MultiheadError } from '../runtime/errors.js';
+import { MultiheadError, optionError } from '../runtime/errors.js';
 import { checkFlag } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { InputOptions, TextTokenizer } from '../types/models.js';
@@ -111,8 +111,7 @@ export function tokenizerFinder(given: unknown, files: TokenizerFiles): () => Pr
   if (given !== undefined) {
     const { encode, decode } = Object(given) as Partial<TextTokenizer>;
     if (typeof encode !== 'function' || typeof decode !== 'function') {
-      const expected = 'an object with encode() and decode()';
-      throw new MultiheadError('E_OPTION', { argument: 'tokenizer', expected, got: describe(given) });
+      throw optionError('tokenizer', 'an object with encode() and decode()', describe(given));
     }
     const checked = checkedTokenizer(given as TextTokenizer);
     return async () => checked;

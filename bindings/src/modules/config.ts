@@ -2,7 +2,7 @@
 
 import { attentionOptions, modelSchema, noOptions, rotationNames } from '../attention/options.js';
 import type * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { MultiheadError, optionError } from '../runtime/errors.js';
 import type { Operands } from '../runtime/operands.js';
 import { checkCount, checkOptions, type Names, plain, readOptions } from '../runtime/options.js';
 import { count, finite, flag, number, probability, readSettings, required, type Setting } from '../runtime/settings.js';
@@ -119,7 +119,7 @@ export function checkConfig(given: MultiHeadAttentionConfig) {
 }
 
 const without = (argument: string, other: string): MultiheadError =>
-  new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });
+  optionError(argument, `none with ${other}`, 'one');
 
 /** Converts a checked configuration to the core's record. Throws `E_OPTION`. */
 export function moduleRecord(config: CheckedConfig, operands: Operands): wire.MultiHeadAttentionConfig {

@@ -3,7 +3,7 @@
 import { WasmModuleCache } from '../cache/module_cache.js';
 import type { ModuleKind, ParameterNames } from '../generated/tables.js';
 import { CoreObject, type ObjectName } from '../runtime/core_object.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
 import { bytesPerElement } from '../runtime/memory.js';
 import { call, type Operands, type Runtime } from '../runtime/operands.js';
@@ -94,11 +94,7 @@ export abstract class CoreModule extends CoreObject {
     const { parameters } = this.#memory;
     if (parameters !== undefined) return parameters;
     const { argument, noun, filling } = this.#name;
-    throw new MultiheadError('E_OPTION', {
-      argument,
-      expected: `${noun} with parameters: call ${filling} first`,
-      got: 'one without',
-    });
+    throw optionError(argument, `${noun} with parameters: call ${filling} first`, 'one without');
   }
 
   /** Throws `E_DISPOSED`, or `E_OPTION` if it has no parameters yet. */

@@ -1,8 +1,8 @@
 // gpt2Config(): the configuration of a GPT-2 model, from its parameters.
 
-import { MultiheadError } from '../runtime/errors.js';
-import { checkCount, copyOf, tensorEntry } from '../runtime/options.js';
-import { checkShape, coreOf, describe } from '../runtime/tensor.js';
+import { optionError, shapeError } from '../runtime/errors.js';
+import { checkCount } from '../runtime/options.js';
+import { checkShape, describe } from '../runtime/tensor.js';
 import type { StateDict, TransformerConfig } from '../types/index.js';
 
 const missing = (tensor: unknown): string => (tensor === undefined ? 'none' : describe(tensor));
@@ -16,28 +16,22 @@ const missing = (tensor: unknown): string => (tensor === undefined ? 'none' : de
  * `numHeads` no whole number ≥ 1
  */
 export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig {
-  const read: unknown = copyOf(dict, 'stateDict', {});
-  if (typeof read !== 'object' || read === null || Array.isArray(read)) {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'stateDict',
-      expected: 'an object with a tensor for each name',
-      got: describe(dict),
-    });
+  if (typeof dict !== 'object' || dict === null || Array.isArray(dict)) {
+    throw optionError('stateDict', 'an object with a tensor for each name', describe(dict));
   }
-  const entries = read as Readonly<Record<string, unknown>>;
+  const entries = dict as Readonly<Record<string, unknown>>;
   const prefix = Object.hasOwn(entries, 'transformer.wte.weight') ? 'transformer.' : '';
   const extents = (name: string): [number, number] => {
     const tensor = Object.hasOwn(entries, prefix + name) ? entries[prefix + name] : undefined;
-    const shape: unknown =
-      coreOf(tensor)?.shape ?? (Object(copyOf(tensor, prefix + name, tensorEntry.inner)) as { shape?: unknown }).shape;
+    const { shape } = Object(tensor) as { shape?: unknown };
     if (Array.isArray(shape) && shape.length === 2) {
       return checkShape(shape, prefix + name) as [number, number];
     }
-    throw new MultiheadError('E_SHAPE', {
-      argument: 'stateDict',
-      expected: `a matrix ${prefix}${name}`,
-      got: Array.isArray(shape) ? `one of ${shape.length} extents` : missing(tensor),
-    });
+    throw shapeError(
+      'stateDict',
+      `a matrix ${prefix}${name}`,
+      Array.isArray(shape) ? `one of ${shape.length} extents` : missing(tensor),
+    );
   };
   const [vocabSize, embedDim] = extents('wte.weight');
   const [maxPositions] = extents('wpe.weight');

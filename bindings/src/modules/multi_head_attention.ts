@@ -5,7 +5,7 @@ import { ownCache } from '../cache/module_cache.js';
 import { moduleKinds } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
 import { call, type Runtime } from '../runtime/operands.js';
-import { checkOptions, copyOf, type Names, readOptions, tensorEntry } from '../runtime/options.js';
+import { type Names, plain, readOptions } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
 import type {
   ForwardOptions,
@@ -166,14 +166,10 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
   }
 }
 
-const inputNames = { query: tensorEntry, key: tensorEntry, value: tensorEntry } satisfies Names<ModuleInputs>;
+const inputNames = { query: plain, key: plain, value: plain } satisfies Names<ModuleInputs>;
 
 /** Reads query, key and value from forward()'s first argument; throws `E_OPTION`. */
 function inputsOf(given: TensorLike | ModuleInputs): ModuleInputs {
-  if (coreOf(given) !== undefined) return { query: given as TensorLike };
-  const inputs = copyOf(given, 'query', { ...inputNames, ...tensorEntry.inner });
-  const several = typeof inputs === 'object' && inputs !== null && 'query' in inputs;
-  if (!several) return { query: inputs };
-  checkOptions(inputs, inputNames, 'forward');
-  return inputs;
+  const several = typeof given === 'object' && given !== null && 'query' in given;
+  return several ? readOptions(given, inputNames, 'forward') : { query: given };
 }

@@ -10,7 +10,6 @@ import {
   checkNumber,
   checkOptions,
   plain,
-  tensorEntry,
   without,
 } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
@@ -36,12 +35,12 @@ const toolNames = {
 
 const moduleNames = {
   ...{ return: plain, trace: plain, out: plain, training: plain, dropoutSeed: plain },
-  heads: { inner: toolNames },
+  heads: plain,
 } satisfies Names<ModuleOptions>;
 
 export const forwardNames = {
   ...attentionSchema,
-  ...{ attnMaskBlocked: tensorEntry, keyPaddingBlocked: tensorEntry, keyPaddingBias: tensorEntry },
+  ...{ attnMaskBlocked: plain, keyPaddingBlocked: plain, keyPaddingBias: plain },
   ...moduleNames,
 } satisfies Names<ForwardOptions>;
 

@@ -1,10 +1,10 @@
 // State dicts: passes parameters to the core by name, and copies parameters from the core.
 
 import * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
 import type { Operands, Runtime } from '../runtime/operands.js';
-import { checkCount, copyOf } from '../runtime/options.js';
+import { checkCount } from '../runtime/options.js';
 import { ReadTensor } from '../runtime/read_tensor.js';
 import { parameterRanks } from '../runtime/shape.js';
 import { describe, floatDTypes } from '../runtime/tensor.js';
@@ -14,16 +14,11 @@ import type { Int32, Operand } from '../types/wire.js';
 import { takeListed } from './trace.js';
 
 /** Throws `E_OPTION`. */
-function entriesOf(given: unknown): [name: string, tensor: unknown][] {
-  const dict = copyOf(given, 'stateDict', {});
+function entriesOf(dict: unknown): [name: string, tensor: unknown][] {
   if (typeof dict === 'object' && dict !== null && !Array.isArray(dict) && !ArrayBuffer.isView(dict)) {
     return Object.entries(dict);
   }
-  throw new MultiheadError('E_OPTION', {
-    argument: 'stateDict',
-    expected: 'an object with a tensor for each name',
-    got: describe(given),
-  });
+  throw optionError('stateDict', 'an object with a tensor for each name', describe(dict));
 }
 
 const argumentOf = (name: string): string => `stateDict[${quoted(name)}]`;

@@ -4,7 +4,7 @@ import { noSeed, seedWords } from '../attention/options.js';
 import { ownCache } from '../cache/module_cache.js';
 import { moduleKinds } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError, shapeError } from '../runtime/errors.js';
 import { call, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkCount, checkNames, type Names, plain, readOptions, without } from '../runtime/options.js';
 import { number, readSettings, type Setting } from '../runtime/settings.js';
@@ -84,11 +84,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
   assertOwnParameters(what: string): void {
     this.assertLive();
     if (this.#owner === undefined) return;
-    throw new MultiheadError('E_OPTION', {
-      argument: 'transformer',
-      expected: `a model that mh.transformer() made, for ${what}`,
-      got: 'the model of an experiment',
-    });
+    throw optionError('transformer', `a model that mh.transformer() made, for ${what}`, 'the model of an experiment');
   }
 
   loadStateDict(dict: StateDict, options: LoadStateDictOptions = {}): void {
@@ -146,22 +142,14 @@ export class WasmTransformer extends CoreModule implements Transformer {
       const span = operands.span(tokens, 'i32', 'tokens');
       const queries = span.length / batch;
       if (!Number.isInteger(queries)) {
-        throw new MultiheadError('E_SHAPE', {
-          argument: 'tokens',
-          expected: `as many for each of the ${batch} batch entries`,
-          got: `${span.length}`,
-        });
+        throw shapeError('tokens', `as many for each of the ${batch} batch entries`, `${span.length}`);
       }
       const keys = before + queries;
       const { numHeads: heads, headDim: width, embedDim, numLayers } = config;
       const record = moduleOptions(options, operands, { batch, heads, queries, keys, width });
       const wanted = checkNames(options.return ?? ['logits'], returns, 'return');
       if (options.out !== undefined && !wanted.includes('logits')) {
-        throw new MultiheadError('E_OPTION', {
-          argument: 'out',
-          expected: 'none unless logits are returned',
-          got: 'one',
-        });
+        throw optionError('out', 'none unless logits are returned', 'one');
       }
       const bits = traceBits(options.trace);
       const logits = wanted.includes('logits')

@@ -2,9 +2,9 @@
 
 import { activations, norms, parameterNames, type ParameterNames as ParameterNamesCode } from '../generated/tables.js';
 import type * as wire from '../generated/wire.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import type { Operands } from '../runtime/operands.js';
-import { checkChoice, checkCount, copyOf, type Names, namesOf, plain, readOptions, without } from '../runtime/options.js';
+import { checkChoice, checkCount, type Names, namesOf, plain, readOptions, without } from '../runtime/options.js';
 import { choice, count, flag, number, readSettings, required } from '../runtime/settings.js';
 import { describe } from '../runtime/tensor.js';
 import type {
@@ -81,11 +81,7 @@ function blockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
 function refuseWithoutMlp(config: TransformerBlockConfig): void {
   for (const name of ['activation', 'gated', 'mlpBias'] as const) {
     if (config[name] === undefined || config[name] === aroundAttention[name].otherwise) continue;
-    throw new MultiheadError('E_OPTION', {
-      argument: name,
-      expected: 'none without mlpDim',
-      got: describe(config[name]),
-    });
+    throw optionError(name, 'none without mlpDim', describe(config[name]));
   }
 }
 
@@ -122,13 +118,12 @@ export const namesCode = (names: unknown = 'torch'): ParameterNamesCode =>
 
 /** Returns the number of the naming scheme, and the tensors of `dict` that the core needs. Throws `E_OPTION`. */
 export function toLoad(
-  given: StateDict,
+  dict: StateDict,
   options: LoadStateDictOptions,
   tiedOutput: boolean,
 ): { names: ParameterNamesCode; dict: StateDict } {
   const { names = 'torch' } = readOptions(options, { names: plain }, 'loadStateDict');
   const code = namesCode(names);
-  const dict = copyOf(given, 'stateDict', {});
   if (typeof dict !== 'object' || dict === null) return { names: code, dict };
   // Skip these tensors, which the core would ignore: they may be large, and copying them costs memory.
   const output = names === 'gpt2' ? 'lm_head.weight' : 'output.weight';

@@ -1,11 +1,11 @@
 // Converts the arguments of a pool's call to messages, and holds the handles of objects that live in workers.
 
 import { checkSignal } from '../runtime/abort.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
-import { checkFlag, CopyBudget } from '../runtime/options.js';
-import { coreOf, describe, keepClass, unreadable } from '../runtime/tensor.js';
-import { bufferOf, isArrayBuffer, lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
+import { checkFlag } from '../runtime/options.js';
+import { coreOf, describe } from '../runtime/tensor.js';
+import { isArrayBuffer, pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import { disposedObject, objectsApart } from './shared/errors.js';
 import type { Argument, SentValue, Placeholder } from './shared/protocol.js';
 import type { Workers, PoolWorker } from './workers.js';
@@ -41,14 +41,13 @@ export interface SentArguments {
   readonly args: Argument[];
   readonly transfer: ArrayBuffer[];
   /** An object among the arguments, whose workers run the call. All objects of one call live in the same workers. */
-  readonly beside: Handle | undefined;
+  readonly placement: Handle | undefined;
 }
 
 /**
  * Copies the numbers of the arguments into new buffers, which are transferred. Shared memory is sent without a copy.
  *
- * @throws {MultiheadError} `E_OPTION` if an argument cannot be read or two objects live in different workers;
- * `E_DISPOSED`
+ * @throws {MultiheadError} `E_OPTION` if two objects live in different workers; `E_DISPOSED`
  * @param options.several true if several workers get the arguments, even when no argument is an object of several
  * workers: large buffers are then copied to shared memory
  * @param options.transferred buffers that are not copied, because the task transfers them
@@ -63,18 +62,17 @@ export function packArguments(
   const copying: Copying = {
     copied: toSeveral ? copiedForSeveral : (own) => copiedForOne(own, transfer, transferred),
     copies: new Map(),
-    budget: new CopyBudget('arguments'),
   };
-  let beside: Handle | undefined;
+  let placement: Handle | undefined;
   const args = given.map((each, index): Argument => {
     const handle = handles[index];
-    if (handle === undefined) return readable(each, copying);
+    if (handle === undefined) return packed(each, copying);
     if (handle.disposed) throw disposedObject();
-    if (beside !== undefined && !sameWorkers(beside, handle)) throw objectsApart();
-    beside = handle;
+    if (placement !== undefined && !sameWorkers(placement, handle)) throw objectsApart();
+    placement = handle;
     return { object: handle.id };
   });
-  return { args, transfer, beside };
+  return { args, transfer, placement };
 }
 
 const sameWorkers = (a: Handle, b: Handle): boolean =>
@@ -82,11 +80,9 @@ const sameWorkers = (a: Handle, b: Handle): boolean =>
 
 /** The state that the arguments of one call share while they are copied. */
 interface Copying {
-  /** `own` is a plain view without overridden properties. */
   readonly copied: (own: Numbers) => Numbers;
   /** The copy of each array, buffer and tensor; an array that is given twice is copied once. */
   readonly copies: Map<object, unknown>;
-  readonly budget: CopyBudget;
 }
 
 /** Throws `E_MEMORY`. */
@@ -95,16 +91,8 @@ function once(key: object, bytes: number, { copies }: Copying, copy: () => unkno
   return copies.get(key);
 }
 
-function readable(value: unknown, copying: Copying): SentValue {
-  try {
-    return packed(value, copying);
-  } catch (cause) {
-    throw unreadable(cause, 'arguments');
-  }
-}
-
 function packed(argument: unknown, copying: Copying): SentValue {
-  const { copied, budget } = copying;
+  const { copied } = copying;
   const placeholders: Placeholder[] = [];
   const numbers = (own: Numbers, key: object) => once(key, own.byteLength, copying, () => copied(own));
   const pack = (value: unknown, levels: number, path: readonly string[]): unknown => {
@@ -124,12 +112,9 @@ function packed(argument: unknown, copying: Copying): SentValue {
       return once(value, byteLength, copying, () => new DataView(new Uint8Array(buffer, byteOffset, byteLength).slice().buffer));
     }
     if (isArrayBuffer(value)) return once(value, value.byteLength, copying, () => value.slice(0));
-    if (Array.isArray(value)) {
-      let index = 0;
-      return budget.entries(value, (each) => pack(each, levels - 1, [...path, String(index++)]));
-    }
-    const copy = propertiesOf(value, budget);
-    const noun = keepClass(copy, value);
+    if (Array.isArray(value)) return value.map((each, index) => pack(each, levels - 1, [...path, String(index)]));
+    const copy = propertiesOf(value);
+    const noun = describe(value);
     if (noun !== 'a Object') placeholders.push({ path, kind: 'class', noun });
     for (const [name, each] of Object.entries(copy)) copy[name] = pack(each, levels - 1, [...path, name]);
     return copy;
@@ -138,18 +123,14 @@ function packed(argument: unknown, copying: Copying): SentValue {
 }
 
 /**
- * Copies options and reads each property once. Includes properties from a class or another prototype, because messages
- * between threads carry own properties only. Excludes methods and anything added to Object.prototype.
+ * Copies options. Includes properties from a class or another prototype, because messages between threads carry own
+ * properties only. Excludes methods and anything added to Object.prototype.
  */
-function propertiesOf(value: object, budget: CopyBudget): Record<string, unknown> {
+function propertiesOf(value: object): Record<string, unknown> {
   const copy: Record<string, unknown> = Object.assign(Object.create(null), value);
-  budget.take(Object.keys(copy).length);
   let from: unknown = Object.getPrototypeOf(value);
   while (from !== null && !Object.hasOwn(from as object, 'hasOwnProperty')) {
-    const names = Object.getOwnPropertyNames(from);
-    // The budget ends this loop for a proxy that is its own prototype.
-    budget.take(1 + names.length);
-    for (const name of names) {
+    for (const name of Object.getOwnPropertyNames(from)) {
       if (name in copy) continue;
       const each = (value as Record<string, unknown>)[name];
       if (typeof each !== 'function') copy[name] = each;
@@ -162,10 +143,10 @@ function propertiesOf(value: object, budget: CopyBudget): Record<string, unknown
 type Numbers = Float32Array | Uint16Array | Uint8Array | Int32Array;
 
 const isShared = (numbers: Numbers): boolean =>
-  typeof SharedArrayBuffer === 'function' && bufferOf(numbers) instanceof SharedArrayBuffer;
+  typeof SharedArrayBuffer === 'function' && numbers.buffer instanceof SharedArrayBuffer;
 
 function copiedForOne(own: Numbers, transfer: ArrayBuffer[], transferred: readonly ArrayBufferLike[]): Numbers {
-  if (lengthOf(own) === 0 || isShared(own) || transferred.includes(own.buffer)) return own;
+  if (own.length === 0 || isShared(own) || transferred.includes(own.buffer)) return own;
   const copy = own.slice();
   transfer.push(copy.buffer as ArrayBuffer);
   return copy;
@@ -175,7 +156,7 @@ function copiedForOne(own: Numbers, transfer: ArrayBuffer[], transferred: readon
 const fewBytes = 2 ** 15;
 
 function copiedForSeveral(own: Numbers): Numbers {
-  if (lengthOf(own) === 0 || isShared(own)) return own;
+  if (own.length === 0 || isShared(own)) return own;
   if (own.byteLength < fewBytes) return own.slice();
   const Same = own.constructor as new (buffer: SharedArrayBuffer) => Numbers;
   const copy = new Same(new SharedArrayBuffer(own.byteLength));
@@ -197,19 +178,13 @@ export function splitOptions(args: readonly unknown[], transfers = false): { arg
   const none = { args: [...args], options: { signal: undefined, progress: undefined, transfer: false } };
   if (typeof last !== 'object' || last === null || Array.isArray(last)) return none;
   if (coreOf(last) !== undefined || ArrayBuffer.isView(last) || handleOf.has(last)) return none;
-  let copy: Record<string, unknown>;
-  try {
-    if (!('signal' in last) && !('progress' in last) && !(transfers && 'transfer' in last)) return none;
-    copy = propertiesOf(last, new CopyBudget('options'));
-  } catch (cause) {
-    throw unreadable(cause, 'options');
-  }
-  const { signal, progress, ...rest } = copy;
+  if (!('signal' in last) && !('progress' in last) && !(transfers && 'transfer' in last)) return none;
+  const { signal, progress, ...rest } = propertiesOf(last);
   const transfer = transfers ? rest['transfer'] : undefined;
   if (transfers) delete rest['transfer'];
   checkSignal(signal);
   if (progress !== undefined && typeof progress !== 'function') {
-    throw new MultiheadError('E_OPTION', { argument: 'progress', expected: 'a function', got: describe(progress) });
+    throw optionError('progress', 'a function', describe(progress));
   }
   const takes = transfer === undefined ? false : checkFlag(transfer, 'transfer');
   const options = { signal, progress, transfer: takes } as CallOptions;

@@ -1,7 +1,7 @@
 // pool.attention(): divides a call, sends its parts and joins the results.
 
 import { attentionNames } from '../attention/attention.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError, shapeError } from '../runtime/errors.js';
 import { arrayOf, bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
 import { sharesMemory } from '../runtime/operands.js';
 import { readOptions } from '../runtime/options.js';
@@ -61,7 +61,7 @@ export function partTasks(
   options: AttentionOptions,
   pieces: readonly WorkRange[][],
   joined: JoinedResults,
-  taken?: TransferredOperands,
+  transferable?: TransferredOperands,
 ): ((signal: AbortSignal | undefined) => Promise<void>)[] {
   const operands = {
     ...{ q: call.q.numbers(), k: call.k.numbers(), v: call.v.numbers() },
@@ -70,7 +70,7 @@ export function partTasks(
   const { mask: _, bias: __, ...others } = options;
   // Copy the options now: the caller may change them later, and a view into a large buffer would send the whole buffer.
   const [{ value }] = packArguments([others]).args as unknown as [{ value: AttentionOptions }];
-  const transferred = pieces.length === 1 ? taken : undefined;
+  const transferred = pieces.length === 1 ? transferable : undefined;
   const inPlace = transferred?.buffers ?? [];
   return pieces.map((ranges) => {
     const read = { ...operands, inPlace };
@@ -227,12 +227,12 @@ function readOut({ arrays }: DividedCall, out: unknown, dtype: DType, shape: Sha
   const expected = '{ data: typed array, shape }';
   if (coreOf(out) !== undefined) {
     const got = 'a tensor, whose memory the workers of a pool cannot reach';
-    throw new MultiheadError('E_OPTION', { argument: 'out', expected, got });
+    throw optionError('out', expected, got);
   }
-  if (typeof out !== 'object') throw new MultiheadError('E_OPTION', { argument: 'out', expected, got: describe(out) });
+  if (typeof out !== 'object') throw optionError('out', expected, describe(out));
   const given = new ReadTensor(out, [dtype], 'out');
   const { data } = given.numbers();
   for (const [name, numbers] of arrays) if (overlap(data, numbers())) throw sharesMemory('out', name);
   if (sameShape(given.shape, shape)) return given;
-  throw new MultiheadError('E_SHAPE', { argument: 'out', expected: formatShape(shape), got: formatShape(given.shape) });
+  throw shapeError('out', formatShape(shape), formatShape(given.shape));
 }

@@ -18,7 +18,7 @@ import * as wire from '../generated/wire.js';
 import type { Operands, Runtime } from '../runtime/operands.js';
 import { readOptions } from '../runtime/options.js';
 import type { Numbers, ReadTensor } from '../runtime/read_tensor.js';
-import { lengthOf, type TypedArray } from '../runtime/typed_arrays.js';
+import { type TypedArray } from '../runtime/typed_arrays.js';
 import type {
   AttentionBackwardInputs,
   AttentionBackwardOptions,
@@ -236,7 +236,7 @@ function optionsOf(
 ): AttentionBackwardOptions {
   const { mask: _, bias: __, out: ___, ...others } = options;
   const positions = (given: TypedArray, tokens: number) =>
-    lengthOf(given) === tokens ? given : sliceOfArray(given, batches, tokens);
+    given.length === tokens ? given : sliceOfArray(given, batches, tokens);
   const sliced = withArrays(others, {
     batch: (array) => sliceOfArray(array, batches),
     heads: (array) => sliceOfArray(array, heads),

@@ -13,7 +13,7 @@ import type { Starting } from './local.js';
 import { disposedObject, disposedPool, lostObject, objectsApart } from './shared/errors.js';
 import type { Exchange } from './shared/exchange.js';
 import type { Maker, ObjectTask, Task, Verb } from './shared/protocol.js';
-import { sharedBlockBytes, type TeamCall } from './shared/team.js';
+import { firstResult, sharedBlockBytes, type TeamCall } from './shared/team.js';
 import type { TransferredOperands } from './transfer.js';
 import { type Grace, type PoolWorker, type Work, Workers } from './workers.js';
 
@@ -192,15 +192,10 @@ export class PoolCore {
     const gone = workers.find(({ state }) => state === 'gone');
     if (gone !== undefined) throw lostObject(gone.end);
     const control = new SharedArrayBuffer(4 * (members + 1));
-    const results = await Promise.allSettled(
-      workers.map((worker, rank) =>
-        this.send(name, { task, transfer, worker, team: { rank, members, control, sharedBlock } }, signal),
-      ),
+    const sent = workers.map((worker, rank) =>
+      this.send(name, { task, transfer, worker, team: { rank, members, control, sharedBlock } }, signal),
     );
-    const errors = results.flatMap((each) => (each.status === 'rejected' ? [each.reason as MultiheadError] : []));
-    // If one member fails, the others report that a member left (argument 'team'). Throw the original error.
-    if (errors.length > 0) throw errors.find(({ argument }) => argument !== 'team') ?? errors[0];
-    return (results[0] as PromiseFulfilledResult<Done>).value.value;
+    return (await firstResult(sent)).value;
   }
 
   /** Runs an operation of `mh` in one worker. */
@@ -224,10 +219,10 @@ export class PoolCore {
       const { args, options } = splitOptions(given);
       return this.call(maker, options, () => {
         const workers = this.workers.pick(this.settings.exchange === 'shared memory' ? count : 1);
-        const { args: sent, transfer, beside } = packArguments(args, { several: workers.length > 1 });
-        if (beside !== undefined && beside.all !== this.workers) throw objectsApart();
+        const { args: sent, transfer, placement } = packArguments(args, { several: workers.length > 1 });
+        if (placement !== undefined && placement.all !== this.workers) throw objectsApart();
         const sharedBlock = workers.length > 1 ? new SharedArrayBuffer(sharedBlockBytes) : undefined;
-        const handle = this.#handle(beside?.workers ?? workers, beside === undefined ? sharedBlock : beside.sharedBlock);
+        const handle = this.#handle(placement?.workers ?? workers, placement === undefined ? sharedBlock : placement.sharedBlock);
         const task = { kind: 'make', id: handle.id, maker, args: sent } as const;
         return this.#made(maker, handle, task, transfer, options);
       });

@@ -2,8 +2,8 @@
 
 import { loadNames } from '../load/loader.js';
 import { abortable, checkSignal } from '../runtime/abort.js';
-import { MultiheadError } from '../runtime/errors.js';
-import { checkChoice, checkCount, type Names, plain, readFlat } from '../runtime/options.js';
+import { optionError } from '../runtime/errors.js';
+import { checkChoice, checkCount, type Names, plain, readOptions } from '../runtime/options.js';
 import { describe, nameObject } from '../runtime/tensor.js';
 import type { CreatePool, Pool, PoolBackend, PoolObjectOptions, PoolOptions } from '../types/pool.js';
 import { handleOf, type Handle } from './arguments.js';
@@ -31,7 +31,7 @@ export const poolCreator =
     createPool(platform, given);
 
 async function createPool(platform: PoolPlatform, given: PoolOptions = {}): Promise<Pool> {
-  const options = readFlat(given, optionNames, 'createPool');
+  const options = readOptions(given, optionNames, 'createPool');
   const { wasm, simd, integrity, onProgress, signal } = options;
   checkSignal(signal);
   const workers = workerCount(options.workers === undefined ? 'all' : options.workers);
@@ -56,14 +56,13 @@ async function createPool(platform: PoolPlatform, given: PoolOptions = {}): Prom
 
 function checkWork(leastWork: unknown): number {
   if (typeof leastWork === 'number' && leastWork > 0) return leastWork;
-  throw new MultiheadError('E_OPTION', { argument: 'leastWork', expected: 'a number above 0', got: describe(leastWork) });
+  throw optionError('leastWork', 'a number above 0', describe(leastWork));
 }
 
 function graceOf(given: unknown): Grace {
   if (given === undefined) return { usual: 1000, withObjects: 10_000 };
   if (typeof given === 'number' && given >= 0) return { usual: given, withObjects: given };
-  const expected = 'a number of milliseconds from 0 to Infinity';
-  throw new MultiheadError('E_OPTION', { argument: 'abortGrace', expected, got: describe(given) });
+  throw optionError('abortGrace', 'a number of milliseconds from 0 to Infinity', describe(given));
 }
 
 function backendOf({ workers: { count, localReason }, settings: { exchange, exchangeReason }, mh: { backend } }: PoolCore): PoolBackend {
@@ -86,7 +85,7 @@ function poolOf(core: PoolCore): Pool {
   const makeShared =
     (maker: Maker) =>
     async (config: unknown, given: PoolObjectOptions = {}): Promise<unknown> => {
-      const { workers, ...call } = readFlat(given, { workers: plain, signal: plain }, maker);
+      const { workers, ...call } = readOptions(given, { workers: plain, signal: plain }, maker);
       const count = workers === undefined ? 1 : workers === 'all' ? core.settings.workers : workerCount(workers);
       const { handle, properties } = await core.make(maker, [config, call], count);
       return proxyOf(core, handle, properties as object, maker);

@@ -1,6 +1,6 @@
 // The pieces of a divided call. Workers get the longest piece first.
 
-import { MultiheadError } from '../runtime/errors.js';
+import { MultiheadError, optionError } from '../runtime/errors.js';
 import { arrayOf, bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
 import type { Numbers } from '../runtime/read_tensor.js';
 import { elements } from '../runtime/shape.js';
@@ -73,8 +73,7 @@ export async function runPieces(
 /** Throws `E_OPTION` if the caller gives `out`. */
 export function checkNoOut({ out }: { readonly out?: unknown }): void {
   if (out === undefined) return;
-  const expected = 'no out: the results come in arrays of their own';
-  throw new MultiheadError('E_OPTION', { argument: 'out', expected, got: 'one' });
+  throw optionError('out', 'no out: the results come in arrays of their own', 'one');
 }
 
 /** Allocates zeros on the JavaScript heap. Throws `E_MEMORY`. */

@@ -2,7 +2,7 @@
 
 import { seedWords } from '../attention/options.js';
 import type { ReadTensor } from '../runtime/read_tensor.js';
-import { lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
+import { pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import type { Dropout, VarlenOptions } from '../types/index.js';
 import type { PoolCore } from './core.js';
 import type { Range } from './slices.js';
@@ -27,7 +27,7 @@ export function sequencesOf(
   const [[queries, heads = 0], [keys, numKvHeads = 0], [values, valueHeads]] = [q.shape, k.shape, v.shape];
   if (values !== keys || valueHeads !== numKvHeads || numKvHeads === 0 || heads % numKvHeads !== 0) return undefined;
   if (cuK.length !== cuQ.length || !isCumulative(cuQ, queries) || !isCumulative(cuK, keys)) return undefined;
-  return { cuQ, cuK, count: lengthOf(cuQ) - 1 };
+  return { cuQ, cuK, count: cuQ.length - 1 };
 }
 
 function isCumulative(cu: Int32Array, end: number | undefined): boolean {

@@ -2,7 +2,7 @@
 // result's `operands`. If one worker runs the call, the buffers themselves are sent; a divided call copies parts of them
 // as usual.
 
-import { MultiheadError } from '../runtime/errors.js';
+import { MultiheadError, optionError } from '../runtime/errors.js';
 import type { ReadTensor } from '../runtime/read_tensor.js';
 import type { PlainTensor } from '../types/index.js';
 import type { CallOptions } from './arguments.js';
@@ -61,11 +61,7 @@ export class TransferredOperands {
 }
 
 const notTransferable = (argument: string, got: string): MultiheadError =>
-  new MultiheadError('E_OPTION', {
-    argument,
-    expected: 'with transfer: true, { data, shape } with an array whose buffer can be transferred',
-    got,
-  });
+  optionError(argument, 'with transfer: true, { data, shape } with an array whose buffer can be transferred', got);
 
 /** Runs a call whose arguments are valid; adds the transferred operands to its result or error. */
 export async function withTransfer<R>(

@@ -1,7 +1,7 @@
 // The AbortSignals of load(), train() and createPool().
 
-import { MultiheadError } from './errors.js';
-import { describe, unreadable } from './tensor.js';
+import { MultiheadError, optionError } from './errors.js';
+import { describe } from './tensor.js';
 
 /**
  * Throws `E_OPTION` unless `signal` is undefined or looks like an AbortSignal. Avoids instanceof, because the signal
@@ -9,18 +9,10 @@ import { describe, unreadable } from './tensor.js';
  */
 export function checkSignal(signal: unknown): void {
   if (signal === undefined) return;
-  try {
-    const { aborted, addEventListener, removeEventListener } = Object(signal) as AbortSignal;
-    const methods = [addEventListener, removeEventListener];
-    if (typeof aborted === 'boolean' && methods.every((each) => typeof each === 'function')) return;
-  } catch (cause) {
-    throw unreadable(cause, 'signal');
-  }
-  throw new MultiheadError('E_OPTION', {
-    argument: 'signal',
-    expected: 'an AbortSignal',
-    got: describe(signal),
-  });
+  const { aborted, addEventListener, removeEventListener } = Object(signal) as AbortSignal;
+  const methods = [addEventListener, removeEventListener];
+  if (typeof aborted === 'boolean' && methods.every((each) => typeof each === 'function')) return;
+  throw optionError('signal', 'an AbortSignal', describe(signal));
 }
 
 /** @param what name of the aborted call, for example "load" */

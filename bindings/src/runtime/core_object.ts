@@ -1,7 +1,7 @@
 // Base class of caches, prepared operations and modules: they live in the core, and JavaScript holds a handle.
 
 import type { Int32 } from '../types/wire.js';
-import { MultiheadError } from './errors.js';
+import { disposedError, optionError } from './errors.js';
 import type { Heap, CleanupRecord } from './memory.js';
 import type { Runtime } from './operands.js';
 import { nameObject } from './tensor.js';
@@ -85,20 +85,12 @@ export abstract class CoreObject {
     checkNoProxy(this);
     this.#runtime.raw.assertAlive();
     if (!this.#disposed) return;
-    throw new MultiheadError('E_DISPOSED', {
-      argument: this.#name.argument,
-      expected: `${this.#name.noun} that is not disposed`,
-      got: 'a disposed one',
-    });
+    throw disposedError(this.#name.argument, this.#name.noun);
   }
 }
 
 /** Throws `E_OPTION` for a proxy, which lacks the private members of its target. */
 function checkNoProxy(self: unknown): void {
   if (isCoreObject(self)) return;
-  throw new MultiheadError('E_OPTION', {
-    argument: 'this',
-    expected: 'the object that was made',
-    got: 'a proxy of it (in Vue: toRaw() or markRaw())',
-  });
+  throw optionError('this', 'the object that was made', 'a proxy of it (in Vue: toRaw() or markRaw())');
 }

@@ -103,3 +103,15 @@ export class MultiheadError extends Error {
     this.got = got;
   }
 }
+
+/** The error of an argument with a wrong value or type. */
+export const optionError = (argument: string, expected: string, got: string): MultiheadError =>
+  new MultiheadError('E_OPTION', { argument, expected, got });
+
+/** The error of something that was used after dispose(). `noun`: "a tensor". */
+export const disposedError = (argument: string, noun: string, got = 'a disposed one'): MultiheadError =>
+  new MultiheadError('E_DISPOSED', { argument, expected: `${noun} that is not disposed`, got });
+
+/** The error of an argument with a wrong shape or length. */
+export const shapeError = (argument: string, expected: string, got: string): MultiheadError =>
+  new MultiheadError('E_SHAPE', { argument, expected, got });

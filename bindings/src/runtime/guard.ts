@@ -2,7 +2,7 @@
 // instance too, and drops all references to it, so that the engine can free its memory.
 
 import type { Int32, Uint32 } from '../types/wire.js';
-import { MultiheadError } from './errors.js';
+import { disposedError, MultiheadError } from './errors.js';
 import type { RawModule } from './raw.js';
 
 /** A module whose calls all throw `E_FATAL` once one of them has trapped, and `E_DISPOSED` after dispose(). */
@@ -33,12 +33,8 @@ export function guardModule(given: RawModule, onDeath: () => void): GuardedModul
         'its tensors, layers and caches are lost, and load() gives a new instance',
       cause,
     });
-  const disposedError = (): MultiheadError =>
-    new MultiheadError('E_DISPOSED', {
-      argument: 'multihead',
-      expected: 'an instance that is not disposed',
-      got: 'a disposed one; load() gives a new instance',
-    });
+  const disposed = (): MultiheadError =>
+    disposedError('multihead', 'an instance', 'a disposed one; load() gives a new instance');
   const assertAlive = (): void => {
     if (death !== undefined) throw death();
   };
@@ -61,10 +57,10 @@ export function guardModule(given: RawModule, onDeath: () => void): GuardedModul
     dispose() {
       raw = undefined;
       methods.length = 0;
-      end(disposedError);
+      end(disposed);
     },
     get HEAPU8() {
-      if (raw === undefined) throw disposedError();
+      if (raw === undefined) throw disposed();
       return raw.HEAPU8;
     },
     /**

@@ -5,7 +5,7 @@ import type { Span, Uint32 } from '../types/wire.js';
 import { MultiheadError } from './errors.js';
 import type { GuardedModule } from './guard.js';
 import type { ScopeStack } from './scope.js';
-import { bufferOf, byteOffsetOf, firstOf, lengthOf } from './typed_arrays.js';
+import { firstOf } from './typed_arrays.js';
 
 /** Element type of a block: a tensor dtype, or 32-bit integers. */
 export type ElementType = DType | 'i32';
@@ -164,8 +164,8 @@ export class Heap {
 
   /** A block with a copy of `data`, which may itself be a view of this memory. */
   allocateCopy(type: ElementType, data: ElementsOf<ElementType>, argument: string): Block {
-    const [length, offset] = [lengthOf(data), byteOffsetOf(data)];
-    const inside = bufferOf(data) === this.buffer;
+    const [length, offset] = [data.length, data.byteOffset];
+    const inside = data.buffer === this.buffer;
     const block = this.allocate(length * bytesPerElement(type), argument);
     if (block.address !== 0) {
       // The allocation may have grown the memory, which detaches `data`.

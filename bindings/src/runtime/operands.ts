@@ -5,7 +5,7 @@ import { readCoreError } from '../generated/wire.js';
 import type { DataOf, DisposableResult, DType, Shape } from '../types/index.js';
 import type { Count, Extents, Int32, Operand, Span } from '../types/wire.js';
 import { type Arguments, otherArguments } from './arguments.js';
-import { MultiheadError } from './errors.js';
+import { MultiheadError, optionError, shapeError } from './errors.js';
 import type { GuardedModule } from './guard.js';
 import { type Block, bytesPerElement, type Heap, outOfMemory, spanOf } from './memory.js';
 import { sentencesOf } from './messages.js';
@@ -19,7 +19,6 @@ import {
   describeData,
   isProxyOfTensor,
   type TensorCore,
-  unreadable,
   WasmTensor,
 } from './tensor.js';
 import { typedArrayName } from './typed_arrays.js';
@@ -47,8 +46,7 @@ export interface NamedTensor {
 }
 
 /**
- * Runs one call. If `body` throws, everything allocated through its operands is freed. Reading the caller's arguments
- * may run the caller's code, which may dispose a tensor after its check, so run() and make() check all tensors again.
+ * Runs one call. If `body` throws, everything allocated through its operands is freed.
  */
 export function call<R>(runtime: Runtime, body: (operands: Operands) => R): R {
   runtime.raw.assertAlive();
@@ -108,13 +106,7 @@ export class Operands {
   /** Copies a typed array without a shape to the core. */
   span<E extends SpanType>(value: unknown, type: E, argument: string): Span<E> {
     const wanted = spanArrays[type];
-    if (typedArrayName(value) !== wanted.split(' ')[1]) {
-      throw new MultiheadError('E_OPTION', {
-        argument,
-        expected: wanted,
-        got: describeData(value),
-      });
-    }
+    if (typedArrayName(value) !== wanted.split(' ')[1]) throw optionError(argument, wanted, describeData(value));
     const block = this.#runtime.heap.allocateCopy(type, value as Float32Array | Int32Array, argument);
     this.#temporaries.push(block);
     return spanOf(block, type);
@@ -133,11 +125,7 @@ export class Operands {
     if (value === undefined) return noSpan;
     const span = this.span(value, type, argument);
     if (span.length > 0 || count === 0) return span;
-    throw new MultiheadError('E_SHAPE', {
-      argument,
-      expected: `${count} values`,
-      got: '0 values',
-    });
+    throw shapeError(argument, `${count} values`, '0 values');
   }
 
   /** ALiBi's default slopes (arXiv:2108.12409), computed by the core. */
@@ -172,13 +160,7 @@ export class Operands {
       return tensor;
     }
     const core = this.#writable(given, dtype, argument);
-    if (!sameShape(core.shape, shape)) {
-      throw new MultiheadError('E_SHAPE', {
-        argument,
-        expected: formatShape(shape),
-        got: formatShape(core.shape),
-      });
-    }
+    if (!sameShape(core.shape, shape)) throw shapeError(argument, formatShape(shape), formatShape(core.shape));
     return given as WasmTensor<D>;
   }
 
@@ -197,22 +179,16 @@ export class Operands {
 
   /** Calls a function of the core that returns a CallStatus; throws the corresponding error. */
   run(raw: () => Int32): void {
-    this.#start();
+    this.#runtime.args.close();
     checkStatus(this.#runtime, raw());
   }
 
   /** Calls a function of the core that returns a handle, or a negated CallStatus; throws the corresponding error. */
   make(raw: () => Int32): Int32 {
-    this.#start();
+    this.#runtime.args.close();
     const handle = raw();
     if (handle <= 0) checkStatus(this.#runtime, -handle);
     return handle;
-  }
-
-  #start(): void {
-    for (const { tensor, name } of this.#inputs) tensor.assertLive(name);
-    for (const { tensor, name } of this.#given) tensor.assertLive(name);
-    this.#runtime.args.close();
   }
 
   /** Keeps the inputs for later calls: copies are not freed when this call ends. */
@@ -252,9 +228,7 @@ export function checkStatus({ raw, args, heap, moduleTables }: Runtime, status: 
   }
   raw.lastError();
   const error = sentencesOf(readCoreError(args.results()), moduleTables);
-  if (status === callStatus.memory) {
-    throw outOfMemory(error.argument, error.expected, heap.buffer.byteLength);
-  }
+  if (status === callStatus.memory) throw outOfMemory(error.argument, error.expected, heap.buffer.byteLength);
   const code = status === callStatus.shape ? 'E_SHAPE' : status === callStatus.format ? 'E_FORMAT' : 'E_OPTION';
   throw new MultiheadError(code, error);
 }
@@ -268,11 +242,11 @@ export function ownTensor<D extends DType>(
 ): TensorCore<D> {
   const core = coreOf(given);
   if (core?.heap !== heap) {
-    throw new MultiheadError('E_OPTION', {
+    throw optionError(
       argument,
-      expected: 'a tensor made by the same load()',
-      got: core === undefined ? describe(given) : 'one of another',
-    });
+      'a tensor made by the same load()',
+      core === undefined ? describe(given) : 'one of another',
+    );
   }
   core.assertLive(argument);
   if (core.dtype !== dtype) throw wrongDtype(argument, [dtype], core.dtype);
@@ -291,11 +265,11 @@ export function checkShared(
 }
 
 export const sharesMemory = (argument: string, other: string): MultiheadError =>
-  new MultiheadError('E_OPTION', {
+  optionError(
     argument,
-    expected: 'a tensor that shares its memory with no other of the call',
-    got: `the same as ${other}, or another shape of it`,
-  });
+    'a tensor that shares its memory with no other of the call',
+    `the same as ${other}, or another shape of it`,
+  );
 
 /** Regroups the axes of the same numbers. Throws `E_SHAPE` for an extent that the core cannot read. */
 export function reshaped<D extends DType>({ address, dtype }: Operand<D>, shape: Shape, argument: string): Operand<D> {
@@ -311,7 +285,7 @@ export function checkRank({ shape }: { shape: Shape }, axes: string, argument: s
   let rank = rankOf.get(axes);
   if (rank === undefined) rankOf.set(axes, (rank = axes.split(',').length));
   if (shape.length === rank) return;
-  throw new MultiheadError('E_SHAPE', { argument, expected: axes, got: formatShape(shape) + rankAdvice(axes, shape) });
+  throw shapeError(argument, axes, formatShape(shape) + rankAdvice(axes, shape));
 }
 
 /** Throws `E_DISPOSED`, or `E_OPTION` for another dtype. */
@@ -349,29 +323,14 @@ interface PlainParts {
   readonly dtype?: unknown;
 }
 
-/** Reads each property once. Throws `E_OPTION` if there is no `data` or no `shape`. */
+/** Throws `E_OPTION` if there is no `data` or no `shape`. */
 function readPlain(value: unknown, argument: string): PlainParts {
-  try {
-    const isPlain = typeof value === 'object' && value !== null && !isProxyOfTensor(value);
-    if (isPlain && 'data' in value && 'shape' in value) {
-      const { data, shape, dtype } = value as PlainParts;
-      return { data, shape, dtype };
-    }
-  } catch (cause) {
-    throw unreadable(cause, argument);
-  }
+  const isPlain = typeof value === 'object' && value !== null && !isProxyOfTensor(value);
+  if (isPlain && 'data' in value && 'shape' in value) return value as PlainParts;
   const why = ArrayBuffer.isView(value) ? ', which has no shape' : '';
-  throw new MultiheadError('E_OPTION', {
-    argument,
-    expected: 'a tensor or { data: typed array, shape }',
-    got: describeData(value) + why,
-  });
+  throw optionError(argument, 'a tensor or { data: typed array, shape }', describeData(value) + why);
 }
 
 function wrongDtype(argument: string, wanted: readonly DType[], got: DType): MultiheadError {
-  return new MultiheadError('E_OPTION', {
-    argument,
-    expected: `a tensor of dtype ${wanted.map((dtype) => `"${dtype}"`).join(' or ')}`,
-    got: `"${got}"`,
-  });
+  return optionError(argument, `a tensor of dtype ${wanted.map((dtype) => `"${dtype}"`).join(' or ')}`, `"${got}"`);
 }

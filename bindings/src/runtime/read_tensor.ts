@@ -8,7 +8,7 @@ import { arrayOf } from './memory.js';
 import { checkTensorLike } from './operands.js';
 import { elements, type Ranks } from './shape.js';
 import { checkData, coreOf, TensorCore } from './tensor.js';
-import { bufferOf, byteOffsetOf, isArrayBuffer, pristine } from './typed_arrays.js';
+import { isArrayBuffer, pristine } from './typed_arrays.js';
 
 export interface Numbers<D extends DType = DType> {
   readonly dtype: D;
@@ -31,7 +31,7 @@ export class ReadTensor<D extends DType = DType> {
     this.dtype = dtype;
     this.#from = (coreOf(value) as TensorCore<D> | undefined) ?? data;
     // Stored now, because a detached array reports offset 0.
-    this.#offset = byteOffsetOf(data);
+    this.#offset = data.byteOffset;
   }
 
   /** Throws `E_DISPOSED`, or `E_SHAPE` if the buffer is detached. Runs no code of the caller. */
@@ -54,7 +54,7 @@ export class ReadTensor<D extends DType = DType> {
   /** The buffer of the caller's array; undefined for tensors and shared memory. */
   get buffer(): ArrayBuffer | undefined {
     if (this.#from instanceof TensorCore) return undefined;
-    const buffer = bufferOf(this.#from);
+    const buffer = this.#from.buffer;
     return isArrayBuffer(buffer) ? buffer : undefined;
   }
 

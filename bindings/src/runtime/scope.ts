@@ -7,7 +7,7 @@
 // rest, and the caller owns the resources that the older scope returns.
 
 import type { Scope } from '../types/index.js';
-import { MultiheadError } from './errors.js';
+import { disposedError } from './errors.js';
 
 interface Resource {
   /** Reading this throws `E_OPTION` on a proxy of an object of this package. */
@@ -54,10 +54,7 @@ export class ScopeStack {
     const keep = <T>(value: T): T => {
       // Reading the value may run code of the caller that disposes the scope, so read it first.
       const kept = new Set(resourcesIn(value));
-      if (disposed) {
-        const expected = 'a scope that is not disposed';
-        throw new MultiheadError('E_DISPOSED', { argument: 'scope', expected, got: 'a disposed one' });
-      }
+      if (disposed) throw disposedError('scope', 'a scope');
       this.#pass(frame, kept);
       return value;
     };
@@ -119,13 +116,13 @@ export class ScopeStack {
   #pass(frame: Frame, kept: ReadonlySet<Resource>): Frame | undefined {
     const depth = this.#frames.indexOf(frame);
     const older = this.#frames[depth - 1];
-    const beside = older !== undefined && frame.doubtful && frame.certain !== undefined;
+    const independent = older !== undefined && frame.doubtful && frame.certain !== undefined;
     for (const resource of kept) {
       // A younger open scope may hold the resource instead of this one.
       const holders = this.#frames.slice(depth).filter(({ made }) => made.delete(resource));
-      if (holders.length > 0 && !beside) older?.made.add(resource);
+      if (holders.length > 0 && !independent) older?.made.add(resource);
     }
-    return beside ? older : undefined;
+    return independent ? older : undefined;
   }
 
   /** Removes the frame. The older scope, or the caller, gets `kept`; the rest is disposed. */

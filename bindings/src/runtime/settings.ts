@@ -1,7 +1,7 @@
 // Options with one value each. A schema states the name, the check and the default of each option once.
 
 import type { Count } from '../types/wire.js';
-import { MultiheadError } from './errors.js';
+import { optionError } from './errors.js';
 import { checkChoice, checkCount, checkFlag, checkNumber, type Entry } from './options.js';
 import { describe } from './tensor.js';
 
@@ -57,7 +57,7 @@ const below = (limit: number, expected: string, otherwise: number): Setting<numb
   read(value, argument) {
     const checked = checkNumber(value, argument, expected);
     if (checked >= 0 && checked < limit) return checked;
-    throw new MultiheadError('E_OPTION', { argument, expected, got: describe(checked) });
+    throw optionError(argument, expected, describe(checked));
   },
 });
 

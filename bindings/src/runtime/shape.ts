@@ -2,7 +2,7 @@
 
 import type { Shape } from '../types/index.js';
 import type { Extents } from '../types/wire.js';
-import { MultiheadError } from './errors.js';
+import { shapeError } from './errors.js';
 
 /** Allowed numbers of axes of a shape. */
 export interface Ranks {
@@ -39,11 +39,7 @@ export function sameShape(a: Shape, b: Shape): boolean {
 export function checkExtents(shape: Shape, argument: string): asserts shape is Extents {
   for (let axis = 0; axis < shape.length; axis += 1) {
     if ((shape[axis] as number) <= maxExtent) continue;
-    throw new MultiheadError('E_SHAPE', {
-      argument,
-      expected: 'extents below 2³¹',
-      got: formatShape(shape),
-    });
+    throw shapeError(argument, 'extents below 2³¹', formatShape(shape));
   }
 }
 

@@ -2,12 +2,12 @@
 
 import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from '../types/index.js';
 import type { Extents, Operand, Uint32 } from '../types/wire.js';
-import { MultiheadError } from './errors.js';
+import { disposedError, type MultiheadError, optionError, shapeError } from './errors.js';
 import { halfToFloats, roundDoublesToHalf, roundToHalf } from './half.js';
 import { type Block, bytesPerElement, type Heap, type CleanupRecord, onJavaScriptHeap } from './memory.js';
 import { checkExtents, elements, formatShape, type Ranks } from './shape.js';
 import { quoted } from './text.js';
-import { bitsOf, bufferOf, lengthOf, pristine, type TypedArray, typedArrayName } from './typed_arrays.js';
+import { bitsOf, pristine, type TypedArray, typedArrayName } from './typed_arrays.js';
 
 /** Allowed numbers of axes for operands of calls. */
 const tensorRanks: Ranks = { least: 1, most: 4 };
@@ -17,23 +17,16 @@ export const allDTypes: readonly DType[] = [...floatDTypes, 'bool'];
 
 export const isHalf = (dtype: unknown): dtype is HalfDType => dtype === 'f16' || dtype === 'bf16';
 
-/** A short description of a value of the wrong type, for error messages. Never throws. */
+/** A short description of a value of the wrong type, for error messages. */
 export function describe(value: unknown): string {
-  try {
-    if (value === null) return 'null';
-    if (Array.isArray(value)) return `an array of ${value.length}`;
-    if (typeof value === 'string') return quoted(value);
-    if (coreOf(value) !== undefined) return 'a tensor';
-    if (isProxyOfTensor(value)) return 'a proxy of a tensor (in Vue: toRaw() or markRaw())';
-    const noun = typeof value === 'object' && nouns.get(value);
-    if (noun) return noun;
-    if (typeof value === 'object') return `a ${className(value)}`;
-    if (typeof value === 'function') return 'a function';
-    if (typeof value === 'bigint') return `${value}n`;
-    return String(value);
-  } catch {
-    return 'an object that throws when it is read';
-  }
+  if (value === null) return 'null';
+  if (Array.isArray(value)) return `an array of ${value.length}`;
+  if (typeof value === 'string') return quoted(value);
+  if (coreOf(value) !== undefined) return 'a tensor';
+  if (isProxyOfTensor(value)) return 'a proxy of a tensor (in Vue: toRaw() or markRaw())';
+  if (typeof value === 'object') return nouns.get(value) ?? `a ${className(value)}`;
+  if (typeof value === 'function') return 'a function';
+  return typeof value === 'bigint' ? `${value}n` : String(value);
 }
 
 /** describe(), for an argument whose data may not be a number[]. */
@@ -49,24 +42,8 @@ function className(value: object): string {
 }
 
 /**
- * The `E_OPTION` for a value that threw `cause` when it was read, such as a getter or a proxy. A
- * MultiheadError is returned unchanged.
- */
-export function unreadable(cause: unknown, argument: string): MultiheadError {
-  if (cause instanceof MultiheadError) return cause;
-  let thrown: string;
-  try {
-    thrown = String(cause);
-  } catch {
-    thrown = describe(cause);
-  }
-  const got = `one that throws when it is read (${thrown})`;
-  return new MultiheadError('E_OPTION', { argument, expected: 'a value that can be read', got, cause });
-}
-
-/**
  * The descriptions of objects of the package, such as "a cache", because a bundler shortens the names of their classes, and
- * of copies, because a copy has lost its class.
+ * of their copies in workers.
  */
 export const nouns = new WeakMap<object, string>();
 
@@ -82,53 +59,31 @@ export function nameObject(object: object, noun: string): void {
 /** Maximum numbers of a tensor that console.log() shows. */
 const mostShown = 6;
 
-/** Makes describe() say the same of `value` and of its copy; returns that description. */
-export function keepClass(copy: object, value: object): string {
-  const noun = describe(value);
-  nouns.set(copy, noun);
-  return noun;
-}
-
 /** A copy of a valid shape; throws `E_SHAPE` for `argument`. */
 export function checkShape(
   shape: unknown,
   argument: string,
   { least, most }: Ranks = tensorRanks,
 ): number[] {
-  const extents = readExtents(shape, most, argument);
+  // A huge array costs nothing.
+  const extents: unknown[] | undefined = Array.isArray(shape) ? shape.slice(0, most + 1) : undefined;
   if (extents === undefined) {
-    throw new MultiheadError('E_SHAPE', {
+    throw shapeError(
       argument,
-      expected: argument === 'shape' ? 'an array of extents, as in mh.tensor(data, shape)' : 'an array of extents',
-      got: describe(shape),
-    });
+      argument === 'shape' ? 'an array of extents, as in mh.tensor(data, shape)' : 'an array of extents',
+      describe(shape),
+    );
   }
   let valid = extents.length >= least && extents.length <= most;
   for (const extent of extents) valid &&= Number.isSafeInteger(extent) && (extent as number) >= 0;
   if (!valid) {
-    throw new MultiheadError('E_SHAPE', {
+    throw shapeError(
       argument,
-      expected: `${least} to ${most} extents that are whole numbers ≥ 0`,
-      got: `(${extents.map(describe).join(', ')})`,
-    });
+      `${least} to ${most} extents that are whole numbers ≥ 0`,
+      `(${extents.map(describe).join(', ')})`,
+    );
   }
   return extents as number[];
-}
-
-/**
- * Reads each extent once; at most `most` + 1 of them, so that a huge array costs nothing. Undefined if `shape` is not
- * an array.
- */
-function readExtents(shape: unknown, most: number, argument: string): unknown[] | undefined {
-  try {
-    if (!Array.isArray(shape)) return undefined;
-    const extents: unknown[] = [];
-    const length = Math.min(Number(shape.length), most + 1);
-    for (let axis = 0; axis < length; axis += 1) extents.push(shape[axis]);
-    return extents;
-  } catch (cause) {
-    throw unreadable(cause, argument);
-  }
 }
 
 /**
@@ -167,36 +122,28 @@ export function checkData<D extends DType>(
   const dtype = dtypeOf(data, stated);
   const contradiction = dtype !== stated && allDTypes.includes(stated as DType);
   if (dtype === undefined || contradiction || !wanted.includes(dtype as D)) {
-    const beside = stated === undefined ? '' : ` with dtype ${describe(stated)}`;
+    const withDtype = stated === undefined ? '' : ` with dtype ${describe(stated)}`;
     const without = typedArrayName(data) === 'Uint16Array' ? ' without a dtype' : '';
-    throw new MultiheadError('E_OPTION', {
-      argument,
-      expected: typedArraysOf(wanted),
-      got: describeData(data) + (beside || without),
-    });
+    throw optionError(argument, typedArraysOf(wanted), describeData(data) + (withDtype || without));
   }
   const typed = data as DataOf<D>;
   const size = elements(shape);
-  const length = lengthOf(typed);
+  const { length } = typed;
   if (length !== size) {
     const detached =
-      bufferOf(typed).byteLength === 0 ? ' (detached: it was transferred, or tensor.data must be read anew)' : '';
+      typed.buffer.byteLength === 0 ? ' (detached: it was transferred, or tensor.data must be read anew)' : '';
     throw wrongLength(argument, shape, `${length}${detached}`);
   }
   return { dtype: dtype as D, data: dtype === 'f16' ? (bitsOf(typed) as DataOf<D>) : typed };
 }
 
 const wrongLength = (argument: string, shape: Shape, got: string): MultiheadError =>
-  new MultiheadError('E_SHAPE', { argument, expected: `${elements(shape)} elements for shape ${formatShape(shape)}`, got });
+  shapeError(argument, `${elements(shape)} elements for shape ${formatShape(shape)}`, got);
 
 /** Throws `E_OPTION` unless `dtype` is a dtype or undefined. */
 function checkDType(dtype: unknown): DType | undefined {
   if (dtype === undefined || allDTypes.includes(dtype as DType)) return dtype as DType | undefined;
-  throw new MultiheadError('E_OPTION', {
-    argument: 'dtype',
-    expected: allDTypes.map((name) => `"${name}"`).join(', '),
-    got: describe(dtype),
-  });
+  throw optionError('dtype', allDTypes.map((name) => `"${name}"`).join(', '), describe(dtype));
 }
 
 /** mh.zeros(). */
@@ -236,41 +183,30 @@ const hasLengths = (data: unknown, [length, ...inner]: Shape): boolean =>
 
 /** Data that comes without a shape, and its shape: arrays in arrays as one array. Throws `E_SHAPE`. */
 function flattened(data: unknown): [flat: unknown, shape: number[]] {
-  if (typedArrayName(data) !== undefined) return [data, [lengthOf(data as TypedArray)]];
+  if (typedArrayName(data) !== undefined) return [data, [(data as TypedArray).length]];
   if (!Array.isArray(data)) return [data, []];
-  try {
-    const lengths: unknown[] = [];
-    for (let inner: unknown = data; Array.isArray(inner) && lengths.length < 5; inner = inner[0]) lengths.push(inner.length);
-    const shape = checkShape(lengths, 'data');
-    if (hasLengths(data, shape)) return [data.flat(shape.length - 1), shape];
-    throw new MultiheadError('E_SHAPE', { argument: 'data', expected: `arrays of equal lengths, ${formatShape(shape)}`, got: 'others' });
-  } catch (cause) {
-    throw unreadable(cause, 'data');
-  }
+  const lengths: unknown[] = [];
+  for (let inner: unknown = data; Array.isArray(inner) && lengths.length < 5; inner = inner[0]) lengths.push(inner.length);
+  const shape = checkShape(lengths, 'data');
+  if (hasLengths(data, shape)) return [data.flat(shape.length - 1), shape];
+  throw shapeError('data', `arrays of equal lengths, ${formatShape(shape)}`, 'others');
 }
 
 /**
- * Reads each entry of a number[] once; undefined for any other value. Throws `E_SHAPE` for another length, and
- * `E_OPTION` for an entry that is not a number.
+ * Reads a number[]; undefined for any other value. Throws `E_SHAPE` for another length, and `E_OPTION` for an entry that is
+ * not a number.
  */
 function readNumbers(data: unknown, shape: Shape): Float64Array | undefined {
   const size = elements(shape);
-  try {
-    if (!Array.isArray(data)) return undefined;
-    const { length } = data;
-    if (length !== size) throw wrongLength('data', shape, describe(length));
-    const numbers = onJavaScriptHeap(8 * size, 'tensor', () => new Float64Array(size));
-    for (let at = 0; at < size; at += 1) {
-      const entry: unknown = data[at];
-      if (typeof entry !== 'number') {
-        throw new MultiheadError('E_OPTION', { argument: `data[${at}]`, expected: 'a number', got: describe(entry) });
-      }
-      numbers[at] = entry;
-    }
-    return numbers;
-  } catch (cause) {
-    throw unreadable(cause, 'data');
+  if (!Array.isArray(data)) return undefined;
+  if (data.length !== size) throw wrongLength('data', shape, describe(data.length));
+  const numbers = onJavaScriptHeap(8 * size, 'tensor', () => new Float64Array(size));
+  for (let at = 0; at < size; at += 1) {
+    const entry: unknown = data[at];
+    if (typeof entry !== 'number') throw optionError(`data[${at}]`, 'a number', describe(entry));
+    numbers[at] = entry;
   }
+  return numbers;
 }
 
 function storedAs(numbers: Float64Array, dtype: DType): DataOf<DType> {
@@ -337,47 +273,24 @@ export class TensorCore<D extends DType = DType> implements Operand<D>, CleanupR
   }
 
   assertLive(argument: string): void {
-    if (!this.disposed) return;
-    throw new MultiheadError('E_DISPOSED', {
-      argument,
-      expected: 'a tensor that is not disposed',
-      got: `a disposed one of shape ${formatShape(this.shape)}`,
-    });
+    if (this.disposed) throw disposedError(argument, 'a tensor', `a disposed one of shape ${formatShape(this.shape)}`);
   }
 }
 
-/** The core of a tensor of any load(); undefined for any other value. Runs no code of the value. */
+/** The core of a tensor of any load(); undefined for any other value. */
 export let coreOf: {
   <D extends DType>(tensor: WasmTensor<D> | undefined): TensorCore<D> | undefined;
   (value: unknown): TensorCore | undefined;
 };
 
-/** True for a proxy of a tensor: it lacks the tensor's private members. Runs code of the proxy. */
-export const isProxyOfTensor = (value: unknown): boolean =>
-  isA(value, WasmTensor) && coreOf(value) === undefined;
-
-/** Limit on the prototypes that isA() follows. Ordinary objects have fewer. */
-const mostPrototypes = 100;
-
-/** Like instanceof, but also terminates for a proxy that is its own prototype. */
-export function isA<C extends object>(value: unknown, { prototype }: { readonly prototype: C }): value is C {
-  let from = value;
-  for (let level = 0; level < mostPrototypes && typeof from === 'object' && from !== null; level += 1) {
-    from = Object.getPrototypeOf(from) as unknown;
-    if (from === prototype) return true;
-  }
-  return false;
-}
+/** True for a proxy of a tensor: it lacks the tensor's private members. */
+export const isProxyOfTensor = (value: unknown): boolean => value instanceof WasmTensor && coreOf(value) === undefined;
 
 /** The core of a method's `this`. Throws `E_OPTION` if `this` is a proxy, as in `new Proxy(tensor, {}).data`. */
 function ownCore<D extends DType>(tensor: WasmTensor<D>): TensorCore<D> {
   const core = coreOf(tensor);
   if (core !== undefined) return core as TensorCore<D>;
-  throw new MultiheadError('E_OPTION', {
-    argument: 'tensor',
-    expected: 'a tensor itself',
-    got: describe(tensor),
-  });
+  throw optionError('tensor', 'a tensor itself', describe(tensor));
 }
 
 export class WasmTensor<D extends DType = DType> implements Tensor<D> {
@@ -454,7 +367,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     const core = ownCore(this);
     core.assertLive('tensor');
     // When the memory grows, it gets a new buffer object.
-    if (this.#view === undefined || bufferOf(this.#view) !== core.heap.buffer) {
+    if (this.#view === undefined || this.#view.buffer !== core.heap.buffer) {
       this.#view = core.view();
       owners.set(this.#view, this);
     }
@@ -476,11 +389,11 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     const core = ownCore(this);
     const { heap, dtype, size, storage } = core;
     if (elements(extents) !== size) {
-      throw new MultiheadError('E_SHAPE', {
-        argument: 'shape',
-        expected: `extents of which the product is ${size}, as of ${formatShape(core.shape)}`,
-        got: formatShape(extents),
-      });
+      throw shapeError(
+        'shape',
+        `extents of which the product is ${size}, as of ${formatShape(core.shape)}`,
+        formatShape(extents),
+      );
     }
     core.assertLive('tensor');
     heap.assertAlive();

@@ -2,8 +2,8 @@
 // than one tensor of the file, unless the caller keeps them.
 
 import { checkSignal } from '../runtime/abort.js';
-import { MultiheadError } from '../runtime/errors.js';
-import { plain, readFlat } from '../runtime/options.js';
+import { optionError } from '../runtime/errors.js';
+import { plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type {
   OpenSafetensors,
@@ -20,7 +20,7 @@ import { openHeader, refused, sourceOf } from './source.js';
 export const openSafetensors: OpenSafetensors = (source, options) => open(source, options);
 
 async function open(source: unknown, given: OpenSafetensorsOptions = {}): Promise<SafetensorsReader> {
-  const { signal } = readFlat(given, { signal: plain }, 'openSafetensors');
+  const { signal } = readOptions(given, { signal: plain }, 'openSafetensors');
   checkSignal(signal);
   const { stream, bytes } = sourceOf(source, signal);
 
@@ -59,7 +59,7 @@ async function open(source: unknown, given: OpenSafetensorsOptions = {}): Promis
       const entry = byName.get(name);
       if (stream !== undefined) throw refused('a Blob, whose tensors can be read in any order', 'a Response');
       if (entry !== undefined) return read(entry);
-      throw new MultiheadError('E_OPTION', { argument: 'name', expected: 'the name of a tensor of the file', got: describe(name) });
+      throw optionError('name', 'the name of a tensor of the file', describe(name));
     },
     async close() {
       begun = true;

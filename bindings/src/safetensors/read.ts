@@ -2,7 +2,7 @@
 // WebAssembly memory.
 
 import { fileKinds } from '../generated/file_kinds.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { formatShape, parameterRanks } from '../runtime/shape.js';
 import { describe } from '../runtime/tensor.js';
 import { utf8Decoder } from '../runtime/text.js';
@@ -61,11 +61,7 @@ function asBytes(bytes: unknown): Uint8Array {
   if (typedArrayName(bytes) === 'Uint8Array') return pristine(bytes as Uint8Array);
   // new Uint8Array() throws for a detached buffer, whose length is 0.
   if (isArrayBuffer(bytes)) return bytes.byteLength === 0 ? new Uint8Array() : new Uint8Array(bytes);
-  throw new MultiheadError('E_OPTION', {
-    argument: 'bytes',
-    expected: 'an ArrayBuffer or a Uint8Array',
-    got: describe(bytes),
-  });
+  throw optionError('bytes', 'an ArrayBuffer or a Uint8Array', describe(bytes));
 }
 
 // ---- The header ----
@@ -146,9 +142,7 @@ function parseHeader(encoded: Uint8Array): Record<string, unknown> {
     throw formatError(header, 'a JSON object from its first byte on', inWords(json));
   }
   const twice = repeatedKey(text);
-  if (twice !== undefined) {
-    throw formatError(header, 'every name once in its object', `${inWords(twice)} twice`);
-  }
+  if (twice !== undefined) throw formatError(header, 'every name once in its object', `${inWords(twice)} twice`);
   return json;
 }
 
@@ -204,12 +198,8 @@ function readMetadata(value: unknown): Record<string, string> {
 type Range = Pick<Entry, 'begin' | 'end'>;
 
 function readEntry(name: string, entry: unknown): Entry {
-  if (!isUnicode(name)) {
-    throw formatError('safetensors header', 'names in Unicode', inWords(name));
-  }
-  if (!isObject(entry)) {
-    throw formatError(name, 'an object of dtype, shape and data_offsets', inWords(entry));
-  }
+  if (!isUnicode(name)) throw formatError('safetensors header', 'names in Unicode', inWords(name));
+  if (!isObject(entry)) throw formatError(name, 'an object of dtype, shape and data_offsets', inWords(entry));
   // Safe: JSON.parse() makes even "__proto__" an own property.
   const dtype = storedDTypes.find((known) => storedName(known) === entry['dtype']);
   if (dtype === undefined) {
@@ -220,9 +210,7 @@ function readEntry(name: string, entry: unknown): Entry {
   const range = readRange(name, entry['data_offsets']);
   const size = storedBytes(dtype, shape);
   const given = `${storedName(dtype)} ${formatShape(shape)}`;
-  if (size !== Infinity && !Number.isInteger(size)) {
-    throw formatError(name, 'numbers that fill whole bytes', given);
-  }
+  if (size !== Infinity && !Number.isInteger(size)) throw formatError(name, 'numbers that fill whole bytes', given);
   if (size !== range.end - range.begin) {
     const expected = `${size === Infinity ? 'more than 2⁵⁰' : size} bytes for ${given}`;
     throw formatError(name, expected, `${range.end - range.begin}`);
@@ -273,9 +261,7 @@ function checkCovered(entries: readonly Entry[], bytes: number): void {
   const data = 'safetensors data';
   let next = 0;
   for (const { begin, end } of inFileOrder(entries)) {
-    if (begin !== next) {
-      throw formatError(data, `tensors side by side, the next at ${next}`, `one at ${begin}`);
-    }
+    if (begin !== next) throw formatError(data, `tensors side by side, the next at ${next}`, `one at ${begin}`);
     next = end;
   }
   if (next === bytes || bytes === Infinity) return;

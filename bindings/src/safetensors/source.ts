@@ -1,9 +1,9 @@
 // The bytes of a Blob or Response, read in pieces, and the header of a safetensors file in them.
 
 import { abortable, abortedError } from '../runtime/abort.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { MultiheadError, optionError } from '../runtime/errors.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
-import { describe, isA, unreadable } from '../runtime/tensor.js';
+import { describe } from '../runtime/tensor.js';
 import { cutOff, formatError, lengthBytes } from './format.js';
 import { type Entry, headerLength, readHeader } from './read.js';
 
@@ -38,22 +38,18 @@ export async function openHeader(bytes: Bytes, begin?: Uint8Array): Promise<Open
 }
 
 export const refused = (expected: string, got: string): MultiheadError =>
-  new MultiheadError('E_OPTION', { argument: 'source', expected, got });
+  optionError('source', expected, got);
 
 /** Throws `E_OPTION` for another kind of source, `E_LOAD` for a response with an HTTP error. */
 export function sourceOf(source: unknown, signal: AbortSignal | undefined) {
-  try {
-    const stream = isResponse(source) ? streamOf(source, signal) : undefined;
-    return { stream, bytes: guarded(stream ?? blobBytes(source), signal) };
-  } catch (cause) {
-    throw unreadable(cause, 'source');
-  }
+  const stream = isResponse(source) ? streamOf(source, signal) : undefined;
+  return { stream, bytes: guarded(stream ?? blobBytes(source), signal) };
 }
 
-const isResponse = (source: unknown): source is Response => typeof Response === 'function' && isA(source, Response);
+const isResponse = (source: unknown): source is Response => typeof Response === 'function' && source instanceof Response;
 
 function blobBytes(source: unknown): Bytes {
-  if (typeof Blob !== 'function' || !isA(source, Blob)) throw refused('a Blob or a Response', describe(source));
+  if (typeof Blob !== 'function' || !(source instanceof Blob)) throw refused('a Blob or a Response', describe(source));
   return {
     size: source.size,
     read: async (offset, count) => new Uint8Array(await source.slice(offset, offset + count).arrayBuffer()),

@@ -1,12 +1,12 @@
 // writeSafetensors(): writes headers that every reader accepts, and aligns data to its element size.
 
-import { MultiheadError } from '../runtime/errors.js';
+import { MultiheadError, optionError, shapeError } from '../runtime/errors.js';
 import { halfToFloats, roundDoublesToHalf, roundToHalf } from '../runtime/half.js';
-import { checkChoice, copyOf, plain, readOptions, tensorEntry } from '../runtime/options.js';
+import { checkChoice, plain, readOptions } from '../runtime/options.js';
 import { elements, formatShape, parameterRanks } from '../runtime/shape.js';
-import { allDTypes, checkData, checkShape, coreOf, describe, floatDTypes, isHalf } from '../runtime/tensor.js';
+import { allDTypes, checkData, checkShape, coreOf, describe, floatDTypes, isHalf, isProxyOfTensor } from '../runtime/tensor.js';
 import { quoted, toUtf8 } from '../runtime/text.js';
-import { lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
+import { pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import type {
   SafetensorsDType,
   SafetensorsSource,
@@ -38,18 +38,16 @@ import {
  * match its shape, or more than 8 extents; `E_DISPOSED`; `E_MEMORY`
  */
 export function writeSafetensors(
-  given: SafetensorsSource,
+  tensors: SafetensorsSource,
   options: WriteSafetensorsOptions = {},
 ): Uint8Array<ArrayBuffer> {
-  const tensors = copyOf(given, 'tensors', {});
-  if (!isObject(tensors)) throw refused('tensors', 'an object of tensors', describe(given));
+  if (!isObject(tensors)) throw optionError('tensors', 'an object of tensors', describe(tensors));
   const { metadata, dtype } = readOptions(options, { metadata: plain, dtype: plain }, 'writeSafetensors');
   if (dtype !== undefined) checkChoice(dtype, floatDTypes, 'dtype');
 
-  const checked = Object.entries(tensors).map(([name, value]) => ({ name, numbers: checkTensor(name, value) }));
-  // No code of the caller runs from here on.
+  const checked = Object.entries(tensors).map(([name, value]) => ({ name, tensor: checkTensor(name, value) }));
   const parts = checked
-    .map(({ name, numbers }) => ({ name, tensor: converted(numbers(), dtype) }))
+    .map(({ name, tensor }) => ({ name, tensor: converted(tensor, dtype) }))
     .sort((a, b) => b.tensor.data.BYTES_PER_ELEMENT - a.tensor.data.BYTES_PER_ELEMENT);
   const entries: [string, unknown][] = [];
   if (metadata !== undefined) entries.push([metadataName, checkMetadata(metadata)]);
@@ -71,40 +69,25 @@ export function writeSafetensors(
   return file;
 }
 
-const refused = (argument: string, expected: string, got: string): MultiheadError =>
-  new MultiheadError('E_OPTION', { argument, expected, got });
-
-/**
- * Checks a tensor, and returns a function that checks it again and returns its numbers. In between, code of the caller,
- * such as a getter of another tensor, may dispose the tensor, detach its buffer, or let the memory grow.
- */
-function checkTensor(name: string, value: unknown): () => SafetensorsTensor {
+function checkTensor(name: string, value: unknown): SafetensorsTensor {
   if (name === metadataName || !isUnicode(name)) {
-    throw refused('name', `one in Unicode other than ${metadataName}`, quoted(name));
+    throw optionError('name', `one in Unicode other than ${metadataName}`, quoted(name));
   }
   const core = coreOf(value);
   if (core !== undefined) {
     core.assertLive(name);
-    return () => {
-      core.assertLive(name);
-      const { dtype, shape } = core;
-      return { dtype, shape, data: core.view() } as SafetensorsTensor;
-    };
+    const { dtype, shape } = core;
+    return { dtype, shape, data: core.view() } as SafetensorsTensor;
   }
-  const plain: unknown = copyOf(value, name, tensorEntry.inner);
-  if (!isObject(plain)) throw refused(name, 'a tensor or { data, shape }', describe(value));
-  const { data: numbers, dtype: stated } = plain;
-  const shape = checkShape(plain['shape'], name, parameterRanks);
-  const look = (): SafetensorsTensor => {
-    if (isStoredOnly(stated)) {
-      const data = checkStored(stated, name, numbers, shape);
-      return { dtype: stated, shape, data } as SafetensorsTensor;
-    }
-    const { dtype, data } = checkData(numbers, shape, allDTypes, name, stated);
-    return { dtype, shape, data: pristine(data, elements(shape)) } as SafetensorsTensor;
-  };
-  look();
-  return look;
+  if (!isObject(value) || isProxyOfTensor(value)) throw optionError(name, 'a tensor or { data, shape }', describe(value));
+  const { data: numbers, dtype: stated } = value;
+  const shape = checkShape(value['shape'], name, parameterRanks);
+  if (isStoredOnly(stated)) {
+    const data = checkStored(stated, name, numbers, shape);
+    return { dtype: stated, shape, data } as SafetensorsTensor;
+  }
+  const { dtype, data } = checkData(numbers, shape, allDTypes, name, stated);
+  return { dtype, shape, data: pristine(data, elements(shape)) } as SafetensorsTensor;
 }
 
 /** True for a dtype of files that tensors of this package cannot have. */
@@ -120,19 +103,19 @@ function checkStored(
   const { array } = storedTypes[dtype];
   if (typedArrayName(data) !== array.name) {
     const article = array.name.startsWith('Int') ? 'an' : 'a';
-    throw refused(argument, `${article} ${array.name} with dtype "${dtype}"`, describe(data));
+    throw optionError(argument, `${article} ${array.name} with dtype "${dtype}"`, describe(data));
   }
   const numbers = data as SafetensorsTensor['data'];
   const length = storedBytes(dtype, shape) / array.BYTES_PER_ELEMENT;
-  const got = lengthOf(numbers);
+  const got = numbers.length;
   if (got === length) return pristine(numbers, length);
-  throw new MultiheadError('E_SHAPE', {
+  throw shapeError(
     argument,
-    expected: Number.isInteger(length)
+    Number.isInteger(length)
       ? `${length} elements for shape ${formatShape(shape)}`
       : `a shape whose numbers fill whole bytes as "${dtype}"`,
-    got: Number.isInteger(length) ? `${got}` : formatShape(shape),
-  });
+    Number.isInteger(length) ? `${got}` : formatShape(shape),
+  );
 }
 
 /** Converts a tensor to another dtype; tensors other than floats of 16, 32 or 64 bits are unchanged. */
@@ -160,12 +143,11 @@ function converted(tensor: SafetensorsTensor, dtype: FloatDType | undefined): Sa
   }
 }
 
-function checkMetadata(given: unknown): Record<string, string> {
-  const metadata = copyOf(given, 'metadata', {});
-  if (!isObject(metadata)) throw refused('metadata', 'an object of texts', describe(metadata));
+function checkMetadata(metadata: unknown): Record<string, string> {
+  if (!isObject(metadata)) throw optionError('metadata', 'an object of texts', describe(metadata));
   for (const [name, text] of Object.entries(metadata)) {
     if (typeof text === 'string' && isUnicode(name + text)) continue;
-    throw refused(`metadata.${name}`, 'a text in Unicode', describe(text));
+    throw optionError(`metadata.${name}`, 'a text in Unicode', describe(text));
   }
   return metadata as Record<string, string>;
 }
@@ -177,7 +159,7 @@ function paddedHeader(entries: readonly [string, unknown][]): Uint8Array {
   header.set(text);
   if (header.length <= mostHeaderBytes) return header;
   const expected = `a header of at most ${mostHeaderBytes} bytes`;
-  throw refused('tensors', expected, `${header.length} bytes of names and metadata`);
+  throw optionError('tensors', expected, `${header.length} bytes of names and metadata`);
 }
 
 function allocate(bytes: number): Uint8Array<ArrayBuffer> {

@@ -3,7 +3,7 @@
 import type { SharedParameters } from '../modules/core_module.js';
 import { pushStateDict, takeStateDict } from '../modules/state_dict.js';
 import { CoreObject, type ObjectName } from '../runtime/core_object.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { halfToFloats } from '../runtime/half.js';
 import type { CleanupRecord } from '../runtime/memory.js';
 import { call, type Runtime } from '../runtime/operands.js';
@@ -162,11 +162,7 @@ export abstract class CoreTrainer extends CoreObject {
 /** Compares `found`, the number in the state, with the option. A state without the option passes. Throws `E_OPTION`. */
 function checkKept({ option, value, shown }: KeptOption, found: number | undefined): void {
   if (found === undefined || found === value) return;
-  throw new MultiheadError('E_OPTION', {
-    argument: option,
-    expected: `${shown(found)}, as in the state`,
-    got: shown(value),
-  });
+  throw optionError(option, `${shown(found)}, as in the state`, shown(value));
 }
 
 /** Reads the first number of a tensor in the core's memory; undefined if it has none. */

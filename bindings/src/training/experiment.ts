@@ -6,7 +6,7 @@ import * as wire from '../generated/wire.js';
 import { SharedParameters } from '../modules/core_module.js';
 import { WasmTransformer } from '../modules/transformer.js';
 import type { Results } from '../runtime/arguments.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { shapeError } from '../runtime/errors.js';
 import { bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
 import { call, checkStatus, noSpan, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkCount, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
@@ -118,7 +118,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
         ablation: checkFlag(ablation, 'ablation'),
         headScales: this.#scales(headScales, operands),
       });
-      return this.#taken(
+      return this.#readResult(
         () => operands.run(() => runtime.raw.experimentEvaluate(this.handle)),
         wire.readEvaluation,
       );
@@ -128,7 +128,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
   heldOut(first: number, count: number): HeldOutSequences {
     this.assertLive();
     const [from, wanted] = [checkCount(first, 'first', 0), checkCount(count, 'count', 0)];
-    return this.#taken(
+    return this.#readResult(
       () => this.simply((raw) => raw.experimentHeldOut(this.handle, from, wanted)),
       (results) => {
         const bytes = sequenceBytes(wanted, this.jobs.length);
@@ -148,15 +148,11 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
     const heads = this.options.numHeads * this.options.numLayers;
     const span = operands.span(given, 'f32', 'headScales');
     if (span.length === heads) return span;
-    throw new MultiheadError('E_SHAPE', {
-      argument: 'headScales',
-      expected: `${heads} values`,
-      got: `${span.length} values`,
-    });
+    throw shapeError('headScales', `${heads} values`, `${span.length} values`);
   }
 
   /** Runs a call and copies its result out of memory of the core before that memory is freed. */
-  #taken<R>(run: () => void, read: (results: Results) => R): R {
+  #readResult<R>(run: () => void, read: (results: Results) => R): R {
     const { raw, args } = this.runtime;
     try {
       run();

@@ -1,9 +1,9 @@
 // Integers that every call of a loop passes: copied into memory that is kept between calls.
 
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import { type Block, bytesPerElement, type Heap } from '../runtime/memory.js';
 import { describeData } from '../runtime/tensor.js';
-import { bufferOf, firstOf, lengthOf, typedArrayName } from '../runtime/typed_arrays.js';
+import { firstOf, typedArrayName } from '../runtime/typed_arrays.js';
 import type { Span, Uint32 } from '../types/wire.js';
 
 export class IntegerInput implements Span<'i32'> {
@@ -28,14 +28,10 @@ export class IntegerInput implements Span<'i32'> {
    */
   set(values: unknown): void {
     if (typedArrayName(values) !== 'Int32Array') {
-      throw new MultiheadError('E_OPTION', {
-        argument: this.#argument,
-        expected: 'an Int32Array',
-        got: describeData(values),
-      });
+      throw optionError(this.#argument, 'an Int32Array', describeData(values));
     }
     const integers = values as Int32Array;
-    const length = lengthOf(integers);
+    const length = integers.length;
     if (length * bytesPerElement('i32') > this.#block.bytes) {
       const larger = this.#heap.allocateCopy('i32', integers, this.#argument);
       this.release();
@@ -54,7 +50,7 @@ export class IntegerInput implements Span<'i32'> {
 
   /** A view of the whole block. When the memory grows, it gets a new buffer. */
   #whole(): Int32Array {
-    if (this.#view === undefined || bufferOf(this.#view) !== this.#heap.buffer) {
+    if (this.#view === undefined || this.#view.buffer !== this.#heap.buffer) {
       const { address, bytes } = this.#block;
       this.#view = this.#heap.view('i32', address, bytes / bytesPerElement('i32'));
     }

@@ -1,9 +1,9 @@
 // train(): a loop around the steps of a trainer. It runs in pages and in workers.
 
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
-import { MultiheadError } from '../runtime/errors.js';
-import { checkCount, plain, readFlat } from '../runtime/options.js';
-import { describe, unreadable } from '../runtime/tensor.js';
+import { type MultiheadError, optionError } from '../runtime/errors.js';
+import { checkCount, plain, readOptions } from '../runtime/options.js';
+import { describe } from '../runtime/tensor.js';
 import type { Experiment, Trainer, TrainerStepOptions, TrainingStep } from '../types/index.js';
 import type { PlatformAbortSignal } from '../types/platform.js';
 import type { PoolExperiment, PoolTrainer } from '../types/pool_objects.js';
@@ -92,7 +92,7 @@ export function train(given: TrainOptions): Training {
   const names = {
     ...{ trainer: plain, batches: plain, experiment: plain, steps: plain, every: plain, signal: plain },
   };
-  const options = readFlat(given, names, 'train');
+  const options = readOptions(given, names, 'train');
   const { every = 1, signal } = options;
   const { trainer, batches, end } = trainedOf(options);
   sourceOf(batches);
@@ -113,42 +113,27 @@ interface Stepping {
 function trainedOf(options: Trained): { trainer: Stepping; batches: TrainingBatches; end: number } {
   const { trainer, batches, experiment } = options;
   if (experiment === undefined) {
-    if (!hasMethod(trainer, ['step'], 'trainer')) {
+    if (!hasMethod(trainer, 'step')) {
       throw refused('trainer', 'a trainer made by mh.trainer() or pool.trainer()', trainer);
     }
     const step = ({ tokens, targets, ...others }: TrainingBatch) => trainer.step(tokens, targets, others);
     return { trainer: { steps: () => trainer.steps(), step }, batches, end: Infinity };
   }
-  if (!hasMethod(experiment, ['evaluate'], 'experiment')) {
-    throw refused('experiment', 'an experiment', experiment);
-  }
+  const end = (experiment as Partial<Experiment> | null)?.options?.steps;
+  if (end === undefined) throw refused('experiment', 'an experiment', experiment);
   if (trainer !== undefined) throw refused('trainer', 'none with an experiment', trainer);
   if (batches !== undefined) throw refused('batches', 'none with an experiment', batches);
   const none = { tokens: new Int32Array(), targets: new Int32Array() };
   const own = { steps: () => experiment.steps(), step: () => experiment.step() };
-  return { trainer: own, batches: () => none, end: endOf(experiment) };
-}
-
-/** Returns the step at which the training ends. Throws `E_OPTION` for an object that is not an experiment. */
-function endOf(experiment: Experiment | PoolExperiment): number {
-  try {
-    return experiment.options.steps;
-  } catch (cause) {
-    throw unreadable(cause, 'experiment');
-  }
+  return { trainer: own, batches: () => none, end };
 }
 
 const refused = (argument: string, expected: string, got: unknown): MultiheadError =>
-  new MultiheadError('E_OPTION', { argument, expected, got: describe(got) });
+  optionError(argument, expected, describe(got));
 
-/** Throws `E_OPTION` if reading the value throws. */
-function hasMethod(value: unknown, names: readonly PropertyKey[], argument: string): boolean {
-  try {
-    const object = Object(value) as Record<PropertyKey, unknown>;
-    return names.some((name) => typeof object[name] === 'function');
-  } catch (cause) {
-    throw unreadable(cause, argument);
-  }
+function hasMethod(value: unknown, ...names: PropertyKey[]): boolean {
+  const object = Object(value) as Record<PropertyKey, unknown>;
+  return names.some((name) => typeof object[name] === 'function');
 }
 
 interface CheckedOptions {
@@ -295,7 +280,7 @@ function sourceOf(batches: TrainingBatches): Source {
   }
   const from = Object(batches) as Partial<Iterable<TrainingBatch> & AsyncIterable<TrainingBatch>>;
   const begins = [Symbol.asyncIterator, Symbol.iterator];
-  if (typeof batches === 'string' || !hasMethod(batches, begins, 'batches')) {
+  if (typeof batches === 'string' || !hasMethod(batches, ...begins)) {
     throw refused('batches', 'an iterable, or a function of the step', batches);
   }
   let iterator: Iterator<TrainingBatch> | AsyncIterator<TrainingBatch> | undefined;

@@ -8,7 +8,7 @@ import { forwardNames, moduleOptions, noModuleOptions } from '../modules/options
 import { takeStateDict } from '../modules/state_dict.js';
 import { WasmTransformer } from '../modules/transformer.js';
 import { isCoreObject } from '../runtime/core_object.js';
-import { MultiheadError } from '../runtime/errors.js';
+import { optionError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
 import { call, checkStatus, type Runtime } from '../runtime/operands.js';
 import { checkCount, checkNumber, type Names, namesOf, plain, readOptions, without } from '../runtime/options.js';
@@ -176,13 +176,9 @@ export class WasmTrainer extends CoreTrainer implements Trainer {
 /** Returns `batch` (default 1) of options without any other property; undefined if the options need the full reader. */
 function batchAlone(given: unknown): unknown {
   if (given === undefined) return 1;
-  try {
-    if (Object.getPrototypeOf(given) !== Object.prototype) return undefined;
-    for (const name in given as object) if (name !== 'batch') return undefined;
-    return (given as TrainerStepOptions).batch ?? 1;
-  } catch {
-    return undefined;
-  }
+  if (typeof given !== 'object' || given === null || Object.getPrototypeOf(given) !== Object.prototype) return undefined;
+  for (const name in given) if (name !== 'batch') return undefined;
+  return (given as TrainerStepOptions).batch ?? 1;
 }
 
 /** Throws `E_OPTION`. */
@@ -193,11 +189,11 @@ function ownModel(given: unknown, heap: Heap): WasmTransformer {
     given.takeAll();
     return given;
   }
-  throw new MultiheadError('E_OPTION', {
-    argument: 'model',
-    expected: 'one made by transformer() of the same load()',
-    got: isModel ? 'one of another' : describe(given),
-  });
+  throw optionError(
+    'model',
+    'one made by transformer() of the same load()',
+    isModel ? 'one of another' : describe(given),
+  );
 }
 
 /** Fills in the defaults of options whose names have been checked. Throws `E_OPTION`. */

@@ -3,8 +3,8 @@
 
 import { receivedError, unsendable } from '../../pool/shared/errors.js';
 import type { Port, StartWorker } from '../../pool/shared/port.js';
-import { giveUp, sharedBlockBytes, type TeamCall } from '../../pool/shared/team.js';
-import { MultiheadError } from '../../runtime/errors.js';
+import { firstResult, giveUp, sharedBlockBytes, type TeamCall } from '../../pool/shared/team.js';
+import { disposedError, MultiheadError } from '../../runtime/errors.js';
 import type { Simd } from '../../types/index.js';
 import type { Answer, Reply, Request, Task } from './protocol.js';
 
@@ -25,8 +25,7 @@ interface Member {
   readonly waiting: Waiting[];
 }
 
-const disposedModel = (): MultiheadError =>
-  new MultiheadError('E_DISPOSED', { argument: 'model', expected: 'a model that is not disposed', got: 'a disposed one' });
+const disposedModel = (): MultiheadError => disposedError('model', 'a model');
 
 const lostModel = (why: string): MultiheadError =>
   new MultiheadError('E_WORKER', {
@@ -98,16 +97,11 @@ export class WorkerGroup {
     const control = apart || sharedBlock === undefined ? undefined : new SharedArrayBuffer(4 * (members + 1));
     this.#hold(1);
     try {
-      const results = await Promise.allSettled(
-        this.#members.map((member, rank) => {
-          const team = control && sharedBlock && { rank, members, control, sharedBlock };
-          return this.#give(member, task, team, transfer);
-        }),
-      );
-      const errors = results.flatMap((each) => (each.status === 'rejected' ? [each.reason as MultiheadError] : []));
-      // If one member fails, the others report that a member left (argument 'team'). Throw the original error.
-      if (errors.length > 0) throw errors.find(({ argument }) => argument !== 'team') ?? errors[0];
-      return (results[0] as PromiseFulfilledResult<unknown>).value;
+      const sent = this.#members.map((member, rank) => {
+        const team = control && sharedBlock && { rank, members, control, sharedBlock };
+        return this.#give(member, task, team, transfer);
+      });
+      return await firstResult(sent);
     } finally {
       this.#hold(-1);
     }

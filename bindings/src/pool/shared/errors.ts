@@ -1,28 +1,18 @@
 // Errors that only a pool throws, and the conversion of errors for messages between threads.
 
-import { MultiheadError } from '../../runtime/errors.js';
+import { disposedError, MultiheadError, optionError } from '../../runtime/errors.js';
 import type { SentError } from './protocol.js';
 
-export const disposedPool = (): MultiheadError =>
-  new MultiheadError('E_DISPOSED', {
-    argument: 'pool',
-    expected: 'a pool that is not disposed',
-    got: 'a disposed one',
-  });
+export const disposedPool = (): MultiheadError => disposedError('pool', 'a pool');
 
-export const disposedObject = (): MultiheadError =>
-  new MultiheadError('E_DISPOSED', {
-    argument: 'this',
-    expected: 'an object that is not disposed',
-    got: 'a disposed one',
-  });
+export const disposedObject = (): MultiheadError => disposedError('this', 'an object');
 
 export const objectsApart = (): MultiheadError =>
-  new MultiheadError('E_OPTION', {
-    argument: 'arguments',
-    expected: 'objects that live in the same workers of this pool',
-    got: 'objects of different workers or pools: a cache belongs to the layer that made it, a trainer to the pool of its model',
-  });
+  optionError(
+    'arguments',
+    'objects that live in the same workers of this pool',
+    'objects of different workers or pools: a cache belongs to the layer that made it, a trainer to the pool of its model',
+  );
 
 /** @param why the reason why the worker ended */
 export const lostObject = (why: string): MultiheadError =>

@@ -1,7 +1,7 @@
 // Connects the caller's thread to one worker: in a browser, or in Node.
 
 import { pathOf } from '../../load/source.js';
-import { MultiheadError } from '../../runtime/errors.js';
+import { optionError } from '../../runtime/errors.js';
 import { describe } from '../../runtime/tensor.js';
 
 /** Callbacks for events of a worker that sends messages of type `R`. */
@@ -52,11 +52,7 @@ export function workerCount(workers: unknown): number {
   if (Number.isInteger(workers) && (workers as number) >= 1 && (workers as number) <= mostWorkers) {
     return workers as number;
   }
-  throw new MultiheadError('E_OPTION', {
-    argument: 'workers',
-    expected: `"all" or a whole number from 1 to ${mostWorkers}`,
-    got: describe(workers),
-  });
+  throw optionError('workers', `"all" or a whole number from 1 to ${mostWorkers}`, describe(workers));
 }
 
 /** Number of hardware threads; 1 if unknown. */
@@ -118,10 +114,7 @@ export function nodePort<Q, R>(worker: NodeWorker, { reply, death }: PortEvents<
 
 /** Starts workers with the caller's function. Throws `E_OPTION` for another value. */
 export function madeBy(make: unknown): StartWorker {
-  if (typeof make !== 'function') {
-    const expected = 'a function that makes a Worker';
-    throw new MultiheadError('E_OPTION', { argument: 'worker', expected, got: describe(make) });
-  }
+  if (typeof make !== 'function') throw optionError('worker', 'a function that makes a Worker', describe(make));
   const made = new WeakSet<object>();
   return (events) => {
     const worker: unknown = make();
@@ -129,7 +122,7 @@ export function madeBy(make: unknown): StartWorker {
     const isWorker = typeof postMessage === 'function' && typeof terminate === 'function';
     if (!isWorker || made.has(worker as object)) {
       const got = isWorker ? 'the same one again' : describe(worker);
-      throw new MultiheadError('E_OPTION', { argument: 'worker', expected: 'a function that makes a new Worker each time', got });
+      throw optionError('worker', 'a function that makes a new Worker each time', got);
     }
     made.add(worker as object);
     if (typeof on === 'function') return nodePort(worker as NodeWorker, events);

@@ -108,6 +108,17 @@ export class TeamLink {
   }
 }
 
+/**
+ * Waits for all members, and returns the first one's result. If one member fails, the others report that a member left
+ * (argument 'team'): throws the original error.
+ */
+export async function firstResult<R>(members: readonly Promise<R>[]): Promise<R> {
+  const results = await Promise.allSettled(members);
+  const errors = results.flatMap((each) => (each.status === 'rejected' ? [each.reason as { argument?: string }] : []));
+  if (errors.length > 0) throw errors.find(({ argument }) => argument !== 'team') ?? errors[0];
+  return (results[0] as PromiseFulfilledResult<R>).value;
+}
+
 /** Ends the waiting of all members from outside, because one member will never arrive. */
 export function giveUp({ control: buffer, members }: TeamCall): void {
   const control = new Int32Array(buffer);

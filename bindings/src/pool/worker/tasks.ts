@@ -7,7 +7,7 @@ import { isCoreObject } from '../../runtime/core_object.js';
 import type { Heap } from '../../runtime/memory.js';
 import type { Runtime } from '../../runtime/operands.js';
 import { coreOf, nouns, WasmTensor } from '../../runtime/tensor.js';
-import { bufferOf, isArrayBuffer, lengthOf } from '../../runtime/typed_arrays.js';
+import { isArrayBuffer } from '../../runtime/typed_arrays.js';
 import { WasmExperiment } from '../../training/experiment.js';
 import { statisticsOf } from '../../training/head_statistics.js';
 import type {
@@ -207,9 +207,9 @@ function packed(value: unknown): { value: unknown; transfer: ArrayBuffer[] } {
     }
     if (ArrayBuffer.isView(each)) {
       const array = each as Uint8Array;
-      const buffer = bufferOf(array);
+      const buffer = array.buffer;
       if (!isArrayBuffer(buffer) || buffer.byteLength !== array.byteLength) {
-        const copy = lengthOf(array) === 0 ? array : array.slice();
+        const copy = array.length === 0 ? array : array.slice();
         if (copy !== array) transfer.add(copy.buffer as ArrayBuffer);
         return copy;
       }
