@@ -5,7 +5,7 @@ import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { CoreObject } from '../runtime/core_object.js';
 import { optionError } from '../runtime/errors.js';
 import { type GuardedModule, guardModule } from '../runtime/guard.js';
-import { type Names, plain, readOptions } from '../runtime/options.js';
+import { checkCallback, type Names, plain, readOptions } from '../runtime/options.js';
 import type { CreateGlue, ModuleOverrides, RawModule } from '../runtime/raw.js';
 import { makeDisposable } from '../runtime/symbol_dispose.js';
 import { describe, WasmTensor } from '../runtime/tensor.js';
@@ -79,9 +79,7 @@ export function createLoader<Api extends object>(
     if (simd !== 'auto' && simd !== 'relaxed' && simd !== 'simd128') {
       throw optionError('simd', '"auto", "relaxed" or "simd128"', describe(simd));
     }
-    if (onProgress !== undefined && typeof onProgress !== 'function') {
-      throw optionError('onProgress', 'a function', describe(onProgress));
-    }
+    checkCallback(onProgress, 'onProgress');
     checkHashes(integrity);
     const own = wasm === undefined ? undefined : readFiles(wasm);
     if (signal?.aborted) throw abortedError(signal, 'load');

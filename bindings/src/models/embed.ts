@@ -3,7 +3,7 @@
 import { poolings } from '../generated/tables.js';
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { type MultiheadError, optionError } from '../runtime/errors.js';
-import { checkChoice, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
+import { checkCallback, checkChoice, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { EmbedOptions, ModelInfo, ModelInput, TextTokenizer } from '../types/models.js';
 import type { Count, Extents } from '../types/wire.js';
@@ -22,11 +22,6 @@ const mostBatchTokens = 4096;
 
 const refuse = (argument: string, expected: string, got: unknown): MultiheadError =>
   optionError(argument, expected, describe(got));
-
-function checkFlag(value: unknown, argument: string): boolean | undefined {
-  if (value === undefined || typeof value === 'boolean') return value;
-  throw refuse(argument, 'true or false', value);
-}
 
 /** The text that stands before every text. Throws `E_OPTION`. */
 function promptOf({ prompts }: ModelParts, { poolsPrompt }: ModelInfo, text: unknown, name: unknown): string {
@@ -91,11 +86,11 @@ export async function embed(
   const options = readOptions(given, embedNames, 'embed');
   const { signal, onProgress } = options;
   checkSignal(signal);
-  if (onProgress !== undefined && typeof onProgress !== 'function') throw refuse('onProgress', 'a function', onProgress);
+  checkCallback(onProgress, 'onProgress');
   const scales = checkScales(options.headScales, info.numLayers * info.numHeads);
   const pooling = poolings[checkChoice(options.pooling ?? info.pooling, namesOf(poolings), 'pooling')];
-  const normalize = checkFlag(options.normalize, 'normalize') ?? true;
-  const truncate = checkFlag(options.truncate, 'truncate');
+  const normalize = options.normalize === undefined || checkFlag(options.normalize, 'normalize');
+  const truncate = options.truncate === undefined ? undefined : checkFlag(options.truncate, 'truncate');
   const prompt = promptOf(parts, info, options.prompt, options.promptName);
   const limit = truncate === false ? 0 : info.maxSeqLength || (truncate === true ? info.maxTokens : 0);
   const most = limit || Infinity;

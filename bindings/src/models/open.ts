@@ -6,7 +6,7 @@ import { createLoader, moduleOf } from '../load/loader.js';
 import type { WasmFiles } from '../load/source.js';
 import { checkSignal } from '../runtime/abort.js';
 import { optionError } from '../runtime/errors.js';
-import { checkChoice, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
+import { checkCallback, checkChoice, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import type { RawModule } from '../runtime/raw.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
@@ -86,8 +86,8 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
     const refuse = (argument: string, expected: string, got: unknown): void => {
       throw optionError(argument, expected, describe(got));
     };
-    if (onProgress !== undefined && typeof onProgress !== 'function') refuse('onProgress', 'a function', onProgress);
-    if (onFetch !== undefined && typeof onFetch !== 'function') refuse('onFetch', 'a function', onFetch);
+    checkCallback(onProgress, 'onProgress');
+    checkCallback(onFetch, 'onFetch');
     // In an address and a path, dots would name another folder.
     if (typeof revision !== 'string' || /^\.*$/.test(revision)) refuse('revision', 'a branch, a tag or a commit', revision);
     if (!/^https?:/.test(host)) refuse('host', 'an address such as "https://huggingface.co"', host);

@@ -3,15 +3,7 @@
 import { attentionOptions, attentionSchema, type CallExtents, noOptions, noSeed, seedWords } from '../attention/options.js';
 import type * as wire from '../generated/wire.js';
 import { noSpan, type Operands, type Runtime } from '../runtime/operands.js';
-import {
-  checkFlag,
-  type Names,
-  checkNames,
-  checkNumber,
-  checkOptions,
-  plain,
-  without,
-} from '../runtime/options.js';
+import { checkFlag, type Names, checkNames, checkNumber, checkOptions, plain, without } from '../runtime/options.js';
 import { coreOf } from '../runtime/tensor.js';
 import type {
   ForwardOptions,

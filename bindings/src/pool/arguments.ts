@@ -1,9 +1,8 @@
 // Converts the arguments of a pool's call to messages, and holds the handles of objects that live in workers.
 
 import { checkSignal } from '../runtime/abort.js';
-import { optionError } from '../runtime/errors.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
-import { checkFlag } from '../runtime/options.js';
+import { checkCallback, checkFlag } from '../runtime/options.js';
 import { coreOf, describe } from '../runtime/tensor.js';
 import { isArrayBuffer, pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import { disposedObject, objectsApart } from './shared/errors.js';
@@ -183,9 +182,7 @@ export function splitOptions(args: readonly unknown[], transfers = false): { arg
   const transfer = transfers ? rest['transfer'] : undefined;
   if (transfers) delete rest['transfer'];
   checkSignal(signal);
-  if (progress !== undefined && typeof progress !== 'function') {
-    throw optionError('progress', 'a function', describe(progress));
-  }
+  checkCallback(progress, 'progress');
   const takes = transfer === undefined ? false : checkFlag(transfer, 'transfer');
   const options = { signal, progress, transfer: takes } as CallOptions;
   // Drop the options object if it held only the pool's options: the call itself then gets none.

@@ -12,10 +12,10 @@ import { isArrayBuffer, overlap } from '../runtime/typed_arrays.js';
 import type { AttentionOptions, DType, FloatTensorLike, Shape } from '../types/index.js';
 import { packArguments, splitOptions } from './arguments.js';
 import type { PoolCore } from './core.js';
-import { cutIntoPieces, flatRows, rowsOfOutput, workOfBlocks } from './shared/parts.js';
+import { cutIntoPieces, resultRuns, workOfBlocks } from './shared/parts.js';
 import type { WorkRange, PartCall, Place, SentTensor } from './shared/protocol.js';
 import { type TransferredOperands, withTransfer } from './transfer.js';
-import { divideAttention, type DividedCall, isElsewhere, resultBytes } from './worker/part.js';
+import { divideAttention, type DividedCall } from './worker/part.js';
 
 /**
  * Operations of one worker's share above which the share is cut into several pieces, so that an abort and progress come
@@ -125,8 +125,7 @@ function makePart(
   ranges: WorkRange[],
   sharedOut: Place | undefined,
 ): { part: PartCall; taskBuffer: ArrayBufferLike; transfer: ArrayBuffer[] } {
-  const [, heads = 0, queries = 0] = call.q.shape;
-  const group = heads / (call.k.shape[1] as number);
+  const group = (call.q.shape[1] as number) / (call.k.shape[1] as number);
   const firstHead = (ranges[0] as WorkRange).firstHead;
   const endHead = (ranges.at(-1) as WorkRange).endHead;
   const mayShare = core.settings.exchange === 'shared memory';
@@ -162,7 +161,9 @@ function makePart(
     outputs: call.outputs,
     sharedOut,
   };
-  const taskBuffer = core.buffers.take(Math.max(bytes, resultBytes(part, { heads, queries, group })));
+  let results = 0;
+  for (const run of resultRuns(part)) if (run.at !== undefined) results += run.bytes;
+  const taskBuffer = core.buffers.take(Math.max(bytes, results));
   for (const { from, offset } of copies) new Uint8Array(taskBuffer, offset, from.length).set(from);
   return { part, taskBuffer, transfer: isArrayBuffer(taskBuffer) ? [taskBuffer] : [] };
 }
@@ -170,7 +171,6 @@ function makePart(
 /** Collects the results of a whole call from its parts. */
 export class JoinedResults {
   readonly result: Record<string, unknown> = {};
-  readonly #call: DividedCall;
   /**
    * Returns the array of each result. Called for every write, because the caller may have detached the buffer of `out`.
    */
@@ -178,7 +178,6 @@ export class JoinedResults {
 
   /** `out` belongs to the caller; the result refers to it in a new object. Throws `E_OPTION`, `E_SHAPE`, `E_MEMORY`. */
   constructor(call: DividedCall, out?: unknown) {
-    this.#call = call;
     const captures: Numbers[] = [];
     this.#places = call.outputs.map(({ name, dtype, shape }) => {
       if (name === 'out' && out !== undefined) {
@@ -204,19 +203,11 @@ export class JoinedResults {
     return { buffer, offset: byteOffset, bytes: byteLength };
   }
 
-  receive({ ranges, blockRows, sharedOut }: PartCall, taskBuffer: ArrayBufferLike): void {
-    const [, heads = 0, queries = 0] = this.#call.q.shape;
-    const runs = flatRows(ranges, { group: heads / (this.#call.k.shape[1] as number), queries, blockRows });
-    let at = 0;
-    this.#call.outputs.forEach((output, index) => {
-      if (isElsewhere(output, sharedOut)) return;
-      const rowBytes = output.width * bytesPerElement(output.dtype);
-      const to = asBytes((this.#places[index] as () => Numbers)());
-      for (const [row, rows] of rowsOfOutput(output, runs, { heads, queries })) {
-        to.set(new Uint8Array(taskBuffer, at, rows * rowBytes), row * rowBytes);
-        at += rows * rowBytes;
-      }
-    });
+  receive(part: PartCall, taskBuffer: ArrayBufferLike): void {
+    const arrays = this.#places.map((place) => asBytes(place()));
+    for (const { index, row, rowBytes, bytes, at } of resultRuns(part)) {
+      if (at !== undefined) arrays[index]?.set(new Uint8Array(taskBuffer, at, bytes), row * rowBytes);
+    }
   }
 }
 

@@ -32,6 +32,19 @@ export function pieceOf(
   };
 }
 
+/** The pieces of one sequence: `done` runs after the last of them. */
+export function piecesOfOne(runs: readonly Piece['run'][], work: number, done: () => void): Piece[] {
+  let left = runs.length;
+  return runs.map((run) => ({
+    work,
+    run: async (signal) => {
+      await run(signal);
+      left -= 1;
+      if (left === 0) done();
+    },
+  }));
+}
+
 /** Runs an undivided call in one worker, with the transferred buffers if there are any. */
 export async function runWhole(
   core: PoolCore,

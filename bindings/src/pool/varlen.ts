@@ -11,7 +11,7 @@ import type { AttentionOptions, FloatDType, FloatTensorLike, VarlenOptions } fro
 import { splitOptions } from './arguments.js';
 import { JoinedResults, partTasks, piecesOf } from './attention.js';
 import type { PoolCore } from './core.js';
-import { checkNoOut, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
+import { checkNoOut, type Piece, pieceOf, piecesOfOne, runPieces, runWhole, zeros } from './pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, type Sequences, sequencesOf } from './sequences.js';
 import { type Range, reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
 import { withTransfer } from './transfer.js';
@@ -123,18 +123,11 @@ function piecesOfSequence(
   const call = divideAttention(runtime, byHeads(q, queries), byHeads(k, keys), byHeads(v, keys), own, true);
   const joined = new JoinedResults(call);
   const ranges = piecesOf(core, call, own, workers);
-  let left = ranges.length;
-  return partTasks(core, call, own, ranges, joined).map((send) => ({
-    work,
-    run: async (signal) => {
-      await send(signal);
-      left -= 1;
-      if (left > 0) return;
-      const { out, lse } = joined.result as unknown as PackedResult;
-      writeSlice(results.out, swapped(reshapedTo(out, out.shape.slice(1))), queries);
-      if (lse === undefined || results.lse === undefined) return;
-      const heads = lse.shape[1] as number;
-      writeSlice(results.lse, reshapedTo(lse, lse.shape.slice(1)), [0, heads], queries);
-    },
-  }));
+  return piecesOfOne(partTasks(core, call, own, ranges, joined), work, () => {
+    const { out, lse } = joined.result as unknown as PackedResult;
+    writeSlice(results.out, swapped(reshapedTo(out, out.shape.slice(1))), queries);
+    if (lse === undefined || results.lse === undefined) return;
+    const heads = lse.shape[1] as number;
+    writeSlice(results.lse, reshapedTo(lse, lse.shape.slice(1)), [0, heads], queries);
+  });
 }

@@ -30,7 +30,7 @@ import {
 } from './backward.js';
 import type { PoolCore } from './core.js';
 import { sliceOfArray, withArrays } from './option_arrays.js';
-import { checkNoOut, cutEvenly, type Piece, pieceOf, runPieces, runWhole, zeros } from './pieces.js';
+import { checkNoOut, cutEvenly, type Piece, pieceOf, piecesOfOne, runPieces, runWhole, zeros } from './pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, type Sequences, sequencesOf } from './sequences.js';
 import { callUncopied } from './shared/uncopied.js';
 import { type Range, reshapedTo, sliceOf, swapped, writeSlice } from './slices.js';
@@ -154,20 +154,13 @@ function piecesOfSequence(
   if (runs <= 1) return [];
   const alone: BackwardCall = { ...inputs, wanted, options };
   const own = gradientsOf(alone);
-  const pieces = backwardPieces(core, alone, own, parts, runs);
-  let left = pieces.length;
-  return pieces.map(({ run }) => ({
-    work,
-    run: async (signal) => {
-      await run(signal);
-      left -= 1;
-      if (left > 0) return;
-      for (const [name, whole] of Object.entries(own) as ['dQ' | 'dK' | 'dV', Numbers][]) {
-        const rows = swapped(reshapedTo(whole, whole.shape.slice(1)));
-        writeSlice(results[name] as Numbers, rows, name === 'dQ' ? queries : keys);
-      }
-    },
-  }));
+  const pieces = backwardPieces(core, alone, own, parts, runs).map(({ run }) => run);
+  return piecesOfOne(pieces, work, () => {
+    for (const [name, whole] of Object.entries(own) as ['dQ' | 'dK' | 'dV', Numbers][]) {
+      const rows = swapped(reshapedTo(whole, whole.shape.slice(1)));
+      writeSlice(results[name] as Numbers, rows, name === 'dQ' ? queries : keys);
+    }
+  });
 }
 
 /** Divides by heads, each piece with all sequences. Returns none with dropout, whose mask depends on the head index. */

@@ -117,6 +117,11 @@ export function checkFlag(value: unknown, argument: string): boolean {
   throw optionError(argument, 'true or false', describe(value));
 }
 
+/** Checks for a function, or undefined. Throws `E_OPTION`. */
+export function checkCallback(value: unknown, argument: string): void {
+  if (value !== undefined && typeof value !== 'function') throw optionError(argument, 'a function', describe(value));
+}
+
 /** Checks for a whole number of any sign; the core checks its range. Throws `E_OPTION`. */
 export function checkWhole(value: unknown, argument: string): Int64 {
   if (Number.isSafeInteger(value)) return value as Int64;

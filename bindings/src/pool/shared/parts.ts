@@ -2,10 +2,11 @@
 
 import type { AttentionParts } from '../../generated/wire.js';
 import type { AttentionOptions } from '../../types/index.js';
-import type { WorkRange, OutputSpec } from './protocol.js';
+import { bytesPerElement } from '../../runtime/memory.js';
+import type { OutputSpec, PartCall, WorkRange } from './protocol.js';
 
 /** Consecutive rows of a result. */
-export type RowRun = readonly [first: number, count: number];
+type RowRun = readonly [first: number, count: number];
 
 interface RowExtents {
   /** Query heads that share a key/value head. */
@@ -85,7 +86,7 @@ function offsetOf(causal: AttentionOptions['causal'], queries: number, keys: num
 }
 
 /** Row ranges of the ranges among all rows (B · H_q · N_q), in result order. */
-export function flatRows(ranges: readonly WorkRange[], { group, queries, blockRows }: RowExtents): RowRun[] {
+function flatRows(ranges: readonly WorkRange[], { group, queries, blockRows }: RowExtents): RowRun[] {
   const runs: RowRun[] = [];
   for (const { firstHead, endHead, firstBlock, endBlock } of ranges) {
     const [first, end] = [firstBlock * blockRows, Math.min(endBlock * blockRows, group * queries)];
@@ -105,7 +106,7 @@ export function flatRows(ranges: readonly WorkRange[], { group, queries, blockRo
 }
 
 /** Row ranges in one result: `runs`, or for a capture the captured rows among them. */
-export function rowsOfOutput(
+function rowsOfOutput(
   { capture }: OutputSpec,
   runs: readonly RowRun[],
   { heads, queries }: { heads: number; queries: number },
@@ -131,4 +132,33 @@ export function rowsOfOutput(
     }
   }
   return captured;
+}
+
+/** Consecutive rows of one result of a part. */
+interface ResultRun {
+  /** Index of the result in {@link PartCall.outputs}. */
+  readonly index: number;
+  /** The first row in the whole result. */
+  readonly row: number;
+  readonly rowBytes: number;
+  /** Bytes of all rows. */
+  readonly bytes: number;
+  /** Offset in the task's buffer; undefined for rows of an `out` in the caller's shared memory. */
+  readonly at: number | undefined;
+}
+
+/** The rows that a part computes, in the order of the task's buffer, where they lie without gaps. */
+export function* resultRuns({ q, k, outputs, ranges, blockRows, sharedOut }: PartCall): Generator<ResultRun> {
+  const [, heads = 0, queries = 0] = q.shape;
+  const runs = flatRows(ranges, { group: heads / (k.shape[1] as number), queries, blockRows });
+  let next = 0;
+  for (const [index, output] of outputs.entries()) {
+    const rowBytes = output.width * bytesPerElement(output.dtype);
+    const isShared = output.name === 'out' && sharedOut !== undefined;
+    for (const [row, rows] of rowsOfOutput(output, runs, { heads, queries })) {
+      const bytes = rows * rowBytes;
+      yield { index, row, rowBytes, bytes, at: isShared ? undefined : next };
+      if (!isShared) next += bytes;
+    }
+  }
 }

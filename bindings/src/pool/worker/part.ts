@@ -21,7 +21,7 @@ import type {
   Shape,
 } from '../../types/index.js';
 import type { Operand } from '../../types/wire.js';
-import { flatRows, rowsOfOutput } from '../shared/parts.js';
+import { resultRuns } from '../shared/parts.js';
 import type { OutputSpec, PartCall, Place } from '../shared/protocol.js';
 import { callUncopied, nowhere, operandAt } from '../shared/uncopied.js';
 
@@ -166,58 +166,18 @@ export function runPart(runtime: Runtime, part: PartCall, taskBuffer: ArrayBuffe
       });
       operands.run(() => raw.attentionPart());
     }
-    sendResults(heap.buffer, outputs, part, taskBuffer, { heads, queries, group, firstRow });
+    const { sharedOut } = part;
+    for (const { index, row, rowBytes, bytes, at } of resultRuns(part)) {
+      if (bytes === 0) continue;
+      const output = outputs[index] as (typeof outputs)[number];
+      const first = output.capture === undefined ? firstRow : 0;
+      const from = bytesAt(heap.buffer, output.address + (row - first) * rowBytes, bytes);
+      if (at !== undefined) bytesAt(taskBuffer, at, bytes).set(from);
+      else if (sharedOut?.buffer) bytesAt(sharedOut.buffer, sharedOut.offset + row * rowBytes, bytes).set(from);
+    }
   });
 }
 
 function floatsOf(bytes: Uint8Array): Float32Array {
   return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
-}
-
-/** True for an `out` in the caller's shared memory: its rows do not go through the task's buffer. */
-export const isElsewhere = ({ name }: OutputSpec, sharedOut: Place | undefined): boolean =>
-  name === 'out' && sharedOut !== undefined;
-
-/** Writes the computed rows into the task's buffer without gaps, or to their place in shared memory. */
-function sendResults(
-  memory: ArrayBufferLike,
-  outputs: readonly (OutputSpec & { readonly address: number })[],
-  { ranges, blockRows, sharedOut }: PartCall,
-  taskBuffer: ArrayBufferLike,
-  extents: { heads: number; queries: number; group: number; firstRow: number },
-): void {
-  const { heads, queries, group, firstRow } = extents;
-  const runs = flatRows(ranges, { group, queries, blockRows });
-  let at = 0;
-  for (const output of outputs) {
-    const rowBytes = output.width * bytesPerElement(output.dtype);
-    const shared = isElsewhere(output, sharedOut) ? sharedOut : undefined;
-    const base = output.capture === undefined ? firstRow : 0;
-    for (const [row, rows] of rowsOfOutput(output, runs, { heads, queries })) {
-      const bytes = rows * rowBytes;
-      if (bytes === 0) continue;
-      const from = bytesAt(memory, output.address + (row - base) * rowBytes, bytes);
-      if (shared === undefined) {
-        bytesAt(taskBuffer, at, bytes).set(from);
-        at += bytes;
-      } else {
-        bytesAt(shared.buffer as SharedArrayBuffer, shared.offset + row * rowBytes, bytes).set(from);
-      }
-    }
-  }
-}
-
-/** Counts the bytes that the results of a part need in the task's buffer. */
-export function resultBytes(
-  { outputs, ranges, blockRows, sharedOut }: PartCall,
-  extents: { heads: number; queries: number; group: number },
-): number {
-  const runs = flatRows(ranges, { ...extents, blockRows });
-  let bytes = 0;
-  for (const output of outputs) {
-    if (isElsewhere(output, sharedOut)) continue;
-    const rowBytes = output.width * bytesPerElement(output.dtype);
-    for (const [, rows] of rowsOfOutput(output, runs, extents)) bytes += rows * rowBytes;
-  }
-  return bytes;
 }
