@@ -111,7 +111,6 @@ export class WasmPreparedBackward extends PreparedCall implements PreparedBackwa
     const { runtime } = this;
     const inputs = readOptions(givenInputs, inputNames, 'inputs');
     const gradients = readOptions(given, runNames, 'gradients', { dBias: 'it is given to prepareBackward()' });
-    // Reading the arguments may have run the caller's code. Nothing below runs it.
     const { handle } = this;
     const read = (name: keyof PreparedBackwardInputs): NamedTensor => ({
       tensor: wantedTensor(this.runtime.heap, inputs[name], this.#inputs[name], name),

@@ -7,7 +7,7 @@ import { pristine, typedArrayName } from '../runtime/typed_arrays.js';
 /** More than any model takes; a sparse array can be longer than the memory. */
 const mostEntries = 2 ** 24;
 
-/** Copies an array; reads each entry once. Throws `E_OPTION` if it is too long. */
+/** Copies an array. Throws `E_OPTION` if it is too long. */
 export function entriesOf(value: ArrayLike<unknown>, argument: string): unknown[] {
   if (value.length <= mostEntries) return Array.from(value);
   throw optionError(argument, `at most ${mostEntries} entries`, String(value.length));

@@ -72,8 +72,6 @@ export function loadStateDict(runtime: Runtime, given: unknown, operands: Operan
   const read = entriesOf(given).map(([name, tensor]): [string, ReadTensor<FloatDType>] => {
     return [name, new ReadTensor(tensor, floatDTypes, argumentOf(name), parameterRanks)];
   });
-  // No code of the caller runs from here on.
-  for (const [, tensor] of read) tensor.numbers();
   push(
     runtime,
     operands,

@@ -14,7 +14,7 @@ export interface ObjectName {
   readonly noun: string;
 }
 
-/** Tests a value without running any code of the value. */
+/** True for an object of this class itself, not for a proxy of one. */
 export let isCoreObject: (value: unknown) => value is CoreObject;
 
 /**
@@ -66,10 +66,7 @@ export abstract class CoreObject {
     return this.#runtime;
   }
 
-  /**
-   * Throws `E_DISPOSED`. Read the handle only at the call of the core, because the caller's code may dispose the object
-   * before.
-   */
+  /** Throws `E_DISPOSED`. */
   get handle(): Int32 {
     this.assertLive();
     return this.#handle;

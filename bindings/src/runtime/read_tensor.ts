@@ -1,6 +1,6 @@
 // The tensors of a call that a pool divides, and of a state dict. Shape and dtype are read once, when the call is
-// checked. The numbers are read when they are copied, because the caller's own code, such as a getter of another
-// argument, may have disposed the tensor or detached its buffer since then.
+// checked. The numbers are read when they are copied: if that is later, the caller may have disposed the tensor or detached
+// its buffer since then.
 
 import type { DataOf, DType, Shape } from '../types/index.js';
 import type { Extents } from '../types/wire.js';
@@ -34,7 +34,7 @@ export class ReadTensor<D extends DType = DType> {
     this.#offset = data.byteOffset;
   }
 
-  /** Throws `E_DISPOSED`, or `E_SHAPE` if the buffer is detached. Runs no code of the caller. */
+  /** Throws `E_DISPOSED`, or `E_SHAPE` if the buffer is detached. */
   numbers(): Numbers<D> {
     const { argument, shape, dtype } = this;
     const from = this.#from;

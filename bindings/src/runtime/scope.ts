@@ -52,7 +52,6 @@ export class ScopeStack {
       this.#end(frame, none);
     };
     const keep = <T>(value: T): T => {
-      // Reading the value may run code of the caller that disposes the scope, so read it first.
       const kept = new Set(resourcesIn(value));
       if (disposed) throw disposedError('scope', 'a scope');
       this.#pass(frame, kept);

@@ -227,8 +227,8 @@ interface Storage {
 }
 
 /**
- * The private state of a {@link WasmTensor}. Calls read this instead of the WasmTensor's properties, which user code
- * can replace. It must not reference its WasmTensor: the finalizer holds it after the WasmTensor was collected.
+ * The private state of a {@link WasmTensor}, which a proxy of one lacks. It must not reference its WasmTensor: the finalizer
+ * holds it after the WasmTensor was collected.
  */
 export class TensorCore<D extends DType = DType> implements Operand<D>, CleanupRecord {
   readonly heap: Heap;

@@ -145,10 +145,7 @@ export abstract class CoreTrainer extends CoreObject {
       pushStateDict(runtime, dict, operands, (copies) => {
         for (const kept of this.#kept) checkKept(kept, firstNumber(copies.get(kept.tensor), runtime));
       });
-      operands.run(() => {
-        this.assertLive();
-        return runtime.raw.trainerLoad(this.#trainer);
-      });
+      operands.run(() => runtime.raw.trainerLoad(this.#trainer));
     });
   }
 

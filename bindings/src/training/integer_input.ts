@@ -23,9 +23,7 @@ export class IntegerInput implements Span<'i32'> {
     return this.#block.bytes;
   }
 
-  /**
-   * Copies the integers. Throws `E_OPTION` unless `values` is an Int32Array; `E_MEMORY`. Runs no code of the caller.
-   */
+  /** Copies the integers. Throws `E_OPTION` unless `values` is an Int32Array; `E_MEMORY`. */
   set(values: unknown): void {
     if (typedArrayName(values) !== 'Int32Array') {
       throw optionError(this.#argument, 'an Int32Array', describeData(values));

@@ -149,11 +149,8 @@ export class WasmTrainer extends CoreTrainer implements Trainer {
     });
   }
 
-  /**
-   * Copies the inputs. Throws `E_OPTION`, `E_MEMORY`, and `E_DISPOSED` if the caller's code has disposed the trainer.
-   */
+  /** Copies the inputs. Throws `E_OPTION`, `E_MEMORY`. */
   #copyIn(tokens: unknown, targets: unknown): void {
-    this.assertLive();
     this.#memory.tokens.set(tokens);
     this.#memory.targets.set(targets);
   }
