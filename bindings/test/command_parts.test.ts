@@ -1,10 +1,14 @@
 // The parts of the command: arguments, statistics of maps, and charts.
 
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { inflateSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { headStatistics } from 'multihead/lab';
 import { count, flag, flagOf, helpOf, lists, number, numbers, parse, UsageError } from '../src/command/arguments.ts';
 import { mostSide, svgOf, type ChartMap } from '../src/command/chart.ts';
+import { main, type Surroundings } from '../src/command/main.ts';
 import { levels, palette, png, smallMap } from '../src/command/map_image.ts';
 import { statisticsOf } from '../src/command/statistics.ts';
 import { builds, loadBuild } from './builds.ts';
@@ -140,5 +144,42 @@ describe('svgOf', () => {
     expect(chart(12, 12, 100, 'a').length).toBeLessThan(350_000);
     expect(chart(32, 32, 40, 'a').length).toBeLessThan(600_000);
     expect(chart(4, 4, 300, 'a').length).toBeLessThan(100_000);
+  });
+});
+
+describe('multihead heads of a model with 100 heads', () => {
+  const tokens = 64;
+  const ids = Array.from({ length: tokens }, (_, at) => at).join();
+  /** Runs the command with a model whose weights are all alike. `onListen` is called each time that Ctrl-C gets a listener. */
+  async function heads(args: readonly string[], onListen: (listener: () => void) => void = () => {}) {
+    const info = { modelType: 'uniform', numLayers: 10, numHeads: 10 };
+    const attentions = async () => ({ data: new Float32Array(100 * tokens ** 2).fill(1 / tokens) });
+    const openModel = async () => ({ info, workers: 0, attentions, dispose() {} });
+    let stdout = '';
+    const stream = { on() {}, write: (text: string, done: () => void) => ((stdout += text), done(), true) };
+    const process = { stdin: {}, stdout: stream, stderr: { ...stream, write: () => true }, on: (_: string, listener: () => void) => onListen(listener), off() {} };
+    const code = await main(['heads', 'folder', '--ids', ids, ...args], { openModel, loadBench: () => Promise.reject(), version: '', process } as unknown as Surroundings);
+    return { code, stdout };
+  }
+
+  it('writes a chart whose maps are the smaller, the more there are', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'multihead-heads-'));
+    try {
+      const chart = join(folder, 'heads.svg');
+      expect((await heads(['--chart', chart])).code).toBe(0);
+      const images = [...readFileSync(chart, 'utf8').matchAll(/base64,([^"]+)"/g)].map(([, data]) => Buffer.from(data as string, 'base64'));
+      expect(images).toHaveLength(100);
+      expect(mostSide(100)).toBeLessThan(tokens);
+      expect(images[0]?.readUInt32BE(16)).toBe(mostSide(100));
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  });
+
+  it('ends with 130 after Ctrl-C between two heads, without output', async () => {
+    let listeners = 0;
+    // The first listener is that of opening.
+    expect(await heads([], (listener) => (listeners += 1) === 2 && listener())).toEqual({ code: 130, stdout: '' });
+    expect(listeners).toBe(2);
   });
 });
