@@ -463,5 +463,19 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
         refused(...into({ dQ }), 'E_DISPOSED', 'out.dQ');
       });
     });
+
+    it('a tensor that the reading of a later argument disposes', () => {
+      const given = mh.zeros([1, 2, 3, 4]);
+      const before = mh.memory();
+      const late = {
+        shape: [1, 2, 3, 4],
+        get data() {
+          given.dispose();
+          return new Float32Array(24);
+        },
+      };
+      expect(() => mh.attentionBackward({ ...inputs, q: given, dOut: late })).toThrow(/disposed/);
+      expect(mh.memory().live).toBe(before.live - 1);
+    });
   });
 });

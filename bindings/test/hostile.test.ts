@@ -447,7 +447,7 @@ function change(r: Random, args: unknown[], mh: Multihead, other: Multihead): { 
     ['replaced', false, () => (holder[name] = hostileValue(r, mh, other))],
     ['replaced', false, () => (holder[name] = hostileValue(r, mh, other))],
     ['left out', false, () => (Array.isArray(holder) ? (holder[name] = undefined) : delete holder[name])],
-    ['more', false, () => (holder[r.pick(['x', 'shape', 'seed', 'constructor'])] = hostileValue(r, mh, other))],
+    ['more', false, () => (holder[r.pick(['x', 'shape', 'seed'])] = hostileValue(r, mh, other))],
     ['disguised', true, () => disguise(r, place)],
   ];
   const [what, same, act] = r.pick(ways);

@@ -106,9 +106,8 @@ describe('load', () => {
     });
   });
 
-  it('refuses options that are not an object, or throw when they are read', async () => {
-    const throwing = { get simd() { throw new RangeError('no'); } };
-    for (const options of [null, 3, [], throwing]) {
+  it('refuses options that are not an object', async () => {
+    for (const options of [null, 3, []]) {
       await expect(load(options as never)).rejects.toMatchObject({ code: 'E_OPTION' });
     }
   });

@@ -76,9 +76,12 @@ it('no whole number crosses that the compiler lets through unchecked', () => {
     const typed = parameters.replaceAll(/(\w+) (\w+)/g, (_, type: keyof typeof types, parameter) => `${parameter}: ${types[type]}`);
     expect(wire).toContain(`  ${name}(${typed}): `);
   }
-  const fields = [...written.matchAll(/^WIRE_(?:FIELD|ARGUMENT)\((u?int\d+_t), [^,]+, (\w+)\)/gm)];
+  const blocks = written.split(/^(?=WIRE_)/m).filter((block) => /^WIRE_(RECORD|CALL)\(/.test(block));
+  const rows = blocks.flatMap((block) => [...block.matchAll(/WIRE_FIELD\((u?int\d+_t), ([^)]+)\)/g)]);
+  const fields = rows.flatMap(([, type = '', members = '']) => members.split(', ').map((member) => [type, member] as const));
   expect(fields.length).toBeGreaterThan(50);
-  for (const [, type = '', name] of fields) {
+  for (const [type, member] of fields) {
+    const name = member.replace(/[._](\w)/g, (_, letter: string) => letter.toUpperCase());
     const javascript = type === 'uint64_t' ? 'Whole64' : types[type as keyof typeof types];
     expect(wire).toMatch(new RegExp(`^  ${name}: ${javascript}[;,]$`, 'm'));
   }

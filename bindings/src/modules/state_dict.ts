@@ -72,6 +72,8 @@ export function loadStateDict(runtime: Runtime, given: unknown, operands: Operan
   const read = entriesOf(given).map(([name, tensor]): [string, ReadTensor<FloatDType>] => {
     return [name, new ReadTensor(tensor, floatDTypes, argumentOf(name), parameterRanks)];
   });
+  // An error of readParameter() would end the instance.
+  for (const [, tensor] of read) tensor.numbers();
   push(
     runtime,
     operands,

@@ -3,7 +3,7 @@
 import { checkSignal } from '../runtime/abort.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
 import { checkCallback, checkFlag } from '../runtime/options.js';
-import { coreOf, describe } from '../runtime/tensor.js';
+import { coreOf, describe, nouns } from '../runtime/tensor.js';
 import { isArrayBuffer, pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import { disposedObject, objectsApart } from './shared/errors.js';
 import type { Argument, SentValue, Placeholder } from './shared/protocol.js';
@@ -114,6 +114,7 @@ function packed(argument: unknown, copying: Copying): SentValue {
     if (Array.isArray(value)) return value.map((each, index) => pack(each, levels - 1, [...path, String(index)]));
     const copy = propertiesOf(value);
     const noun = describe(value);
+    nouns.set(copy, noun);
     if (noun !== 'a Object') placeholders.push({ path, kind: 'class', noun });
     for (const [name, each] of Object.entries(copy)) copy[name] = pack(each, levels - 1, [...path, name]);
     return copy;

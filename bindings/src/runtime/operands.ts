@@ -179,16 +179,23 @@ export class Operands {
 
   /** Calls a function of the core that returns a CallStatus; throws the corresponding error. */
   run(raw: () => Int32): void {
-    this.#runtime.args.close();
+    this.#start();
     checkStatus(this.#runtime, raw());
   }
 
   /** Calls a function of the core that returns a handle, or a negated CallStatus; throws the corresponding error. */
   make(raw: () => Int32): Int32 {
-    this.#runtime.args.close();
+    this.#start();
     const handle = raw();
     if (handle <= 0) checkStatus(this.#runtime, -handle);
     return handle;
+  }
+
+  /** A getter among the arguments may have disposed a tensor, whose memory the core must not touch. */
+  #start(): void {
+    for (const { tensor, name } of this.#inputs) tensor.assertLive(name);
+    for (const { tensor, name } of this.#given) tensor.assertLive(name);
+    this.#runtime.args.close();
   }
 
   /** Keeps the inputs for later calls: copies are not freed when this call ends. */

@@ -2,7 +2,7 @@
 
 import { abortable, abortedError, checkSignal } from '../runtime/abort.js';
 import { type MultiheadError, optionError } from '../runtime/errors.js';
-import { checkCount, plain, readOptions } from '../runtime/options.js';
+import { checkCount, checkOptions, plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { Experiment, Trainer, TrainerStepOptions, TrainingStep } from '../types/index.js';
 import type { PlatformAbortSignal } from '../types/platform.js';
@@ -92,6 +92,7 @@ export function train(given: TrainOptions): Training {
   const names = {
     ...{ trainer: plain, batches: plain, experiment: plain, steps: plain, every: plain, signal: plain },
   };
+  checkOptions(given, names, 'train');
   const options = readOptions(given, names, 'train');
   const { every = 1, signal } = options;
   const { trainer, batches, end } = trainedOf(options);

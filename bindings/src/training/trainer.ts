@@ -149,8 +149,9 @@ export class WasmTrainer extends CoreTrainer implements Trainer {
     });
   }
 
-  /** Copies the inputs. Throws `E_OPTION`, `E_MEMORY`. */
+  /** Copies the inputs. Throws `E_OPTION`, `E_MEMORY`, and `E_DISPOSED` if a getter of the options disposed the trainer. */
   #copyIn(tokens: unknown, targets: unknown): void {
+    this.assertLive();
     this.#memory.tokens.set(tokens);
     this.#memory.targets.set(targets);
   }
