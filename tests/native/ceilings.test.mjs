@@ -8,17 +8,18 @@ import { extname, join } from 'node:path';
 import { test } from 'node:test';
 import { ROOT } from '../../native/dev/build.mjs';
 
+/** `aim`: what a part is to come down to; the ceiling follows its lines downwards until then. */
 const PARTS = [
-  { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_000 },
-  { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_800 },
-  { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_850 },
-  { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 12_700 },
-  { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 6_600 },
-  { name: 'package', folders: ['bindings'], ceiling: 26_800 },
-  { name: 'page', folders: ['web'], ceiling: 19_200 },
-  { name: 'programs and scripts', folders: ['native'], ceiling: 15_800 },
+  { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_000, aim: 10_000 },
+  { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_810, aim: 9_800 },
+  { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
+  { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 12_670, aim: 11_000 },
+  { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 6_500, aim: 6_000 },
+  { name: 'package', folders: ['bindings'], ceiling: 25_950, aim: 24_000 },
+  { name: 'page', folders: ['web'], ceiling: 18_300, aim: 17_500 },
+  { name: 'programs and scripts', folders: ['native'], ceiling: 15_950, aim: 15_500 },
 ];
-const SOURCES = new Set('.c .cc .cmake .css .cu .cuh .h .html .in .inc .js .mjs .mts .py .sh .ts .txt'.split(' '));
+const SOURCES = new Set('.c .cc .cmake .cpp .css .cu .cuh .h .html .in .inc .js .mjs .mts .py .sh .ts .txt'.split(' '));
 /** Folders of tests, of what others wrote, and of what builds make. */
 const LEFT_OUT = new Set(['dist', 'generated', 'node_modules', 'public', 'test']);
 
@@ -34,9 +35,9 @@ function* sourcesIn(folder) {
 const linesOf = (path) => readFileSync(path, 'utf8').split('\n').length - 1;
 
 test('each part stays below its ceiling of lines', () => {
-  const rows = PARTS.map(({ name, folders, ceiling }) => {
+  const rows = PARTS.map(({ name, folders, ceiling, aim }) => {
     const files = folders.flatMap((folder) => [...sourcesIn(join(ROOT, folder))]);
-    return { part: name, files: files.length, lines: files.reduce((sum, path) => sum + linesOf(path), 0), ceiling };
+    return { part: name, files: files.length, lines: files.reduce((sum, path) => sum + linesOf(path), 0), ceiling, aim };
   });
   console.table(rows);
   for (const { part, files, lines, ceiling } of rows) {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,7 +8,6 @@
 #include "engine/attention/backward.h"
 #include "engine/attention/overlap.h"
 #include "engine/attention/plan.h"
-#include "engine/attention/run.h"
 #include "engine/attention/transform.h"
 #include "engine/attention/validate.h"
 #include "engine/error/error.h"
@@ -178,21 +176,6 @@ void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
   differentiate_sinks(plan.params, gradients.d_sinks, &context);
 }
 
-Status check_lse(const BackwardPlan& plan, void* scratch) {
-  const AttentionParams& p = plan.params.forward;
-  if (p.batch == 0 || p.heads == 0 || p.queries == 0) return {};
-  float lse = 0;
-  ForwardPlan row = plan_lse(plan.params, &lse);
-  finish_plan(row, 1);
-  run_block(row, 0, row.jobs(), scratch);
-  const auto expected = static_cast<double>(lse);
-  const auto given = static_cast<double>(*plan.params.lse.row(0, 0, p.queries - 1));
-  if (std::isnan(expected) || expected == HUGE_VAL || expected == given) return {};
-  const double allowed = 0.05 + 0.01 * std::abs(expected);
-  if (expected != -HUGE_VAL && std::abs(expected - given) <= allowed) return {};
-  return real_error(Name::kLse, Message::kLseOfCall, given);
-}
-
 Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Lse lse,
                     Context& context) {
   finish_plan(plan, context.threads());
@@ -201,9 +184,7 @@ Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Lse
   if (plan.transforms) {
     MULTIHEAD_TRY(transform_inputs(*plan.transforms, plan.params.forward, context));
   }
-  if (lse == Lse::kToCheck) {
-    MULTIHEAD_TRY(check_lse(plan, scratch_of(context).thread_memory(0)));
-  }
+  if (lse == Lse::kToCheck) MULTIHEAD_TRY(check_lse(plan.params));
   begin_backward(plan, gradients, context);
   const Scratch& scratch = scratch_of(context);
   MULTIHEAD_TRY(parallel_for_or_abort(

@@ -400,19 +400,6 @@ rules::BackwardParams backward_params(const AttentionInputs& inputs, const Atten
   return params;
 }
 
-ForwardPlan plan_lse(const rules::BackwardParams& params, float* lse) {
-  ForwardPlan plan{};
-  AttentionParams& p = plan.params = params.forward;
-  p.batch = p.heads = p.kv_heads = 1;
-  p.first_query = p.queries - 1;
-  p.value_dim = 0;
-  p.v = {};
-  p.dropout = {};
-  p.lse = {lse, {}};
-  plan_jobs(plan, {}, /*varlen=*/false);
-  return plan;
-}
-
 namespace {
 
 // Whether some gradient depends on the products of a row and a key. Without columns of q, k and v
@@ -440,17 +427,12 @@ void plan_jobs(BackwardPlan& plan, bool has_sinks, int64_t jobs_of_whole) {
   // Decided before anything is multiplied: tensors without elements may have any extents.
   const bool multiplies = needs_products(params);
   const bool has_rows = p.batch != 0 && p.rows() != 0;
-  if (has_rows) {
-    float lse = 0;
-    plan.scratch_bytes = plan_lse(params, &lse).scratch_bytes;
-  }
   if (!multiplies && !(has_sinks && has_rows)) return;
   plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
                     static_cast<double>(p.keys) *
                     static_cast<double>(3 * p.head_dim + 2 * p.value_dim);
   plan.tiling = tile_backward(params, cpu::target_traits(), jobs_of_whole);
-  plan.scratch_bytes =
-      std::max(plan.scratch_bytes, cpu::backward_scratch_bytes(params, plan.tiling));
+  plan.scratch_bytes = cpu::backward_scratch_bytes(params, plan.tiling);
   if (!multiplies) plan.tiling.jobs = 0;  // the sinks need delta alone
 }
 

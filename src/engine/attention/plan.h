@@ -165,10 +165,6 @@ MULTIHEAD_SHARED BackwardPlan plan_backward(const BackwardCall& call, const Atte
 // The step of plan_backward() that completes a plan with its parameters.
 void plan_jobs(BackwardPlan& plan, bool has_sinks, int64_t jobs_of_whole = 0);
 
-// Plans the LSE of the last query of the first head of the first batch entry, for check_lse().
-// scratch_bytes of a BackwardPlan suffices for it.
-ForwardPlan plan_lse(const rules::BackwardParams& params, float* lse);
-
 // Makes the choices of one run on `threads` threads.
 MULTIHEAD_SHARED void finish_plan(BackwardPlan& plan, int threads);
 

@@ -289,25 +289,22 @@ Status run_sequences(ForwardPlan& whole, const AttentionOptions& options, const 
 }
 
 // Returns the error of the first sequence whose LSE has one.
-Status check_lse(const SequencePlans<BackwardPlan>& plans, Context& context) {
-  const Scratch& scratch = scratch_of(context);
+Status check_each_lse(const SequencePlans<BackwardPlan>& plans, const Context& context) {
   std::atomic<int64_t> first = plans.count();
-  const auto check = [&](int64_t place, int thread) {
-    return check_lse(plans.plans()[static_cast<size_t>(place)], scratch.thread_memory(thread));
+  const auto check = [&](int64_t place) {
+    return check_lse(plans.plans()[static_cast<size_t>(place)].params);
   };
   const auto sequence_of = [&](int64_t place) {
     return static_cast<int64_t>(plans.sequence(static_cast<size_t>(place)));
   };
-  parallel_for(context, "check lse", plans.threads(), plans.count(),
-               [&](int64_t place, int thread) {
-                 if (check(place, thread).ok()) return;
-                 int64_t known = first;
-                 while (sequence_of(place) < known &&
-                        !first.compare_exchange_weak(known, sequence_of(place))) {
-                 }
-               });
+  parallel_for(context, "check lse", plans.threads(), plans.count(), [&](int64_t place, int) {
+    if (check(place).ok()) return;
+    int64_t known = first;
+    while (sequence_of(place) < known && !first.compare_exchange_weak(known, sequence_of(place))) {
+    }
+  });
   for (int64_t place = 0; place < plans.count(); ++place) {
-    if (sequence_of(place) == first) return check(place, 0);
+    if (sequence_of(place) == first) return check(place);
   }
   return {};
 }
@@ -352,7 +349,7 @@ Status run_sequences(BackwardPlan& whole, const AttentionGradients& gradients, L
   lay_out(scratch.gradients().data());
   MULTIHEAD_TRY(scratch.reserve(context.threads(), plans.scratch_bytes()));
   if (lse == Lse::kToCheck) {
-    MULTIHEAD_TRY(check_lse(plans, context));
+    MULTIHEAD_TRY(check_each_lse(plans, context));
   }
   const AttentionParams& p = whole.params.forward;
   // Without a query there may be any number of heads.
