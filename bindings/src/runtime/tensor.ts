@@ -7,7 +7,7 @@ import { halfToFloats, roundDoublesToHalf, roundToHalf } from './half.js';
 import { type Block, bytesPerElement, type Heap, type CleanupRecord, onJavaScriptHeap } from './memory.js';
 import { checkExtents, elements, formatShape, type Ranks } from './shape.js';
 import { quoted } from './text.js';
-import { bitsOf, pristine, type TypedArray, typedArrayName } from './typed_arrays.js';
+import { bitsOf, lengthOf, pristine, type TypedArray, typedArrayName } from './typed_arrays.js';
 
 /** Allowed numbers of axes for operands of calls. */
 const tensorRanks: Ranks = { least: 1, most: 4 };
@@ -128,7 +128,7 @@ export function checkData<D extends DType>(
   }
   const typed = data as DataOf<D>;
   const size = elements(shape);
-  const { length } = typed;
+  const length = lengthOf(typed);
   if (length !== size) {
     const detached =
       typed.buffer.byteLength === 0 ? ' (detached: it was transferred, or tensor.data must be read anew)' : '';

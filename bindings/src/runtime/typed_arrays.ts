@@ -8,13 +8,22 @@ export interface TypedArray extends ArrayBufferView {
 export const typedArrayName = (data: unknown): string | undefined =>
   ArrayBuffer.isView(data) && !(data instanceof DataView) ? (data as Uint8Array)[Symbol.toStringTag] : undefined;
 
+const prototype: object = Object.getPrototypeOf(Uint8Array.prototype) as object;
+const lengthGetter = Object.getOwnPropertyDescriptor(prototype, 'length')?.get as (this: unknown) => number;
+
+/**
+ * Number of elements; 0 if the buffer is detached, or was resized to end before the array does. By the getter itself: with
+ * `data.length` in Node 20, a detached array passed the checks as if it still had its elements (hostile.test.ts, seed 907596).
+ */
+export const lengthOf = (data: TypedArray): number => lengthGetter.call(data);
+
 type Class = new (buffer?: ArrayBufferLike, byteOffset?: number, length?: number) => unknown;
 
 /**
  * A new view of the first `length` elements. It does not grow with its buffer, and is no Buffer of Node, whose slice() copies
  * nothing.
  */
-export function pristine<T extends TypedArray>(data: T, length = data.length): T {
+export function pristine<T extends TypedArray>(data: T, length = lengthOf(data)): T {
   const Same = (globalThis as unknown as Record<string, Class>)[typedArrayName(data) as string] as Class;
   // A view of a detached buffer cannot be made, so return a new empty array.
   if (length === 0) return new Same() as T;
@@ -32,7 +41,8 @@ export function overlap(a: TypedArray, b: TypedArray): boolean {
  */
 export function bitsOf(data: TypedArray): Uint16Array {
   if (typedArrayName(data) !== 'Float16Array') return data as Uint16Array;
-  return data.length === 0 ? new Uint16Array() : new Uint16Array(data.buffer, data.byteOffset, data.length);
+  const length = lengthOf(data);
+  return length === 0 ? new Uint16Array() : new Uint16Array(data.buffer, data.byteOffset, length);
 }
 
 /**

@@ -6,7 +6,7 @@ import { checkChoice, plain, readOptions } from '../runtime/options.js';
 import { elements, formatShape, parameterRanks } from '../runtime/shape.js';
 import { allDTypes, checkData, checkShape, coreOf, describe, floatDTypes, isHalf, isProxyOfTensor } from '../runtime/tensor.js';
 import { quoted, toUtf8 } from '../runtime/text.js';
-import { pristine, typedArrayName } from '../runtime/typed_arrays.js';
+import { lengthOf, pristine, typedArrayName } from '../runtime/typed_arrays.js';
 import type {
   SafetensorsDType,
   SafetensorsSource,
@@ -107,7 +107,7 @@ function checkStored(
   }
   const numbers = data as SafetensorsTensor['data'];
   const length = storedBytes(dtype, shape) / array.BYTES_PER_ELEMENT;
-  const got = numbers.length;
+  const got = lengthOf(numbers);
   if (got === length) return pristine(numbers, length);
   throw shapeError(
     argument,
