@@ -231,7 +231,7 @@ describe('multihead heads', () => {
 describe('multihead', () => {
   it('refuses wrong arguments with 2 and one line', async () => {
     await refused([], 2, /^COMMAND: expected run, embed, heads, bench, got none/);
-    await refused(['fly'], 2, /^COMMAND: expected run, embed, heads, got "fly"/, command);
+    await refused(['fly'], 2, /^COMMAND: expected run, embed, heads, bench, got "fly"/, command);
     await refused(['constructor'], 2, /^COMMAND: /);
     for (const name of ['run', 'embed', 'heads']) {
       await refused([name], 2, /^FOLDER: expected a folder .*, got none/);
