@@ -4,9 +4,6 @@ import { quoted } from '../runtime/text.js';
 import { flag, type Option, parse, text, UsageError } from './arguments.js';
 import type { Session } from './session.js';
 
-/** The file of the benchmarks, entry/benchmarks.ts. */
-export type Bench = typeof import('../../bench/report.mjs') & { readonly load: () => Promise<object> };
-
 function isPattern(value: string): boolean {
   try {
     new RegExp(value);

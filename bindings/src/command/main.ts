@@ -4,13 +4,13 @@ import type { MultiheadError } from '../runtime/errors.js';
 import { printable, quoted } from '../runtime/text.js';
 import type { OpenModel } from '../types/models.js';
 import { flagOf, helpOf, type Options, UsageError } from './arguments.js';
-import { bench, type Bench, benchHelp, benchOptions } from './bench.js';
+import { bench, benchHelp, benchOptions } from './bench.js';
 import { embed, embedOptions } from './embed.js';
 import { heads, headsHelp, headsOptions } from './heads.js';
 import { Interrupt, Interrupted, type Signals } from './interrupt.js';
 import { exitCodes, type Input, Output, OutputError, type Stream } from './output.js';
 import { run, runOptions } from './run.js';
-import { OpenError, type Session } from './session.js';
+import { type Bench, OpenError, type Session } from './session.js';
 
 interface Command {
   readonly usage: string;

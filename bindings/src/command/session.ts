@@ -3,7 +3,6 @@
 import type { FetchProgress, Model, ModelInfo, ModelInput, OpenModel } from '../types/models.js';
 import { quoted, printable } from '../runtime/text.js';
 import { choice, flag, lists, type Option, text, UsageError, type Values } from './arguments.js';
-import type { Bench } from './bench.js';
 import type { Interrupt } from './interrupt.js';
 import type { Input, Output, Stream } from './output.js';
 
@@ -24,6 +23,9 @@ export const sharedOptions = {
 } satisfies Record<string, Option<unknown>>;
 
 type Shared = Values<typeof sharedOptions>;
+
+/** The file of the benchmarks, entry/benchmarks.ts. */
+export type Bench = typeof import('../../bench/report.mjs') & { readonly load: () => Promise<object> };
 
 /** The surroundings of a command. */
 export interface Session {
