@@ -1,4 +1,4 @@
-// What `multihead bench` measures: the cases of a report, or those whose names match, beside peers that are installed here.
+// `multihead bench` measures the cases of a report, or all cases whose names match, in turns with the peers that are installed here.
 
 import os from 'node:os';
 import { chosenCases, reportCases } from './cases.mjs';

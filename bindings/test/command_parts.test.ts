@@ -178,7 +178,7 @@ describe('multihead heads of a model with 100 heads', () => {
 
   it('ends with 130 after Ctrl-C between two heads, without output', async () => {
     let listeners = 0;
-    // The first listener is that of opening.
+    // The first listener waits while the model is opened.
     expect(await heads([], (listener) => (listeners += 1) === 2 && listener())).toEqual({ code: 130, stdout: '' });
     expect(listeners).toBe(2);
   });

@@ -1,4 +1,4 @@
-// The operands of a pool's calls are read when the call begins: what the caller does with them later has no effect, or is an error.
+// The operands of a pool's calls are read when the call begins: a later change by the caller has no effect, or is an error.
 
 import { load, type Multihead } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';

@@ -1,5 +1,5 @@
-// The faults of `npm run plant`, a row each: part, file, what is wrong, the text to replace, which occurs once in the file, and its
-// replacement; for CUDA also the tests that must fail.
+// The faults of `npm run plant`, a row each: part, file, description, text to replace, replacement. The text occurs once in the
+// file. A row for CUDA also has the tests that must fail.
 
 const named = (rows) => rows.map(([part, file, fault, from, to, tests], at) => ({ number: at + 1, part, file, fault, from, to, tests }));
 

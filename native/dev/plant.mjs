@@ -27,7 +27,7 @@ Exit code: 0; 1 if a fault was not found; 2 for wrong arguments.`;
 const MOST_SECONDS = 1500;
 const RESULTS = join(ROOT, 'build', 'planted.json');
 
-/** Folders of the parts from which places are drawn. */
+/** The folders of each part. Places are drawn from all of a part's files. */
 export const PARTS = {
   kernels: ['src/cpu'],
   engine: ['src/engine', 'src/rules'],
@@ -63,7 +63,7 @@ export async function planted(fault, work, root = ROOT) {
   const path = join(root, fault.file);
   const before = readFileSync(path, 'utf8');
   const restore = () => writeFileSync(path, before);
-  const end = () => process.exit(130); // by which `restore` runs
+  const end = () => process.exit(130); // `restore` runs at the exit
   process.on('exit', restore);
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, end);
   try {
@@ -131,7 +131,7 @@ async function find(fault, clean) {
   return { ran, suite: null, test: null };
 }
 
-/** Stores the results, beside those of other faults that earlier runs stored. */
+/** Adds the results to the file, which keeps the results of other faults from earlier runs. */
 function store(results) {
   let before = [];
   try {

@@ -77,8 +77,8 @@ const COMPUTED = [
   ...filesOf(['attention_options', 'conformance', 'dropout', 'half', 'head_statistics', 'latent_attention', 'load', 'models']),
   ...filesOf(['module_backward', 'multi_head_attention', 'pool', 'prepared', 'prepared_backward', 'rope', 'transformer', 'varlen_backward']),
 ];
-// The build that load() chooses in Node and in Chromium, with fewer random calls: the first of a kind find most faults, and
-// `npm test -- --all` makes them all, and compares what the other build computes. The two differ in their kernels alone.
+// The build that load() chooses in Node and in Chromium, with fewer random calls: the first calls of a kind find most faults.
+// `npm test -- --all` makes all calls, and runs COMPUTED with the other build, which differs in its kernels alone.
 const ONE_BUILD = { MULTIHEAD_TEST_BUILDS: 'relaxed', MULTIHEAD_RANDOM_CASES: '100', MULTIHEAD_KILL_ROUNDS: '10' };
 // What publishing needs (packing twice, publint, bundlers, types) takes two minutes, a fifth of `npm test`.
 const PACKED = 'test/package.test.ts';

@@ -55,7 +55,7 @@ class RingKeys {
   void take(rules::Arena& arena);
   // Packs this rank's keys, for step 0.
   Status start() const { return pack(task_, memory(0)); }
-  // Sends the keys of a step on, and receives those of the next.
+  // Sends the keys of a step on, and receives the keys of the next step.
   void exchange(int step) const;
 
  private:

@@ -68,7 +68,9 @@ export const withWorkerPrelude = (code) =>
     await writeFile(worker, `${code}\n${await readFile(worker, 'utf8')}`);
   });
 
-/** What changes a page beyond its address; a test that calls one of these leaves no page to the next. */
+const USUAL_SIZE = { width: 1280, height: 900 };
+
+/** Methods that change a page beyond its address. A test that calls one of these methods leaves no page to the next test. */
 const SPOILS = ['createCDPSession', 'emulateMediaFeatures', 'emulateMediaType', 'evaluateOnNewDocument', 'goto', 'reload', 'setOfflineMode'];
 
 /**
@@ -124,8 +126,8 @@ async function openNew(browser, url, { size, scheme, ready, walking, prepare }) 
 }
 
 /**
- * What a visitor finds in the page: the states of its elements that have names. Undo and redo know what the tests before
- * did.
+ * Returns the states of the page's elements that have an id, as one text. Leaves out Undo and Redo, which know what earlier
+ * tests did.
  */
 const lookOf = (page) =>
   page.evaluate(() => {
@@ -156,13 +158,13 @@ async function moveTo(page, hash, size) {
 }
 
 /**
- * Opens a page, or takes the one that the test before has left in this browser, brought to this address. `fresh` gives a new
- * one, in a new browser context, for tests of the first look, of undo, of the order of the focus and of work that is counted;
- * so do `scheme`, and `prepare`, which is called before the page loads. `walking`: the chosen word walks through the sentence,
+ * Opens a page at this address. Takes the page that an earlier test has left in this browser, if there is one. `fresh` opens a
+ * new page in a new browser context: for tests of the first look, of undo, of the order of the focus, and of work that is
+ * counted. `scheme` and `prepare` do the same; `prepare` is called before the page loads. `walking`: the chosen word walks through the sentence,
  * as for a visitor who has not touched the page. `complaints` collects errors of the console and the page; `close` fails if
  * there are any unexpected ones.
  */
-export async function openPage(browser, url, { width = 1280, height = 900, scheme, ready = true, walking = false, prepare, fresh } = {}) {
+export async function openPage(browser, url, { width = USUAL_SIZE.width, height = USUAL_SIZE.height, scheme, ready = true, walking = false, prepare, fresh } = {}) {
   const size = { width, height };
   const { origin, hash } = new URL(url);
   const lane = lanes.get(browser);
@@ -179,7 +181,7 @@ export async function openPage(browser, url, { width = 1280, height = 900, schem
   }
   lane.inUse = true;
   if (!lane.opened) {
-    lane.opened = await openNew(browser, `${origin}/`, { size: { width: 1280, height: 900 }, ready, walking });
+    lane.opened = await openNew(browser, `${origin}/`, { size: USUAL_SIZE, ready, walking });
     lane.look = await lookOf(lane.opened.page);
     lane.spoiled = false;
     for (const name of SPOILS) {
@@ -202,7 +204,7 @@ export async function openPage(browser, url, { width = 1280, height = 900, schem
       complaints.length = 0;
       opened.origins.clear();
       if (!lane.spoiled) {
-        await moveTo(page, '', { width: 1280, height: 900 });
+        await moveTo(page, '', USUAL_SIZE);
         lane.spoiled = (await lookOf(page)) !== lane.look;
       }
       if (lane.spoiled) {

@@ -1,5 +1,5 @@
 // Modules that build.mjs makes of the WebAssembly builds and supplies to the bundler; vitest.config.ts does so for tests. In a
-// name, `*` is empty, or `core-` or `models-` for those of multihead/core or multihead/models.
+// name, `*` is empty, or `core-` for multihead/core, or `models-` for multihead/models.
 
 /** Emscripten's glue for the relaxed and the simd128 build. */
 declare module 'built:*glue' {

@@ -1,4 +1,4 @@
-// Checks and views of typed arrays, also of those of another realm, such as an iframe's.
+// Checks and views of typed arrays, also of typed arrays that an iframe made.
 
 export interface TypedArray extends ArrayBufferView {
   readonly length: number;

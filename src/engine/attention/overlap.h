@@ -41,7 +41,7 @@ struct Operand {
 // Absent and empty tensors share no memory. Rows of two tensors may alternate in memory.
 #if defined(__EMSCRIPTEN__)
 // The package gives each tensor memory of its own and refuses one that a call has twice
-// (bindings/src/runtime/operands.ts). The check would add 2 kB to a module.
+// (bindings/src/runtime/operands.ts). Checking here would add 2 kB to a module.
 inline Status validate_apart(std::initializer_list<Operand> /*inputs*/,
                              std::initializer_list<Operand> /*outputs*/,
                              std::span<const ScoreCapture> /*captures*/ = {}) {

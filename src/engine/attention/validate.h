@@ -43,7 +43,7 @@ enum class Values : uint8_t { kReadable, kOnDevice };
 MULTIHEAD_SHARED Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, AttentionShape& shape);
 
-// Makes all checks of attention() and attention_backward() but those of overlap.h and check_lse(),
+// Makes all checks of attention() and attention_backward() but overlap.h's and check_lse(),
 // and sets the shape.
 MULTIHEAD_SHARED Status validate_call(const ForwardCall& call, AttentionShape& shape,
                                       Values values = Values::kReadable);

@@ -262,7 +262,7 @@ class SequencePlans {
   int threads_ = 1;
 };
 
-// The transformations of the whole call become those of its sequences.
+// Makes the transformations of the whole call start anew at each sequence.
 void set_sequences(std::optional<InputTransforms>& transforms, const Packed& packed) {
   if (!transforms) return;
   transforms->cu_q = packed.cu_q;
@@ -323,7 +323,7 @@ void sum_sinks(const SequencePlans<BackwardPlan>& plans, float* parts, std::span
   }
 }
 
-// Runs the plan of a checked backward call, whose gradients are those of all rows.
+// Runs the plan of a checked backward call. The gradients have the rows of all sequences.
 Status run_sequences(BackwardPlan& whole, const AttentionGradients& gradients, Lse lse,
                      const Packed& packed, Context& context) {
   // Memory is reserved and the LSE checked before anything is written.
