@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "conformance.h"
+#include "multihead/models.h"
 #include "multihead/multihead.h"
 #include "multihead/safetensors.h"
 
@@ -90,6 +91,7 @@ class Case {
   }
 
   bool has_input(const std::string& name) const { return (*this)["inputs"].contains(name); }
+  bool has_field(const std::string& name) const { return description_.contains(name); }
   bool has_output(const std::string& name) const { return (*this)["outputs"].contains(name); }
 
   // Returns null if the case has no such input.
@@ -181,5 +183,8 @@ Outcome run_gpt2_block(const Case& c, Context& context);
 // Whole models, in conformance_models.cc. True if the folder has config.json and cases.json.
 bool is_model_folder(const std::string& folder);
 std::vector<CaseResult> run_model_folder(const std::string& folder, Context& context);
+// A case of lens_cases.json, in conformance_lens.cc. Returns what is wrong, or an empty string.
+std::string run_lens_case(const Case& c, const Safetensors& tensors, const models::Model& model,
+                          Context& context, double& worst);
 
 }  // namespace multihead::conformance

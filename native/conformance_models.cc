@@ -211,31 +211,63 @@ bool is_model_folder(const std::string& folder) {
          fs::is_regular_file(fs::path(folder) / "config.json", error);
 }
 
+namespace {
+
+// A list of cases and the tensors that it names.
+struct CaseFile {
+  json cases;
+  Safetensors tensors;
+  std::string problem;  // empty if both were read
+};
+
+CaseFile read_cases(const std::string& folder, const char* list, const char* tensors) {
+  CaseFile read;
+  std::ifstream file(fs::path(folder) / list, std::ios::binary);
+  const json manifest = json::parse(file, nullptr, false);
+  read.cases = manifest.is_object() ? manifest.value("cases", json()) : json();
+  if (!read.cases.is_array() || read.cases.empty()) {
+    read.problem = std::string(list) + ": not a list of cases";
+    return read;
+  }
+  const Status status = Safetensors::read((fs::path(folder) / tensors).string(), read.tensors);
+  if (!status.ok()) read.problem = status.message();
+  return read;
+}
+
+}  // namespace
+
 std::vector<CaseResult> run_model_folder(const std::string& folder, Context& context) {
   const std::string name = fs::path(folder).filename().string();
-  std::ifstream file(fs::path(folder) / "cases.json", std::ios::binary);
-  const json manifest = json::parse(file, nullptr, false);
-  const json cases = manifest.is_object() ? manifest.value("cases", json()) : json();
-  if (!cases.is_array() || cases.empty()) return {{name, "cases.json", "not a list of cases"}};
-  const std::string expected = (fs::path(folder) / "expected.safetensors").string();
-  Safetensors tensors;
-  if (const Status status = Safetensors::read(expected, tensors); !status.ok()) {
-    return {{name, "expected.safetensors", status.message()}};
+  const CaseFile cases = read_cases(folder, "cases.json", "expected.safetensors");
+  if (!cases.problem.empty()) return {{name, "cases.json", cases.problem}};
+  std::error_code error;
+  CaseFile lens;
+  if (fs::exists(fs::path(folder) / "lens_cases.json", error)) {
+    lens = read_cases(folder, "lens_cases.json", "lens_expected.safetensors");
+    if (!lens.problem.empty()) return {{name, "lens_cases.json", lens.problem}};
   }
   std::vector<CaseResult> results;
   for (const char* config : {"config.json", "config_v4.json"}) {
-    std::error_code error;
     if (!fs::exists(fs::path(folder) / config, error)) continue;
     models::Model model;
     if (const Status status = models::open(folder, config, {}, model); !status.ok()) {
       results.push_back({name, config, status.message()});
       continue;
     }
-    for (const json& description : cases) {
-      double worst = 0;
-      std::string reason = run_model_case({description, tensors}, model, context, worst);
+    const auto add = [&](const json& description, std::string reason, double worst) {
       results.push_back({name, description["name"].get<std::string>() + " (" + config + ")",
                          std::move(reason), worst});
+    };
+    for (const json& description : cases.cases) {
+      double worst = 0;
+      std::string reason = run_model_case({description, cases.tensors}, model, context, worst);
+      add(description, std::move(reason), worst);
+    }
+    for (const json& description : lens.cases) {
+      double worst = 0;
+      const Case c(description, lens.tensors);
+      std::string reason = run_lens_case(c, lens.tensors, model, context, worst);
+      add(description, std::move(reason), worst);
     }
   }
   return results;

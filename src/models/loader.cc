@@ -19,6 +19,7 @@
 #include "engine/error/printable.h"
 #include "models/architecture.h"
 #include "models/config_reader.h"
+#include "models/layer_graph.h"
 #include "models/loader.h"
 #include "models/parameters.h"
 #include "models/sentence.h"
@@ -882,6 +883,10 @@ Status ModelLoader::finish(Model& model) {
     }
     if (!missing.empty())
       return format_error("weights", "all of their bytes", "less of " + missing);
+    Model::Internals& made = *state_->model;
+    if (!made.parameters.layers.empty()) {
+      made.graph = layer_graph(made.architecture, made.parameters.layers.front());
+    }
     model.internals_ = std::move(state_->model);
     state_.reset();
     return {};

@@ -14,6 +14,7 @@
 #include "models/output.h"
 #include "models/run.h"
 #include "models/sentence.h"
+#include "models/sites.h"
 #include "multihead/attention.h"
 #include "multihead/elementwise.h"
 #include "multihead/models.h"
@@ -89,6 +90,21 @@ Status check_maps(const Model::Internals& model, const Pass& pass, std::span<con
   return {};
 }
 
+// The maps as captures of their rows and sequences.
+std::vector<Capture> captures_of(const ModelOutputs& outputs) {
+  std::vector<Capture> captures(outputs.captures.begin(), outputs.captures.end());
+  for (const HeadMap& map : outputs.maps) {
+    const Dims &shape = map.out.shape, &strides = map.out.strides;
+    captures.push_back({.site = Site::kPattern,
+                        .layer = map.layer,
+                        .heads = {map.head},
+                        .out = {map.out.data,
+                                {shape[0], 1, shape[1], shape[2]},
+                                {strides[0], strides[0], strides[1], strides[2]}}});
+  }
+  return captures;
+}
+
 // A layer would refuse an output in memory of another one when earlier layers were computed.
 Status check_apart(const Pass& pass, const ModelOutputs& outputs) {
   const auto view = [](const auto& values) {
@@ -98,13 +114,8 @@ Status check_apart(const Pass& pass, const ModelOutputs& outputs) {
   const ModelInputs& in = pass.inputs;
   const TensorView<const std::byte> inputs[] = {view(in.ids), view(in.token_types), view(in.mask),
                                                 view(in.pixels), view(in.head_scales)};
-  std::vector<ScoreCapture> maps;
-  for (const HeadMap& map : outputs.maps) {
-    const Dims &shape = map.out.shape, &strides = map.out.strides;
-    maps.push_back({.out = {map.out.data,
-                            {shape[0], 1, shape[1], shape[2]},
-                            {strides[0], strides[0], strides[1], strides[2]}}});
-  }
+  std::vector<ScoreCapture> captures;
+  for (const Capture& capture : pass.captures) captures.push_back({.out = capture.out});
   constexpr auto kAny = engine::Name::kNone;
   const Status status = engine::validate_apart({{kAny, inputs[0]},
                                                 {kAny, inputs[1]},
@@ -115,7 +126,7 @@ Status check_apart(const Pass& pass, const ModelOutputs& outputs) {
                                                 {kAny, outputs.last_hidden_state},
                                                 {kAny, outputs.logits},
                                                 {kAny, outputs.pooler_output}},
-                                               maps);
+                                               captures);
   if (status.ok()) return {};
   return {StatusCode::kShape, "outputs", "memory of their own",
           "memory of an input or of another output"};
@@ -142,10 +153,8 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
     if (internals_ == nullptr) return not_open();
     const Internals& m = *internals_;
     const ModelInfo& info = m.info;
-    Pass pass{.inputs = inputs,
-              .end_layer = info.num_layers,
-              .hidden_states = outputs.hidden_states,
-              .maps = outputs.maps};
+    Pass pass{
+        .inputs = inputs, .end_layer = info.num_layers, .hidden_states = outputs.hidden_states};
     MULTIHEAD_TRY(check_inputs(m, pass));
     const int64_t batch = inputs.batch, tokens = pass.tokens, width = info.embed_dim;
     MULTIHEAD_TRY(check_output("hidden_states", outputs.hidden_states,
@@ -156,20 +165,25 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
     MULTIHEAD_TRY(check_logits(m, pass, outputs.logits));
     if (outputs.pooler_output.given() && !info.has_pooler) return none("pooler_output", "a pooler");
     MULTIHEAD_TRY(check_maps(m, pass, outputs.maps));
+    MULTIHEAD_TRY(check_captures(m, pass, outputs.captures));
+    const std::vector<Capture> captures = captures_of(outputs);
+    pass.captures = captures;
     MULTIHEAD_TRY(check_apart(pass, outputs));
     if (!outputs.hidden_states.given() && !outputs.last_hidden_state.given() &&
-        !outputs.logits.given() && !outputs.pooler_output.given() && !outputs.maps.empty()) {
-      // The last layer with a map ends the pass.
+        !outputs.logits.given() && !outputs.pooler_output.given() && !captures.empty()) {
+      // The last layer with a capture ends the pass.
       pass.end_layer = 0;
-      for (const HeadMap& map : outputs.maps) {
-        pass.end_layer = std::max(pass.end_layer, map.layer + 1);
+      for (const Capture& capture : captures) {
+        pass.end_layer = std::max(pass.end_layer, capture.layer + 1);
       }
     }
-    const bool last_only = info.output == Output::kLanguageModel && outputs.logits.given() &&
-                           outputs.logits.shape[1] == 1 && !outputs.hidden_states.given() &&
-                           !outputs.last_hidden_state.given();
+    if (info.output == Output::kLanguageModel && outputs.logits.given() &&
+        outputs.logits.shape[1] == 1 && !outputs.hidden_states.given() &&
+        !outputs.last_hidden_state.given()) {
+      pass.only_token = tokens - 1;
+    }
     Tensor state;
-    MULTIHEAD_TRY(run_layers(m, pass, last_only, state, context));
+    MULTIHEAD_TRY(run_layers(m, pass, state, context));
     if (outputs.last_hidden_state.given()) {
       std::copy_n(state.data, state.shape.elements(), outputs.last_hidden_state.data);
     }
@@ -222,7 +236,7 @@ Status Model::embed(const ModelInputs& inputs, const EmbedOptions& options, cons
     if (out.data == nullptr) return shape_error("out", shape, out.shape);
     MULTIHEAD_TRY(check_output("out", out, shape));
     Tensor state;
-    MULTIHEAD_TRY(run_layers(m, pass, false, state, context));
+    MULTIHEAD_TRY(run_layers(m, pass, state, context));
     std::vector<float> vectors;
     MULTIHEAD_TRY(compute_vectors(m, pass, state, pooling, options.normalize, vectors, context));
     const ConstTensor numbers(vectors.data(), shape);

@@ -70,7 +70,7 @@ Status compute_classes(const Model::Internals& model, const Pass& pass, const Te
     case Classifier::kFirstTanh:
     case Classifier::kFirstRelu: {
       MULTIHEAD_TRY(take(memory, batch, a.width, kept));
-      MULTIHEAD_TRY(project(input, p.classifier_dense, kept, context));
+      MULTIHEAD_TRY(nn::project(input, p.classifier_dense, kept, context));
       if (a.family->classifier == Classifier::kFirstTanh) {
         apply_tanh(kept);
       } else {
@@ -80,7 +80,7 @@ Status compute_classes(const Model::Internals& model, const Pass& pass, const Te
       break;
     }
   }
-  return project(input, p.classifier, {logits.data, {batch, model.info.num_labels}}, context);
+  return nn::project(input, p.classifier, {logits.data, {batch, model.info.num_labels}}, context);
 }
 
 // Dense, activation and norm before the output matrix of a masked language model.
@@ -92,11 +92,11 @@ Status compute_masked(const Model::Internals& model, const Tensor& state, const 
   engine::Buffer memory;
   Tensor t;
   MULTIHEAD_TRY(take(memory, rows, width, t));
-  MULTIHEAD_TRY(project(state, p.transform, t, context));
+  MULTIHEAD_TRY(nn::project(state, p.transform, t, context));
   // RoBERTa's and MPNet's code has the exact GELU here, whatever the configuration says.
   const bool fixed = a.family->positions_after_padding;
   MULTIHEAD_TRY(activate(t, fixed ? Activation::kGelu : a.activation, t, context));
-  MULTIHEAD_TRY(normalize(a, false, t, p.transform_norm, t, context));
+  MULTIHEAD_TRY(nn::normalize({false, a.eps}, t, p.transform_norm, t, context));
   return compute_logits(model, t, logits, context);
 }
 
@@ -129,7 +129,7 @@ Status compute_outputs(const Model::Internals& model, const Pass& pass, const Te
                                  outputs.logits.given();
   if (outputs.pooler_output.given() || pools_for_classes) {
     MULTIHEAD_TRY(take(memory, batch, width, pooled));
-    MULTIHEAD_TRY(project(rows_of(pass, state, 0), p.pooler, pooled, context));
+    MULTIHEAD_TRY(nn::project(rows_of(pass, state, 0), p.pooler, pooled, context));
     apply_tanh(pooled);
     if (outputs.pooler_output.given()) {
       std::copy_n(pooled.data, batch * width, outputs.pooler_output.data);
@@ -144,7 +144,8 @@ Status compute_outputs(const Model::Internals& model, const Pass& pass, const Te
       return compute_classes(model, pass, state, pooled, logits, context);
     case Output::kTokenClassification:
     case Output::kQuestionAnswering:
-      return project(state, p.classifier, {logits.data, {pass.rows(), info.num_labels}}, context);
+      return nn::project(state, p.classifier, {logits.data, {pass.rows(), info.num_labels}},
+                         context);
     case Output::kMaskedLanguageModel:
       return compute_masked(model, state, {logits.data, {pass.rows(), info.vocab_size}}, context);
     case Output::kLanguageModel:
@@ -162,9 +163,10 @@ Status not_finite(const Model::Internals& model, Pass pass, std::string_view nam
   int64_t layer = pass.end_layer;
   pass.first_not_finite = &layer;
   pass.hidden_states = {};
-  pass.maps = {};
+  pass.only_token = -1;
+  pass.captures = {};
   Tensor state;
-  MULTIHEAD_TRY(run_layers(model, pass, false, state, context));
+  MULTIHEAD_TRY(run_layers(model, pass, state, context));
   std::string got = "NaN or an infinity, first in the output of layer " + std::to_string(layer);
   if (layer < 0) got = "NaN or an infinity, first in the embedding of the tokens";
   if (layer == pass.end_layer) {

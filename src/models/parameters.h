@@ -14,47 +14,15 @@
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 #include "multihead/weights.h"
+#include "nn/graph/graph.h"
+#include "nn/graph/weights.h"
 
 namespace multihead::models {
 
-// Numbers in the model's memory.
-struct Vector {
-  float* data = nullptr;
-  int64_t size = 0;
-
-  bool given() const { return size > 0; }
-  ConstTensor view() const { return given() ? ConstTensor(data, {size}) : ConstTensor(); }
-};
-
-// A matrix with a bias, which may be empty. The memory of the matrix belongs to a file map or to
-// the model.
-struct Projection {
-  WeightMatrix weight;
-  Vector bias;
-  // True if `weight` has only the rows for the outputs of this member of a team, perhaps none. The
-  // bias is whole.
-  bool is_share = false;
-
-  bool given() const { return weight.rows > 0 || is_share; }
-};
-
-// A norm without weight is none.
-struct NormParameters {
-  Vector weight, bias;
-
-  bool given() const { return weight.given(); }
-};
-
-struct LayerParameters {
-  NormParameters attention_norm, attention_out_norm, attention_sum_norm, q_norm, k_norm;
-  NormParameters mlp_norm, mlp_out_norm, mlp_sum_norm;
-  Projection qkv;  // q, k and v as one, or each by itself
-  Projection q, k, v;
-  Projection o;
-  Projection gate_up;  // gate and up as one, or each by itself
-  Projection gate, up;
-  Projection down;
-};
+using nn::LayerParameters;
+using nn::NormParameters;
+using nn::Projection;
+using nn::Vector;
 
 struct Parameters {
   WeightMatrix embedding, position, token_type;
@@ -97,7 +65,11 @@ struct multihead::models::Model::Internals {
   Architecture architecture;
   ModelInfo info;
   Parameters parameters;
+  nn::Graph graph;  // of every layer
   Sentence sentence;
   std::vector<std::shared_ptr<const void>> owners;  // of memory that matrices are views of
   std::vector<engine::Buffer> memory;               // of the other matrices, and of vectors
+
+  // Null if the model was not opened.
+  static const Internals* of(const Model& model) { return model.internals_.get(); }
 };

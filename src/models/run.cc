@@ -11,20 +11,21 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/cache/cache_access.h"
 #include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
+#include "engine/layers/gradients.h"
 #include "engine/runtime/scratch.h"
 #include "engine/runtime/team.h"
 #include "models/architecture.h"
 #include "models/relative_positions.h"
+#include "models/sites.h"
 #include "multihead/attention.h"
-#include "multihead/elementwise.h"
 #include "multihead/weights.h"
+#include "nn/attention/sequence.h"
 #include "nn/call_memory.h"
+#include "nn/graph/call.h"
 #include "rules/arena.h"
 #include "rules/element.h"
-#include "rules/rope.h"
 
 namespace multihead::models {
 namespace {
@@ -37,34 +38,21 @@ Status option_error(std::string_view argument, const std::string& expected, int6
   return {StatusCode::kOption, argument, expected, std::to_string(got)};
 }
 
-// Elements of a head's row in the array of q, k and v.
-struct HeadLayout {
-  int64_t q = 0, k = 0, v = 0;      // offsets of head 0
-  int64_t q_step = 0, kv_step = 0;  // from head to head
-};
-
-HeadLayout layout_of(const Architecture& a) {
-  if (a.family->interleaved_qkv) {
-    return {0, a.head_dim, 2 * a.head_dim, 3 * a.head_dim, 3 * a.head_dim};
-  }
-  return {0, a.q_width(), a.q_width() + a.kv_width(), a.head_dim, a.head_dim};
-}
-
-// The arrays of one pass.
+// The arrays of one pass, besides the values of its layers.
 struct Arrays {
   float* x = nullptr;          // (rows, width): the residual stream
-  float* normed = nullptr;     // (rows, width)
-  float* branch = nullptr;     // (rows, width): what attention or MLP adds
   float* embedded = nullptr;   // (rows, embedding_width), where it is not the width of layers
   float* looked_up = nullptr;  // (rows, embedding_width), ordered by the members of a team
-  float* qkv = nullptr;        // (rows, qkv_width)
-  float* merged = nullptr;     // (rows, q_width)
-  float* hidden = nullptr;     // (rows, mlp or 2 * mlp)
   float* last = nullptr;       // (batch, width)
   double* frequencies = nullptr;
   float *cos = nullptr, *sin = nullptr;  // (ropes, tokens, pairs)
   float* bias = nullptr;                 // (heads, tokens, tokens): of relative positions
   float* patches = nullptr;              // (rows, channels * patch_size^2)
+  // For gradients only.
+  float* normed = nullptr;    // (rows, width)
+  float* gradient = nullptr;  // (rows, width)
+  nn::Frame* kept = nullptr;  // of each layer
+  nn::Frame gradients;
 };
 
 class Runner {
@@ -72,71 +60,118 @@ class Runner {
   Runner(const Model::Internals& model, const Pass& pass, Context& context)
       : a_(model.architecture),
         p_(model.parameters),
+        graph_(model.graph),
         pass_(pass),
-        context_(context),
-        heads_(layout_of(a_)) {}
+        context_(context) {}
 
-  Status run(bool last_only, Tensor& result) {
+  Status run(Tensor& result) {
     MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context_).transformer(),
                               [&](rules::Arena& take) { lay_out(take); }));
-    fill_angles();
-    if (a_.buckets > 0) {
-      fill_relative_bias(p_.relative_bias.data, a_.buckets, a_.bucket_distance, a_.heads,
-                         pass_.tokens, w_.bias);
-    }
-    MULTIHEAD_TRY(embed());
+    MULTIHEAD_TRY(begin());
     result = x();
-    if (ends_after(-1)) return {};
-    for (int64_t layer = 0; layer < pass_.end_layer; ++layer) {
+    if (ends_after(pass_.first_layer - 1)) return {};
+    for (int64_t layer = pass_.first_layer; layer < pass_.end_layer; ++layer) {
       keep_hidden(layer, x());
-      MULTIHEAD_TRY(run_layer(static_cast<size_t>(layer)));
+      MULTIHEAD_TRY(run_layer(layer));
       if (ends_after(layer)) return {};
     }
-    if (pass_.end_layer < static_cast<int64_t>(a_.layers.size())) return {};
-    if (last_only) {
-      // The rows of the last tokens, one for each sequence.
-      const ConstTensor rows(w_.x + (pass_.tokens - 1) * a_.width, {pass_.inputs.batch, a_.width},
+    if (pass_.end_layer < layers()) return {};
+    if (pass_.only_token >= 0) {
+      const ConstTensor rows(w_.x + pass_.only_token * a_.width, {pass_.inputs.batch, a_.width},
                              {pass_.tokens * a_.width, 1});
       const Tensor last(w_.last, {pass_.inputs.batch, a_.width});
-      MULTIHEAD_TRY(normalize(a_, a_.family->rms_norm, rows, p_.final_norm, last, context_));
+      MULTIHEAD_TRY(nn::normalize(norm_kind(), rows, p_.final_norm, last, context_));
       result = last;
       return {};
     }
     const bool before = a_.family->states_before_norm;
     if (before) keep_hidden(pass_.end_layer, result);
-    MULTIHEAD_TRY(normalize(a_, a_.family->rms_norm, x(), p_.final_norm, result, context_));
+    MULTIHEAD_TRY(nn::normalize(norm_kind(), x(), p_.final_norm, result, context_));
     if (!before) keep_hidden(pass_.end_layer, result);
+    return {};
+  }
+
+  Status differentiate(const LossGradient& loss, std::span<const GradientOutput> wanted) {
+    engine::Buffer memory;
+    MULTIHEAD_TRY(nn::reserve(memory, [&](rules::Arena& take) { lay_out_kept(take); }));
+    MULTIHEAD_TRY(begin());
+    for (int64_t layer = 0; layer < layers(); ++layer) {
+      MULTIHEAD_TRY(nn::forward(graph_, w_.kept[layer], call_of(layer), context_));
+    }
+    const Tensor end = matrix(state_of(layers()), a_.width), normed = matrix(w_.normed, a_.width);
+    const Tensor d = matrix(w_.gradient, a_.width);
+    MULTIHEAD_TRY(nn::normalize(norm_kind(), end, p_.final_norm, normed, context_));
+    std::fill_n(d.data, d.shape.elements(), 0.0F);
+    MULTIHEAD_TRY(loss(normed, d));
+    if (p_.final_norm.given()) {
+      MULTIHEAD_TRY(engine::norm_backward({.x = end.data,
+                                           .weight = p_.final_norm.weight.data,
+                                           .d_y = d.data,
+                                           .d_x = d.data,
+                                           .adds_to_d_x = false,
+                                           .d_weight = nullptr,
+                                           .d_bias = nullptr,
+                                           .rows = rows(),
+                                           .width = a_.width,
+                                           .eps = a_.eps,
+                                           .centered = !a_.family->rms_norm},
+                                          context_));
+    }
+    int64_t first = layers();  // first layer with a wanted gradient
+    for (const GradientOutput& capture : wanted) first = std::min(first, capture.layer);
+    for (int64_t layer = layers(); layer-- > first;) {
+      MULTIHEAD_TRY(nn::backward(graph_, w_.kept[layer], w_.gradients, call_of(layer), layer,
+                                 wanted, context_));
+    }
     return {};
   }
 
  private:
   int64_t rows() const { return pass_.rows(); }
-  int64_t mlp_width() const { return a_.gated ? 2 * a_.mlp : a_.mlp; }
+  int64_t layers() const { return static_cast<int64_t>(a_.layers.size()); }
+  nn::NormKind norm_kind() const { return {a_.family->rms_norm, a_.eps}; }
   Tensor matrix(float* data, int64_t width) const { return {data, {rows(), width}}; }
   Tensor x() const { return matrix(w_.x, a_.width); }
+  // Of differentiate(): the input of a layer, or the last one's output.
+  float* state_of(int64_t layer) const { return nn::moved(w_.x, layer * rows() * a_.width); }
+
+  void floats(rules::Arena& take, float*& array, int64_t each, int64_t count) const {
+    take(array, nn::saturated_elements({each, count}));
+  }
+
+  // Arrays for what comes before the layers.
+  void lay_out_beginning(rules::Arena& take) {
+    floats(take, w_.embedded, a_.embedding_width != a_.width ? rows() : 0, a_.embedding_width);
+    floats(take, w_.looked_up, p_.embedding_is_share ? rows() : 0, a_.embedding_width);
+    pairs_ = 0;
+    for (const RopeFrequencies& rope : a_.ropes) pairs_ = std::max(pairs_, rope.pairs());
+    take(w_.frequencies, static_cast<uint64_t>(pairs_));
+    const auto ropes = static_cast<int64_t>(a_.ropes.size());
+    floats(take, w_.cos, ropes * pass_.tokens, pairs_);
+    floats(take, w_.sin, ropes * pass_.tokens, pairs_);
+    floats(take, w_.bias, a_.buckets > 0 ? a_.heads * pass_.tokens : 0, pass_.tokens);
+    floats(take, w_.patches, p_.patch.given() ? rows() : 0, p_.patch.weight.columns);
+  }
 
   void lay_out(rules::Arena& take) {
-    const auto floats = [&](float*& array, int64_t each, int64_t count) {
-      take(array, nn::saturated_elements({each, count}));
-    };
-    floats(w_.x, rows(), a_.width);
-    floats(w_.normed, rows(), a_.width);
-    floats(w_.branch, rows(), a_.width);
-    floats(w_.embedded, a_.embedding_width != a_.width ? rows() : 0, a_.embedding_width);
-    floats(w_.looked_up, p_.embedding_is_share ? rows() : 0, a_.embedding_width);
-    floats(w_.qkv, rows(), a_.qkv_width());
-    floats(w_.merged, rows(), a_.q_width());
-    floats(w_.hidden, rows(), mlp_width());
-    floats(w_.last, pass_.inputs.batch, a_.width);
-    int64_t pairs = 0;
-    for (const RopeFrequencies& rope : a_.ropes) pairs = std::max(pairs, rope.pairs());
-    take(w_.frequencies, static_cast<uint64_t>(pairs));
-    const auto ropes = static_cast<int64_t>(a_.ropes.size());
-    floats(w_.cos, ropes * pass_.tokens, pairs);
-    floats(w_.sin, ropes * pass_.tokens, pairs);
-    floats(w_.bias, a_.buckets > 0 ? a_.heads * pass_.tokens : 0, pass_.tokens);
-    floats(w_.patches, p_.patch.given() ? rows() : 0, p_.patch.weight.columns);
-    pairs_ = pairs;
+    floats(take, w_.x, rows(), a_.width);
+    lay_out_beginning(take);
+    floats(take, w_.last, pass_.inputs.batch, a_.width);
+    frame_.lay_out(graph_, rows(), take);
+  }
+
+  void lay_out_kept(rules::Arena& take) {
+    floats(take, w_.x, (layers() + 1) * rows(), a_.width);
+    lay_out_beginning(take);
+    floats(take, w_.normed, rows(), a_.width);
+    floats(take, w_.gradient, rows(), a_.width);
+    take(w_.kept, a_.layers.size());
+    for (int64_t layer = 0; layer < layers(); ++layer) {
+      nn::Frame frame;
+      frame.lay_out_kept(graph_, call_of(layer), state_of(layer), state_of(layer + 1), take);
+      if (w_.kept != nullptr) w_.kept[layer] = frame;
+    }
+    if (layers() > 0) w_.gradients.lay_out_gradients(graph_, call_of(0), w_.gradient, take);
   }
 
   // True if the pass looks for numbers that are not finite, and x has some.
@@ -153,6 +188,17 @@ class Runner {
   }
 
   // ---- Before the layers. ----
+
+  Status begin() {
+    fill_angles();
+    if (a_.buckets > 0) {
+      fill_relative_bias(p_.relative_bias.data, a_.buckets, a_.bucket_distance, a_.heads,
+                         pass_.tokens, w_.bias);
+    }
+    if (!pass_.state.given()) return embed();
+    std::copy_n(pass_.state.data, rows() * a_.width, w_.x);
+    return {};
+  }
 
   void fill_angles() {
     for (size_t rope = 0; rope < a_.ropes.size(); ++rope) {
@@ -257,9 +303,9 @@ class Runner {
       }
     });
     const Tensor table = matrix(embedded, width);
-    MULTIHEAD_TRY(normalize(a_, false, table, p_.embedding_norm, table, context_));
+    MULTIHEAD_TRY(nn::normalize({false, a_.eps}, table, p_.embedding_norm, table, context_));
     if (!p_.embedding_projection.given()) return {};
-    return project(table, p_.embedding_projection, x(), context_);
+    return nn::project(table, p_.embedding_projection, x(), context_);
   }
 
   // Each patch times the convolution's matrix, after the first token.
@@ -282,7 +328,7 @@ class Runner {
       const ConstTensor rows_of_image(w_.patches + b * patches * width, {patches, width});
       float* const first = w_.x + b * pass_.tokens * a_.width;
       MULTIHEAD_TRY(
-          project(rows_of_image, p_.patch, {first + a_.width, {patches, a_.width}}, context_));
+          nn::project(rows_of_image, p_.patch, {first + a_.width, {patches, a_.width}}, context_));
       std::copy_n(p_.first_token.data, p_.first_token.size, first);
       for (int64_t token = 0; token < pass_.tokens; ++token) {
         add_row(p_.position, token, first + token * a_.width);
@@ -293,164 +339,35 @@ class Runner {
 
   // ---- A layer. ----
 
-  Status norm_into(const NormParameters& norm, const ConstTensor& from, float* to,
-                   ConstTensor& result) {
-    result = from;
-    if (!norm.given()) return {};
-    const Tensor target = matrix(to, a_.width);
-    MULTIHEAD_TRY(normalize(a_, a_.family->rms_norm, from, norm, target, context_));
-    result = target;
-    return {};
-  }
-
-  // x = norm(x + norm(branch)), with the norms that the family has.
-  Status add_branch(const NormParameters& of_branch, const NormParameters& of_sum) {
-    const Tensor branch = matrix(w_.branch, a_.width);
-    if (of_branch.given()) {
-      MULTIHEAD_TRY(normalize(a_, a_.family->rms_norm, branch, of_branch, branch, context_));
+  nn::LayerCall call_of(int64_t index) {
+    const LayerPlan& plan = a_.layers[static_cast<size_t>(index)];
+    nn::LayerCall call{.parameters = &p_.layers[static_cast<size_t>(plan.weights)],
+                       .batch = pass_.inputs.batch,
+                       .tokens = pass_.tokens};
+    if (plan.rope >= 0) {
+      const int64_t offset = plan.rope * pass_.tokens * pairs_;
+      call.rotation = {.cos = w_.cos + offset,
+                       .sin = w_.sin + offset,
+                       .pairs = a_.ropes[static_cast<size_t>(plan.rope)].pairs(),
+                       .step = pairs_};
     }
-    engine::add(w_.x, w_.branch, w_.x, rows() * a_.width, context_);
-    if (!of_sum.given()) return {};
-    return normalize(a_, a_.family->rms_norm, x(), of_sum, x(), context_);
-  }
-
-  Status run_layer(size_t index) {
-    const LayerPlan& plan = a_.layers[index];
-    const LayerParameters& layer = p_.layers[static_cast<size_t>(plan.weights)];
-    ConstTensor input;
-    MULTIHEAD_TRY(norm_into(layer.attention_norm, x(), w_.normed, input));
-    MULTIHEAD_TRY(attend(index, input));
-    if (!a_.parallel) {
-      MULTIHEAD_TRY(add_branch(layer.attention_out_norm, layer.attention_sum_norm));
-      MULTIHEAD_TRY(norm_into(layer.mlp_norm, x(), w_.normed, input));
-      MULTIHEAD_TRY(run_mlp(layer, input));
-      return add_branch(layer.mlp_out_norm, layer.mlp_sum_norm);
-    }
-    // GPT-NeoX: the MLP reads the input of the layer, too.
-    MULTIHEAD_TRY(norm_into(layer.mlp_norm, x(), w_.normed, input));
-    MULTIHEAD_TRY(add_branch({}, {}));
-    MULTIHEAD_TRY(run_mlp(layer, input));
-    return add_branch({}, {});
-  }
-
-  Status run_mlp(const LayerParameters& layer, const ConstTensor& input) {
-    const int64_t width = mlp_width();
-    const Tensor hidden(w_.hidden, {rows(), a_.mlp}, {width, 1});
-    if (layer.gate_up.given()) {
-      MULTIHEAD_TRY(project(input, layer.gate_up, matrix(w_.hidden, width), context_));
-      MULTIHEAD_TRY(activate_columns(0, a_.mlp));
-    } else if (engine::Team* const team = engine::team_of(context_);
-               team != nullptr && layer.up.is_share && (!a_.gated || layer.gate.is_share)) {
-      // A member activates the columns that it computes, so that one exchange is enough.
-      {
-        const engine::KeepOwnOutputs own(team);
-        MULTIHEAD_TRY(project_up(layer, input));
-      }
-      MULTIHEAD_TRY(activate_columns(team->first_output(a_.mlp), team->end_output(a_.mlp)));
-      MULTIHEAD_TRY(team->exchange_outputs(hidden.data, rows(), width, a_.mlp));
-    } else {
-      MULTIHEAD_TRY(project_up(layer, input));
-      MULTIHEAD_TRY(activate_columns(0, a_.mlp));
-    }
-    return project(hidden, layer.down, matrix(w_.branch, a_.width), context_);
-  }
-
-  // Computes the hidden layer before its activation: the gate, if there is one, and the projection
-  // that the gate multiplies.
-  Status project_up(const LayerParameters& layer, const ConstTensor& input) {
-    const int64_t width = mlp_width();
-    const Tensor first(w_.hidden, {rows(), a_.mlp}, {width, 1});
-    if (!a_.gated) return project(input, layer.up, first, context_);
-    const Tensor second(w_.hidden + a_.mlp, {rows(), a_.mlp}, {width, 1});
-    MULTIHEAD_TRY(project(input, layer.gate, first, context_));
-    return project(input, layer.up, second, context_);
-  }
-
-  Status activate_columns(int64_t begin, int64_t end) {
-    if (begin == end) return {};  // a member without columns
-    const auto columns = [&](int64_t from) {
-      return Tensor(w_.hidden + from + begin, {rows(), end - begin}, {mlp_width(), 1});
-    };
-    const Tensor first = columns(0);
-    if (!a_.gated) return activate(first, a_.activation, first, context_);
-    return activate_gated(first, columns(a_.mlp), a_.activation, first, context_);
-  }
-
-  // (batch, heads, tokens, head_dim) in the rows of q, k and v.
-  Tensor heads_at(int64_t offset, int64_t step, int64_t count) const {
-    const int64_t width = a_.qkv_width();
-    return {w_.qkv + offset,
-            {pass_.inputs.batch, count, pass_.tokens, a_.head_dim},
-            {pass_.tokens * width, step, width, 1}};
-  }
-
-  // True if this member of a team computes the queries, keys and values of exactly the heads that
-  // it caches and attends with. It then needs none of another member.
-  bool needs_own_heads_only(const engine::Team& team, size_t index,
-                            const LayerParameters& layer) const {
-    const bool norms_all = layer.q_norm.given() && a_.family->norm_whole_qk;
-    return !norms_all && layer.q.is_share && layer.k.is_share && layer.v.is_share &&
-           !pass_.caches.empty() && KVCache::Internals::is_share(pass_.caches[index]) &&
-           team.computes_own(a_.kv_heads, a_.q_width()) &&
-           team.computes_own(a_.kv_heads, a_.kv_width());
-  }
-
-  Status attend(size_t index, const ConstTensor& input) {
-    const LayerPlan& plan = a_.layers[index];
-    const LayerParameters& layer = p_.layers[static_cast<size_t>(plan.weights)];
-    const int64_t width = a_.qkv_width();
-    if (layer.qkv.given()) {
-      MULTIHEAD_TRY(project(input, layer.qkv, matrix(w_.qkv, width), context_));
-    } else {
-      engine::Team* const team = engine::team_of(context_);
-      const engine::KeepOwnOutputs own(
-          team != nullptr && needs_own_heads_only(*team, index, layer) ? team : nullptr);
-      const auto part = [&](int64_t offset, int64_t columns) {
-        return Tensor(w_.qkv + offset, {rows(), columns}, {width, 1});
-      };
-      MULTIHEAD_TRY(project(input, layer.q, part(heads_.q, a_.q_width()), context_));
-      MULTIHEAD_TRY(project(input, layer.k, part(heads_.k, a_.kv_width()), context_));
-      MULTIHEAD_TRY(project(input, layer.v, part(heads_.v, a_.kv_width()), context_));
-    }
-    MULTIHEAD_TRY(normalize_heads(layer));
-    if (plan.rope >= 0) rotate_heads(plan.rope);
-    const Tensor q = heads_at(heads_.q, heads_.q_step, a_.heads);
-    const Tensor k = heads_at(heads_.k, heads_.kv_step, a_.kv_heads);
-    const Tensor v = heads_at(heads_.v, heads_.kv_step, a_.kv_heads);
-    const Tensor merged(w_.merged, {pass_.inputs.batch, a_.heads, pass_.tokens, a_.head_dim},
-                        {pass_.tokens * a_.q_width(), a_.head_dim, a_.q_width(), 1});
-    MULTIHEAD_TRY(attend_heads(index, q, k, v, merged));
-    if (!pass_.inputs.head_scales.empty()) {
-      const auto count = static_cast<size_t>(a_.heads);
-      engine::scale_heads(merged, pass_.inputs.head_scales.subspan(index * count, count), context_);
-    }
-    return project(matrix(w_.merged, a_.q_width()), layer.o, matrix(w_.branch, a_.width), context_);
-  }
-
-  Status attend_heads(size_t index, const Tensor& q, const Tensor& k, const Tensor& v,
-                      const Tensor& merged) {
-    const LayerPlan& plan = a_.layers[index];
-    AttentionOptions options;
+    AttentionOptions& options = call.attention;
     options.scale = plan.scale;
     options.softcap = a_.attention_cap;
     if (plan.window > 0) options.window.left = plan.window - 1;
+    if (!pass_.inputs.head_scales.empty()) {
+      const auto heads = static_cast<size_t>(a_.heads);
+      call.head_scales =
+          pass_.inputs.head_scales.subspan(static_cast<size_t>(index) * heads, heads);
+    }
+    if (!pass_.captures.empty() || !pass_.inputs.edits.empty()) {
+      probe_ = {pass_.captures, pass_.inputs.edits, index, pass_.before()};
+      call.probe = &probe_;
+    }
     if (!pass_.caches.empty()) {
       options.causal = Causal::bottom_right();
-      KVCache& cache = pass_.caches[index];
-      // A ring takes the tokens in pieces that leave it the keys of the window.
-      const KVCacheConfig& config = cache.config();
-      const bool is_ring = config.layout == KVCacheConfig::Layout::kRing;
-      const int64_t most = is_ring ? config.capacity - (plan.window - 1) : pass_.tokens;
-      for (int64_t first = 0; first < pass_.tokens; first += most) {
-        const auto piece = [&](const Tensor& all) {
-          Dims shape = all.shape;
-          shape[2] = std::min(most, pass_.tokens - first);
-          return Tensor(all.data + first * all.strides[2], shape, all.strides);
-        };
-        MULTIHEAD_TRY(cache.append(piece(k), piece(v), {}, &context_));
-        MULTIHEAD_TRY(cache.attend(piece(q), options, {.out = piece(merged)}, context_));
-      }
-      return {};
+      call.cache = &pass_.caches[static_cast<size_t>(index)];
+      return call;
     }
     if (a_.causal) options.causal = Causal::top_left();
     const int64_t batch = pass_.inputs.batch, tokens = pass_.tokens;
@@ -458,77 +375,27 @@ class Runner {
       options.mask = {pass_.inputs.mask.data(), {batch, 1, 1, tokens}};
     }
     if (a_.buckets > 0) options.bias = {w_.bias, {1, a_.heads, tokens, tokens}};
-    return attention(q, k, v, options, {.out = merged, .captures = captures(index)}, context_);
+    return call;
   }
 
-  // The maps of this layer that are wanted.
-  std::span<const ScoreCapture> captures(size_t layer) {
-    captures_.clear();
-    wanted_.clear();
-    for (const HeadMap& map : pass_.maps) {
-      if (map.layer == static_cast<int64_t>(layer)) {
-        wanted_.push_back(static_cast<int32_t>(map.head));
-      }
+  Status run_layer(int64_t index) {
+    const nn::LayerCall call = call_of(index);
+    frame_.bind(graph_, call, w_.x);
+    if (index > pass_.first_layer || !pass_.z.given()) {
+      return nn::forward(graph_, frame_, call, context_);
     }
-    size_t next = 0;
-    for (const HeadMap& map : pass_.maps) {
-      if (map.layer != static_cast<int64_t>(layer)) continue;
-      const Dims& from = map.out.strides;
-      captures_.push_back({.stage = ScoreStage::kWeights,
-                           .out = {map.out.data,
-                                   {map.out.shape[0], 1, map.out.shape[1], map.out.shape[2]},
-                                   {from[0], from[0], from[1], from[2]}},
-                           .heads = std::span<const int32_t>(&wanted_[next++], 1),
-                           .first_row = 0});
-    }
-    return captures_;
-  }
-
-  // Norms of queries and keys: of each head, or of all heads of a token.
-  Status normalize_heads(const LayerParameters& layer) {
-    if (!layer.q_norm.given()) return {};
-    const bool whole = a_.family->norm_whole_qk;
-    const auto each = [&](int64_t offset, int64_t step, int64_t count,
-                          const NormParameters& norm) -> Status {
-      const int64_t width = whole ? count * a_.head_dim : a_.head_dim;
-      for (int64_t head = 0; head < (whole ? 1 : count); ++head) {
-        const Tensor heads(w_.qkv + offset + head * step, {rows(), width}, {a_.qkv_width(), 1});
-        MULTIHEAD_TRY(normalize(a_, true, heads, norm, heads, context_));
-      }
-      return {};
-    };
-    MULTIHEAD_TRY(each(heads_.q, heads_.q_step, a_.heads, layer.q_norm));
-    return each(heads_.k, heads_.kv_step, a_.kv_heads, layer.k_norm);
-  }
-
-  void rotate_heads(int rope) {
-    const int64_t width = a_.qkv_width(), d = a_.head_dim;
-    const int64_t pairs = a_.ropes[static_cast<size_t>(rope)].pairs();
-    engine::over_rows(rows(), width, context_, [&](int64_t first, int64_t end) {
-      for (int64_t row = first; row < end; ++row) {
-        const int64_t at = (rope * pass_.tokens + row % pass_.tokens) * pairs_;
-        const auto rotate = [&](int64_t offset, int64_t step, int64_t count) {
-          float* head = w_.qkv + row * width + offset;
-          for (int64_t h = 0; h < count; ++h, head += step) {
-            rules::rotate_vector(head, head, d, 2 * pairs, Rope::Style::kHalf, w_.cos + at,
-                                 w_.sin + at);
-          }
-        };
-        rotate(heads_.q, heads_.q_step, a_.heads);
-        rotate(heads_.k, heads_.kv_step, a_.kv_heads);
-      }
-    });
+    return nn::forward_after(Site::kZ, pass_.z, graph_, frame_, call, context_);
   }
 
   const Architecture& a_;
   const Parameters& p_;
+  const nn::Graph& graph_;
   const Pass& pass_;
   Context& context_;
-  const HeadLayout heads_;
   Arrays w_;
+  nn::Frame frame_;
+  nn::Probe probe_;
   int64_t pairs_ = 0;  // row length of cos and sin
-  std::vector<ScoreCapture> captures_;
-  std::vector<int32_t> wanted_;
 };
 
 }  // namespace
@@ -546,24 +413,6 @@ bool all_finite(const ConstTensor& numbers, Context& context) {
     if (found != 0) finite = false;
   });
   return finite;
-}
-
-Status project(const ConstTensor& x, const Projection& projection, const Tensor& y,
-               Context& context) {
-  return linear(x, projection.weight, projection.bias.view(), y, context);
-}
-
-Status normalize(const Architecture& a, bool rms, const ConstTensor& x, const NormParameters& norm,
-                 const Tensor& y, Context& context) {
-  if (!norm.given()) {
-    if (x.data == y.data) return {};
-    for (int64_t row = 0; row < x.shape[0]; ++row) {
-      std::copy_n(x.data + row * x.strides[0], x.shape[1], y.data + row * y.strides[0]);
-    }
-    return {};
-  }
-  if (rms) return rms_norm(x, norm.weight.view(), a.eps, y, context);
-  return layer_norm(x, norm.weight.view(), norm.bias.view(), a.eps, y, context);
 }
 
 Status check_inputs(const Model::Internals& model, Pass& pass) {
@@ -625,12 +474,17 @@ Status check_inputs(const Model::Internals& model, Pass& pass) {
     return shape_error("head_scales", std::to_string(heads) + " numbers",
                        static_cast<int64_t>(in.head_scales.size()));
   }
-  return {};
+  return check_edits(model, pass);
 }
 
-Status run_layers(const Model::Internals& model, const Pass& pass, bool last_only, Tensor& result,
+Status run_layers(const Model::Internals& model, const Pass& pass, Tensor& result,
                   Context& context) {
-  return Runner(model, pass, context).run(last_only, result);
+  return Runner(model, pass, context).run(result);
+}
+
+Status differentiate(const Model::Internals& model, const Pass& pass, const LossGradient& loss,
+                     std::span<const GradientOutput> wanted, Context& context) {
+  return Runner(model, pass, context).differentiate(loss, wanted);
 }
 
 }  // namespace multihead::models

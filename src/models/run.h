@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "models/parameters.h"
 #include "multihead/context.h"
 #include "multihead/kv_cache.h"
 #include "multihead/models.h"
+#include "nn/graph/call.h"
 
 namespace multihead::models {
 
@@ -16,9 +18,16 @@ struct Pass {
   ModelInputs inputs = {};
   int64_t tokens = 0;              // of each sequence
   std::span<KVCache> caches = {};  // one for each layer: inputs are the next tokens; else empty
-  int64_t end_layer = 0;           // layers from here on are not computed
-  Tensor hidden_states = {};       // as ModelOutputs
-  std::span<const HeadMap> maps = {};
+  bool in_session = false;         // edits are for all tokens of a session, of which these are some
+  int64_t first_layer = 0, end_layer = 0;  // layers before and from here on are not computed
+  // Input of the first layer, (rows, width); not given: the embedding of the inputs, for layer 0.
+  ConstTensor state = {};
+  // If given, (rows, heads * head_dim): outputs of the first layer's heads, which are not computed.
+  ConstTensor z = {};
+  // Only this token of each sequence gets the final norm, and the result is (batch, width); -1: all
+  int64_t only_token = -1;
+  Tensor hidden_states = {};  // as ModelOutputs
+  std::span<const Capture> captures = {};
   // Looks for the first layer whose output is not finite, and ends with it: gets its index, or -1
   // for the embedding, and is unchanged if there is none.
   int64_t* first_not_finite = nullptr;
@@ -27,25 +36,26 @@ struct Pass {
   int64_t before() const { return caches.empty() ? 0 : caches[0].length(0); }
 };
 
-// Checks ids, token types, pixels, mask and head_scales, and sets pass.tokens. Errors: kShape,
-// kOption.
+// Checks ids, token types, pixels, mask, head_scales and edits, and sets pass.tokens. Errors:
+// kShape, kOption.
 Status check_inputs(const Model::Internals& model, Pass& pass);
 
 // Computes the hidden state after the last layer (rows, width), and after the final norm if all
-// layers were computed. It is in the memory of the context until the next call. Only the last
-// token of each sequence is normalized if `last_only`, in which case the result is (batch, width).
-// Errors: kMemory, kOption (a cache without room).
-Status run_layers(const Model::Internals& model, const Pass& pass, bool last_only, Tensor& result,
+// layers were computed. It is in the memory of the context until the next call. Errors: kMemory,
+// kOption (a cache without room, an edit that makes numbers infinite).
+Status run_layers(const Model::Internals& model, const Pass& pass, Tensor& result,
                   Context& context);
+
+// Writes the gradient of a scalar with respect to the last hidden state, after the final norm, both
+// (rows, width). The gradient is 0 before.
+using LossGradient = std::function<Status(const Tensor& state, const Tensor& gradient)>;
+
+// The gradients of a scalar with respect to values of the pass, which has no caches and no edits.
+// Errors: kMemory, and those of `loss`.
+Status differentiate(const Model::Internals& model, const Pass& pass, const LossGradient& loss,
+                     std::span<const GradientOutput> wanted, Context& context);
 
 // True if `numbers`, which are contiguous, hold no NaN and no infinity.
 bool all_finite(const ConstTensor& numbers, Context& context);
-
-// y = x W^T + bias.
-Status project(const ConstTensor& x, const Projection& projection, const Tensor& y,
-               Context& context);
-// y = norm(x); y may be x.
-Status normalize(const Architecture& a, bool rms, const ConstTensor& x, const NormParameters& norm,
-                 const Tensor& y, Context& context);
 
 }  // namespace multihead::models

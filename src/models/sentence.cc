@@ -220,7 +220,8 @@ Status compute_vectors(const Model::Internals& model, const Pass& pass, const Te
     }
     std::vector<float> next(static_cast<size_t>(batch * step.out));
     const Tensor y(next.data(), {batch, step.out});
-    MULTIHEAD_TRY(project(ConstTensor(vectors.data(), {batch, step.in}), step.dense, y, context));
+    MULTIHEAD_TRY(
+        nn::project(ConstTensor(vectors.data(), {batch, step.in}), step.dense, y, context));
     if (step.activation) MULTIHEAD_TRY(activate(y, *step.activation, y, context));
     for (size_t i = 0; step.tanh && i < next.size(); ++i) next[i] = std::tanh(next[i]);
     vectors = std::move(next);

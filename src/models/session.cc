@@ -41,9 +41,11 @@ int64_t ring_capacity(int64_t window) { return window - 1 + std::min(window, kMo
 struct Session::State {
   std::shared_ptr<const Model::Internals> model;
   std::vector<float> head_scales;
+  std::vector<Edit> edits;
   int64_t capacity = 0;
   // All tokens so far. The caches have the keys and values of the first ones: of all, but after
-  // truncate() or a call that failed perhaps of none.
+  // truncate() or a call that failed perhaps of none. There are no caches if scores or weights are
+  // edited.
   engine::Buffer ids;
   int64_t length = 0;
   std::vector<KVCache> caches;
@@ -116,17 +118,20 @@ struct Session::State {
   Pass pass_to(int64_t after) {
     const int64_t tokens = after - cached();
     return {.inputs = {.ids = {first_id() + cached(), static_cast<size_t>(tokens)},
-                       .head_scales = head_scales},
+                       .head_scales = head_scales,
+                       .edits = edits},
             .tokens = tokens,
             .caches = caches,
-            .end_layer = model->info.num_layers};
+            .in_session = true,
+            .end_layer = model->info.num_layers,
+            .only_token = tokens - 1};
   }
 
   Status run(int64_t after, const Tensor& logits, Context& context) {
     const int64_t before = cached();
     MULTIHEAD_TRY(reserve(after));
     Tensor state;
-    MULTIHEAD_TRY(run_layers(*model, pass_to(after), true, state, context));
+    MULTIHEAD_TRY(run_layers(*model, pass_to(after), state, context));
     if (!logits.given()) return {};
     MULTIHEAD_TRY(compute_logits(*model, state, {logits.data, {1, logits.shape[0]}}, context));
     if (all_finite(logits, context)) return {};
@@ -197,10 +202,16 @@ Status Session::Internals::create(const Model& model, const SessionOptions& opti
               info.max_tokens > 0 ? "1 to " + std::to_string(info.max_tokens) : "1 or more",
               std::to_string(options.capacity)};
     }
-    Pass pass{.inputs = {.ids = kOneToken, .head_scales = options.head_scales}};
+    Pass pass{
+        .inputs = {.ids = kOneToken, .head_scales = options.head_scales, .edits = options.edits},
+        .in_session = true};
     MULTIHEAD_TRY(check_inputs(*model.internals_, pass));
     state->head_scales = options.head_scales;
-    const auto layers = static_cast<size_t>(info.num_layers);
+    state->edits = options.edits;
+    const bool caches = std::none_of(
+        options.edits.begin(), options.edits.end(),
+        [](const Edit& edit) { return edit.site == Site::kScores || edit.site == Site::kPattern; });
+    const auto layers = caches ? static_cast<size_t>(info.num_layers) : size_t{0};
     state->caches.resize(layers);
     for (size_t layer = 0; layer < layers; ++layer) {
       MULTIHEAD_TRY(
@@ -277,7 +288,8 @@ Status generate(const Model& model, std::span<const int32_t> prompt, const Gener
     MULTIHEAD_TRY(Session::create(model,
                                   {.capacity = given + std::max<int64_t>(most, 1) - 1,
                                    .cache_type = options.cache_type,
-                                   .head_scales = options.head_scales},
+                                   .head_scales = options.head_scales,
+                                   .edits = options.edits},
                                   session));
     const std::vector<int32_t>& stops = options.stop_ids ? *options.stop_ids : info.end_ids;
     std::vector<float> numbers(static_cast<size_t>(info.vocab_size));

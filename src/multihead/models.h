@@ -20,6 +20,7 @@
 
 #include "multihead/context.h"
 #include "multihead/export.h"
+#include "multihead/sites.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 #include "multihead/weights.h"
@@ -124,6 +125,7 @@ struct ModelInputs {
   std::span<const float> pixels = {};         ///< (B, channels, image_size, image_size)
   /// (num_layers, num_heads): factor on the output of each head; 0 mutes it. Empty: all 1.
   std::span<const float> head_scales = {};
+  std::span<const Edit> edits = {};  ///< changes of values inside the model
 };
 
 /// The weights of one head: which, and where to.
@@ -147,8 +149,9 @@ struct ModelOutputs {
   /// classification and question answering (B, N, num_labels); classification (B, num_labels).
   /// Of BertForPreTraining, those of its masked language model.
   Tensor logits = {};
-  Tensor pooler_output = {};           ///< (B, embed_dim)
-  std::span<const HeadMap> maps = {};  ///< weights of single heads
+  Tensor pooler_output = {};               ///< (B, embed_dim)
+  std::span<const HeadMap> maps = {};      ///< weights of single heads
+  std::span<const Capture> captures = {};  ///< values inside the model
 };
 
 /// Options of Model::embed().
@@ -174,11 +177,12 @@ class Model {
   /// The properties of the model. All zeros before open().
   const ModelInfo& info() const;
 
-  /// One pass over whole sequences. If only maps are wanted, it ends with their last layer. Errors:
-  /// kShape, kOption (an id, token type or layer out of range, more than max_tokens), kMemory.
-  /// Nothing is written on an error of the arguments. logits and pooler_output that are not finite
-  /// are a kOption error, which names the first layer whose output is not; hidden states and maps
-  /// are given as they are.
+  /// One pass over whole sequences. If only maps and captures are wanted, it ends with their last
+  /// layer. Errors: kShape, kOption (an id, token type, layer, head or token out of range, more
+  /// than max_tokens, a site that the model does not have, an edit that makes numbers infinite),
+  /// kMemory. Nothing is written on an error of the arguments. logits and pooler_output that are
+  /// not finite are a kOption error, which names the first layer whose output is not; hidden states
+  /// and maps are given as they are.
   [[nodiscard]] Status forward(const ModelInputs& inputs, const ModelOutputs& outputs,
                                Context& context) const;
 
@@ -257,6 +261,11 @@ struct SessionOptions {
   DType cache_type = DType::kF32;  ///< type of the cached keys and values
   /// (num_layers, num_heads): as ModelInputs::head_scales, for every token
   std::vector<float> head_scales = {};
+  /// As ModelInputs::edits, but for the tokens of all calls: Edit::tokens are positions in the
+  /// session, values have one row for each of them, or one row for all tokens. kReplace is not
+  /// possible, and values of scores and pattern have one number for all keys. Values must live as
+  /// long as the session. Edits of scores or pattern need no cache: each call computes all tokens.
+  std::vector<Edit> edits = {};
 };
 
 /// A causal model with the keys and values of the tokens so far. Their memory grows with the
@@ -338,6 +347,7 @@ struct GenerateOptions {
   DType cache_type = DType::kF32;                     ///< type of the cached keys and values
   /// (num_layers, num_heads): as ModelInputs::head_scales, for every token
   std::vector<float> head_scales = {};
+  std::vector<Edit> edits = {};  ///< as SessionOptions::edits
 };
 
 /// Continues `prompt`. Calls on_token with each token, a stop id included, which is the last one;

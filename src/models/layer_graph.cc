@@ -1,0 +1,183 @@
+#include "models/layer_graph.h"
+
+#include <cstdint>
+
+#include "nn/graph/weights.h"
+
+namespace multihead::models {
+namespace {
+
+using nn::Graph;
+using nn::kNoValue;
+using nn::LayerParameters;
+using nn::NormParameters;
+using nn::Operation;
+using nn::Projection;
+using nn::ValueId;
+
+// Appends the operations of a layer, each of which writes a new value.
+class Builder {
+ public:
+  Builder(const Architecture& a, const LayerParameters& layer, Graph& graph)
+      : a_(a), names_(a.family->names), layer_(layer), graph_(graph) {}
+
+  void build() {
+    graph_.input = graph_.add({.width = a_.width, .site = Site::kResidPre});
+    const ValueId attention_input =
+        norm(names_.attention_norm, &LayerParameters::attention_norm, graph_.input);
+    const ValueId attended = add_projection(attend(attention_input), &LayerParameters::o, a_.width);
+    const ValueId attn_out =
+        norm_in_place(names_.attention_out_norm, &LayerParameters::attention_out_norm, attended);
+    graph_.values[at(attn_out)].site = Site::kAttnOut;
+    if (a_.parallel) {
+      // GPT-NeoX: the MLP reads the input of the layer, too.
+      const ValueId mlp_input = norm(names_.mlp_norm, &LayerParameters::mlp_norm, graph_.input);
+      const ValueId sum = add(graph_.input, attn_out);
+      graph_.output = add(sum, mlp(mlp_input));
+    } else {
+      const ValueId mid =
+          norm_in_place(names_.attention_sum_norm, &LayerParameters::attention_sum_norm,
+                        add(graph_.input, attn_out));
+      graph_.values[at(mid)].site = Site::kResidMid;
+      const ValueId mlp_out = mlp(norm(names_.mlp_norm, &LayerParameters::mlp_norm, mid));
+      graph_.output =
+          norm_in_place(names_.mlp_sum_norm, &LayerParameters::mlp_sum_norm, add(mid, mlp_out));
+    }
+    graph_.values[at(graph_.output)].site = Site::kResidPost;
+  }
+
+ private:
+  static size_t at(ValueId id) { return static_cast<size_t>(id); }
+
+  ValueId norm(const char* name, NormParameters LayerParameters::*parameters, ValueId in) {
+    if (name == nullptr) return in;
+    const ValueId out = graph_.add({.width = a_.width});
+    graph_.operations.push_back(
+        {.kind = Operation::Kind::kNorm, .in = in, .out = out, .norm = parameters});
+    return out;
+  }
+
+  ValueId norm_in_place(const char* name, NormParameters LayerParameters::*parameters, ValueId in) {
+    if (name == nullptr) return in;
+    const ValueId out = norm(name, parameters, in);
+    graph_.values[at(out)].replaces = in;
+    return out;
+  }
+
+  void project(ValueId in, Projection LayerParameters::*parameters, ValueId out,
+               Operation::Share share = Operation::Share::kNone) {
+    graph_.operations.push_back({.kind = Operation::Kind::kProject,
+                                 .in = in,
+                                 .out = out,
+                                 .projection = parameters,
+                                 .share = share});
+  }
+
+  ValueId add_projection(ValueId in, Projection LayerParameters::*parameters, int64_t width) {
+    const ValueId out = graph_.add({.width = width});
+    project(in, parameters, out);
+    return out;
+  }
+
+  ValueId add(ValueId to, ValueId branch) {
+    const ValueId out = graph_.add({.width = a_.width, .replaces = to});
+    graph_.operations.push_back(
+        {.kind = Operation::Kind::kAdd, .in = to, .in2 = branch, .out = out});
+    return out;
+  }
+
+  // One of q, k and v: columns of `all`.
+  ValueId columns(ValueId all, int64_t heads, int64_t first, int64_t step) {
+    return graph_.add({.width = heads * a_.head_dim,
+                       .heads = heads,
+                       .whole = all,
+                       .column = first,
+                       .head_step = step});
+  }
+
+  // The value after an operation that changes it where it is.
+  ValueId changed(Operation::Kind kind, ValueId in,
+                  NormParameters LayerParameters::*parameters = nullptr) {
+    const nn::Value& before = graph_.value(in);
+    const ValueId out = graph_.add({.width = before.width, .heads = before.heads, .replaces = in});
+    graph_.operations.push_back({.kind = kind, .in = in, .out = out, .norm = parameters});
+    return out;
+  }
+
+  ValueId attend(ValueId input) {
+    const ValueId all = graph_.add({.width = a_.qkv_width()});
+    const int64_t d = a_.head_dim;
+    const bool mixed = a_.family->interleaved_qkv;
+    const int64_t step = mixed ? 3 * d : d;
+    ValueId q = columns(all, a_.heads, 0, step);
+    ValueId k = columns(all, a_.kv_heads, mixed ? d : a_.q_width(), step);
+    const ValueId v = columns(all, a_.kv_heads, mixed ? 2 * d : a_.q_width() + a_.kv_width(), step);
+    if (layer_.qkv.given()) {
+      project(input, &LayerParameters::qkv, all);
+    } else {
+      project(input, &LayerParameters::q, q, Operation::Share::kHeads);
+      project(input, &LayerParameters::k, k, Operation::Share::kHeads);
+      project(input, &LayerParameters::v, v, Operation::Share::kHeads);
+    }
+    if (names_.q_norm != nullptr) {
+      q = changed(Operation::Kind::kNormHeads, q, &LayerParameters::q_norm);
+      k = changed(Operation::Kind::kNormHeads, k, &LayerParameters::k_norm);
+    }
+    if (a_.family->rope) {
+      q = changed(Operation::Kind::kRotate, q);
+      k = changed(Operation::Kind::kRotate, k);
+    }
+    graph_.values[at(q)].site = Site::kQ;
+    graph_.values[at(k)].site = Site::kK;
+    graph_.values[at(v)].site = Site::kV;
+    const ValueId heads = graph_.add({.width = a_.q_width(), .heads = a_.heads});
+    graph_.operations.push_back(
+        {.kind = Operation::Kind::kAttend, .in = q, .in2 = k, .in3 = v, .out = heads});
+    const ValueId z = changed(Operation::Kind::kScaleHeads, heads);
+    graph_.values[at(z)].site = Site::kZ;
+    return z;
+  }
+
+  ValueId mlp(ValueId input) {
+    const ValueId all = graph_.add({.width = a_.gated ? 2 * a_.mlp : a_.mlp});
+    const auto part = [&](int64_t first) {
+      return graph_.add({.width = a_.mlp, .whole = all, .column = first, .head_step = a_.mlp});
+    };
+    const ValueId first = part(0), second = a_.gated ? part(a_.mlp) : kNoValue;
+    if (layer_.gate_up.given()) {
+      project(input, &LayerParameters::gate_up, all);
+    } else if (a_.gated) {
+      project(input, &LayerParameters::gate, first, Operation::Share::kHidden);
+      project(input, &LayerParameters::up, second, Operation::Share::kHidden);
+    } else {
+      project(input, &LayerParameters::up, first, Operation::Share::kHidden);
+    }
+    const ValueId hidden =
+        graph_.add({.width = a_.mlp, .site = Site::kMlpHidden, .replaces = first});
+    graph_.operations.push_back(
+        {.kind = Operation::Kind::kActivate, .in = first, .in2 = second, .out = hidden});
+    const ValueId out = norm_in_place(names_.mlp_out_norm, &LayerParameters::mlp_out_norm,
+                                      add_projection(hidden, &LayerParameters::down, a_.width));
+    graph_.values[at(out)].site = Site::kMlpOut;
+    return out;
+  }
+
+  const Architecture& a_;
+  const Names& names_;
+  const LayerParameters& layer_;
+  Graph& graph_;
+};
+
+}  // namespace
+
+nn::Graph layer_graph(const Architecture& architecture, const LayerParameters& layer) {
+  nn::Graph graph;
+  graph.norm = {architecture.family->rms_norm, architecture.eps};
+  graph.activation = architecture.activation;
+  graph.norms_all_heads = architecture.family->norm_whole_qk;
+  Builder(architecture, layer, graph).build();
+  nn::plan(graph);
+  return graph;
+}
+
+}  // namespace multihead::models

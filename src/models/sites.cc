@@ -1,0 +1,172 @@
+#include "models/sites.h"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace multihead::models {
+
+SiteShape shape_of(const Model::Internals& model, const Pass& pass, Site site) {
+  const Architecture& a = model.architecture;
+  const int64_t batch = pass.inputs.batch, tokens = pass.tokens;
+  switch (site) {
+    case Site::kQ:
+    case Site::kZ:
+      return {{batch, tokens, a.heads, a.head_dim}, 1, 2};
+    case Site::kK:
+    case Site::kV:
+      return {{batch, tokens, a.kv_heads, a.head_dim}, 1, 2};
+    case Site::kScores:
+    case Site::kPattern:
+      return {{batch, a.heads, tokens, tokens}, 2, 1};
+    case Site::kMlpHidden:
+      return {{batch, tokens, a.mlp}};
+    default:
+      return {{batch, tokens, a.width}};
+  }
+}
+
+Status check_site(const Model::Internals& model, const std::string& argument, Site site) {
+  const auto has = [&](Site each) {
+    return model.graph.has(each) || each == Site::kScores || each == Site::kPattern;
+  };
+  const bool known = static_cast<int>(site) < kSites;
+  if (known && has(site)) return {};
+  std::string sites;
+  for (int each = 0; each < kSites; ++each) {
+    if (!has(static_cast<Site>(each))) continue;
+    sites += (sites.empty() ? "" : ", ") + std::string(name_of(static_cast<Site>(each)));
+  }
+  return {StatusCode::kOption, argument, "one of " + sites,
+          known ? name_of(site) : std::to_string(static_cast<int>(site))};
+}
+
+namespace {
+
+Status range_error(const std::string& argument, int64_t most, int64_t got) {
+  return {StatusCode::kOption, argument, "0 to " + std::to_string(most), std::to_string(got)};
+}
+
+// Checks what edits and captures share: site, layer and heads. Sets the shape's head axis.
+template <class Place>
+Status check_place(const Model::Internals& model, const std::string& name, const Place& place,
+                   SiteShape& shape) {
+  MULTIHEAD_TRY(check_site(model, name + ".site", place.site));
+  const int64_t layers = model.info.num_layers;
+  if (place.layer < 0 || place.layer >= layers) {
+    return range_error(name + ".layer", layers - 1, place.layer);
+  }
+  if (place.heads.empty()) return {};
+  if (shape.head_axis < 0) {
+    return {StatusCode::kOption, name + ".heads",
+            "none: " + std::string(name_of(place.site)) + " has no heads",
+            std::to_string(place.heads.size()) + " heads"};
+  }
+  const int64_t heads = shape.shape[shape.head_axis];
+  std::vector<bool> seen(static_cast<size_t>(heads));
+  for (const int64_t head : place.heads) {
+    if (head < 0 || head >= heads) return range_error(name + ".heads", heads - 1, head);
+    if (seen[static_cast<size_t>(head)]) {
+      return {StatusCode::kOption, name + ".heads", "each head once",
+              "head " + std::to_string(head) + " twice"};
+    }
+    seen[static_cast<size_t>(head)] = true;
+  }
+  shape.shape[shape.head_axis] = static_cast<int64_t>(place.heads.size());
+  return {};
+}
+
+bool is_finite(const ConstTensor& value) {
+  for (int64_t at = 0; at < value.shape.elements(); ++at) {
+    int64_t rest = at, offset = 0;
+    for (int axis = value.shape.rank(); axis-- > 0; rest /= value.shape[axis]) {
+      offset += rest % value.shape[axis] * value.strides[axis];
+    }
+    if (!std::isfinite(value.data[offset])) return false;
+  }
+  return true;
+}
+
+bool broadcasts(const Dims& from, const Dims& to) {
+  const int missing = to.rank() - from.rank();
+  if (missing < 0) return false;
+  for (int axis = 0; axis < from.rank(); ++axis) {
+    if (from[axis] != 1 && from[axis] != to[axis + missing]) return false;
+  }
+  return true;
+}
+
+Status check_edit(const Model::Internals& model, const Pass& pass, const std::string& name,
+                  const Edit& edit) {
+  SiteShape part = shape_of(model, pass, edit.site);
+  Dims whole = part.shape;
+  MULTIHEAD_TRY(check_place(model, name, edit, part));
+  const int64_t tokens = pass.in_session ? model.info.max_tokens : pass.tokens;
+  for (const int64_t token : edit.tokens) {
+    if (token >= 0 && (tokens == 0 || token < tokens)) continue;
+    return range_error(name + ".tokens", tokens - 1, token);
+  }
+  part.shape[part.token_axis] = static_cast<int64_t>(edit.tokens.size());
+  if (edit.tokens.empty()) part.shape[part.token_axis] = pass.in_session ? 1 : pass.tokens;
+  if (edit.action > Edit::Action::kReplace) {
+    return {StatusCode::kOption, name + ".action", "an Edit::Action",
+            std::to_string(static_cast<int>(edit.action))};
+  }
+  if (edit.action == Edit::Action::kScale) {
+    if (std::isfinite(edit.factor)) return {};
+    return {StatusCode::kOption, name + ".factor", "a finite number", std::to_string(edit.factor)};
+  }
+  for (const int64_t sequence : edit.sequences) {
+    if (sequence < 0 || sequence >= pass.inputs.batch) {
+      return range_error(name + ".sequences", pass.inputs.batch - 1, sequence);
+    }
+  }
+  if (!edit.sequences.empty()) part.shape[0] = static_cast<int64_t>(edit.sequences.size());
+  const bool replaces = edit.action == Edit::Action::kReplace;
+  if (replaces && edit.value.shape.rank() > 0 && edit.value.shape[0] == 1) whole[0] = 1;
+  if (pass.in_session) {
+    // The number of tokens grows, so that a value cannot have one number for each.
+    if (part.shape.rank() == 4 && part.token_axis == 2) part.shape[3] = 1;
+    if (replaces) {
+      return {StatusCode::kOption, name + ".action", "set, add or scale in a session", "replace"};
+    }
+  }
+  if (edit.value.data == nullptr || (replaces && !(edit.value.shape == whole)) ||
+      (!replaces && !broadcasts(edit.value.shape, part.shape))) {
+    return {StatusCode::kShape, name + ".value",
+            replaces ? whole.to_string() : "numbers that broadcast to " + part.shape.to_string(),
+            edit.value.data == nullptr ? "none" : edit.value.shape.to_string()};
+  }
+  if (is_finite(edit.value)) return {};
+  return {StatusCode::kOption, name + ".value", "finite numbers", "NaN or an infinity"};
+}
+
+}  // namespace
+
+Status check_edits(const Model::Internals& model, const Pass& pass) {
+  for (size_t at = 0; at < pass.inputs.edits.size(); ++at) {
+    MULTIHEAD_TRY(
+        check_edit(model, pass, "edits[" + std::to_string(at) + "]", pass.inputs.edits[at]));
+  }
+  return {};
+}
+
+Status check_captures(const Model::Internals& model, const Pass& pass,
+                      std::span<const Capture> captures) {
+  for (size_t at = 0; at < captures.size(); ++at) {
+    const Capture& capture = captures[at];
+    const std::string name = "captures[" + std::to_string(at) + "]";
+    SiteShape part = shape_of(model, pass, capture.site);
+    MULTIHEAD_TRY(check_place(model, name, capture, part));
+    const Tensor& out = capture.out;
+    if (out.data == nullptr || !(out.shape == part.shape) ||
+        !(out.strides == contiguous_strides(part.shape))) {
+      return {StatusCode::kShape, name + ".out", part.shape.to_string() + ", contiguous",
+              out.data == nullptr ? "none" : out.shape.to_string()};
+    }
+  }
+  return {};
+}
+
+}  // namespace multihead::models

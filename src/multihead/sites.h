@@ -1,0 +1,84 @@
+/// \file
+/// The named values inside a model ("sites"): to read them, and to change them while the model
+/// computes. Names and definitions are those of TransformerLens (components/transformer_block.py),
+/// except that q and k are taken after the norm of heads and the rotary embedding.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "multihead/export.h"
+#include "multihead/tensor.h"
+
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead::models {
+
+/// A value of a layer, in the order of computation. B sequences, N tokens, H query heads, K
+/// key/value heads, D width of a head, E width of the residual stream, M width of the MLP.
+enum class Site : uint8_t {
+  kResidPre,   ///< (B, N, E): input of the layer
+  kQ,          ///< (B, N, H, D): queries as they enter the dot product
+  kK,          ///< (B, N, K, D): keys, likewise
+  kV,          ///< (B, N, K, D): values
+  kScores,     ///< (B, H, N, N): what the softmax reads; -inf for keys that a query does not see
+  kPattern,    ///< (B, H, N, N): attention weights; 0 for keys that a query does not see
+  kZ,          ///< (B, N, H, D): output of each head, before the output projection
+  kAttnOut,    ///< (B, N, E): what attention adds to the residual stream
+  kResidMid,   ///< (B, N, E): between attention and MLP; not in models whose MLP reads resid_pre
+  kMlpHidden,  ///< (B, N, M): input of the MLP's last matrix
+  kMlpOut,     ///< (B, N, E): what the MLP adds to the residual stream
+  kResidPost,  ///< (B, N, E): output of the layer, which is resid_pre of the next one
+};
+
+/// The number of sites.
+inline constexpr int kSites = 12;
+/// "resid_pre", "q", ..., "resid_post".
+const char* name_of(Site site);
+/// The site of a name, if there is one.
+std::optional<Site> site_of(std::string_view name);
+
+/// A value to read.
+struct Capture {
+  Site site = Site::kResidPre;      ///< which value
+  int64_t layer = 0;                ///< from 0
+  std::vector<int64_t> heads = {};  ///< of sites with heads; empty: all
+  /// The site's shape, with the listed heads only; contiguous. In pattern and scores of one head,
+  /// rows and sequences may have gaps.
+  Tensor out = {};
+};
+
+/// A change of a value. Everything that is computed later uses the changed value; captures of the
+/// same place are taken after it. Edits of one place act in the order of their list.
+struct Edit {
+  /// What happens to the chosen part of the value.
+  enum class Action : uint8_t {
+    kSet,      ///< becomes `value`, broadcast to the part's shape
+    kAdd,      ///< part + `value`, broadcast likewise
+    kScale,    ///< part * `factor`
+    kReplace,  ///< becomes the same part of `value`, which has the site's whole shape, or that of
+               ///< one sequence
+  };
+  Site site = Site::kResidPre;          ///< which value
+  int64_t layer = 0;                    ///< from 0
+  std::vector<int64_t> sequences = {};  ///< of the batch; empty: all
+  std::vector<int64_t> heads = {};      ///< of sites with heads; empty: all
+  /// Positions, in scores and pattern those of queries; empty: all.
+  std::vector<int64_t> tokens = {};
+  Action action = Action::kSet;  ///< what happens
+  /// The part's shape is the site's, with the axes of sequences, tokens and heads cut to the lists.
+  /// Broadcasting is NumPy's, from the last axis. Finite.
+  ConstTensor value = {};
+  float factor = 1.0F;  ///< finite
+};
+
+/// A gradient to compute: `out` has the site's shape, contiguous.
+struct GradientOutput {
+  Site site = Site::kResidPre;  ///< which value
+  int64_t layer = 0;            ///< from 0
+  Tensor out = {};              ///< where to
+};
+
+}  // namespace multihead::models
+MULTIHEAD_PUBLIC_END

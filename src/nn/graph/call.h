@@ -1,0 +1,108 @@
+// One call of a layer: what differs from layer to layer and from call to call, the memory of its
+// values, and the two ways to play the list.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "multihead/attention.h"
+#include "multihead/context.h"
+#include "multihead/kv_cache.h"
+#include "multihead/sites.h"
+#include "multihead/status.h"
+#include "nn/graph/graph.h"
+#include "rules/arena.h"
+
+namespace multihead::nn {
+
+// What a call reads and changes in a layer.
+struct Probe {
+  std::span<const models::Capture> captures = {};
+  std::span<const models::Edit> edits = {};
+  int64_t layer = 0;
+  int64_t first_token = 0;  // position of the first row, after the tokens of a cache
+};
+
+// Cosines and sines of the tokens' positions, (tokens, step), of which `pairs` are used.
+struct Rotation {
+  const float *cos = nullptr, *sin = nullptr;
+  int64_t pairs = 0, step = 0;
+  bool reversed = false;  // by the negative angles
+
+  bool given() const { return cos != nullptr; }
+};
+
+struct LayerCall {
+  const LayerParameters* parameters = nullptr;
+  int64_t batch = 1, tokens = 0;
+  Rotation rotation = {};
+  AttentionOptions attention = {};
+  KVCache* cache = nullptr;  // the tokens are the next ones after the cache's; null: all there are
+  std::span<const float> head_scales = {};
+  const Probe* probe = nullptr;
+
+  int64_t rows() const { return batch * tokens; }
+};
+
+// The memory of a layer's values. The frame itself and all arrays lie in the arena's memory, so a
+// call allocates nothing.
+class Frame {
+ public:
+  // Memory that all layers use in turn: values share it as plan() decided. bind() gives a layer's
+  // values their places; `x` is its input and then its output.
+  void lay_out(const Graph& graph, int64_t rows, rules::Arena& take);
+  void bind(const Graph& graph, const LayerCall& call, float* x);
+  // Memory of one layer for backward(): values that it reads are not overwritten.
+  void lay_out_kept(const Graph& graph, const LayerCall& call, float* input, float* output,
+                    rules::Arena& take);
+  // Memory for the gradients of a layer's values, which all layers use in turn. A value that
+  // replaces another one has its gradient in the same place, and the input's is the output's.
+  void lay_out_gradients(const Graph& graph, const LayerCall& call, float* gradient,
+                         rules::Arena& take);
+
+  // (rows, width)
+  Tensor rows(ValueId id) const;
+  // (batch, heads, tokens, width of a head)
+  Tensor heads(ValueId id) const;
+  // Log-sum-exp (batch, heads, tokens) of the attention, of kept frames; else not given.
+  Tensor lse() const;
+  // True if both values have the same place.
+  bool same_place(ValueId a, ValueId b) const { return place(a).data == place(b).data; }
+
+ private:
+  struct Place {
+    float* data;
+    int64_t stride;  // of rows
+  };
+  enum class Memory : uint8_t { kShared, kKept, kGradients };
+
+  Place& place(ValueId id) const { return places_[id]; }
+  void fill(const Graph& graph, const LayerCall& call, float* input, float* output, Memory memory,
+            rules::Arena* take);
+
+  const Graph* graph_ = nullptr;
+  int64_t batch_ = 0, tokens_ = 0;
+  Place* places_ = nullptr;
+  float** slots_ = nullptr;
+  float* lse_ = nullptr;
+  uint64_t acting_ = 0;  // of bind(): the operations that act, and a bit that is always set
+};
+
+// False if the operation does nothing in this call, so that its output is its input.
+bool acts(const Operation& operation, const LayerCall& call);
+
+// Computes all values from the input. Errors: kMemory; kOption for a cache without room and for an
+// edit that makes numbers infinite.
+Status forward(const Graph& graph, const Frame& frame, const LayerCall& call, Context& context);
+// Computes what comes after a site, whose rows are given. The graph has the site. Errors: kMemory.
+Status forward_after(models::Site site, const ConstTensor& rows, const Graph& graph,
+                     const Frame& frame, const LayerCall& call, Context& context);
+
+// Computes the gradients of a layer's values from its output's, which is where the gradient of the
+// input will be. `values` is a kept frame that forward() filled without a cache and without edits.
+// `wanted` are copied. Errors: kMemory.
+Status backward(const Graph& graph, const Frame& values, const Frame& gradients,
+                const LayerCall& call, int64_t layer,
+                std::span<const models::GradientOutput> wanted, Context& context);
+
+}  // namespace multihead::nn

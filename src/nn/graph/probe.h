@@ -1,0 +1,30 @@
+// Reads and changes values while a layer is computed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "multihead/attention.h"
+#include "nn/graph/call.h"
+
+namespace multihead::nn {
+
+// Applies the edits of a value that was just computed, then copies it for the captures. Errors:
+// kOption for an edit that makes numbers infinite.
+Status visit(const Probe& probe, const Graph& graph, const Frame& frame, ValueId id);
+
+// True if the layer's scores or weights are edited. attend_changed() then takes the place of
+// attention().
+bool changes_weights(const Probe& probe);
+// Attention with edited scores or weights. Errors: kMemory, and as visit().
+Status attend_changed(const Probe& probe, const Tensor& q, const Tensor& k, const Tensor& v,
+                      const AttentionOptions& options, const Tensor& z, Context& context);
+// The captures of scores and weights for attention(). Their heads lie in `heads`.
+void list_captures(const Probe& probe, std::vector<ScoreCapture>& captures,
+                   std::vector<int32_t>& heads);
+
+// Rotates heads (batch, heads, tokens, width) by the tokens' angles; `to` may be `from`.
+void rotate_heads(const Rotation& rotation, const Tensor& from, const Tensor& to,
+                  const Context& context);
+
+}  // namespace multihead::nn
