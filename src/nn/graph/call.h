@@ -60,6 +60,7 @@ class Frame {
   void lay_out_gradients(const Graph& graph, const LayerCall& call, float* gradient,
                          rules::Arena& take);
 
+  float* data(ValueId id) const { return place(id).data; }
   // (rows, width)
   Tensor rows(ValueId id) const;
   // (batch, heads, tokens, width of a head)
@@ -89,7 +90,19 @@ class Frame {
 };
 
 // False if the operation does nothing in this call, so that its output is its input.
-bool acts(const Operation& operation, const LayerCall& call);
+inline bool acts(const Operation& operation, const LayerCall& call) {
+  switch (operation.kind) {
+    case Operation::Kind::kNorm:
+    case Operation::Kind::kNormHeads:
+      return (call.parameters->*operation.norm).given();
+    case Operation::Kind::kRotate:
+      return call.rotation.given();
+    case Operation::Kind::kScaleHeads:
+      return !call.head_scales.empty();
+    default:
+      return true;
+  }
+}
 
 // Computes all values from the input. Errors: kMemory; kOption for a cache without room and for an
 // edit that makes numbers infinite.

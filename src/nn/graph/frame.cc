@@ -8,20 +8,6 @@
 
 namespace multihead::nn {
 
-bool acts(const Operation& operation, const LayerCall& call) {
-  switch (operation.kind) {
-    case Operation::Kind::kNorm:
-    case Operation::Kind::kNormHeads:
-      return (call.parameters->*operation.norm).given();
-    case Operation::Kind::kRotate:
-      return call.rotation.given();
-    case Operation::Kind::kScaleHeads:
-      return !call.head_scales.empty();
-    default:
-      return true;
-  }
-}
-
 void Frame::lay_out(const Graph& graph, int64_t rows, rules::Arena& take) {
   take(places_, graph.values.size());
   take(slots_, graph.slots.size());
