@@ -887,6 +887,16 @@ Status ModelLoader::finish(Model& model) {
     if (!made.parameters.layers.empty()) {
       made.graph = layer_graph(made.architecture, made.parameters.layers.front());
     }
+    for (const Part& part : state_->parts) {
+      const StoredTensor& tensor = state_->tensors[part.tensor];
+      made.stored.push_back({.name = tensor.name,
+                             .shape = tensor.shape,
+                             .matrix = part.matrix,
+                             .vector = part.vector,
+                             .first = part.first,
+                             .rows = part.rows,
+                             .transposed = part.transposed});
+    }
     model.internals_ = std::move(state_->model);
     state_.reset();
     return {};

@@ -105,7 +105,7 @@ Status MetricOf::create(const Model::Internals& model, const Metric& metric, int
           std::to_string(metric.position)};
 }
 
-double MetricOf::difference(const float* state, float* gradient) const {
+double MetricOf::difference(const float* state, float* gradient, const Projection& d_output) const {
   const Parameters& p = model_->parameters;
   const WeightMatrix& matrix = output_matrix(p);
   const double cap = model_->architecture.logit_cap;
@@ -123,6 +123,13 @@ double MetricOf::difference(const float* state, float* gradient) const {
     for (size_t i = 0; i < row.size(); ++i) {
       gradient[i] = static_cast<float>(gradient[i] + slope * row[i]);
     }
+    const auto float_slope = static_cast<float>(slope);
+    if (d_output.bias.given()) d_output.bias.data[token] += float_slope;
+    if (d_output.weight.data == nullptr) continue;
+    // Memory of gradients, which is written.
+    float* const to =
+        static_cast<float*>(const_cast<void*>(d_output.weight.data)) + token * matrix.columns;
+    for (size_t i = 0; i < row.size(); ++i) to[i] += float_slope * state[i];
   }
   return result;
 }
@@ -170,11 +177,12 @@ Status MetricOf::evaluate(const Tensor& state, std::span<const int32_t> ids,
 }
 
 Status MetricOf::differentiate(const Tensor& state, std::span<const int32_t> ids,
-                               const Tensor& gradient, Context& context) const {
+                               const Tensor& gradient, Context& context,
+                               const Projection& output) const {
   const int64_t width = state.shape[1], vocab = model_->info.vocab_size;
   const int64_t first_row = all() ? 0 : position_, end = all() ? tokens_ - 1 : position_ + 1;
   if (metric_->kind == Metric::Kind::kLogitDifference) {
-    difference(state.data + position_ * width, gradient.data + position_ * width);
+    difference(state.data + position_ * width, gradient.data + position_ * width, output);
     return {};
   }
   engine::Buffer memory;
@@ -200,6 +208,8 @@ Status MetricOf::differentiate(const Tensor& state, std::span<const int32_t> ids
         d[i] = static_cast<float>(d[i] * share * (1.0 - bent * bent));
       }
     }
+    MULTIHEAD_TRY(nn::add_gradients(ConstTensor(state.data + first * width, {some, width}),
+                                    ConstTensor(d_logits, {some, vocab}), output, context));
     MULTIHEAD_TRY(nn::project_backward(output_matrix(model_->parameters), {d_logits, {some, vocab}},
                                        {gradient.data + first * width, {some, width}}, false,
                                        context));

@@ -24,14 +24,15 @@ class MetricOf {
   Status evaluate(const Tensor& state, std::span<const int32_t> ids, std::vector<double>& results,
                   Context& context) const;
   // The gradient with respect to the last hidden state (tokens, width) of one sequence, which is 0
-  // before. Errors: as evaluate().
+  // before. Adds those of the output matrix and its bias to `output`, where they are given. Errors:
+  // as evaluate().
   Status differentiate(const Tensor& state, std::span<const int32_t> ids, const Tensor& gradient,
-                       Context& context) const;
+                       Context& context, const Projection& output = {}) const;
 
  private:
   bool all() const { return metric_->kind == Metric::Kind::kMeanLogProbability; }
   // The difference of logits, or its gradient where `gradient` is given.
-  double difference(const float* state, float* gradient) const;
+  double difference(const float* state, float* gradient, const Projection& d_output = {}) const;
   // The metric of one row of logits, which become its gradient unless `d` is empty.
   double of_logits(std::span<const float> logits, int32_t token, std::span<float> d) const;
 

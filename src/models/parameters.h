@@ -38,6 +38,56 @@ struct Parameters {
   std::vector<LayerParameters> layers;
 };
 
+// Calls visit(own, other) for each vector and matrix of two sets of parameters of one model.
+template <class Visit>
+void over_parameters(const Parameters& a, Parameters& b, const Visit& visit) {
+  const auto norm = [&](const NormParameters& x, NormParameters& y) {
+    visit(x.weight, y.weight);
+    visit(x.bias, y.bias);
+  };
+  const auto projection = [&](const Projection& x, Projection& y) {
+    visit(x.weight, y.weight);
+    visit(x.bias, y.bias);
+  };
+  visit(a.embedding, b.embedding);
+  visit(a.position, b.position);
+  visit(a.token_type, b.token_type);
+  visit(a.relative_bias, b.relative_bias);
+  visit(a.first_token, b.first_token);
+  for (const auto member :
+       {&Parameters::embedding_norm, &Parameters::final_norm, &Parameters::transform_norm}) {
+    norm(a.*member, b.*member);
+  }
+  for (const auto member : {&Parameters::embedding_projection, &Parameters::patch,
+                            &Parameters::pooler, &Parameters::transform, &Parameters::output,
+                            &Parameters::classifier_dense, &Parameters::classifier}) {
+    projection(a.*member, b.*member);
+  }
+  using Layer = LayerParameters;
+  for (size_t at = 0; at < a.layers.size(); ++at) {
+    for (const auto member : {&Layer::attention_norm, &Layer::attention_out_norm,
+                              &Layer::attention_sum_norm, &Layer::q_norm, &Layer::k_norm,
+                              &Layer::mlp_norm, &Layer::mlp_out_norm, &Layer::mlp_sum_norm}) {
+      norm(a.layers[at].*member, b.layers[at].*member);
+    }
+    for (const auto member : {&Layer::qkv, &Layer::q, &Layer::k, &Layer::v, &Layer::o,
+                              &Layer::gate_up, &Layer::gate, &Layer::up, &Layer::down}) {
+      projection(a.layers[at].*member, b.layers[at].*member);
+    }
+  }
+}
+
+// A tensor of the files and its place in the parameters.
+struct StoredParameter {
+  std::string name;
+  Dims shape;
+  const WeightMatrix* matrix = nullptr;  // the parameter, or
+  const Vector* vector = nullptr;
+  int64_t first = 0;        // row of the matrix, or element of the vector
+  int64_t rows = 0;         // as stored
+  bool transposed = false;  // the matrix is the stored one, transposed
+};
+
 // A module after the pooling: a Dense, or with out == 0 one that makes vectors of length 1.
 struct SentenceStep {
   std::string path;  // of its folder
@@ -67,6 +117,7 @@ struct multihead::models::Model::Internals {
   Parameters parameters;
   nn::Graph graph;  // of every layer
   Sentence sentence;
+  std::vector<StoredParameter> stored;
   std::vector<std::shared_ptr<const void>> owners;  // of memory that matrices are views of
   std::vector<engine::Buffer> memory;               // of the other matrices, and of vectors
 

@@ -91,7 +91,9 @@ class Runner {
     return {};
   }
 
-  Status differentiate(const LossGradient& loss, std::span<const GradientOutput> wanted) {
+  Status differentiate(const LossGradient& loss, std::span<const GradientOutput> wanted,
+                       const Parameters* parameters) {
+    d_parameters_ = parameters;
     engine::Buffer memory;
     MULTIHEAD_TRY(nn::reserve(memory, [&](rules::Arena& take) { lay_out_kept(take); }));
     MULTIHEAD_TRY(begin());
@@ -104,25 +106,28 @@ class Runner {
     std::fill_n(d.data, d.shape.elements(), 0.0F);
     MULTIHEAD_TRY(loss(normed, d));
     if (p_.final_norm.given()) {
+      const NormParameters d_norm =
+          parameters == nullptr ? NormParameters() : parameters->final_norm;
       MULTIHEAD_TRY(engine::norm_backward({.x = end.data,
                                            .weight = p_.final_norm.weight.data,
                                            .d_y = d.data,
                                            .d_x = d.data,
                                            .adds_to_d_x = false,
-                                           .d_weight = nullptr,
-                                           .d_bias = nullptr,
+                                           .d_weight = d_norm.weight.data,
+                                           .d_bias = d_norm.bias.data,
                                            .rows = rows(),
                                            .width = a_.width,
                                            .eps = a_.eps,
                                            .centered = !a_.family->rms_norm},
                                           context_));
     }
-    int64_t first = layers();  // first layer with a wanted gradient
+    int64_t first = parameters == nullptr ? layers() : 0;  // first layer with a wanted gradient
     for (const GradientOutput& capture : wanted) first = std::min(first, capture.layer);
     for (int64_t layer = layers(); layer-- > first;) {
       MULTIHEAD_TRY(nn::backward(graph_, w_.kept[layer], w_.gradients, call_of(layer), layer,
                                  wanted, context_));
     }
+    if (parameters != nullptr) embed_back(*parameters);
     return {};
   }
 
@@ -308,6 +313,22 @@ class Runner {
     return nn::project(table, p_.embedding_projection, x(), context_);
   }
 
+  // Adds the gradients of the rows of the tables that were read. Language models have no norm and
+  // no projection here.
+  void embed_back(const Parameters& gradients) const {
+    const auto add = [&](const WeightMatrix& table, int64_t row, const float* d, float scale) {
+      if (table.data == nullptr) return;
+      // Memory of gradients, which is written.
+      float* const to = static_cast<float*>(const_cast<void*>(table.data)) + row * table.columns;
+      for (int64_t c = 0; c < table.columns; ++c) to[c] += scale * d[c];
+    };
+    for (int64_t row = 0; row < rows(); ++row) {
+      const float* const d = w_.gradient + row * a_.width;
+      add(gradients.embedding, pass_.inputs.ids[static_cast<size_t>(row)], d, a_.embedding_scale);
+      add(gradients.position, row % pass_.tokens, d, 1.0F);
+    }
+  }
+
   // Each patch times the convolution's matrix, after the first token.
   Status embed_pixels() {
     const int64_t side = a_.image_size / a_.patch_size, patch = a_.patch_size;
@@ -344,6 +365,9 @@ class Runner {
     nn::LayerCall call{.parameters = &p_.layers[static_cast<size_t>(plan.weights)],
                        .batch = pass_.inputs.batch,
                        .tokens = pass_.tokens};
+    if (d_parameters_ != nullptr) {
+      call.gradients = &d_parameters_->layers[static_cast<size_t>(plan.weights)];
+    }
     if (plan.rope >= 0) {
       const int64_t offset = plan.rope * pass_.tokens * pairs_;
       call.rotation = {.cos = w_.cos + offset,
@@ -395,7 +419,8 @@ class Runner {
   Arrays w_;
   nn::Frame frame_;
   nn::Probe probe_;
-  int64_t pairs_ = 0;  // row length of cos and sin
+  const Parameters* d_parameters_ = nullptr;  // of differentiate()
+  int64_t pairs_ = 0;                         // row length of cos and sin
 };
 
 }  // namespace
@@ -483,8 +508,9 @@ Status run_layers(const Model::Internals& model, const Pass& pass, Tensor& resul
 }
 
 Status differentiate(const Model::Internals& model, const Pass& pass, const LossGradient& loss,
-                     std::span<const GradientOutput> wanted, Context& context) {
-  return Runner(model, pass, context).differentiate(loss, wanted);
+                     std::span<const GradientOutput> wanted, Context& context,
+                     const Parameters* parameters) {
+  return Runner(model, pass, context).differentiate(loss, wanted, parameters);
 }
 
 }  // namespace multihead::models

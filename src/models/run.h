@@ -51,9 +51,11 @@ Status run_layers(const Model::Internals& model, const Pass& pass, Tensor& resul
 using LossGradient = std::function<Status(const Tensor& state, const Tensor& gradient)>;
 
 // The gradients of a scalar with respect to values of the pass, which has no caches and no edits.
-// Errors: kMemory, and those of `loss`.
+// The gradients of parameters are added to those of `parameters` that are given, f32, except those
+// of the output matrix and its bias, which are the loss's. Errors: kMemory, and those of `loss`.
 Status differentiate(const Model::Internals& model, const Pass& pass, const LossGradient& loss,
-                     std::span<const GradientOutput> wanted, Context& context);
+                     std::span<const GradientOutput> wanted, Context& context,
+                     const Parameters* parameters = nullptr);
 
 // True if `numbers`, which are contiguous, hold no NaN and no infinity.
 bool all_finite(const ConstTensor& numbers, Context& context);

@@ -17,6 +17,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "multihead/models.h"
@@ -83,6 +84,23 @@ struct TokenProbabilities {
 /// value is varied alone, as if later ones depended on it only.
 [[nodiscard]] Status gradients(const Model& model, const ModelInputs& inputs, const Metric& metric,
                                std::span<const GradientOutput> outputs, Context& context);
+
+/// The tensors of the files that the model uses, with their names and shapes there.
+[[nodiscard]] std::vector<StoredTensor> parameters(const Model& model);
+
+/// A gradient with respect to a tensor of the files: `out` has its shape, contiguous.
+struct ParameterGradient {
+  std::string name = {};  ///< name in the safetensors header
+  Tensor out = {};        ///< where to
+};
+
+/// The gradient of the metric with respect to tensors of the files, of a pass of one sequence. With
+/// weights of another type than f32, the gradient with respect to the numbers that they stand for.
+/// Errors: kOption also for a name that is not in parameters().
+[[nodiscard]] Status parameter_gradients(const Model& model, const ModelInputs& inputs,
+                                         const Metric& metric,
+                                         std::span<const ParameterGradient> outputs,
+                                         Context& context);
 
 /// How parts of a site are replaced: all of a layer at once, or each head, each position.
 enum class By : uint8_t { kLayer, kHead, kPosition };

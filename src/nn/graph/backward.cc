@@ -136,6 +136,8 @@ class Backward {
 
   Status norm_back(const Operation& op) {
     const NormParameters& norm = call_.parameters->*op.norm;
+    const NormParameters* const d_norm =
+        call_.gradients == nullptr ? nullptr : &(call_.gradients->*op.norm);
     const Tensor x = values_.rows(op.in), d_x = d_.rows(op.in);
     MULTIHEAD_TRY(
         engine::norm_backward({.x = x.data,
@@ -143,8 +145,8 @@ class Backward {
                                .d_y = d_.rows(op.out).data,
                                .d_x = d_x.data,
                                .adds_to_d_x = !d_.same_place(op.in, op.out) && has_part(op.in),
-                               .d_weight = nullptr,
-                               .d_bias = nullptr,
+                               .d_weight = d_norm == nullptr ? nullptr : d_norm->weight.data,
+                               .d_bias = d_norm == nullptr ? nullptr : d_norm->bias.data,
                                .rows = x.shape[0],
                                .width = x.shape[1],
                                .eps = graph_.norm.eps,
@@ -157,6 +159,10 @@ class Backward {
   Status project_back(const Operation& op) {
     const bool adds = has_part(op.in);
     mark(op.in);
+    if (call_.gradients != nullptr) {
+      MULTIHEAD_TRY(add_gradients(values_.rows(op.in), d_.rows(op.out),
+                                  call_.gradients->*op.projection, context_));
+    }
     return project_backward((call_.parameters->*op.projection).weight, d_.rows(op.out),
                             d_.rows(op.in), adds, context_);
   }
@@ -175,7 +181,12 @@ class Backward {
         heads->shape[1] = 1;
       }
     }
-    return engine::transform_back(x, transform, d, {}, context_);
+    const Vector d_gain =
+        call_.gradients == nullptr ? Vector() : (call_.gradients->*op.norm).weight;
+    std::vector<float> sum(static_cast<size_t>(d_gain.size));
+    MULTIHEAD_TRY(engine::transform_back(x, transform, d, sum, context_));
+    for (size_t i = 0; i < sum.size(); ++i) d_gain.data[i] += sum[i];
+    return {};
   }
 
   void rotate_back(const Operation& op) const {
@@ -220,6 +231,18 @@ class Backward {
 };
 
 }  // namespace
+
+Status add_gradients(const ConstTensor& x, const ConstTensor& d_y, const Projection& gradient,
+                     Context& context) {
+  const WeightMatrix& matrix = gradient.weight;
+  engine::LinearBackward back{.x = x, .weight = {}, .d_y = d_y, .d_bias = gradient.bias.data};
+  if (matrix.data != nullptr) {
+    // Memory of gradients, which is written.
+    back.d_weight = {static_cast<float*>(const_cast<void*>(matrix.data)),
+                     {matrix.rows, matrix.columns}};
+  }
+  return engine::linear_backward(back, context);
+}
 
 Status project_backward(const WeightMatrix& weight, const Tensor& d_y, const Tensor& d_x,
                         bool adds_to_d_x, Context& context) {

@@ -40,6 +40,8 @@ struct LayerCall {
   KVCache* cache = nullptr;  // the tokens are the next ones after the cache's; null: all there are
   std::span<const float> head_scales = {};
   const Probe* probe = nullptr;
+  // For backward(): where gradients of parameters are added, f32; those not given are not computed.
+  const LayerParameters* gradients = nullptr;
 
   int64_t rows() const { return batch * tokens; }
 };
