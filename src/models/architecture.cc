@@ -69,6 +69,7 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
   if (!switched || config.flag("use_sliding_window", false)) {
     window = config.integer(family.fields.window, family.defaults.window,
                             {.least = 0, .most = kMostRows, .null_is_zero = true});
+    if (family.window_both_sides && window > 0) window = window / 2 + 1;
   }
   for (size_t i = 0; i < a.layers.size() && config.status().ok(); ++i) {
     LayerPlan& layer = a.layers[i];
@@ -90,6 +91,9 @@ void read_windows(ConfigReader& config, const Family& family, Architecture& a) {
           break;
         case Windows::kPattern:
           slides = (number + 1) % config.integer("sliding_window_pattern", 6, {}) != 0;
+          break;
+        case Windows::kBetweenFull:
+          slides = number % config.integer("global_attn_every_n_layers", 3, {}) != 0;
           break;
         case Windows::kUpper:
           slides =
@@ -114,7 +118,8 @@ void read_ropes(ConfigReader& config, const Family& family, Architecture& a) {
                                      .head_dim = a.head_dim,
                                      .positions = family.defaults.positions,
                                      .phi3 = std::string_view(family.model_type) == "phi3"};
-  const bool by_type = family.windows == Windows::kPattern;
+  const bool by_type =
+      family.windows == Windows::kPattern || family.windows == Windows::kBetweenFull;
   if (by_type && config.has_members("rope_parameters") &&
       !config.has_members("rope_parameters.full_attention")) {
     config.fail("rope_parameters.full_attention", "an object", "nothing");
@@ -125,7 +130,7 @@ void read_ropes(ConfigReader& config, const Family& family, Architecture& a) {
   if (by_type) {
     // Layers with windows have a base of their own, and no scaling.
     fallback.theta = 10000.0;
-    fallback.theta_field = "rope_local_base_freq";
+    fallback.theta_field = family.fields.local_theta;
     fallback.scaled = false;
     a.ropes.emplace_back(config, "rope_parameters.sliding_attention", fallback);
   }
@@ -329,6 +334,9 @@ Status read_architecture(const Config& given, Architecture& architecture) {
   a.qkv_bias = config.flag(fields.attention_bias, qkv_default);
   a.output_bias = config.flag(fields.attention_bias, output_default);
   a.mlp_bias = config.flag(fields.mlp_bias, family->mlp_bias);
+  a.norm_bias = config.flag(fields.norm_bias, fields.norm_bias == nullptr);
+  a.transform_bias = config.flag(fields.transform_bias, fields.transform_bias == nullptr);
+  a.window_both_sides = family->window_both_sides;
   if (names.patch != nullptr) a.qkv_bias = config.flag("qkv_bias", true);
   a.parallel = family->parallel_field != nullptr && config.flag(family->parallel_field, true);
   a.causal = family->causal && config.flag("is_causal", true);

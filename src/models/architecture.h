@@ -15,7 +15,7 @@ namespace multihead::models {
 
 struct LayerPlan {
   int64_t weights = 0;  // index of the layer's parameters, which layers may share
-  int64_t window = 0;   // number of tokens that a token sees with itself; 0: all
+  int64_t window = 0;   // number of tokens that a token sees with itself, to one side; 0: all
   int rope = -1;        // index of the frequencies; -1: none
   float scale = 0.0F;   // of the scores
 };
@@ -33,6 +33,8 @@ struct Architecture {
   int64_t image_size = 0, patch_size = 0, channels = 0;
   int64_t labels = 0;  // named by the configuration; 0: the matrix decides
   bool causal = false;
+  bool window_both_sides = false;
+  bool norm_bias = true, transform_bias = true;
   float eps = 0.0F;
   float embedding_scale = 1.0F;
   float attention_cap = 0.0F, logit_cap = 0.0F;

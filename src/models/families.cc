@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include "models/families/modernbert.h"
 #include "models/family.h"
 
 namespace multihead::models {
@@ -506,6 +507,7 @@ constexpr Family kFamilies[] = {
      .states_before_norm = true,
      .classifier = Classifier::kFirst,
      .settings = kVitSettings},
+    kModernBert,
 };
 
 // The text part of the model with images: gemma3_text below another key.

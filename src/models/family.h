@@ -24,9 +24,12 @@ struct Fields {
   const char* activation = "hidden_act";
   const char* window = nullptr;
   const char* theta = "rope_theta";
+  const char* local_theta = "rope_local_base_freq";  // of layers with windows, if theirs differs
   const char* partial_rotary = "partial_rotary_factor";
   const char* attention_bias = nullptr;  // a flag: biases of q, k, v and of the output projection
   const char* mlp_bias = nullptr;
+  const char* norm_bias = nullptr;       // a flag, false by default: LayerNorms have biases
+  const char* transform_bias = nullptr;  // likewise: Names::transform has one
   const char* scale = nullptr;           // the scale of scores is 1 / sqrt of this field
   const char* scales = nullptr;          // a flag: false is a scale of 1
   const char* scale_by_layer = nullptr;  // a flag: the scale of layer i is divided by i + 1
@@ -97,6 +100,7 @@ enum class Windows : uint8_t {
   kEvery,        // all, if a window is given
   kAlternating,  // layers 0, 2, 4, ...
   kPattern,      // all but each sliding_window_pattern-th
+  kBetweenFull,  // all but layers 0, n, 2 n, ... with n = global_attn_every_n_layers
   kUpper,        // from max_window_layers on, if use_sliding_window is true
   kWithoutRope,  // those without RoPE, if use_sliding_window is true
 };
@@ -126,15 +130,18 @@ struct Family {
 
   bool causal = false;  // unless `is_causal` says otherwise
   bool rms_norm = false;
-  bool norm_plus_one = false;  // norms multiply by 1 + weight
-  bool norm_whole_qk = false;  // q_norm and k_norm are over all heads, not over each one
+  bool norm_plus_one = false;         // norms multiply by 1 + weight
+  bool norm_whole_qk = false;         // q_norm and k_norm are over all heads, not over each one
+  bool norms_first_attention = true;  // false: layer 0 has no attention_norm
   bool rope = false;
   Windows windows = Windows::kEvery;
-  bool transposed = false;               // matrices of layers are stored (in, out)
-  bool interleaved_qkv = false;          // rows of qkv: q, k and v of head 0, then of head 1
-  bool qkv_bias = true;                  // unless fields.attention_bias says otherwise
-  bool output_bias = true;               // of attention, likewise
-  bool mlp_bias = true;                  // unless fields.mlp_bias says otherwise
+  bool window_both_sides =
+      false;                     // a window is the distance to both sides, twice; else to the left
+  bool transposed = false;       // matrices of layers are stored (in, out)
+  bool interleaved_qkv = false;  // rows of qkv: q, k and v of head 0, then of head 1
+  bool qkv_bias = true;          // unless fields.attention_bias says otherwise
+  bool output_bias = true;       // of attention, likewise
+  bool mlp_bias = true;          // unless fields.mlp_bias says otherwise
   const char* parallel_field = nullptr;  // a flag: attention and MLP have the same input
   bool scales_embedding = false;         // by sqrt(width)
   bool unit_scale = false;               // the scale of scores is 1

@@ -239,7 +239,7 @@ struct ModelLoader::State {
                 bool layer_norm) {
     if (names == nullptr) return;
     add_vector(names, layer, ".weight", size, to.weight, 0, plan().family->norm_plus_one);
-    if (layer_norm) add_vector(names, layer, ".bias", size, to.bias);
+    if (layer_norm && plan().norm_bias) add_vector(names, layer, ".bias", size, to.bias);
   }
 
   // A matrix with its own memory or as a view.
@@ -324,7 +324,9 @@ struct ModelLoader::State {
     const auto norm = [&](const char* names, int64_t size, NormParameters& to) {
       add_norm(names, index, size, to, layer_norm);
     };
-    norm(n.attention_norm, a.width, layer.attention_norm);
+    if (index > 0 || a.family->norms_first_attention) {
+      norm(n.attention_norm, a.width, layer.attention_norm);
+    }
     norm(n.attention_out_norm, a.width, layer.attention_out_norm);
     norm(n.attention_sum_norm, a.width, layer.attention_sum_norm);
     norm(n.mlp_norm, a.width, layer.mlp_norm);
@@ -432,7 +434,7 @@ struct ModelLoader::State {
         if (!a.tied) add_projection(n.output, 0, a.vocabulary, a.width, false, p.output);
         break;
       case Output::kMaskedLanguageModel:
-        add_projection(n.transform, 0, a.embedding_width, a.width, true, p.transform);
+        add_projection(n.transform, 0, a.embedding_width, a.width, a.transform_bias, p.transform);
         add_norm(n.transform_norm, 0, a.embedding_width, p.transform_norm, true);
         if (!a.tied) {
           add_projection(n.output, 0, a.vocabulary, a.embedding_width, has(n.output, ".bias"),

@@ -379,6 +379,7 @@ class Runner {
     options.scale = plan.scale;
     options.softcap = a_.attention_cap;
     if (plan.window > 0) options.window.left = plan.window - 1;
+    if (a_.window_both_sides) options.window.right = options.window.left;
     if (!pass_.inputs.head_scales.empty()) {
       const auto heads = static_cast<size_t>(a_.heads);
       call.head_scales =
