@@ -897,7 +897,8 @@ Status ModelLoader::finish(Model& model) {
                              .vector = part.vector,
                              .first = part.first,
                              .rows = part.rows,
-                             .transposed = part.transposed});
+                             .transposed = part.transposed,
+                             .plus_one = part.plus_one});
     }
     model.internals_ = std::move(state_->model);
     state_.reset();

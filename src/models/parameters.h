@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/runtime/scratch.h"
@@ -86,6 +87,7 @@ struct StoredParameter {
   int64_t first = 0;        // row of the matrix, or element of the vector
   int64_t rows = 0;         // as stored
   bool transposed = false;  // the matrix is the stored one, transposed
+  bool plus_one = false;    // the vector is the stored one + 1
 };
 
 // A module after the pooling: a Dense, or with out == 0 one that makes vectors of length 1.
@@ -123,4 +125,8 @@ struct multihead::models::Model::Internals {
 
   // Null if the model was not opened.
   static const Internals* of(const Model& model) { return model.internals_.get(); }
+  static std::shared_ptr<const Internals> share(const Model& model) { return model.internals_; }
+  static void take(Model& model, std::shared_ptr<const Internals> internals) {
+    model.internals_ = std::move(internals);
+  }
 };

@@ -4,8 +4,8 @@
 ///
 /// The family is found by `model_type` of config.json: gpt2, bert, roberta, xlm-roberta, camembert,
 /// distilbert, albert, mpnet, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3 and gemma3_text,
-/// phi3, smollm3, olmo2, gpt_neox, starcoder2, modernbert, t5 (its encoder), vit. The definitions stand in the
-/// transformers library; configurations of its versions 4 and 5 are read.
+/// phi3, smollm3, olmo2, gpt_neox, starcoder2, modernbert, t5 (its encoder), vit. The definitions
+/// stand in the transformers library; configurations of its versions 4 and 5 are read.
 #pragma once
 
 #include <cstddef>

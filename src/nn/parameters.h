@@ -14,6 +14,7 @@
 #include "engine/runtime/team.h"
 #include "multihead/state_dict.h"
 #include "multihead/status.h"
+#include "rules/shared.h"
 
 namespace multihead::nn {
 
@@ -114,8 +115,9 @@ class ParameterList {
 
   // Adds a parameter of `shape` in memory. Successive calls with one name add rows to one tensor of
   // the state dict: in_proj_weight has the rows of q, k and v.
-  void add(std::string name, const Dims& shape, ParameterRole role, ConstTensor& view,
-           DictLayout layout = DictLayout::kAsInMemory, Held held = Held::kWhole);
+  MULTIHEAD_SHARED void add(std::string name, const Dims& shape, ParameterRole role,
+                            ConstTensor& view, DictLayout layout = DictLayout::kAsInMemory,
+                            Held held = Held::kWhole);
 
   // Adds a parameter with the shape, role and layout of `parameter`, without a view.
   void add_like(std::string name, const Parameter& parameter);
@@ -155,7 +157,7 @@ class Parameters {
   Status load(const ParameterList& list, const StateDict& dict, const Loading& loading = {},
               const std::function<bool(std::string_view)>& ignored = {});
   // Allocates parameters with unspecified values. Errors: kMemory; nothing is changed.
-  Status make(const ParameterList& list);
+  MULTIHEAD_SHARED Status make(const ParameterList& list);
 
   bool empty() const { return memory_.data() == nullptr; }
   // True if this is a team member's share. Code that reads all parameters must call gather().

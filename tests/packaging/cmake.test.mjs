@@ -305,7 +305,8 @@ const exportedBy = (library) =>
 const SHARED_INTERNALS = `
   engine::Buffer::reserve engine::Scratch::reserve engine::release
   engine::Team::computes_own engine::Team::divides engine::Team::first_output engine::Team::member_left engine::team_of
-  engine::add engine::scale_heads
+  engine::add engine::copy_rows engine::cross_entropy engine::linear_backward engine::norm_backward engine::scale_heads
+  cpu::activation_backward_range nn::ParameterList::add nn::Parameters::make
   engine::attention_params engine::backward_params engine::begin_backward engine::differentiate_sinks engine::end_backward engine::finish_plan
   engine::make_cache_call engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_forward engine::plan_backward engine::printable
   engine::reserve_backward

@@ -42,7 +42,7 @@ MULTIHEAD_SHARED void add(const float* a, const float* b, float* y, int64_t coun
                           const Context& context);
 
 // Copies `from` to `to`, both (B, H, N, width).
-void copy_rows(const ConstTensor& from, const Tensor& to, const Context& context);
+MULTIHEAD_SHARED void copy_rows(const ConstTensor& from, const Tensor& to, const Context& context);
 
 // Multiplies heads (B, H, N, width) by one factor per head. A factor of 0 turns NaN and infinity
 // into 0, too.

@@ -14,6 +14,7 @@
 #include "multihead/precision.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
+#include "rules/shared.h"
 
 namespace multihead::engine {
 
@@ -34,12 +35,13 @@ struct LinearBackward {
   Precision precision = Precision::kF32;
 };
 // Errors: kMemory.
-[[nodiscard]] Status linear_backward(const LinearBackward& call, Context& context);
+[[nodiscard]] MULTIHEAD_SHARED Status linear_backward(const LinearBackward& call, Context& context);
 
 // cpu/elementwise/gradients.h documents the members of the following calls.
 
 // Errors: kMemory.
-[[nodiscard]] Status norm_backward(const cpu::NormBackward& call, Context& context);
+[[nodiscard]] MULTIHEAD_SHARED Status norm_backward(const cpu::NormBackward& call,
+                                                    Context& context);
 
 // Adds to d_tokens and d_positions in the order of the tokens.
 void embed_backward(const cpu::EmbedBackward& call, const Context& context);
@@ -47,7 +49,9 @@ void embed_backward(const cpu::EmbedBackward& call, const Context& context);
 // Cross-entropy of softmax(logits) (rows, classes); the row stride is free. Rows with target -1 are
 // not counted. d_logits (optional, same shape, may be logits) becomes (softmax - onehot) * d_scale,
 // and 0 in rows that are not counted. A row with a NaN or an infinity has a loss of NaN.
-cpu::CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const int32_t> targets,
-                                      const Tensor& d_logits, float d_scale, Context& context);
+MULTIHEAD_SHARED cpu::CrossEntropyResult cross_entropy(const ConstTensor& logits,
+                                                       std::span<const int32_t> targets,
+                                                       const Tensor& d_logits, float d_scale,
+                                                       Context& context);
 
 }  // namespace multihead::engine

@@ -235,6 +235,7 @@ class Backward {
 Status add_gradients(const ConstTensor& x, const ConstTensor& d_y, const Projection& gradient,
                      Context& context) {
   const WeightMatrix& matrix = gradient.weight;
+  if (matrix.data == nullptr && !gradient.bias.given()) return {};
   engine::LinearBackward back{.x = x, .weight = {}, .d_y = d_y, .d_bias = gradient.bias.data};
   if (matrix.data != nullptr) {
     // Memory of gradients, which is written.

@@ -102,7 +102,7 @@ Status Trainer::load_state_dict(const StateDict& dict) {
     t.steps = static_cast<int64_t>(steps);
     t.options.seed = seed;
     t.write_state();
-    t.model.parameters_changed();
+    t.trainee->parameters_changed();
     return {};
   });
 }

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <new>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -98,6 +98,47 @@ void optimize(const Trainer::Internals& t, float scale, float learning_rate, Con
   }
 }
 
+class TransformerTrainee : public nn::Trainee {
+ public:
+  TransformerTrainee(const Transformer& model, nn::Parameters& parameters, bool recompute,
+                     void (*changed)(Transformer& model))
+      : model_(model), parameters_(parameters), changed_(changed), activations_(recompute) {}
+
+  nn::Parameters& parameters() override { return parameters_; }
+  int64_t classes() const override { return model_.config().vocab_size; }
+  int64_t readouts() const override { return model_.config().num_readouts; }
+  Status accumulate(const nn::TrainingPart& part, float* gradients, cpu::CrossEntropyResult& result,
+                    bool& began, Context& context) override {
+    const auto tokens = static_cast<int64_t>(part.tokens.size());
+    const int64_t count = tokens * readouts(), length = part.batch < 1 ? 0 : tokens / part.batch;
+    float* memory = nullptr;
+    MULTIHEAD_TRY(nn::reserve(logits_, [&](rules::Arena& take) {
+      take(memory, nn::saturated_elements({count, classes()}));
+    }));
+    const Tensor logits(memory, {part.batch, length, readouts() * classes()});
+    MULTIHEAD_TRY(model_.forward(part.tokens, part.batch, part.options,
+                                 {.logits = logits, .activations = &activations_}, context));
+    const Tensor rows(memory, {count, classes()});
+    result = engine::cross_entropy(rows, part.targets, rows, 1.0F, context);
+    if (!std::isfinite(result.loss_sum)) return {};
+    began = true;
+    return model_.backward(part.tokens, part.batch, part.options, logits, activations_,
+                           {gradients, static_cast<size_t>(parameters_.elements())}, context);
+  }
+  void parameters_changed() override { changed_(model_); }
+  int64_t bytes() const override {
+    return static_cast<int64_t>(logits_.bytes()) + activations_.bytes();
+  }
+  const Transformer* transformer() const override { return &model_; }
+
+ private:
+  Transformer model_;
+  nn::Parameters& parameters_;
+  void (*changed_)(Transformer& model);
+  TransformerActivations activations_;
+  engine::Buffer logits_;  // of a part, later their gradient
+};
+
 }  // namespace
 
 void Trainer::Internals::forget_gradients() {
@@ -114,25 +155,30 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 Status Trainer::create(const Transformer& model, const TrainerOptions& options, Trainer& trainer) {
   return engine::memory_guard([&]() -> Status {
     if (model.memory_ == nullptr) return option_error(Name::kModel, Message::kParametersToTrain);
-    MULTIHEAD_TRY(nn::validate_options(options));
-    Trainer made;
-    made.internals_.reset(new (std::nothrow)
-                              Trainer::Internals(options, model.memory_->parameters));
-    if (made.internals_ == nullptr) return Status::out_of_memory(sizeof(Trainer::Internals));
-    Trainer::Internals& t = *made.internals_;
-    t.model = model;
-    t.write_state();
-    // One extra byte, so that a block without parameters has memory too.
-    const uint64_t bytes = t.bytes_of_block() + 1;
-    engine::Buffer* const buffers[] = {&t.gradients, &t.moments[0], &t.moments[1]};
-    for (engine::Buffer* buffer :
-         std::span(buffers).first(static_cast<size_t>(1 + t.moment_count()))) {
-      if (!buffer->reserve(bytes)) return Status::out_of_memory(bytes);
-      std::memset(buffer->data(), 0, static_cast<size_t>(bytes));
-    }
-    trainer = std::move(made);
-    return {};
+    return Internals::create(
+        std::make_unique<TransformerTrainee>(model, model.memory_->parameters, options.recompute,
+                                             [](Transformer& own) { own.parameters_changed(); }),
+        options, trainer);
   });
+}
+
+Status Trainer::Internals::create(std::unique_ptr<nn::Trainee> trainee,
+                                  const TrainerOptions& options, Trainer& trainer) {
+  MULTIHEAD_TRY(nn::validate_options(options));
+  Trainer made;
+  made.internals_ = std::make_unique<Trainer::Internals>(options, std::move(trainee));
+  Trainer::Internals& t = *made.internals_;
+  t.write_state();
+  // One extra byte, so that a block without parameters has memory too.
+  const uint64_t bytes = t.bytes_of_block() + 1;
+  engine::Buffer* const buffers[] = {&t.gradients, &t.moments[0], &t.moments[1]};
+  for (engine::Buffer* buffer :
+       std::span(buffers).first(static_cast<size_t>(1 + t.moment_count()))) {
+    if (!buffer->reserve(bytes)) return Status::out_of_memory(bytes);
+    std::memset(buffer->data(), 0, static_cast<size_t>(bytes));
+  }
+  trainer = std::move(made);
+  return {};
 }
 
 Status Trainer::step(std::span<const int32_t> tokens, int64_t batch,
@@ -148,9 +194,8 @@ Status Trainer::accumulate(std::span<const int32_t> tokens, int64_t batch,
   return engine::memory_guard([&]() -> Status {
     if (internals_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
     Trainer::Internals& t = *internals_;
-    const TransformerConfig& config = t.model.config();
-    const int64_t readouts = config.num_readouts, classes = config.vocab_size;
-    const int64_t count = static_cast<int64_t>(tokens.size()) * readouts;
+    const int64_t classes = t.trainee->classes();
+    const int64_t count = static_cast<int64_t>(tokens.size()) * t.trainee->readouts();
     if (static_cast<int64_t>(targets.size()) != count) {
       return shape_error(Name::kTargets, Message::kTargets, count,
                          static_cast<int64_t>(targets.size()));
@@ -166,23 +211,16 @@ Status Trainer::accumulate(std::span<const int32_t> tokens, int64_t batch,
     MultiHeadAttentionOptions training = options;
     training.training = true;
     training.dropout_seed = seed_of(t.options.seed, t.steps, t.parts);
-    float* memory = nullptr;
-    MULTIHEAD_TRY(nn::reserve(t.logits, [&](rules::Arena& take) {
-      take(memory, nn::saturated_elements({count, classes}));
-    }));
-    const int64_t length = batch < 1 ? 0 : static_cast<int64_t>(tokens.size()) / batch;
-    const Tensor logits(memory, {batch, length, readouts * classes});
-    MULTIHEAD_TRY(t.model.forward(tokens, batch, training,
-                                  {.logits = logits, .activations = &t.activations}, context));
-    const Tensor rows(logits.data, {count, classes});
-    const cpu::CrossEntropyResult part = engine::cross_entropy(rows, targets, rows, 1.0F, context);
-    if (!std::isfinite(part.loss_sum)) {
+    cpu::CrossEntropyResult part = {};
+    bool began = false;
+    Status status = t.trainee->accumulate(
+        {.tokens = tokens, .batch = batch, .targets = targets, .options = training}, t.gradient(),
+        part, began, context);
+    if (status.ok() && !std::isfinite(part.loss_sum)) {
       return not_finite(t, t.parameters.values(), Message::kLossOfParameter,
                         Message::kLossNotFinite);
     }
-    Status status =
-        t.model.backward(tokens, batch, training, logits, t.activations,
-                         {t.gradient(), static_cast<size_t>(t.parameters.elements())}, context);
+    if (!status.ok() && !began) return status;
     if (!status.ok()) {
       t.forget_gradients();
       return status;
@@ -226,7 +264,7 @@ Status Trainer::update(TrainingStep& result, Context& context) {
               .counted = t.counted,
               .correct = t.correct};
     t.forget_gradients();
-    t.model.parameters_changed();
+    t.trainee->parameters_changed();
     return {};
   });
 }
@@ -245,12 +283,17 @@ Status Trainer::set_learning_rate(float learning_rate) {
 Status Trainer::gradients(StateDict& dict) const {
   if (internals_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
   const Trainer::Internals& t = *internals_;
-  return t.model.named({t.gradient(), static_cast<size_t>(t.parameters.elements())}, dict);
+  return engine::memory_guard([&]() -> Status {
+    dict = t.parameters.state_dict(t.gradient());
+    return {};
+  });
 }
 
 const Transformer& Trainer::model() const {
   static const Transformer none;
-  return internals_ == nullptr ? none : internals_->model;
+  const Transformer* const own =
+      internals_ == nullptr ? nullptr : internals_->trainee->transformer();
+  return own == nullptr ? none : *own;
 }
 
 const TrainerOptions& Trainer::options() const {
@@ -263,9 +306,9 @@ int64_t Trainer::steps() const { return internals_ == nullptr ? 0 : internals_->
 int64_t Trainer::bytes() const {
   if (internals_ == nullptr) return 0;
   const Trainer::Internals& t = *internals_;
-  size_t sum = t.bytes_of_block() + t.gradients.bytes() + t.logits.bytes();
+  size_t sum = t.bytes_of_block() + t.gradients.bytes();
   for (const engine::Buffer& moment : t.moments) sum += moment.bytes();
-  return static_cast<int64_t>(sum) + t.activations.bytes();
+  return static_cast<int64_t>(sum) + t.trainee->bytes();
 }
 
 }  // namespace multihead

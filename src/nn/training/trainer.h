@@ -3,25 +3,64 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
 
+#include "cpu/elementwise/gradients.h"
 #include "engine/runtime/scratch.h"
 #include "multihead/training.h"
 #include "nn/parameters.h"
+#include "rules/shared.h"
 
 namespace multihead {
 
+namespace nn {
+
+// A part of a batch: predictions of `targets`, -1 for none.
+struct TrainingPart {
+  std::span<const int32_t> tokens = {};
+  int64_t batch = 1;
+  std::span<const int32_t> targets = {};
+  MultiHeadAttentionOptions options = {};
+};
+
+// What a Trainer trains: a model whose parameters lie in one block.
+class Trainee {
+ public:
+  Trainee() = default;
+  Trainee(const Trainee&) = delete;
+  Trainee& operator=(const Trainee&) = delete;
+  virtual ~Trainee() = default;
+
+  virtual Parameters& parameters() = 0;
+  virtual int64_t classes() const = 0;
+  virtual int64_t readouts() const { return 1; }  // targets of a token
+  // Computes the loss of a part, and adds its gradients unless it is not finite. `began` becomes
+  // true before the first gradient is written. Errors: those of forward(), and kMemory.
+  virtual Status accumulate(const TrainingPart& part, float* gradients,
+                            cpu::CrossEntropyResult& result, bool& began, Context& context) = 0;
+  virtual void parameters_changed() = 0;
+  virtual int64_t bytes() const = 0;  // of activations and logits
+  // Null unless it is one.
+  virtual const Transformer* transformer() const { return nullptr; }
+};
+
+}  // namespace nn
+
 struct Trainer::Internals {
-  Internals(const TrainerOptions& given, nn::Parameters& model_parameters)
-      : options(given), parameters(model_parameters), activations(given.recompute) {}
+  Internals(const TrainerOptions& given, std::unique_ptr<nn::Trainee> trained)
+      : options(given), trainee(std::move(trained)), parameters(trainee->parameters()) {}
+  // Errors: kOption, kMemory; `trainer` is unchanged.
+  MULTIHEAD_SHARED static Status create(std::unique_ptr<nn::Trainee> trainee,
+                                        const TrainerOptions& options, Trainer& trainer);
 
   TrainerOptions options;
-  Transformer model = {};
-  nn::Parameters& parameters;  // parameters of the model
-  TransformerActivations activations;
+  std::unique_ptr<nn::Trainee> trainee;
+  nn::Parameters& parameters;  // of the trainee
   // Blocks with the layout of the parameters. The moments are AdamW's mean and variance, or SGD's
   // momentum buffer.
   engine::Buffer gradients, moments[2];
-  engine::Buffer logits;  // logits of a part of a batch, later their gradient
   int64_t steps = 0;
   // Totals since the last update: parts of the batch, sum of losses, number of targets and of
   // correct answers.

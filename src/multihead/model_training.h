@@ -1,0 +1,49 @@
+/// \file
+/// Training of models of Hugging Face folders: a Trainer for an opened model, and its weights as a
+/// file that transformers opens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "multihead/models.h"
+#include "multihead/safetensors.h"
+#include "multihead/training.h"
+
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead::models {
+
+/// What create_trainer() trains.
+struct FineTuning {
+  /// Layers whose parameters are trained, from 0; layers that share parameters are trained
+  /// together. Without a list, everything is trained: embeddings, norms and the output, too.
+  std::optional<std::vector<int64_t>> layers = {};
+};
+
+/// Makes a trainer of a causal language model. The parameters that are trained are copied, as f32;
+/// `trained` is a model of these copies, which the trainer changes, and of the other parameters of
+/// `model`, which stays as it is. Sessions of `trained` do not notice an update: make new ones.
+///
+/// The trainer's calls are those of training.h; a target is the token after a position, or -1. They
+/// take no options of attention, and Trainer::model() is a Transformer without parameters.
+/// Trainer::state_dict() has the names and shapes of the files; gains that the family stores minus
+/// 1 (Gemma) are there as they are used.
+///
+/// Errors: kOption (a model that is no causal language model, a layer out of range, TrainerOptions
+/// that are not defined, recompute), kMemory; `trainer` and `trained` are unchanged.
+[[nodiscard]] Status create_trainer(const Model& model, const TrainerOptions& options,
+                                    const FineTuning& fine_tuning, Trainer& trainer,
+                                    Model& trained);
+
+/// Writes the tensors that the model uses to a safetensors file, with the names and shapes of the
+/// files that it was opened from, as write_safetensors() does. With config.json and the tokenizer's
+/// files beside it, transformers opens the folder. Weights of int8 and int4 become the numbers that
+/// they stand for. Errors: kOption for a model that was not opened, and those of
+/// write_safetensors().
+[[nodiscard]] Status save_weights(const Model& model, SafetensorsType type,
+                                  const std::string& path);
+
+}  // namespace multihead::models
+MULTIHEAD_PUBLIC_END
