@@ -12,6 +12,7 @@
 #include "argument_block.h"
 #include "engine/attention/attention_part.h"
 #include "engine/attention/plan.h"
+#include "multihead/analysis.h"
 #include "multihead/lab.h"
 #include "multihead/models.h"
 #include "multihead/multihead.h"
@@ -24,11 +25,22 @@ struct ModuleOptions : MultiHeadAttentionOptions {
   bool scale_by_embed_dim = false;
 };
 
+// A metric. Of a function of JavaScript, `slopes` (vocab_size) is its gradient, where one is
+// needed.
+struct GivenMetric : models::Metric {
+  std::span<const float> slopes;
+};
+
 using engine::AttentionPart;
 using engine::BackwardPart;
+using models::Ablation;
+using models::By;
+using models::Edit;
+using models::Metric;
 using models::ModelInputs;
 using models::Pooling;
 using models::SamplingOptions;
+using models::Site;
 using ModelOutput = models::Output;
 
 // Reads numbers from the block; returns zeros past the last written number, which complete()
@@ -54,6 +66,7 @@ inline void read(Arguments& from, double& to) { to = from.number(); }
 inline void read(Arguments& from, float& to) { to = static_cast<float>(from.number()); }
 inline void read(Arguments& from, bool& to) { to = from.number() != 0; }
 inline void read(Arguments& from, int64_t& to) { to = static_cast<int64_t>(from.number()); }
+inline void read(Arguments& from, int32_t& to) { to = from.integer(); }
 inline void read(Arguments& from, uint32_t& to) { to = from.word(); }
 inline void read(Arguments& from, uint64_t& to) {
   const uint32_t low = from.word();

@@ -14,6 +14,7 @@
 #include "engine/runtime/team.h"
 #include "functions.h"
 #include "handles.h"
+#include "lists.h"
 #include "models/loader.h"
 #include "models/session.h"
 #include "results.h"
@@ -24,30 +25,6 @@ namespace {
 using models::Model;
 using models::ModelLoader;
 using models::Session;
-
-// Reads lists that JavaScript wrote as texts, each followed by a zero, and numbers beside them.
-class ListReader {
- public:
-  ListReader(std::span<const char> texts, std::span<const double> numbers)
-      : texts_(texts.data(), texts.size()), numbers_(numbers) {}
-
-  bool at_end() const { return texts_.empty(); }
-  std::string_view text() {
-    const std::string_view found = texts_.substr(0, texts_.find('\0'));
-    texts_.remove_prefix(std::min(texts_.size(), found.size() + 1));
-    return found;
-  }
-  double number() {
-    if (numbers_.empty()) return 0;
-    const double found = numbers_.front();
-    numbers_ = numbers_.subspan(1);
-    return found;
-  }
-
- private:
-  std::string_view texts_;
-  std::span<const double> numbers_;
-};
 
 models::Config config_of(ListReader list) {
   models::Config config;
@@ -83,7 +60,8 @@ std::vector<models::StoredTensor> tensors_of(ListReader list) {
 }
 
 // Computes several heads in one pass, out (count, N, N). A layer or head of -1 stands for all.
-Status all_attentions(const Model& model, const ModelAttentionsCall& call) {
+Status all_attentions(const Model& model, const ModelInputs& inputs,
+                      const ModelAttentionsCall& call) {
   const models::ModelInfo& info = model.info();
   const int64_t end_layer = call.layer < 0 ? info.num_layers : call.layer + 1;
   const int64_t end_head = call.head < 0 ? info.num_heads : call.head + 1;
@@ -96,7 +74,7 @@ Status all_attentions(const Model& model, const ModelAttentionsCall& call) {
       map += tokens * tokens;
     }
   }
-  return model.forward(call.inputs, {.maps = maps}, context());
+  return model.forward(inputs, {.maps = maps}, context());
 }
 
 }  // namespace
@@ -143,11 +121,14 @@ void model_info(int32_t handle) { write(at<Model>(handle).info()); }
 int32_t model_forward(int32_t handle) {
   const ModelForwardCall call;
   return run(call.from, [&] {
-    return at<Model>(handle).forward(call.inputs,
+    const Edited input(call.inputs, call.edits);
+    const std::vector<models::Capture> captures = captures_of(call.captures);
+    return at<Model>(handle).forward(input.inputs,
                                      {.hidden_states = call.hidden_states,
                                       .last_hidden_state = call.last_hidden_state,
                                       .logits = call.logits,
-                                      .pooler_output = call.pooler_output},
+                                      .pooler_output = call.pooler_output,
+                                      .captures = captures},
                                      context());
   });
 }
@@ -156,8 +137,9 @@ int32_t model_attentions(int32_t handle) {
   const ModelAttentionsCall call;
   return run(call.from, [&] {
     const Model& model = at<Model>(handle);
-    if (call.layer < 0 || call.head < 0) return all_attentions(model, call);
-    return model.attentions(call.inputs, call.layer, call.head, call.out, context());
+    const Edited input(call.inputs, call.edits);
+    if (call.layer < 0 || call.head < 0) return all_attentions(model, input.inputs, call);
+    return model.attentions(input.inputs, call.layer, call.head, call.out, context());
   });
 }
 
@@ -177,7 +159,8 @@ int32_t session_create(int32_t model) {
         at<Model>(model),
         {.capacity = call.capacity,
          .cache_type = call.cache_type,
-         .head_scales = {call.head_scales.begin(), call.head_scales.end()}},
+         .head_scales = {call.head_scales.begin(), call.head_scales.end()},
+         .edits = edits_of(call.edits)},
         engine::team_of(context()), session);
   });
 }

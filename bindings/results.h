@@ -14,6 +14,7 @@
 #include "engine/attention/attention_part.h"
 #include "engine/attention/backward.h"
 #include "engine/error/error.h"
+#include "multihead/analysis.h"
 #include "multihead/lab.h"
 #include "multihead/models.h"
 #include "multihead/multihead.h"
@@ -22,7 +23,9 @@ namespace multihead::bindings {
 
 using engine::AttentionParts;
 using engine::BackwardParts;
+using models::LogitAttribution;
 using models::ModelInfo;
+using models::PartResults;
 using models::Pooling;
 using ModelOutput = models::Output;
 
@@ -53,6 +56,19 @@ struct NeededTensors {
 
 struct ChosenToken {
   int64_t token = 0;
+};
+
+// models::Lens with ranks as JavaScript has them.
+struct LensRows {
+  std::vector<int32_t> ids;
+  std::vector<float> probabilities;
+  std::vector<int32_t> ranks;
+  std::vector<float> token_probabilities;
+};
+
+struct SweepProgress {
+  double done = 0;
+  int64_t runs = 0;
 };
 
 struct HeldOutSequences {

@@ -68,7 +68,7 @@ function versionOfWire() {
 function sourcesOfCore() {
   const below = (folder) => readdirSync(at(folder), { recursive: true }).map((name) => `${folder}/${name}`);
   const sources = [...below('../src/engine'), ...below('../src/models')].filter((name) => /\.(cc|h)$/.test(name));
-  return ['attention.cc', 'models.cc', 'call.cc', 'call.h', '../src/nn/call_memory.h', ...sources].map(read).join('');
+  return ['attention.cc', 'models.cc', 'analysis.cc', 'call.cc', 'call.h', '../src/nn/call_memory.h', ...sources].map(read).join('');
 }
 
 /** Makes the error tables: messages that multihead/core and multihead/models can report, and all others. */
@@ -185,6 +185,7 @@ function wireOf() {
   const argumentTypes = {
     float: ['number', 'number'],
     double: ['number', 'number'],
+    int32_t: ['Int32', 'number'],
     int64_t: ['Int64', 'number'],
     uint32_t: ['Uint32', 'number'],
     uint64_t: ['Whole64', 'whole64'],
@@ -219,6 +220,7 @@ function wireOf() {
     Dims: ['number[]', 'wholes'],
     'std::vector<int64_t>': ['number[]', 'wholes'],
     'std::vector<double>': ['Float64Array', 'doubles'],
+    'std::vector<float>': ['Float32Array<ArrayBuffer>', 'floats'],
     'std::vector<int32_t>': ['Int32Array', 'integers'],
     'std::span<const std::string_view>': ['string[]', 'texts'],
   };

@@ -80,23 +80,26 @@ Status lens(const Model& model, const ModelInputs& inputs, const LensOptions& op
       return {StatusCode::kShape, "logits", shape.to_string(), logits.shape.to_string()};
     }
     // The residual stream before each layer, and after the last one, before the final norm.
-    std::vector<float> states(static_cast<size_t>(count * rows * width));
+    engine::Buffer memory;
+    float* states = nullptr;
+    int32_t* order = nullptr;
+    MULTIHEAD_TRY(nn::reserve(memory, [&](rules::Arena& take) {
+      take(states, nn::saturated_elements({count, rows, width}));
+      take(order, static_cast<uint64_t>(vocab));
+    }));
     std::vector<Capture> captures;
     for (int64_t at = 0; at < count; ++at) {
       const bool last = layers[static_cast<size_t>(at)] == m.info.num_layers;
-      captures.push_back(
-          {.site = last ? Site::kResidPost : Site::kResidPre,
-           .layer = layers[static_cast<size_t>(at)] - (last ? 1 : 0),
-           .out = {states.data() + at * rows * width, {inputs.batch, pass.tokens, width}}});
+      captures.push_back({.site = last ? Site::kResidPost : Site::kResidPre,
+                          .layer = layers[static_cast<size_t>(at)] - (last ? 1 : 0),
+                          .out = {states + at * rows * width, {inputs.batch, pass.tokens, width}}});
     }
     pass.captures = captures;
     Tensor ignored;
     MULTIHEAD_TRY(run_layers(m, pass, ignored, context));
 
     Lens made;
-    const auto top = static_cast<size_t>(options.top);
-    std::vector<int32_t> order(static_cast<size_t>(vocab));
-    const Tensor all(states.data(), {count * rows, width});
+    const Tensor all(states, {count * rows, width});
     MULTIHEAD_TRY(nn::normalize({m.architecture.family->rms_norm, m.architecture.eps}, all,
                                 m.parameters.final_norm, all, context));
     MULTIHEAD_TRY(over_logits(m, all, context, [&](int64_t row, std::span<const float> own) {
@@ -105,14 +108,13 @@ Status lens(const Model& model, const ModelInputs& inputs, const LensOptions& op
       const auto probability = [&](int32_t id) {
         return static_cast<float>(std::exp(own[static_cast<size_t>(id)] - sum));
       };
-      std::iota(order.begin(), order.end(), 0);
-      std::partial_sort(order.begin(), order.begin() + options.top, order.end(),
-                        [&](int32_t a, int32_t b) {
-                          const float x = own[static_cast<size_t>(a)];
-                          const float y = own[static_cast<size_t>(b)];
-                          return x > y || (x == y && a < b);
-                        });
-      for (size_t i = 0; i < top; ++i) {
+      std::iota(order, order + vocab, 0);
+      std::partial_sort(order, order + options.top, order + vocab, [&](int32_t a, int32_t b) {
+        const float x = own[static_cast<size_t>(a)];
+        const float y = own[static_cast<size_t>(b)];
+        return x > y || (x == y && a < b);
+      });
+      for (int64_t i = 0; i < options.top; ++i) {
         made.ids.push_back(order[i]);
         made.probabilities.push_back(probability(order[i]));
       }

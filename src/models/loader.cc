@@ -490,6 +490,7 @@ struct ModelLoader::State {
     info.num_heads = a.heads;
     info.num_kv_heads = a.kv_heads;
     info.head_dim = a.head_dim;
+    info.mlp_dim = a.mlp;
     info.vocab_size = a.vocabulary;
     const Sentence& sentence = model->sentence;
     info.max_tokens = info.takes_pixels ? a.image_tokens()

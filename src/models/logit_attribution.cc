@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "engine/error/error.h"
-#include "models/metric.h"
+#include "models/sweep.h"
+#include "nn/call_memory.h"
 
 namespace multihead::models {
 namespace {
@@ -78,25 +79,22 @@ Status logit_attribution(const Model& model, const ModelInputs& inputs, const Me
     const int64_t tokens = pass.tokens, layers = m.info.num_layers, width = m.info.embed_dim;
     const int64_t heads = m.info.num_heads, head_dim = m.info.head_dim;
     const int64_t at = question.metric.token();
-    std::vector<float> z(static_cast<size_t>(layers * tokens * heads * head_dim));
-    std::vector<float> mlp(static_cast<size_t>(layers * tokens * width));
-    std::vector<float> ends(static_cast<size_t>(2 * tokens * width));
+    Values z, mlp;
+    MULTIHEAD_TRY(z.reserve(question, Site::kZ));
+    MULTIHEAD_TRY(mlp.reserve(question, Site::kMlpOut));
+    engine::Buffer memory;
+    float *first = nullptr, *last = nullptr;
+    MULTIHEAD_TRY(nn::reserve(memory, [&](rules::Arena& take) {
+      take(first, nn::saturated_elements({tokens, width}));
+      take(last, nn::saturated_elements({tokens, width}));
+    }));
     std::vector<Capture> captures;
-    for (int64_t layer = 0; layer < layers; ++layer) {
-      captures.push_back(
-          {.site = Site::kZ,
-           .layer = layer,
-           .out = {z.data() + layer * tokens * heads * head_dim, {1, tokens, heads, head_dim}}});
-      captures.push_back({.site = Site::kMlpOut,
-                          .layer = layer,
-                          .out = {mlp.data() + layer * tokens * width, {1, tokens, width}}});
-    }
+    z.capture(captures);
+    mlp.capture(captures);
     if (layers > 0) {
-      captures.push_back(
-          {.site = Site::kResidPre, .layer = 0, .out = {ends.data(), {1, tokens, width}}});
-      captures.push_back({.site = Site::kResidPost,
-                          .layer = layers - 1,
-                          .out = {ends.data() + tokens * width, {1, tokens, width}}});
+      const Dims shape{1, tokens, width};
+      captures.push_back({.site = Site::kResidPre, .layer = 0, .out = {first, shape}});
+      captures.push_back({.site = Site::kResidPost, .layer = layers - 1, .out = {last, shape}});
     }
     pass.captures = captures;
     Tensor state;
@@ -107,8 +105,7 @@ Status logit_attribution(const Model& model, const ModelInputs& inputs, const Me
 
     LogitAttribution made;
     double rest = 0;
-    const std::vector<double> weights =
-        direction(m, metric, ends.data() + (tokens + at) * width, rest);
+    const std::vector<double> weights = direction(m, metric, last + at * width, rest);
     std::vector<float> as_floats(weights.begin(), weights.end());
     std::vector<float> of_heads(static_cast<size_t>(heads * head_dim));
     for (int64_t layer = 0; layer < layers; ++layer) {
@@ -116,7 +113,7 @@ Status logit_attribution(const Model& model, const ModelInputs& inputs, const Me
       const LayerParameters& p = m.parameters.layers[static_cast<size_t>(plan.weights)];
       MULTIHEAD_TRY(nn::project_backward(p.o.weight, {as_floats.data(), {1, width}},
                                          {of_heads.data(), {1, heads * head_dim}}, false, context));
-      const float* const own = z.data() + (layer * tokens + at) * heads * head_dim;
+      const float* const own = z.of(layer).data + at * heads * head_dim;
       for (int64_t head = 0; head < heads; ++head) {
         double sum = 0;
         for (int64_t i = head * head_dim; i < (head + 1) * head_dim; ++i) {
@@ -124,11 +121,10 @@ Status logit_attribution(const Model& model, const ModelInputs& inputs, const Me
         }
         made.heads.push_back(static_cast<float>(sum));
       }
-      made.mlp.push_back(
-          static_cast<float>(dot(mlp.data() + (layer * tokens + at) * width, weights)));
+      made.mlp.push_back(static_cast<float>(dot(mlp.of(layer).data + at * width, weights)));
       if (p.o.bias.given()) rest += dot(p.o.bias.data, weights);
     }
-    made.embedding = static_cast<float>(dot(ends.data() + at * width, weights));
+    made.embedding = static_cast<float>(dot(first + at * width, weights));
     made.rest = static_cast<float>(rest);
     made.metric = static_cast<float>(metrics[0]);
     result = std::move(made);

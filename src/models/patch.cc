@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/error/error.h"
-#include "models/metric.h"
-#include "models/sites.h"
+#include "models/sweep.h"
+#include "nn/call_memory.h"
 
 namespace multihead::models {
 namespace {
@@ -16,41 +16,15 @@ namespace {
 // Rows of a pass that runs several variants at once.
 constexpr int64_t kRowsAtOnce = 512;
 
-// One site of every layer, (layers, site's shape of one sequence).
-struct Values {
-  SiteShape shape;
-  std::vector<float> numbers;
-
-  int64_t size() const { return shape.shape.elements(); }
-  Tensor of(int64_t layer) { return {numbers.data() + layer * size(), shape.shape}; }
-};
-
-Values values_of(const Question& question, Site site) {
-  Values values{shape_of(*question.model, question.pass, site), {}};
-  values.numbers.resize(static_cast<size_t>(question.model->info.num_layers * values.size()));
-  return values;
-}
-
-void capture(Values& values, Site site, int64_t layers, std::vector<Capture>& captures) {
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    captures.push_back({.site = site, .layer = layer, .out = values.of(layer)});
-  }
-}
-
-// Runs the question and copies the values of sites; the metric may be null.
-Status run(Question& question, const std::vector<Capture>& captures, double* metric,
-           Context& context) {
+// Runs the question, and copies the values of sites.
+Status measure(Question& question, const std::vector<Capture>& captures,
+               std::vector<double>& metrics, Context& context) {
   question.pass.captures = captures;
   Tensor state;
   const Status status = run_layers(*question.model, question.pass, state, context);
   question.pass.captures = {};
   MULTIHEAD_TRY(status);
-  if (metric == nullptr) return {};
-  std::vector<double> results;
-  MULTIHEAD_TRY(question.metric.evaluate(state, question.pass.inputs.ids, results, context));
-  MULTIHEAD_TRY(require_finite(results));
-  *metric = results[0];
-  return {};
+  return question.metric.evaluate(state, question.pass.inputs.ids, metrics, context);
 }
 
 // The number of parts of a site in a layer. Errors: kOption.
@@ -70,75 +44,8 @@ Status count_parts(const Question& question, Site site, By by, int64_t& parts) {
   return {};
 }
 
-// The metric of runs in which one part of a layer's site is changed, for each part. Layers before
-// it, whose output is `states`, are not computed, and if `z` is given, nor are its heads.
-struct Sweep {
-  const Question& question;
-  Values& states;  // resid_pre
-  Values* z = nullptr;
-  int64_t parts = 1;
-  std::function<Edit(int64_t layer, int64_t part)> edit_of;
-
-  Status run_layer(int64_t layer, std::vector<double>& results, Context& context) const {
-    const Pass& whole = question.pass;
-    const int64_t most = std::max<int64_t>(1, kRowsAtOnce / whole.tokens);
-    const std::vector<int32_t> ids(whole.inputs.ids.begin(), whole.inputs.ids.end());
-    for (int64_t first = 0; first < parts; first += most) {
-      const int64_t count = std::min(most, parts - first);
-      std::vector<int32_t> all_ids;
-      std::vector<float> state, heads;
-      std::vector<Edit> edits;
-      const auto repeat = [&](Values& values, std::vector<float>& to) {
-        const Tensor one = values.of(layer);
-        for (int64_t i = 0; i < count; ++i) to.insert(to.end(), one.data, one.data + values.size());
-      };
-      repeat(states, state);
-      if (z != nullptr) repeat(*z, heads);
-      for (int64_t i = 0; i < count; ++i) {
-        all_ids.insert(all_ids.end(), ids.begin(), ids.end());
-        edits.push_back(edit_of(layer, first + i));
-        edits.back().sequences = {i};
-      }
-      Pass pass = whole;
-      pass.inputs.ids = all_ids;
-      pass.inputs.batch = count;
-      pass.inputs.edits = edits;
-      pass.first_layer = layer;
-      const Dims rows{count * whole.tokens, states.size() / whole.tokens};
-      pass.state = ConstTensor(state.data(), rows);
-      if (z != nullptr) {
-        pass.z = ConstTensor(heads.data(), {rows[0], z->size() / whole.tokens});
-      }
-      Tensor end;
-      MULTIHEAD_TRY(run_layers(*question.model, pass, end, context));
-      MULTIHEAD_TRY(question.metric.evaluate(end, all_ids, results, context));
-    }
-    return require_finite(results);
-  }
-
-  // Adds the metrics of (layers, parts) to `sums`.
-  Status run(std::vector<double>& sums, Context& context,
-             const std::function<bool(double share)>& progress) const {
-    const int64_t layers = question.model->info.num_layers;
-    for (int64_t layer = 0; layer < layers; ++layer) {
-      std::vector<double> results;
-      MULTIHEAD_TRY(run_layer(layer, results, context));
-      for (size_t part = 0; part < results.size(); ++part) {
-        sums[static_cast<size_t>(layer * parts) + part] += results[part];
-      }
-      if (progress && !progress(static_cast<double>(layer + 1) / static_cast<double>(layers))) {
-        return {StatusCode::kOption, "progress", "true to go on", "false"};
-      }
-    }
-    return {};
-  }
-};
-
-// The clean and the corrupt sequence.
-Status ask_pair(const Model& model, const ModelInputs& clean, const ModelInputs& corrupt,
-                const Metric& metric, Question& first, Question& second) {
-  MULTIHEAD_TRY(ask_one(model, clean, metric, first));
-  MULTIHEAD_TRY(ask_one(model, corrupt, metric, second));
+// Errors: kShape unless both sequences are equally long.
+Status check_pair(const Question& first, const Question& second) {
   if (first.pass.tokens == second.pass.tokens) return {};
   return {StatusCode::kShape, "corrupt",
           std::to_string(first.pass.tokens) + " tokens, as the clean sequence has",
@@ -151,43 +58,228 @@ std::vector<float> floats_of(const std::vector<double>& values, double divisor =
   return floats;
 }
 
+// Runs all steps of a sweep.
+Status finish(Sweep& sweep, PartResults& result, Context& context, const Progress& progress) {
+  std::vector<double> metrics;
+  while (sweep.done() < 1.0) {
+    metrics.clear();
+    MULTIHEAD_TRY(sweep.run(kRowsAtOnce, metrics, context));
+    MULTIHEAD_TRY(sweep.record(metrics));
+    if (progress && !progress(sweep.done())) {
+      return {StatusCode::kOption, "progress", "true to go on", "false"};
+    }
+  }
+  result = sweep.results();
+  return {};
+}
+
 }  // namespace
+
+Status Values::reserve(const Question& question, Site site) {
+  site_ = site;
+  shape_ = shape_of(*question.model, question.pass, site);
+  layers_ = question.model->info.num_layers;
+  const Dims& shape = shape_.shape;
+  return nn::reserve(memory_, [&](rules::Arena& take) {
+    Dims all{layers_};
+    for (int axis = 0; axis < shape.rank(); ++axis) all.push_back(shape[axis]);
+    take(numbers_, nn::saturated_elements(all));
+  });
+}
+
+void Values::capture(std::vector<Capture>& captures) const {
+  for (int64_t layer = 0; layer < layers_; ++layer) {
+    captures.push_back({.site = site_, .layer = layer, .out = of(layer)});
+  }
+}
+
+Status Sweep::Text::ask(const Model& model, const ModelInputs& inputs, const Metric& metric) {
+  ids.assign(inputs.ids.begin(), inputs.ids.end());
+  token_types.assign(inputs.token_types.begin(), inputs.token_types.end());
+  head_scales.assign(inputs.head_scales.begin(), inputs.head_scales.end());
+  ModelInputs own = inputs;
+  own.ids = ids;
+  own.token_types = token_types;
+  own.head_scales = head_scales;
+  return ask_one(model, own, metric, question);
+}
+
+Status Sweep::patch(const Model& model, const ModelInputs& clean, const ModelInputs& corrupt,
+                    const Metric& metric, Site site, By by) {
+  model_ = model;
+  metric_ = metric;
+  site_ = site;
+  by_ = by;
+  MULTIHEAD_TRY(texts_.emplace_back().ask(model_, clean, metric_));
+  MULTIHEAD_TRY(corrupt_.ask(model_, corrupt, metric_));
+  const Question& question = texts_[0].question;
+  MULTIHEAD_TRY(check_pair(question, corrupt_.question));
+  MULTIHEAD_TRY(count_parts(question, site, by, parts_));
+  stage_ = Stage::kCorrupt;
+  sums_.resize(static_cast<size_t>(layers() * parts_));
+  return {};
+}
+
+Status Sweep::ablate(const Model& model, std::span<const ModelInputs> texts, const Metric& metric,
+                     Ablation ablation, Context& context) {
+  if (texts.empty()) return {StatusCode::kOption, "texts", "1 or more", "none"};
+  if (ablation > Ablation::kMean) {
+    return {StatusCode::kOption, "ablation", "an Ablation",
+            std::to_string(static_cast<int>(ablation))};
+  }
+  model_ = model;
+  metric_ = metric;
+  texts_.resize(texts.size());
+  for (size_t text = 0; text < texts.size(); ++text) {
+    MULTIHEAD_TRY(texts_[text].ask(model_, texts[text], metric_));
+  }
+  const ModelInfo& info = model_.info();
+  parts_ = info.num_heads;
+  sums_.resize(static_cast<size_t>(layers() * parts_));
+  means_.resize(static_cast<size_t>(layers() * info.num_heads * info.head_dim));
+  return ablation == Ablation::kMean ? find_means(context) : Status();
+}
+
+// The mean of each head's output over all tokens of all texts.
+Status Sweep::find_means(Context& context) {
+  std::vector<double> sums(means_.size());
+  const int64_t width = model_.info().num_heads * model_.info().head_dim;
+  int64_t tokens = 0;
+  for (Text& each : texts_) {
+    Question& question = each.question;
+    Values z;
+    MULTIHEAD_TRY(z.reserve(question, Site::kZ));
+    std::vector<Capture> captures;
+    z.capture(captures);
+    Pass pass = question.pass;
+    pass.captures = captures;
+    Tensor ignored;
+    MULTIHEAD_TRY(run_layers(*question.model, pass, ignored, context));
+    tokens += pass.tokens;
+    for (int64_t layer = 0; layer < layers(); ++layer) {
+      for (int64_t i = 0; i < z.size(); ++i) {
+        sums[static_cast<size_t>(layer * width + i % width)] += z.of(layer).data[i];
+      }
+    }
+  }
+  means_ = floats_of(sums, static_cast<double>(tokens));
+  return {};
+}
+
+Edit Sweep::edit_of(int64_t part) const {
+  Edit edit{.site = site_, .layer = layer_};
+  if (by_ == By::kHead) edit.heads = {part};
+  if (by_ == By::kPosition) edit.tokens = {part};
+  if (replacement_.given()) {
+    edit.action = Edit::Action::kReplace;
+    edit.value = replacement_.of(layer_);
+    return edit;
+  }
+  const int64_t width = model_.info().head_dim;
+  edit.value = {means_.data() + (layer_ * parts_ + part) * width, {width}};
+  return edit;
+}
+
+Status Sweep::run(int64_t most, std::vector<double>& metrics, Context& context) {
+  std::vector<Capture> captures;
+  if (stage_ == Stage::kCorrupt) {
+    MULTIHEAD_TRY(replacement_.reserve(corrupt_.question, site_));
+    replacement_.capture(captures);
+    return measure(corrupt_.question, captures, metrics, context);
+  }
+  if (stage_ == Stage::kClean) {
+    Question& question = text().question;
+    MULTIHEAD_TRY(states_.reserve(question, Site::kResidPre));
+    states_.capture(captures);
+    if (site_ == Site::kZ) {
+      MULTIHEAD_TRY(z_.reserve(question, Site::kZ));
+      z_.capture(captures);
+    }
+    return measure(question, captures, metrics, context);
+  }
+  const int64_t at_once = std::max<int64_t>(1, kRowsAtOnce / text().question.pass.tokens);
+  return run_parts(std::min({most, at_once, parts_ - part_}), metrics, context);
+}
+
+// Layers before the part, whose output is `states_`, are not computed, nor are heads if z is known.
+Status Sweep::run_parts(int64_t count, std::vector<double>& metrics, Context& context) {
+  const Question& question = text().question;
+  const int64_t tokens = question.pass.tokens;
+  engine::Buffer memory;
+  float *state = nullptr, *heads = nullptr;
+  MULTIHEAD_TRY(nn::reserve(memory, [&](rules::Arena& take) {
+    take(state, nn::saturated_elements({count, states_.size()}));
+    take(heads, nn::saturated_elements({z_.given() ? count : 0, z_.size()}));
+  }));
+  std::vector<int32_t> ids;
+  std::vector<Edit> edits;
+  for (int64_t i = 0; i < count; ++i) {
+    std::copy_n(states_.of(layer_).data, states_.size(), state + i * states_.size());
+    if (z_.given()) std::copy_n(z_.of(layer_).data, z_.size(), heads + i * z_.size());
+    ids.insert(ids.end(), text().ids.begin(), text().ids.end());
+    edits.push_back(edit_of(part_ + i));
+    edits.back().sequences = {i};
+  }
+  Pass pass = question.pass;
+  pass.inputs.ids = ids;
+  pass.inputs.batch = count;
+  pass.inputs.edits = edits;
+  pass.first_layer = layer_;
+  pass.state = ConstTensor(state, {count * tokens, states_.size() / tokens});
+  if (z_.given()) pass.z = ConstTensor(heads, {count * tokens, z_.size() / tokens});
+  Tensor end;
+  MULTIHEAD_TRY(run_layers(*question.model, pass, end, context));
+  return question.metric.evaluate(end, ids, metrics, context);
+}
+
+Status Sweep::record(std::span<const double> metrics) {
+  MULTIHEAD_TRY(require_finite(metrics));
+  if (stage_ != Stage::kParts) {
+    if (stage_ == Stage::kCorrupt) corrupt_metric_ = metrics[0];
+    if (stage_ == Stage::kClean) clean_ += metrics[0] / static_cast<double>(texts_.size());
+    stage_ = stage_ == Stage::kCorrupt ? Stage::kClean : Stage::kParts;
+    return {};
+  }
+  for (const double metric : metrics)
+    sums_[static_cast<size_t>(layer_ * parts_ + part_++)] += metric;
+  if (part_ < parts_) return {};
+  part_ = 0;
+  if (++layer_ < layers()) return {};
+  layer_ = 0;
+  ++text_;
+  stage_ = Stage::kClean;
+  return {};
+}
+
+double Sweep::done() const {
+  const auto all = static_cast<double>(layers() * parts_);
+  const auto some = static_cast<double>(layer_ * parts_ + part_);
+  return (static_cast<double>(text_) + some / all) / static_cast<double>(texts_.size());
+}
+
+PartResults Sweep::results() const {
+  return {.clean = clean_,
+          .corrupt = corrupt_metric_,
+          .parts = parts_,
+          .values = floats_of(sums_, static_cast<double>(texts_.size()))};
+}
 
 Status patch(const Model& model, const ModelInputs& clean, const ModelInputs& corrupt,
              const Metric& metric, Site site, By by, PartResults& result, Context& context,
              const Progress& progress) {
   return engine::memory_guard([&]() -> Status {
-    Question question, other;
-    MULTIHEAD_TRY(ask_pair(model, clean, corrupt, metric, question, other));
-    PartResults made;
-    MULTIHEAD_TRY(count_parts(question, site, by, made.parts));
-    const int64_t layers = question.model->info.num_layers;
-    Values states = values_of(question, Site::kResidPre), z = values_of(question, Site::kZ);
-    Values replacement = values_of(question, site);
-    std::vector<Capture> captures;
-    capture(states, Site::kResidPre, layers, captures);
-    if (site == Site::kZ) capture(z, Site::kZ, layers, captures);
-    MULTIHEAD_TRY(run(question, captures, &made.clean, context));
-    captures.clear();
-    capture(replacement, site, layers, captures);
-    MULTIHEAD_TRY(run(other, captures, &made.corrupt, context));
-    const Sweep sweep{.question = question,
-                      .states = states,
-                      .z = site == Site::kZ ? &z : nullptr,
-                      .parts = made.parts,
-                      .edit_of = [&](int64_t layer, int64_t part) {
-                        Edit edit{.site = site, .layer = layer};
-                        if (by == By::kHead) edit.heads = {part};
-                        if (by == By::kPosition) edit.tokens = {part};
-                        edit.action = Edit::Action::kReplace;
-                        edit.value = replacement.of(layer);
-                        return edit;
-                      }};
-    std::vector<double> sums(static_cast<size_t>(layers * made.parts));
-    MULTIHEAD_TRY(sweep.run(sums, context, progress));
-    made.values = floats_of(sums);
-    result = std::move(made);
-    return {};
+    Sweep sweep;
+    MULTIHEAD_TRY(sweep.patch(model, clean, corrupt, metric, site, by));
+    return finish(sweep, result, context, progress);
+  });
+}
+
+Status ablate(const Model& model, std::span<const ModelInputs> texts, const Metric& metric,
+              Ablation ablation, PartResults& result, Context& context, const Progress& progress) {
+  return engine::memory_guard([&]() -> Status {
+    Sweep sweep;
+    MULTIHEAD_TRY(sweep.ablate(model, texts, metric, ablation, context));
+    return finish(sweep, result, context, progress);
   });
 }
 
@@ -215,17 +307,22 @@ Status attribution_patch(const Model& model, const ModelInputs& clean, const Mod
                          PartResults& result, Context& context) {
   return engine::memory_guard([&]() -> Status {
     Question question, other;
-    MULTIHEAD_TRY(ask_pair(model, clean, corrupt, metric, question, other));
+    MULTIHEAD_TRY(ask_one(model, clean, metric, question));
+    MULTIHEAD_TRY(ask_one(model, corrupt, metric, other));
+    MULTIHEAD_TRY(check_pair(question, other));
     PartResults made;
     MULTIHEAD_TRY(count_parts(question, site, by, made.parts));
     const int64_t layers = question.model->info.num_layers, tokens = question.pass.tokens;
-    Values values = values_of(question, site), changed = values_of(question, site);
-    Values slopes = values_of(question, site);
+    Values values, changed, slopes;
+    for (Values* each : {&values, &changed, &slopes}) MULTIHEAD_TRY(each->reserve(question, site));
     std::vector<Capture> captures;
-    capture(changed, site, layers, captures);
-    MULTIHEAD_TRY(run(other, captures, &made.corrupt, context));
+    changed.capture(captures);
+    std::vector<double> metrics;
+    MULTIHEAD_TRY(measure(other, captures, metrics, context));
+    MULTIHEAD_TRY(require_finite(metrics));
+    made.corrupt = metrics[0];
     captures.clear();
-    capture(values, site, layers, captures);
+    values.capture(captures);
     question.pass.captures = captures;
     std::vector<GradientOutput> wanted;
     for (int64_t layer = 0; layer < layers; ++layer) {
@@ -234,7 +331,7 @@ Status attribution_patch(const Model& model, const ModelInputs& clean, const Mod
     const auto loss = [&](const Tensor& state, const Tensor& gradient) -> Status {
       const int64_t token = question.metric.token(), width = state.shape[1];
       const Tensor read = token < 0 ? state : Tensor(state.data + token * width, {1, width});
-      std::vector<double> metrics;
+      metrics.clear();
       MULTIHEAD_TRY(question.metric.evaluate(read, clean.ids, metrics, context));
       MULTIHEAD_TRY(require_finite(metrics));
       made.clean = metrics[0];
@@ -242,94 +339,28 @@ Status attribution_patch(const Model& model, const ModelInputs& clean, const Mod
     };
     MULTIHEAD_TRY(differentiate(*question.model, question.pass, loss, wanted, context));
 
-    const SiteShape& shape = values.shape;
+    const SiteShape& shape = values.shape();
+    const Dims strides = contiguous_strides(shape.shape);
     const int64_t per_part = positions ? tokens : 1;
     std::vector<double> sums(static_cast<size_t>(layers * made.parts * per_part));
     for (int64_t layer = 0; layer < layers; ++layer) {
       for (int64_t i = 0; i < values.size(); ++i) {
-        const auto at = static_cast<size_t>(layer * values.size() + i);
+        const double slope = slopes.of(layer).data[i];
         const auto index = [&](int axis) {
-          return axis < 0 ? int64_t{0}
-                          : i / contiguous_strides(shape.shape)[axis] % shape.shape[axis];
+          return axis < 0 ? int64_t{0} : i / strides[axis] % shape.shape[axis];
         };
         const int64_t token = index(shape.token_axis);
         int64_t part = by == By::kPosition ? token : 0;
         if (by == By::kHead) part = index(shape.head_axis);
         const int64_t to = (layer * made.parts + part) * per_part + (positions ? token : 0);
-        const double change = static_cast<double>(changed.numbers[at]) - values.numbers[at];
         // Hidden scores are -inf in both runs.
-        if (slopes.numbers[at] != 0.0F)
-          sums[static_cast<size_t>(to)] += slopes.numbers[at] * change;
+        if (slope == 0.0) continue;
+        sums[static_cast<size_t>(to)] +=
+            slope * (static_cast<double>(changed.of(layer).data[i]) - values.of(layer).data[i]);
       }
     }
     MULTIHEAD_TRY(require_finite(sums));
     made.values = floats_of(sums);
-    result = std::move(made);
-    return {};
-  });
-}
-
-Status ablate(const Model& model, std::span<const ModelInputs> texts, const Metric& metric,
-              Ablation ablation, PartResults& result, Context& context, const Progress& progress) {
-  return engine::memory_guard([&]() -> Status {
-    if (texts.empty()) return {StatusCode::kOption, "texts", "1 or more", "none"};
-    if (ablation > Ablation::kMean) {
-      return {StatusCode::kOption, "ablation", "an Ablation",
-              std::to_string(static_cast<int>(ablation))};
-    }
-    std::vector<Question> questions(texts.size());
-    for (size_t text = 0; text < texts.size(); ++text) {
-      MULTIHEAD_TRY(ask_one(model, texts[text], metric, questions[text]));
-    }
-    const ModelInfo& info = questions[0].model->info;
-    const int64_t layers = info.num_layers, width = info.num_heads * info.head_dim;
-    std::vector<double> sums(static_cast<size_t>(layers * width));
-    int64_t tokens = 0;
-    for (Question& question : questions) {
-      if (ablation == Ablation::kZero) break;
-      Values z = values_of(question, Site::kZ);
-      std::vector<Capture> captures;
-      capture(z, Site::kZ, layers, captures);
-      MULTIHEAD_TRY(run(question, captures, nullptr, context));
-      tokens += question.pass.tokens;
-      for (int64_t i = 0; i < layers * z.size(); ++i) {
-        const int64_t layer = i / z.size(), column = i % width;
-        sums[static_cast<size_t>(layer * width + column)] += z.numbers[static_cast<size_t>(i)];
-      }
-    }
-    std::vector<float> means = floats_of(sums, tokens == 0 ? 1.0 : static_cast<double>(tokens));
-
-    PartResults made;
-    made.parts = info.num_heads;
-    std::vector<double> metrics(static_cast<size_t>(layers * made.parts));
-    const auto count = static_cast<double>(texts.size());
-    for (size_t text = 0; text < texts.size(); ++text) {
-      Question& question = questions[text];
-      Values states = values_of(question, Site::kResidPre), z = values_of(question, Site::kZ);
-      std::vector<Capture> captures;
-      capture(states, Site::kResidPre, layers, captures);
-      capture(z, Site::kZ, layers, captures);
-      double clean = 0;
-      MULTIHEAD_TRY(run(question, captures, &clean, context));
-      made.clean += clean / count;
-      const Sweep sweep{.question = question,
-                        .states = states,
-                        .z = &z,
-                        .parts = made.parts,
-                        .edit_of = [&](int64_t layer, int64_t head) {
-                          const float* const mean =
-                              means.data() + layer * width + head * info.head_dim;
-                          return Edit{.site = Site::kZ,
-                                      .layer = layer,
-                                      .heads = {head},
-                                      .action = Edit::Action::kSet,
-                                      .value = {mean, {info.head_dim}}};
-                        }};
-      MULTIHEAD_TRY(sweep.run(metrics, context, [&](double share) {
-        return !progress || progress((static_cast<double>(text) + share) / count);
-      }));
-    }
-    made.values = floats_of(metrics, count);
     result = std::move(made);
     return {};
   });

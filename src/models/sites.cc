@@ -107,6 +107,11 @@ Status check_edit(const Model::Internals& model, const Pass& pass, const std::st
     if (token >= 0 && (tokens == 0 || token < tokens)) continue;
     return range_error(name + ".tokens", tokens - 1, token);
   }
+  for (const int64_t sequence : edit.sequences) {
+    if (sequence < 0 || sequence >= pass.inputs.batch) {
+      return range_error(name + ".sequences", pass.inputs.batch - 1, sequence);
+    }
+  }
   part.shape[part.token_axis] = static_cast<int64_t>(edit.tokens.size());
   if (edit.tokens.empty()) part.shape[part.token_axis] = pass.in_session ? 1 : pass.tokens;
   if (edit.action > Edit::Action::kReplace) {
@@ -116,11 +121,6 @@ Status check_edit(const Model::Internals& model, const Pass& pass, const std::st
   if (edit.action == Edit::Action::kScale) {
     if (std::isfinite(edit.factor)) return {};
     return {StatusCode::kOption, name + ".factor", "a finite number", std::to_string(edit.factor)};
-  }
-  for (const int64_t sequence : edit.sequences) {
-    if (sequence < 0 || sequence >= pass.inputs.batch) {
-      return range_error(name + ".sequences", pass.inputs.batch - 1, sequence);
-    }
   }
   if (!edit.sequences.empty()) part.shape[0] = static_cast<int64_t>(edit.sequences.size());
   const bool replaces = edit.action == Edit::Action::kReplace;

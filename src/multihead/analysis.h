@@ -113,7 +113,7 @@ struct PartResults {
   std::vector<float> values;  ///< (layers, parts)
 };
 
-/// Called after each layer of a sweep with the share that is done, 0 to 1; false ends the call with
+/// Called after each few runs of a sweep with the share that is done, 0 to 1; false ends the call with
 /// a kOption error on "progress".
 using Progress = std::function<bool(double done)>;
 

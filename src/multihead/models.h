@@ -98,6 +98,7 @@ struct ModelInfo {
   int64_t num_heads = 0;             ///< query heads of each layer
   int64_t num_kv_heads = 0;          ///< key and value heads of each layer
   int64_t head_dim = 0;              ///< width of a head
+  int64_t mlp_dim = 0;               ///< width of the MLP's hidden layer
   int64_t vocab_size = 0;            ///< number of token ids; 0 for pixels
   int64_t num_labels = 0;            ///< number of classes; 2 for answers; 0 without classes
   int64_t max_tokens = 0;            ///< longest sequence; 0 if only memory limits it

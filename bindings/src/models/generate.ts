@@ -11,11 +11,12 @@ import { checkChat, isChat } from './chat.js';
 import type { ModelEngine } from './core/engine.js';
 import { checkIds, checkScales, checkTokens } from './inputs.js';
 import type { ModelParts } from './parts.js';
+import { checkParts, readEdits } from './sites.js';
 import { encodeText, StopTexts, TextStream } from './tokenizer.js';
 
 const generateNames = {
   ...{ maxNewTokens: plain, temperature: plain, topK: plain, topP: plain, repetitionPenalty: plain },
-  ...{ seed: plain, stop: plain, cacheType: plain, topTokens: plain, headScales: plain, addSpecialTokens: plain, signal: plain },
+  ...{ seed: plain, stop: plain, cacheType: plain, topTokens: plain, headScales: plain, edits: plain, addSpecialTokens: plain, signal: plain },
 } satisfies Names<GenerateOptions>;
 
 /** Entries of `stop` that are read. */
@@ -102,6 +103,8 @@ export function generate(
   const topTokens = checkTopTokens(options.topTokens ?? 0);
   const asked = checkMost(options.maxNewTokens ?? 128);
   const headScales = checkScales(options.headScales, info.numLayers * info.numHeads);
+  const edits = readEdits(options.edits, engine);
+  checkParts(edits, info, undefined);
   if (options.addSpecialTokens !== undefined) checkFlag(options.addSpecialTokens, 'addSpecialTokens');
   const sampling = {
     temperature: checkWithin(options.temperature ?? 0, 'temperature', 'a finite number from 0 on', (value) => value >= 0),
@@ -134,7 +137,7 @@ export function generate(
     const stream = tokenizer && new TextStream(tokenizer);
     const stops = new StopTexts(stop.texts);
     const capacity = Math.min(ids.length + most - 1, mostTokens) as Count;
-    const generation = engine.generation({ prompt: ids, capacity, cache, sampling, headScales, topTokens });
+    const generation = engine.generation({ prompt: ids, capacity, cache, sampling, headScales, edits, topTokens });
     try {
       let turn = performance.now();
       for (let step = 1; ; step += 1) {

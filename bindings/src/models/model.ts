@@ -22,26 +22,32 @@ import type {
   InputOptions,
   LogitsOptions,
   Model,
+  ModelAnalyses,
   ModelArray,
   ModelInfo,
   ModelInput,
+  RunOptions,
+  RunResult,
   TextTokenizer,
 } from '../types/models.js';
 import type { Count, Extents, Int64 } from '../types/wire.js';
+import { Analyses } from './analyses.js';
 import { checkChat, isChat } from './chat.js';
-import type { Batch, ModelEngine, PassCall } from './core/engine.js';
+import type { Batch, ModelEngine, PassCall, Place } from './core/engine.js';
 import { embed } from './embed.js';
 import { encodePrompt, generate } from './generate.js';
 import { checkIds, checkScales, checkTokens, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
+import { checkParts, named, readEdits, readPlaces, shapeOf } from './sites.js';
 import { encodeText, textOf } from './tokenizer.js';
 
 const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput'] as const;
-const inputNames = { pair: plain, addSpecialTokens: plain, tokenTypes: plain, pixels: plain, headScales: plain } satisfies Names<InputOptions>;
+const inputNames = { pair: plain, addSpecialTokens: plain, tokenTypes: plain, pixels: plain, headScales: plain, edits: plain } satisfies Names<InputOptions>;
 const encodeNames = { addSpecialTokens: plain } satisfies Names<EncodeOptions>;
 
 const logitsNames = { positions: plain, ...inputNames } satisfies Names<LogitsOptions>;
 const attentionsNames = { layer: plain, head: plain, ...inputNames } satisfies Names<AttentionsOptions>;
+const runNames = { capture: plain, logits: plain, ...inputNames } satisfies Names<RunOptions>;
 const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOptions<undefined>>;
 
 export class OpenedModel implements Model {
@@ -49,6 +55,7 @@ export class OpenedModel implements Model {
   readonly labels: readonly string[];
   readonly #engine: ModelEngine;
   readonly #parts: ModelParts;
+  readonly #analyses: Analyses;
 
   /** Defined on the prototype by the constructor: see symbol_dispose.ts. */
   declare [Symbol.dispose]: () => void;
@@ -60,6 +67,7 @@ export class OpenedModel implements Model {
     this.labels = Object.freeze(output === 'questionAnswering' ? ['start', 'end'] : [...parts.labelsOf(numLabels)]);
     this.#engine = engine;
     this.#parts = parts;
+    this.#analyses = new Analyses(engine, parts, (input, argument, options) => this.#sequence(input, argument, options));
     nameObject(this, 'a model');
     Object.freeze(this);
   }
@@ -156,7 +164,52 @@ export class OpenedModel implements Model {
     const { return: names = usual, headScales, ...inputs } = readOptions(given, forwardNames, 'forward');
     const wanted = checkNames(names, outputNames, 'return');
     const scales = this.#scales(headScales);
-    return this.#pass(await this.#read(input, inputs), wanted, scales, true);
+    const { captures: _, ...results } = await this.#pass(await this.#read(input, inputs), wanted, scales, true);
+    return results;
+  }
+
+  async run(input: ModelInput, given: RunOptions = {}): Promise<RunResult> {
+    const { capture, logits = 'all', headScales, ...inputs } = readOptions(given, runNames, 'run');
+    const wanted = checkChoice(logits, ['all', 'last', 'none'], 'logits');
+    const { output } = this.info;
+    if (wanted === 'last' && output !== 'languageModel') throw optionError('logits', '"all" or "none" for a model that is no language model', '"last"');
+    const scales = this.#scales(headScales);
+    const places = readPlaces(capture, 'capture', this.#engine, true);
+    const batch = await this.#read(input, inputs);
+    const usual = output === 'none' ? 'lastHiddenState' : 'logits';
+    return named('capture', () => this.#pass(batch, wanted === 'none' ? [] : [usual], scales, wanted === 'all', places));
+  }
+
+  lens(...given: Parameters<ModelAnalyses['lens']>) {
+    return this.#analyses.lens(...given);
+  }
+
+  logProbs(...given: Parameters<ModelAnalyses['logProbs']>) {
+    return this.#analyses.logProbs(...given);
+  }
+
+  measure(...given: Parameters<ModelAnalyses['measure']>) {
+    return this.#analyses.measure(...given);
+  }
+
+  logitAttribution(...given: Parameters<ModelAnalyses['logitAttribution']>) {
+    return this.#analyses.logitAttribution(...given);
+  }
+
+  patch(...given: Parameters<ModelAnalyses['patch']>) {
+    return this.#analyses.patch(...given);
+  }
+
+  attributionPatch(...given: Parameters<ModelAnalyses['attributionPatch']>) {
+    return this.#analyses.attributionPatch(...given);
+  }
+
+  ablate(...given: Parameters<ModelAnalyses['ablate']>) {
+    return this.#analyses.ablate(...given);
+  }
+
+  gradients(...given: Parameters<ModelAnalyses['gradients']>) {
+    return this.#analyses.gradients(...given);
   }
 
   #tokenizer(): Promise<TextTokenizer> {
@@ -175,7 +228,14 @@ export class OpenedModel implements Model {
   }
 
   /** The input of one pass, copied before the first `await`: the caller may change its arrays after the call. */
-  async #read(input: unknown, { pair, addSpecialTokens, tokenTypes, pixels }: Omit<InputOptions, 'headScales'>): Promise<Batch> {
+  async #read(input: unknown, { edits: given, ...options }: Omit<InputOptions, 'headScales'>): Promise<Batch> {
+    const edits = readEdits(given, this.#engine);
+    const batch = await this.#readInput(input, options);
+    checkParts(edits, this.info, this.#positions(batch));
+    return { ...batch, edits };
+  }
+
+  async #readInput(input: unknown, { pair, addSpecialTokens, tokenTypes, pixels }: Omit<InputOptions, 'headScales' | 'edits'>): Promise<Batch> {
     if (pixels !== undefined) {
       const expected = this.info.takesPixels ? 'a Float32Array' : 'none for a model of token ids';
       if (!(pixels instanceof Float32Array) || !this.info.takesPixels) {
@@ -228,7 +288,8 @@ export class OpenedModel implements Model {
     wanted: readonly ForwardOutput[],
     headScales: Float32Array | undefined,
     all: boolean,
-  ): Promise<Record<ForwardOutput, ModelArray>> {
+    captures: readonly Place[] = [],
+  ): Promise<Record<ForwardOutput, ModelArray> & { readonly captures: readonly ModelArray[] }> {
     this.#engine.assertLive();
     const { info } = this;
     const tokens = this.#positions(batch);
@@ -253,14 +314,17 @@ export class OpenedModel implements Model {
       poolerOutput: [1, info.embedDim],
     };
     const given = outputNames.map((name) => (wanted.includes(name) ? (shapes[name] as Extents) : undefined));
-    const results = await this.#engine.run({ batch, headScales, what: { kind: 'forward' }, outputs: given });
+    const captured = captures.map((place) => shapeOf(place, info, tokens) as readonly number[] as Extents);
+    const results = await this.#engine.run({ batch, headScales, what: { kind: 'forward', captures }, outputs: [...given, ...captured] });
     const one = (name: ForwardOutput): ModelArray => {
       const shape = shapes[name];
       const rest = name === 'hiddenStates' ? [info.numLayers + 1, ...shape.slice(2)] : shape.slice(1);
       const isOne = name === 'logits' && info.output === 'languageModel' && !all;
       return { shape: isOne ? rest.slice(1) : rest, data: results[outputNames.indexOf(name)] as ModelArray['data'] };
     };
-    return Object.fromEntries(wanted.map((name) => [name, one(name)])) as Record<ForwardOutput, ModelArray>;
+    const arrays = Object.fromEntries(wanted.map((name) => [name, one(name)])) as Record<ForwardOutput, ModelArray>;
+    const data = (at: number) => results[outputNames.length + at] as ModelArray['data'];
+    return { ...arrays, captures: captured.map((shape, at) => ({ shape, data: data(at) })) };
   }
 }
 

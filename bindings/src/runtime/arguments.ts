@@ -152,13 +152,20 @@ export class Results implements WireReader {
   }
 
   doubles(): Float64Array {
-    const address = this.number();
-    return new Float64Array(this.#core.HEAPU8.buffer, address, this.number()).slice();
+    return this.#copy(Float64Array);
+  }
+
+  floats(): Float32Array<ArrayBuffer> {
+    return this.#copy(Float32Array);
   }
 
   integers(): Int32Array {
+    return this.#copy(Int32Array);
+  }
+
+  #copy<A extends { slice(): A }>(List: new (memory: ArrayBufferLike, address: number, length: number) => A): A {
     const address = this.number();
-    return new Int32Array(this.#core.HEAPU8.buffer, address, this.number()).slice();
+    return new List(this.#core.HEAPU8.buffer, address, this.number()).slice();
   }
 
   texts(): string[] {

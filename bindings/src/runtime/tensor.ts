@@ -182,28 +182,28 @@ const hasLengths = (data: unknown, [length, ...inner]: Shape): boolean =>
   Array.isArray(data) && data.length === length && (inner.length === 0 || data.every((each) => hasLengths(each, inner)));
 
 /** Data that comes without a shape, and its shape: arrays in arrays as one array. Throws `E_SHAPE`. */
-function flattened(data: unknown): [flat: unknown, shape: number[]] {
+export function flattened(data: unknown, argument = 'data'): [flat: unknown, shape: number[]] {
   if (typedArrayName(data) !== undefined) return [data, [(data as TypedArray).length]];
   if (!Array.isArray(data)) return [data, []];
   const lengths: unknown[] = [];
   for (let inner: unknown = data; Array.isArray(inner) && lengths.length < 5; inner = inner[0]) lengths.push(inner.length);
-  const shape = checkShape(lengths, 'data');
+  const shape = checkShape(lengths, argument);
   if (hasLengths(data, shape)) return [data.flat(shape.length - 1), shape];
-  throw shapeError('data', `arrays of equal lengths, ${formatShape(shape)}`, 'others');
+  throw shapeError(argument, `arrays of equal lengths, ${formatShape(shape)}`, 'others');
 }
 
 /**
  * Reads a number[]; undefined for any other value. Throws `E_SHAPE` for another length, and `E_OPTION` for an entry that is
  * not a number.
  */
-function readNumbers(data: unknown, shape: Shape): Float64Array | undefined {
+export function readNumbers(data: unknown, shape: Shape, argument = 'data'): Float64Array | undefined {
   const size = elements(shape);
   if (!Array.isArray(data)) return undefined;
-  if (data.length !== size) throw wrongLength('data', shape, describe(data.length));
+  if (data.length !== size) throw wrongLength(argument, shape, describe(data.length));
   const numbers = onJavaScriptHeap(8 * size, 'tensor', () => new Float64Array(size));
   for (let at = 0; at < size; at += 1) {
     const entry: unknown = data[at];
-    if (typeof entry !== 'number') throw optionError(`data[${at}]`, 'a number', describe(entry));
+    if (typeof entry !== 'number') throw optionError(`${argument}[${at}]`, 'a number', describe(entry));
     numbers[at] = entry;
   }
   return numbers;

@@ -3,6 +3,13 @@
 import type { LoadOptions } from './load.js';
 import type { PlatformAbortSignal, PlatformBlob, PlatformResponse, PlatformURL } from './platform.js';
 import type { PoolWorker } from './pool.js';
+import type { ModelAnalyses } from './analysis.js';
+import type { EncodeOptions, InputOptions, ModelArray, ModelInput, PassOptions } from './model_input.js';
+import type { Capture, SessionEdit } from './sites.js';
+
+export type * from './analysis.js';
+export type * from './model_input.js';
+export type * from './sites.js';
 
 /** A file with its name, such as a `File` of a form, or of a folder that was dropped. */
 export type ModelFile = PlatformBlob & {
@@ -119,9 +126,6 @@ export interface OpenModelOptions extends Pick<LoadOptions, 'wasm' | 'simd' | 'i
   readonly worker?: (() => PoolWorker) | undefined;
 }
 
-/** A text, or token ids. */
-export type ModelInput = string | Int32Array | readonly number[];
-
 /**
  * How one vector is made of a text: the mean over its tokens, its first or its last token, the largest number of all tokens in
  * each place, the sum divided by the square root of their number, or the mean weighted by their positions from 1 on.
@@ -153,6 +157,8 @@ export interface ModelInfo {
   readonly numKvHeads: number;
   /** Width of a head. */
   readonly headDim: number;
+  /** Width of the MLP's hidden layer. */
+  readonly mlpDim: number;
   /** Number of token ids. */
   readonly vocabSize: number;
   /** Number of classes; 2 for question answering, 0 without classes. */
@@ -183,16 +189,6 @@ export interface ModelInfo {
   readonly endIds: readonly number[];
 }
 
-/** Options of a text. */
-export interface EncodeOptions {
-  /**
-   * True adds the special tokens that the model expects around a text, false adds none: for a text that has them already,
-   * such as a rendered chat. Default: true, but a causal model's first one is not added to a text that begins with it.
-   * Token ids stay as they are.
-   */
-  readonly addSpecialTokens?: boolean | undefined;
-}
-
 /** Options of {@link Model.generate}. */
 export interface GenerateOptions extends EncodeOptions {
   /**
@@ -221,6 +217,13 @@ export interface GenerateOptions extends EncodeOptions {
   readonly topTokens?: number | undefined;
   /** Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. Default all 1. */
   readonly headScales?: Float32Array | undefined;
+  /**
+   * Changes of values inside the model for every token, of the prompt and of the new text: as {@link Edit}, but `tokens` are
+   * positions in the whole text, and the text grows, so that a value has one row for each of them, or one row for all tokens.
+   * `replace` is not possible, and values of `scores` and `pattern` have one number for all keys. Edits of these two need no
+   * cache: each step computes all tokens. Not for models in workers. Default none.
+   */
+  readonly edits?: readonly SessionEdit[] | undefined;
   /** Aborting ends the iteration with `E_ABORTED`. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
 }
@@ -279,30 +282,6 @@ export interface GeneratedToken {
   readonly topTokens: readonly TopToken[];
   /** Why the generation ended, in its last step; undefined before. */
   readonly finishReason: FinishReason | undefined;
-}
-
-/** Numbers with a shape, row-major. */
-export interface ModelArray {
-  /** Extents, outermost first. */
-  readonly shape: readonly number[];
-  /** The numbers, in memory of JavaScript. */
-  readonly data: Float32Array<ArrayBuffer>;
-}
-
-/** Options of a pass. Arrays, also of token ids, are copied when the call is made: the caller may change them after it. */
-export interface PassOptions {
-  /** Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. Default all 1. */
-  readonly headScales?: Float32Array | undefined;
-}
-
-/** Options of a pass over one input. */
-export interface InputOptions extends PassOptions, EncodeOptions {
-  /** The second text of a pair. Default none. */
-  readonly pair?: string | undefined;
-  /** One token type for each id. Default: the types that the tokenizer gives, 0 for token ids and in models with one type. */
-  readonly tokenTypes?: Int32Array | readonly number[] | undefined;
-  /** Models with pixels: (channels, imageSize, imageSize) numbers, normalized as the model expects them. */
-  readonly pixels?: Float32Array | undefined;
 }
 
 /** Options of {@link Model.attentions}. */
@@ -367,11 +346,31 @@ export type ForwardResult<R extends readonly ForwardOutput[]> = Readonly<Record<
 /** The outputs of {@link Model.forward} without `return`: the first one, or without logits the second. */
 export type DefaultForwardResult = Partial<ForwardResult<readonly ['logits', 'lastHiddenState']>>;
 
+/** Options of {@link Model.run}. */
+export interface RunOptions extends InputOptions {
+  /** Values to read, in the order of the result. Those of edited places are read after the edit. Default none. */
+  readonly capture?: readonly Capture[] | undefined;
+  /**
+   * Logits after each token, the default, after the last token alone, or none: the pass then ends with the last layer that is
+   * captured. Models without logits give the last hidden state in place of `'all'`, and `'last'` is for language models.
+   */
+  readonly logits?: 'all' | 'last' | 'none' | undefined;
+}
+
+/** The result of {@link Model.run}. */
+export interface RunResult extends DefaultForwardResult {
+  /**
+   * The captured values, in the order of `capture`, with the shapes of {@link Site}. `scores` are -Infinity for keys that a query
+   * does not see, and `pattern` is 0.
+   */
+  readonly captures: readonly ModelArray[];
+}
+
 /**
  * A model that openModel() has opened. Dispose it to free its memory, and to end its workers. Passes with `pixels` ignore
  * their input. If a worker of the model ends, its calls are rejected with `E_WORKER`, and so are all later ones.
  */
-export interface Model {
+export interface Model extends ModelAnalyses {
   /** What the model is. */
   readonly info: ModelInfo;
   /** Names of the classes by `id2label` of config.json, `start` and `end` for question answering; empty without classes. */
@@ -440,6 +439,14 @@ export interface Model {
   ): Promise<ForwardResult<R>>;
   /** The logits, or the last hidden state of a model that has none. */
   forward(input: ModelInput, options?: ForwardOptions<undefined>): Promise<DefaultForwardResult>;
+  /**
+   * One pass in which values inside the model are read with `capture`, and changed with `edits`. Memory is needed only for what
+   * is asked for. Not for models in workers, except without both.
+   *
+   * @throws {MultiheadError} `E_OPTION` for a site that the model does not have, a layer, head or token out of range, and an edit
+   *   that makes numbers infinite; `E_SHAPE` for a value of another shape; `E_MEMORY`
+   */
+  run(input: ModelInput, options?: RunOptions): Promise<RunResult>;
 
   /**
    * Frees the model's memory, and that of generations that did not end, and ends its workers: calls that they still run are

@@ -65,6 +65,7 @@ export interface WireReader {
   flag(): boolean;
   wholes(): number[];
   doubles(): Float64Array;
+  floats(): Float32Array<ArrayBuffer>;
   integers(): Int32Array;
   texts(): string[];
   text(): string;

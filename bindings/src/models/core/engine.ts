@@ -1,12 +1,27 @@
 // The interface of a model's engine, which is the core on the calling thread, or workers. An engine takes numbers that are
 // checked already: model.ts and generate.ts check options and convert texts.
 
-import type { DType, Pooling } from '../../generated/tables.js';
+import type { DType, EditAction, Pooling, Site } from '../../generated/tables.js';
 import type { SamplingOptions } from '../../generated/wire.js';
 import type { TopToken, ModelInfo, ModelWeights } from '../../types/models.js';
 import type { Count, Extents, Int64 } from '../../types/wire.js';
 
 export type Awaitable<T> = T | Promise<T>;
+
+/** A value inside the model, with its number in the core. */
+export interface Place {
+  readonly site: Site;
+  readonly layer: number;
+  readonly heads?: readonly number[] | undefined;
+}
+
+/** A change of a value. */
+export interface PlacedEdit extends Place {
+  readonly tokens?: readonly number[] | undefined;
+  readonly action: EditAction;
+  readonly factor: number;
+  readonly value?: { readonly data: Float32Array; readonly shape: readonly number[] } | undefined;
+}
 
 /** Sequences of one batch, padded at the end to the longest, or images. */
 export interface Batch {
@@ -17,6 +32,8 @@ export interface Batch {
   readonly mask?: Uint8Array | undefined;
   readonly tokenTypes?: Int32Array | undefined;
   readonly pixels?: Float32Array | undefined;
+  /** Of one sequence, on the calling thread. */
+  readonly edits?: readonly PlacedEdit[] | undefined;
 }
 
 /** A pass, and the shape of each output that it computes. */
@@ -27,8 +44,8 @@ export interface PassCall {
     | { readonly kind: 'embed'; readonly pooling: Pooling; readonly normalize: boolean }
     /** A layer or head of −1 stands for all. */
     | { readonly kind: 'attentions'; readonly layer: Int64; readonly head: Int64 }
-    /** The outputs are hidden states, last hidden state, logits and pooler output; undefined if not wanted. */
-    | { readonly kind: 'forward' };
+    /** The outputs are hidden states, last hidden state, logits and pooler output, undefined if not wanted; then the captures. */
+    | { readonly kind: 'forward'; readonly captures?: readonly Place[] };
   readonly outputs: readonly (Extents | undefined)[];
 }
 
@@ -43,6 +60,7 @@ export interface GenerationSettings {
   readonly cache: DType;
   readonly sampling: Readonly<SamplingOptions>;
   readonly headScales: Float32Array | undefined;
+  readonly edits: readonly PlacedEdit[];
   /** Number of likely tokens that each step gives. */
   readonly topTokens: number;
 }

@@ -7,6 +7,7 @@ import type { TopToken, ModelInfo } from '../../types/models.js';
 import type { Count, Int32, Operand } from '../../types/wire.js';
 import { abandoned } from './abandoned.js';
 import type { Generation, GenerationSettings, GenerationStep } from './engine.js';
+import { editSpan } from './lists.js';
 
 /** The largest logits with their shares of the softmax, the largest first, of several equal ones the first. */
 function topTokensOf(logits: Float32Array, count: number): TopToken[] {
@@ -37,6 +38,8 @@ export class SessionMemory {
   readonly sampler: Int32;
   readonly logits: Operand<'f32'>;
   readonly #block: Block;
+  /** The numbers of the edits, which the session reads. */
+  #edits: readonly Block[] = [];
   #bytes = 0;
 
   constructor(runtime: Runtime, model: Int32, info: ModelInfo, settings: GenerationSettings, live: Set<SessionMemory>) {
@@ -50,8 +53,10 @@ export class SessionMemory {
     try {
       session = call(runtime, (operands) => {
         const scales = operands.optionalSpan(settings.headScales, 'f32', 'headScales', numLayers * numHeads);
-        wire.session(args, settings.capacity, settings.cache, scales);
-        return operands.make(() => raw.sessionCreate(model));
+        wire.session(args, settings.capacity, settings.cache, scales, editSpan(runtime, operands, settings.edits));
+        const made = operands.make(() => raw.sessionCreate(model));
+        this.#edits = operands.keepInputs().copies;
+        return made;
       });
       this.sampler = call(runtime, (operands) => {
         wire.sampler(args, settings.sampling);
@@ -59,7 +64,7 @@ export class SessionMemory {
       });
     } catch (error) {
       if (session !== undefined && !raw.dead) raw.sessionRelease(session);
-      heap.release(this.#block);
+      this.#release();
       throw error;
     }
     this.session = session;
@@ -87,7 +92,11 @@ export class SessionMemory {
       raw.samplerRelease(this.sampler);
       raw.sessionRelease(this.session);
     }
-    heap.release(this.#block);
+    this.#release();
+  }
+
+  #release(): void {
+    for (const block of [this.#block, ...this.#edits]) this.#runtime.heap.release(block);
   }
 }
 

@@ -4,11 +4,11 @@ import { weightTypes } from '../../generated/tables.js';
 import * as wire from '../../generated/wire.js';
 import { MultiheadError } from '../../runtime/errors.js';
 import { type Block, outOfMemory } from '../../runtime/memory.js';
-import { call, checkStatus, type Operands, type Runtime } from '../../runtime/operands.js';
-import { toUtf8 } from '../../runtime/text.js';
+import { call, checkStatus, type Runtime } from '../../runtime/operands.js';
 import type { ModelWeights } from '../../types/models.js';
-import type { Int32, Int64, Span, Uint32 } from '../../types/wire.js';
+import type { Int32, Int64, Uint32 } from '../../types/wire.js';
 import type { LoaderInput, WeightLoader } from './engine.js';
+import { numberSpan, textSpan } from './lists.js';
 import { CoreModel } from './model.js';
 
 /** Most bytes that a loader takes at a time. */
@@ -16,19 +16,6 @@ export const pieceBytes = 4 * 2 ** 20;
 
 /** The core's memory cannot grow further: the linker's MAXIMUM_MEMORY. */
 const mostMemory = 4095 * 2 ** 20;
-
-function textSpan(operands: Operands, runtime: Runtime, text: string, argument: string): Span<'text'> {
-  const bytes = toUtf8(text);
-  const { address } = operands.temporary(bytes.length, argument);
-  new Uint8Array(runtime.heap.buffer as ArrayBuffer, address, bytes.length).set(bytes);
-  return { address, length: bytes.length as Uint32 };
-}
-
-function numberSpan(operands: Operands, runtime: Runtime, numbers: Float64Array, argument: string): Span<'f64'> {
-  const { address } = operands.temporary(numbers.byteLength, argument);
-  new Float64Array(runtime.heap.buffer as ArrayBuffer, address, numbers.length).set(numbers);
-  return { address, length: numbers.length as Uint32 };
-}
 
 const typeCode = (weights: ModelWeights | undefined): Int64 => (weights === undefined ? -1 : (weightTypes[weights] as Int64));
 

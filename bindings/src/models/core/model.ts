@@ -3,12 +3,13 @@
 import { modelOutputs, poolings } from '../../generated/tables.js';
 import * as wire from '../../generated/wire.js';
 import { CoreObject } from '../../runtime/core_object.js';
-import { call, noSpan, type Operands, type Runtime } from '../../runtime/operands.js';
+import { call, type Operands, type Runtime } from '../../runtime/operands.js';
 import { namesOf } from '../../runtime/options.js';
 import type { ModelInfo } from '../../types/models.js';
-import type { Extents, Int32, Operand, Span, Uint32 } from '../../types/wire.js';
+import type { Extents, Int32, Operand } from '../../types/wire.js';
 import type { GenerationSettings, ModelEngine, PassCall, PassResult } from './engine.js';
 import { CoreGeneration, type SessionMemory } from './generation.js';
+import { captureSpan, editSpan, inputsOf } from './lists.js';
 
 function readInfo(runtime: Runtime, handle: Int32): ModelInfo {
   runtime.raw.modelInfo(handle);
@@ -46,28 +47,29 @@ export class CoreModel extends CoreObject implements ModelEngine {
     const { runtime } = this;
     const { raw, args } = runtime;
     return call(runtime, (operands) => {
-      const inputs: wire.ModelInputs = {
-        ids: ints(operands, batch.ids, 'input'),
-        batch: batch.batch,
-        mask: batch.mask === undefined ? noSpan : bytes(runtime, operands, batch.mask),
-        tokenTypes: batch.tokenTypes === undefined ? noSpan : ints(operands, batch.tokenTypes, 'tokenTypes'),
-        pixels: batch.pixels === undefined ? noSpan : operands.span(batch.pixels, 'f32', 'pixels'),
-        headScales: operands.optionalSpan(headScales, 'f32', 'headScales', this.info.numLayers * this.info.numHeads),
-      };
+      const inputs = inputsOf(runtime, operands, this.info, batch, headScales);
+      const edits = editSpan(runtime, operands, batch.edits);
       const made = outputs.map((shape) => shape && output(operands, shape));
-      const [first, last, logits, pooler] = made;
+      const [first, last, logits, pooler, ...captured] = made;
       if (what.kind === 'embed') {
         wire.modelEmbed(args, inputs, what.pooling, what.normalize, first);
         operands.run(() => raw.modelEmbed(this.handle));
       } else if (what.kind === 'attentions') {
-        wire.modelAttentions(args, inputs, what.layer, what.head, first);
+        wire.modelAttentions(args, inputs, edits, what.layer, what.head, first);
         operands.run(() => raw.modelAttentions(this.handle));
       } else {
-        wire.modelForward(args, inputs, first, last, logits, pooler);
+        const captures = captureSpan(runtime, operands, what.captures ?? [], captured as Operand[]);
+        wire.modelForward(args, inputs, edits, captures, first, last, logits, pooler);
         operands.run(() => raw.modelForward(this.handle));
       }
       return made.map((each) => each && copied(runtime, each));
     });
+  }
+
+  /** Runs a call of the core with the model's handle. */
+  within<R>(body: (operands: Operands, runtime: Runtime, handle: Int32) => R): R {
+    const { handle, runtime } = this;
+    return call(runtime, (operands) => body(operands, runtime, handle));
   }
 
   generation(settings: GenerationSettings): CoreGeneration {
@@ -80,22 +82,13 @@ export class CoreModel extends CoreObject implements ModelEngine {
   }
 }
 
-const ints = (operands: Operands, ids: Int32Array, argument: string): Span<'i32'> =>
-  ids.length === 0 ? noSpan : operands.span(ids, 'i32', argument);
-
-function bytes({ heap }: Runtime, operands: Operands, values: Uint8Array): Span<'bool'> {
-  const { address } = operands.temporary(values.length, 'mask');
-  new Uint8Array(heap.buffer as ArrayBuffer, address, values.length).set(values);
-  return { address, length: values.length as Uint32 };
-}
-
 /** Memory for an output until the end of the call. */
-function output(operands: Operands, shape: Extents): Operand<'f32'> {
+export function output(operands: Operands, shape: Extents): Operand<'f32'> {
   const { address } = operands.temporary(shape.reduce((product: number, extent) => product * extent, 4), 'outputs');
   return { address, dtype: 'f32', shape };
 }
 
-function copied({ heap }: Runtime, { address, shape }: Operand<'f32'>): Float32Array<ArrayBuffer> {
+export function copied({ heap }: Runtime, { address, shape }: Operand<'f32'>): Float32Array<ArrayBuffer> {
   const length = shape.reduce((product: number, extent) => product * extent, 1);
   return new Float32Array(heap.buffer as ArrayBuffer, address, length).slice();
 }

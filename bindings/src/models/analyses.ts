@@ -1,0 +1,304 @@
+// Analyses of language models: options, texts and metrics. The core of this thread computes.
+
+import { ablations, metricKinds, parts } from '../generated/tables.js';
+import { abortedError, checkSignal } from '../runtime/abort.js';
+import { optionError } from '../runtime/errors.js';
+import { checkCallback, checkChoice, checkFlag, checkOptions, checkWhole, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
+import { describe } from '../runtime/tensor.js';
+import { quoted } from '../runtime/text.js';
+import type {
+  AblateOptions,
+  AnalysisOptions,
+  AttributionPatchOptions,
+  EditedOptions,
+  EncodeOptions,
+  GradientPlace,
+  LensOptions,
+  LensResult,
+  LogitAttribution,
+  LogitDifference,
+  LogProbs,
+  Metric,
+  MetricFunction,
+  ModelAnalyses,
+  ModelArray,
+  ModelInput,
+  PairResults,
+  PartOptions,
+  PartResults,
+  PatchOptions,
+  SweepOptions,
+  Token,
+} from '../types/models.js';
+import type { Count, Extents, Int32, Int64 } from '../types/wire.js';
+import * as core from './core/analyses.js';
+import type { Batch, ModelEngine } from './core/engine.js';
+import { CoreModel } from './core/model.js';
+import { mostBusy, nextTask } from './generate.js';
+import { checkScales, entriesOf } from './inputs.js';
+import type { ModelParts } from './parts.js';
+import { checkParts, checkPlaces, named, readEdits, readPlaces, shapeOf, siteOf } from './sites.js';
+import { encodeText } from './tokenizer.js';
+
+const analysisNames = { headScales: plain, addSpecialTokens: plain } satisfies Names<AnalysisOptions>;
+const editedNames = { ...analysisNames, edits: plain } satisfies Names<EditedOptions>;
+const lensNames = { layers: plain, top: plain, tokens: plain, logits: plain, ...editedNames } satisfies Names<LensOptions>;
+const sweepNames = { onProgress: plain, signal: plain, ...analysisNames } satisfies Names<SweepOptions>;
+const partNames = { site: plain, by: plain, ...analysisNames } satisfies Names<PartOptions>;
+const patchNames = { ...partNames, ...sweepNames } satisfies Names<PatchOptions>;
+const attributionNames = { ...partNames, positions: plain } satisfies Names<AttributionPatchOptions>;
+const ablateNames = { ablation: plain, ...sweepNames } satisfies Names<AblateOptions>;
+const metricNames = { token: plain, against: plain, position: plain };
+
+/** The largest `top`. */
+const mostTop = 100;
+
+/** A checked metric, whose texts are no token ids yet. */
+interface ReadMetric {
+  readonly kind: keyof typeof metricKinds;
+  readonly position: Int64;
+  readonly token?: Token;
+  readonly against?: Token;
+  readonly evaluate?: (logits: Float32Array<ArrayBuffer>, gradient?: Float32Array<ArrayBuffer>) => number;
+}
+
+function checkToken(value: unknown, argument: string, vocabSize: number): Token {
+  const isId = Number.isInteger(value) && (value as number) >= 0 && (value as number) < vocabSize;
+  if (isId || typeof value === 'string') return value as Token;
+  throw optionError(argument, `a token id, 0 to ${vocabSize - 1}, or a text that is one token`, describe(value));
+}
+
+/** A function of the caller, whose results are checked. */
+function checked(metric: MetricFunction): NonNullable<ReadMetric['evaluate']> {
+  return (logits, gradient) => {
+    const value: unknown = metric(logits, gradient);
+    if (!Number.isFinite(value)) throw optionError('metric', 'a function that returns a finite number', describe(value));
+    const wrong = gradient?.find((slope) => !Number.isFinite(slope));
+    if (wrong !== undefined) throw optionError('metric', 'a function that fills gradient with finite numbers', String(wrong));
+    return value as number;
+  };
+}
+
+/** Copies a metric. Throws `E_OPTION`. */
+function readMetric(metric: unknown, vocabSize: number): ReadMetric {
+  if (typeof metric === 'function') return { kind: 'function', position: -1, evaluate: checked(metric as MetricFunction) };
+  if (typeof metric !== 'object' || metric === null) {
+    throw optionError('metric', 'an object with token, an object with meanLogProb: true, or a function', describe(metric));
+  }
+  if ('meanLogProb' in metric) {
+    checkOptions(metric, { meanLogProb: plain }, 'metric');
+    if (metric.meanLogProb !== true) throw optionError('metric.meanLogProb', 'true', describe(metric.meanLogProb));
+    return { kind: 'meanLogProbability', position: -1 };
+  }
+  checkOptions(metric, metricNames, 'metric');
+  const { token, against, position = -1 } = metric as Partial<LogitDifference>;
+  const read = { token: checkToken(token, 'metric.token', vocabSize), position: checkWhole(position, 'metric.position') };
+  if (against === undefined) return { ...read, kind: 'logProbability' };
+  return { ...read, kind: 'logitDifference', against: checkToken(against, 'metric.against', vocabSize) };
+}
+
+type Sequence = (input: unknown, argument: string, options?: EncodeOptions) => Promise<Batch>;
+
+export class Analyses implements ModelAnalyses {
+  readonly #engine: ModelEngine;
+  readonly #parts: ModelParts;
+  readonly #sequence: Sequence;
+
+  /** @param sequence copies an input, and converts a text */
+  constructor(engine: ModelEngine, parts: ModelParts, sequence: Sequence) {
+    this.#engine = engine;
+    this.#parts = parts;
+    this.#sequence = sequence;
+  }
+
+  async lens(input: ModelInput, given: LensOptions = {}): Promise<LensResult> {
+    const { layers, top = 5, tokens = [], logits = false, ...options } = readOptions(given, lensNames, 'lens');
+    const { numLayers, vocabSize } = this.#engine.info;
+    const chosen = layers === undefined ? Array.from({ length: numLayers + 1 }, (_, at) => at) : checkPlaces(layers, 'layers', numLayers + 1);
+    if (!(Number.isInteger(top) && top >= 0 && top <= Math.min(mostTop, vocabSize))) throw optionError('top', `0 to ${Math.min(mostTop, vocabSize)}`, describe(top));
+    if (!Array.isArray(tokens)) throw optionError('tokens', 'an array of tokens', describe(tokens));
+    const wanted = entriesOf(tokens, 'tokens').map((token, at) => checkToken(token, `tokens[${at}]`, vocabSize));
+    checkFlag(logits, 'logits');
+    const model = this.#model();
+    const { batch, headScales } = await this.#edited(input, options);
+    const ids = await Promise.all(wanted.map((token, at) => this.#idOf(token, `tokens[${at}]`)));
+    const shape = [chosen.length, batch.tokens, vocabSize];
+    const all = logits ? ([chosen.length, 1, batch.tokens, vocabSize] as readonly number[] as Extents) : undefined;
+    const { logits: data, ...rows } = core.lens(model, { batch, headScales }, chosen, top as Count, ids, all);
+    return { layers: chosen, inputIds: batch.ids, ...rows, ...(data && { logits: { shape, data } }) };
+  }
+
+  async logProbs(input: ModelInput, given: EditedOptions = {}): Promise<LogProbs> {
+    const options = readOptions(given, editedNames, 'logProbs');
+    const model = this.#model();
+    const edited = await this.#edited(input, options);
+    const { probabilities, ranks } = core.logProbabilities(model, edited);
+    return { ids: edited.batch.ids.slice(1), values: probabilities, ranks };
+  }
+
+  async measure(input: ModelInput, metric: Metric, given: EditedOptions = {}): Promise<number> {
+    const options = readOptions(given, editedNames, 'measure');
+    const read = readMetric(metric, this.#engine.info.vocabSize);
+    const model = this.#model();
+    const edited = await this.#edited(input, options);
+    if (read.evaluate !== undefined) return read.evaluate(this.#lastLogits(model, edited));
+    return core.measure(model, edited, await this.#resolved(read));
+  }
+
+  async logitAttribution(input: ModelInput, metric: LogitDifference, given: AnalysisOptions = {}): Promise<LogitAttribution> {
+    const options = readOptions(given, analysisNames, 'logitAttribution');
+    const read = readMetric(metric, this.#engine.info.vocabSize);
+    if (read.kind !== 'logitDifference') throw optionError('metric', 'a difference of logits, { token, against }', 'another metric');
+    const model = this.#model();
+    const [batch] = await this.#inputs([[input, 'input']], options);
+    const { heads, ...others } = core.logitAttribution(model, batch as core.Input, await this.#resolved(read));
+    const { numLayers, numHeads } = this.#engine.info;
+    return { heads: { shape: [numLayers, numHeads], data: heads }, ...others };
+  }
+
+  async patch(clean: ModelInput, corrupt: ModelInput, metric: Metric, given: PatchOptions = {}): Promise<PairResults> {
+    const { site, by, ...options } = readOptions(given, patchNames, 'patch');
+    const places = this.#places(site, by);
+    const read = readMetric(metric, this.#engine.info.vocabSize);
+    const begin = this.#checkSweep(options, 'patch');
+    const inputs = await this.#pair(clean, corrupt, options);
+    const resolved = await this.#resolved(read);
+    const results = await begin(read, (model) => core.Sweep.patch(model, inputs, resolved, ...places));
+    return this.#pairResults(results);
+  }
+
+  async attributionPatch(clean: ModelInput, corrupt: ModelInput, metric: Metric, given: AttributionPatchOptions = {}): Promise<PairResults> {
+    const { site, by, positions = false, ...options } = readOptions(given, attributionNames, 'attributionPatch');
+    const places = this.#places(site, by);
+    checkFlag(positions, 'positions');
+    const read = readMetric(metric, this.#engine.info.vocabSize);
+    const model = this.#model();
+    const inputs = await this.#pair(clean, corrupt, options);
+    const { resolved, value } = await this.#withSlopes(model, read, inputs[0]);
+    const found = core.attributionPatch(model, inputs, resolved, ...places, positions);
+    const corrupted = read.evaluate?.(this.#lastLogits(model, inputs[1])) ?? found.corrupt;
+    return this.#pairResults({ ...found, clean: value ?? found.clean, corrupt: corrupted }, positions ? [inputs[0].batch.tokens] : []);
+  }
+
+  async ablate(texts: readonly ModelInput[], metric: Metric, given: AblateOptions = {}): Promise<PartResults> {
+    const { ablation = 'zero', ...options } = readOptions(given, ablateNames, 'ablate');
+    const code = ablations[checkChoice(ablation, namesOf(ablations), 'ablation')];
+    const read = readMetric(metric, this.#engine.info.vocabSize);
+    if (!Array.isArray(texts) || texts.length === 0 || typeof texts[0] === 'number') {
+      throw optionError('texts', 'an array of texts or of token ids, not empty', describe(texts));
+    }
+    const begin = this.#checkSweep(options, 'ablate');
+    const inputs = await this.#inputs(entriesOf(texts, 'texts').map((text, at) => [text, `texts[${at}]`]), options);
+    const resolved = await this.#resolved(read);
+    const ids = Int32Array.from(inputs.flatMap(({ batch }) => [...batch.ids]));
+    const all = { batch: { ids, batch: 1, tokens: ids.length as Count }, headScales: inputs[0]?.headScales } as const;
+    const lengths = inputs.map(({ batch }) => batch.tokens);
+    const { clean, values } = await begin(read, (model) => core.Sweep.ablate(model, all, lengths, resolved, code));
+    return { clean, values: { shape: [this.#engine.info.numLayers, this.#engine.info.numHeads], data: values } };
+  }
+
+  async gradients(input: ModelInput, metric: Metric, places: readonly GradientPlace[], given: AnalysisOptions = {}): Promise<readonly ModelArray[]> {
+    const options = readOptions(given, analysisNames, 'gradients');
+    const read = readMetric(metric, this.#engine.info.vocabSize);
+    const model = this.#model();
+    if (!Array.isArray(places)) throw optionError('places', 'an array of { site, layer }', describe(places));
+    const wanted = readPlaces(places, 'places', this.#engine, false);
+    const [batch] = (await this.#inputs([[input, 'input']], options)) as [core.Input];
+    const { resolved } = await this.#withSlopes(model, read, batch);
+    const shapes = wanted.map((place) => shapeOf(place, this.#engine.info, batch.batch.tokens));
+    const found = await named('places', () => core.gradients(model, batch, resolved, wanted, shapes as unknown as Extents[]));
+    return shapes.map((shape, at) => ({ shape, data: found[at] as ModelArray['data'] }));
+  }
+
+  /** The model on this thread. Throws `E_DISPOSED`, and `E_OPTION` for one in workers. */
+  #model(): CoreModel {
+    this.#engine.assertLive();
+    if (this.#engine instanceof CoreModel) return this.#engine;
+    throw optionError('model', 'one that was opened without the option workers', `one in ${this.#engine.workers} workers`);
+  }
+
+  /** Inputs, copied before the first `await`. */
+  async #inputs(given: readonly (readonly [input: unknown, argument: string])[], { headScales, addSpecialTokens }: AnalysisOptions): Promise<core.Input[]> {
+    const { numLayers, numHeads } = this.#engine.info;
+    const scales = checkScales(headScales, numLayers * numHeads);
+    const reading = given.map(([input, argument]) => this.#sequence(input, argument, { addSpecialTokens }));
+    return (await Promise.all(reading)).map((batch) => ({ batch, headScales: scales }));
+  }
+
+  async #edited(input: unknown, { edits, ...options }: EditedOptions): Promise<core.Input> {
+    const read = readEdits(edits, this.#engine);
+    const [{ batch, headScales }] = (await this.#inputs([[input, 'input']], options)) as [core.Input];
+    checkParts(read, this.#engine.info, batch.tokens);
+    return { batch: { ...batch, edits: read }, headScales };
+  }
+
+  async #pair(clean: unknown, corrupt: unknown, options: AnalysisOptions): Promise<[clean: core.Input, corrupt: core.Input]> {
+    return (await this.#inputs([[clean, 'clean'], [corrupt, 'corrupt']], options)) as [core.Input, core.Input];
+  }
+
+  /** The numbers of a site and a way to divide it in the core. */
+  #places(site: unknown, by: unknown = 'head') {
+    const way = parts[checkChoice(by as keyof typeof parts, namesOf(parts), 'by')];
+    return [siteOf(site ?? (by === 'head' ? 'z' : 'resid_pre'), 'site'), way] as const;
+  }
+
+  /** The id of a token. Throws `E_OPTION` for a text that is not one token. */
+  async #idOf(token: Token, argument: string): Promise<Int32> {
+    if (typeof token === 'number') return token as Int32;
+    const { ids, tokens } = encodeText(await this.#parts.findTokenizer(), token, { addSpecialTokens: false }, this.#engine.info.causal);
+    if (ids.length === 1) return ids[0] as Int32;
+    const list = ids.map((id, at) => `${id} (${quoted(tokens[at] ?? '')})`).join(', ');
+    throw optionError(argument, 'a text that is one token', `${quoted(token)}, which is ${ids.length === 0 ? 'none' : list}`);
+  }
+
+  async #resolved({ kind, position, token = 0, against = 0 }: ReadMetric): Promise<core.CoreMetric> {
+    const [id, other] = await Promise.all([this.#idOf(token, 'metric.token'), this.#idOf(against, 'metric.against')]);
+    return { kind: metricKinds[kind], position, token: id, against: other };
+  }
+
+  #lastLogits(model: CoreModel, { batch, headScales }: core.Input): Float32Array<ArrayBuffer> {
+    const shape = [1, 1, this.#engine.info.vocabSize] as readonly number[] as Extents;
+    const results = model.run({ batch, headScales, what: { kind: 'forward' }, outputs: [undefined, undefined, shape, undefined] });
+    return results[2] as Float32Array<ArrayBuffer>;
+  }
+
+  /** A metric that the core can differentiate, and its value if a function of the caller computes it. */
+  async #withSlopes(model: CoreModel, read: ReadMetric, input: core.Input): Promise<{ resolved: core.CoreMetric; value?: number }> {
+    const resolved = await this.#resolved(read);
+    if (read.evaluate === undefined) return { resolved };
+    const slopes = new Float32Array(this.#engine.info.vocabSize);
+    const value = read.evaluate(this.#lastLogits(model, input), slopes);
+    return { resolved: { ...resolved, slopes }, value };
+  }
+
+  #pairResults({ clean, corrupt, parts: count, values }: { clean: number; corrupt: number; parts: number; values: ModelArray['data'] }, more: readonly number[] = []): PairResults {
+    return { clean, corrupt, values: { shape: [this.#engine.info.numLayers, count, ...more], data: values } };
+  }
+
+  /** Checks the options of a sweep, and returns what runs it: other tasks get their turn between runs. */
+  #checkSweep({ signal, onProgress }: SweepOptions, what: string) {
+    checkSignal(signal);
+    checkCallback(onProgress, 'onProgress');
+    const model = this.#model();
+    return async (metric: ReadMetric, make: (model: CoreModel) => core.Sweep) => {
+      if (signal?.aborted) throw abortedError(signal, what);
+      const sweep = make(model);
+      try {
+        let turn = performance.now();
+        for (;;) {
+          const done = sweep.next(metric.evaluate);
+          onProgress?.(done);
+          if (done === 1) return sweep.results();
+          if (performance.now() - turn > mostBusy) {
+            await nextTask();
+            turn = performance.now();
+          }
+          if (signal?.aborted) throw abortedError(signal, what);
+          this.#engine.assertLive();
+        }
+      } finally {
+        sweep.dispose();
+      }
+    };
+  }
+}

@@ -1,0 +1,158 @@
+// Analyses of a model in the core of this thread.
+
+import type { Ablation, By, Site } from '../../generated/tables.js';
+import * as wire from '../../generated/wire.js';
+import { call, type Operands, type Runtime } from '../../runtime/operands.js';
+import type { Count, Extents, Int32, Int64, Operand } from '../../types/wire.js';
+import type { Batch, PassResult, Place } from './engine.js';
+import { captureSpan, editSpan, inputsOf, numberSpan } from './lists.js';
+import { type CoreModel, copied, output } from './model.js';
+
+/** A metric; `slopes` is the gradient of a function of the caller. */
+export type CoreMetric = Omit<wire.GivenMetric, 'slopes'> & { readonly slopes?: Float32Array | undefined };
+
+/** A batch of one sequence. */
+export interface Input {
+  readonly batch: Batch;
+  readonly headScales: Float32Array | undefined;
+}
+
+const metricOf = (operands: Operands, { slopes, ...metric }: CoreMetric): wire.GivenMetric => ({
+  ...metric,
+  slopes: operands.optionalSpan(slopes, 'f32', 'metric', 0),
+});
+
+export function lens(model: CoreModel, { batch, headScales }: Input, layers: readonly number[], top: Int64, tokens: readonly number[], logits: Extents | undefined) {
+  return model.within((operands, runtime, handle) => {
+    const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
+    const edits = editSpan(runtime, operands, batch.edits);
+    const made = logits && output(operands, logits);
+    wire.modelLens(runtime.args, inputs, edits, operands.span(Int32Array.from(layers), 'i32', 'layers'), top, operands.span(Int32Array.from(tokens), 'i32', 'tokens'), made);
+    operands.run(() => runtime.raw.modelLens(handle));
+    return { ...wire.readLensRows(runtime.args.results()), logits: made && copied(runtime, made) };
+  });
+}
+
+export function logProbabilities(model: CoreModel, { batch, headScales }: Input) {
+  return model.within((operands, runtime, handle) => {
+    wire.modelLogProbabilities(runtime.args, inputsOf(runtime, operands, model.info, batch, headScales), editSpan(runtime, operands, batch.edits));
+    operands.run(() => runtime.raw.modelLogProbabilities(handle));
+    return wire.readLensRows(runtime.args.results());
+  });
+}
+
+export function measure(model: CoreModel, { batch, headScales }: Input, metric: CoreMetric): number {
+  return model.within((operands, runtime, handle) => {
+    const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
+    wire.modelMeasure(runtime.args, inputs, editSpan(runtime, operands, batch.edits), metricOf(operands, metric));
+    operands.run(() => runtime.raw.modelMeasure(handle));
+    return wire.readPartResults(runtime.args.results()).clean;
+  });
+}
+
+export function gradients(model: CoreModel, { batch, headScales }: Input, metric: CoreMetric, places: readonly Place[], shapes: readonly Extents[]): PassResult {
+  return model.within((operands, runtime, handle) => {
+    const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
+    const made = shapes.map((shape) => output(operands, shape));
+    wire.modelGradients(runtime.args, inputs, metricOf(operands, metric), captureSpan(runtime, operands, places, made));
+    operands.run(() => runtime.raw.modelGradients(handle));
+    return made.map((each) => copied(runtime, each));
+  });
+}
+
+export function attributionPatch(model: CoreModel, inputs: readonly [clean: Input, corrupt: Input], metric: CoreMetric, site: Site, by: By, positions: boolean) {
+  return model.within((operands, runtime, handle) => {
+    const [clean, corrupt] = pairOf(runtime, operands, model, inputs);
+    wire.modelAttributionPatch(runtime.args, clean, corrupt, metricOf(operands, metric), site, by, positions);
+    operands.run(() => runtime.raw.modelAttributionPatch(handle));
+    return wire.readPartResults(runtime.args.results());
+  });
+}
+
+export function logitAttribution(model: CoreModel, { batch, headScales }: Input, metric: CoreMetric): wire.LogitAttribution {
+  return model.within((operands, runtime, handle) => {
+    wire.modelLogitAttribution(runtime.args, inputsOf(runtime, operands, model.info, batch, headScales), metricOf(operands, metric));
+    operands.run(() => runtime.raw.modelLogitAttribution(handle));
+    return wire.readLogitAttribution(runtime.args.results());
+  });
+}
+
+const pairOf = (runtime: Runtime, operands: Operands, { info }: CoreModel, inputs: readonly [clean: Input, corrupt: Input]) =>
+  inputs.map(({ batch, headScales }) => inputsOf(runtime, operands, info, batch, headScales)) as [wire.ModelInputs, wire.ModelInputs];
+
+/** Rows of a pass that keeps the thread. */
+const mostRows = 128;
+
+/** Rows of logits that a function of the caller gets in one turn. */
+const mostLogits = 16;
+
+/** Runs of a model with other parts, a few at a time. Dispose it. */
+export class Sweep {
+  readonly #runtime: Runtime;
+  readonly #handle: Int32;
+  readonly #vocabulary: number;
+  readonly #most: number;
+
+  private constructor({ info }: CoreModel, runtime: Runtime, handle: Int32, tokens: number) {
+    this.#runtime = runtime;
+    this.#handle = handle;
+    this.#vocabulary = info.vocabSize;
+    this.#most = Math.max(1, Math.floor(mostRows / tokens));
+  }
+
+  static patch(model: CoreModel, inputs: readonly [clean: Input, corrupt: Input], metric: CoreMetric, site: Site, by: By): Sweep {
+    return model.within((operands, runtime, handle) => {
+      const [clean, corrupt] = pairOf(runtime, operands, model, inputs);
+      wire.patchSweep(runtime.args, clean, corrupt, metricOf(operands, metric), site, by);
+      return new Sweep(model, runtime, operands.make(() => runtime.raw.patchSweepCreate(handle)), inputs[0].batch.tokens);
+    });
+  }
+
+  static ablate(model: CoreModel, { batch, headScales }: Input, lengths: readonly number[], metric: CoreMetric, ablation: Ablation): Sweep {
+    return model.within((operands, runtime, handle) => {
+      const inputs = inputsOf(runtime, operands, model.info, batch, headScales);
+      wire.ablationSweep(runtime.args, inputs, operands.span(Int32Array.from(lengths), 'i32', 'texts'), metricOf(operands, metric), ablation);
+      return new Sweep(model, runtime, operands.make(() => runtime.raw.ablationSweepCreate(handle)), Math.max(...lengths));
+    });
+  }
+
+  /** The next runs. Returns the share of all that is done. `metric` computes that of one row of logits, if the core does not. */
+  next(metric: ((logits: Float32Array<ArrayBuffer>) => number) | undefined): number {
+    if (metric === undefined) return this.#run(this.#most, undefined).done;
+    const most = Math.min(this.#most, mostLogits);
+    const rows = call(this.#runtime, (operands) => {
+      const made = output(operands, [most, this.#vocabulary] as readonly number[] as Extents);
+      const { runs } = this.#run(most, made, operands);
+      const all = copied(this.#runtime, made);
+      return Array.from({ length: runs }, (_, row) => all.slice(row * this.#vocabulary, (row + 1) * this.#vocabulary));
+    });
+    const metrics = rows.map((row) => metric(row));
+    return call(this.#runtime, (operands) => {
+      const { raw, args } = this.#runtime;
+      wire.sweepRecord(args, numberSpan(operands, this.#runtime, metrics, 'metric'));
+      operands.run(() => raw.sweepRecord(this.#handle));
+      return wire.readSweepProgress(args.results()).done;
+    });
+  }
+
+  results(): wire.PartResults {
+    const { raw, args } = this.#runtime;
+    raw.sweepResults(this.#handle);
+    return wire.readPartResults(args.results());
+  }
+
+  dispose(): void {
+    const { raw } = this.#runtime;
+    if (!raw.dead) raw.sweepRelease(this.#handle);
+  }
+
+  #run(most: number, logits: Operand<'f32'> | undefined, given?: Operands): wire.SweepProgress {
+    const { raw, args } = this.#runtime;
+    const run = (operands: Operands): wire.SweepProgress => {
+      wire.sweepRun(args, most as Count, logits);
+      operands.run(() => raw.sweepRun(this.#handle));
+      return wire.readSweepProgress(args.results());
+    };
+    return given === undefined ? call(this.#runtime, run) : run(given);
+  }
+}

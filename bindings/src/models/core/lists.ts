@@ -1,0 +1,68 @@
+// Lists that have no place in the block: lists.h and models.cc read them.
+
+import type * as wire from '../../generated/wire.js';
+import { noSpan, type Operands, type Runtime } from '../../runtime/operands.js';
+import { toUtf8 } from '../../runtime/text.js';
+import type { ModelInfo } from '../../types/models.js';
+import type { Operand, Span, Uint32 } from '../../types/wire.js';
+import type { Batch, Place, PlacedEdit } from './engine.js';
+
+export function textSpan(operands: Operands, runtime: Runtime, text: string, argument: string): Span<'text'> {
+  const bytes = toUtf8(text);
+  const { address } = operands.temporary(bytes.length, argument);
+  new Uint8Array(runtime.heap.buffer as ArrayBuffer, address, bytes.length).set(bytes);
+  return { address, length: bytes.length as Uint32 };
+}
+
+export function numberSpan(operands: Operands, runtime: Runtime, numbers: ArrayLike<number>, argument: string): Span<'f64'> {
+  if (numbers.length === 0) return noSpan;
+  const { address } = operands.temporary(8 * numbers.length, argument);
+  new Float64Array(runtime.heap.buffer as ArrayBuffer, address, numbers.length).set(numbers);
+  return { address, length: numbers.length as Uint32 };
+}
+
+const ints = (operands: Operands, ids: Int32Array, argument: string): Span<'i32'> =>
+  ids.length === 0 ? noSpan : operands.span(ids, 'i32', argument);
+
+function bytes({ heap }: Runtime, operands: Operands, values: Uint8Array): Span<'bool'> {
+  const { address } = operands.temporary(values.length, 'mask');
+  new Uint8Array(heap.buffer as ArrayBuffer, address, values.length).set(values);
+  return { address, length: values.length as Uint32 };
+}
+
+/** The inputs of a pass without its edits. */
+export function inputsOf(
+  runtime: Runtime,
+  operands: Operands,
+  { numLayers, numHeads }: ModelInfo,
+  batch: Batch,
+  headScales: Float32Array | undefined,
+): wire.ModelInputs {
+  return {
+    ids: ints(operands, batch.ids, 'input'),
+    batch: batch.batch,
+    mask: batch.mask === undefined ? noSpan : bytes(runtime, operands, batch.mask),
+    tokenTypes: batch.tokenTypes === undefined ? noSpan : ints(operands, batch.tokenTypes, 'tokenTypes'),
+    pixels: batch.pixels === undefined ? noSpan : operands.span(batch.pixels, 'f32', 'pixels'),
+    headScales: operands.optionalSpan(headScales, 'f32', 'headScales', numLayers * numHeads),
+  };
+}
+
+const counted = (list: readonly number[] = []): number[] => [list.length, ...list];
+
+/** Places of values with one sequence, and their outputs. */
+export function captureSpan(runtime: Runtime, operands: Operands, places: readonly Place[], outputs: readonly Operand[]): Span<'f64'> {
+  const numbers = places.flatMap(({ site, layer, heads }, at) => {
+    const { address, shape } = outputs[at] as Operand;
+    return [site, layer, ...counted(heads), address, ...counted([1, ...shape])];
+  });
+  return numberSpan(operands, runtime, numbers, 'capture');
+}
+
+export function editSpan(runtime: Runtime, operands: Operands, edits: readonly PlacedEdit[] = []): Span<'f64'> {
+  const numbers = edits.flatMap(({ site, layer, heads, tokens, action, factor, value }) => {
+    const { address } = value === undefined ? noSpan : operands.span(value.data, 'f32', 'edits');
+    return [site, layer, ...counted(heads), ...counted(tokens), action, factor, address, ...counted(value?.shape)];
+  });
+  return numberSpan(operands, runtime, numbers, 'edits');
+}

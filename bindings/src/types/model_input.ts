@@ -1,0 +1,42 @@
+// The inputs and arrays of a model's calls.
+
+import type { Edit } from './sites.js';
+
+/** A text, or token ids. */
+export type ModelInput = string | Int32Array | readonly number[];
+
+/** Options of a text. */
+export interface EncodeOptions {
+  /**
+   * True adds the special tokens that the model expects around a text, false adds none: for a text that has them already,
+   * such as a rendered chat. Default: true, but a causal model's first one is not added to a text that begins with it.
+   * Token ids stay as they are.
+   */
+  readonly addSpecialTokens?: boolean | undefined;
+}
+
+/** Numbers with a shape, row-major. */
+export interface ModelArray {
+  /** Extents, outermost first. */
+  readonly shape: readonly number[];
+  /** The numbers, in memory of JavaScript. */
+  readonly data: Float32Array<ArrayBuffer>;
+}
+
+/** Options of a pass. Arrays, also of token ids, are copied when the call is made: the caller may change them after it. */
+export interface PassOptions {
+  /** Factor on the output of each head, (numLayers · numHeads) numbers; 0 mutes a head. Default all 1. */
+  readonly headScales?: Float32Array | undefined;
+}
+
+/** Options of a pass over one input. */
+export interface InputOptions extends PassOptions, EncodeOptions {
+  /** The second text of a pair. Default none. */
+  readonly pair?: string | undefined;
+  /** One token type for each id. Default: the types that the tokenizer gives, 0 for token ids and in models with one type. */
+  readonly tokenTypes?: Int32Array | readonly number[] | undefined;
+  /** Changes of values inside the model, as {@link Edit} says. Not for models in workers. Default none. */
+  readonly edits?: readonly Edit[] | undefined;
+  /** Models with pixels: (channels, imageSize, imageSize) numbers, normalized as the model expects them. */
+  readonly pixels?: Float32Array | undefined;
+}
