@@ -1,11 +1,12 @@
 // Golden cases of whole models: a folder with config.json, weights, cases.json and expected.safetensors, as transformers
-// writes the first two. Every case runs once for each form of the configuration that the folder has: config.json, read
-// from the disk, and config_v4.json, given as a page would give its files.
+// writes the first two, and lens_cases.json where there is one. Every case runs once for each form of the configuration that
+// the folder has: config.json, read from the disk, and config_v4.json, given as a page would give its files.
 
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 
 import { messageOf, NotSupported, pick, readJson, readTensors } from './conformance_case.mjs';
+import { runLensCase } from './conformance_lens.mjs';
 
 const isFile = (path) => stat(path).then((status) => status.isFile(), () => false);
 const isModelFolder = async (folder) => (await isFile(join(folder, 'cases.json'))) && isFile(join(folder, 'config.json'));
@@ -25,8 +26,8 @@ export async function modelFolders(folder, depth = 0) {
 
 /** The files of a folder as a page has them, with another one as config.json. */
 async function filesOf(folder, config) {
-  const names = (await readdir(folder)).filter((name) => name.endsWith('.json') || name.endsWith('.safetensors'));
-  const left = new Set(['config.json', 'cases.json', 'expected.safetensors']);
+  const names = (await readdir(folder, { recursive: true })).filter((name) => name.endsWith('.json') || name.endsWith('.safetensors'));
+  const left = new Set(['config.json', 'cases.json', 'expected.safetensors', 'lens_cases.json', 'lens_expected.safetensors']);
   const files = names.filter((name) => name === config || !left.has(name)).map(async (name) =>
     new File([await readFile(join(folder, name))], name === config ? 'config.json' : name),
   );
@@ -180,14 +181,17 @@ async function runCase(model, entry, tensors) {
  */
 export async function runModelFolder(library, folder, simd, add) {
   const name = basename(folder);
-  let cases;
-  let tensors;
-  try {
-    ({ cases } = await readJson(join(folder, 'cases.json')));
-    tensors = await readTensors(library, join(folder, 'expected.safetensors'));
-  } catch (error) {
-    add(`${name}/cases.json`, messageOf(error));
-    return;
+  const golden = { '': runCase, ...((await isFile(join(folder, 'lens_cases.json'))) && { lens_: runLensCase }) };
+  const all = [];
+  for (const [prefix, run] of Object.entries(golden)) {
+    try {
+      const { cases } = await readJson(join(folder, `${prefix}cases.json`));
+      const tensors = await readTensors(library, join(folder, `${prefix}expected.safetensors`));
+      all.push(...cases.map((entry) => ({ entry, check: (model) => run(model, entry, tensors) })));
+    } catch (error) {
+      add(`${name}/${prefix}cases.json`, messageOf(error));
+      return;
+    }
   }
   for (const [config, sourceOf] of Object.entries(sources)) {
     if (!(await isFile(join(folder, config)))) continue;
@@ -198,8 +202,8 @@ export async function runModelFolder(library, folder, simd, add) {
       add(`${name}/${config}`, messageOf(error));
       continue;
     }
-    for (const entry of cases) {
-      const reason = await runCase(model, entry, tensors).then(() => undefined, messageOf);
+    for (const { entry, check } of all) {
+      const reason = await check(model).then(() => undefined, messageOf);
       add(`${name}/${entry.name} (${config})`, reason);
     }
     model.dispose();

@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { readSafetensors } from 'multihead';
 import { openModel } from 'multihead/models';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Bench } from '../src/command/bench.ts';
+import type { Bench } from '../src/command/session.ts';
 import { main } from '../src/command/main.ts';
 import type { Stream } from '../src/command/output.ts';
 import { type Statistics, statisticsOf } from '../src/command/statistics.ts';
@@ -228,10 +228,83 @@ describe('multihead heads', () => {
   });
 });
 
+describe('multihead lens, patch, ablate and attribute', () => {
+  const [clean, corrupt] = ['5,6,7,5,6', '5,8,7,5,8'];
+  const both = ['--ids', clean, '--ids', corrupt];
+  const metric = ['--token', '3', '--against', '4'];
+  let folder: string;
+  beforeAll(() => {
+    folder = mkdtempSync(join(tmpdir(), 'multihead-analyses-'));
+  });
+  afterAll(() => rmSync(folder, { recursive: true }));
+  const document = async (...args: string[]) => JSON.parse((await here(...args, '--json')).stdout) as Record<string, unknown>;
+  const ids = (list: string): number[] => list.split(',').map(Number);
+
+  it('print what the package computes', async () => {
+    using model = await openModel(gpt2);
+    const difference = { token: 3, against: 4 };
+    const rows = (data: Float32Array, size: number) => Array.from({ length: data.length / size }, (_, at) => [...data.subarray(at * size, (at + 1) * size)]);
+    const patched = await model.patch(ids(clean), ids(corrupt), difference, { by: 'position' });
+    expect(await document('patch', gpt2, ...both, ...metric, '--by', 'position')).toMatchObject({ clean: patched.clean, corrupt: patched.corrupt, metrics: rows(patched.values.data, 5) });
+    const estimated = await model.attributionPatch(ids(clean), ids(corrupt), difference, { site: 'q' });
+    expect(await document('attribute', gpt2, ...both, ...metric, '--site', 'q')).toMatchObject({ changes: rows(estimated.values.data, 2) });
+    const ablated = await model.ablate([ids(clean), ids(corrupt)], { meanLogProb: true }, { ablation: 'mean' });
+    expect(await document('ablate', gpt2, ...both, '--ablation', 'mean')).toMatchObject({ clean: ablated.clean, metrics: rows(ablated.values.data, 2) });
+    const direct = await model.logitAttribution(ids(clean), difference);
+    expect(await document('attribute', gpt2, '--ids', clean, ...metric)).toMatchObject({ metric: direct.metric, heads: rows(direct.heads.data, 2), mlp: [...direct.mlp] });
+    const { predictions } = await document('lens', gpt2, '--ids', clean, '--top', '2');
+    const lens = await model.lens(ids(clean), { top: 2 });
+    expect((predictions as { top: { id: number }[] }[]).flatMap(({ top }) => top.map(({ id }) => id))).toEqual([...lens.ids]);
+  });
+
+  it('print tables, and write charts', async () => {
+    for (const [name, cells, ...args] of [
+      ['lens', 15, gpt2, '--ids', clean],
+      ['patch', 4, gpt2, ...both, ...metric],
+      ['ablate', 4, gpt2, '--ids', clean],
+      ['attribute', 4, gpt2, ...both, '--token', '3', '--position=-2'],
+      ['attribute', 6, gpt2, '--ids', clean, ...metric],
+    ] as const) {
+      const chart = join(folder, 'chart.svg');
+      const { code, stdout, stderr } = await here(name, ...args, '--chart', chart);
+      expect([code, stderr], name).toEqual([0, '']);
+      expect(stdout.trimEnd().split('\n'), name).toHaveLength(4);
+      expect(readFileSync(chart, 'utf8').match(/<rect [^>]*><title>/g), name).toHaveLength(cells);
+    }
+    const { stdout } = await here('lens', text, 'the cat', '--position', '0', '--top', '1', '--layers', '0');
+    expect(stdout).toMatch(/^after token 0, "the":\n {4}0 {2}".*" [\d.]+ %\n$/);
+    expect((await here('patch', text, 'the cat sat', 'the dog sat', '--token', ' on', '--against', '4')).code).toBe(0);
+  });
+
+  it('refuse wrong arguments with 2 and one line', async () => {
+    await refused(['patch', gpt2, '--ids', clean], 2, /^TEXT: expected two texts, .*, got 1/);
+    await refused(['patch', gpt2, ...both, '--against', '1'], 2, /^--token: expected a token beside --against, got none/);
+    await refused(['patch', gpt2, ...both, '--site', 'resid_pre'], 2, /^--by: expected layer or position for resid_pre, got head/);
+    await refused(['patch', text, 'the cat', 'the dog', '--token', 'the cat'], 2, /^metric\.token: expected a text that is one token/);
+    await refused(['patch', gpt2, '--ids', clean, '--ids', '1'], 2, /^corrupt: /);
+    await refused(['attribute', gpt2, '--ids', clean, '--token', '1'], 2, /^--against: /);
+    await refused(['lens', gpt2, '--ids', clean, '--position', '5'], 2, /^--position: expected -5 to 4, got 5/);
+    await refused(['lens', gpt2, '--ids', clean, '--layers', '3'], 2, /^--layers: expected 0 to 2, got 3/);
+    await refused(['ablate', join(goldens, 'bert'), '--ids', clean], 2, /bert: expected a causal language model, got bert/);
+    await refused(['ablate', gpt2, '--ids', clean, '--workers', '2'], 2, /^--workers: /);
+  });
+
+  it('end with 130 at Ctrl-C', async () => {
+    const many = String(Array.from({ length: 300 }, (_, at) => (at * at) % 31));
+    let listeners = 0;
+    const stream = { on() {}, write: (_: string, done: () => void) => (done(), true) } as Stream;
+    // The first one is there while the folder is opened, the second one during the sweep.
+    const on = (_: string, listener: () => void): void => void ((listeners += 1) === 2 && setImmediate(listener));
+    const process = { stdin: Readable.from([]), stdout: stream, stderr: stream, on, off() {} };
+    const args = ['patch', long, '--ids', many, '--ids', many, '--by', 'position'];
+    expect([await main(args, { openModel, loadBench, version: '1.2.3', process }), listeners]).toEqual([130, 2]);
+  });
+});
+
 describe('multihead', () => {
   it('refuses wrong arguments with 2 and one line', async () => {
-    await refused([], 2, /^COMMAND: expected run, embed, heads, bench, got none/);
-    await refused(['fly'], 2, /^COMMAND: expected run, embed, heads, bench, got "fly"/, command);
+    await refused([], 2, /^COMMAND: expected run, embed, heads, lens, patch, ablate, attribute, bench, got none/);
+    await refused(['fly'], 2, /^COMMAND: expected run, embed, heads, lens, patch, ablate, attribute, bench, got "fly"/, command);
     await refused(['constructor'], 2, /^COMMAND: /);
     for (const name of ['run', 'embed', 'heads']) {
       await refused([name], 2, /^FOLDER: expected a folder .*, got none/);
@@ -276,6 +349,10 @@ describe('multihead', () => {
       run: '--max-new-tokens --temperature --top-k --top-p --repetition-penalty --seed --stop --chat --cache-type --ids --weights --workers --revision --local --json --help',
       embed: '--pooling --raw --truncate --prompt --prompt-name --ids --weights --workers --revision --local --json --help',
       heads: '--layers --heads --chart --ids --weights --workers --revision --local --json --help',
+      lens: '--layers --top --position --chart --ids --weights --revision --local --json --help',
+      patch: '--token --against --position --by --site --chart --ids --weights --revision --local --json --help',
+      ablate: '--token --against --position --ablation --chart --ids --weights --revision --local --json --help',
+      attribute: '--token --against --position --by --site --chart --ids --weights --revision --local --json --help',
     };
     for (const [name, list] of Object.entries(options)) {
       expect(overview).toContain(`multihead ${name} FOLDER`);
@@ -301,12 +378,12 @@ describe('multihead', () => {
     const lines = blocksOf(readme).flatMap(({ language, code }) => (language === 'sh' ? code.trimEnd().split('\n') : []));
     // The benchmarks take a minute, and have their own tests.
     const examples = lines.filter((line) => /^npx multihead (?!bench)/.test(line));
-    expect(examples.length).toBe(4);
+    expect(examples.length).toBe(8);
     const folder = mkdtempSync(join(tmpdir(), 'multihead-readme-'));
     for (const line of examples) {
       const args = [...line.replace(/ +#.*/, '').matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, word]) => quoted ?? word ?? '').slice(2);
-      const places: Record<string, string> = { FOLDER: text, 'tests/conformance/models/gpt2': gpt2, 'heads.svg': join(folder, 'heads.svg') };
-      const { stdout } = await succeeds(...args.map((each) => places[each] ?? each));
+      const places: Record<string, string> = { FOLDER: text, 'tests/conformance/models/gpt2': gpt2 };
+      const { stdout } = await succeeds(...args.map((each) => places[each] ?? (each.endsWith('.svg') ? join(folder, each) : each)));
       if (args.includes('tests/conformance/models/gpt2')) expect(readme).toContain(stdout);
     }
     expect(existsSync(join(folder, 'heads.svg'))).toBe(true);

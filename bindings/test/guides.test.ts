@@ -1,7 +1,7 @@
 // The guides: the blocks of each guide form one program, which passes a strict type check and prints the stated
 // results.
 
-import { readFile, readdir, rm, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, readdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 
@@ -39,11 +39,15 @@ describe('the guides', { timeout: 60_000 }, () => {
   beforeAll(async () => {
     project = await projectWith(Object.fromEntries(guides.map(({ name, code }) => [`${name}.ts`, code])));
     await writeFile(join(project, 'model.safetensors'), smallGpt2());
+    await mkdir(join(project, 'model'));
+    await writeFile(join(project, 'model', 'model.safetensors'), smallGpt2());
+    const config = { model_type: 'gpt2', n_layer: 2, n_head: 12, n_embd: 96, n_positions: 64, vocab_size: 4000 };
+    await writeFile(join(project, 'model', 'config.json'), JSON.stringify(config));
   });
   afterAll(() => rm(project, { recursive: true }));
 
-  it('are five, each of one screen, in TypeScript', () => {
-    expect(names.sort()).toEqual(['attention', 'gpt2', 'heads', 'masks', 'training']);
+  it('are six, each of one screen, in TypeScript', () => {
+    expect(names.sort()).toEqual(['attention', 'copying', 'gpt2', 'heads', 'masks', 'training']);
     for (const { name, text, blocks } of guides) {
       expect(text.split('\n').length, name).toBeLessThan(95);
       expect(new Set(blocks.map(({ language }) => language)), name).toEqual(new Set(['ts']));

@@ -120,7 +120,7 @@ Status check_edit(const Model::Internals& model, const Pass& pass, const std::st
   }
   if (edit.action == Edit::Action::kScale) {
     if (std::isfinite(edit.factor)) return {};
-    return {StatusCode::kOption, name + ".factor", "a finite number", std::to_string(edit.factor)};
+    return {StatusCode::kOption, name + ".factor", "a finite number", "NaN or an infinity"};
   }
   if (!edit.sequences.empty()) part.shape[0] = static_cast<int64_t>(edit.sequences.size());
   const bool replaces = edit.action == Edit::Action::kReplace;

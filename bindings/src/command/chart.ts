@@ -31,8 +31,20 @@ const mostCells = 300_000;
 export const mostSide = (maps: number): number => Math.min(64, Math.max(8, Math.floor(Math.sqrt(mostCells / maps))));
 
 /** Text of an element or attribute. */
-const escaped = (text: string, most = 120): string =>
+export const escaped = (text: string, most = 120): string =>
   printable(text, most).replaceAll(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
+
+export const label = (at: readonly [number, number], words: string, more = ''): string =>
+  `<text x="${at[0]}" y="${at[1]}"${more}>${escaped(words)}</text>`;
+
+/** The first lines of a chart, with its title and a text. */
+export const opening = ({ title, text, width, height }: { readonly title: string; readonly text: string; readonly width: number; readonly height: number }): string[] => [
+  `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img" aria-labelledby="title" font-family="system-ui, sans-serif" font-size="12">`,
+  `<title id="title">${escaped(title)}</title>`,
+  `<rect width="${width}" height="${height}" fill="#fff"/>`,
+  label([16, 26], title, ' font-size="16" font-weight="600"'),
+  label([16, 46], `“${printable(text, 70)}”`, ' fill="#444"'),
+];
 
 const color = (level: number): string => `rgb(${palette[level]?.join(',')})`;
 
@@ -43,19 +55,13 @@ export function svgOf({ modelType, text, tokens, layers, heads, maps }: Chart): 
   const [width, height] = [Math.max(left + gridWidth + 16, 560), top + gridHeight + 72];
   const x = (head: number): number => left + heads.indexOf(head) * (size + gap);
   const y = (layer: number): number => top + layers.indexOf(layer) * (size + gap);
-  const label = (at: readonly [number, number], words: string, more = ''): string =>
-    `<text x="${at[0]}" y="${at[1]}"${more}>${escaped(words)}</text>`;
   const middle = ' text-anchor="middle"';
   const title = `Attention of every head: ${modelType}, ${tokens} tokens`;
   const bottom = top + gridHeight;
   const swatch = 10;
   const legendLeft = left + 128;
   const lines = [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img" aria-labelledby="title" font-family="system-ui, sans-serif" font-size="12">`,
-    `<title id="title">${escaped(title)}</title>`,
-    `<rect width="${width}" height="${height}" fill="#fff"/>`,
-    label([16, 26], title, ' font-size="16" font-weight="600"'),
-    label([16, 46], `“${printable(text, 70)}”`, ' fill="#444"'),
+    ...opening({ title, text, width, height }),
     ...heads.map((head) => label([x(head) + size / 2, top - 8], size < 60 ? `${head}` : `head ${head}`, middle)),
     ...(size < 60 ? [label([left - 10, top - 8], 'head', ' text-anchor="end"')] : []),
     ...layers.map((layer) => label([left - 10, y(layer) + size / 2 + 4], `layer ${layer}`, ' text-anchor="end"')),

@@ -3,6 +3,7 @@
 import type { MultiheadError } from '../runtime/errors.js';
 import { printable, quoted } from '../runtime/text.js';
 import type { OpenModel } from '../types/models.js';
+import { ablate, ablateOptions, analysisHelp, attribute, attributeOptions, lens, lensOptions, patch, patchOptions } from './analyses.js';
 import { flagOf, helpOf, type Options, UsageError } from './arguments.js';
 import { bench, benchHelp, benchOptions } from './bench.js';
 import { embed, embedOptions } from './embed.js';
@@ -25,6 +26,10 @@ const commands: Readonly<Record<string, Command>> = {
   run: { usage: 'run FOLDER [TEXT]', help: 'continues the text, or standard input, token by token', options: runOptions, run },
   embed: { usage: 'embed FOLDER TEXT…', help: 'cosine similarities of texts', options: embedOptions, run: embed },
   heads: { usage: 'heads FOLDER TEXT', help: 'what every head looks at', options: headsOptions, more: headsHelp, run: heads },
+  lens: { usage: 'lens FOLDER TEXT', help: 'what every layer would predict', options: lensOptions, run: lens },
+  patch: { usage: 'patch FOLDER CLEAN CORRUPT', help: 'how a metric changes with parts of another run', options: patchOptions, more: analysisHelp, run: patch },
+  ablate: { usage: 'ablate FOLDER TEXT…', help: 'how a metric changes without each head', options: ablateOptions, more: analysisHelp, run: ablate },
+  attribute: { usage: 'attribute FOLDER CLEAN [CORRUPT]', help: 'what each part adds to a metric, or an estimate of patch', options: attributeOptions, more: analysisHelp, run: attribute },
   bench: { usage: 'bench', help: 'how fast this machine is, in a minute', options: benchOptions, more: benchHelp, run: bench },
 };
 
@@ -34,7 +39,7 @@ FOLDER is a model as Hugging Face stores it: config.json, safetensors files and,
 package @huggingface/tokenizers; --ids takes token ids without it. FOLDER may be a name of the hub, such as
 HuggingFaceTB/SmolLM2-135M, whose files are fetched once and kept, or an address from which the files can be fetched.
 
-${Object.values(commands).map(({ usage, help }) => `  multihead ${usage.padEnd(20)}${help}\n`).join('')}
+${Object.values(commands).map(({ usage, help }) => `  multihead ${usage.padEnd(34)}${help}\n`).join('')}
 multihead COMMAND --help lists the options; multihead --version prints the version.
 Exit code: 0; 1 if a run failed; 2 for wrong arguments, or a folder that is no model or cannot be read; 3 if an output
 cannot be written; 130 after Ctrl-C.

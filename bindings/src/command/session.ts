@@ -119,12 +119,12 @@ export async function withModel(
 }
 
 /** The folder, and the texts or ids: from `least` to `most` of them. Throws UsageError. */
-export function readInputs(positionals: readonly string[], { ids }: Shared, most: number, least = 1): { folder: string; inputs: readonly ModelInput[] } {
+export function readInputs(positionals: readonly string[], { ids }: Pick<Shared, 'ids'>, most: number, least = 1): { folder: string; inputs: readonly ModelInput[] } {
   const [folder, ...given] = positionals;
   if (folder === undefined || folder === '') throw new UsageError('FOLDER', 'a folder with config.json and safetensors files, or a name of the hub', folder === '' ? '""' : 'none');
   if (ids.length > 0 && given.length > 0) throw new UsageError('--ids', 'no text beside it', quoted(String(given[0])));
   const inputs: readonly ModelInput[] = ids.length > 0 ? ids : given;
-  const wanted = most === 1 ? 'one text, in quotes, or --ids' : 'one text or more, each in quotes, or --ids';
+  const wanted = most === 1 ? 'one text, in quotes, or --ids' : `${least === 2 ? 'two texts' : most === 2 ? 'one text or two' : 'one text or more'}, each in quotes, or --ids`;
   if (inputs.length < least || inputs.length > most) throw new UsageError('TEXT', wanted, inputs.length === 0 ? 'none' : `${inputs.length}`);
   return { folder, inputs };
 }

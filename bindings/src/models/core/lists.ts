@@ -1,5 +1,6 @@
 // Lists that have no place in the block: lists.h and models.cc read them.
 
+import { editActions } from '../../generated/tables.js';
 import type * as wire from '../../generated/wire.js';
 import { noSpan, type Operands, type Runtime } from '../../runtime/operands.js';
 import { toUtf8 } from '../../runtime/text.js';
@@ -62,7 +63,9 @@ export function captureSpan(runtime: Runtime, operands: Operands, places: readon
 export function editSpan(runtime: Runtime, operands: Operands, edits: readonly PlacedEdit[] = []): Span<'f64'> {
   const numbers = edits.flatMap(({ site, layer, heads, tokens, action, factor, value }) => {
     const { address } = value === undefined ? noSpan : operands.span(value.data, 'f32', 'edits');
-    return [site, layer, ...counted(heads), ...counted(tokens), action, factor, address, ...counted(value?.shape)];
+    // What takes the place of a whole value has an axis of sequences.
+    const shape = action === editActions.replace ? [1, ...(value?.shape ?? [])] : value?.shape;
+    return [site, layer, ...counted(heads), ...counted(tokens), action, factor, address, ...counted(shape)];
   });
   return numberSpan(operands, runtime, numbers, 'edits');
 }

@@ -1,0 +1,281 @@
+// Models that are looked into and changed: run(), edits in generate(), and the analyses of language models. The golden values are
+// those of lens_cases.json, which conformance_lens.mjs compares.
+
+import { readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { load } from 'multihead';
+import { type Edit, type Metric, type Model, openModel, type Site } from 'multihead/models';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { builds, rejectionOf } from './builds.ts';
+import { folderWithTokenizer, goldens } from './tokenizer_files.ts';
+
+const ids = [5, 9, 3, 7, 9, 3];
+const other = [5, 8, 3, 7, 8, 3];
+const sites = ['resid_pre', 'q', 'k', 'v', 'scores', 'pattern', 'z', 'attn_out', 'resid_mid', 'mlp_hidden', 'mlp_out', 'resid_post'] as const;
+
+function expectClose(got: ArrayLike<number>, want: ArrayLike<number>, tolerance = 1e-4): void {
+  expect(got.length).toBe(want.length);
+  const worst = Array.from(got, (value, at) => Math.abs(value - (want[at] as number))).reduce((a, b) => (a >= b ? a : b), 0);
+  expect(worst).toBeLessThanOrEqual(tolerance);
+}
+
+const difference: Metric = { token: 3, against: 4 };
+/** The same as a function. */
+const asFunction: Metric = (logits, gradient) => {
+  if (gradient !== undefined) {
+    gradient[3] = 1;
+    gradient[4] = -1;
+  }
+  return (logits[3] as number) - (logits[4] as number);
+};
+
+describe.each(builds)('%s', (simd) => {
+  let model: Model;
+  let text: string;
+  beforeAll(async () => {
+    const { vocab_size: vocabSize } = JSON.parse(readFileSync(join(goldens, 'llama3', 'config.json'), 'utf8')) as { vocab_size: number };
+    text = folderWithTokenizer('llama3', vocabSize);
+    model = await openModel(text, { simd });
+  });
+  afterAll(() => {
+    model.dispose();
+    rmSync(text, { recursive: true });
+  });
+  const refused = async (promise: Promise<unknown>, code: string, argument: string) => {
+    const error = await rejectionOf(promise);
+    expect([error.code, error.argument], error.message).toEqual([code, argument]);
+    return error.message;
+  };
+
+  it('captures every site, and only what was asked', async () => {
+    const { numHeads: heads, numKvHeads: kv, headDim: width, embedDim, mlpDim } = model.info;
+    const n = ids.length;
+    const { captures, logits, lastHiddenState } = await model.run(ids, { capture: sites.map((site) => ({ site, layer: 0 })) });
+    const stream = [n, embedDim];
+    expect(captures.map(({ shape }) => shape)).toEqual([
+      ...[stream, [n, heads, width], [n, kv, width], [n, kv, width], [heads, n, n], [heads, n, n], [n, heads, width]],
+      ...[stream, stream, [n, mlpDim], stream, stream],
+    ]);
+    expect([logits?.shape, lastHiddenState]).toEqual([[n, model.info.vocabSize], undefined]);
+    const { logits: wanted, hiddenStates } = await model.forward(ids, { return: ['logits', 'hiddenStates'] });
+    expect(logits).toEqual(wanted);
+    const size = n * embedDim;
+    expect(captures[0]?.data).toEqual(hiddenStates.data.slice(0, size));
+    expect(captures[11]?.data).toEqual(hiddenStates.data.slice(size, 2 * size));
+    const { data: map } = await model.attentions(ids, { layer: 0, head: 1 });
+    expect(captures[5]?.data.slice(n * n, 2 * n * n)).toEqual(map);
+
+    const { captures: some, ...rest } = await model.run(ids, { capture: [{ site: 'pattern', layer: 0, heads: [1] }], logits: 'none' });
+    expect([some, rest]).toEqual([[{ shape: [1, n, n], data: map }], {}]);
+    const last = await model.run(ids, { logits: 'last' });
+    expect([last.logits, last.captures]).toEqual([await model.logits(ids), []]);
+  });
+
+  it('changes values, with numbers in every form', async () => {
+    const { embedDim } = model.info;
+    const place = { site: 'resid_mid', layer: 0, tokens: [1, 4] } as const;
+    const row = Float32Array.from({ length: embedDim }, (_, at) => Math.sin(at));
+    const changed = async (edit: Edit) => (await model.run(ids, { edits: [edit], capture: [{ site: 'resid_mid', layer: 0 }] })).captures[0] as { data: Float32Array };
+    const [plain] = (await model.run(ids, { capture: [{ site: 'resid_mid', layer: 0 }] })).captures as [{ shape: number[]; data: Float32Array<ArrayBuffer> }];
+    const want = plain.data.slice();
+    for (const token of [1, 4]) want.set(row, token * embedDim);
+    const mh = await load();
+    using tensor = mh.tensor([...row, ...row], [2, embedDim]);
+    for (const set of [row, [...row], [[...row], [...row]], { data: row, shape: [1, embedDim] }, tensor]) {
+      expect((await changed({ ...place, set })).data).toEqual(want);
+    }
+    const { data: zeros } = await changed({ ...place, set: 0 });
+    expect(zeros.subarray(embedDim, 2 * embedDim)).toEqual(new Float32Array(embedDim));
+    expectClose((await changed({ ...place, add: row })).data.subarray(embedDim, 2 * embedDim), row.map((x, at) => x + (plain.data[embedDim + at] as number)), 1e-6);
+    expect((await changed({ ...place, scale: 2 })).data[embedDim]).toBe(2 * (plain.data[embedDim] as number));
+    const [from] = (await model.run(other, { capture: [{ site: 'resid_mid', layer: 0 }] })).captures as [typeof plain];
+    const { data: replaced } = await changed({ ...place, tokens: [1], replace: from });
+    expect(replaced.subarray(embedDim, 2 * embedDim)).toEqual(from.data.subarray(embedDim, 2 * embedDim));
+    expect(replaced.subarray(2 * embedDim)).toEqual(plain.data.subarray(2 * embedDim));
+    // Other passes take edits, too.
+    const edits = [{ ...place, set: row }];
+    const { logits } = await model.run(ids, { edits });
+    expect((await model.logits(ids, { positions: 'all', edits })).data).toEqual(logits?.data);
+    expect((await model.forward(ids, { edits })).logits?.data).toEqual(logits?.data);
+    expect((await model.lens(ids, { layers: [model.info.numLayers], logits: true, edits })).logits?.data).toHaveLength(logits?.data.length as number);
+    expect(await model.measure(ids, { token: 3, against: 4 }, { edits })).toBeCloseTo(asFunction(logits?.data.slice(-model.info.vocabSize) as Float32Array<ArrayBuffer>) as number, 4);
+  });
+
+  it('steers what it writes, and copies what it was given', async () => {
+    const vector = Float32Array.from({ length: model.info.embedDim }, (_, at) => 3 * Math.cos(at));
+    const edit = { site: 'resid_post', layer: 0, add: vector } as const;
+    const prompt = [...ids];
+    const writing = model.complete(prompt, { maxNewTokens: 5, stop: [], edits: [edit] });
+    vector.fill(NaN);
+    prompt.fill(0);
+    const { ids: steered } = await writing;
+    vector.forEach((_, at) => (vector[at] = 3 * Math.cos(at)));
+    const all = [...ids];
+    for (const token of steered) {
+      const { logits } = await model.run(all, { edits: [edit], logits: 'last' });
+      const best = (logits?.data as Float32Array).reduce((top, value, at, data) => (value > (data[top] as number) ? at : top), 0);
+      expect(token).toBe(best);
+      all.push(token);
+    }
+    expect(steered).not.toEqual((await model.complete(ids, { maxNewTokens: 5 })).ids);
+    // Edits of weights need all tokens again.
+    const muted = { site: 'pattern', layer: 0, heads: [0], scale: 0 } as const;
+    const [token] = (await model.complete(ids, { maxNewTokens: 1, edits: [muted] })).ids;
+    const { data } = (await model.run(ids, { edits: [muted], logits: 'last' })).logits as { data: Float32Array };
+    expect(data[token as number]).toBe(Math.max(...data));
+  });
+
+  it('looks through the lens, and rates tokens', async () => {
+    const { numLayers, vocabSize } = model.info;
+    const { logits } = await model.run(ids);
+    const { data } = await model.logits(ids);
+    const lens = await model.lens(ids, { top: 2, tokens: [3, 'cat'], logits: true });
+    expect([lens.layers.length, [...lens.inputIds], lens.logits?.shape]).toEqual([numLayers + 1, ids, [numLayers + 1, ids.length, vocabSize]]);
+    const size = ids.length * vocabSize;
+    expectClose(lens.logits?.data.subarray(numLayers * size) as Float32Array, logits?.data as Float32Array);
+    const at = ((numLayers + 1) * ids.length - 1) * 2;
+    const [first, second] = [...data.keys()].sort((a, b) => (data[b] as number) - (data[a] as number));
+    expect([...lens.ids.subarray(at)]).toEqual([first, second]);
+    const sum = data.reduce((total, logit) => total + Math.exp(logit), 0);
+    expect(lens.tokenProbabilities[at]).toBeCloseTo(Math.exp(data[3] as number) / sum, 6);
+    expect(lens.ranks[at + 1]).toBe(data.filter((logit) => logit > (data[5] as number)).length);
+    const rated = await model.logProbs(ids);
+    expect([...rated.ids]).toEqual(ids.slice(1));
+    expect(rated.values[0]).toBeCloseTo(await model.measure(ids.slice(0, 1), { token: ids[1] as number }), 4);
+    const mean = rated.values.reduce((total, value) => total + value, 0) / rated.values.length;
+    expect(await model.measure(ids, { meanLogProb: true })).toBeCloseTo(mean, 5);
+    expect(rated.ranks).toHaveLength(ids.length - 1);
+    expect(await model.measure('the cat', { token: 'sat', position: 0 })).toBeCloseTo(await model.measure([4], { token: 7 }), 5);
+  });
+
+  it('patches and ablates every part, with metrics in every form', async () => {
+    const { numLayers, numHeads } = model.info;
+    const shares: number[] = [];
+    const { clean, corrupt, values } = await model.patch(ids, other, difference, { onProgress: (done) => shares.push(done) });
+    expect(shares.at(-1)).toBe(1);
+    expect(shares).toEqual([...shares].sort((a, b) => a - b));
+    expect(values.shape).toEqual([numLayers, numHeads]);
+    expect([clean, corrupt]).toEqual([await model.measure(ids, difference), await model.measure(other, difference)]);
+    const [z] = (await model.run(other, { capture: [{ site: 'z', layer: 1 }], logits: 'none' })).captures as [{ shape: number[]; data: Float32Array<ArrayBuffer> }];
+    expect(values.data[numHeads + 1]).toBeCloseTo(await model.measure(ids, difference, { edits: [{ site: 'z', layer: 1, heads: [1], replace: z }] }), 4);
+    const byFunction = await model.patch(ids, other, asFunction);
+    expectClose([byFunction.clean, byFunction.corrupt, ...byFunction.values.data], [clean, corrupt, ...values.data]);
+    const layers = await model.patch(ids, other, difference, { by: 'layer' });
+    expectClose(layers.values.data.slice(0, 1), [corrupt]);
+
+    const texts = [ids, other, ids.slice(0, 3)];
+    const ablated = await model.ablate(texts, { meanLogProb: true });
+    expect(ablated.values.shape).toEqual([numLayers, numHeads]);
+    const means = await Promise.all(texts.map((each) => model.measure(each, { meanLogProb: true }, { edits: [{ site: 'z', layer: 0, heads: [1], set: 0 }] })));
+    expect(ablated.values.data[1]).toBeCloseTo(means.reduce((a, b) => a + b) / 3, 4);
+    const averaged = await model.ablate(texts, difference, { ablation: 'mean' });
+    const same = await model.ablate(texts, asFunction, { ablation: 'mean' });
+    expectClose([same.clean, ...same.values.data], [averaged.clean, ...averaged.values.data]);
+  });
+
+  it('attributes by gradients, and to logits', async () => {
+    const { numLayers, numHeads, embedDim, vocabSize } = model.info;
+    const estimate = await model.attributionPatch(ids, other, difference, { positions: true });
+    expect(estimate.values.shape).toEqual([numLayers, numHeads, ids.length]);
+    const [gradient] = await model.gradients(ids, difference, [{ site: 'resid_pre', layer: 1 }]);
+    expect(gradient?.shape).toEqual([ids.length, embedDim]);
+    const step = 1e-2;
+    const moved = (add: number) => model.measure(ids, difference, { edits: [{ site: 'resid_pre', layer: 1, tokens: [2], add: [add, ...new Array<number>(embedDim - 1).fill(0)] }] });
+    expect(gradient?.data[2 * embedDim]).toBeCloseTo(((await moved(step)) - (await moved(-step))) / (2 * step), 3);
+    const sums = await model.attributionPatch(ids, other, asFunction);
+    expectClose(sums.values.data, Array.from(sums.values.data, (_, part) => estimate.values.data.slice(part * ids.length, (part + 1) * ids.length).reduce((a, b) => a + b)));
+    expectClose([sums.clean, sums.corrupt], [estimate.clean, estimate.corrupt]);
+    expect((await model.gradients(ids, { token: 3 }, [{ site: 'pattern', layer: 0 }]))[0]?.shape).toEqual([numHeads, ids.length, ids.length]);
+    const { heads, mlp, embedding, rest, metric } = await model.logitAttribution(ids, { token: 3, against: vocabSize - 1 });
+    expect(heads.shape).toEqual([numLayers, numHeads]);
+    expect([...heads.data, ...mlp].reduce((a, b) => a + b, embedding + rest)).toBeCloseTo(metric, 4);
+  });
+
+  it('refuses what is wrong, and the next call works', async () => {
+    const { numLayers, numHeads, vocabSize, embedDim } = model.info;
+    const { data: before } = await model.logits(ids);
+    const edit = (change: object) => model.run(ids, { edits: [{ site: 'z', layer: 0, scale: 1, ...change } as Edit] });
+    const capture = (change: object) => model.run(ids, { capture: [{ site: 'z', layer: 0, ...change }] });
+    await refused(edit({ site: 'resid' }), 'E_OPTION', 'edits[0].site');
+    await refused(edit({ layer: numLayers }), 'E_OPTION', 'edits[0].layer');
+    await refused(edit({ layer: NaN }), 'E_OPTION', 'edits[0].layer');
+    await refused(edit({ heads: [numHeads] }), 'E_OPTION', 'edits[0].heads');
+    await refused(edit({ heads: [] }), 'E_OPTION', 'edits[0].heads');
+    await refused(edit({ site: 'resid_pre', heads: [0] }), 'E_OPTION', 'edits[0].heads');
+    await refused(edit({ tokens: [ids.length] }), 'E_OPTION', 'edits[0].tokens');
+    await refused(edit({ tokens: [-1] }), 'E_OPTION', 'edits[0].tokens');
+    await refused(edit({ scale: NaN }), 'E_OPTION', 'edits[0].scale');
+    await refused(edit({ scale: undefined }), 'E_OPTION', 'edits[0]');
+    await refused(edit({ set: 1 }), 'E_OPTION', 'edits[0]');
+    await refused(edit({ scale: undefined, factor: 1 }), 'E_OPTION', 'factor');
+    await refused(edit({ scale: undefined, set: [1, 2, 3] }), 'E_SHAPE', 'edits[0].set');
+    await refused(edit({ scale: undefined, set: [[1], [2, 3]] }), 'E_SHAPE', 'edits[0].set');
+    await refused(edit({ scale: undefined, add: Infinity }), 'E_OPTION', 'edits[0].add');
+    await refused(edit({ scale: undefined, add: 'much' }), 'E_OPTION', 'edits[0].add');
+    await refused(edit({ scale: undefined, replace: [1] }), 'E_SHAPE', 'edits[0].replace');
+    const mh = await load();
+    const gone = mh.tensor([1]);
+    gone.dispose();
+    await refused(edit({ scale: undefined, set: gone }), 'E_DISPOSED', 'edits[0].set');
+    await refused(edit({ site: 'resid_pre', scale: undefined, set: 1e38, layer: 0 }).then(() => edit({ site: 'resid_pre', scale: 3e38 })), 'E_OPTION', 'edits');
+    await refused(capture({ site: 'toString' }), 'E_OPTION', 'capture[0].site');
+    await refused(capture({ heads: [1, 1] }), 'E_OPTION', 'capture[0].heads');
+    await refused(model.run(ids, { capture: {} as never }), 'E_OPTION', 'capture');
+    const places = [{ site: 'z', layer: 0, replace: 1 }] as never;
+    expect(() => model.generate(ids, { edits: places })).toThrow(expect.objectContaining({ code: 'E_OPTION', argument: 'edits[0].replace' }));
+
+    await refused(model.measure(ids, {} as Metric), 'E_OPTION', 'metric.token');
+    await refused(model.measure(ids, { token: vocabSize }), 'E_OPTION', 'metric.token');
+    expect(await refused(model.measure(ids, { token: 'the cat' }), 'E_OPTION', 'metric.token')).toContain('4 ("the"), 5 ("cat")');
+    await refused(model.measure(ids, { token: 1, position: ids.length }), 'E_OPTION', 'metric.position');
+    await refused(model.measure(ids, () => NaN), 'E_OPTION', 'metric');
+    await refused(model.gradients(ids, (_, gradient) => (gradient?.fill(NaN), 0), []), 'E_OPTION', 'metric');
+    await refused(model.patch(ids, other, (() => Promise.resolve(1)) as never), 'E_OPTION', 'metric');
+    await refused(model.patch(ids, other.slice(1), difference), 'E_SHAPE', 'corrupt');
+    await refused(model.patch(ids, other, difference, { site: 'resid_pre', by: 'head' }), 'E_OPTION', 'by');
+    await refused(model.ablate([], difference), 'E_OPTION', 'texts');
+    await refused(model.ablate([ids, []], difference), 'E_OPTION', 'texts[1]');
+    await refused(model.lens(ids, { layers: [numLayers + 1] }), 'E_OPTION', 'layers');
+    await refused(model.lens(ids, { top: vocabSize + 1 }), 'E_OPTION', 'top');
+    await refused(model.lens(ids, { tokens: ['nothing at all'] }), 'E_OPTION', 'tokens[0]');
+    await refused(model.logitAttribution(ids, { token: 1 } as never), 'E_OPTION', 'metric');
+    await refused(model.gradients(ids, difference, [{ site: 'z', layer: 0, heads: [0] } as never]), 'E_OPTION', 'heads');
+    await expect(model.patch(ids, other, () => {
+      throw new TypeError('of the caller');
+    })).rejects.toThrow('of the caller');
+
+    const aborter = new AbortController();
+    const running = model.patch(ids, other, difference, { signal: aborter.signal, onProgress: () => aborter.abort() });
+    await refused(running, 'E_ABORTED', 'signal');
+    expect((await model.logits(ids)).data).toEqual(before);
+    expect(embedDim).toBeGreaterThan(0);
+  });
+
+  it('names the sites that a family has, and the models that have no answer', async () => {
+    using neox = await openModel(join(goldens, 'gpt_neox'), { simd });
+    const message = await refused(neox.run(ids, { capture: [{ site: 'resid_mid', layer: 0 }] }), 'E_OPTION', 'capture[0].site');
+    expect(message).toContain('one of resid_pre, q, k, v, scores, pattern, z, attn_out, mlp_hidden, mlp_out, resid_post');
+    await refused(neox.gradients(ids, { token: 1 }, [{ site: 'resid_mid', layer: 0 }]), 'E_OPTION', 'places[0].site');
+    using gemma = await openModel(join(goldens, 'gemma2'), { simd });
+    await refused(gemma.logitAttribution(ids, { token: 3, against: 4 }), 'E_OPTION', 'model');
+    using bert = await openModel(join(goldens, 'bert'), { simd });
+    await refused(bert.measure(ids, { token: 1 }), 'E_OPTION', 'model');
+    const [last] = (await bert.run(ids, { capture: [{ site: 'resid_post', layer: bert.info.numLayers - 1 }] })).captures;
+    expect((await bert.run(ids)).lastHiddenState).toEqual(last);
+  });
+
+  it('leaves models in workers alone, and disposed ones', async () => {
+    using apart = await openModel(text, { simd, workers: 1 });
+    expect((await apart.run(ids)).logits).toEqual((await model.run(ids)).logits);
+    await refused(apart.run(ids, { capture: [{ site: 'z', layer: 0 }] }), 'E_OPTION', 'capture');
+    await refused(apart.complete(ids, { edits: [{ site: 'z', layer: 0, scale: 0 }] }), 'E_OPTION', 'edits');
+    await refused(apart.measure(ids, { token: 1 }), 'E_OPTION', 'model');
+    const gone = await openModel(text, { simd });
+    const sweep = gone.patch(ids, other, difference, { onProgress: () => gone.dispose() });
+    await refused(sweep, 'E_DISPOSED', 'model');
+    await refused(gone.measure(ids, { token: 1 }), 'E_DISPOSED', 'model');
+  });
+});
+
+/** A site of the table above that the type lacks is a type error. */
+sites satisfies readonly Site[];
