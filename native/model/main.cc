@@ -1,5 +1,6 @@
 // multihead-model FOLDER --ids 1,15,7 --weights int8
 // multihead-model FOLDER --bench --json
+// multihead-model lens|patch|ablate|attribute FOLDER ...: see analysis.cc
 //
 // Runs the model of a folder as Hugging Face stores it: continues token ids, or for a model that is
 // no language model prints its vector; or measures how fast it reads a prompt and generates.
@@ -16,17 +17,15 @@
 #include <utility>
 #include <vector>
 
-#include "engine/error/printable.h"
-#include "exit_code.h"
-#include "multihead/models.h"
-#include "terminal.h"
+#include "model/analysis.h"
+#include "model/open.h"
 
 namespace {
 
+using multihead::code_of;
 using multihead::Context;
-using multihead::ExitCode;
+using multihead::failed;
 using multihead::Status;
-using multihead::WeightType;
 using multihead::models::Model;
 using multihead::models::ModelInfo;
 using multihead::models::Output;
@@ -34,21 +33,17 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 struct Arguments {
-  std::string folder;
+  multihead::ModelOptions model;
   std::vector<int32_t> ids;
-  std::string weights = "stored";
-  bool keep_mapped = false;
   std::string cache = "f32";
   bool embed = false;
   std::string pooling = "folder";
   bool raw = false;
   std::string truncate = "folder";
   multihead::models::GenerateOptions generate = {};
-  int threads = 0;
   bool bench = false;
   int64_t prompt = 512;
   int64_t repeats = 3;
-  bool json = false;
 };
 
 constexpr std::pair<const char*, multihead::models::Pooling> kPoolings[] = {
@@ -63,14 +58,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-std::optional<WeightType> weight_type(const std::string& name) {
-  for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16,
-                                WeightType::kInt8, WeightType::kInt4}) {
-    if (name == multihead::name_of(type)) return type;
-  }
-  return std::nullopt;
-}
-
 multihead::DType cache_type(const std::string& name) {
   using multihead::DType;
   for (const DType type : {DType::kF16, DType::kBF16, DType::kInt8}) {
@@ -79,22 +66,15 @@ multihead::DType cache_type(const std::string& name) {
   return DType::kF32;
 }
 
-int failed(const Status& status, ExitCode code) {
-  std::fprintf(stderr, "%s\n", status.message().c_str());
-  return code;
-}
-
-ExitCode code_of(const Status& status) {
-  if (status.code() == multihead::StatusCode::kFormat) return multihead::kExitIo;
-  return status.code() == multihead::StatusCode::kMemory ? multihead::kExitFailed
-                                                         : multihead::kExitUsage;
-}
-
 json description(const ModelInfo& info, const Arguments& arguments, double load_seconds) {
-  return {{"model_type", info.model_type}, {"layers", info.num_layers},
-          {"width", info.embed_dim},       {"heads", info.num_heads},
-          {"vocabulary", info.vocab_size}, {"parameters", info.parameters},
-          {"weights", arguments.weights},  {"weight_bytes", info.weight_bytes},
+  return {{"model_type", info.model_type},
+          {"layers", info.num_layers},
+          {"width", info.embed_dim},
+          {"heads", info.num_heads},
+          {"vocabulary", info.vocab_size},
+          {"parameters", info.parameters},
+          {"weights", arguments.model.weights},
+          {"weight_bytes", info.weight_bytes},
           {"load_seconds", load_seconds}};
 }
 
@@ -105,7 +85,7 @@ int run_generate(const Model& model, const Arguments& arguments, json result, Co
   const auto on_token = [&](int32_t token) {
     if (tokens.empty()) first = seconds_since(begin);
     tokens.push_back(token);
-    if (!arguments.json) {
+    if (!arguments.model.json) {
       std::printf("%s%d", tokens.size() > 1 ? " " : "", token);
       std::fflush(stdout);
     }
@@ -117,7 +97,7 @@ int run_generate(const Model& model, const Arguments& arguments, json result, Co
   const double rest = seconds_since(begin) - first;
   const double rate =
       tokens.size() > 1 && rest > 0 ? static_cast<double>(tokens.size() - 1) / rest : 0;
-  if (arguments.json) {
+  if (arguments.model.json) {
     result["ids"] = tokens;
     result["prompt_seconds"] = first;
     result["tokens_per_second"] = rate;
@@ -141,7 +121,7 @@ int run_embed(const Model& model, const Arguments& arguments, json result, Conte
   const Status status =
       model.embed({.ids = arguments.ids}, options, {vector.data(), {1, width}}, context);
   if (!status.ok()) return failed(status, code_of(status));
-  if (arguments.json) {
+  if (arguments.model.json) {
     result["embedding"] = vector;
     std::printf("%s\n", result.dump(1).c_str());
     return multihead::kExitOk;
@@ -226,7 +206,7 @@ int run_bench(const Model& model, const Arguments& arguments, json result, Conte
   }
   result["threads"] = context.threads();
   result["simd"] = multihead::simd_target();
-  if (arguments.json) {
+  if (arguments.model.json) {
     std::printf("%s\n", result.dump(1).c_str());
     return multihead::kExitOk;
   }
@@ -240,34 +220,13 @@ int run_bench(const Model& model, const Arguments& arguments, json result, Conte
 }
 
 int run(const Arguments& arguments) {
-  multihead::models::OpenOptions options;
-  options.weights = weight_type(arguments.weights);
-  options.keep_mapped = arguments.keep_mapped;
-  // One line that is written over, on a terminal.
-  constexpr int64_t kLarge = int64_t{1} << 27;
-  const bool on_terminal = multihead::stderr_is_terminal();
-  int64_t shown = -1;
-  options.progress = [&](int64_t done, int64_t total) {
-    const int64_t percent = 100 * done / std::max<int64_t>(1, total);
-    if (on_terminal && total >= kLarge && percent != shown) {
-      std::fprintf(stderr, "\rloading %3d %%", static_cast<int>(percent));
-      if (done == total) std::fprintf(stderr, "\n");
-      shown = percent;
-    }
-    return true;
-  };
   Model model;
   const Clock::time_point begin = Clock::now();
-  const Status status = multihead::models::open(arguments.folder, options, model);
-  if (!status.ok()) return failed(status, multihead::kExitIo);
+  const int code = multihead::open_model(arguments.model, model);
+  if (code != multihead::kExitOk) return code;
   const ModelInfo& info = model.info();
   json result = description(info, arguments, seconds_since(begin));
-  if (info.takes_pixels) {
-    std::fprintf(stderr, "%s: expected a model of token ids, got %s\n",
-                 multihead::engine::printable(arguments.folder).c_str(), info.model_type.c_str());
-    return multihead::kExitUsage;
-  }
-  Context context(arguments.threads);
+  Context context(arguments.model.threads);
   if (arguments.bench) return run_bench(model, arguments, std::move(result), context);
   if (info.output == Output::kLanguageModel && !arguments.embed) {
     return run_generate(model, arguments, std::move(result), context);
@@ -276,17 +235,11 @@ int run(const Arguments& arguments) {
 }
 
 void add_options(CLI::App& app, Arguments& arguments) {
-  app.add_option("folder", arguments.folder, "Folder with config.json and safetensors files")
-      ->required();
+  multihead::add_model_options(app, arguments.model);
   CLI::Option* const ids =
       app.add_option("--ids", arguments.ids, "Token ids of the prompt, separated by commas")
           ->delimiter(',');
   app.add_flag("--bench", arguments.bench, "Measures prompts and decoding instead")->excludes(ids);
-  app.add_option("--weights", arguments.weights, "Type of the weights in memory")
-      ->check(CLI::IsMember({"stored", "f32", "f16", "bf16", "int8", "int4"}))
-      ->capture_default_str();
-  app.add_flag("--keep-mapped", arguments.keep_mapped,
-               "Leaves weights that need no conversion in the mapped file: less memory, slower");
   app.add_option("--cache", arguments.cache, "Type of the cached keys and values")
       ->check(CLI::IsMember({"f32", "f16", "bf16", "int8"}))
       ->capture_default_str();
@@ -324,17 +277,24 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--repeats", arguments.repeats, "With --bench: runs, of which the best counts")
       ->check(CLI::Range(int64_t{1}, int64_t{1000}))
       ->capture_default_str();
-  app.add_option("--threads", arguments.threads, "0: as many as the processor has")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  app.add_flag("--json", arguments.json, "Prints one JSON document instead of text");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   using multihead::finished;
-  CLI::App app{"Runs the model of a Hugging Face folder on token ids.", "multihead-model"};
+  if (argc > 1 && multihead::is_analysis(argv[1])) {
+    try {
+      return finished(multihead::run_analysis(argc - 1, argv + 1));
+    } catch (const std::bad_alloc&) {
+      std::fprintf(stderr, "memory is exhausted\n");
+      return multihead::kExitFailed;
+    }
+  }
+  CLI::App app{
+      "Runs the model of a Hugging Face folder on token ids. Other commands, each with --help: "
+      "lens, patch, ablate, attribute.",
+      "multihead-model"};
   Arguments arguments;
   add_options(app, arguments);
   try {

@@ -12,6 +12,7 @@
 #include "engine/runtime/scratch.h"
 #include "models/metric.h"
 #include "models/output.h"
+#include "models/sites.h"
 #include "nn/call_memory.h"
 
 namespace multihead::models {
@@ -79,6 +80,7 @@ Status lens(const Model& model, const ModelInputs& inputs, const LensOptions& op
                            !(logits.strides == contiguous_strides(shape)))) {
       return {StatusCode::kShape, "logits", shape.to_string(), logits.shape.to_string()};
     }
+    MULTIHEAD_TRY(check_apart(inputs, {}, {.logits = logits}));
     // The residual stream before each layer, and after the last one, before the final norm.
     engine::Buffer memory;
     float* states = nullptr;
@@ -99,11 +101,13 @@ Status lens(const Model& model, const ModelInputs& inputs, const LensOptions& op
     MULTIHEAD_TRY(run_layers(m, pass, ignored, context));
 
     Lens made;
+    // Logits are written when nothing can fail any more.
+    std::vector<float> numbers(static_cast<size_t>(logits.given() ? shape.elements() : 0));
     const Tensor all(states, {count * rows, width});
     MULTIHEAD_TRY(nn::normalize({m.architecture.family->rms_norm, m.architecture.eps}, all,
                                 m.parameters.final_norm, all, context));
     MULTIHEAD_TRY(over_logits(m, all, context, [&](int64_t row, std::span<const float> own) {
-      if (logits.given()) std::copy(own.begin(), own.end(), logits.data + row * vocab);
+      if (logits.given()) std::copy(own.begin(), own.end(), numbers.data() + row * vocab);
       const double sum = log_sum_exp(own);
       const auto probability = [&](int32_t id) {
         return static_cast<float>(std::exp(own[static_cast<size_t>(id)] - sum));
@@ -123,6 +127,7 @@ Status lens(const Model& model, const ModelInputs& inputs, const LensOptions& op
         made.token_probabilities.push_back(probability(token));
       }
     }));
+    std::copy(numbers.begin(), numbers.end(), logits.data);
     result = std::move(made);
     return {};
   });

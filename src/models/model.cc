@@ -8,7 +8,6 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/attention/overlap.h"
 #include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "models/output.h"
@@ -105,33 +104,6 @@ std::vector<Capture> captures_of(const ModelOutputs& outputs) {
   return captures;
 }
 
-// A layer would refuse an output in memory of another one when earlier layers were computed.
-Status check_apart(const Pass& pass, const ModelOutputs& outputs) {
-  const auto view = [](const auto& values) {
-    const auto bytes = std::as_bytes(values);
-    return TensorView<const std::byte>(bytes.data(), {static_cast<int64_t>(bytes.size())});
-  };
-  const ModelInputs& in = pass.inputs;
-  const TensorView<const std::byte> inputs[] = {view(in.ids), view(in.token_types), view(in.mask),
-                                                view(in.pixels), view(in.head_scales)};
-  std::vector<ScoreCapture> captures;
-  for (const Capture& capture : pass.captures) captures.push_back({.out = capture.out});
-  constexpr auto kAny = engine::Name::kNone;
-  const Status status = engine::validate_apart({{kAny, inputs[0]},
-                                                {kAny, inputs[1]},
-                                                {kAny, inputs[2]},
-                                                {kAny, inputs[3]},
-                                                {kAny, inputs[4]}},
-                                               {{kAny, outputs.hidden_states},
-                                                {kAny, outputs.last_hidden_state},
-                                                {kAny, outputs.logits},
-                                                {kAny, outputs.pooler_output}},
-                                               captures);
-  if (status.ok()) return {};
-  return {StatusCode::kShape, "outputs", "memory of their own",
-          "memory of an input or of another output"};
-}
-
 // The first `most` of each row of `row` numbers, copied; nothing of another size is.
 template <class T>
 std::span<const T> first_columns(std::span<const T> values, int64_t row, int64_t most,
@@ -141,6 +113,21 @@ std::span<const T> first_columns(std::span<const T> values, int64_t row, int64_t
     memory.insert(memory.end(), kept.begin(), kept.end());
   }
   return memory;
+}
+
+// Hidden states are inputs of layers. The last one is the model's last hidden state, or in some
+// families the last layer's output.
+void add_hidden_states(const Model::Internals& model, const Tensor& states,
+                       std::vector<Capture>& captures) {
+  if (!states.given()) return;
+  const int64_t layers = model.info.num_layers;
+  const bool after_layers = model.architecture.family->states_before_norm;
+  for (int64_t index = 0; index < layers + (after_layers ? 1 : 0); ++index) {
+    captures.push_back({.site = index < layers ? Site::kResidPre : Site::kResidPost,
+                        .layer = std::min(index, layers - 1),
+                        .out = {states.data + index * states.strides[0],
+                                {states.shape[1], states.shape[2], states.shape[3]}}});
+  }
 }
 
 Status not_open() { return {StatusCode::kOption, "model", "one that was opened", "none"}; }
@@ -153,8 +140,7 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
     if (internals_ == nullptr) return not_open();
     const Internals& m = *internals_;
     const ModelInfo& info = m.info;
-    Pass pass{
-        .inputs = inputs, .end_layer = info.num_layers, .hidden_states = outputs.hidden_states};
+    Pass pass{.inputs = inputs, .end_layer = info.num_layers};
     MULTIHEAD_TRY(check_inputs(m, pass));
     const int64_t batch = inputs.batch, tokens = pass.tokens, width = info.embed_dim;
     MULTIHEAD_TRY(check_output("hidden_states", outputs.hidden_states,
@@ -166,9 +152,10 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
     if (outputs.pooler_output.given() && !info.has_pooler) return none("pooler_output", "a pooler");
     MULTIHEAD_TRY(check_maps(m, pass, outputs.maps));
     MULTIHEAD_TRY(check_captures(m, pass, outputs.captures));
-    const std::vector<Capture> captures = captures_of(outputs);
+    std::vector<Capture> captures = captures_of(outputs);
+    MULTIHEAD_TRY(check_apart(inputs, captures, outputs));
+    add_hidden_states(m, outputs.hidden_states, captures);
     pass.captures = captures;
-    MULTIHEAD_TRY(check_apart(pass, outputs));
     if (!outputs.hidden_states.given() && !outputs.last_hidden_state.given() &&
         !outputs.logits.given() && !outputs.pooler_output.given() && !captures.empty()) {
       // The last layer with a capture ends the pass.
@@ -186,6 +173,10 @@ Status Model::forward(const ModelInputs& inputs, const ModelOutputs& outputs,
     MULTIHEAD_TRY(run_layers(m, pass, state, context));
     if (outputs.last_hidden_state.given()) {
       std::copy_n(state.data, state.shape.elements(), outputs.last_hidden_state.data);
+    }
+    if (outputs.hidden_states.given() && !m.architecture.family->states_before_norm) {
+      std::copy_n(state.data, state.shape.elements(),
+                  outputs.hidden_states.data + info.num_layers * state.shape.elements());
     }
     MULTIHEAD_TRY(compute_outputs(m, pass, state, outputs, context));
     MULTIHEAD_TRY(require_finite(m, pass, "logits", outputs.logits, context));

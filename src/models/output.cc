@@ -162,7 +162,6 @@ Status not_finite(const Model::Internals& model, Pass pass, std::string_view nam
                   Context& context) {
   int64_t layer = pass.end_layer;
   pass.first_not_finite = &layer;
-  pass.hidden_states = {};
   pass.only_token = -1;
   pass.captures = {};
   Tensor state;

@@ -292,13 +292,29 @@ Status gradients(const Model& model, const ModelInputs& inputs, const Metric& me
     for (const GradientOutput& output : outputs) {
       as_captures.push_back({.site = output.site, .layer = output.layer, .out = output.out});
     }
-    MULTIHEAD_TRY(check_captures(*question.model, question.pass, as_captures));
-    return differentiate(
+    MULTIHEAD_TRY(check_captures(*question.model, question.pass, as_captures, "outputs"));
+    MULTIHEAD_TRY(check_apart(inputs, as_captures, {}));
+    // Outputs are written when nothing can fail any more.
+    std::vector<GradientOutput> made(outputs.begin(), outputs.end());
+    std::vector<std::vector<float>> numbers;
+    for (GradientOutput& output : made) {
+      numbers.emplace_back(static_cast<size_t>(output.out.shape.elements()));
+      output.out.data = numbers.back().data();
+    }
+    MULTIHEAD_TRY(differentiate(
         *question.model, question.pass,
         [&](const Tensor& state, const Tensor& gradient) {
           return question.metric.differentiate(state, inputs.ids, gradient, context);
         },
-        outputs, context);
+        made, context));
+    for (const GradientOutput& output : made) {
+      if (all_finite(output.out, context)) continue;
+      return {StatusCode::kOption, "gradients", "finite numbers", "NaN or an infinity"};
+    }
+    for (size_t at = 0; at < made.size(); ++at) {
+      std::copy(numbers[at].begin(), numbers[at].end(), outputs[at].out.data);
+    }
+    return {};
   });
 }
 

@@ -62,6 +62,7 @@ class Runner {
         p_(model.parameters),
         graph_(model.graph),
         pass_(pass),
+        before_(pass.before()),
         context_(context) {}
 
   Status run(Tensor& result) {
@@ -71,7 +72,6 @@ class Runner {
     result = x();
     if (ends_after(pass_.first_layer - 1)) return {};
     for (int64_t layer = pass_.first_layer; layer < pass_.end_layer; ++layer) {
-      keep_hidden(layer, x());
       MULTIHEAD_TRY(run_layer(layer));
       if (ends_after(layer)) return {};
     }
@@ -84,11 +84,7 @@ class Runner {
       result = last;
       return {};
     }
-    const bool before = a_.family->states_before_norm;
-    if (before) keep_hidden(pass_.end_layer, result);
-    MULTIHEAD_TRY(nn::normalize(norm_kind(), x(), p_.final_norm, result, context_));
-    if (!before) keep_hidden(pass_.end_layer, result);
-    return {};
+    return nn::normalize(norm_kind(), x(), p_.final_norm, result, context_);
   }
 
   Status differentiate(const LossGradient& loss, std::span<const GradientOutput> wanted,
@@ -186,12 +182,6 @@ class Runner {
     return true;
   }
 
-  void keep_hidden(int64_t index, const ConstTensor& state) {
-    if (!pass_.hidden_states.given()) return;
-    std::copy_n(state.data, rows() * a_.width,
-                pass_.hidden_states.data + index * rows() * a_.width);
-  }
-
   // ---- Before the layers. ----
 
   Status begin() {
@@ -208,8 +198,8 @@ class Runner {
   void fill_angles() {
     for (size_t rope = 0; rope < a_.ropes.size(); ++rope) {
       const RopeFrequencies& frequencies = a_.ropes[rope];
-      const int64_t pairs = frequencies.pairs(), before = pass_.before();
-      frequencies.at(before + pass_.tokens, w_.frequencies);
+      const int64_t pairs = frequencies.pairs();
+      frequencies.at(before_ + pass_.tokens, w_.frequencies);
       const auto offset = static_cast<int64_t>(rope) * pass_.tokens * pairs_;
       const double factor = frequencies.factor();
       engine::over_rows(pass_.tokens, 16 * pairs, context_, [&](int64_t first, int64_t end) {
@@ -217,7 +207,7 @@ class Runner {
           float* const cos = w_.cos + offset + token * pairs_;
           float* const sin = w_.sin + offset + token * pairs_;
           for (int64_t pair = 0; pair < pairs; ++pair) {
-            const double angle = static_cast<double>(before + token) * w_.frequencies[pair];
+            const double angle = static_cast<double>(before_ + token) * w_.frequencies[pair];
             cos[pair] = static_cast<float>(factor * std::cos(angle));
             sin[pair] = static_cast<float>(factor * std::sin(angle));
           }
@@ -294,7 +284,7 @@ class Runner {
           if (a_.embedding_scale != 1.0F) {
             for (int64_t c = 0; c < width; ++c) to[c] *= a_.embedding_scale;
           }
-          int64_t position = pass_.before() + token;
+          int64_t position = before_ + token;
           if (after_padding) {
             // RoBERTa: padding has the position of its own id.
             position = id == a_.padding_id ? a_.padding_id : a_.padding_id + ++real;
@@ -386,7 +376,7 @@ class Runner {
           pass_.inputs.head_scales.subspan(static_cast<size_t>(index) * heads, heads);
     }
     if (!pass_.captures.empty() || !pass_.inputs.edits.empty()) {
-      probe_ = {pass_.captures, pass_.inputs.edits, index, pass_.before()};
+      probe_ = {pass_.captures, pass_.inputs.edits, index, before_};
       call.probe = &probe_;
     }
     if (!pass_.caches.empty()) {
@@ -416,6 +406,7 @@ class Runner {
   const Parameters& p_;
   const nn::Graph& graph_;
   const Pass& pass_;
+  const int64_t before_;  // tokens in the caches; layers add those of the pass to theirs
   Context& context_;
   Arrays w_;
   nn::Frame frame_;

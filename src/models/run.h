@@ -26,7 +26,6 @@ struct Pass {
   ConstTensor z = {};
   // Only this token of each sequence gets the final norm, and the result is (batch, width); -1: all
   int64_t only_token = -1;
-  Tensor hidden_states = {};  // as ModelOutputs
   std::span<const Capture> captures = {};
   // Looks for the first layer whose output is not finite, and ends with it: gets its index, or -1
   // for the embedding, and is unchanged if there is none.

@@ -1,9 +1,14 @@
 #include "models/sites.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "engine/attention/overlap.h"
+#include "engine/error/error.h"
 
 namespace multihead::models {
 
@@ -44,8 +49,20 @@ Status check_site(const Model::Internals& model, const std::string& argument, Si
 
 namespace {
 
-Status range_error(const std::string& argument, int64_t most, int64_t got) {
-  return {StatusCode::kOption, argument, "0 to " + std::to_string(most), std::to_string(got)};
+Status range_error(const std::string& argument, int64_t count, int64_t got) {
+  return {StatusCode::kOption, argument,
+          count == 0 ? "0 or more" : "0 to " + std::to_string(count - 1), std::to_string(got)};
+}
+
+// Checks indices below `count`, each of which may be listed once. 0: no limit.
+Status check_list(const std::string& argument, std::vector<int64_t> list, int64_t count) {
+  for (const int64_t item : list) {
+    if (item < 0 || (count > 0 && item >= count)) return range_error(argument, count, item);
+  }
+  std::sort(list.begin(), list.end());
+  const auto twice = std::adjacent_find(list.begin(), list.end());
+  if (twice == list.end()) return {};
+  return {StatusCode::kOption, argument, "each number once", std::to_string(*twice) + " twice"};
 }
 
 // Checks what edits and captures share: site, layer and heads. Sets the shape's head axis.
@@ -55,7 +72,7 @@ Status check_place(const Model::Internals& model, const std::string& name, const
   MULTIHEAD_TRY(check_site(model, name + ".site", place.site));
   const int64_t layers = model.info.num_layers;
   if (place.layer < 0 || place.layer >= layers) {
-    return range_error(name + ".layer", layers - 1, place.layer);
+    return range_error(name + ".layer", layers, place.layer);
   }
   if (place.heads.empty()) return {};
   if (shape.head_axis < 0) {
@@ -63,16 +80,7 @@ Status check_place(const Model::Internals& model, const std::string& name, const
             "none: " + std::string(name_of(place.site)) + " has no heads",
             std::to_string(place.heads.size()) + " heads"};
   }
-  const int64_t heads = shape.shape[shape.head_axis];
-  std::vector<bool> seen(static_cast<size_t>(heads));
-  for (const int64_t head : place.heads) {
-    if (head < 0 || head >= heads) return range_error(name + ".heads", heads - 1, head);
-    if (seen[static_cast<size_t>(head)]) {
-      return {StatusCode::kOption, name + ".heads", "each head once",
-              "head " + std::to_string(head) + " twice"};
-    }
-    seen[static_cast<size_t>(head)] = true;
-  }
+  MULTIHEAD_TRY(check_list(name + ".heads", place.heads, shape.shape[shape.head_axis]));
   shape.shape[shape.head_axis] = static_cast<int64_t>(place.heads.size());
   return {};
 }
@@ -103,15 +111,8 @@ Status check_edit(const Model::Internals& model, const Pass& pass, const std::st
   Dims whole = part.shape;
   MULTIHEAD_TRY(check_place(model, name, edit, part));
   const int64_t tokens = pass.in_session ? model.info.max_tokens : pass.tokens;
-  for (const int64_t token : edit.tokens) {
-    if (token >= 0 && (tokens == 0 || token < tokens)) continue;
-    return range_error(name + ".tokens", tokens - 1, token);
-  }
-  for (const int64_t sequence : edit.sequences) {
-    if (sequence < 0 || sequence >= pass.inputs.batch) {
-      return range_error(name + ".sequences", pass.inputs.batch - 1, sequence);
-    }
-  }
+  MULTIHEAD_TRY(check_list(name + ".tokens", edit.tokens, tokens));
+  MULTIHEAD_TRY(check_list(name + ".sequences", edit.sequences, pass.inputs.batch));
   part.shape[part.token_axis] = static_cast<int64_t>(edit.tokens.size());
   if (edit.tokens.empty()) part.shape[part.token_axis] = pass.in_session ? 1 : pass.tokens;
   if (edit.action > Edit::Action::kReplace) {
@@ -132,7 +133,8 @@ Status check_edit(const Model::Internals& model, const Pass& pass, const std::st
       return {StatusCode::kOption, name + ".action", "set, add or scale in a session", "replace"};
     }
   }
-  if (edit.value.data == nullptr || (replaces && !(edit.value.shape == whole)) ||
+  if (edit.value.data == nullptr || edit.value.strides.rank() != edit.value.shape.rank() ||
+      (replaces && !(edit.value.shape == whole)) ||
       (!replaces && !broadcasts(edit.value.shape, part.shape))) {
     return {StatusCode::kShape, name + ".value",
             replaces ? whole.to_string() : "numbers that broadcast to " + part.shape.to_string(),
@@ -153,10 +155,10 @@ Status check_edits(const Model::Internals& model, const Pass& pass) {
 }
 
 Status check_captures(const Model::Internals& model, const Pass& pass,
-                      std::span<const Capture> captures) {
+                      std::span<const Capture> captures, const std::string& argument) {
   for (size_t at = 0; at < captures.size(); ++at) {
     const Capture& capture = captures[at];
-    const std::string name = "captures[" + std::to_string(at) + "]";
+    const std::string name = argument + "[" + std::to_string(at) + "]";
     SiteShape part = shape_of(model, pass, capture.site);
     MULTIHEAD_TRY(check_place(model, name, capture, part));
     const Tensor& out = capture.out;
@@ -167,6 +169,40 @@ Status check_captures(const Model::Internals& model, const Pass& pass,
     }
   }
   return {};
+}
+
+Status check_apart(const ModelInputs& in, std::span<const Capture> captures,
+                   const ModelOutputs& outputs) {
+  const auto view = [](const auto& values) {
+    const auto bytes = std::as_bytes(values);
+    return TensorView<const std::byte>(bytes.data(), {static_cast<int64_t>(bytes.size())});
+  };
+  const TensorView<const std::byte> inputs[] = {view(in.ids), view(in.token_types), view(in.mask),
+                                                view(in.pixels), view(in.head_scales)};
+  std::vector<ScoreCapture> values;  // all that is written
+  for (const Tensor& output :
+       {outputs.hidden_states, outputs.last_hidden_state, outputs.logits, outputs.pooler_output}) {
+    values.push_back({.out = output});
+  }
+  for (const Capture& capture : captures) values.push_back({.out = capture.out});
+  constexpr auto kAny = engine::Name::kNone;
+  Status status = engine::validate_apart({{kAny, inputs[0]},
+                                          {kAny, inputs[1]},
+                                          {kAny, inputs[2]},
+                                          {kAny, inputs[3]},
+                                          {kAny, inputs[4]}},
+                                         {}, values);
+  for (const Edit& edit : in.edits) {
+    if (edit.action == Edit::Action::kScale) continue;
+    for (const ScoreCapture& value : values) {
+      if (status.ok()) {
+        status = engine::validate_apart({{kAny, edit.value}}, {{kAny, value.out}});
+      }
+    }
+  }
+  if (status.ok()) return {};
+  return {StatusCode::kShape, "outputs", "memory of their own",
+          "memory of an input or of another output"};
 }
 
 }  // namespace multihead::models

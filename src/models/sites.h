@@ -22,6 +22,10 @@ Status check_site(const Model::Internals& model, const std::string& argument, Si
 // Errors: kShape, kOption.
 Status check_edits(const Model::Internals& model, const Pass& pass);
 Status check_captures(const Model::Internals& model, const Pass& pass,
-                      std::span<const Capture> captures);
+                      std::span<const Capture> captures, const std::string& argument = "captures");
+// kShape if an output or a capture lies in memory of an input or of another one: layers write
+// outputs before later ones read inputs.
+Status check_apart(const ModelInputs& inputs, std::span<const Capture> captures,
+                   const ModelOutputs& outputs);
 
 }  // namespace multihead::models

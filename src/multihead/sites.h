@@ -44,8 +44,7 @@ struct Capture {
   Site site = Site::kResidPre;      ///< which value
   int64_t layer = 0;                ///< from 0
   std::vector<int64_t> heads = {};  ///< of sites with heads; empty: all
-  /// The site's shape, with the listed heads only; contiguous. In pattern and scores of one head,
-  /// rows and sequences may have gaps.
+  /// The site's shape, with the listed heads only, in their order; contiguous.
   Tensor out = {};
 };
 
@@ -62,9 +61,9 @@ struct Edit {
   };
   Site site = Site::kResidPre;          ///< which value
   int64_t layer = 0;                    ///< from 0
-  std::vector<int64_t> sequences = {};  ///< of the batch; empty: all
-  std::vector<int64_t> heads = {};      ///< of sites with heads; empty: all
-  /// Positions, in scores and pattern those of queries; empty: all.
+  std::vector<int64_t> sequences = {};  ///< of the batch, each once; empty: all
+  std::vector<int64_t> heads = {};      ///< of sites with heads, each once; empty: all
+  /// Positions, each once, in scores and pattern those of queries; empty: all.
   std::vector<int64_t> tokens = {};
   Action action = Action::kSet;  ///< what happens
   /// The part's shape is the site's, with the axes of sequences, tokens and heads cut to the lists.

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "fuzz/bytes.h"
+#include "models/sites.h"
+#include "multihead/analysis.h"
 #include "multihead/context.h"
 #include "multihead/models.h"
 #include "multihead/safetensors.h"
@@ -32,9 +34,13 @@ using multihead::StatusCode;
 using multihead::Tensor;
 using multihead::WeightType;
 using multihead::fuzz::Bytes;
+using multihead::models::Capture;
 using multihead::models::Config;
 using multihead::models::ConfigValue;
+using multihead::models::Edit;
+using multihead::models::GradientOutput;
 using multihead::models::HeadMap;
+using multihead::models::Metric;
 using multihead::models::Model;
 using multihead::models::ModelInfo;
 using multihead::models::ModelInputs;
@@ -43,6 +49,7 @@ using multihead::models::ModelOutputs;
 using multihead::models::OpenOptions;
 using multihead::models::Output;
 using multihead::models::Session;
+using multihead::models::Site;
 using multihead::models::StoredTensor;
 using Kind = ConfigValue::Kind;
 
@@ -318,6 +325,80 @@ bool computed(const Status& status) {
   return false;
 }
 
+// Some numbers below `count`, now and then one that is wrong.
+std::vector<int64_t> some_below(Bytes& from, int64_t count) {
+  std::vector<int64_t> list;
+  while (list.size() < 4 && from.one_in(3)) {
+    list.push_back(from.one_in(16) ? from.pick<int64_t>({-1, count, INT64_MAX, INT64_MIN})
+                                   : from.integer(0, std::min<int64_t>(count, 200) - 1));
+  }
+  return list;
+}
+
+// A random edit of a random value, most of the time a right one.
+Edit make_edit(Bytes& from, const Model& model, int64_t tokens, std::vector<float>& numbers) {
+  const ModelInfo& info = model.info();
+  Edit edit;
+  edit.site = static_cast<Site>(below(from, multihead::models::kSites));
+  edit.layer = from.integer(0, info.num_layers - (from.one_in(16) ? 0 : 1));
+  edit.action = static_cast<Edit::Action>(below(from, 4));
+  edit.factor = from.number();
+  edit.tokens = some_below(from, tokens);
+  const multihead::models::Pass pass{.tokens = tokens};
+  const multihead::models::SiteShape site =
+      multihead::models::shape_of(*Model::Internals::of(model), pass, edit.site);
+  Dims shape = site.shape;
+  if (site.head_axis >= 0) edit.heads = some_below(from, shape[site.head_axis]);
+  if (edit.action != Edit::Action::kReplace) {
+    if (!edit.tokens.empty()) shape[site.token_axis] = std::ssize(edit.tokens);
+    if (!edit.heads.empty()) shape[site.head_axis] = std::ssize(edit.heads);
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+      if (from.one_in(3)) shape[axis] = 1;
+    }
+  }
+  if (from.one_in(32)) shape[shape.rank() - 1] += 1;
+  numbers.assign(static_cast<size_t>(shape.elements()), from.number());
+  edit.value = {numbers.data(), shape};
+  return edit;
+}
+
+// Captures, edits and one gradient: they work, or an error says what is wrong.
+void look_inside(Bytes& from, const Model& model, ModelInputs inputs, Context& context) {
+  const ModelInfo& info = model.info();
+  const int64_t tokens = info.takes_pixels ? info.max_tokens : std::ssize(inputs.ids);
+  if (tokens > 40) return;
+  std::vector<float> values[3], captured;
+  std::vector<Edit> edits;
+  for (std::vector<float>& numbers : values) {
+    if (from.one_in(2)) edits.push_back(make_edit(from, model, tokens, numbers));
+  }
+  const auto site = static_cast<Site>(below(from, multihead::models::kSites + from.one_in(16)));
+  const auto layer = static_cast<int64_t>(below(from, static_cast<size_t>(info.num_layers)));
+  const multihead::models::Pass pass{.tokens = tokens};
+  const Dims shape = multihead::models::shape_of(*Model::Internals::of(model), pass, site).shape;
+  captured.assign(static_cast<size_t>(shape.elements()), 7.0F);
+  const Capture capture{.site = site, .layer = layer, .out = {captured.data(), shape}};
+  inputs.edits = edits;
+  const Status status = model.forward(inputs, {.captures = {&capture, 1}}, context);
+  multihead::fuzz::check_words(status);
+  FUZZ_CHECK(
+      status.ok() || status.code() == StatusCode::kOption || status.code() == StatusCode::kShape,
+      "%s", status.message().c_str());
+  inputs.edits = {};
+  const GradientOutput output{.site = site, .layer = layer, .out = capture.out};
+  const Metric metric{.kind = static_cast<Metric::Kind>(below(from, 3)),
+                      .token = static_cast<int32_t>(from.byte()),
+                      .against = static_cast<int32_t>(from.byte())};
+  captured.assign(captured.size(), 7.0F);
+  const Status differentiated =
+      multihead::models::gradients(model, inputs, metric, {&output, 1}, context);
+  multihead::fuzz::check_words(differentiated);
+  for (const float number : captured) {
+    FUZZ_CHECK(differentiated.ok() ? std::isfinite(number) : number == 7.0F, "%g",
+               static_cast<double>(number));
+  }
+}
+
 void run(Bytes& from, const Model& model) {
   const ModelInfo& info = model.info();
   Context context(1);
@@ -385,6 +466,8 @@ void run(Bytes& from, const Model& model) {
     const bool right = std::abs(sum - 1) < 1e-3 || std::isnan(sum) || (sum == 0 && !mask.empty());
     FUZZ_CHECK(right, "a row of weights has the sum %g", sum);
   }
+  look_inside(from, model, {.ids = ids, .mask = mask, .token_types = types, .pixels = pixels},
+              context);
   if (info.output != Output::kLanguageModel) return;
   Session session;
   const int64_t capacity = info.max_tokens > 0 ? std::min(info.max_tokens, tokens + 1) : tokens + 1;

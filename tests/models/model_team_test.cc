@@ -171,7 +171,7 @@ TEST(ModelInATeam, SessionsStoreAShareOfTheHeads) {
 }
 
 // Where the columns of the heads are whole blocks of linear(), members exchange no queries, keys
-// and values.
+// and values, unless edits change them: these see all heads.
 TEST(ModelInATeam, SessionsExchangeFourTimesInALayer) {
   WideModel wide;
   make_wide("llama3", wide);
@@ -187,12 +187,16 @@ TEST(ModelInATeam, SessionsExchangeFourTimesInALayer) {
     if (is("o_proj.weight")) tensor.shape[1] = 128 * testing::kMembers;
     wide.bytes[i] = bytes_of(random.floats(tensor.shape.elements()));
   }
+  const std::vector<float> vector = random.floats(64);
+  using Action = models::Edit::Action;
+  std::vector<models::Edit> edits;
   const auto steps = [&](Context& context) {
     engine::Team* const team = engine::team_of(context);
     int64_t held = 0;
     const Model model = load(wide, {}, team, 1 << 20, held);
     Session session;
-    EXPECT_TRUE(Session::Internals::create(model, {.capacity = 16}, team, session).ok());
+    EXPECT_TRUE(
+        Session::Internals::create(model, {.capacity = 16, .edits = edits}, team, session).ok());
     const auto vocabulary = static_cast<size_t>(model.info().vocab_size);
     std::vector<float> all;
     for (const std::vector<int32_t>& ids : {std::vector<int32_t>{3, 14, 15, 92, 6}, {5}, {35}}) {
@@ -201,7 +205,8 @@ TEST(ModelInATeam, SessionsExchangeFourTimesInALayer) {
       EXPECT_TRUE(session.append(ids, {logits.data(), {model.info().vocab_size}}, context).ok());
       // Attention, its output, and twice the MLP; before the layers the embedding, then the logits.
       if (team != nullptr) {
-        EXPECT_EQ(testing::exchanges, 4 * model.info().num_layers + 2);
+        const int64_t heads = edits.empty() ? 0 : 3;
+        EXPECT_EQ(testing::exchanges, (4 + heads) * model.info().num_layers + 2);
       }
       all.insert(all.end(), logits.begin(), logits.end());
     }
@@ -210,6 +215,13 @@ TEST(ModelInATeam, SessionsExchangeFourTimesInALayer) {
   Context alone(1);
   const std::vector<float> expected = steps(alone);
   for (const std::vector<float>& actual : in_team(steps)) EXPECT_EQ(expected, actual);
+  edits = {
+      {.site = models::Site::kQ, .action = Action::kAdd, .value = {vector.data(), {64}}},
+      {.site = models::Site::kZ, .heads = {1, 5}, .action = Action::kScale, .factor = 2.0F},
+      {.site = models::Site::kMlpHidden, .layer = 1, .action = Action::kScale, .factor = 0.5F}};
+  const std::vector<float> edited = steps(alone);
+  EXPECT_NE(edited, expected);
+  for (const std::vector<float>& actual : in_team(steps)) EXPECT_EQ(edited, actual);
 }
 
 // A matrix of two blocks leaves a member without any of its rows.

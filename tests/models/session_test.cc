@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "models/golden_models.h"
+#include "models/site_values.h"
 #include "multihead/models.h"
 #include "support/allocations.h"
 #include "support/random_case.h"
@@ -198,6 +200,223 @@ TEST(ModelSession, HeadsAreScaled) {
   };
   const std::vector<float> wanted = last_logits(model, ids, context, scales);
   EXPECT_EQ(first_token(scales), std::max_element(wanted.begin(), wanted.end()) - wanted.begin());
+}
+
+// The edits of a session as those of one pass over its first tokens: positions to come are left
+// out, with their rows of values.
+struct FirstTokens {
+  std::deque<std::vector<float>> memory;
+  std::vector<models::Edit> edits;
+
+  FirstTokens(const std::vector<models::Edit>& all, int64_t tokens) {
+    for (models::Edit edit : all) {
+      const bool weights = testing::is_weights(edit.site);
+      const int rank = weights || testing::has_heads(edit.site) ? 4 : 3;
+      const int axis = edit.value.shape.rank() - rank + (weights ? 2 : 1);
+      std::vector<int64_t> rows, kept;
+      for (int64_t i = 0; i < std::ssize(edit.tokens); ++i) {
+        if (edit.tokens[static_cast<size_t>(i)] < tokens) rows.push_back(i);
+      }
+      for (const int64_t row : rows) kept.push_back(edit.tokens[static_cast<size_t>(row)]);
+      if (kept.empty() && !edit.tokens.empty()) continue;
+      if (axis >= 0 && edit.value.shape[axis] > 1) {
+        const ConstTensor from = edit.value;
+        Dims shape = from.shape;
+        shape[axis] = std::ssize(rows);
+        std::vector<float>& numbers = memory.emplace_back();
+        for (int64_t at = 0; at < shape.elements(); ++at) {
+          int64_t rest = at, offset = 0;
+          for (int i = shape.rank(); i-- > 0; rest /= shape[i]) {
+            const int64_t index = rest % shape[i];
+            offset += (i == axis ? rows[static_cast<size_t>(index)] : index) * from.strides[i];
+          }
+          numbers.push_back(from.data[offset]);
+        }
+        edit.value = {numbers.data(), shape};
+      }
+      edit.tokens = kept;
+      edits.push_back(edit);
+    }
+  }
+};
+
+// An edit of a session that changes some heads, tokens or all.
+models::Edit session_edit(const Model& model, models::Site site, testing::Random& random,
+                          std::deque<std::vector<float>>& memory) {
+  using Action = models::Edit::Action;
+  models::Edit edit{.site = site, .layer = random.integer(0, model.info().num_layers - 1)};
+  edit.action = random.pick({Action::kSet, Action::kAdd, Action::kScale});
+  edit.factor = random.uniform(-1, 1);
+  if (random.chance(0.6)) edit.tokens = {11, 0, 38, 5, 20, 6, 100, 21};
+  Dims shape = testing::site_shape(model, site, 1, 1);
+  const bool weights = testing::is_weights(site);
+  const int head_axis = weights ? 1 : 2;
+  if (testing::has_heads(site) && random.chance(0.5)) {
+    edit.heads = {random.integer(0, shape[head_axis] - 1)};
+    shape[head_axis] = 1;
+  }
+  if (random.chance(0.6) && !edit.tokens.empty()) shape[weights ? 2 : 1] = std::ssize(edit.tokens);
+  memory.push_back(random.floats(shape.elements(), 0.0F, 1.0F));
+  edit.value = {memory.back().data(), shape};
+  return edit;
+}
+
+TEST(ModelSession, EditsAreThoseOfOnePass) {
+  Context context(1);
+  int turn = 0;
+  for (const char* name : kCausal) {
+    const Model model = open_golden(name);
+    // Every site: of those with caches several at once, and scores and pattern.
+    for (int set = 0; set < 4; ++set) {
+      testing::Random random(static_cast<uint64_t>(++turn));
+      std::deque<std::vector<float>> memory;
+      std::vector<models::Edit> edits;
+      for (const models::Site site : testing::sites_of(model)) {
+        if (set == 2 ? !testing::is_weights(site) : testing::is_weights(site) && set < 2) continue;
+        if (random.chance(set < 3 ? 0.7 : 0.3)) {
+          edits.push_back(session_edit(model, site, random, memory));
+        }
+      }
+      std::vector<float> scales;
+      if (set == 1) scales = random.floats(model.info().num_layers * model.info().num_heads);
+      const std::vector<int32_t> ids = random_ids(model, 60, 90);
+      Session session;
+      const Status created =
+          Session::create(model, {.capacity = 64, .head_scales = scales, .edits = edits}, session);
+      ASSERT_TRUE(created.ok()) << created.message();
+      for (const int64_t step : {3, 1, 1, 9, -4, 1, 30, 1, -1, 1, -38, 2, 1, 40, 1}) {
+        const int64_t length = session.length();
+        if (step < 0) {
+          ASSERT_TRUE(session.truncate(length + step).ok());
+          continue;
+        }
+        const std::span<const int32_t> all(ids);
+        const std::vector<float> logits =
+            appended(session, model,
+                     all.subspan(static_cast<size_t>(length), static_cast<size_t>(step)), context);
+        const FirstTokens first(edits, length + step);
+        std::vector<float> wanted(logits.size());
+        const Status status =
+            model.forward({.ids = all.first(static_cast<size_t>(length + step)),
+                           .head_scales = scales,
+                           .edits = first.edits},
+                          {.logits = {wanted.data(), {1, 1, model.info().vocab_size}}}, context);
+        ASSERT_TRUE(status.ok()) << status.message();
+        expect_near(logits, wanted, std::string(name) + " set " + std::to_string(set), 1e-4F);
+      }
+    }
+  }
+}
+
+TEST(ModelSession, GeneratesWithEdits) {
+  Context context(1);
+  for (const models::Site site : {models::Site::kResidMid, models::Site::kScores}) {
+    const Model model = open_golden("qwen3");
+    testing::Random random(21);
+    std::deque<std::vector<float>> memory;
+    models::Edit edit = session_edit(model, site, random, memory);
+    edit.tokens = {};
+    const float strong = 3.0F;
+    edit.action = models::Edit::Action::kAdd;
+    edit.value = {&strong, {1}};
+    const std::vector<int32_t> prompt = random_ids(model, 5, 22);
+    std::vector<int32_t> got, wanted = prompt;
+    const Status status = models::generate(
+        model, prompt, {.max_new_tokens = 12, .stop_ids = {{}}, .edits = {edit}},
+        [&](int32_t token) {
+          got.push_back(token);
+          return true;
+        },
+        context);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (int i = 0; i < 12; ++i) {
+      std::vector<float> logits(static_cast<size_t>(model.info().vocab_size));
+      ASSERT_TRUE(model
+                      .forward({.ids = wanted, .edits = {&edit, 1}},
+                               {.logits = {logits.data(), {1, 1, model.info().vocab_size}}},
+                               context)
+                      .ok());
+      wanted.push_back(
+          static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+    }
+    wanted.erase(wanted.begin(), wanted.begin() + 5);
+    EXPECT_EQ(got, wanted);
+  }
+}
+
+TEST(ModelSession, WrongEditsAreRefused) {
+  Context context(1);
+  const Model model = open_golden("llama3");  // no longest sequence
+  const std::vector<float> numbers(64, 1.0F);
+  const auto refused = [&](const models::Edit& edit) {
+    Session session;
+    const Status status = Session::create(model, {.edits = {edit}}, session);
+    EXPECT_EQ(session.capacity(), 0);
+    const std::vector<int32_t> ids = {1};
+    const Status same = models::generate(
+        model, ids, {.edits = {edit}}, [](int32_t) { return true; }, context);
+    EXPECT_EQ(same.message(), status.message());
+    return status;
+  };
+  using Action = models::Edit::Action;
+  models::Edit edit{.action = Action::kAdd, .value = {numbers.data(), {16}}};
+  edit.tokens = {0, 1000000000, -1};
+  EXPECT_EQ(refused(edit).message(), "edits[0].tokens: expected 0 or more, got -1");
+  edit.tokens = {7, 7};
+  EXPECT_EQ(refused(edit).argument(), "edits[0].tokens");
+  edit.tokens = {};
+  edit.sequences = {1};
+  EXPECT_EQ(refused(edit).argument(), "edits[0].sequences");
+  edit.sequences = {0};
+  edit.value = {numbers.data(), {2, 16}};  // a row for each of two tokens, which are not named
+  EXPECT_EQ(refused(edit).argument(), "edits[0].value");
+  edit.value = {numbers.data(), {1, 1, 16}};
+  edit.action = Action::kReplace;
+  EXPECT_EQ(refused(edit).argument(), "edits[0].action");
+  edit = {.site = models::Site::kPattern, .value = {numbers.data(), {1, 1, 1, 4}}};
+  EXPECT_EQ(refused(edit).argument(), "edits[0].value") << "a number for each key";
+}
+
+// An edit that makes numbers infinite ends a call; the session is as before.
+TEST(ModelSession, GoesOnAfterAnEditThatMakesNumbersInfinite) {
+  Context context(1);
+  for (const models::Site site : {models::Site::kMlpOut, models::Site::kScores}) {
+    const Model model = open_golden("mistral");
+    const std::vector<int32_t> ids = random_ids(model, 40, 23);
+    const float large = 3e38F;
+    const std::vector<models::Edit> edits(3, {.site = site,
+                                              .tokens = {30},
+                                              .action = models::Edit::Action::kAdd,
+                                              .value = {&large, {1}}});
+    Session session;
+    ASSERT_TRUE(Session::create(model, {.capacity = 64, .edits = edits}, session).ok());
+    static_cast<void>(appended(session, model, std::span(ids).first(28), context));
+    EXPECT_EQ(session.append(std::span(ids).subspan(28, 5), {}, context).argument(), "edits");
+    EXPECT_EQ(session.length(), 28);
+    expect_near(appended(session, model, std::span(ids).subspan(28, 2), context),
+                last_logits(model, std::span(ids).first(30), context), "after an error");
+  }
+}
+
+TEST(ModelSession, AStepWithEditsAllocatesNothing) {
+  Context context(1);
+  const Model model = open_golden("gemma2");
+  testing::Random random(24);
+  std::deque<std::vector<float>> memory;
+  std::vector<models::Edit> edits;
+  for (const models::Site site : testing::sites_of(model)) {
+    if (!testing::is_weights(site)) edits.push_back(session_edit(model, site, random, memory));
+  }
+  Session session;
+  ASSERT_TRUE(Session::create(model, {.capacity = 40, .edits = edits}, session).ok());
+  std::vector<float> logits(static_cast<size_t>(model.info().vocab_size));
+  const Tensor out(logits.data(), {model.info().vocab_size});
+  const std::vector<int32_t> prompt(12, 7), token(1, 9);
+  ASSERT_TRUE(session.append(prompt, {}, context).ok());
+  ASSERT_TRUE(session.append(token, out, context).ok());
+  const int64_t before = testing::allocations();
+  for (int step = 0; step < 8; ++step) ASSERT_TRUE(session.append(token, out, context).ok());
+  EXPECT_EQ(testing::allocations(), before);
 }
 
 // models/exhausted_memory_test.cc has the calls that lack memory.

@@ -4,11 +4,13 @@
 //   node --test tests/native/programs.test.mjs        after a build
 
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
-import { closeSync, existsSync, mkdtempSync, openSync, rmSync, writeFileSync } from 'node:fs';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { test } from 'node:test';
+import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { NATIVE_PROGRAM } from '../../native/dev/bench/programs.mjs';
 
@@ -81,6 +83,29 @@ test('invalid arguments give 2', () => {
   refused('multihead-model', [join(goldens, 'models', 'gpt2'), '--ids', '1,-1'], 2, /^ids: expected 0 to \d+, got -1/);
   refused('multihead-model', [join(goldens, 'models', 'vit'), '--bench'], 2, /expected a model of token ids, got vit/);
   refused('multihead-model', [goldens, '--bench'], 3, /config\.json/);
+  const gpt2 = (command, ...args) => [command, join(goldens, 'models', 'gpt2'), ...args];
+  const pair = ['--ids', '5,6,7', '--corrupt-ids', '5,8,7'];
+  for (const [args, message] of [
+    [gpt2('lens'), /--ids is required/],
+    [gpt2('lens', '--ids', '5,x'), /^--ids: expected numbers, separated by commas/],
+    [gpt2('lens', '--ids', '5', '--ids', '6'), /^--ids: expected one list, got more/],
+    [gpt2('lens', '--ids', '5,6', '--layers', '3'), /^layers: expected 0 to 2, got 3/],
+    [gpt2('lens', '--ids', '5,6', '--position', '2'), /^--position: expected -2 to 1, got 2/],
+    [gpt2('patch', '--ids', '5,6,7'), /--corrupt-ids is required/],
+    [gpt2('patch', '--ids', '5,6', '--corrupt-ids', '5'), /^corrupt: expected 2 tokens/],
+    [gpt2('patch', ...pair, '--site', 'hook_z'), /^site: expected one of resid_pre, q, k, v,/],
+    [gpt2('patch', ...pair, '--by', 'token'), /--by/],
+    [gpt2('patch', ...pair, '--site', 'attn_out'), /^by: expected layer or position/],
+    [gpt2('ablate', '--ids', '5,6', '--token', '120'), /^metric\.token: expected 0 to 119, got 120/],
+    [gpt2('ablate', '--ids', '5,6', '--against', '1'), /--against requires --token/],
+    [gpt2('attribute', '--ids', '5,6', '--token', '1'), /^metric: expected a difference of logits/],
+    [['patch', join(goldens, 'models', 'vit'), ...pair], /expected a model of token ids, got vit/],
+    [['lens', join(goldens, 'models', 'bert'), '--ids', '5'], /^model: expected a causal language model/],
+  ]) {
+    refused('multihead-model', args, 2, message);
+  }
+  refused('multihead-model', ['lens', goldens, '--ids', '5'], 3, /config\.json/);
+  refused('multihead-model', gpt2('lens', '--ids', '5', '--chart', '/no/such/folder/a.svg'), 3, /^\/no\/such/);
   refused('multihead-conformance', [], 2, /^expected one folder, got none/);
   refused('multihead-conformance', ['--fliter'], 2, /^expected one folder, got --fliter/);
   refused('multihead-conformance', ['a', 'b'], 2, /^expected one folder, got several arguments/);
@@ -117,6 +142,71 @@ test('--help names every option', () => {
   for (const option of ['--ids', '--bench', '--weights', '--cache', '--json', '--threads', '--seed']) {
     assert.ok(help('multihead-model').includes(option), option);
   }
+  for (const command of ['lens', 'patch', 'ablate', 'attribute']) {
+    assert.ok(help('multihead-model').includes(command), command);
+    const { status, stdout } = run('multihead-model', [command, '--help']);
+    assert.equal(status, 0);
+    for (const option of ['--ids', '--position', '--chart', '--weights', '--json']) assert.ok(stdout.includes(option), option);
+  }
+});
+
+test('multihead-model looks into a model: tables, JSON and charts', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'multihead-programs-'));
+  const chart = join(folder, 'chart.svg');
+  const ask = (command, ...args) => {
+    const all = [command, join(goldens, 'models', 'gpt2'), '--ids', '5,6,7,8', ...args];
+    const table = run('multihead-model', [...all, '--chart', chart]);
+    assert.equal(table.status, 0, table.stderr);
+    assert.equal(table.stderr, '');
+    assert.match(table.stdout, /^layer/m);
+    const cells = readFileSync(chart, 'utf8').match(/<rect [^>]*><title>/g).length;
+    const { status, stdout, stderr } = run('multihead-model', [...all, '--json']);
+    assert.equal(status, 0, stderr);
+    return { cells, ...JSON.parse(stdout) };
+  };
+  const near = (a, b) => assert.ok(Math.abs(a - b) < 1e-4, `${a} and ${b}`);
+  try {
+    const lens = ask('lens', '--top', '2', '--tokens', '9');
+    assert.deepEqual(lens.layers, [0, 1, 2]);
+    assert.equal(lens.cells, 12);
+    assert.equal(lens.ids.length, 24);
+    assert.equal(lens.ranks.length, 12);
+    const metric = ['--token', '3', '--against', '9'];
+    const patch = ask('patch', '--corrupt-ids', '5,60,7,8', ...metric, '--site', 'resid_pre', '--by', 'position');
+    assert.equal(patch.cells, 8);
+    assert.deepEqual(patch.values.map((row) => row.length), [4, 4]);
+    near(patch.values[0][1], patch.corrupt); // the only position that differs
+    near(patch.values[0][0], patch.clean);
+    const estimate = ask('attribute', '--corrupt-ids', '5,60,7,8', ...metric, '--by', 'layer');
+    assert.equal(estimate.cells, 2);
+    near(estimate.clean, patch.clean);
+    const direct = ask('attribute', ...metric);
+    const sum = (values) => values.flat().reduce((a, b) => a + b, 0);
+    near(sum(direct.heads) + sum(direct.mlp) + direct.embedding + direct.rest, direct.metric);
+    near(direct.metric, patch.clean);
+    const zero = ask('ablate', '--ids', '9,10,11,12,13', ...metric);
+    const mean = ask('ablate', '--ids', '9,10,11,12,13', '--mean');
+    assert.equal(zero.cells, 4);
+    assert.notDeepEqual(zero.values, mean.values);
+    assert.ok(mean.clean < 0, 'a log-probability');
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test('Ctrl-C ends a sweep with 130', { skip: noFullDisk }, async () => {
+  const texts = Array.from({ length: 3000 }, () => ['--ids', Array.from({ length: 48 }, (_, i) => i).join(',')]).flat();
+  const child = spawn(program('multihead-model'), ['ablate', join(goldens, 'models', 'gpt2'), ...texts]);
+  const ended = once(child, 'close');
+  let said = '';
+  child.stderr.on('data', (data) => (said += data));
+  child.stdout.on('data', (data) => (said += data));
+  // Signals that the program catches, which Linux alone tells; bit 1 is SIGINT.
+  const catches = () => parseInt(/SigCgt:\s*(\w+)/.exec(readFileSync(`/proc/${child.pid}/status`, 'utf8'))[1].slice(-1), 16) & 2;
+  while (child.exitCode === null && !catches()) await setTimeout(5);
+  child.kill('SIGINT');
+  assert.deepEqual(await ended, [130, null]);
+  assert.equal(said, 'interrupted\n');
 });
 
 test('a trace that is too large is refused; fewer steps fit', () => {

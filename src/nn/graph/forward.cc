@@ -84,7 +84,9 @@ class Forward {
   bool keeps_own_outputs(const Operation& op) const {
     const engine::Team* const team = engine::team_of(context_);
     if (team == nullptr || op.share == Operation::Share::kNone) return false;
-    return op.share == Operation::Share::kHeads ? heads_are_own(*team) : hidden_is_share();
+    // Edits and captures see all heads.
+    if (op.share == Operation::Share::kHeads) return call_.probe == nullptr && heads_are_own(*team);
+    return hidden_is_share();
   }
 
   Status normalize_heads(const Operation& op) const {

@@ -57,8 +57,21 @@ void Frame::fill(const Graph& graph, const LayerCall& call, float* input, float*
     const Operation* const writer = value.writer < 0 || value.whole != kNoValue
                                         ? nullptr
                                         : &graph.operations[static_cast<size_t>(value.writer)];
-    const bool overwrites = value.replaces != kNoValue &&
-                            (memory != Memory::kKept || !graph.value(value.replaces).kept);
+    // The replaced value may lie where an earlier one is kept, if the operation between does
+    // nothing.
+    const auto is_kept = [&](ValueId from) {
+      while (!graph.value(from).kept) {
+        const Value& before = graph.value(from);
+        if (before.replaces == kNoValue || before.whole != kNoValue ||
+            acts(graph.operations[static_cast<size_t>(before.writer)], call)) {
+          return false;
+        }
+        from = before.replaces;
+      }
+      return true;
+    };
+    const bool overwrites =
+        value.replaces != kNoValue && (memory != Memory::kKept || !is_kept(value.replaces));
     // A gradient that is a sum's is read there.
     const Operation* const sum =
         memory != Memory::kGradients ? nullptr : [&]() -> const Operation* {
@@ -78,7 +91,9 @@ void Frame::fill(const Graph& graph, const LayerCall& call, float* input, float*
     } else if (id == graph.output) {
       to.data = output;
     } else if (sum != nullptr) {
-      to = at(sum->in);
+      ValueId stream = sum->in;
+      while (stream > id) stream = graph.value(stream).replaces;  // in the same place
+      to = at(stream);
     } else if (overwrites) {
       to = at(value.replaces);
     } else if (memory == Memory::kShared) {

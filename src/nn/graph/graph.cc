@@ -97,13 +97,14 @@ void plan(Graph& graph) {
       if (static_cast<ValueId>(id) == op.out || value.whole == op.out) value.writer = at;
     }
     if (op.kind != Operation::Kind::kAdd) continue;
-    // The branch's gradient is the sum's, unless an operation between adds to that before it is
-    // used: one that reads the stream after the branch was written.
+    // The branch's gradient is the sum's, unless an operation between changes that before it is
+    // used: one that reads the stream after the branch was written, and is no sum.
     const int branch = graph.value(op.in2).writer;
-    op.lends_gradient = true;
+    op.lends_gradient = owner_of(graph, op.in) < op.in2;
     for (int between = branch + 1; between < at; ++between) {
       const Operation& other = graph.operations[static_cast<size_t>(between)];
-      if (other.in == op.in || other.in2 == op.in) op.lends_gradient = false;
+      const bool reads = owner_of(graph, other.in) == owner_of(graph, op.in);
+      if (reads && other.kind != Operation::Kind::kAdd) op.lends_gradient = false;
     }
   }
   share_memory(graph, lives);

@@ -43,7 +43,7 @@ struct Operation {
     kProject,     // out = in W^T + b
     kNormHeads,   // out = RMS norm of each head of `in`
     kRotate,      // out = rotary embedding of `in`
-    kAttend,      // out = attention of queries in, keys in2, values in3
+    kAttend,      // out = attention of queries in, keys in2, values in3; once in a list at most
     kScaleHeads,  // out = head_scales * in
     kActivate,    // out = f(in), or f(in) * in2
     kAdd,         // out = in + in2
