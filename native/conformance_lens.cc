@@ -1,13 +1,13 @@
 // Golden cases that look into a model and change what it computes: lens_cases.json and
 // lens_expected.safetensors of a model's folder. Operations: captures, edits, lens, patch,
 // attribution, logit_attribution.
-#include <cmath>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "conformance_case.h"

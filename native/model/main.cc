@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

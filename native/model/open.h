@@ -2,10 +2,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <optional>
 #include <string>
 
 #include "engine/error/printable.h"

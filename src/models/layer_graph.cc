@@ -1,5 +1,6 @@
 #include "models/layer_graph.h"
 
+#include <cstddef>
 #include <cstdint>
 
 #include "nn/graph/weights.h"

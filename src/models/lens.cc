@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <numeric>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/error/error.h"

@@ -1,7 +1,6 @@
 // The sites of a model, and the checks of what reads and changes them.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 

@@ -3,13 +3,14 @@
 #include "multihead/analysis.h"
 
 #include <gtest/gtest.h>
+#include <optional>
+#include <utility>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <span>
 #include <string>
 #include <vector>

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <cmath>
+#include <span>
 
 #include <cstddef>
 #include <cstdint>

@@ -10,7 +10,6 @@
 #include <limits>
 #include <numeric>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "models/site_values.h"

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "engine/cache/cache_access.h"
@@ -179,7 +178,8 @@ void rotate_heads(const Rotation& rotation, const Tensor& from, const Tensor& to
       const float* const cos = rotation.cos + token * rotation.step;
       const float* sin = rotation.sin + token * rotation.step;
       if (rotation.reversed) {
-        std::transform(sin, sin + rotation.pairs, negative.begin(), std::negate<>());
+        std::transform(sin, sin + rotation.pairs, negative.begin(),
+                       [](float number) { return -number; });
         sin = negative.data();
       }
       const float* in = from.data + b * from.strides[0] + token * from.strides[2];

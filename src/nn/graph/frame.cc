@@ -1,5 +1,4 @@
 // Where the values of a layer lie in memory.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 

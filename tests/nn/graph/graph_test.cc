@@ -3,13 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "engine/runtime/scratch.h"
@@ -64,7 +61,8 @@ class RandomList {
  private:
   float* floats(int64_t count) { return memory_.emplace_back(random_.floats(count)).data(); }
   Projection projection(int64_t rows, int64_t columns) {
-    Projection made{.weight = {floats(rows * columns), WeightType::kF32, rows, columns}, .bias = {}};
+    Projection made{.weight = {floats(rows * columns), WeightType::kF32, rows, columns},
+                    .bias = {}};
     if (random_.chance(0.5)) made.bias = {floats(rows), rows};
     return made;
   }
