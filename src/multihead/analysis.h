@@ -145,8 +145,8 @@ enum class Ablation : uint8_t {
 
 /// Results of logit_attribution(). The sum of all parts is the metric.
 struct LogitAttribution {
-  std::vector<float>
-      heads;               ///< (num_layers, num_heads): by the head's rows of the output projection
+  /// (num_layers, num_heads): by the head's rows of the output projection
+  std::vector<float> heads;
   std::vector<float> mlp;  ///< (num_layers): by the MLP, its bias included
   float embedding = 0;     ///< by the input of layer 0
   float rest = 0;          ///< by biases of output projections, of the final norm and the output

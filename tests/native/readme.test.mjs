@@ -61,7 +61,7 @@ test('the programs of the command line', () => {
   // FOLDER is a model's; the golden ones are small.
   const model = join('tests', 'conformance', 'models', 'gpt2');
   const lines = new Set(beginningWith('multihead-').map((line) => line.replace('FOLDER', model)));
-  assert.equal(lines.size, 10);
+  assert.equal(lines.size, 12);
   for (const line of lines) {
     // Running a benchmark takes too long: check that its name exists.
     const isBenchmark = line.startsWith('multihead-bench');
