@@ -6,6 +6,8 @@ import { join } from 'node:path';
 import { load } from 'multihead';
 import { type Edit, type Metric, type Model, openModel, type Site } from 'multihead/models';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { modelContents } from '../src/models/core/contents.ts';
+import { createOpenModel } from '../src/models/open.ts';
 import { builds, rejectionOf } from './builds.ts';
 import { folderWithTokenizer, goldens } from './tokenizer_files.ts';
 
@@ -262,6 +264,57 @@ describe.each(builds)('%s', (simd) => {
     await refused(bert.measure(ids, { token: 1 }), 'E_OPTION', 'model');
     const [last] = (await bert.run(ids, { capture: [{ site: 'resid_post', layer: bert.info.numLayers - 1 }] })).captures;
     expect((await bert.run(ids)).lastHiddenState).toEqual(last);
+  });
+
+  it('frees what it took, also after an error', async () => {
+    const { createGlue } = modelContents;
+    const [blocks, handles] = [new Set<number>(), new Set<number>()];
+    const counting: typeof createGlue = async (overrides) => {
+      const raw = await createGlue(overrides);
+      const kept = <T extends number>(handle: T): T => {
+        if (handle > 0) handles.add(handle);
+        return handle;
+      };
+      return {
+        ...raw,
+        get HEAPU8() {
+          return raw.HEAPU8;
+        },
+        _multihead_allocate(bytes) {
+          const address = raw._multihead_allocate(bytes);
+          blocks.add(address >>> 0);
+          return address;
+        },
+        _multihead_release(address) {
+          blocks.delete(address);
+          raw._multihead_release(address);
+        },
+        patchSweepCreate: (of) => kept(raw.patchSweepCreate(of)),
+        ablationSweepCreate: (of) => kept(raw.ablationSweepCreate(of)),
+        sessionCreate: (of) => kept(raw.sessionCreate(of)),
+        sweepRelease: (handle) => (handles.delete(handle), raw.sweepRelease(handle)),
+        sessionRelease: (handle) => (handles.delete(handle), raw.sessionRelease(handle)),
+      };
+    };
+    Object.assign(modelContents, { createGlue: counting });
+    try {
+      const openHere = createOpenModel(() => { throw new Error('wasm is given'); }, { make: () => undefined });
+      using counted = await openHere(text, { simd, wasm: readFileSync(new URL(`../dist/multihead-models-${simd}.wasm`, import.meta.url)) });
+      const before = blocks.size;
+      const edits = [{ site: 'resid_pre', layer: 0, add: 1 }] as const;
+      await counted.run(ids, { edits, capture: [{ site: 'z', layer: 0 }] });
+      await counted.complete(ids, { edits, maxNewTokens: 2 });
+      await counted.patch(ids, other, asFunction);
+      await counted.ablate([ids, other], difference, { ablation: 'mean' });
+      await counted.gradients(ids, asFunction, [{ site: 'q', layer: 0 }]);
+      await counted.lens(ids, { logits: true, tokens: [1], edits });
+      await expect(counted.patch(ids, other, () => NaN)).rejects.toThrow();
+      await expect(counted.patch(ids, other.slice(1), difference)).rejects.toThrow();
+      await expect(counted.run(ids, { edits: [{ site: 'resid_pre', layer: 0, set: 1e30 }, { site: 'resid_pre', layer: 0, scale: 1e30 }] })).rejects.toThrow();
+      expect([blocks.size, handles.size]).toEqual([before, 0]);
+    } finally {
+      Object.assign(modelContents, { createGlue });
+    }
   });
 
   it('leaves models in workers alone, and disposed ones', async () => {
