@@ -180,7 +180,7 @@ async function showDirect(
   await writeChart(values.chart, {
     title: `What heads and MLPs add to the logits: ${model.info.modelType}`,
     ...{ text: wordsOf(input), column: 'head', rows: numbersTo(layers).map((layer) => `layer ${layer}`), columns, values: all.flat() },
-    noteOf: (layer, part) => `layer ${layer}, ${part === count ? 'MLP' : `head ${part}`}: ${(all[layer]?.[part] as number).toFixed(4)}`,
+    noteOf: (layer, part) => `layer ${layer}, ${part === count ? 'MLP' : `head ${part}`}: ${all[layer]?.[part]?.toFixed(4)}`,
     legend: `adds to the difference of logits, which is ${metric.toFixed(4)}`,
   });
 }

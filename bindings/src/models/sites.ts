@@ -156,13 +156,14 @@ export function checkParts(edits: readonly PlacedEdit[], info: ModelInfo, count:
   });
 }
 
-/** Calls the core, whose list of captures has another name here. */
+/** Calls the core, whose lists of captures and of outputs have another name here. */
 export async function named<T>(argument: string, work: () => T | Promise<T>): Promise<T> {
   try {
     return await work();
   } catch (error) {
-    if (!(error instanceof MultiheadError) || !error.argument.startsWith('captures[')) throw error;
+    const ofList = /^(captures|outputs)(?=\[)/;
+    if (!(error instanceof MultiheadError) || !ofList.test(error.argument)) throw error;
     const { code, expected, got } = error;
-    throw new MultiheadError(code, { argument: error.argument.replace('captures', argument), expected, got, cause: error });
+    throw new MultiheadError(code, { argument: error.argument.replace(ofList, argument), expected, got, cause: error });
   }
 }

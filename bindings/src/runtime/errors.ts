@@ -13,7 +13,7 @@ import { printable } from './text.js';
  * - `E_FATAL` the instance is dead since a call of its WebAssembly code ended with a trap: `load()` gives
  *   a new one
  * - `E_LOAD` the engine lacks WebAssembly SIMD, the `.wasm` is missing or not the right file, or a script or file could not be read
- * - `E_ABORTED` the `AbortSignal` given to `load()`, `train()`, `createPool()`, `openModel()`, `generate()` or a call of a pool was
+ * - `E_ABORTED` the `AbortSignal` given to `load()`, `train()`, `createPool()`, `openModel()` or a call of a model or a pool was
  *   aborted
  * - `E_WORKER` a worker of a pool or of a model ended during the call, or an object that lived in it is lost
  * - `E_BUSY` too many calls wait in a pool
