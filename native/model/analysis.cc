@@ -187,8 +187,10 @@ int run_lens(const Arguments& arguments, const Model& model, const ModelInputs& 
   for (int64_t layer = 0; layer <= model.info().num_layers && arguments.lens.layers.empty();) {
     layers.push_back(layer++);
   }
-  Table table{
-      .title = "probability of the likeliest token", .columns = "position", .parts = tokens};
+  Table table{.title = "probability of the likeliest token",
+              .columns = "position",
+              .parts = tokens,
+              .values = {}};
   for (size_t row = 0; row < layers.size() * tokens && top > 0; ++row) {
     table.values.push_back(lens.probabilities[row * top]);
   }
