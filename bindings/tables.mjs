@@ -68,7 +68,7 @@ function versionOfWire() {
 function sourcesOfCore() {
   const below = (folder) => readdirSync(at(folder), { recursive: true }).map((name) => `${folder}/${name}`);
   const sources = [...below('../src/engine'), ...below('../src/models')].filter((name) => /\.(cc|h)$/.test(name));
-  return ['attention.cc', 'models.cc', 'analysis.cc', 'call.cc', 'call.h', '../src/nn/call_memory.h', ...sources].map(read).join('');
+  return ['attention.cc', 'models.cc', 'call.cc', 'call.h', '../src/nn/call_memory.h', ...sources].map(read).join('');
 }
 
 /** Makes the error tables: messages that multihead/core and multihead/models can report, and all others. */
