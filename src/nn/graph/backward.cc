@@ -22,8 +22,9 @@
 #include "engine/layers/elementwise.h"
 #include "engine/layers/gradients.h"
 #include "engine/runtime/scratch.h"
-#include "multihead/attention_backward.h"
+#include "multihead/attention.h"
 #include "nn/call_memory.h"
+#include "nn/graph/attend_backward.h"
 #include "nn/graph/call.h"
 #include "nn/graph/probe.h"
 
@@ -196,10 +197,17 @@ class Backward {
   }
 
   Status attend_back(const Operation& op) const {
-    return attention_backward(
-        values_.heads(op.in), values_.heads(op.in2), values_.heads(op.in3), call_.attention,
-        {.out = values_.heads(op.out), .lse = values_.lse(), .check_lse = false}, d_.heads(op.out),
-        {.d_q = d_.heads(op.in), .d_k = d_.heads(op.in2), .d_v = d_.heads(op.in3)}, context_);
+    return attend_backward({.q = values_.heads(op.in),
+                            .k = values_.heads(op.in2),
+                            .v = values_.heads(op.in3),
+                            .options = call_.attention,
+                            .z = values_.heads(op.out),
+                            .lse = values_.lse(),
+                            .d_z = d_.heads(op.out),
+                            .d_q = d_.heads(op.in),
+                            .d_k = d_.heads(op.in2),
+                            .d_v = d_.heads(op.in3)},
+                           context_);
   }
 
   void activate_back(const Operation& op) const {
