@@ -1,6 +1,6 @@
 // In WebAssembly: products of matrices, one head at a time. They have memory for the weights of a
 // head where the kernel of attention_backward() has none, but that kernel would make the module of
-// models 12 kB larger (Brotli), for questions about short texts. With P the weights of a head, S
+// models 8 kB larger (Brotli), for questions about short texts. With P the weights of a head, S
 // the scores before the softmax, g the gradient of its output:
 //
 //   d_v = P^T g, d_P = g v^T, d_S = P (d_P - sum of P d_P over the row), d_q = scale d_S k,
