@@ -274,6 +274,10 @@ int run_sweep(const std::string& command, const Arguments& arguments, const Mode
     std::fprintf(stderr, "interrupted\n");
     return kExitInterrupted;
   }
+  if (!status.ok() && !site) {
+    status = {status.code(), status.argument(), status.expected(),
+              engine::printable(arguments.site)};
+  }
   if (!status.ok()) return failed(status, code_of(status));
   Table table{.title = estimates ? "estimated change of the metric by " + arguments.site
                        : command == "patch"
