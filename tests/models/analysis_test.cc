@@ -639,6 +639,7 @@ TEST(Analyses, AreForCausalLanguageModels) {
 
 TEST(Analyses, RefuseWrongInputs) {
   Analyses questions;
+  const std::vector<int32_t> ids = questions.ids;
   const Model model = testing::open_golden("gpt2");
   const std::vector<int32_t> wrong = {5, 6, 120}, many(200, 1);
   const std::vector<uint8_t> mask(4, 1), short_mask(3, 1);
@@ -650,24 +651,24 @@ TEST(Analyses, RefuseWrongInputs) {
   EXPECT_EQ(argument({}), "ids");
   EXPECT_EQ(argument({.ids = wrong}), "ids");
   EXPECT_EQ(argument({.ids = many}), "ids");
-  EXPECT_EQ(argument({.ids = questions.ids, .batch = 3}), "ids");
-  EXPECT_EQ(argument({.ids = questions.ids, .batch = -1}), "batch");
-  EXPECT_EQ(argument({.ids = questions.ids, .batch = kMany}), "ids");
-  EXPECT_EQ(argument({.ids = questions.ids, .mask = short_mask}), "mask");
-  EXPECT_EQ(argument({.ids = questions.ids, .token_types = questions.ids}), "token_types");
-  EXPECT_EQ(argument({.ids = questions.ids, .head_scales = scales}), "head_scales");
-  EXPECT_EQ(argument({.ids = questions.ids, .edits = {&edit, 1}}), "edits[0].layer");
+  EXPECT_EQ(argument({.ids = ids, .batch = 3}), "ids");
+  EXPECT_EQ(argument({.ids = ids, .batch = -1}), "batch");
+  EXPECT_EQ(argument({.ids = ids, .batch = kMany}), "ids");
+  EXPECT_EQ(argument({.ids = ids, .mask = short_mask}), "mask");
+  EXPECT_EQ(argument({.ids = ids, .token_types = ids}), "token_types");
+  EXPECT_EQ(argument({.ids = ids, .head_scales = scales}), "head_scales");
+  EXPECT_EQ(argument({.ids = ids, .edits = {&edit, 1}}), "edits[0].layer");
   // Questions about one sequence.
   const Edit fine{.action = Edit::Action::kScale};
-  const ModelInputs one{.ids = questions.ids};
+  const ModelInputs one{.ids = ids};
   const auto of_one = [&](const ModelInputs& in, const ModelInputs& other) {
     return questions.argument(questions.with_metric(model, in, {}, other));
   };
-  EXPECT_EQ(of_one({.ids = questions.ids, .batch = 2}, one), "batch");
-  EXPECT_EQ(of_one({.ids = questions.ids, .mask = mask}, one), "mask");
-  EXPECT_EQ(of_one({.ids = questions.ids, .edits = {&fine, 1}}, one), "edits");
+  EXPECT_EQ(of_one({.ids = ids, .batch = 2}, one), "batch");
+  EXPECT_EQ(of_one({.ids = ids, .mask = mask}, one), "mask");
+  EXPECT_EQ(of_one({.ids = ids, .edits = {&fine, 1}}, one), "edits");
   // The corrupt sequence.
-  const ModelInputs shorter{.ids = std::span(questions.ids).first(3)};
+  const ModelInputs shorter{.ids = std::span(ids).first(3)};
   for (const auto& [other, name] : {std::pair{shorter, "corrupt"}, {ModelInputs(), "ids"}}) {
     const std::vector<Status> all = questions.with_metric(model, one, {}, other);
     EXPECT_EQ(all[1].argument(), name);
