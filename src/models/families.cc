@@ -4,8 +4,8 @@
 #include <span>
 #include <string_view>
 
-#include "models/families/modernbert.h"
 #include "models/family.h"
+#include "models/modernbert.h"
 
 namespace multihead::models {
 namespace {

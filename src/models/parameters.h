@@ -1,6 +1,7 @@
 // The parameters of a model in memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>

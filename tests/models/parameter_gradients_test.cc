@@ -2,13 +2,12 @@
 // whose tensors were changed.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
