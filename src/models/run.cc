@@ -40,8 +40,8 @@ Status option_error(std::string_view argument, const std::string& expected, int6
 
 // The arrays of one pass, besides the values of its layers.
 struct Arrays {
-  float* x = nullptr;          // (rows, width): the residual stream
-  float* embedded = nullptr;   // (rows, embedding_width), where it is not the width of layers
+  float* x = nullptr;         // (rows, width): the residual stream
+  float* embedded = nullptr;  // (rows, embedding_width), before a projection to the width of layers
   float* looked_up = nullptr;  // (rows, embedding_width), ordered by the members of a team
   float* last = nullptr;       // (batch, width)
   double* frequencies = nullptr;
@@ -142,7 +142,7 @@ class Runner {
 
   // Arrays for what comes before the layers.
   void lay_out_beginning(rules::Arena& take) {
-    floats(take, w_.embedded, a_.embedding_width != a_.width ? rows() : 0, a_.embedding_width);
+    floats(take, w_.embedded, p_.embedding_projection.given() ? rows() : 0, a_.embedding_width);
     floats(take, w_.looked_up, p_.embedding_is_share ? rows() : 0, a_.embedding_width);
     pairs_ = 0;
     for (const RopeFrequencies& rope : a_.ropes) pairs_ = std::max(pairs_, rope.pairs());
@@ -270,7 +270,7 @@ class Runner {
   Status embed() {
     if (p_.patch.given()) return embed_pixels();
     const int64_t width = a_.embedding_width;
-    float* const embedded = w_.embedded != nullptr && width != a_.width ? w_.embedded : w_.x;
+    float* const embedded = p_.embedding_projection.given() ? w_.embedded : w_.x;
     const ModelInputs& in = pass_.inputs;
     const bool after_padding = a_.family->positions_after_padding;
     MULTIHEAD_TRY(look_up(matrix(embedded, width)));

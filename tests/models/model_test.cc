@@ -255,6 +255,47 @@ TEST(Model, NothingIsWrittenOnAnErrorOfTheArguments) {
   EXPECT_TRUE(model.forward({.ids = ids}, {.hidden_states = states, .maps = right}, context).ok());
 }
 
+// ALBERT projects its embeddings, also where they are as wide as its layers.
+TEST(Model, EmbeddingsAsWideAsTheLayersAreProjected) {
+  models::Config config;
+  Safetensors file;
+  ASSERT_TRUE(models::read_config(model_folder("albert") + "/config.json", config).ok());
+  ASSERT_TRUE(Safetensors::read(model_folder("albert") + "/model.safetensors", file).ok());
+  const auto hidden = static_cast<int64_t>(config.at("hidden_size").number);
+  const auto narrow = static_cast<int64_t>(config.at("embedding_size").number);
+  config.at("embedding_size") = config.at("hidden_size");
+  std::vector<models::StoredTensor> tensors;
+  std::vector<std::vector<float>> values;
+  for (const auto& [name, entry] : file.entries()) {
+    Dims shape;
+    for (int axis = 0; axis < entry.shape.rank(); ++axis) {
+      const bool widened = name.find("embedding") != std::string::npos ||
+                           name.find("predictions") != std::string::npos;
+      const bool wide = widened && entry.shape[axis] == narrow;
+      shape.push_back(wide ? hidden : entry.shape[axis]);
+    }
+    tensors.push_back({name, "F32", shape});
+    values.emplace_back(static_cast<size_t>(shape.elements()), 0.25F);
+  }
+  models::ModelLoader loader;
+  models::Model model;
+  Status status = models::ModelLoader::create(config, tensors, {}, loader);
+  for (const size_t i : loader.needed()) {
+    if (status.ok()) status = loader.give(i, std::as_bytes(std::span(values[i])));
+  }
+  if (status.ok()) status = loader.finish(model);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const std::vector<int32_t> ids{5, 6, 7};
+  std::vector<float> states(static_cast<size_t>((model.info().num_layers + 1) * 3 * hidden));
+  Context context(1);
+  status = model.forward(
+      {.ids = ids}, {.hidden_states = {states.data(), {model.info().num_layers + 1, 1, 3, hidden}}},
+      context);
+  EXPECT_TRUE(status.ok()) << status.message();
+  // Equal numbers are normalized to 0, plus a bias of 1/4: each projection is 16 / 16 + 1/4.
+  EXPECT_NEAR(states[0], static_cast<float>(hidden) / 16.0F + 0.25F, 1e-5F);
+}
+
 TEST(Model, PixelsOfAnotherNumberAreRefused) {
   Context context(1);
   const Model vit = open_golden("vit");
