@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type Model, type ModelFile, type ModelSource, openModel } from 'multihead/models';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { rejectionOf } from './builds.ts';
 
 const tests = fileURLToPath(new URL('../../tests', import.meta.url));
@@ -175,6 +175,37 @@ describe('an address', () => {
     const files = filesOfCase({ ...plain, files: { 'config.json': { model_type: 'mamba' }, 'tokenizer.json': {} } });
     await rejectionOf(openModel(serve(files)));
     expect(requests.filter((path) => /tokenizer\.json|safetensors$/.test(path))).toEqual([]);
+  });
+
+  it('holds no connection to a file of weights while it reads another one, because one that waits may end', async () => {
+    const folder = join(goldens, 'qwen3');
+    const files = new Map(readdirSync(folder).map((name) => [name, readFileSync(join(folder, name))]));
+    const held = new Set<string>();
+    const most = new Map<string, number>();
+    const body = (name: string, bytes: Buffer): ReadableStream => {
+      let at = 0;
+      const pull = (to: ReadableStreamDefaultController): void => {
+        held.add(name);
+        most.set(name, Math.max(held.size, most.get(name) ?? 0));
+        if (at < bytes.length) return to.enqueue(new Uint8Array(bytes.subarray(at, (at += 1000))));
+        held.delete(name);
+        to.close();
+      };
+      return new ReadableStream({ pull, cancel: () => void held.delete(name) }, { highWaterMark: 0 });
+    };
+    vi.stubGlobal('fetch', async (url: string) => {
+      const name = url.slice(url.lastIndexOf('/') + 1);
+      const bytes = files.get(name);
+      if (bytes === undefined) return new Response(null, { status: 404 });
+      return new Response(name.endsWith('.safetensors') ? body(name, bytes) : new Uint8Array(bytes));
+    });
+    try {
+      (await openModel(`${address}/models/x`)).dispose();
+    } finally {
+      vi.unstubAllGlobals();
+    }
+    expect([...most.values()]).toEqual([1, 1, 1]);
+    expect(held.size).toBe(0);
   });
 
   it('fetches no tokenizer.json if the caller has a tokenizer', async () => {
