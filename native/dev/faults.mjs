@@ -3,16 +3,19 @@
 
 const named = (rows) => rows.map(([part, file, fault, from, to, tests], at) => ({ number: at + 1, part, file, fault, from, to, tests }));
 
-/** The places were drawn by `npm run plant -- --seed 49` in November 2026; each fault is at its place, or within a few lines. */
+/**
+ * The places were drawn by `npm run plant -- --seed 49` in November 2026; each fault is at its place, or within a few lines. Two
+ * of the kernels' are of seed 50 (6 and 8), because those of 49 are compiled only for AVX-512, which few machines have.
+ */
 export const FAULTS = named([
   ['kernels', 'src/cpu/attention/block/scores-inl.h', 'scores leave out the last number of a head', '          .depth = b.depth()};', '          .depth = b.depth() - 1};'],
   ['kernels', 'src/cpu/gemm/gemm.cc', 'a narrow panel of a product leaves out its last vector', 'const size_t vecs = ceil_div(columns, lanes);', 'const size_t vecs = columns / lanes;'],
   ['kernels', 'src/cpu/attention/decode/decode_kernels-inl.h', 'scales of keys are applied to one row of a tile', '.scale_keys = &scale_keys<kRows, D>', '.scale_keys = &scale_keys<1, D>'],
   ['kernels', 'src/cpu/attention/forward/forward.cc', 'rows that met a hidden NaN are not recomputed', 'if (b.p.needs_softmax() && !normalize_and_store(b)) recompute_masked(b);', 'if (b.p.needs_softmax() && !normalize_and_store(b) && b.p.batch < 0) recompute_masked(b);'],
   ['kernels', 'src/cpu/attention/backward/backward.cc', 'the gradient of weights begins at the first lane of a strip', '+ strip * value_dim + lane % score_lanes(),\n                      .b_stride', '+ strip * value_dim,\n                      .b_stride'],
-  ['kernels', 'src/cpu/attention/block/scores-inl.h', 'weights that exceed the reference are kept', 'hn::Set(b.d, kLargestFusedSum)))) return false;', 'hn::Set(b.d, kLargestFusedSum * 1e30F)))) return false;'],
+  ['kernels', 'src/cpu/attention/backward/backward.cc', 'gradients of queries meet the keys one token late', '  p.b = keys.k;', '  p.b = keys.k + keys.k_stride;'],
   ['kernels', 'src/cpu/attention/forward/forward.cc', 'weights of a key block meet values of the first one', '.b = block.v.data + (tile.first_key - block.keys.first) * block.v.stride,', '.b = block.v.data,'],
-  ['kernels', 'src/cpu/attention/forward/tile_products-inl.h', 'padding of a bf16 query row is that of a unit', '    const size_t padded = round_up(width, kTileDepth);\n    auto* const to = reinterpret_cast<uint16_t*>(scratch) + i * padded;\n    read_bf16_row(d, p.q,', '    const size_t padded = round_up(width, kUnit);\n    auto* const to = reinterpret_cast<uint16_t*>(scratch) + i * padded;\n    read_bf16_row(d, p.q,'],
+  ['kernels', 'src/cpu/gemm/few_rows.cc', 'the bias of few rows begins anew in each vector of outputs', 'load_up_to(d, call.bias + output, given));', 'load_up_to(d, call.bias, given));'],
   ['engine', 'src/engine/c/c.cc', 'left and right of a window are exchanged', '{options.window_left, options.window_right,', '{options.window_right, options.window_left,'],
   ['engine', 'src/engine/attention/validate.cc', 'a gradient of sinks that do not exist is accepted', '    if (!row.exists) return option_error(row.name, row.missing);\n', ''],
   ['engine', 'src/engine/attention/backward.cc', 'the sink of the last head gets no gradient', 'over_ranges(context, "sinks", 3.0 * rows, heads,', 'over_ranges(context, "sinks", 3.0 * rows, heads - 1,'],
