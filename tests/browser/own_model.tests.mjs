@@ -72,7 +72,7 @@ async function withFiles(run) {
 }
 
 const give = async (page, paths) => (await page.$('#model-files')).uploadFile(...paths);
-const statusOf = (page) => page.$eval('.own-status', (line) => line.textContent);
+const statusOf = (page) => page.$eval('.own-status[role=status]', (line) => line.textContent);
 const factsOf = (page) => page.$eval('.own-facts', (line) => line.textContent);
 /** Waits until the map is drawn: its grid is visible a frame before it has rows. */
 export const mapShown = (page) =>
@@ -264,6 +264,11 @@ export const tests = [
         await until(page, () => !document.querySelector('.own-body').hidden);
         await give(page, await write(model({ 'config.json': null, 'model.safetensors': null })));
         await until(page, () => !/no tokenizer/.test(document.querySelector('.own-facts').textContent) && document.querySelector('#own .own-map [role=grid]').ariaRowCount === '7');
+
+        assert.equal((await page.$$('#own .own-cell')).length, gpt2.layers * gpt2.heads);
+        const twoHeads = JSON.stringify({ ...JSON.parse(gpt2Config), n_head: 2 });
+        await drop(page, model({ 'tokenizer.json': null, 'config.json': twoHeads }));
+        await until(page, `document.querySelectorAll('#own .own-cell').length === ${gpt2.layers * 2}`);
 
         const second = await page.browserContext().newPage();
         await second.goto(`${url}#${sentence}`);

@@ -165,6 +165,11 @@ export const tests = [
       assert.equal(await page.$eval('#train-seed', ({ value }) => value), '12');
       await page.click('.chart-key .link');
       await until(page, () => window.multiheadPage.training().earlier === undefined);
+      // As many heads of another experiment have other jobs.
+      for (const [train, jobs] of [['fourJobs', 4], ['induction', 2]]) {
+        await page.evaluate((hash) => void (location.hash = hash), `#train=${train}&layers=2&trainHeads=2`);
+        await until(page, `document.querySelectorAll('.train-layer:first-child .train-card .job-box').length === ${2 * jobs}`);
+      }
       await close();
     },
   },
