@@ -170,7 +170,8 @@ ValueId origin(const Graph& graph, ValueId id) {
 
 TEST(Graph, ValuesThatLiveAtTheSameTimeShareNoMemory) {
   size_t values = 0, slots = 0;
-  for (const uint64_t seed : testing::random_seeds(300)) {
+  const std::vector<uint64_t> seeds = testing::random_seeds(300);
+  for (const uint64_t seed : seeds) {
     Random random(seed);
     const RandomList list(random);
     const Graph& graph = list.graph;
@@ -189,7 +190,8 @@ TEST(Graph, ValuesThatLiveAtTheSameTimeShareNoMemory) {
     }
     slots += graph.slots.size();
   }
-  EXPECT_LT(2 * slots, values) << "values share too little memory";
+  // On the whole: a short list has few values that could share.
+  if (seeds.size() >= 15) EXPECT_LT(2 * slots, values) << "values share too little memory";
 }
 
 // Runs a list with memory that values share, and with memory of their own.
