@@ -53,11 +53,6 @@ Rated rate(std::span<const float> logits, int32_t token);
 // Natural log of the sum of exp(logit).
 double log_sum_exp(std::span<const float> logits);
 
-// The matrix of logits.
-inline const WeightMatrix& output_matrix(const Parameters& p) {
-  return p.output.given() ? p.output.weight : p.embedding;
-}
-
 // A checked call: a pass over all layers, and its metric where there is one.
 struct Question {
   const Model::Internals* model = nullptr;

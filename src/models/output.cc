@@ -106,8 +106,7 @@ Status compute_logits(const Model::Internals& model, const ConstTensor& state, c
                       Context& context) {
   const Architecture& a = model.architecture;
   const Parameters& p = model.parameters;
-  const WeightMatrix& matrix = p.output.given() ? p.output.weight : p.embedding;
-  MULTIHEAD_TRY(linear(state, matrix, p.output.bias.view(), logits, context));
+  MULTIHEAD_TRY(linear(state, output_matrix(p), p.output.bias.view(), logits, context));
   if (a.logit_cap == 0.0F) return {};
   engine::over_rows(logits.shape.elements(), 16, context, [&](int64_t first, int64_t end) {
     for (int64_t i = first; i < end; ++i) {

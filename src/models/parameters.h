@@ -40,6 +40,11 @@ struct Parameters {
   std::vector<LayerParameters> layers;
 };
 
+// The matrix of logits: the embedding where they are tied.
+inline const WeightMatrix& output_matrix(const Parameters& p) {
+  return p.output.given() ? p.output.weight : p.embedding;
+}
+
 // Calls visit(own, other) for each vector and matrix of two sets of parameters of one model.
 template <class Visit>
 void over_parameters(const Parameters& a, Parameters& b, const Visit& visit) {

@@ -30,6 +30,7 @@ struct FineTuning {
 /// take no options of attention, and Trainer::model() is a Transformer without parameters.
 /// Trainer::state_dict() has the names and shapes of the files; gains that the family stores minus
 /// 1 (Gemma) are there as they are used.
+/// Trainer::bytes() leaves out activations, whose memory each call takes and gives back.
 ///
 /// Errors: kOption (a model that is no causal language model, a layer out of range, TrainerOptions
 /// that are not defined, recompute), kMemory; `trainer` and `trained` are unchanged.

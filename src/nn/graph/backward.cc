@@ -5,7 +5,7 @@
 //   project      d_in = g W
 //   norm heads   of each head, likewise
 //   rotate       d_in = g, rotated back
-//   attend       attention_backward()
+//   attend       attend_backward()
 //   scale heads  d_in = head_scales * g
 //   activate     d_in = f'(in) in2 * g, d_in2 = f(in) * g
 //   add          d_in = d_in2 = g

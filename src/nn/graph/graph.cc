@@ -97,8 +97,8 @@ void plan(Graph& graph) {
       if (static_cast<ValueId>(id) == op.out || value.whole == op.out) value.writer = at;
     }
     if (op.kind != Operation::Kind::kAdd) continue;
-    // The branch's gradient is the sum's, unless an operation between changes that before it is
-    // used: one that reads the stream after the branch was written, and is no sum.
+    // The branch can read its gradient where the sum has it, unless an operation between the two
+    // changes the sum's gradient first: one that reads the stream and is no sum.
     const int branch = graph.value(op.in2).writer;
     op.lends_gradient = owner_of(graph, op.in) < op.in2;
     for (int between = branch + 1; between < at; ++between) {

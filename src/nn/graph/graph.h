@@ -27,8 +27,8 @@ struct Value {
   // Columns of another value. The first head begins at `column`, each next one head_step further.
   ValueId whole = kNoValue;
   int64_t column = 0, head_step = 0;
-  // Takes the place of this value in memory. The operation that writes it is the last one that
-  // reads the replaced value.
+  // The value that this one takes the place of in memory. The operation that writes it is the last
+  // one that reads the replaced value.
   ValueId replaces = kNoValue;
 
   // Set by plan().

@@ -60,8 +60,8 @@ Status project(const ConstTensor& x, const Projection& projection, const Tensor&
 // The gradient of project() with respect to x: d_x = d_y W, or += that.
 Status project_backward(const WeightMatrix& weight, const Tensor& d_y, const Tensor& d_x,
                         bool adds_to_d_x, Context& context);
-// Adds the gradients of project() with respect to its matrix, d_y^T x, and its bias to those of
-// `gradient` that are given; the matrix is f32.
+// Adds the gradients of project() to `gradient`, whose matrix is f32: d_y^T x to the matrix, the
+// sums of the columns of d_y to the bias. A matrix or bias without memory gets none.
 Status add_gradients(const ConstTensor& x, const ConstTensor& d_y, const Projection& gradient,
                      Context& context);
 // y = norm(x); y may be x. Without a norm, a copy.
