@@ -356,6 +356,16 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       },
     );
 
+    it('a configuration that changes after the module was made of it', () => {
+      const inherited = Object.create({ style: 'half' as const }) as { style: 'half' };
+      const window = { left: 3 };
+      using module = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, rope: inherited, window });
+      window.left = -7;
+      expect(module.config).toMatchObject({ rope: { style: 'half' }, window: { left: 3 } });
+      using same = mh.multiHeadAttention(structuredClone(module.config));
+      expect(same.config).toEqual(module.config);
+    });
+
     it('a state dict that does not fit, with one error that names every tensor, and keeps its parameters', () => {
       const { module, dict } = smallModule(10);
       const x = filled(random(11), 1, 2, 8);

@@ -4,7 +4,7 @@ import { attentionOptions, modelSchema, noOptions, rotationNames } from '../atte
 import type * as wire from '../generated/wire.js';
 import { MultiheadError, optionError } from '../runtime/errors.js';
 import type { Operands } from '../runtime/operands.js';
-import { checkCount, checkOptions, type Names, plain, readOptions } from '../runtime/options.js';
+import { checkCount, type Names, plain, readOptions } from '../runtime/options.js';
 import { count, finite, flag, number, probability, readSettings, required, type Setting } from '../runtime/settings.js';
 import type { ModelOptions, MultiHeadAttentionConfig, RopeRotation } from '../types/index.js';
 import type { Count } from '../types/wire.js';
@@ -20,8 +20,7 @@ const windowSetting: Setting<WindowSides | undefined> = {
   inner: windowNames,
   otherwise: undefined,
   read(value, name) {
-    checkOptions(value, windowNames, name, { align: positionsOfCalls });
-    return value as WindowSides;
+    return readOptions(value as WindowSides, windowNames, name, { align: positionsOfCalls });
   },
 };
 
@@ -29,8 +28,7 @@ const ropeSetting: Setting<RopeRotation | undefined> = {
   inner: rotationNames,
   otherwise: undefined,
   read(value, name) {
-    checkOptions(value, rotationNames, name, { qPositions: positionsOfCalls, kPositions: positionsOfCalls });
-    return value as RopeRotation;
+    return readOptions(value as RopeRotation, rotationNames, name, { qPositions: positionsOfCalls, kPositions: positionsOfCalls });
   },
 };
 
