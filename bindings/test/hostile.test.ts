@@ -456,7 +456,7 @@ function change(r: Random, args: unknown[], mh: Multihead, other: Multihead): { 
 }
 
 /** Returns the result of a call, or the error that it throws. */
-function outcomeOf(call: () => unknown): { error?: MultiheadError; result?: unknown } {
+function resultOf(call: () => unknown): { error?: MultiheadError; result?: unknown } {
   try {
     return { result: call() };
   } catch (error) {
@@ -496,7 +496,7 @@ describe.each(builds)('hostile arguments, %s', (simd: Simd) => {
       const { same, what } = change(r, args, mh, other);
       const label = `MULTIHEAD_SEED=${runSeed + index}: ${name}, ${what}`;
 
-      const { error, result } = outcomeOf(() => verb.call(...(args as never[])));
+      const { error, result } = resultOf(() => verb.call(...(args as never[])));
       if (error !== undefined && name !== 'scope') {
         const seen = `${label}: ${String(error)}\n${String((error as Error).stack)}`;
         expect(error.name, seen).toBe('MultiheadError');

@@ -422,7 +422,7 @@ describe('readSafetensors', () => {
   it(`throws E_FORMAT or reads correctly for truncated and damaged files (seed ${runSeed})`, () => {
     const pick = random(runSeed);
     let read = 0;
-    const outcomeOf = (file: Uint8Array): void => {
+    const readOrRefuse = (file: Uint8Array): void => {
       try {
         const { tensors } = readSafetensors(file);
         read += 1;
@@ -454,7 +454,7 @@ describe('readSafetensors', () => {
       for (let change = pick.int(1, 3); change > 0; change -= 1) {
         damaged[pick.int(0, damaged.length - 1)] = pick.int(0, 255);
       }
-      outcomeOf(damaged);
+      readOrRefuse(damaged);
     }
     // Damage to the tensors' data alone cannot be detected.
     expect(read).toBeGreaterThan(0);

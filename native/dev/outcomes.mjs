@@ -22,7 +22,7 @@ export const resultsFile = (name) => join(ROOT, 'build', 'test-results', `${name
  * Runs a suite's command and reads the result that it wrote, even if the command fails. Without a result, the whole
  * suite is one failure.
  */
-export async function outcomeOf(command, file, read, options = {}) {
+export async function runTests(command, file, read, options = {}) {
   if (file) rmSync(file, { force: true });
   let output = '';
   let ended = true;
@@ -44,7 +44,7 @@ export async function outcomeOf(command, file, read, options = {}) {
 /** Runs a program of GoogleTest. */
 export function googleTest(name, command, env = {}) {
   const file = resultsFile(name);
-  return outcomeOf([...command, '--gtest_brief=1', `--gtest_output=json:${file}`], file, googleTestCounts, {
+  return runTests([...command, '--gtest_brief=1', `--gtest_output=json:${file}`], file, googleTestCounts, {
     // Two suites share the processor, and OpenMP threads that spin while waiting would take a fifth of its time.
     env: { OMP_WAIT_POLICY: 'passive', ...process.env, ...env },
   });
@@ -115,7 +115,7 @@ export function nodeTestCounts(output) {
 
 /** Runs files of node:test. */
 export const nodeTests = (files) =>
-  outcomeOf([process.execPath, '--test', '--test-reporter=tap', ...files], null, nodeTestCounts);
+  runTests([process.execPath, '--test', '--test-reporter=tap', ...files], null, nodeTestCounts);
 
 /** The outcome of a suite that this machine cannot build. */
 export const notBuilt = (name, reason) => ({ passed: 0, failed: 0, failures: [], skipped: [{ name, reason }], output: '' });

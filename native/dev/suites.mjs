@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { emulatesArm64, onArm64 } from './arm64.mjs';
 import { ROOT } from './build.mjs';
 import { FUZZ_ENVIRONMENT, FUZZ_TARGETS, shortRun } from './fuzz.mjs';
-import { conformanceCounts, fuzzCounts, googleTest, nodeTests, notBuilt, outcomeOf, resultsFile, vitestCounts } from './outcomes.mjs';
+import { conformanceCounts, fuzzCounts, googleTest, nodeTests, notBuilt, runTests, resultsFile, vitestCounts } from './outcomes.mjs';
 
 const at = (...path) => join(ROOT, 'build', ...path);
 
@@ -46,12 +46,12 @@ function vitest(workspace, name, { chosen = [], env = {} } = {}) {
   const reports = ['--reporter=default', '--reporter=json', `--outputFile.json=${file}`];
   const bail = process.env.MULTIHEAD_FAIL_FAST ? ['--bail=1'] : [];
   const command = [process.execPath, join(ROOT, 'node_modules', 'vitest', 'vitest.mjs'), 'run', ...reports, ...bail, ...chosen];
-  return outcomeOf(command, file, vitestCounts, { cwd: join(ROOT, workspace), env: { ...env, ...process.env } });
+  return runTests(command, file, vitestCounts, { cwd: join(ROOT, workspace), env: { ...env, ...process.env } });
 }
 
 /** Runs the page's tests with these arguments of tests/browser/run.mjs, which writes this file. */
 const browserTests = (file, ...chosen) =>
-  outcomeOf([process.execPath, 'tests/browser/run.mjs', ...chosen], resultsFile(file), (counts) => counts);
+  runTests([process.execPath, 'tests/browser/run.mjs', ...chosen], resultsFile(file), (counts) => counts);
 
 const CASES = 'tests/conformance';
 const LIBRARY = ['CMakeLists.txt', 'CMakePresets.json', 'src', 'native', 'tests', 'README.md'];
@@ -60,7 +60,7 @@ const core = (preset, program = 'multihead_tests') => [`build/${preset}/tests/${
 
 const nativeConformance = (preset) => ({
   uses: [`build/${preset}/native/multihead-conformance`, CASES],
-  run: () => outcomeOf([at(preset, 'native', 'multihead-conformance'), CASES], null, conformanceCounts),
+  run: () => runTests([at(preset, 'native', 'multihead-conformance'), CASES], null, conformanceCounts),
 });
 
 const PAGE = ['build/web', 'web', 'bindings/dist', 'tests/browser', 'native/dev', 'package-lock.json'];
@@ -198,7 +198,7 @@ export const SUITES = [
     in: 'all',
     uses: core('asan', `fuzz_${target}`),
     after: ['asan'],
-    run: () => outcomeOf(shortRun(target), null, fuzzCounts, { env: FUZZ_ENVIRONMENT }),
+    run: () => runTests(shortRun(target), null, fuzzCounts, { env: FUZZ_ENVIRONMENT }),
   })),
   { name: 'conformance, native', in: 'all', after: ['core'], ...nativeConformance('native') },
   { name: 'conformance, two SIMD targets', in: 'quick', after: ['quick'], ...nativeConformance('quick') },
@@ -206,7 +206,7 @@ export const SUITES = [
     name: 'conformance, npm',
     uses: PACKAGE,
     after: ['package'],
-    run: () => outcomeOf([process.execPath, 'bindings/conformance.mjs', CASES], null, conformanceCounts),
+    run: () => runTests([process.execPath, 'bindings/conformance.mjs', CASES], null, conformanceCounts),
   },
   {
     name: 'page, modules',

@@ -13,7 +13,7 @@ import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 import { reportSkips } from './skips.mjs';
 import { SUITES } from './suites.mjs';
-import { inTurns } from './turns.mjs';
+import { runTasks } from './tasks.mjs';
 
 const RESULTS = join(ROOT, 'build', 'test-results');
 /** The toolchain file that the set-up writes if there is a cross compiler. */
@@ -107,7 +107,7 @@ export async function runSuites(chosen, { passedBefore, everything, inCi = Boole
     skipped.push(...outcome.skipped.map((test) => ({ ...test, name: `${name}: ${test.name}` })));
   };
   const suites = chosen.map((suite) => ({ ...suite, run: () => runSuite(suite) }));
-  await inTurns([...buildsFor(suites), ...suites]).catch((error) => {
+  await runTasks([...buildsFor(suites), ...suites]).catch((error) => {
     stopCommands();
     throw error;
   });

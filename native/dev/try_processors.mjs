@@ -16,7 +16,7 @@ import { checkRootCanBeMade, commandIn, makeBareRoot } from './bare_root.mjs';
 import { ROOT } from './build.mjs';
 import { SetupError, UsageError, run, say, step } from './console.mjs';
 import { buildFolder, completeFolder } from './files.mjs';
-import { conformanceCounts, googleTestCounts, outcomeOf } from './outcomes.mjs';
+import { conformanceCounts, googleTestCounts, runTests } from './outcomes.mjs';
 import { TARGETS, TOOLS } from './processors/targets.mjs';
 import { runAsProgram } from './program.mjs';
 
@@ -118,7 +118,7 @@ async function build(target, first) {
 function runProgram({ build: { suite }, run: emulator, suffix = '' }, program, words, file, counts, cases) {
   // OpenMP's threads sleep while they wait, as in `npm test`: the machine may be at work besides.
   const command = `OMP_WAIT_POLICY=passive WINEDEBUG=-all MULTIHEAD_RANDOM_CASES=${cases} ${emulator} ${program}${suffix} ${words}`;
-  return outcomeOf(commandIn(rootOf(suite), `cd ${ROOT} && ${command}`, ROOT), file, counts);
+  return runTests(commandIn(rootOf(suite), `cd ${ROOT} && ${command}`, ROOT), file, counts);
 }
 
 /** Builds a target and runs it. `keep` is called with what has been counted so far. */

@@ -173,7 +173,7 @@ export async function openPage(browser, url, { width = USUAL_SIZE.width, height 
     await page.takeComplaints?.();
     const rest = complaints.filter((text) => !expected?.test(text));
     await context?.close();
-    assert.deepEqual(rest, [], 'errors on the console');
+    assert.equal(rest.length, 0, `errors on the console: ${rest.join(' | ')}`);
   };
   if (!shares) {
     const opened = await openNew(browser, url, { size, scheme, ready, walking, prepare });

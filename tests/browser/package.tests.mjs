@@ -39,7 +39,7 @@ async function withSite(files, policy, use) {
 }
 
 /** The title in which the page reports the result of its calls, and the .wasm files that it fetched. */
-async function outcomeOf(browser, { kind, modules, policy }) {
+async function resultIn(browser, { kind, modules, policy }) {
   const file = (module) => `./dist/${module.split('/')[1] ?? 'index'}.js`;
   const files = { load: modules.load.map(file), createPool: file(modules.createPool) };
   const site = { ...kinds[kind], 'call.js': sources.call(files), 'index.html': sources.html };
@@ -86,7 +86,7 @@ export const tests = [
       browserBug: lostWorkers,
       essential: true,
       async run({ browser }) {
-        const { title, wasm } = await outcomeOf(browser, { kind, modules: sources.FILES });
+        const { title, wasm } = await resultIn(browser, { kind, modules: sources.FILES });
         assert.match(title, /^ok (relaxed|simd128)$/);
         assert.equal(wasm.length, 2, `fetched ${wasm}`);
       },
@@ -96,7 +96,7 @@ export const tests = [
       browserBug: lostWorkers,
       essential: kind === 'page',
       async run({ browser }) {
-        const { title, wasm } = await outcomeOf(browser, { kind, modules: sources.INLINE, policy: blobWorkers });
+        const { title, wasm } = await resultIn(browser, { kind, modules: sources.INLINE, policy: blobWorkers });
         assert.equal(title, 'ok simd128');
         assert.deepEqual(wasm, []);
       },
@@ -117,7 +117,7 @@ export const tests = [
   {
     name: 'the pool of multihead/inline runs on the calling thread, and says why, where a policy forbids blob: workers',
     async run({ browser }) {
-      const { title } = await outcomeOf(browser, { kind: 'page', modules: sources.INLINE });
+      const { title } = await resultIn(browser, { kind: 'page', modules: sources.INLINE });
       assert.match(title, /^failed: createPool.* calls run on the calling thread: .*worker-src blob:/);
     },
   },

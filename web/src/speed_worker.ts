@@ -1,7 +1,7 @@
 // The worker of the speed section: prepares the implementations, measures them in turns, and reports after each round.
 
 import { firstLine, makeContenders } from './speed/contenders.js';
-import { inTurns, largestDifference, usualPace, warmUp, type Contender } from './speed/measure.js';
+import { interleaved, largestDifference, usualPace, warmUp, type Contender } from './speed/measure.js';
 import { sizes, type Engine, type Row, type SpeedCalls, type SpeedEvent, type SpeedRequest } from './speed/messages.js';
 import { serve } from './workers/serve.js';
 
@@ -44,7 +44,7 @@ async function measure({ size, peers }: SpeedRequest): Promise<void> {
     };
   };
   let round = 0;
-  for await (const samples of inTurns(runners, usualPace.rounds)) {
+  for await (const samples of interleaved(runners, usualPace.rounds)) {
     round += 1;
     const rows = all.map(({ name }) => rowOf(name, samples));
     report({ kind: 'rows', engine, rows, round, rounds: usualPace.rounds });

@@ -60,7 +60,7 @@ export interface Surroundings {
 const isMultiheadError = (error: unknown): error is MultiheadError => error instanceof Error && error.name === 'MultiheadError';
 
 /** The exit code for an error, and the line to print. */
-function outcomeOf(error: unknown, options: Options): readonly [code: number, message?: string] {
+function exitOf(error: unknown, options: Options): readonly [code: number, message?: string] {
   if (error instanceof UsageError) return [exitCodes.usage, error.message];
   if (error instanceof OutputError) return error.isClosed ? [exitCodes.ok] : [exitCodes.output, error.message];
   if (error instanceof Interrupted) return [exitCodes.interrupted];
@@ -96,7 +96,7 @@ export async function main(args: readonly string[], { openModel, loadBench, vers
     }
     return exitCodes.ok;
   } catch (error) {
-    const [code, message] = outcomeOf(error, command?.options ?? {});
+    const [code, message] = exitOf(error, command?.options ?? {});
     if (message !== undefined) process.stderr.write(`${message}\n`, () => {});
     return code;
   }

@@ -41,7 +41,7 @@ export async function warmUp(contender: Contender, { warmUp: least, sample }: Pa
 }
 
 /** Yields after each round the milliseconds per call: one list per implementation, one number per round. */
-export async function* inTurns(
+export async function* interleaved(
   contenders: readonly { readonly contender: Contender; readonly calls: number }[],
   rounds: number,
 ): AsyncGenerator<readonly (readonly number[])[]> {

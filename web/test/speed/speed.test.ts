@@ -2,7 +2,7 @@ import { load } from 'multihead';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { inputsOf } from '../../../bindings/bench/inputs.mjs';
 import { aliasesOfPeers, foundPeers } from '../../peers.js';
-import { inTurns, largestDifference, warmUp, type Contender } from '../../src/speed/measure.js';
+import { interleaved, largestDifference, warmUp, type Contender } from '../../src/speed/measure.js';
 import { sizes, type Row } from '../../src/speed/messages.js';
 import { plainAttention } from '../../src/speed/plain_attention.js';
 import { busyLine, comparison, csvOfSpeed, gigaflops, machineName, power, reported, significant } from '../../src/speed/report.js';
@@ -43,7 +43,7 @@ describe('measuring', () => {
     calls.length = 0;
     const seen: number[][] = [];
     const entrants = both.map((one) => ({ contender: one, calls: 2 }));
-    for await (const samples of inTurns(entrants, 2)) seen.push(samples.map((list) => list.length));
+    for await (const samples of interleaved(entrants, 2)) seen.push(samples.map((list) => list.length));
     expect(calls.join('')).toBe('aabbaabb');
     expect(seen).toEqual([
       [1, 1],

@@ -1,10 +1,10 @@
 // The order in which `npm test` builds and runs.
 //
-//   node --test tests/native/turns.test.mjs
+//   node --test tests/native/tasks.test.mjs
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { inTurns } from '../../native/dev/turns.mjs';
+import { runTasks } from '../../native/dev/tasks.mjs';
 
 const later = () => new Promise((resolve) => setTimeout(resolve, 5));
 
@@ -39,7 +39,7 @@ test('two works run at a time, in order, and one that waits beside them', async 
       running[kind] -= 1;
     },
   });
-  await inTurns([counted('a'), counted('browser', 'waits'), counted('b'), counted('other browser', 'waits'), counted('c')]);
+  await runTasks([counted('a'), counted('browser', 'waits'), counted('b'), counted('other browser', 'waits'), counted('c')]);
   assert.deepEqual(begun.slice(0, 3), ['a', 'b', 'browser']);
   assert.deepEqual(begun.slice(3).sort(), ['c', 'other browser']);
   assert.deepEqual(most, { busy: 2, waits: 1 });
@@ -47,7 +47,7 @@ test('two works run at a time, in order, and one that waits beside them', async 
 
 test('a work begins when those before it have ended, and others overtake it', async () => {
   const { notes, works } = noted({ name: 'build' }, { name: 'test', after: ['build'] }, { name: 'other' }, { name: 'last', after: ['test', 'other'] });
-  await inTurns(works);
+  await runTasks(works);
   const at = (note) => notes.indexOf(note);
   assert.ok(at('test begins') > at('build ends'));
   assert.ok(at('other begins') < at('build ends'));
@@ -57,12 +57,12 @@ test('a work begins when those before it have ended, and others overtake it', as
 
 test('after a failure nothing begins', async () => {
   const { notes, works } = noted({ name: 'build', fails: true }, { name: 'other' }, { name: 'third' }, { name: 'waiting', waits: true, after: ['third'] });
-  await assert.rejects(inTurns(works), /build failed/);
+  await assert.rejects(runTasks(works), /build failed/);
   await later();
   await later();
   assert.deepEqual(notes, ['build begins', 'other begins', 'other ends']);
 });
 
 test('a work that waits for one that does not exist is an error', async () => {
-  await assert.rejects(inTurns([{ name: 'a', after: ['b'], run: later }]), /a waits for .*b/);
+  await assert.rejects(runTasks([{ name: 'a', after: ['b'], run: later }]), /a waits for .*b/);
 });
