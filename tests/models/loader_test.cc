@@ -514,6 +514,15 @@ TEST(ModelConfig, PaddingBeyondPositionsOrVocabularyIsNamed) {
     }
     expect_named({"mpnet", "max_position_embeddings", number(positions)});
   }
+  // Fewer tokens than positions.
+  Files files;
+  read_files("roberta", files);
+  for (const char* const setting : {"vocab_size", "pad_token_id"}) {
+    files.config[setting] = number(40);
+  }
+  ModelLoader loader;
+  EXPECT_EQ(ModelLoader::create(files.config, files.tensors, {}, loader).argument(),
+            "config.json: pad_token_id");
   EXPECT_EQ(open_golden("roberta").info().max_tokens, 46);
 }
 

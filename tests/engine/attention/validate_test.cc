@@ -485,6 +485,24 @@ TEST_F(RefusedCall, Merging) {
   EXPECT_EQ(argument(good, lse, good, {2, 3}), "lse_b");
 }
 
+TEST_F(RefusedCall, GradientsOfWhatTheCallHasNot) {
+  const Dims shape{1, 2, 3, 8};
+  const ConstTensor x = in(shape);
+  const auto refused = [&](const AttentionGradients& gradients) {
+    const Status status =
+        attention_backward(x, x, x, options_, {.out = x, .lse = in({1, 2, 3}), .check_lse = false},
+                           x, gradients, context_);
+    EXPECT_EQ(status.code(), StatusCode::kOption) << status.message();
+    for (const float value : out_) EXPECT_EQ(value, kUntouched);
+    return status.argument();
+  };
+  const std::span<float> row = std::span(out_).last(8);
+  EXPECT_EQ(refused({.d_bias = out({1, 2, 3, 3})}), "d_bias");
+  EXPECT_EQ(refused({.d_sinks = row.first(2)}), "d_sinks");
+  EXPECT_EQ(refused({.d_q = out(shape), .d_q_gain = row}), "d_q_gain");
+  EXPECT_EQ(refused({.d_k = out(shape), .d_k_gain = row}), "d_k_gain");
+}
+
 TEST_F(RefusedCall, Rotating) {
   const std::vector<int32_t> positions{0, 1, 2, 3, 4}, short_of{0, 1};
   const auto argument = [&](const Dims& x, const Dims& y, std::span<const int32_t> at,
