@@ -1,9 +1,8 @@
-// parameters() and parameter_gradients(): the tensors of the files, and gradients with respect to
+// The parameters of a model as one list, as the tensors of its files, and gradients with respect to
 // them.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +15,42 @@
 namespace multihead::models {
 namespace {
 
+template <class M, class P>
+std::vector<M> list_members(P& p) {
+  std::vector<M> members;
+  int64_t layer = -1;
+  const auto pair = [&](auto& of) {  // a norm or a projection
+    if constexpr (requires { of.weight.rows; }) {
+      members.push_back({.matrix = &of.weight, .layer = layer});
+    } else {
+      members.push_back({.vector = &of.weight, .layer = layer});
+    }
+    members.push_back({.vector = &of.bias, .layer = layer});
+  };
+  for (auto* const matrix : {&p.embedding, &p.position, &p.token_type}) {
+    members.push_back({.matrix = matrix});
+  }
+  for (auto* const vector : {&p.relative_bias, &p.first_token}) members.push_back({vector});
+  for (auto* const norm : {&p.embedding_norm, &p.final_norm, &p.transform_norm}) pair(*norm);
+  for (auto* const projection : {&p.embedding_projection, &p.patch, &p.pooler, &p.transform,
+                                 &p.output, &p.classifier_dense, &p.classifier}) {
+    pair(*projection);
+  }
+  for (auto& of : p.layers) {
+    ++layer;
+    for (auto* const norm :
+         {&of.attention_norm, &of.attention_out_norm, &of.attention_sum_norm, &of.q_norm,
+          &of.k_norm, &of.mlp_norm, &of.mlp_out_norm, &of.mlp_sum_norm}) {
+      pair(*norm);
+    }
+    for (auto* const projection :
+         {&of.qkv, &of.q, &of.k, &of.v, &of.o, &of.gate_up, &of.gate, &of.up, &of.down}) {
+      pair(*projection);
+    }
+  }
+  return members;
+}
+
 // Memory for the gradients of chosen parameters, in the form of the parameters.
 class Gradients {
  public:
@@ -23,66 +58,85 @@ class Gradients {
   Status allocate(const Model::Internals& model,
                   const std::vector<const StoredParameter*>& chosen) {
     of_ = model.parameters;
-    return nn::reserve(memory_, [&](rules::Arena& take) {
-      over_parameters(model.parameters, of_, [&](const auto& own, auto& gradient) {
-        allocate(own, gradient, chosen, take);
+    own_ = members_of(model.parameters);
+    gradients_ = members_of(of_);
+    const auto is_chosen = [&](const ConstMember& own) {
+      return std::any_of(chosen.begin(), chosen.end(), [&](const StoredParameter* stored) {
+        return stored->matrix == own.matrix && stored->vector == own.vector;
       });
-      bytes_ = take.bytes();
-    });
+    };
+    uint64_t bytes = 0;
+    MULTIHEAD_TRY(nn::reserve(memory_, [&](rules::Arena& take) {
+      for (size_t at = 0; at < own_.size(); ++at) {
+        const auto& [vector, matrix, layer] = own_[at];
+        const bool wanted = is_chosen(own_[at]);
+        float* floats = nullptr;
+        if (matrix != nullptr) {
+          if (wanted) take(floats, static_cast<uint64_t>(matrix->rows * matrix->columns));
+          *gradients_[at].matrix = {floats, WeightType::kF32, matrix->rows, matrix->columns};
+        } else {
+          if (wanted) take(floats, static_cast<uint64_t>(vector->size));
+          *gradients_[at].vector = {floats, wanted ? vector->size : 0};
+        }
+      }
+      bytes = take.bytes();
+    }));
+    std::fill_n(static_cast<std::byte*>(memory_.data()), bytes, std::byte{0});
+    return {};
   }
-  void clear() { std::fill_n(static_cast<std::byte*>(memory_.data()), bytes_, std::byte{0}); }
   const Parameters& parameters() const { return of_; }
 
   // The rows of a tensor, as it is stored.
   void copy(const StoredParameter& stored, float* to) const {
-    const int64_t count = stored.shape.elements();
-    if (stored.vector != nullptr) {
-      std::copy_n(places_.at(stored.vector) + stored.first, count, to);
-      return;
-    }
-    const float* const from = places_.at(stored.matrix);
-    const int64_t columns = stored.matrix->columns;
-    if (!stored.transposed) {
-      std::copy_n(from + stored.first * columns, count, to);
-      return;
-    }
-    const int64_t outputs = count / stored.rows;
-    for (int64_t row = 0; row < stored.rows; ++row) {
-      for (int64_t out = 0; out < outputs; ++out)
-        to[row * outputs + out] = from[out * columns + row];
-    }
+    size_t at = 0;
+    while (own_[at].matrix != stored.matrix || own_[at].vector != stored.vector) ++at;
+    const int64_t width = stored.matrix == nullptr ? 1 : stored.matrix->columns;
+    stored.copy(static_cast<const float*>(gradients_[at].data()) + stored.first * width, to);
   }
 
  private:
-  static bool is_chosen(const void* own, const std::vector<const StoredParameter*>& chosen) {
-    return std::any_of(chosen.begin(), chosen.end(), [&](const StoredParameter* stored) {
-      return stored->matrix == own || stored->vector == own;
-    });
-  }
-  float* take_floats(const void* own, int64_t count, rules::Arena& take) {
-    float* floats = nullptr;
-    take(floats, static_cast<uint64_t>(count));
-    places_[own] = floats;
-    return floats;
-  }
-  void allocate(const Vector& own, Vector& gradient,
-                const std::vector<const StoredParameter*>& chosen, rules::Arena& take) {
-    gradient = {};
-    if (is_chosen(&own, chosen)) gradient = {take_floats(&own, own.size, take), own.size};
-  }
-  void allocate(const WeightMatrix& own, WeightMatrix& gradient,
-                const std::vector<const StoredParameter*>& chosen, rules::Arena& take) {
-    gradient = {.rows = own.rows, .columns = own.columns};
-    if (is_chosen(&own, chosen)) gradient.data = take_floats(&own, own.rows * own.columns, take);
-  }
-
   Parameters of_;
   engine::Buffer memory_;
-  uint64_t bytes_ = 0;
-  std::map<const void*, float*> places_;  // by the model's vector or matrix
+  std::vector<ConstMember> own_;   // of the model
+  std::vector<Member> gradients_;  // of `of_`
 };
 
 }  // namespace
+
+std::vector<Member> members_of(Parameters& parameters) { return list_members<Member>(parameters); }
+std::vector<ConstMember> members_of(const Parameters& parameters) {
+  return list_members<ConstMember>(parameters);
+}
+
+void StoredParameter::copy(const float* from, float* to) const {
+  const int64_t count = shape.elements(), inputs = transposed ? rows : 1, outputs = count / inputs;
+  for (int64_t row = 0; row < inputs; ++row) {
+    for (int64_t out = 0; out < outputs; ++out) to[row * outputs + out] = from[out * inputs + row];
+  }
+}
+
+Status read_rows(const WeightMatrix& matrix, int64_t first, int64_t count, float* to) {
+  const int64_t columns = matrix.columns;
+  for (int64_t at = 0; at < count; ++at) {
+    const auto row = static_cast<int32_t>(first + at);
+    MULTIHEAD_TRY(dequantize(matrix, {&row, 1}, {to + at * columns, {1, columns}}));
+  }
+  return {};
+}
+
+Status read_stored(const StoredParameter& stored, float* to) {
+  const int64_t count = stored.shape.elements();
+  if (stored.vector != nullptr) {
+    stored.copy(stored.vector->data + stored.first, to);
+    for (int64_t at = 0; stored.plus_one && at < count; ++at) to[at] -= 1.0F;
+    return {};
+  }
+  std::vector<float> turned(static_cast<size_t>(stored.transposed ? count : 0));
+  float* const numbers = stored.transposed ? turned.data() : to;
+  MULTIHEAD_TRY(read_rows(*stored.matrix, stored.first, count / stored.matrix->columns, numbers));
+  if (stored.transposed) stored.copy(numbers, to);
+  return {};
+}
 
 std::vector<StoredTensor> parameters(const Model& model) {
   const Model::Internals* const m = Model::Internals::of(model);
@@ -117,7 +171,6 @@ Status parameter_gradients(const Model& model, const ModelInputs& inputs, const 
     }
     Gradients gradients;
     MULTIHEAD_TRY(gradients.allocate(m, chosen));
-    gradients.clear();
     const Parameters& d = gradients.parameters();
     const Projection output = m.parameters.output.given()
                                   ? d.output

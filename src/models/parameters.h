@@ -45,44 +45,21 @@ inline const WeightMatrix& output_matrix(const Parameters& p) {
   return p.output.given() ? p.output.weight : p.embedding;
 }
 
-// Calls visit(own, other) for each vector and matrix of two sets of parameters of one model.
-template <class Visit>
-void over_parameters(const Parameters& a, Parameters& b, const Visit& visit) {
-  const auto norm = [&](const NormParameters& x, NormParameters& y) {
-    visit(x.weight, y.weight);
-    visit(x.bias, y.bias);
-  };
-  const auto projection = [&](const Projection& x, Projection& y) {
-    visit(x.weight, y.weight);
-    visit(x.bias, y.bias);
-  };
-  visit(a.embedding, b.embedding);
-  visit(a.position, b.position);
-  visit(a.token_type, b.token_type);
-  visit(a.relative_bias, b.relative_bias);
-  visit(a.first_token, b.first_token);
-  for (const auto member :
-       {&Parameters::embedding_norm, &Parameters::final_norm, &Parameters::transform_norm}) {
-    norm(a.*member, b.*member);
-  }
-  for (const auto member : {&Parameters::embedding_projection, &Parameters::patch,
-                            &Parameters::pooler, &Parameters::transform, &Parameters::output,
-                            &Parameters::classifier_dense, &Parameters::classifier}) {
-    projection(a.*member, b.*member);
-  }
-  using Layer = LayerParameters;
-  for (size_t at = 0; at < a.layers.size(); ++at) {
-    for (const auto member : {&Layer::attention_norm, &Layer::attention_out_norm,
-                              &Layer::attention_sum_norm, &Layer::q_norm, &Layer::k_norm,
-                              &Layer::mlp_norm, &Layer::mlp_out_norm, &Layer::mlp_sum_norm}) {
-      norm(a.layers[at].*member, b.layers[at].*member);
-    }
-    for (const auto member : {&Layer::qkv, &Layer::q, &Layer::k, &Layer::v, &Layer::o,
-                              &Layer::gate_up, &Layer::gate, &Layer::up, &Layer::down}) {
-      projection(a.layers[at].*member, b.layers[at].*member);
-    }
-  }
-}
+// A vector or a matrix of a model's parameters, one of the two.
+template <class V, class M>
+struct MemberOf {
+  V* vector = nullptr;
+  M* matrix = nullptr;
+  int64_t layer = -1;  // place in Parameters::layers; -1 outside of layers
+
+  const void* data() const { return vector != nullptr ? vector->data : matrix->data; }
+};
+using Member = MemberOf<Vector, WeightMatrix>;
+using ConstMember = MemberOf<const Vector, const WeightMatrix>;
+
+// All members, given or not, in an order that is the same for all parameters of a model.
+std::vector<Member> members_of(Parameters& parameters);
+std::vector<ConstMember> members_of(const Parameters& parameters);
 
 // A tensor of the files and its place in the parameters.
 struct StoredParameter {
@@ -94,7 +71,15 @@ struct StoredParameter {
   int64_t rows = 0;         // as stored
   bool transposed = false;  // the matrix is the stored one, transposed
   bool plus_one = false;    // the vector is the stored one + 1
+
+  // Copies the tensor's numbers, which begin at `from` in the order of memory, in that of the file.
+  void copy(const float* from, float* to) const;
 };
+
+// Writes rows of a matrix as f32. Errors: kMemory.
+Status read_rows(const WeightMatrix& matrix, int64_t first, int64_t count, float* to);
+// Writes the numbers of a tensor, f32, as the file has them. Errors: kMemory.
+Status read_stored(const StoredParameter& stored, float* to);
 
 // A module after the pooling: a Dense, or with out == 0 one that makes vectors of length 1.
 struct SentenceStep {

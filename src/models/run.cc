@@ -51,7 +51,7 @@ struct Arrays {
   // For gradients only.
   float* normed = nullptr;    // (rows, width)
   float* gradient = nullptr;  // (rows, width)
-  nn::Frame* kept = nullptr;  // of each layer
+  nn::Frame* kept = nullptr;  // of each layer from first_kept_ on
   nn::Frame gradients;
 };
 
@@ -90,11 +90,13 @@ class Runner {
   Status differentiate(const LossGradient& loss, std::span<const GradientOutput> wanted,
                        const Parameters* parameters) {
     d_parameters_ = parameters;
+    first_kept_ = first_with_gradient(wanted);
     engine::Buffer memory;
     MULTIHEAD_TRY(nn::reserve(memory, [&](rules::Arena& take) { lay_out_kept(take); }));
     MULTIHEAD_TRY(begin());
-    for (int64_t layer = 0; layer < layers(); ++layer) {
-      MULTIHEAD_TRY(nn::forward(graph_, w_.kept[layer], call_of(layer), context_));
+    for (int64_t layer = 0; layer < first_kept_; ++layer) MULTIHEAD_TRY(run_layer(layer));
+    for (int64_t layer = first_kept_; layer < layers(); ++layer) {
+      MULTIHEAD_TRY(nn::forward(graph_, w_.kept[layer - first_kept_], call_of(layer), context_));
     }
     const Tensor end = matrix(state_of(layers()), a_.width), normed = matrix(w_.normed, a_.width);
     const Tensor d = matrix(w_.gradient, a_.width);
@@ -117,11 +119,9 @@ class Runner {
                                            .centered = !a_.family->rms_norm},
                                           context_));
     }
-    int64_t first = parameters == nullptr ? layers() : 0;  // first layer with a wanted gradient
-    for (const GradientOutput& capture : wanted) first = std::min(first, capture.layer);
-    for (int64_t layer = layers(); layer-- > first;) {
-      MULTIHEAD_TRY(nn::backward(graph_, w_.kept[layer], w_.gradients, call_of(layer), layer,
-                                 wanted, context_));
+    for (int64_t layer = layers(); layer-- > first_kept_;) {
+      MULTIHEAD_TRY(nn::backward(graph_, w_.kept[layer - first_kept_], w_.gradients, call_of(layer),
+                                 layer, wanted, context_));
     }
     if (parameters != nullptr) embed_back(*parameters);
     return {};
@@ -133,8 +133,27 @@ class Runner {
   nn::NormKind norm_kind() const { return {a_.family->rms_norm, a_.eps}; }
   Tensor matrix(float* data, int64_t width) const { return {data, {rows(), width}}; }
   Tensor x() const { return matrix(w_.x, a_.width); }
-  // Of differentiate(): the input of a layer, or the last one's output.
-  float* state_of(int64_t layer) const { return nn::moved(w_.x, layer * rows() * a_.width); }
+  // Of differentiate(): the input of a layer that is kept, or the last one's output.
+  float* state_of(int64_t layer) const {
+    return nn::moved(w_.x, (layer - first_kept_) * rows() * a_.width);
+  }
+
+  // The first layer with a wanted gradient, or one that passes gradients on to the embeddings.
+  int64_t first_with_gradient(std::span<const GradientOutput> wanted) const {
+    int64_t first = layers();
+    for (const GradientOutput& capture : wanted) first = std::min(first, capture.layer);
+    if (d_parameters_ == nullptr) return first;
+    if (d_parameters_->embedding.data != nullptr || d_parameters_->position.data != nullptr)
+      return 0;
+    const std::vector<ConstMember> members = members_of(*d_parameters_);
+    for (int64_t layer = 0; layer < first; ++layer) {
+      const int64_t set = a_.layers[static_cast<size_t>(layer)].weights;
+      for (const ConstMember& member : members) {
+        if (member.layer == set && member.data() != nullptr) first = layer;
+      }
+    }
+    return first;
+  }
 
   void floats(rules::Arena& take, float*& array, int64_t each, int64_t count) const {
     take(array, nn::saturated_elements({each, count}));
@@ -162,17 +181,20 @@ class Runner {
   }
 
   void lay_out_kept(rules::Arena& take) {
-    floats(take, w_.x, (layers() + 1) * rows(), a_.width);
+    const int64_t kept = layers() - first_kept_;
+    floats(take, w_.x, (kept + 1) * rows(), a_.width);
     lay_out_beginning(take);
     floats(take, w_.normed, rows(), a_.width);
     floats(take, w_.gradient, rows(), a_.width);
-    take(w_.kept, a_.layers.size());
-    for (int64_t layer = 0; layer < layers(); ++layer) {
+    if (first_kept_ > 0) frame_.lay_out(graph_, rows(), take);
+    take(w_.kept, static_cast<uint64_t>(kept));
+    for (int64_t at = 0; at < kept; ++at) {
+      const int64_t layer = first_kept_ + at;
       nn::Frame frame;
       frame.lay_out_kept(graph_, call_of(layer), state_of(layer), state_of(layer + 1), take);
-      if (w_.kept != nullptr) w_.kept[layer] = frame;
+      if (w_.kept != nullptr) w_.kept[at] = frame;
     }
-    if (layers() > 0) w_.gradients.lay_out_gradients(graph_, call_of(0), w_.gradient, take);
+    if (kept > 0) w_.gradients.lay_out_gradients(graph_, call_of(0), w_.gradient, take);
   }
 
   // True if the pass looks for numbers that are not finite, and x has some.
@@ -411,8 +433,10 @@ class Runner {
   Arrays w_;
   nn::Frame frame_;
   nn::Probe probe_;
-  const Parameters* d_parameters_ = nullptr;  // of differentiate()
-  int64_t pairs_ = 0;                         // row length of cos and sin
+  // Of differentiate(): the gradients, and the first layer whose values are kept.
+  const Parameters* d_parameters_ = nullptr;
+  int64_t first_kept_ = 0;
+  int64_t pairs_ = 0;  // row length of cos and sin
 };
 
 }  // namespace
@@ -432,7 +456,7 @@ bool all_finite(const ConstTensor& numbers, Context& context) {
   return finite;
 }
 
-Status check_inputs(const Model::Internals& model, Pass& pass) {
+Status check_inputs(const Model::Internals& model, Pass& pass, std::string_view name) {
   const Architecture& a = model.architecture;
   const ModelInputs& in = pass.inputs;
   if (in.batch < 1) return shape_error("batch", "1 or more", in.batch);
@@ -450,20 +474,20 @@ Status check_inputs(const Model::Internals& model, Pass& pass) {
     const auto count = static_cast<int64_t>(in.ids.size());
     if (count < 1 || count % in.batch != 0) {
       return shape_error(
-          "ids",
+          name,
           "a number for each token of " + std::to_string(in.batch) + " sequences of one length",
           count);
     }
     pass.tokens = count / in.batch;
     for (const int32_t id : in.ids) {
       if (id < 0 || id >= a.vocabulary) {
-        return option_error("ids", "0 to " + std::to_string(a.vocabulary - 1), id);
+        return option_error(name, "0 to " + std::to_string(a.vocabulary - 1), id);
       }
     }
   }
   const int64_t most = model.info.max_tokens;
   if (most > 0 && pass.before() + pass.tokens > most) {
-    return option_error("ids", "at most " + std::to_string(most) + " tokens",
+    return option_error(name, "at most " + std::to_string(most) + " tokens",
                         pass.before() + pass.tokens);
   }
   const auto rows = static_cast<size_t>(pass.rows());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string_view>
 
 #include "models/parameters.h"
 #include "multihead/context.h"
@@ -35,9 +36,9 @@ struct Pass {
   int64_t before() const { return caches.empty() ? 0 : caches[0].length(0); }
 };
 
-// Checks ids, token types, pixels, mask, head_scales and edits, and sets pass.tokens. Errors:
-// kShape, kOption.
-Status check_inputs(const Model::Internals& model, Pass& pass);
+// Checks ids, token types, pixels, mask, head_scales and edits, and sets pass.tokens. `name`: of
+// the ids in errors. Errors: kShape, kOption.
+Status check_inputs(const Model::Internals& model, Pass& pass, std::string_view name = "ids");
 
 // Computes the hidden state after the last layer (rows, width), and after the final norm if all
 // layers were computed. It is in the memory of the context until the next call. Errors: kMemory,
@@ -51,7 +52,8 @@ using LossGradient = std::function<Status(const Tensor& state, const Tensor& gra
 
 // The gradients of a scalar with respect to values of the pass, which has no caches and no edits.
 // The gradients of parameters are added to those of `parameters` that are given, f32, except those
-// of the output matrix and its bias, which are the loss's. Errors: kMemory, and those of `loss`.
+// of the output matrix and its bias, which are the loss's. Layers below the first one that has a
+// gradient to compute are only computed. Errors: kMemory, and those of `loss`.
 Status differentiate(const Model::Internals& model, const Pass& pass, const LossGradient& loss,
                      std::span<const GradientOutput> wanted, Context& context,
                      const Parameters* parameters = nullptr);

@@ -3,14 +3,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -29,17 +25,6 @@ namespace {
 
 using nn::ParameterRole;
 
-// The role of a member of a model's parameters.
-template <class Member>
-ParameterRole role_of(const Parameters& p, const Member& member) {
-  if constexpr (std::is_same_v<Member, WeightMatrix>) {
-    return &member == &p.embedding || &member == &p.position ? ParameterRole::kEmbedding
-                                                             : ParameterRole::kWeight;
-  } else {
-    return ParameterRole::kGain;
-  }
-}
-
 class ModelTrainee : public nn::Trainee {
  public:
   // Copies the parameters of these layers, or all. Errors: kMemory.
@@ -52,39 +37,46 @@ class ModelTrainee : public nn::Trainee {
     made_->graph = given->graph;
     made_->sentence = given->sentence;
     made_->stored = given->stored;
-    made_->owners = {given};  // of the parameters that are not copied
     gradients_ = made_->parameters;
 
-    // Members of `made_`, by those of `given`.
-    std::map<const void*, const void*> members;
-    over_parameters(given->parameters, made_->parameters,
-                    [&](const auto& own, auto& other) { members[&own] = &other; });
+    const std::vector<ConstMember> own = members_of(given->parameters);
+    const std::vector<Member> members = members_of(made_->parameters);
     for (StoredParameter& stored : made_->stored) {
-      if (stored.matrix != nullptr) {
-        stored.matrix = static_cast<const WeightMatrix*>(members.at(stored.matrix));
-      } else {
-        stored.vector = static_cast<const Vector*>(members.at(stored.vector));
+      for (size_t at = 0; at < own.size(); ++at) {
+        if (stored.matrix != own[at].matrix || stored.vector != own[at].vector) continue;
+        stored.matrix = members[at].matrix;
+        stored.vector = members[at].vector;
+        break;
       }
     }
-    const std::vector<bool> sets = trained_sets(layers);
+    std::vector<bool> sets(made_->parameters.layers.size(), !layers.has_value());
+    for (const int64_t layer : layers.value_or(std::vector<int64_t>())) {
+      const LayerPlan& plan = made_->architecture.layers[static_cast<size_t>(layer)];
+      sets[static_cast<size_t>(plan.weights)] = true;
+    }
     nn::ParameterList list;
     std::vector<ConstTensor> views(made_->stored.size());
-    std::map<const void*, ConstTensor*> first_view;  // of each member that is trained
-    over_parameters(given->parameters, made_->parameters, [&](const auto&, auto& member) {
-      if (is_trained(&member, layers.has_value(), sets)) add(member, list, views, first_view);
-    });
-    MULTIHEAD_TRY(parameters_.make(list));
-    Status status;
-    over_parameters(given->parameters, made_->parameters, [&](const auto& own, auto& member) {
-      const auto found = first_view.find(&member);
-      if (found == first_view.end() || !status.ok()) return;
-      // Memory of `parameters_`.
-      status = take(own, const_cast<float*>(found->second->data), member);
-    });
-    return status;
+    std::vector<std::pair<Member, const ConstTensor*>> copies;
+    bool shares = !made_->sentence.steps.empty();
+    for (const Member& member : members) {
+      const ConstTensor* view = nullptr;
+      if (!layers.has_value() || (member.layer >= 0 && sets[static_cast<size_t>(member.layer)])) {
+        view = add(member, list, views);
+      }
+      if (view != nullptr) copies.emplace_back(member, view);
+      shares = shares || (view == nullptr && member.data() != nullptr);
+    }
+    MULTIHEAD_TRY(parameters_->make(list));
+    // Memory of `parameters_`.
+    for (const auto& [member, view] : copies) {
+      MULTIHEAD_TRY(take(member, const_cast<float*>(view->data)));
+    }
+    made_->owners = {parameters_};
+    if (shares) made_->owners.push_back(given);
+    return {};
   }
 
-  nn::Parameters& parameters() override { return parameters_; }
+  nn::Parameters& parameters() override { return *parameters_; }
   int64_t classes() const override { return made_->info.vocab_size; }
   void parameters_changed() override {}
   int64_t bytes() const override { return 0; }
@@ -94,91 +86,75 @@ class ModelTrainee : public nn::Trainee {
                     bool& began, Context& context) override {
     const Model::Internals& m = *made_;
     Pass pass{.inputs = {.ids = part.tokens, .batch = part.batch}, .end_layer = m.info.num_layers};
-    MULTIHEAD_TRY(check_inputs(m, pass));
+    MULTIHEAD_TRY(check_inputs(m, pass, "tokens"));
     // Gradients have the places of the parameters, in another block.
-    const float* const first = parameters_.values();
-    const auto place = [&](const void* data) -> float* {
-      const auto* const at = static_cast<const float*>(data);
-      const bool own = at != nullptr && at >= first && at < first + parameters_.elements();
-      return own ? gradients + (at - first) : nullptr;
-    };
-    over_parameters(m.parameters, gradients_, [&](const auto& own, auto& gradient) {
-      gradient = own;
-      if constexpr (std::is_same_v<decltype(own), const Vector&>) {
-        gradient.data = place(own.data);
-        if (gradient.data == nullptr) gradient = {};
+    const float* const first = parameters_->values();
+    const std::vector<Member> members = members_of(made_->parameters);
+    const std::vector<Member> places = members_of(gradients_);
+    for (size_t at = 0; at < members.size(); ++at) {
+      const auto* const data = static_cast<const float*>(members[at].data());
+      const bool own = data != nullptr && data >= first && data < first + parameters_->elements();
+      float* const place = own ? gradients + (data - first) : nullptr;
+      if (WeightMatrix* const matrix = places[at].matrix; matrix != nullptr) {
+        *matrix = *members[at].matrix;
+        matrix->data = place;
       } else {
-        gradient.data = place(own.data);
+        *places[at].vector = {place, own ? members[at].vector->size : 0};
       }
-    });
+    }
     const auto loss = [&](const Tensor& state, const Tensor& gradient) -> Status {
       MULTIHEAD_TRY(this->loss(part.targets, state, gradient, result, began, context));
       // Ends the pass before gradients are written.
-      return std::isfinite(result.loss_sum) ? Status() : not_finite_loss();
+      if (std::isfinite(result.loss_sum)) return {};
+      return {StatusCode::kOption, "targets", "a loss that is finite", "another"};
     };
     const Status status = differentiate(m, pass, loss, {}, context, &gradients_);
     return std::isfinite(result.loss_sum) ? status : Status();
   }
 
  private:
-  static Status not_finite_loss() {
-    return {StatusCode::kOption, "targets", "a loss that is finite", "another"};
-  }
-
-  std::vector<bool> trained_sets(const std::optional<std::vector<int64_t>>& layers) const {
-    std::vector<bool> sets(made_->parameters.layers.size(), !layers.has_value());
-    for (const int64_t layer : layers.value_or(std::vector<int64_t>())) {
-      const LayerPlan& plan = made_->architecture.layers[static_cast<size_t>(layer)];
-      sets[static_cast<size_t>(plan.weights)] = true;
-    }
-    return sets;
-  }
-
-  // True if the member belongs to a layer that is trained, or if everything is.
-  bool is_trained(const void* member, bool some, const std::vector<bool>& sets) const {
-    if (!some) return true;
-    const std::less<const void*> before;
-    for (size_t set = 0; set < sets.size(); ++set) {
-      const LayerParameters* const layer = &made_->parameters.layers[set];
-      if (!before(member, layer) && before(member, layer + 1)) return sets[set];
-    }
-    return false;
-  }
-
-  // Adds the tensors of a member, in the order of memory.
-  template <class Member>
-  void add(const Member& member, nn::ParameterList& list, std::vector<ConstTensor>& views,
-           std::map<const void*, ConstTensor*>& first_view) const {
+  // Adds the tensors of a member, in the order of memory. Returns the view of the first; null if
+  // there is none.
+  const ConstTensor* add(const Member& member, nn::ParameterList& list,
+                         std::vector<ConstTensor>& views) const {
     std::vector<size_t> parts;
     for (size_t at = 0; at < made_->stored.size(); ++at) {
       const StoredParameter& stored = made_->stored[at];
-      if (stored.matrix == static_cast<const void*>(&member) ||
-          stored.vector == static_cast<const void*>(&member)) {
-        parts.push_back(at);
-      }
+      if (stored.matrix == member.matrix && stored.vector == member.vector) parts.push_back(at);
     }
     std::sort(parts.begin(), parts.end(),
               [&](size_t a, size_t b) { return made_->stored[a].first < made_->stored[b].first; });
+    const Parameters& p = made_->parameters;
+    const bool is_table = member.matrix == &p.embedding || member.matrix == &p.position;
+    const ParameterRole role = member.matrix == nullptr ? ParameterRole::kGain
+                               : is_table               ? ParameterRole::kEmbedding
+                                                        : ParameterRole::kWeight;
     for (const size_t at : parts) {
       const StoredParameter& stored = made_->stored[at];
       const Dims& shape = stored.shape;
-      list.add(stored.name, stored.transposed ? Dims{shape[1], shape[0]} : shape,
-               role_of(made_->parameters, member), views[at],
+      list.add(stored.name, stored.transposed ? Dims{shape[1], shape[0]} : shape, role, views[at],
                stored.transposed ? nn::DictLayout::kTransposed : nn::DictLayout::kAsInMemory);
-      if (at == parts.front()) first_view[&member] = &views[at];
     }
+    return parts.empty() ? nullptr : &views[parts.front()];
   }
 
-  static Status take(const Vector& own, float* to, Vector& member) {
-    std::copy_n(own.data, own.size, to);
-    member.data = to;
-    return {};
-  }
-  static Status take(const WeightMatrix& own, float* to, WeightMatrix& member) {
-    std::vector<int32_t> rows(static_cast<size_t>(own.rows));
-    std::iota(rows.begin(), rows.end(), 0);
-    MULTIHEAD_TRY(dequantize(own, rows, {to, {own.rows, own.columns}}));
-    member = {to, WeightType::kF32, own.rows, own.columns};
+  // Copies a member, which is then the copy.
+  Status take(const Member& member, float* to) {
+    if (member.vector != nullptr) {
+      std::copy_n(member.vector->data, member.vector->size, to);
+      member.vector->data = to;
+      return {};
+    }
+    WeightMatrix& matrix = *member.matrix;
+    const WeightMatrix copy{to, WeightType::kF32, matrix.rows, matrix.columns};
+    MULTIHEAD_TRY(read_rows(matrix, 0, matrix.rows, to));
+    ModelInfo& info = made_->info;
+    info.weight_bytes += copy.bytes() - matrix.bytes();
+    // A token reads one row of a table, unless the table is the output matrix, too.
+    const bool row = &matrix == &made_->parameters.position ||
+                     (&matrix == &made_->parameters.embedding && made_->parameters.output.given());
+    info.step_bytes += (copy.bytes() - matrix.bytes()) / (row ? matrix.rows : 1);
+    matrix = copy;
     return {};
   }
 
@@ -215,7 +191,8 @@ class ModelTrainee : public nn::Trainee {
   }
 
   std::shared_ptr<Model::Internals> made_;
-  nn::Parameters parameters_;
+  // Of the trained model, too.
+  std::shared_ptr<nn::Parameters> parameters_ = std::make_shared<nn::Parameters>();
   Parameters gradients_;  // places in the block of gradients
 };
 

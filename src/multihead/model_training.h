@@ -3,6 +3,7 @@
 /// file that transformers opens.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,7 +25,8 @@ struct FineTuning {
 
 /// Makes a trainer of a causal language model. The parameters that are trained are copied, as f32;
 /// `trained` is a model of these copies, which the trainer changes, and of the other parameters of
-/// `model`, which stays as it is. Sessions of `trained` do not notice an update: make new ones.
+/// `model`, which stays as it is. `trainer` and `trained` share the copies: each may end first.
+/// Sessions of `trained` do not notice an update: make new ones.
 ///
 /// The trainer's calls are those of training.h; a target is the token after a position, or -1. They
 /// take no options of attention, and Trainer::model() is a Transformer without parameters.
@@ -45,6 +47,9 @@ struct FineTuning {
 /// write_safetensors().
 [[nodiscard]] Status save_weights(const Model& model, SafetensorsType type,
                                   const std::string& path);
+/// The same file in memory; `bytes` is unchanged on an error.
+[[nodiscard]] Status save_weights(const Model& model, SafetensorsType type,
+                                  std::vector<std::byte>& bytes);
 
 }  // namespace multihead::models
 MULTIHEAD_PUBLIC_END

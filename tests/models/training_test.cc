@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/golden_models.h"
@@ -117,6 +119,22 @@ TEST(ModelTraining, ChangesTheChosenLayersOnly) {
   const double first = loss_of(trainer, context);
   for (int step = 0; step < 10; ++step) loss_of(trainer, context);
   EXPECT_LT(loss_of(trainer, context), first);
+  // Layer 0, which is not differentiated, changes no gradient of layer 1.
+  Trainer all;
+  models::Model other;
+  Trainer chosen;
+  ASSERT_TRUE(models::create_trainer(trained, {}, {}, all, other).ok());
+  ASSERT_TRUE(models::create_trainer(trained, {}, {.layers = {{1}}}, chosen, other).ok());
+  StateDict of_all, of_chosen;
+  ASSERT_TRUE(all.accumulate(kTokens, 2, kTargets, {}, context).ok());
+  ASSERT_TRUE(chosen.accumulate(kTokens, 2, kTargets, {}, context).ok());
+  ASSERT_TRUE(all.gradients(of_all).ok() && chosen.gradients(of_chosen).ok());
+  EXPECT_GT(of_chosen.size(), 5U);
+  for (const auto& [name, tensor] : of_chosen) {
+    const auto* const got = static_cast<const float*>(tensor.data);
+    const auto* const want = static_cast<const float*>(of_all.at(name).data);
+    EXPECT_TRUE(std::equal(got, got + tensor.shape.elements(), want)) << name;
+  }
   // The input of layer 1 is that of the opened model, its output is not.
   const int64_t width = model.info().embed_dim, layers = model.info().num_layers;
   const auto tokens = static_cast<int64_t>(kTokens.size());
@@ -132,6 +150,29 @@ TEST(ModelTraining, ChangesTheChosenLayersOnly) {
   EXPECT_TRUE(std::equal(own.begin(), own.begin() + input, given.begin()));
   EXPECT_FALSE(
       std::equal(own.begin() + input, own.begin() + input + input / 2, given.begin() + input));
+}
+
+// The copies live as long as the trainer or the trained model. With all parameters copied, the
+// opened model's memory is not kept.
+TEST(ModelTraining, TheTrainedModelOutlivesItsTrainer) {
+  Context context(1);
+  for (const auto& layers : {std::optional<std::vector<int64_t>>(), {std::vector<int64_t>{0}}}) {
+    models::Model trained;
+    std::vector<float> learnt;
+    {
+      const models::Model model = open_golden("llama3");
+      Trainer trainer;
+      ASSERT_TRUE(models::create_trainer(model, {}, {.layers = layers}, trainer, trained).ok());
+      loss_of(trainer, context);
+      learnt = logits_of(trained, kTokens, context);
+    }
+    EXPECT_EQ(logits_of(trained, kTokens, context), learnt);
+    std::vector<std::byte> bytes;
+    ASSERT_TRUE(models::save_weights(trained, SafetensorsType::kF16, bytes).ok());
+    Safetensors file;
+    ASSERT_TRUE(Safetensors::parse(std::move(bytes), file).ok());
+    EXPECT_EQ(file.entries().size(), models::parameters(trained).size());
+  }
 }
 
 TEST(ModelTraining, RefusesWhatItCannotTrain) {
@@ -156,7 +197,7 @@ TEST(ModelTraining, RefusesWhatItCannotTrain) {
       trainer
           .accumulate(std::vector<int32_t>{1, 100000}, 1, std::vector<int32_t>{1, 2}, {}, context)
           .argument(),
-      "ids");
+      "tokens");
   loss_of(trainer, context);
 }
 
