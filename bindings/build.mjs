@@ -40,6 +40,7 @@ const groups = [
   { name: 'shared', test: /src.(api.operations|load.(loader|unpack)|runtime.abort)\.ts$/, priority: 4 },
   { name: 'safetensors', test: /src.safetensors.\w+\.ts$/, priority: 3 },
   { name: 'workers', test: /src.pool.shared.(port|team|errors|exchange)\.ts$/, priority: 3 },
+  { name: 'trainer', test: /src.training.step_trainer\.ts$/, priority: 3 },
   { name: 'multihead', test: /src.(api.multihead|modules.gpt2_config)\.ts$/, priority: 2 },
   { name: 'experiment', test: /src.training.(experiment|head_statistics)\.ts$/, priority: 1 },
   { name: 'core_glue', test: /src.api.core\.ts$/ },

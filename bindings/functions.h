@@ -31,7 +31,7 @@ extern "C" int32_t multihead_run_backward(int32_t handle, uint32_t q, uint32_t k
                                           uint32_t d_k, uint32_t d_v);
 
 // Calls Trainer::step(), which returns a TrainingStep, or accumulate(). The block holds a
-// TrainingCall.
+// TrainingCall. Missing in the modules of multihead/models, which have model_train().
 extern "C" int32_t multihead_train(int32_t handle, bool updates);
 extern "C" double multihead_trainer_bytes(int32_t handle);
 

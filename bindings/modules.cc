@@ -1,6 +1,7 @@
 // Modules, blocks and transformers as JavaScript calls them: parameters, calls, caches, and listed
 // tensors.
 #include <emscripten/em_js.h>
+#include <emscripten/emscripten.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +27,7 @@
 #include "nn/parameters.h"
 #include "nn/transformer/module_access.h"
 #include "results.h"
+#include "training.h"
 
 // Copies elements of a parameter to an address during a load; `key` identifies the parameter. Calls
 // the function that loader.ts gave to the glue; returns 0 if it fails.
@@ -255,8 +257,6 @@ int32_t step(const Transformer& model, int32_t cache) {
 
 }  // namespace
 
-int32_t listed_count() { return static_cast<int32_t>(last_list.size()); }
-void listed(int32_t index) { write(last_list[static_cast<size_t>(index)]); }
 void release_listed() {
   last_list.clear();
   last_trace = {};
@@ -265,16 +265,6 @@ void release_listed() {
   last_parameters = {};
   last_evaluation = {};
   last_held_out = {};
-}
-
-int32_t push_parameter() {
-  const ParameterCall call;
-  const int32_t status = run(call.from, [&] {
-    pushed.insert_or_assign(std::string(call.name.begin(), call.name.end()), call.tensor);
-    return Status();
-  });
-  if (status != 0) pushed = {};
-  return status;
 }
 
 int32_t module_create(int32_t kind) {
@@ -345,6 +335,21 @@ double module_cache_bytes(int32_t handle) {
   return static_cast<double>(is_of_transformer(handle)
                                  ? cache_at<TransformerCache>(handle).bytes()
                                  : cache_at<MultiHeadAttentionCache>(handle).kv().bytes());
+}
+
+int32_t trainer_create(int32_t model) {
+  const TrainerOptionsCall call;
+  return make<Trainer>(call.from, [&](Trainer& trainer) {
+    return Trainer::create(transformer_at(model), call.options, trainer);
+  });
+}
+
+extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_train(int32_t handle, bool updates) {
+  TrainingCall call;
+  return run(call.from, [&] {
+    MULTIHEAD_TRY(apply_lab(at<Trainer>(handle).model().config().block, call.options));
+    return train(handle, call, call.options, updates);
+  });
 }
 
 }  // namespace multihead::bindings

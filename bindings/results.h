@@ -54,6 +54,11 @@ struct NeededTensors {
   double bytes = 0;  // of the weights in memory
 };
 
+struct TrainedModel {
+  int64_t model = 0;  // a handle
+  int64_t parameters = 0;
+};
+
 struct ChosenToken {
   int64_t token = 0;
 };

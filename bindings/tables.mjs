@@ -2,7 +2,8 @@
 //
 //     src/generated/tables.ts          names, axes and messages of errors, from src/engine/error/messages.inc, and the
 //                                      enumerations of wire.inc
-//     src/generated/module_tables.ts   the names, axes and messages that neither multihead/core nor multihead/models needs
+//     src/generated/trainer_tables.ts  the names, axes and messages that multihead/core does not need, but multihead/models
+//     src/generated/module_tables.ts   those that neither of them needs
 //     src/generated/file_kinds.ts      files in place of safetensors files, from src/nn/io/file_kinds.inc
 //     src/generated/folder_files.ts    the rules of a model's folder, from src/models/io/folder_files.inc
 //     src/generated/wire.ts            functions that write calls and read results, from wire.inc
@@ -18,8 +19,9 @@ const wire = read('wire.inc');
 const messages = read('../src/engine/error/messages.inc');
 const blocks = blocksOf(wire);
 
-const [coreTables, moduleTables] = tablesOf(messages);
+const [coreTables, trainerTables, moduleTables] = tablesOf(messages);
 writeIfChanged('src/generated/tables.ts', [coreTables, ...enumerations(), ...constants()].join('\n'));
+writeIfChanged('src/generated/trainer_tables.ts', trainerTables);
 writeIfChanged('src/generated/module_tables.ts', moduleTables);
 writeIfChanged('src/generated/wire.ts', wireOf());
 writeIfChanged('src/generated/file_kinds.ts', fileKindsOf(read('../src/nn/io/file_kinds.inc')));
@@ -64,18 +66,23 @@ function versionOfWire() {
   return sha256(files.map((file) => sha256(read(file))).join('')).slice(0, 8);
 }
 
-/** Source files of multihead/core and multihead/models without the kernels, which report no errors. */
-function sourcesOfCore() {
+/** Names, axes and messages in the sources of multihead/core and multihead/models without the kernels, which report no errors. */
+function usedInCore() {
   const below = (folder) => readdirSync(at(folder), { recursive: true }).map((name) => `${folder}/${name}`);
   const sources = [...below('../src/engine'), ...below('../src/models')].filter((name) => /\.(cc|h)$/.test(name));
-  return ['attention.cc', 'models.cc', 'call.cc', 'call.h', '../src/nn/call_memory.h', ...sources].map(read).join('');
+  return usedIn(['attention.cc', 'models.cc', 'call.cc', 'call.h', '../src/nn/call_memory.h', ...sources]);
 }
 
-/** Makes the error tables: messages that multihead/core and multihead/models can report, and all others. */
+function usedIn(files) {
+  return new Set(files.map(read).join('').match(/\b(?:Name|Axes|Message)::k\w+/g));
+}
+
+/** Makes the error tables: messages that multihead/core and multihead/models can report, those of trainers, and all others. */
 function tablesOf(source) {
   /** Values that messages.ts fills in. */
   const values = ['0', '1', '2', '3', 'axes', 'divisors', 'dtype0', 'dtype1', 'given', 'name0', 'real', 'shape', 'text'];
-  const used = new Set(sourcesOfCore().match(/\b(?:Name|Axes|Message)::k\w+/g));
+  const inCore = usedInCore();
+  const inTrainers = usedIn(['trainer', 'options', 'state_dict'].map((name) => `../src/nn/training/${name}.cc`).concat('../src/nn/parameters.cc'));
 
   /** Returns the strings among the arguments of a macro; C++ joins adjacent ones. */
   const textsOf = (given) =>
@@ -85,8 +92,8 @@ function tablesOf(source) {
   function rowsOf(macro, type) {
     const rows = [];
     for (const [, given] of source.matchAll(new RegExp(`^${macro}\\(((?:[^"()]|"[^"]*")*)\\)`, 'gm'))) {
-      const isOfCore = used.has(`${type}::${given.split(',', 1)[0].trim()}`);
-      rows.push({ isOfCore, texts: textsOf(given) });
+      const enumerator = `${type}::${given.split(',', 1)[0].trim()}`;
+      rows.push({ part: inCore.has(enumerator) ? 'core' : inTrainers.has(enumerator) ? 'trainer' : 'module', texts: textsOf(given) });
     }
     const calls = source.match(new RegExp(`^${macro}\\(`, 'gm'))?.length;
     if (rows.length !== calls) throw new Error(`messages.inc: ${calls} of ${macro}, of which ${rows.length} can be read`);
@@ -105,15 +112,15 @@ function tablesOf(source) {
     });
 
   const tables = {
-    names: names.map(({ isOfCore, texts: [, name] }) => [isOfCore, name]),
-    axes: rowsOf('MULTIHEAD_AXES', 'Axes').map(({ isOfCore, texts: [text] }) => [isOfCore, inJavaScript(text)]),
-    messages: rowsOf('MULTIHEAD_MESSAGE', 'Message').map(({ isOfCore, texts }) => [isOfCore, [...texts, ''].slice(0, 3).map(inJavaScript)]),
+    names: names.map(({ part, texts: [, name] }) => [part, name]),
+    axes: rowsOf('MULTIHEAD_AXES', 'Axes').map(({ part, texts: [text] }) => [part, inJavaScript(text)]),
+    messages: rowsOf('MULTIHEAD_MESSAGE', 'Message').map(({ part, texts }) => [part, [...texts, ''].slice(0, 3).map(inJavaScript)]),
   };
-  /** Writes each list as one string, which is smaller; rows of the other part are empty. */
-  const written = (name, ofCore) => [
-    `export const ${name}: ErrorTables = {`,
+  /** Writes each list as one string, which is smaller; rows of other parts are empty. */
+  const written = (part) => [
+    `export const ${part}Tables: ErrorTables = {`,
     ...Object.entries(tables).map(([key, rows]) => {
-      const texts = rows.flatMap(([isOfCore, row]) => [row].flat().map((text) => (isOfCore === ofCore ? text : '')));
+      const texts = rows.flatMap(([own, row]) => [row].flat().map((text) => (own === part ? text : '')));
       if (texts.some((text) => text.includes('|'))) throw new Error(`messages.inc: a text of ${key} has a |, which separates them`);
       return `  ${key}: /* @__PURE__ */ ${JSON.stringify(texts.join('|'))}.split('|'),`;
     }),
@@ -123,7 +130,7 @@ function tablesOf(source) {
   const made = '// Made by tables.mjs out of src/engine/error/messages.inc';
   const core = [
     `${made} and wire.inc, in their order: the core gives places in these lists.\n`,
-    '/** The texts of errors; those of the other part are empty. */',
+    '/** The texts of errors; those of other parts are empty. */',
     'export interface ErrorTables {',
     '  /** Of arguments, options and functions. */',
     '  readonly names: readonly string[];',
@@ -132,15 +139,15 @@ function tablesOf(source) {
     '  readonly messages: readonly string[];',
     '}\n',
     '/** What multihead/core and multihead/models can report. */',
-    ...written('coreTables', true),
+    ...written('core'),
   ];
-  const modules = [
+  const others = ['trainer', 'module'].map((part) => [
     `${made}.`,
     "import type { ErrorTables } from './tables.js';\n",
-    '/** What only modules and training report. */',
-    ...written('moduleTables', false),
-  ];
-  return [core.join('\n'), modules.join('\n')];
+    `/** What multihead/core does not report, but ${part}s do. */`,
+    ...written(part),
+  ]);
+  return [core, ...others].map((lines) => lines.join('\n'));
 }
 
 /** Applies `write` to all macros of wire.inc with this name. */
@@ -149,7 +156,7 @@ function each(macro, write) {
 }
 
 function isFunction(macro) {
-  return ['WIRE_FUNCTION', 'WIRE_CORE_FUNCTION', 'WIRE_BASE_FUNCTION', 'WIRE_MODELS_FUNCTION', 'WIRE_TEAM_FUNCTION'].includes(macro);
+  return ['WIRE_FUNCTION', 'WIRE_CORE_FUNCTION', 'WIRE_BASE_FUNCTION', 'WIRE_MODELS_FUNCTION', 'WIRE_SHARED_FUNCTION'].includes(macro);
 }
 
 /** Returns the TypeScript name of a C++ enumeration or record. */

@@ -6,6 +6,7 @@ import { latentAttention } from '../attention/latent.js';
 import { WasmPreparedBackward } from '../attention/prepared_backward.js';
 import { attentionVarlenBackward } from '../attention/varlen.js';
 import { moduleTables } from '../generated/module_tables.js';
+import { trainerTables } from '../generated/trainer_tables.js';
 import type { Contents, LoadedBackend } from '../load/loader.js';
 import { WasmMultiHeadAttention } from '../modules/multi_head_attention.js';
 import { readParameter } from '../modules/state_dict.js';
@@ -21,7 +22,7 @@ import { completed, coreOperations, createRuntime, type Ended } from './operatio
 export const runtimeOf = new WeakMap<Multihead, Runtime>();
 
 export function createMultihead(raw: GuardedModule, backend: LoadedBackend): Multihead {
-  const runtime = createRuntime(raw, moduleTables);
+  const runtime = createRuntime(raw, trainerTables, moduleTables);
   const { scopes } = runtime;
   const multihead = completed(runtime, {
     ...coreOperations(runtime, backend),

@@ -25,9 +25,9 @@ import type { MultiheadCore } from '../types/core.js';
 /** Properties that completed() adds. */
 export type Ended = Pick<MultiheadCore, 'disposed' | typeof Symbol.dispose>;
 
-export function createRuntime(raw: GuardedModule, moduleTables?: ErrorTables): Runtime {
+export function createRuntime(raw: GuardedModule, ...moreTables: ErrorTables[]): Runtime {
   const scopes = new ScopeStack();
-  return { raw, args: new Arguments(raw), heap: new Heap(raw, scopes), scopes, moduleTables };
+  return { raw, args: new Arguments(raw), heap: new Heap(raw, scopes), scopes, moreTables };
 }
 
 /** Adds the properties that are not enumerable, and freezes the object. */

@@ -33,7 +33,7 @@ import type {
 import type { Count, Extents, Int32, Int64 } from '../types/wire.js';
 import * as core from './core/analyses.js';
 import type { Batch, ModelEngine } from './core/engine.js';
-import { CoreModel } from './core/model.js';
+import { type CoreModel, onThisThread } from './core/model.js';
 import { mostBusy, nextTask } from './generate.js';
 import { checkScales, entriesOf } from './inputs.js';
 import type { ModelParts } from './parts.js';
@@ -119,7 +119,7 @@ export class Analyses implements ModelAnalyses {
     if (!Array.isArray(tokens)) throw optionError('tokens', 'an array of tokens', describe(tokens));
     const wanted = entriesOf(tokens, 'tokens').map((token, at) => checkToken(token, `tokens[${at}]`, vocabSize));
     checkFlag(logits, 'logits');
-    const model = this.#model();
+    const model = onThisThread(this.#engine);
     const { batch, headScales } = await this.#edited(input, options);
     const ids = await Promise.all(wanted.map((token, at) => this.#idOf(token, `tokens[${at}]`)));
     const shape = [chosen.length, batch.tokens, vocabSize];
@@ -130,7 +130,7 @@ export class Analyses implements ModelAnalyses {
 
   async logProbs(input: ModelInput, given: EditedOptions = {}): Promise<LogProbs> {
     const options = readOptions(given, editedNames, 'logProbs');
-    const model = this.#model();
+    const model = onThisThread(this.#engine);
     const edited = await this.#edited(input, options);
     const { probabilities, ranks } = core.logProbabilities(model, edited);
     return { ids: edited.batch.ids.slice(1), values: probabilities, ranks };
@@ -139,7 +139,7 @@ export class Analyses implements ModelAnalyses {
   async measure(input: ModelInput, metric: Metric, given: EditedOptions = {}): Promise<number> {
     const options = readOptions(given, editedNames, 'measure');
     const read = readMetric(metric, this.#engine.info.vocabSize);
-    const model = this.#model();
+    const model = onThisThread(this.#engine);
     const edited = await this.#edited(input, options);
     if (read.evaluate !== undefined) return read.evaluate(this.#lastLogits(model, edited));
     return core.measure(model, edited, await this.#resolved(read));
@@ -149,7 +149,7 @@ export class Analyses implements ModelAnalyses {
     const options = readOptions(given, analysisNames, 'logitAttribution');
     const read = readMetric(metric, this.#engine.info.vocabSize);
     if (read.kind !== 'logitDifference') throw optionError('metric', 'a difference of logits, { token, against }', 'another metric');
-    const model = this.#model();
+    const model = onThisThread(this.#engine);
     const [batch] = await this.#inputs([[input, 'input']], options);
     const { heads, ...others } = core.logitAttribution(model, batch as core.Input, await this.#resolved(read));
     const { numLayers, numHeads } = this.#engine.info;
@@ -172,7 +172,7 @@ export class Analyses implements ModelAnalyses {
     const places = this.#places(site, by);
     checkFlag(positions, 'positions');
     const read = readMetric(metric, this.#engine.info.vocabSize);
-    const model = this.#model();
+    const model = onThisThread(this.#engine);
     const inputs = await this.#pair(clean, corrupt, options);
     const { resolved, value } = await this.#withSlopes(model, read, inputs[0]);
     const found = core.attributionPatch(model, inputs, resolved, ...places, positions);
@@ -200,7 +200,7 @@ export class Analyses implements ModelAnalyses {
   async gradients(input: ModelInput, metric: Metric, places: readonly GradientPlace[], given: AnalysisOptions = {}): Promise<readonly ModelArray[]> {
     const options = readOptions(given, analysisNames, 'gradients');
     const read = readMetric(metric, this.#engine.info.vocabSize);
-    const model = this.#model();
+    const model = onThisThread(this.#engine);
     if (!Array.isArray(places)) throw optionError('places', 'an array of { site, layer }', describe(places));
     const wanted = readPlaces(places, 'places', this.#engine, false);
     const [batch] = (await this.#inputs([[input, 'input']], options)) as [core.Input];
@@ -211,12 +211,6 @@ export class Analyses implements ModelAnalyses {
   }
 
   /** The model on this thread. Throws `E_DISPOSED`, and `E_OPTION` for one in workers. */
-  #model(): CoreModel {
-    this.#engine.assertLive();
-    if (this.#engine instanceof CoreModel) return this.#engine;
-    throw optionError('model', 'one that was opened without the option workers', `one in ${this.#engine.workers} workers`);
-  }
-
   /** Inputs, copied before the first `await`. */
   async #inputs(given: readonly (readonly [input: unknown, argument: string])[], { headScales, addSpecialTokens }: AnalysisOptions): Promise<core.Input[]> {
     const { numLayers, numHeads } = this.#engine.info;
@@ -279,7 +273,7 @@ export class Analyses implements ModelAnalyses {
   #checkSweep({ signal, onProgress }: SweepOptions, what: string) {
     checkSignal(signal);
     checkCallback(onProgress, 'onProgress');
-    const model = this.#model();
+    const model = onThisThread(this.#engine);
     return async (metric: ReadMetric, make: (model: CoreModel) => core.Sweep) => {
       if (signal?.aborted) throw abortedError(signal, what);
       const sweep = make(model);

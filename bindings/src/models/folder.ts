@@ -28,6 +28,8 @@ export interface Folder {
   readonly place: string;
   /** True if an open file holds a connection, and can be opened again. */
   readonly connects: boolean;
+  /** What readText() has read. */
+  readonly texts: Map<string, string>;
   /** Opens a file. Throws for an aborted signal and a server in trouble. */
   open(name: string): Promise<OpenFile | Absent>;
   /** Names of the files and folders below a path that ends with a slash, or is empty; none if they cannot be listed. */
@@ -58,6 +60,7 @@ function diskFolder(files: FileSystem, path: string): Folder {
   return {
     place: `in ${printable(path, 400)}`,
     connects: false,
+    texts: new Map(),
     list: (below) => files.readdir(at(below)).catch(() => []),
     async problem() {
       const found = await files.stat(pathOf(path)).catch(() => undefined);
@@ -119,6 +122,7 @@ function fetchedFolder(address: string, signal: AbortSignal | undefined): Folder
   return {
     place: `below ${printable(folder, 400)}`,
     connects: true,
+    texts: new Map(),
     list: async () => [],
     problem: async () => undefined,
     async open(name) {
@@ -162,6 +166,7 @@ function givenFolder(source: Iterable<unknown>, signal: AbortSignal | undefined)
   return {
     place: 'among the files',
     connects: false,
+    texts: new Map(),
     async list(below) {
       const names = byDepth.map((path) => (isElsewhere(path) ? path.slice(path.lastIndexOf('/') + 1) : path.slice(root.length)));
       const inside = names.filter((path) => path.startsWith(below)).map((path) => path.slice(below.length).split('/')[0] as string);
@@ -253,7 +258,11 @@ export async function readText(
   if (first === 60 && isJson) return { reason: pageError(name) };
   const kind = first === 123 || !isJson ? undefined : kindOfFile(bytes.subarray(0, lengthBytes));
   try {
-    if (kind === undefined) return utf8Decoder({ fatal: true }).decode(bytes);
+    if (kind === undefined) {
+      const text = utf8Decoder({ fatal: true }).decode(bytes);
+      folder.texts.set(name, text);
+      return text;
+    }
   } catch (error) {
     throw formatError(name, isJson ? 'JSON in UTF-8' : 'text in UTF-8', (error as Error).message);
   }

@@ -159,6 +159,7 @@ function hubFolder(name: string, { revision, host, local, signal, onFetch }: Hub
   const folder: Folder = {
     place: `of ${name} on the hub`,
     connects: false,
+    texts: new Map(),
     list: async () => [],
     problem: async () => undefined,
     end() {

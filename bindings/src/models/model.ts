@@ -26,6 +26,8 @@ import type {
   ModelArray,
   ModelInfo,
   ModelInput,
+  ModelTrainer,
+  ModelTrainerOptions,
   RunOptions,
   RunResult,
   TextTokenizer,
@@ -34,12 +36,14 @@ import type { Count, Extents, Int64 } from '../types/wire.js';
 import { Analyses } from './analyses.js';
 import { checkChat, isChat } from './chat.js';
 import type { Batch, ModelEngine, PassCall, Place } from './core/engine.js';
+import { onThisThread } from './core/model.js';
 import { embed } from './embed.js';
 import { encodePrompt, generate } from './generate.js';
 import { checkIds, checkScales, checkTokens, textOrIds } from './inputs.js';
 import type { ModelParts } from './parts.js';
 import { checkParts, named, readEdits, readPlaces, shapeOf } from './sites.js';
 import { encodeText, textOf } from './tokenizer.js';
+import { makeTrainer, WasmModelTrainer } from './trainer.js';
 
 const outputNames = ['hiddenStates', 'lastHiddenState', 'logits', 'poolerOutput'] as const;
 const inputNames = { pair: plain, addSpecialTokens: plain, tokenTypes: plain, pixels: plain, headScales: plain, edits: plain } satisfies Names<InputOptions>;
@@ -50,7 +54,17 @@ const attentionsNames = { layer: plain, head: plain, ...inputNames } satisfies N
 const runNames = { capture: plain, logits: plain, ...inputNames } satisfies Names<RunOptions>;
 const forwardNames = { return: plain, ...inputNames } satisfies Names<ForwardOptions<undefined>>;
 
+/** What computes a model, and what it has besides. Throws `E_OPTION` for something else than a model. */
+export let insideOf: (model: unknown) => { readonly engine: ModelEngine; readonly parts: ModelParts };
+
 export class OpenedModel implements Model {
+  static {
+    insideOf = (model) => {
+      if (typeof model !== 'object' || model === null || !(#engine in model)) throw optionError('model', 'one that openModel() has opened', describe(model));
+      return { engine: model.#engine, parts: model.#parts };
+    };
+  }
+
   readonly info: ModelInfo;
   readonly labels: readonly string[];
   readonly #engine: ModelEngine;
@@ -210,6 +224,12 @@ export class OpenedModel implements Model {
 
   gradients(...given: Parameters<ModelAnalyses['gradients']>) {
     return this.#analyses.gradients(...given);
+  }
+
+  trainer(options?: ModelTrainerOptions): ModelTrainer {
+    const made = makeTrainer(onThisThread(this.#engine), options);
+    const model = new OpenedModel(made.trained, this.#parts);
+    return new WasmModelTrainer(made, model, (input, argument) => model.#sequence(input, argument));
   }
 
   #tokenizer(): Promise<TextTokenizer> {

@@ -111,6 +111,7 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
         renderChat: (messages) => renderChat({ template: textOf(template), config: found.tokenizerConfig }, messages),
         labelsOf: (count) => labelsOf(found.config, count),
         prompts: found.prompts,
+        ...{ texts: folder.texts, base: found.base, dense: found.dense },
         lowerCase: found.settings.get('sentence_bert_config.json/do_lower_case') === true,
       });
     } catch (error) {

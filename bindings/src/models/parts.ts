@@ -12,6 +12,11 @@ export interface ModelParts {
   readonly labelsOf: (count: number) => readonly string[];
   /** Of config_sentence_transformers.json. */
   readonly prompts: Settings;
+  /** The texts of the folder by their paths, config.json among them. */
+  readonly texts: ReadonlyMap<string, string>;
+  /** Paths of the folder with the transformer, and of those of Dense modules, with a slash at the end unless empty. */
+  readonly base: string;
+  readonly dense: readonly string[];
   /** True if texts become lower case before they are embedded. */
   readonly lowerCase: boolean;
 }

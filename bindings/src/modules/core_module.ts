@@ -4,8 +4,7 @@ import { WasmModuleCache } from '../cache/module_cache.js';
 import type { ModuleKind, ParameterNames } from '../generated/tables.js';
 import { CoreObject, type ObjectName } from '../runtime/core_object.js';
 import { optionError } from '../runtime/errors.js';
-import type { Heap } from '../runtime/memory.js';
-import { bytesPerElement } from '../runtime/memory.js';
+import { bytesPerElement, SharedParameters } from '../runtime/memory.js';
 import { call, type Operands, type Runtime } from '../runtime/operands.js';
 import type { ModuleCacheConfig, PlainTensor } from '../types/index.js';
 import type { Int32 } from '../types/wire.js';
@@ -119,29 +118,5 @@ export abstract class CoreModule extends CoreObject {
     this.#memory.parameters?.leave();
     const bytes = raw.moduleParameters(this.handle) * bytesPerElement('f32');
     this.#memory.parameters = new SharedParameters(heap, bytes).join();
-  }
-}
-
-/** The memory of a model's parameters. Trainers share it, and it lives until the last of them is disposed. */
-export class SharedParameters {
-  readonly bytes: number;
-  readonly #heap: Heap;
-  #users = 0;
-
-  constructor(heap: Heap, bytes: number) {
-    this.#heap = heap;
-    this.bytes = bytes;
-  }
-
-  /** Adds a user. Only the first user counts the bytes. */
-  join(): this {
-    if (this.#users === 0) this.#heap.count(this.bytes);
-    this.#users += 1;
-    return this;
-  }
-
-  leave(): void {
-    this.#users -= 1;
-    if (this.#users === 0) this.#heap.count(-this.bytes);
   }
 }

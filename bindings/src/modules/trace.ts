@@ -1,6 +1,6 @@
 // Traces: reads which steps a call requests, and copies the steps that the core lists, under JavaScript names.
 
-import { readListedTensor } from '../generated/wire.js';
+import { type ListedTensor, readListedTensor } from '../generated/wire.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
 import type { Runtime } from '../runtime/operands.js';
 import { checkNames } from '../runtime/options.js';
@@ -53,21 +53,27 @@ export interface NamedTensor {
   readonly data: Float32Array;
 }
 
-/** Copies the tensors that the last call listed, and releases the core's list. */
-export function takeListed({ raw, args, heap }: Runtime): NamedTensor[] {
+/** Reads the tensors that the last call listed, and releases the core's list. */
+export function readListed<T>({ raw, args }: Runtime, read: (tensor: ListedTensor) => T): T[] {
   try {
     return Array.from({ length: raw.listedCount() }, (_, index) => {
       raw.listed(index as Int32);
-      const { name, address, shape, byColumns } = readListedTensor(args.results());
-      const view = heap.view('f32', address, elements(shape));
-      const data = onJavaScriptHeap(4 * view.length, name, () =>
-        byColumns ? transposed(view, shape) : view.slice(),
-      );
-      return { name, shape, data };
+      return read(readListedTensor(args.results()));
     });
   } finally {
     raw.releaseListed();
   }
+}
+
+/** Copies the tensors that the last call listed, and releases the core's list. */
+export function takeListed(runtime: Runtime): NamedTensor[] {
+  return readListed(runtime, ({ name, address, shape, byColumns }) => {
+    const view = runtime.heap.view('f32', address, elements(shape));
+    const data = onJavaScriptHeap(4 * view.length, name, () =>
+      byColumns ? transposed(view, shape) : view.slice(),
+    );
+    return { name, shape, data };
+  });
 }
 
 /** The row-major copy of a column-major matrix of shape (rows, width). */

@@ -14,10 +14,10 @@ interface Sentences {
   message?: string;
 }
 
-/** `more`: the message texts that multihead/core and multihead/models do not contain. */
-export function sentencesOf(error: CoreError, more?: ErrorTables): Sentences {
+/** `more`: the message texts that multihead/core does not contain. */
+export function sentencesOf(error: CoreError, more: readonly ErrorTables[]): Sentences {
   const { text, real, shape, given } = error;
-  const textOf = (table: keyof ErrorTables, at: number): string => coreTables[table][at] || more?.[table][at] || '';
+  const textOf = (table: keyof ErrorTables, at: number): string => [coreTables, ...more].map((part) => part[table][at]).find(Boolean) ?? '';
   const [expected = '', got = '', sentence = ''] = [0, 1, 2].map((part) => textOf('messages', 3 * error.message + part));
   const argument = error.ownArgument || textOf('names', error.argument);
   const letters = textOf('axes', error.axes);

@@ -29,8 +29,8 @@ export interface Runtime {
   readonly args: Arguments;
   readonly heap: Heap;
   readonly scopes: ScopeStack;
-  /** Error texts that multihead/core and multihead/models do not contain. */
-  readonly moduleTables: ErrorTables | undefined;
+  /** Error texts that multihead/core does not contain. */
+  readonly moreTables: readonly ErrorTables[];
 }
 
 /** Inputs that a prepared operation keeps for later calls. */
@@ -227,14 +227,14 @@ export class Operands {
 }
 
 /** Throws the error of a CallStatus, unless it is ok. */
-export function checkStatus({ raw, args, heap, moduleTables }: Runtime, status: number): void {
+export function checkStatus({ raw, args, heap, moreTables }: Runtime, status: number): void {
   if (status === callStatus.ok) return;
   if (status === callStatus.otherArguments) throw otherArguments();
   if (status === callStatus.nothingLeft) {
     throw outOfMemory('memory', 'a megabyte for the call itself', heap.buffer.byteLength);
   }
   raw.lastError();
-  const error = sentencesOf(readCoreError(args.results()), moduleTables);
+  const error = sentencesOf(readCoreError(args.results()), moreTables);
   if (status === callStatus.memory) throw outOfMemory(error.argument, error.expected, heap.buffer.byteLength);
   const code = status === callStatus.shape ? 'E_SHAPE' : status === callStatus.format ? 'E_FORMAT' : 'E_OPTION';
   throw new MultiheadError(code, error);

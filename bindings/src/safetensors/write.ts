@@ -13,7 +13,7 @@ import type {
   SafetensorsTensor,
   WriteSafetensorsOptions,
 } from '../types/safetensors.js';
-import type { DType, FloatDType } from '../types/tensor.js';
+import type { DType, FloatDType, Shape } from '../types/tensor.js';
 import {
   isObject,
   isUnicode,
@@ -49,19 +49,13 @@ export function writeSafetensors(
   const parts = checked
     .map(({ name, tensor }) => ({ name, tensor: converted(tensor, dtype) }))
     .sort((a, b) => b.tensor.data.BYTES_PER_ELEMENT - a.tensor.data.BYTES_PER_ELEMENT);
-  const entries: [string, unknown][] = [];
-  if (metadata !== undefined) entries.push([metadataName, checkMetadata(metadata)]);
-  let end = 0;
-  for (const { name, tensor } of parts) {
-    const data_offsets = [end, (end += tensor.data.byteLength)];
-    entries.push([name, { dtype: storedName(tensor.dtype), shape: tensor.shape, data_offsets }]);
-  }
-
-  const header = paddedHeader(entries);
-  const file = allocate(lengthBytes + header.length + end);
-  new DataView(file.buffer).setUint32(0, header.length, true);
-  file.set(header, lengthBytes);
-  let at = lengthBytes + header.length;
+  const header = headerOf(
+    parts.map(({ name, tensor: { dtype, shape, data } }) => ({ name, dtype, shape, bytes: data.byteLength })),
+    metadata === undefined ? undefined : checkMetadata(metadata),
+  );
+  const file = allocate(parts.reduce((sum, { tensor }) => sum + tensor.data.byteLength, header.length));
+  file.set(header);
+  let at = header.length;
   for (const { data } of parts.map(({ tensor }) => tensor)) {
     file.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), at);
     at += data.byteLength;
@@ -152,14 +146,31 @@ function checkMetadata(metadata: unknown): Record<string, string> {
   return metadata as Record<string, string>;
 }
 
-/** The header as JSON in UTF-8, padded with spaces to a multiple of 8 bytes. */
-function paddedHeader(entries: readonly [string, unknown][]): Uint8Array {
+/** A tensor of a file. */
+interface Stored {
+  readonly name: string;
+  readonly dtype: SafetensorsDType;
+  readonly shape: Shape;
+  readonly bytes: number;
+}
+
+/** The begin of a file: its length, and the header as JSON in UTF-8, padded with spaces to a multiple of 8 bytes. */
+export function headerOf(tensors: readonly Stored[], metadata: Readonly<Record<string, string>> | undefined): Uint8Array<ArrayBuffer> {
+  const entries: [string, unknown][] = metadata === undefined ? [] : [[metadataName, metadata]];
+  let end = 0;
+  for (const { name, dtype, shape, bytes } of tensors) {
+    const data_offsets = [end, (end += bytes)];
+    entries.push([name, { dtype: storedName(dtype), shape, data_offsets }]);
+  }
   const text = toUtf8(JSON.stringify(Object.fromEntries(entries)));
-  const header = new Uint8Array(Math.ceil(text.length / 8) * 8).fill(0x20);
-  header.set(text);
-  if (header.length <= mostHeaderBytes) return header;
-  const expected = `a header of at most ${mostHeaderBytes} bytes`;
-  throw optionError('tensors', expected, `${header.length} bytes of names and metadata`);
+  const length = Math.ceil(text.length / 8) * 8;
+  if (length > mostHeaderBytes) {
+    throw optionError('tensors', `a header of at most ${mostHeaderBytes} bytes`, `${length} bytes of names and metadata`);
+  }
+  const header = new Uint8Array(lengthBytes + length).fill(0x20);
+  new DataView(header.buffer).setBigUint64(0, BigInt(length), true);
+  header.set(text, lengthBytes);
+  return header;
 }
 
 function allocate(bytes: number): Uint8Array<ArrayBuffer> {

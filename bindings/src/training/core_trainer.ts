@@ -1,11 +1,10 @@
 // Base class of trainers and experiments: a handle to a trainer in the core, and the state that continues a training.
 
-import type { SharedParameters } from '../modules/core_module.js';
 import { pushStateDict, takeStateDict } from '../modules/state_dict.js';
 import { CoreObject, type ObjectName } from '../runtime/core_object.js';
 import { optionError } from '../runtime/errors.js';
 import { halfToFloats } from '../runtime/half.js';
-import type { CleanupRecord } from '../runtime/memory.js';
+import type { CleanupRecord, SharedParameters } from '../runtime/memory.js';
 import { call, type Runtime } from '../runtime/operands.js';
 import { elements } from '../runtime/shape.js';
 import { isHalf } from '../runtime/tensor.js';

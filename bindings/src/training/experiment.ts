@@ -3,11 +3,10 @@
 import { seedWords } from '../attention/options.js';
 import { experimentKinds, positionKinds } from '../generated/tables.js';
 import * as wire from '../generated/wire.js';
-import { SharedParameters } from '../modules/core_module.js';
 import { WasmTransformer } from '../modules/transformer.js';
 import type { Results } from '../runtime/arguments.js';
 import { shapeError } from '../runtime/errors.js';
-import { bytesPerElement, onJavaScriptHeap } from '../runtime/memory.js';
+import { bytesPerElement, onJavaScriptHeap, SharedParameters } from '../runtime/memory.js';
 import { call, checkStatus, noSpan, type Operands, type Runtime } from '../runtime/operands.js';
 import { checkCount, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import { choice, count, flag, number, readSettings, type Setting } from '../runtime/settings.js';

@@ -6,10 +6,14 @@ import type { PoolWorker } from './pool.js';
 import type { ModelAnalyses } from './analysis.js';
 import type { EncodeOptions, InputOptions, ModelArray, ModelInput, PassOptions } from './model_input.js';
 import type { Capture, SessionEdit } from './sites.js';
+import type { BatchOptions, TrainerBase, TrainerOptions } from './trainer.js';
 
 export type * from './analysis.js';
 export type * from './model_input.js';
 export type * from './sites.js';
+export type { StateDict } from './module.js';
+export type { PlainTensor } from './tensor.js';
+export type { BatchOptions, LearningRateDecay, Optimizer, TrainerBase, TrainerOptions, TrainingState, TrainingStep } from './trainer.js';
 
 /** A file with its name, such as a `File` of a form, or of a folder that was dropped. */
 export type ModelFile = PlatformBlob & {
@@ -366,6 +370,54 @@ export interface RunResult extends DefaultForwardResult {
   readonly captures: readonly ModelArray[];
 }
 
+/** Options of {@link Model.trainer}. `recompute` must be false, and `seed` changes nothing: models of folders have no dropout. */
+export interface ModelTrainerOptions extends TrainerOptions {
+  /**
+   * Layers whose parameters are trained, from 0; layers that share parameters are trained together. Layers below the first of them
+   * are not differentiated, which saves their time and memory. Default: everything is trained, embeddings, norms and output, too.
+   */
+  readonly layers?: readonly number[] | undefined;
+}
+
+/** What a step learns from: the arguments of {@link TrainerBase.step}, and a batch of `train()` of `multihead/training`. */
+export interface ModelBatch {
+  /** (batch · N) token ids. */
+  readonly tokens: Int32Array<ArrayBuffer>;
+  /** (batch · N) the token after each position, or −1. */
+  readonly targets: Int32Array<ArrayBuffer>;
+  /** Number of sequences. */
+  readonly batch: number;
+}
+
+/**
+ * Trains a copy of a causal language model to predict the next tokens, by gradient descent on their cross-entropy. It works as the
+ * trainer of a transformer of `multihead` does, and `train()` of `multihead/training` takes it, too. Every call blocks its thread: in a
+ * page, open and train the model in a worker of your own. The names of parameters are those of the model's files. Gains that a family
+ * stores minus 1 (Gemma) are in gradients() and stateDict() as they are used.
+ */
+export interface ModelTrainer extends TrainerBase<BatchOptions> {
+  /**
+   * The model of the trained copies, which sees every update; a running generate() does not. What is not trained it shares with the
+   * model that it was made of. It is disposed by itself: it stays after dispose() of the trainer, which frees gradients and
+   * moments, and of the first model.
+   */
+  readonly model: Model;
+  /**
+   * Makes a batch of texts, or token ids: each token's target is the token after it. Shorter texts are padded at their end; padding
+   * and last tokens have the target −1. A text gets the special tokens of its tokenizer, not the token that ends a text.
+   *
+   * @throws {MultiheadError} `E_OPTION` without a tokenizer, and for a text that is empty or longer than
+   *   {@link ModelInfo.maxTokens}; `E_DISPOSED`
+   */
+  batchOf(texts: string | readonly ModelInput[]): Promise<ModelBatch>;
+}
+
+/** Options of saveModel(). */
+export interface SaveModelOptions {
+  /** Type of all tensors in the file; default `'f32'`, which is exact. */
+  readonly dtype?: 'f32' | 'f16' | 'bf16' | undefined;
+}
+
 /**
  * A model that openModel() has opened. Dispose it to free its memory, and to end its workers. Passes with `pixels` ignore
  * their input. If a worker of the model ends, its calls are rejected with `E_WORKER`, and so are all later ones.
@@ -447,6 +499,14 @@ export interface Model extends ModelAnalyses {
    *   that makes numbers infinite; `E_SHAPE` for a value of another shape; `E_MEMORY`
    */
   run(input: ModelInput, options?: RunOptions): Promise<RunResult>;
+
+  /**
+   * Makes a trainer of a copy of this causal language model, which itself does not change. What is trained is copied as f32; gradients
+   * and AdamW's moments take three times as much memory.
+   *
+   * @throws {MultiheadError} `E_OPTION` for a model that is no causal language model, one in workers, or a wrong option; `E_MEMORY`
+   */
+  trainer(options?: ModelTrainerOptions): ModelTrainer;
 
   /**
    * Frees the model's memory, and that of generations that did not end, and ends its workers: calls that they still run are

@@ -53,7 +53,7 @@ export interface TrainerOptions {
   readonly seed?: number | bigint | undefined;
 }
 
-/** Result of {@link Trainer.step} and {@link Trainer.update}. */
+/** Result of {@link Trainer.step} and {@link TrainerBase.update}. */
 export interface TrainingStep {
   /** Number of updates so far, this one included. */
   readonly step: number;
@@ -69,17 +69,18 @@ export interface TrainingStep {
   readonly correct: number;
 }
 
+/** Options of a step that every trainer has. */
+export interface BatchOptions {
+  /** Number of sequences of equal length in `tokens`, one after the other. Default 1. */
+  readonly batch?: number | undefined;
+}
+
 /**
  * Options of {@link Trainer.step} and {@link Trainer.accumulate}: the options of {@link Transformer.forward} that
  * change the model's function.
  */
-export interface TrainerStepOptions extends Omit<
-  ForwardOptions,
-  'causal' | 'return' | 'trace' | 'out' | 'training' | 'dropoutSeed'
-> {
-  /** Number of sequences of equal length in `tokens`, one after the other. Default 1. */
-  readonly batch?: number | undefined;
-}
+export interface TrainerStepOptions
+  extends BatchOptions, Omit<ForwardOptions, 'causal' | 'return' | 'trace' | 'out' | 'training' | 'dropoutSeed'> {}
 
 /** The state from which a training continues: a {@link Trainer}, or an {@link Experiment} with its trainer. */
 export interface TrainingState {
@@ -137,23 +138,19 @@ export interface TrainingState {
   [Symbol.dispose](): void;
 }
 
-/**
- * Trains a {@link Transformer} to predict targets by gradient descent on their cross-entropy. It changes the parameters
- * of the model in place. Model and trainer share the parameters: disposing one does not affect the other. If the model
- * loads or initializes other parameters, the trainer keeps the old ones.
- */
-export interface Trainer extends TrainingState {
+/** What trainers have in common, whatever they train. `Options`: of a step. */
+export interface TrainerBase<Options> extends TrainingState {
   /**
    * Makes one update from one batch: accumulate(), then update(). Bit-identical in every run of the same build.
    *
    * @param tokens (batch · N) token ids, row-major, each from 0 to vocabSize − 1
-   * @param targets (batch · N · numReadouts): the correct class of each prediction, from 0 to vocabSize − 1, or −1 for
-   * a prediction that does not count
+   * @param targets (batch · N), and of a transformer with readouts (batch · N · numReadouts): the correct class of each
+   * prediction, from 0 to vocabSize − 1, or −1 for a prediction that does not count
    * @throws {MultiheadError} `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`; `E_OPTION`, also if no target counts, and for a loss
    * or gradient that is not finite; the message names the step, and the first parameter that is not finite, if there is
    * one. A call that throws leaves parameters and optimizer unchanged.
    */
-  step(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions): TrainingStep;
+  step(tokens: Int32Array, targets: Int32Array, options?: Options): TrainingStep;
   /**
    * Adds the gradients of one part of a batch, for one update() from several parts. The loss of the update is the mean
    * over the targets of all parts.
@@ -161,7 +158,7 @@ export interface Trainer extends TrainingState {
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`; `E_MEMORY`, which may discard the accumulated
    * gradients
    */
-  accumulate(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions): void;
+  accumulate(tokens: Int32Array, targets: Int32Array, options?: Options): void;
   /**
    * Updates the parameters with the accumulated gradients, and resets these.
    *
@@ -183,3 +180,10 @@ export interface Trainer extends TrainingState {
    */
   gradients(): Record<string, PlainTensor>;
 }
+
+/**
+ * Trains a {@link Transformer} to predict targets by gradient descent on their cross-entropy. It changes the parameters
+ * of the model in place. Model and trainer share the parameters: disposing one does not affect the other. If the model
+ * loads or initializes other parameters, the trainer keeps the old ones.
+ */
+export interface Trainer extends TrainerBase<TrainerStepOptions> {}

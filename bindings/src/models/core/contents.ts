@@ -2,6 +2,7 @@
 
 import createGlue from 'built:models-glue';
 import { createRuntime } from '../../api/operations.js';
+import { trainerTables } from '../../generated/trainer_tables.js';
 import type { Contents } from '../../load/loader.js';
 import type { Runtime } from '../../runtime/operands.js';
 
@@ -13,5 +14,5 @@ export interface Core {
 export const modelContents: Contents<Core> = {
   part: 'models',
   createGlue,
-  createApi: (raw) => ({ runtime: createRuntime(raw) }),
+  createApi: (raw) => ({ runtime: createRuntime(raw, trainerTables) }),
 };

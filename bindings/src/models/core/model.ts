@@ -2,7 +2,10 @@
 
 import { modelOutputs, poolings } from '../../generated/tables.js';
 import * as wire from '../../generated/wire.js';
+import { readListed } from '../../modules/trace.js';
 import { CoreObject } from '../../runtime/core_object.js';
+import { optionError } from '../../runtime/errors.js';
+import { SharedParameters } from '../../runtime/memory.js';
 import { call, type Operands, type Runtime } from '../../runtime/operands.js';
 import { namesOf } from '../../runtime/options.js';
 import type { ModelInfo } from '../../types/models.js';
@@ -25,21 +28,25 @@ function readInfo(runtime: Runtime, handle: Int32): ModelInfo {
 export class CoreModel extends CoreObject implements ModelEngine {
   readonly info: ModelInfo;
   readonly workers = 0;
+  /** The memory of its weights. */
+  readonly weights: readonly SharedParameters[];
   /** They share the weights, which are freed with the last of them. */
   readonly #generations = new Set<SessionMemory>();
 
-  constructor(runtime: Runtime, handle: Int32) {
+  /** `weights`: those of a model that shares some with others. */
+  constructor(runtime: Runtime, handle: Int32, weights?: readonly SharedParameters[]) {
     const { raw, heap } = runtime;
     const info = readInfo(runtime, handle);
-    heap.count(info.weightBytes);
+    const own = (weights ?? [new SharedParameters(heap, info.weightBytes)]).map((each) => each.join());
     super(runtime, handle, { argument: 'model', noun: 'a model' }, {
       what: () => `a model of ${info.weightBytes} bytes`,
       free: () => {
-        heap.count(-info.weightBytes);
+        for (const each of own) each.leave();
         if (!raw.dead) raw.modelRelease(handle);
       },
     });
     this.info = info;
+    this.weights = own;
   }
 
   run({ batch, headScales, what, outputs }: PassCall): PassResult {
@@ -76,10 +83,35 @@ export class CoreModel extends CoreObject implements ModelEngine {
     return new CoreGeneration(this.runtime, this.handle, this.info, settings, this.#generations);
   }
 
+  /** Names and shapes of the tensors of the model's files. */
+  tensors(): { readonly name: string; readonly shape: Extents }[] {
+    return this.within((operands, runtime, handle) => {
+      operands.run(() => runtime.raw.modelTensors(handle));
+      return readListed(runtime, ({ name, shape }) => ({ name, shape: shape as readonly number[] as Extents }));
+    });
+  }
+
+  /** The numbers of one of them. */
+  tensor(index: number, shape: Extents): Float32Array<ArrayBuffer> {
+    return this.within((operands, runtime, handle) => {
+      const made = output(operands, shape);
+      wire.storedTensor(runtime.args, made);
+      operands.run(() => runtime.raw.modelTensor(handle, index as Int32));
+      return copied(runtime, made);
+    });
+  }
+
   override dispose(): void {
     for (const each of this.#generations) each.dispose();
     super.dispose();
   }
+}
+
+/** The model of an engine on the calling thread. Throws `E_OPTION`, `E_DISPOSED`, `E_FATAL`, `E_WORKER`. */
+export function onThisThread(engine: ModelEngine): CoreModel {
+  engine.assertLive();
+  if (engine instanceof CoreModel) return engine;
+  throw optionError('model', 'one that was opened without the option workers', `one in ${engine.workers} workers`);
 }
 
 /** Memory for an output until the end of the call. */

@@ -1,0 +1,57 @@
+// saveModel(): the folder of a model as files.
+
+import { roundToHalf } from '../runtime/half.js';
+import { checkChoice, type Names, plain, readOptions } from '../runtime/options.js';
+import { bytesPerElement } from '../runtime/memory.js';
+import { headerOf } from '../safetensors/write.js';
+import type { Model, ModelFile, SaveModelOptions } from '../types/models.js';
+import { parseObject } from './config.js';
+import { onThisThread } from './core/model.js';
+import { insideOf } from './model.js';
+
+/** As config.json says them. */
+const typeNames = { f32: 'float32', f16: 'float16', bf16: 'bfloat16' } as const;
+
+const saveNames = { dtype: plain } satisfies Names<SaveModelOptions>;
+
+/**
+ * Saves a model: the files of a folder that {@link OpenModel} and transformers open. The tensors have the names and shapes of the
+ * files that the model was opened from, in one `model.safetensors`; one more is beside each Dense module of a sentence-transformer.
+ * `config.json` says the new type. The other texts are those that openModel() has read: `tokenizer.json` is among them unless a
+ * `tokenizer` was given. Weights of `int8` and `int4` become the numbers that they stand for.
+ *
+ * In Node: `for (const file of saveModel(model)) await writeFile(join(folder, file.name), file.stream())`.
+ *
+ * @returns the files, which openModel() takes as they are. A name may have folders in front.
+ * @throws {MultiheadError} `E_OPTION` for something else than a model, a model in workers, or a wrong option; `E_DISPOSED`,
+ *   `E_MEMORY`
+ */
+export function saveModel(model: Model, given: SaveModelOptions = {}): ModelFile[] {
+  const { dtype = 'f32' } = readOptions(given, saveNames, 'saveModel');
+  checkChoice(dtype, Object.keys(typeNames) as (keyof typeof typeNames)[], 'dtype');
+  const { engine, parts } = insideOf(model);
+  const core = onThisThread(engine);
+  const tensors = core.tensors().map(({ name, shape }, index) => {
+    const folder = parts.dense.find((path) => name.startsWith(path));
+    const bytes = shape.reduce((product: number, extent) => product * extent, bytesPerElement(dtype));
+    const file = `${folder ?? parts.base}model.safetensors`;
+    return { name: name.slice(folder?.length ?? 0), file, index, dtype, shape, bytes };
+  });
+  const weights = [...new Set(tensors.map(({ file }) => file))].map((file) => {
+    const own = tensors.filter((tensor) => tensor.file === file);
+    // A Blob keeps its own copy of each tensor, so the numbers are never there as a whole, too.
+    const data = own.map(({ index, shape }) => {
+      const numbers = core.tensor(index, shape);
+      return new Blob([dtype === 'f32' ? numbers : (roundToHalf(numbers, dtype) as Uint16Array<ArrayBuffer>)]);
+    });
+    return new File([headerOf(own, { format: 'pt' }), ...data], file);
+  });
+  const texts = [...parts.texts].filter(([name]) => !name.endsWith('.safetensors.index.json'));
+  return [...texts.map(([name, text]) => new File([name === `${parts.base}config.json` ? typed(text, typeNames[dtype]) : text], name)), ...weights];
+}
+
+/** config.json with another type of the weights, by which transformers reads them. */
+function typed(text: string, type: string): string {
+  const config = parseObject('config.json', text);
+  return JSON.stringify({ ...config, ['dtype' in config ? 'dtype' : 'torch_dtype']: type }, null, 2);
+}

@@ -1,0 +1,82 @@
+// Model.trainer(): a trainer of a model in the core of this thread.
+
+import * as wire from '../generated/wire.js';
+import { optionError } from '../runtime/errors.js';
+import { SharedParameters } from '../runtime/memory.js';
+import { noSpan, type Runtime } from '../runtime/operands.js';
+import { type Names, plain, readOptions } from '../runtime/options.js';
+import { describe } from '../runtime/tensor.js';
+import { type StepInputs, StepTrainer, trainerNames, trainerRecord } from '../training/step_trainer.js';
+import type { BatchOptions, Model, ModelBatch, ModelInput, ModelTrainer, ModelTrainerOptions } from '../types/models.js';
+import type { Count, Int32 } from '../types/wire.js';
+import type { Batch } from './core/engine.js';
+import { CoreModel } from './core/model.js';
+import { entriesOf } from './inputs.js';
+import { checkPlaces } from './sites.js';
+
+const modelTrainerNames = { layers: plain, ...trainerNames } satisfies Names<ModelTrainerOptions>;
+const stepNames = { batch: plain } satisfies Names<BatchOptions>;
+
+/** A new trainer in the core. */
+export interface MadeTrainer {
+  readonly runtime: Runtime;
+  readonly handle: Int32;
+  /** The memory of the copies, which the trained model has, too. */
+  readonly parameters: SharedParameters;
+  readonly trained: CoreModel;
+}
+
+/** Copies what is trained. Throws `E_OPTION`, `E_MEMORY`. */
+export function makeTrainer(model: CoreModel, given: ModelTrainerOptions = {}): MadeTrainer {
+  const { layers, ...options } = readOptions(given, modelTrainerNames, 'trainer');
+  const chosen = layers === undefined ? undefined : Int32Array.from(checkPlaces(layers, 'layers', model.info.numLayers));
+  const record = trainerRecord(options);
+  return model.within((operands, runtime, handle) => {
+    const { raw, args, heap } = runtime;
+    wire.modelTrainer(args, record, chosen === undefined ? noSpan : operands.span(chosen, 'i32', 'layers'));
+    const made = operands.make(() => raw.modelTrainerCreate(handle));
+    const trained = wire.readTrainedModel(args.results());
+    const parameters = new SharedParameters(heap, 4 * trained.parameters);
+    const shared = chosen === undefined ? [] : model.weights;
+    return { runtime, handle: made, parameters, trained: new CoreModel(runtime, trained.model as Int32, [parameters, ...shared]) };
+  });
+}
+
+export class WasmModelTrainer extends StepTrainer<BatchOptions> implements ModelTrainer {
+  readonly model: Model;
+  readonly #sequence: (input: unknown, argument: string) => Promise<Batch>;
+
+  /** @param sequence copies an input, and converts a text */
+  constructor({ runtime, handle, parameters }: MadeTrainer, model: Model, sequence: (input: unknown, argument: string) => Promise<Batch>) {
+    super(runtime, handle, parameters);
+    this.model = model;
+    this.#sequence = sequence;
+    Object.freeze(this);
+  }
+
+  async batchOf(texts: string | readonly ModelInput[]): Promise<ModelBatch> {
+    const given = typeof texts === 'string' ? [texts] : texts;
+    if (!Array.isArray(given) || given.length === 0) throw optionError('texts', 'a text, or an array of texts and arrays of token ids, not empty', describe(texts));
+    const batches = await Promise.all(entriesOf(given, 'texts').map((text, at) => this.#sequence(text, `texts[${at}]`)));
+    const length = Math.max(...batches.map(({ ids }) => ids.length));
+    const tokens = new Int32Array(batches.length * length);
+    const targets = new Int32Array(tokens.length).fill(-1);
+    batches.forEach(({ ids }, row) => {
+      tokens.set(ids, row * length);
+      targets.set(ids.subarray(1), row * length);
+    });
+    return { tokens, targets, batch: batches.length };
+  }
+
+  protected override readStep(given: BatchOptions, name: string): BatchOptions {
+    return readOptions(given, stepNames, name);
+  }
+
+  protected override write({ tokens, targets }: StepInputs, batch: Count): void {
+    wire.modelTraining(this.runtime.args, tokens, batch, targets);
+  }
+
+  protected override run(updates: 0 | 1): Int32 {
+    return this.runtime.raw.modelTrain(this.handle, updates === 1);
+  }
+}
