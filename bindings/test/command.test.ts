@@ -6,9 +6,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
-import { readSafetensors } from 'multihead';
-import { openModel } from 'multihead/models';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { readSafetensors, writeSafetensors } from 'multihead';
+import { openModel, openSparseAutoencoder } from 'multihead/models';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import type { Bench } from '../src/command/session.ts';
 import { main } from '../src/command/main.ts';
 import type { Stream } from '../src/command/output.ts';
@@ -55,7 +55,7 @@ async function hereWith(input: readonly string[], ...args: string[]): Promise<En
     },
   });
   const process = { stdin: Readable.from(input), stdout: stream('stdout'), stderr: stream('stderr'), on() {}, off() {} };
-  return { code: await main(args, { openModel, loadBench, version: '1.2.3', process }), ...texts };
+  return { code: await main(args, { openModel, openSparseAutoencoder, loadBench, version: '1.2.3', process }), ...texts };
 }
 
 /** Fails unless the command ends with a code, one line that matches, and no output. */
@@ -101,6 +101,29 @@ describe('multihead run', () => {
     const flags = ['--max-new-tokens=8', '--temperature=1.5', '--top-k=40', '--top-p=0.9', '--repetition-penalty=1.2', '--seed=3'];
     expect((await succeeds('run', text, 'the cat sat', ...flags)).stdout).toBe(`${wanted}\n`);
     expect((await json('run', text, 'the cat sat', ...flags))['text']).toBe(wanted);
+  });
+
+  it('adds a direction of a sparse autoencoder, as lens does', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'multihead-sae-'));
+    onTestFinished(() => rmSync(folder, { recursive: true }));
+    using model = await openModel(gpt2);
+    const { embedDim } = model.info;
+    const row = Float32Array.from({ length: embedDim }, (_, at) => Math.sin(at));
+    const [vector, matrix] = [(length: number) => ({ shape: [length], data: new Float32Array(length) }), { shape: [1, embedDim], data: row }];
+    const weights = { W_enc: { shape: [embedDim, 1], data: row }, W_dec: matrix, b_enc: vector(1), b_dec: vector(embedDim) };
+    writeFileSync(join(folder, 'sae_weights.safetensors'), writeSafetensors(weights));
+    writeFileSync(join(folder, 'cfg.json'), JSON.stringify({ d_in: embedDim, d_sae: 1, hook_name: 'blocks.1.hook_resid_pre' }));
+    const edits = [{ site: 'resid_pre', layer: 1, add: row.map((x) => -4 * x) }] as const;
+    const flags = ['--ids=5,6,7', '--sae', folder, '--feature', '0', '--strength=-4', '--json'];
+    const { ids } = await model.complete([5, 6, 7], { edits, maxNewTokens: 6 });
+    expect(ids).not.toEqual((await model.complete([5, 6, 7], { maxNewTokens: 6 })).ids);
+    expect(JSON.parse((await here('run', gpt2, ...flags, '--max-new-tokens=6')).stdout)).toMatchObject({ ids });
+    const { predictions } = JSON.parse((await here('lens', gpt2, ...flags, '--top=1')).stdout) as { predictions: { top: { id: number }[] }[] };
+    expect(predictions.map(({ top }) => top[0]?.id)).toEqual([...(await model.lens([5, 6, 7], { edits, top: 1 })).ids]);
+    await refused(['run', gpt2, '--ids=5', '--feature=0'], 2, /^--sae: expected a folder beside --feature, got none/);
+    await refused(['run', gpt2, '--ids=5', '--sae', folder], 2, /^--feature: expected a feature of --sae, got none/);
+    await refused(['lens', gpt2, '--ids=5', '--sae', folder, '--feature=1'], 2, /^--feature: expected 0 to 0, got 1/);
+    await refused(['run', gpt2, '--ids=5', '--sae', gpt2, '--feature=1'], 2, /cfg\.json: expected a file of this name/);
   });
 
   it('takes a text from standard input, and answers messages by the chat template', async () => {
@@ -297,7 +320,7 @@ describe('multihead lens, patch, ablate and attribute', () => {
     const on = (_: string, listener: () => void): void => void ((listeners += 1) === 2 && setImmediate(listener));
     const process = { stdin: Readable.from([]), stdout: stream, stderr: stream, on, off() {} };
     const args = ['patch', long, '--ids', many, '--ids', many, '--by', 'position'];
-    expect([await main(args, { openModel, loadBench, version: '1.2.3', process }), listeners]).toEqual([130, 2]);
+    expect([await main(args, { openModel, openSparseAutoencoder, loadBench, version: '1.2.3', process }), listeners]).toEqual([130, 2]);
   });
 });
 

@@ -30,6 +30,12 @@ function smallGpt2(): Uint8Array {
       shapes[`h.${index}.${name}.bias`] = shape.slice(-1);
     }
   }
+  return randomWeights(shapes);
+}
+
+const smallAutoencoder = (): Uint8Array => randomWeights({ W_enc: [96, 256], W_dec: [256, 96], b_enc: [256], b_dec: [96] });
+
+function randomWeights(shapes: Record<string, number[]>): Uint8Array {
   const random = (shape: number[]) => Float32Array.from({ length: shape.reduce((a, b) => a * b) }, () => Math.random() - 0.5);
   return writeSafetensors(Object.fromEntries(Object.entries(shapes).map(([name, shape]) => [name, { shape, data: random(shape) }])));
 }
@@ -41,13 +47,16 @@ describe('the guides', { timeout: 60_000 }, () => {
     await writeFile(join(project, 'model.safetensors'), smallGpt2());
     await mkdir(join(project, 'model'));
     await writeFile(join(project, 'model', 'model.safetensors'), smallGpt2());
+    await mkdir(join(project, 'sae'));
+    await writeFile(join(project, 'sae', 'sae_weights.safetensors'), smallAutoencoder());
+    await writeFile(join(project, 'sae', 'cfg.json'), JSON.stringify({ d_in: 96, d_sae: 256, hook_name: 'blocks.1.hook_resid_pre' }));
     const config = { model_type: 'gpt2', n_layer: 2, n_head: 12, n_embd: 96, n_positions: 64, vocab_size: 4000 };
     await writeFile(join(project, 'model', 'config.json'), JSON.stringify(config));
   });
   afterAll(() => rm(project, { recursive: true }));
 
-  it('are six, each of one screen, in TypeScript', () => {
-    expect(names.sort()).toEqual(['attention', 'copying', 'gpt2', 'heads', 'masks', 'training']);
+  it('are seven, each of one screen, in TypeScript', () => {
+    expect(names.sort()).toEqual(['attention', 'copying', 'directions', 'gpt2', 'heads', 'masks', 'training']);
     for (const { name, text, blocks } of guides) {
       expect(text.split('\n').length, name).toBeLessThan(95);
       expect(new Set(blocks.map(({ language }) => language)), name).toEqual(new Set(['ts']));

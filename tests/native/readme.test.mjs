@@ -108,7 +108,7 @@ test("the README's chart shows the figures of the benchmarks", () => {
 });
 
 test('links of the READMEs and the guides lead to files and headings', () => {
-  assert.equal(guides.length, 12);
+  assert.equal(guides.length, 13);
   const packageReadme = readFileSync(join(ROOT, 'bindings', 'README.md'), 'utf8');
   const headingsOf = (text) => [...text.matchAll(/^#+ (.+)$/gm)].map(([, title]) => title.toLowerCase().replace(/[^\w -]/g, '').replaceAll(' ', '-'));
   for (const [path, text] of [...textOf, ['bindings/README.md', packageReadme]]) {

@@ -6,7 +6,7 @@ import type { Metric, Model, ModelInfo, ModelInput, Site, Token } from '../types
 import { choice, count, number, numbers, type Option, parse, text, UsageError, type Values } from './arguments.js';
 import { type Grid, gridSvg } from './grid_chart.js';
 import { OutputError } from './output.js';
-import { type Opened, readInputs, type Session, sharedOptions, withModel } from './session.js';
+import { type Opened, readInputs, type Session, sharedOptions, steering, steeringOptions, withModel } from './session.js';
 
 // These calls are for models on this thread.
 const { workers: _, ...shared } = sharedOptions;
@@ -33,6 +33,7 @@ export const lensOptions = {
   layers: numbers('only the inputs of these layers, such as 0,1; the number of layers is the output of the last one'),
   top: count('number of likeliest tokens; default 5'),
   position: metricOptions.position,
+  ...steeringOptions,
   chart,
   ...shared,
 } satisfies Record<string, Option<unknown>>;
@@ -189,12 +190,14 @@ export async function lens(args: readonly string[], session: Session): Promise<v
   const { values, positionals } = parse(args, lensOptions);
   const { folder, inputs } = readInputs(positionals, values, 1);
   const input = inputs[0] ?? '';
-  await withAlone(session, folder, values, ({ model, description }) => look(model, description, input, values, session));
+  await withAlone(session, folder, values, (opened) => look(opened, input, values, session));
 }
 
-async function look(model: Model, description: Opened['description'], input: ModelInput, values: Values<typeof lensOptions>, { output }: Session): Promise<void> {
+async function look({ model, description }: Opened, input: ModelInput, values: Values<typeof lensOptions>, session: Session): Promise<void> {
+  const { output } = session;
   const { top = 5, position = -1 } = values;
-  const { layers, inputIds, ids, probabilities } = await model.lens(input, { layers: values.layers, top });
+  const edited = await steering(session, values, model);
+  const { layers, inputIds, ids, probabilities } = await model.lens(input, { layers: values.layers, top, ...edited });
   const tokens = inputIds.length;
   const place = position < 0 ? tokens + position : position;
   if (place < 0 || place >= tokens) throw new UsageError('--position', `${-tokens} to ${tokens - 1}`, String(position));

@@ -2,7 +2,6 @@
 
 import type { MultiheadError } from '../runtime/errors.js';
 import { printable, quoted } from '../runtime/text.js';
-import type { OpenModel } from '../types/models.js';
 import { ablate, ablateOptions, analysisHelp, attribute, attributeOptions, lens, lensOptions, patch, patchOptions } from './analyses.js';
 import { flagOf, helpOf, type Options, UsageError } from './arguments.js';
 import { bench, benchHelp, benchOptions } from './bench.js';
@@ -11,7 +10,7 @@ import { heads, headsHelp, headsOptions } from './heads.js';
 import { Interrupt, Interrupted, type Signals } from './interrupt.js';
 import { exitCodes, type Input, Output, OutputError, type Stream } from './output.js';
 import { run, runOptions } from './run.js';
-import { type Bench, OpenError, type Session } from './session.js';
+import { OpenError, type Session } from './session.js';
 
 interface Command {
   readonly usage: string;
@@ -49,10 +48,7 @@ const helpFor = ({ usage, help, options, more }: Command): string =>
   `usage: multihead ${usage} [OPTIONS]: ${help}\n\n${helpOf(options)}${more === undefined ? '' : `\n${more}`}`;
 
 /** The surroundings of the command. */
-export interface Surroundings {
-  readonly openModel: OpenModel;
-  readonly loadBench: () => Promise<Bench>;
-  readonly version: string;
+export interface Surroundings extends Pick<Session, 'openModel' | 'openSparseAutoencoder' | 'loadBench' | 'version'> {
   readonly process: Signals & { readonly stdin: Input; readonly stdout: Stream; readonly stderr: Stream };
 }
 
@@ -78,7 +74,7 @@ function exitOf(error: unknown, options: Options): readonly [code: number, messa
 }
 
 /** Runs the command. Returns the exit code. */
-export async function main(args: readonly string[], { openModel, loadBench, version, process }: Surroundings): Promise<number> {
+export async function main(args: readonly string[], { process, ...given }: Surroundings): Promise<number> {
   const output = new Output(process.stdout);
   process.stderr.on('error', () => {});
   const [name = '', ...rest] = args;
@@ -86,13 +82,13 @@ export async function main(args: readonly string[], { openModel, loadBench, vers
   const end = rest.indexOf('--');
   const asksHelp = (list: readonly string[]): boolean => list.includes('--help') || list.includes('-h');
   try {
-    if (name === '--version') await output.write(`${version}\n`);
+    if (name === '--version') await output.write(`${given.version}\n`);
     else if (asksHelp([name])) await output.write(overview);
     else if (command === undefined) {
       throw new UsageError('COMMAND', Object.keys(commands).join(', '), name === '' ? 'none; multihead --help lists the options' : quoted(name));
     } else if (asksHelp(end < 0 ? rest : rest.slice(0, end))) await output.write(helpFor(command));
     else {
-      await command.run(rest, { openModel, loadBench, version, output, messages: process.stderr, interrupt: new Interrupt(process), get input() { return process.stdin; } });
+      await command.run(rest, { ...given, output, messages: process.stderr, interrupt: new Interrupt(process), get input() { return process.stdin; } });
     }
     return exitCodes.ok;
   } catch (error) {

@@ -1,10 +1,10 @@
 // multihead run: continues a text, token by token, or answers messages.
 
 import { printable } from '../runtime/text.js';
-import type { ChatInput, ChatMessage, ModelInfo } from '../types/models.js';
+import type { ChatInput, ChatMessage, GenerateOptions, ModelInfo } from '../types/models.js';
 import { choice, count, flag, number, type Option, parse, texts, UsageError, type Values } from './arguments.js';
 import { linesOf } from './output.js';
-import { type Opened, readInputs, type Session, sharedOptions, withModel } from './session.js';
+import { type Opened, readInputs, type Session, sharedOptions, steering, steeringOptions, withModel } from './session.js';
 
 export const runOptions = {
   maxNewTokens: count('most new tokens; default 128, or as many as the model has room for'),
@@ -16,8 +16,11 @@ export const runOptions = {
   stop: texts('a text that ends the generation; may be given several times'),
   chat: flag("answers the text by the folder's chat template; without one, each line of standard input"),
   cacheType: choice('type of the cached keys and values', ['f32', 'f16', 'bf16', 'int8'], 'f32'),
+  ...steeringOptions,
   ...sharedOptions,
 } satisfies Record<string, Option<unknown>>;
+
+type RunValues = Values<typeof runOptions> & Pick<GenerateOptions, 'edits'>;
 
 /** Escapes what could control a terminal; lines and tabs stay. */
 const forTerminal = (text: string): string => text.replaceAll(/[^\n\t]+/g, (part) => printable(part, Infinity));
@@ -31,10 +34,11 @@ export async function run(args: readonly string[], session: Session): Promise<vo
   if (waits && !values.chat) throw new UsageError('TEXT', 'one text, in quotes, a text from standard input, or --ids', 'none');
   const refuse = ({ output, causal }: ModelInfo) => (output === 'languageModel' && causal ? undefined : 'a causal language model');
   await withModel(session, folder, values, refuse, async (opened) => {
-    if (given === undefined && values.chat && !values.json) await converse(opened, values, session);
+    const edited = { ...values, ...(await steering(session, values, opened.model)) };
+    if (given === undefined && values.chat && !values.json) await converse(opened, edited, session);
     else {
       const prompt = given ?? (await wholeOf(session));
-      await continueText(opened, values.chat ? [{ role: 'user', content: prompt as string }] : prompt, values, session);
+      await continueText(opened, values.chat ? [{ role: 'user', content: prompt as string }] : prompt, edited, session);
     }
   });
 }
@@ -48,7 +52,7 @@ async function wholeOf({ input }: Session): Promise<string> {
 }
 
 /** Answers each line of standard input. */
-async function converse(opened: Opened, values: Values<typeof runOptions>, session: Session): Promise<void> {
+async function converse(opened: Opened, values: RunValues, session: Session): Promise<void> {
   const { input, messages } = session;
   const chat: ChatMessage[] = [];
   const ask = (): void => void (input.isTTY && messages.write('> ', () => {}));
@@ -66,7 +70,7 @@ async function converse(opened: Opened, values: Values<typeof runOptions>, sessi
 async function continueText(
   { model, description }: Opened,
   prompt: ChatInput,
-  { json, chat, ids: _, weights: __, help: ___, workers: ____, revision: _____, local: ______, ...options }: Values<typeof runOptions>,
+  { json, chat, ids: _, weights: __, help: ___, workers: ____, revision: _____, local: ______, sae: _______, feature: ________, strength: _________, ...options }: RunValues,
   { output, messages, interrupt }: Session,
 ): Promise<string> {
   const isText = typeof prompt === 'string' || chat;

@@ -1,8 +1,9 @@
 // Opens the folder, and reads the texts or ids, for all commands.
 
-import type { FetchProgress, Model, ModelInfo, ModelInput, OpenModel } from '../types/models.js';
+import type { FetchProgress, Model, ModelInfo, ModelInput, OpenModel, SessionEdit } from '../types/models.js';
+import type { OpenSparseAutoencoder } from '../types/sparse_autoencoder.js';
 import { quoted, printable } from '../runtime/text.js';
-import { choice, flag, lists, type Option, text, UsageError, type Values } from './arguments.js';
+import { choice, count, flag, lists, number, type Option, text, UsageError, type Values } from './arguments.js';
 import type { Interrupt } from './interrupt.js';
 import type { Input, Output, Stream } from './output.js';
 
@@ -24,12 +25,31 @@ export const sharedOptions = {
 
 type Shared = Values<typeof sharedOptions>;
 
+/** Options of commands that add a direction. */
+export const steeringOptions = {
+  sae: text('FOLDER', 'adds a direction of a sparse autoencoder in the form of SAELens; not with --workers', 'a folder', (value) => value !== ''),
+  feature: count('the feature of that direction, from 0'),
+  strength: number('times the direction; default 1', 'a number', () => true),
+} satisfies Record<string, Option<unknown>>;
+
+/** The edits of the direction, if there is one. Throws UsageError, OpenError. */
+export async function steering(session: Session, { sae, feature, strength = 1 }: Values<typeof steeringOptions>, { info }: Model): Promise<{ edits?: SessionEdit[] }> {
+  if (sae === undefined && feature === undefined) return {};
+  if (sae === undefined) throw new UsageError('--sae', 'a folder beside --feature', 'none');
+  if (feature === undefined) throw new UsageError('--feature', 'a feature of --sae', 'none');
+  const autoencoder = await session.openSparseAutoencoder(sae).catch((cause: Error) => {
+    throw new OpenError(sae, cause);
+  });
+  return { edits: [autoencoder.edit(feature, strength, info.numHeads)] };
+}
+
 /** The file of the benchmarks, entry/benchmarks.ts. */
 export type Bench = typeof import('../../bench/report.mjs') & { readonly load: () => Promise<object> };
 
 /** The surroundings of a command. */
 export interface Session {
   readonly openModel: OpenModel;
+  readonly openSparseAutoencoder: OpenSparseAutoencoder;
   /** Loads what only multihead bench needs. */
   readonly loadBench: () => Promise<Bench>;
   /** The version of the package. */

@@ -3,6 +3,8 @@
 export { MultiheadError } from '../runtime/errors.js';
 export { preferredBuild } from '../load/features.js';
 export { saveModel } from '../models/save.js';
+export { openSparseAutoencoder } from '../models/sparse_autoencoder.js';
 export type { MultiheadErrorCode, MultiheadErrorParts } from '../runtime/errors.js';
 export type { LoadOptions, Simd, WasmSource, WasmUrl } from '../types/load.js';
 export type * from '../types/models.js';
+export type * from '../types/sparse_autoencoder.js';

@@ -2,10 +2,12 @@
 // folder of the user's cache in Node. A file that broke off goes on after its last whole piece.
 
 import { type FileSystem, filesOf, nodeFiles, pathOf } from '../load/source.js';
-import { abortedError } from '../runtime/abort.js';
+import { abortedError, checkSignal } from '../runtime/abort.js';
 import { optionError } from '../runtime/errors.js';
+import { checkCallback, checkFlag } from '../runtime/options.js';
+import { describe } from '../runtime/tensor.js';
 import { unread } from '../safetensors/source.js';
-import type { FetchProgress, ModelSource } from '../types/models.js';
+import type { ModelSource, OpenModelOptions } from '../types/models.js';
 import { type Absent, type Folder, folderOf, isAbsent, missing, opened, type OpenFile } from './folder.js';
 
 /** A name, such as ORG/NAME. */
@@ -35,7 +37,7 @@ interface Kept {
 const environment = (name: string): string | undefined =>
   (globalThis as { process?: { env?: Record<string, string | undefined> } }).process?.env?.[name];
 
-export const defaultHost = (): string => environment('HF_ENDPOINT') || 'https://huggingface.co';
+const defaultHost = (): string => environment('HF_ENDPOINT') || 'https://huggingface.co';
 
 function diskStore(files: FileSystem): Store {
   const base = environment('XDG_CACHE_HOME') || `${environment('HOME') || environment('USERPROFILE') || '.'}/.cache`;
@@ -68,18 +70,12 @@ function pageStore(): Store {
   };
 }
 
-export interface HubOptions {
-  readonly revision: string;
-  readonly host: string;
-  readonly local: boolean;
-  readonly signal: AbortSignal | undefined;
-  readonly onFetch: ((progress: FetchProgress) => void) | undefined;
-}
+type HubOptions = Pick<OpenModelOptions, 'revision' | 'host' | 'local' | 'onFetch'> & { readonly signal?: AbortSignal | undefined };
 
 const encoded = (path: string): string => path.split('/').map(encodeURIComponent).join('/');
 
 /** The folder of a name. Nothing is fetched before a file is opened. */
-function hubFolder(name: string, { revision, host, local, signal, onFetch }: HubOptions): Folder {
+function hubFolder(name: string, revision: string, host: string, { local, signal, onFetch }: HubOptions): Folder {
   const address = `${host.replace(/\/+$/, '')}/${name}`;
   const files = nodeFiles();
   const store = files === undefined ? pageStore() : diskStore(files);
@@ -205,15 +201,25 @@ function hubFolder(name: string, { revision, host, local, signal, onFetch }: Hub
   return folder;
 }
 
-/** The folder of any source. A path that exists counts before a name. Throws `E_OPTION` for another kind of source. */
+/** The folder of any source. A path that exists counts before a name. Throws `E_OPTION` for another kind of source and wrong options. */
 export async function findFolder(source: ModelSource, options: HubOptions): Promise<Folder> {
+  const { revision = 'main', host = defaultHost(), local = false, signal, onFetch } = options;
+  const refuse = (argument: string, expected: string, got: unknown): void => {
+    throw optionError(argument, expected, describe(got));
+  };
+  checkCallback(onFetch, 'onFetch');
+  // In an address and a path, dots would name another folder.
+  if (typeof revision !== 'string' || /^\.*$/.test(revision)) refuse('revision', 'a branch, a tag or a commit', revision);
+  if (!/^https?:/.test(host)) refuse('host', 'an address such as "https://huggingface.co"', host);
+  checkFlag(local, 'local');
+  checkSignal(signal);
   const address = typeof source === 'string' || source instanceof URL ? String(source) : undefined;
   const files = address === undefined ? undefined : filesOf(address);
   if (address !== undefined && hubName.test(address)) {
     const isThere = await files?.access(pathOf(address)).then(() => true, () => false);
-    if (!isThere) return hubFolder(address, options);
+    if (!isThere) return hubFolder(address, revision, host, options);
   }
-  const folder = folderOf(source, options.signal);
-  if (!options.local || !folder.connects) return folder;
+  const folder = folderOf(source, signal);
+  if (!local || !folder.connects) return folder;
   throw optionError('local', 'none for an address, whose files are not kept', 'true');
 }

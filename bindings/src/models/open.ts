@@ -4,9 +4,8 @@ import { mostJsonBytes } from '../generated/folder_files.js';
 import { weightTypes } from '../generated/tables.js';
 import { createLoader, moduleOf } from '../load/loader.js';
 import type { WasmFiles } from '../load/source.js';
-import { checkSignal } from '../runtime/abort.js';
 import { optionError } from '../runtime/errors.js';
-import { checkCallback, checkChoice, checkFlag, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
+import { checkCallback, checkChoice, type Names, namesOf, plain, readOptions } from '../runtime/options.js';
 import type { RawModule } from '../runtime/raw.js';
 import { describe } from '../runtime/tensor.js';
 import { isObject } from '../safetensors/format.js';
@@ -17,7 +16,7 @@ import { type Core, modelContents } from './core/contents.js';
 import type { OpenLoader } from './core/engine.js';
 import { CoreLoader } from './core/loader.js';
 import { readText } from './folder.js';
-import { defaultHost, findFolder } from './hub.js';
+import { findFolder } from './hub.js';
 import { OpenedModel } from './model.js';
 import { readSettings } from './settings.js';
 import { tokenizerFinder } from './tokenizer.js';
@@ -80,20 +79,11 @@ export function createOpenModel(findFiles: () => WasmFiles | Promise<WasmFiles>,
   }
 
   return async function openModel(source: ModelSource, given: OpenModelOptions = {}) {
-    const { weights, onProgress, tokenizer, workers, worker, revision = 'main', host = defaultHost(), local = false, onFetch, ...loading } = readOptions(given, openNames, 'openModel');
+    const { weights, onProgress, tokenizer, workers, worker, revision, host, local, onFetch, ...loading } = readOptions(given, openNames, 'openModel');
     const { signal } = loading;
     if (weights !== undefined) checkChoice(weights, namesOf(weightTypes), 'weights');
-    const refuse = (argument: string, expected: string, got: unknown): void => {
-      throw optionError(argument, expected, describe(got));
-    };
     checkCallback(onProgress, 'onProgress');
-    checkCallback(onFetch, 'onFetch');
-    // In an address and a path, dots would name another folder.
-    if (typeof revision !== 'string' || /^\.*$/.test(revision)) refuse('revision', 'a branch, a tag or a commit', revision);
-    if (!/^https?:/.test(host)) refuse('host', 'an address such as "https://huggingface.co"', host);
-    checkFlag(local, 'local');
-    if (worker !== undefined && workers === undefined) refuse('worker', 'none without workers', worker);
-    checkSignal(signal);
+    if (worker !== undefined && workers === undefined) throw optionError('worker', 'none without workers', describe(worker));
     const folder = await findFolder(source, { revision, host, local, signal, onFetch });
     const reading = readSettings(folder, signal);
     reading.catch(() => {}); // it is thrown below

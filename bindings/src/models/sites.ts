@@ -93,7 +93,7 @@ export function readPlaces(given: unknown, argument: string, engine: ModelEngine
 }
 
 /** Copies numbers of the caller, which must be finite. */
-function numbersOf(value: unknown, argument: string): NonNullable<PlacedEdit['value']> {
+export function numbersOf(value: unknown, argument: string): NonNullable<PlacedEdit['value']> {
   let copy: { data: Float32Array; shape: readonly number[] };
   if (typeof value === 'number') copy = { data: Float32Array.of(value), shape: [] };
   else if (typedArrayName(value) === 'Float32Array') {

@@ -228,7 +228,7 @@ export function tensorOf({ dtype, shape }: Entry, part: Uint8Array): Safetensors
 }
 
 /** Converts a tensor to a parameter of a module; undefined for dtypes that modules do not accept. */
-function asParameter(tensor: SafetensorsTensor): SafetensorsParameter | undefined {
+export function asParameter(tensor: SafetensorsTensor): SafetensorsParameter | undefined {
   switch (tensor.dtype) {
     case 'f32':
     case 'f16':
