@@ -159,6 +159,8 @@ export const tests = [
   },
   {
     name: 'an update never mixes two builds',
+    // Seen in 4 of 40 runs on a busy machine: the worker of the model stands still in `new Worker()`, after all its files have come.
+    browserBug: { firefox: 'a worker may wait for ever in new Worker() while a service worker is installed' },
     async run({ browser }) {
       const copy = await copyOfSite();
       const server = await startServer(copy.folder);

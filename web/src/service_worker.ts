@@ -64,15 +64,6 @@ async function forgetOlder(): Promise<void> {
   }
 }
 
-/** The copy of the page of the newest build that is kept whole, perhaps one whose worker still waits. */
-async function keptPage(): Promise<Response | undefined> {
-  for (const name of (await caches.keys()).filter((each) => each.startsWith(ours)).reverse()) {
-    const page = await (await caches.open(name)).match(home);
-    if (page) return page;
-  }
-  return undefined;
-}
-
 const copyOf = async (address: string): Promise<Response | undefined> =>
   (await caches.match(address, { cacheName, ignoreVary: true })) ??
   (await caches.match(address, { ignoreVary: true }));
@@ -87,7 +78,7 @@ async function pageFor(request: Request): Promise<Response> {
   if (!isHome) return online;
   const late = new Promise<undefined>((done) => setTimeout(done, networkTimeout));
   const answer = await Promise.race([online, late]).catch(() => undefined);
-  return answer ?? (await keptPage()) ?? online;
+  return answer ?? (await copyOf(home)) ?? online;
 }
 
 /** Keeps a copy of a file of `later`. A browser without room for them goes on without. */
@@ -122,10 +113,8 @@ async function fileFor(event: FetchEvent): Promise<Response> {
   }
 }
 
-// A new worker waits until no tab uses the one before. Taking over at once, it would end that one while a tab still waits for
-// its answers: in Firefox, now and then, for ever.
 scope.addEventListener('install', (event) => {
-  event.waitUntil(keep());
+  event.waitUntil(keep().then(() => scope.skipWaiting()));
 });
 
 scope.addEventListener('activate', (event) => {

@@ -42,50 +42,39 @@ function setUp() {
     },
   });
 
-  type Listener = (event: object) => void;
-  let active: Record<string, Listener> = {};
-
-  /** Serves build number `version`, installs its worker, and activates it unless it waits. Returns false if it does not install. */
-  async function deploy(version: number, waits = false): Promise<boolean> {
+  /** Serves build number `version`, and installs and activates its worker. Returns false if it does not install. */
+  async function deploy(version: number): Promise<boolean> {
     served.clear();
     const main = `assets/index-${version}.js`;
     const files = { '': main, [main]: 'main', 'assets/page-1.wasm': 'wasm', 'assets/models-1.wasm': 'models', 'assets/tokenizers-1.js': 'words', 'english/config.json': `english ${version}` };
     for (const [name, text] of Object.entries(files)) served.set(home + name, text);
-    const listeners: Record<string, Listener> = {};
+    const listeners: Record<string, (event: { waitUntil(work: Promise<void>): void }) => void> = {};
     const wasm = { relaxed: { page: 'assets/page-1.wasm', models: 'assets/models-1.wasm' } };
     vi.stubGlobal('self', {
       __BUILD__: { version: String(version), main, files: [main], models: ['assets/tokenizers-1.js'], later: ['english/config.json'], wasm },
       location: { href: `${home}service_worker.js?simd=relaxed` },
       registration: { scope: home },
       clients: { claim: async () => {} },
-      addEventListener: (name: string, listener: Listener) => (listeners[name] = listener),
+      skipWaiting: async () => {},
+      addEventListener: (name: string, listener: (typeof listeners)[string]) => (listeners[name] = listener),
     });
     vi.resetModules();
     const script = '../src/service_worker.js';
     await import(script);
     try {
-      for (const name of waits ? ['install'] : ['install', 'activate']) {
+      for (const name of ['install', 'activate']) {
         let work = Promise.resolve();
-        listeners[name]!({ waitUntil: (given: Promise<void>) => void (work = given) });
+        listeners[name]!({ waitUntil: (given) => void (work = given) });
         await work;
       }
-      if (!waits) active = listeners;
       return true;
     } catch {
       return false;
     }
   }
-  /** Returns the page as the active worker answers without a network. */
-  async function offlinePage(): Promise<string> {
-    served.clear();
-    let answer: Promise<Response> | undefined;
-    const request = { method: 'GET', mode: 'navigate', url: home };
-    active['fetch']!({ request, respondWith: (given: Promise<Response>) => void (answer = given) });
-    return (await answer!).text();
-  }
   const copy = (version: number) => stored.get(`multihead ${home} ${version} relaxed`);
   const names = () => [...stored.keys()].map((name) => name.split(' ')[2]);
-  return { deploy, offlinePage, copy, names, full };
+  return { deploy, copy, names, full };
 }
 
 it('keeps the files of a build, what runs models among them, and the copy before it', async () => {
@@ -113,14 +102,4 @@ it('what the visitor has loaded for use without a network stays, however many bu
   copy(1)!.set(`${home}english/config.json`, 'english 1');
   for (const version of [2, 3, 4]) await deploy(version);
   expect(copy(4)!.get(`${home}english/config.json`)).toBe('english 1');
-});
-
-it('a worker that waits takes nothing from the one before, which shows its page without a network', async () => {
-  const { deploy, offlinePage, names } = setUp();
-  for (const version of [1, 2]) await deploy(version);
-  expect(await deploy(3, true)).toBe(true);
-  expect(names()).toEqual(['1', '2', '3']);
-  expect(await offlinePage()).toBe('assets/index-3.js');
-  await deploy(4);
-  expect(names()).toEqual(['3', '4']);
 });
