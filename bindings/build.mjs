@@ -44,7 +44,7 @@ const groups = [
   { name: 'multihead', test: /src.(api.multihead|modules.gpt2_config)\.ts$/, priority: 2 },
   { name: 'experiment', test: /src.training.(experiment|head_statistics)\.ts$/, priority: 1 },
   { name: 'core_glue', test: /src.api.core\.ts$/ },
-  { name: 'model_opener', test: /src.models.open\.ts$/ },
+  { name: 'model_opener', test: /src.models.(open|save)\.ts$/ },
   { name: 'pool_creator', test: /src.pool.creator\.ts$/ },
 ];
 const built = (build, extension) =>

@@ -12,6 +12,7 @@ import { train } from 'multihead/training';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Core, modelContents } from '../src/models/core/contents.ts';
 import { createOpenModel } from '../src/models/open.ts';
+import { saveModel as saveHere } from '../src/models/save.ts';
 import { builds, errorOf, rejectionOf } from './builds.ts';
 import { folderWithTokenizer, goldens } from './tokenizer_files.ts';
 
@@ -203,7 +204,7 @@ describe.each(builds)('%s', (simd) => {
         expect(bytes()).toBe(whole + trainer.bytes());
         expect(trainer.bytes()).toBeGreaterThanOrEqual(4 * copies);
         expect(trained.info.weightBytes).toBe(whole);
-        saveModel(trained);
+        expect(saveHere(trained)).toHaveLength(4);
         trainer.dispose();
         expect(bytes()).toBe(whole + copies);
         opened.dispose();

@@ -118,12 +118,14 @@ class ModelTrainee : public nn::Trainee {
   const ConstTensor* add(const Member& member, nn::ParameterList& list,
                          std::vector<ConstTensor>& views) const {
     std::vector<size_t> parts;
+    const auto begins_before = [&](size_t a, size_t b) {
+      return made_->stored[a].first < made_->stored[b].first;
+    };
     for (size_t at = 0; at < made_->stored.size(); ++at) {
       const StoredParameter& stored = made_->stored[at];
-      if (stored.matrix == member.matrix && stored.vector == member.vector) parts.push_back(at);
+      if (stored.matrix != member.matrix || stored.vector != member.vector) continue;
+      parts.insert(std::upper_bound(parts.begin(), parts.end(), at, begins_before), at);
     }
-    std::sort(parts.begin(), parts.end(),
-              [&](size_t a, size_t b) { return made_->stored[a].first < made_->stored[b].first; });
     const Parameters& p = made_->parameters;
     const bool is_table = member.matrix == &p.embedding || member.matrix == &p.position;
     const ParameterRole role = member.matrix == nullptr ? ParameterRole::kGain

@@ -6,9 +6,9 @@ import { SharedParameters } from '../runtime/memory.js';
 import { noSpan, type Runtime } from '../runtime/operands.js';
 import { type Names, plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
-import { type StepInputs, StepTrainer, trainerNames, trainerRecord } from '../training/step_trainer.js';
+import { type StepCalls, StepTrainer, trainerNames, trainerRecord } from '../training/step_trainer.js';
 import type { BatchOptions, Model, ModelBatch, ModelInput, ModelTrainer, ModelTrainerOptions } from '../types/models.js';
-import type { Count, Int32 } from '../types/wire.js';
+import type { Int32 } from '../types/wire.js';
 import type { Batch } from './core/engine.js';
 import { CoreModel } from './core/model.js';
 import { entriesOf } from './inputs.js';
@@ -42,13 +42,19 @@ export function makeTrainer(model: CoreModel, given: ModelTrainerOptions = {}): 
   });
 }
 
+const callsOf = ({ args, raw }: Runtime, handle: Int32): StepCalls<BatchOptions> => ({
+  readStep: (given, name) => readOptions(given, stepNames, name),
+  write: ({ tokens, targets }, batch) => wire.modelTraining(args, tokens, batch, targets),
+  run: (updates) => raw.modelTrain(handle, updates === 1),
+});
+
 export class WasmModelTrainer extends StepTrainer<BatchOptions> implements ModelTrainer {
   readonly model: Model;
   readonly #sequence: (input: unknown, argument: string) => Promise<Batch>;
 
   /** @param sequence copies an input, and converts a text */
   constructor({ runtime, handle, parameters }: MadeTrainer, model: Model, sequence: (input: unknown, argument: string) => Promise<Batch>) {
-    super(runtime, handle, parameters);
+    super(runtime, handle, parameters, callsOf(runtime, handle));
     this.model = model;
     this.#sequence = sequence;
     Object.freeze(this);
@@ -66,17 +72,5 @@ export class WasmModelTrainer extends StepTrainer<BatchOptions> implements Model
       targets.set(ids.subarray(1), row * length);
     });
     return { tokens, targets, batch: batches.length };
-  }
-
-  protected override readStep(given: BatchOptions, name: string): BatchOptions {
-    return readOptions(given, stepNames, name);
-  }
-
-  protected override write({ tokens, targets }: StepInputs, batch: Count): void {
-    wire.modelTraining(this.runtime.args, tokens, batch, targets);
-  }
-
-  protected override run(updates: 0 | 1): Int32 {
-    return this.runtime.raw.modelTrain(this.handle, updates === 1);
   }
 }

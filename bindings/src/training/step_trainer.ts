@@ -68,13 +68,25 @@ class InputMemory extends TrainerMemory implements StepInputs {
   }
 }
 
+/** How a kind of trainer calls the core. No methods of the class: a caller could call them, too. */
+export interface StepCalls<Options> {
+  /** Copies the options of a step. Throws `E_OPTION`. */
+  readonly readStep: (given: Options, name: string) => Options;
+  /** Writes the arguments of a step; without `options` and `operands`, it has no option but `batch`. */
+  readonly write: (inputs: StepInputs, batch: Count, options?: Options, operands?: Operands) => void;
+  /** Runs a step (`updates` is 1) or accumulates a part of one (0). Returns a CallStatus. */
+  readonly run: (updates: 0 | 1) => Int32;
+}
+
 export abstract class StepTrainer<Options extends BatchOptions> extends CoreTrainer {
   readonly #memory: InputMemory;
+  readonly #calls: StepCalls<Options>;
 
-  constructor(runtime: Runtime, handle: Int32, parameters: SharedParameters) {
+  constructor(runtime: Runtime, handle: Int32, parameters: SharedParameters, calls: StepCalls<Options>) {
     const memory = new InputMemory(runtime, handle, parameters);
     super(runtime, handle, handle, ownName, memory);
     this.#memory = memory;
+    this.#calls = calls;
   }
 
   step(tokens: Int32Array, targets: Int32Array, options?: Options): TrainingStep {
@@ -106,13 +118,6 @@ export abstract class StepTrainer<Options extends BatchOptions> extends CoreTrai
     return takeStateDict(this.runtime);
   }
 
-  /** Copies the options of a step. Throws `E_OPTION`. */
-  protected abstract readStep(given: Options, name: string): Options;
-  /** Writes the arguments of a step; without `options` and `operands`, it has no option but `batch`. */
-  protected abstract write(inputs: StepInputs, batch: Count, options?: Options, operands?: Operands): void;
-  /** Runs a step (`updates` is 1) or accumulates a part of one (0). Returns a CallStatus. */
-  protected abstract run(updates: 0 | 1): Int32;
-
   #pass(tokens: unknown, targets: unknown, given: unknown, updates: 0 | 1): void {
     const { runtime } = this;
     const alone = batchAlone(given);
@@ -121,16 +126,16 @@ export abstract class StepTrainer<Options extends BatchOptions> extends CoreTrai
       // results.
       const batch = checkCount(alone, 'batch');
       this.#copyIn(tokens, targets);
-      this.write(this.#memory, batch);
+      this.#calls.write(this.#memory, batch);
       runtime.args.close();
       checkStatus(runtime, this.#run(updates));
       return;
     }
-    const options = this.readStep(given as Options, updates === 1 ? 'step' : 'accumulate');
+    const options = this.#calls.readStep(given as Options, updates === 1 ? 'step' : 'accumulate');
     const batch = checkCount(options.batch ?? 1, 'batch');
     call(runtime, (operands) => {
       this.#copyIn(tokens, targets);
-      this.write(this.#memory, batch, options, operands);
+      this.#calls.write(this.#memory, batch, options, operands);
       operands.run(() => this.#run(updates));
     });
   }
@@ -143,7 +148,7 @@ export abstract class StepTrainer<Options extends BatchOptions> extends CoreTrai
   }
 
   #run(updates: 0 | 1): Int32 {
-    const status = this.run(updates);
+    const status = this.#calls.run(updates);
     this.#memory.recount();
     return status;
   }

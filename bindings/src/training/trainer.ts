@@ -6,12 +6,12 @@ import { WasmTransformer } from '../modules/transformer.js';
 import { isCoreObject } from '../runtime/core_object.js';
 import { optionError } from '../runtime/errors.js';
 import type { Heap } from '../runtime/memory.js';
-import { call, type Operands, type Runtime } from '../runtime/operands.js';
+import { call, type Runtime } from '../runtime/operands.js';
 import { type Names, plain, readOptions, without } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
 import type { Trainer, TrainerOptions, TrainerStepOptions, Transformer } from '../types/index.js';
-import type { Count, Int32 } from '../types/wire.js';
-import { type StepInputs, StepTrainer, trainerNames, trainerRecord } from './step_trainer.js';
+import type { Int32 } from '../types/wire.js';
+import { type StepCalls, StepTrainer, trainerNames, trainerRecord } from './step_trainer.js';
 
 const inForward = 'call forward() of the model for results';
 const elsewhere = {
@@ -20,9 +20,17 @@ const elsewhere = {
 };
 const stepNames = { ...without(forwardNames, elsewhere), batch: plain } satisfies Names<TrainerStepOptions>;
 
-export class WasmTrainer extends StepTrainer<TrainerStepOptions> implements Trainer {
-  readonly #config: WasmTransformer['config'];
+const callsOf = ({ args, raw }: Runtime, handle: Int32, { numHeads: heads, headDim: width }: WasmTransformer['config']): StepCalls<TrainerStepOptions> => ({
+  readStep: (given, name) => readOptions(given, stepNames, name, elsewhere),
+  write({ tokens, targets }, batch, options, operands) {
+    const queries = tokens.length / batch;
+    const written = options && operands ? moduleOptions(options, operands, { batch, heads, queries, keys: queries, width }) : noModuleOptions;
+    wire.training(args, tokens, batch, targets, written);
+  },
+  run: (updates) => raw._multihead_train(handle, updates),
+});
 
+export class WasmTrainer extends StepTrainer<TrainerStepOptions> implements Trainer {
   constructor(runtime: Runtime, model: Transformer, given: TrainerOptions = {}) {
     const record = trainerRecord(readOptions(given, trainerNames, 'trainer'));
     const own = ownModel(model, runtime.heap);
@@ -32,27 +40,8 @@ export class WasmTrainer extends StepTrainer<TrainerStepOptions> implements Trai
       wire.trainerOptions(args, record);
       return operands.make(() => raw.trainerCreate(own.handle));
     });
-    super(runtime, handle, parameters);
-    this.#config = own.config;
+    super(runtime, handle, parameters, callsOf(runtime, handle, own.config));
     Object.freeze(this);
-  }
-
-  protected override readStep(given: TrainerStepOptions, name: string): TrainerStepOptions {
-    return readOptions(given, stepNames, name, elsewhere);
-  }
-
-  protected override write({ tokens, targets }: StepInputs, batch: Count, options?: TrainerStepOptions, operands?: Operands): void {
-    wire.training(this.runtime.args, tokens, batch, targets, options && operands ? this.#read(options, operands, tokens.length, batch) : noModuleOptions);
-  }
-
-  #read(options: TrainerStepOptions, operands: Operands, tokens: number, batch: Count): wire.ModuleOptions {
-    const { numHeads: heads, headDim: width } = this.#config;
-    const queries = tokens / batch;
-    return moduleOptions(options, operands, { batch, heads, queries, keys: queries, width });
-  }
-
-  protected override run(updates: 0 | 1): Int32 {
-    return this.runtime.raw._multihead_train(this.handle, updates);
   }
 }
 
