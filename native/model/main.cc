@@ -18,6 +18,7 @@
 
 #include "model/analysis.h"
 #include "model/open.h"
+#include "multihead/directions.h"
 
 namespace {
 
@@ -40,6 +41,9 @@ struct Arguments {
   bool raw = false;
   std::string truncate = "folder";
   multihead::models::GenerateOptions generate = {};
+  std::string sae;
+  int64_t feature = 0;
+  float strength = 1;
   bool bench = false;
   int64_t prompt = 512;
   int64_t repeats = 3;
@@ -78,6 +82,17 @@ json description(const ModelInfo& info, const Arguments& arguments, double load_
 }
 
 int run_generate(const Model& model, const Arguments& arguments, json result, Context& context) {
+  multihead::models::GenerateOptions options = arguments.generate;
+  std::vector<float> direction;
+  if (!arguments.sae.empty()) {
+    multihead::models::SparseAutoencoder autoencoder;
+    Status status = multihead::models::SparseAutoencoder::open(arguments.sae, autoencoder);
+    if (status.ok()) {
+      status = autoencoder.edit(arguments.feature, arguments.strength, direction,
+                                options.edits.emplace_back(), model.info().num_heads);
+    }
+    if (!status.ok()) return failed(status, code_of(status));
+  }
   std::vector<int32_t> tokens;
   double first = 0;
   const Clock::time_point begin = Clock::now();
@@ -91,7 +106,7 @@ int run_generate(const Model& model, const Arguments& arguments, json result, Co
     return true;
   };
   const Status status =
-      multihead::models::generate(model, arguments.ids, arguments.generate, on_token, context);
+      multihead::models::generate(model, arguments.ids, options, on_token, context);
   if (!status.ok()) return failed(status, code_of(status));
   const double rest = seconds_since(begin) - first;
   const double rate =
@@ -258,6 +273,12 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   app.add_option("--seed", arguments.generate.sampling.seed, "Seed of the random numbers")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53))
+      ->capture_default_str();
+  CLI::Option* const sae = app.add_option(
+      "--sae", arguments.sae, "Adds a direction of a sparse autoencoder: a folder of SAELens");
+  app.add_option("--feature", arguments.feature, "The feature of that direction")->needs(sae);
+  app.add_option("--strength", arguments.strength, "Times that direction")
+      ->needs(sae)
       ->capture_default_str();
   app.add_flag("--embed", arguments.embed,
                "Prints the vector of the ids, as for a model that is no language model");

@@ -184,8 +184,9 @@ Status MetricOf::differentiate(const Tensor& state, std::span<const int32_t> ids
   const int64_t width = state.shape[1], vocab = model_->info.vocab_size;
   const int64_t first_row = all() ? 0 : position_, end = all() ? tokens_ - 1 : position_ + 1;
   if (metric_->kind == Metric::Kind::kLogitDifference) {
-    difference(state.data + position_ * width, gradient.data + position_ * width, output);
-    return {};
+    const double value =
+        difference(state.data + position_ * width, gradient.data + position_ * width, output);
+    return require_finite({&value, 1});
   }
   engine::Buffer memory;
   float *logits = nullptr, *d_logits = nullptr;
@@ -203,7 +204,11 @@ Status MetricOf::differentiate(const Tensor& state, std::span<const int32_t> ids
       const std::span<float> d(d_logits + row * vocab, static_cast<size_t>(vocab));
       std::fill(d.begin(), d.end(), 0.0F);
       const auto at = static_cast<size_t>(first + row);
-      of_logits(own, all() ? ids[at + 1] : metric_->token, d);
+      const double value = of_logits(own, all() ? ids[at + 1] : metric_->token, d);
+      MULTIHEAD_TRY(require_finite({&value, 1}));
+      if (!std::all_of(d.begin(), d.end(), [](float slope) { return std::isfinite(slope); })) {
+        return {StatusCode::kOption, "metric", "a finite gradient", "NaN or an infinity"};
+      }
       const double share = all() ? 1.0 / static_cast<double>(tokens_ - 1) : 1.0;
       for (size_t i = 0; i < d.size(); ++i) {
         const double bent = cap == 0.0 ? 0.0 : own[i] / cap;

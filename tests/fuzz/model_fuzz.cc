@@ -1,7 +1,7 @@
-// Models: a configuration and a list of tensors, both from files of strangers, are refused with an
-// error that names the setting or the tensor, or they give a model that runs. Configurations are
-// those of the golden models with settings that are replaced, removed or exchanged. The tensors are
-// made to fit what the loader asks for, so that the numbers of the configuration reach the passes.
+// Tests that a configuration and a list of tensors, both from untrusted files, give a model that
+// runs, or an error that names the setting or the tensor. Configurations are those of the golden
+// models, in which settings are replaced, removed or exchanged. Tensors are made with the shapes
+// that the loader lists, so that the numbers of the configuration reach the passes.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -53,7 +53,7 @@ using multihead::models::Site;
 using multihead::models::StoredTensor;
 using Kind = ConfigValue::Kind;
 
-// A golden model without its numbers.
+// The configuration and the list of tensors of a golden model.
 struct Base {
   Config config;
   std::vector<StoredTensor> tensors;
@@ -86,7 +86,7 @@ std::vector<Base> read_bases() {
       const Status status = multihead::models::read_config((folder / name).string(), base.config);
       FUZZ_CHECK(status.ok(), "%s", status.message().c_str());
       bases.push_back(base);
-      // Models whose settings index tables: twice as often.
+      // Models whose settings index tables are listed twice.
       const std::string& type = base.config["model_type"].text;
       const bool indexes = type.ends_with("roberta") || type == "t5" || type == "mpnet";
       if (indexes) bases.push_back(base);
@@ -96,14 +96,14 @@ std::vector<Base> read_bases() {
   return bases;
 }
 
-// A number below `count`, of two bytes because half of the driver's bytes are below 8.
+// Draws a number below `count` from two bytes: half of the driver's bytes are below 8.
 size_t below(Bytes& from, size_t count) {
   return (static_cast<size_t>(from.byte()) * 37 + from.byte()) % count;
 }
 
 ConfigValue number(double value) { return {Kind::kNumber, value, {}}; }
 
-// A small number, one like another of the configuration, or any value.
+// Draws a small number, a number of the configuration, or any value.
 ConfigValue value_of(Bytes& from, const Config& config, const std::vector<std::string>& names) {
   if (from.one_in(3)) return number(static_cast<double>(below(from, from.one_in(2) ? 10 : 70)));
   if (from.one_in(3)) {
@@ -288,7 +288,7 @@ bool follow(const Status& status, std::vector<StoredTensor>& tensors) {
   return changed > 0;
 }
 
-// Small numbers of a stored type.
+// Makes small numbers of a stored type.
 std::vector<std::byte> numbers_for(const StoredTensor& tensor, uint32_t& random) {
   const size_t size = tensor.type == "F32" ? 4 : 2;
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.shape.elements()) * size);
@@ -317,7 +317,7 @@ void check_info(const ModelInfo& info) {
              info.model_type.c_str());
 }
 
-// A pass over valid inputs works. Numbers that are not finite may be an error that says so.
+// Checks that a pass over valid inputs works, or fails because numbers are not finite.
 bool computed(const Status& status) {
   multihead::fuzz::check_words(status);
   if (status.ok()) return true;
@@ -325,7 +325,7 @@ bool computed(const Status& status) {
   return false;
 }
 
-// Some numbers below `count`, now and then one that is wrong.
+// Draws some numbers below `count`, and sometimes a wrong one.
 std::vector<int64_t> some_below(Bytes& from, int64_t count) {
   std::vector<int64_t> list;
   while (list.size() < 4 && from.one_in(3)) {
@@ -335,7 +335,7 @@ std::vector<int64_t> some_below(Bytes& from, int64_t count) {
   return list;
 }
 
-// A random edit of a random value, most of the time a right one.
+// Draws an edit, most of the time a valid one.
 Edit make_edit(Bytes& from, const Model& model, int64_t tokens, std::vector<float>& numbers) {
   const ModelInfo& info = model.info();
   Edit edit;
@@ -362,7 +362,7 @@ Edit make_edit(Bytes& from, const Model& model, int64_t tokens, std::vector<floa
   return edit;
 }
 
-// Captures, edits and one gradient: they work, or an error says what is wrong.
+// Checks that captures, edits and a gradient work, or fail with an error that names the cause.
 void look_inside(Bytes& from, const Model& model, ModelInputs inputs, Context& context) {
   const ModelInfo& info = model.info();
   const int64_t tokens = info.takes_pixels ? info.max_tokens : std::ssize(inputs.ids);
@@ -404,7 +404,7 @@ void run(Bytes& from, const Model& model) {
   Context context(1);
   int64_t tokens = info.takes_pixels ? info.max_tokens : from.integer(1, 100);
   const bool too_many = info.max_tokens > 0 && tokens > info.max_tokens;
-  // Passes that would take long.
+  // Skip passes that would take long.
   const int64_t width = info.embed_dim + info.num_heads * info.head_dim + info.vocab_size;
   if (tokens > 2000 || tokens * width > 1'000'000 || tokens * info.parameters > 20'000'000 ||
       tokens * tokens * info.num_heads > 2'000'000 || info.num_layers > 64) {

@@ -1,5 +1,5 @@
-// Questions to language models: gradients against finite differences, sweeps against one pass for
-// each part, predictions against a plain softmax; and what wrong questions get.
+// Tests analyses of language models: gradients against finite differences, sweeps against one pass
+// for each part, predictions against a plain softmax; and the errors of wrong calls.
 #include "multihead/analysis.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ using testing::SiteValues;
 
 constexpr int64_t kMany = std::numeric_limits<int64_t>::max();
 
-// 1/2 the sum of c_i logit_i^2, with c_i of -1 to 1.
+// Returns half the sum of c_i logit_i^2, with c_i from -1 to 1.
 double quadratic(std::span<const float> logits, std::span<float> gradient) {
   double sum = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -66,7 +66,7 @@ double measured(const Model& model, const ModelInputs& inputs, const Metric& met
   return result.empty() ? NAN : result[0];
 }
 
-// The gradients at places, against the slopes along random directions.
+// Compares the gradients at places with the slopes along random directions.
 void expect_gradients(const std::string& name, const Model& model, const OwnInputs& in,
                       const Metric& metric, const std::vector<Place>& places, Random& random,
                       Context& context) {
@@ -82,7 +82,7 @@ void expect_gradients(const std::string& name, const Model& model, const OwnInpu
   for (const Place& place : places) {
     const std::vector<float>& gradient = gradients[place].data;
     std::vector<float> direction = testing::random_direction(random, gradient.size());
-    // Steps in proportion to the value's size.
+    // The step is proportional to the size of the value.
     double squares = 0, count = 0;
     for (size_t i = 0; i < direction.size(); ++i) {
       const float number = values[place].data[i];
@@ -108,7 +108,7 @@ void expect_gradients(const std::string& name, const Model& model, const OwnInpu
     });
     const double got = size * testing::dot(gradient, direction);
     const double scale = size * testing::size_of_dot(gradient, direction);
-    // Steps of 1/64: a metric that is rounded by 1e-6 moves the slope by 3e-4.
+    // The step is 1/64: a rounding of the metric by 1e-6 changes the slope by 3e-4.
     EXPECT_NEAR(got, slope, 0.02 * scale + 5e-4)
         << name << ' ' << models::name_of(place.first) << ' ' << place.second << " kind "
         << static_cast<int>(metric.kind);
@@ -405,7 +405,8 @@ TEST(Sweeps, TellTheirProgressAndEndWhenTheyAreTold) {
 
 // ---- Logits. ----
 
-// Where attention and MLP add to the stream as they are, and logits are not capped.
+// The parts are exact if attention and MLP are added to the stream without a norm, and logits have
+// no cap. Other models are refused.
 TEST(LogitAttribution, SumsToTheMetricOrIsRefused) {
   Context context(1);
   for (const char* name : testing::kLanguageModels) {
@@ -440,7 +441,7 @@ TEST(LogitAttribution, SumsToTheMetricOrIsRefused) {
   }
 }
 
-// Softmax, ranks and the likeliest tokens of rows of logits, in double.
+// Computes softmax, ranks and the likeliest tokens of rows of logits in double.
 struct Plain {
   std::vector<double> probabilities;
   std::vector<int64_t> ranks;
@@ -535,7 +536,7 @@ TEST(Predictions, AreThoseOfTheLogits) {
                       plain.probabilities[id], 1e-6);
         }
       }
-      // Without logits, and of all layers.
+      // Another call, without logits, reads all layers.
       Lens all;
       ASSERT_TRUE(models::lens(model, in.inputs(edits), {.top = 4}, all, {}, context).ok());
       ASSERT_EQ(std::ssize(all.ids), (layers + 1) * 80);
@@ -581,7 +582,8 @@ TEST(Analyses, HaveTheSameBitsWithAnyNumberOfThreads) {
 
 // ---- Wrong calls. ----
 
-// Every analysis with the same inputs and metric. Returns the argument of the error that all have.
+// Calls every analysis with the same inputs and metric. Returns the argument of their error, which
+// is the same.
 struct Analyses {
   Context context{1};
   std::vector<int32_t> ids = {5, 6, 7, 8};
@@ -658,7 +660,7 @@ TEST(Analyses, RefuseWrongInputs) {
   EXPECT_EQ(argument({.ids = ids, .token_types = ids}), "token_types");
   EXPECT_EQ(argument({.ids = ids, .head_scales = scales}), "head_scales");
   EXPECT_EQ(argument({.ids = ids, .edits = {&edit, 1}}), "edits[0].layer");
-  // Questions about one sequence.
+  // These analyses take one sequence.
   const Edit fine{.action = Edit::Action::kScale};
   const ModelInputs one{.ids = ids};
   const auto of_one = [&](const ModelInputs& in, const ModelInputs& other) {
@@ -667,7 +669,7 @@ TEST(Analyses, RefuseWrongInputs) {
   EXPECT_EQ(of_one({.ids = ids, .batch = 2}, one), "batch");
   EXPECT_EQ(of_one({.ids = ids, .mask = mask}, one), "mask");
   EXPECT_EQ(of_one({.ids = ids, .edits = {&fine, 1}}, one), "edits");
-  // The corrupt sequence.
+  // The corrupt sequence is wrong.
   const ModelInputs shorter{.ids = std::span(ids).first(3)};
   for (const auto& [other, name] : {std::pair{shorter, "corrupt"}, {ModelInputs(), "ids"}}) {
     const std::vector<Status> all = questions.with_metric(model, one, {}, other);
@@ -704,7 +706,7 @@ TEST(Analyses, RefuseWrongMetrics) {
   EXPECT_EQ(argument({.kind = static_cast<Metric::Kind>(4)}), "metric.kind");
   questions.ids = {5};
   EXPECT_EQ(argument({.kind = Metric::Kind::kMeanLogProbability}), "ids");
-  // Only differences of logits are sums of parts.
+  // A difference of logits is a sum of parts; other metrics are not.
   EXPECT_EQ(models::logit_attribution(model, {.ids = questions.ids},
                                       {.kind = Metric::Kind::kLogProbability},
                                       questions.attribution, questions.context)
@@ -729,7 +731,7 @@ TEST(Analyses, RefuseResultsThatAreNotFinite) {
                   {models::measure(model, in, metric, questions.metrics, questions.context)}),
               "metric");
   }
-  // A weight that is NaN.
+  // One weight is NaN.
   const Model broken =
       testing::open_changed("gpt2", [](const std::string& tensor, std::span<std::byte> bytes) {
         if (tensor.find("ln_f.weight") != std::string::npos) testing::break_last(bytes);
@@ -765,7 +767,7 @@ TEST(Analyses, RefuseWrongOptions) {
   EXPECT_EQ(lens({}, {nullptr, {3, 1, 4, 120}}), "logits");
   Numbers logits({3, 1, 4, 120});
   EXPECT_EQ(lens({}, {logits.data.data(), {3, 1, 4, 120}, {480, 480, 1, 4}}), "logits");
-  // Nothing is asked for: nothing comes.
+  // Without top and tokens, the lists of results are empty.
   Lens none;
   EXPECT_TRUE(models::lens(model, in, {.top = 0}, none, {}, questions.context).ok());
   EXPECT_TRUE(none.ids.empty() && none.ranks.empty());
@@ -808,7 +810,7 @@ TEST(Analyses, RefuseWrongOptions) {
   EXPECT_TRUE(models::gradients(model, in, metric, {twice, 1}, questions.context).ok());
 }
 
-// One token alone: no token to rate, attention to itself.
+// A sequence of one token has no token to rate, and the token attends to itself.
 TEST(Analyses, OfOneToken) {
   Context context(1);
   for (const char* name : testing::kLanguageModels) {

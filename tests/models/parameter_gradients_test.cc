@@ -9,6 +9,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/golden_models.h"
@@ -134,6 +135,27 @@ TEST(ParameterGradients, RefuseTensorsThatTheModelDoesNotUse) {
   EXPECT_EQ(models::parameter_gradients(model, {.ids = ids}, {}, {&shape, 1}, context).code(),
             StatusCode::kShape);
   EXPECT_TRUE(models::parameters(models::Model()).empty());
+}
+
+TEST(ParameterGradients, RefuseAMetricThatIsNotFinite) {
+  Context context(1);
+  const models::Model model = open_golden("gpt2");
+  const std::vector<int32_t> ids{1, 2, 3};
+  const models::StoredTensor tensor = models::parameters(model).front();
+  for (const auto& [value, slope] : {std::pair{0.0, NAN}, {0.0, INFINITY}, {double{NAN}, 1.0F}}) {
+    const Metric metric{.kind = Metric::Kind::kFunction,
+                        .function = [&](std::span<const float>, std::span<float> gradient) {
+                          if (!gradient.empty()) gradient[7] = slope;
+                          return value;
+                        }};
+    std::vector<float> out(static_cast<size_t>(tensor.shape.elements()));
+    const models::ParameterGradient wanted{tensor.name, {out.data(), tensor.shape}};
+    const Status status =
+        models::parameter_gradients(model, {.ids = ids}, metric, {&wanted, 1}, context);
+    EXPECT_EQ(status.code(), StatusCode::kOption);
+    EXPECT_EQ(status.argument(), "metric");
+    EXPECT_EQ(out, std::vector<float>(out.size())) << "wrote";
+  }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Session, generate() and Sampler: step by step the numbers of one pass, without allocations.
+// Tests Session, generate() and Sampler: each step gives the numbers of one pass, and allocates
+// nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ constexpr const char* kCausal[] = {"gpt2",    "llama3", "llama_yarn", "mistral",
                                    "qwen3",   "gemma2", "gemma3",     "phi3",      "phi3_long",
                                    "smollm3", "olmo2",  "gpt_neox",   "starcoder2"};
 
-// The logits after each token, given in pieces of the lengths 1, 2, 3, ... in turns.
+// Checks the logits after pieces of 1, 2 and 3 tokens in turns.
 void expect_logits_of_one_pass(const std::string& name, DType cache_type, float tolerance) {
   Context context(1);
   const Model model = open_golden(name);
@@ -53,7 +54,7 @@ void expect_logits_of_one_pass(const std::string& name, DType cache_type, float 
     const Status status = session.append(next, {logits.data(), {vocabulary}}, context);
     ASSERT_TRUE(status.ok()) << status.message();
     done += next.size();
-    // One pass over the same tokens, because frequencies may depend on their number.
+    // Compare with a pass over the same tokens: frequencies may depend on their number.
     const std::vector<int32_t> so_far(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(done));
     const std::vector<float> all = logits_of(model, so_far, context);
     for (int64_t i = 0; i < vocabulary; ++i) {
@@ -71,7 +72,7 @@ TEST(ModelSession, EachStepHasTheLogitsOfOnePass) {
 
 TEST(ModelSession, CacheInHalves) { expect_logits_of_one_pass("qwen3", DType::kF16, 0.02F); }
 
-// The logits of the last of all tokens in one pass.
+// Returns the logits after the last token, from one pass.
 std::vector<float> last_logits(const Model& model, std::span<const int32_t> ids, Context& context,
                                const std::vector<float>& head_scales = {}) {
   std::vector<float> logits(static_cast<size_t>(model.info().vocab_size));
@@ -103,7 +104,7 @@ std::vector<int32_t> random_ids(const Model& model, int64_t count, uint64_t seed
   return ids;
 }
 
-// Windows of 4 to 6 tokens: their rings are shorter than the pieces, and turn several times.
+// Windows have 4 to 6 tokens: their rings are shorter than the pieces, and wrap several times.
 TEST(ModelSession, LayersWithAWindowKeepFewTokens) {
   Context context(1);
   for (const char* name : {"mistral", "qwen2", "gemma2", "gemma3", "phi3", "smollm3"}) {
@@ -202,8 +203,8 @@ TEST(ModelSession, HeadsAreScaled) {
   EXPECT_EQ(first_token(scales), std::max_element(wanted.begin(), wanted.end()) - wanted.begin());
 }
 
-// The edits of a session as those of one pass over its first tokens: positions to come are left
-// out, with their rows of values.
+// Returns the edits of a session for one pass over its first tokens: without later positions and
+// the rows of values for them.
 struct FirstTokens {
   std::deque<std::vector<float>> memory;
   std::vector<models::Edit> edits;
@@ -240,7 +241,7 @@ struct FirstTokens {
   }
 };
 
-// An edit of a session that changes some heads, tokens or all.
+// Makes an edit that is possible in a session, for some or all heads and tokens.
 models::Edit session_edit(const Model& model, models::Site site, testing::Random& random,
                           std::deque<std::vector<float>>& memory) {
   using Action = models::Edit::Action;
@@ -266,7 +267,7 @@ TEST(ModelSession, EditsAreThoseOfOnePass) {
   int turn = 0;
   for (const char* name : kCausal) {
     const Model model = open_golden(name);
-    // Every site: of those with caches several at once, and scores and pattern.
+    // Sets 0 and 1 leave scores and pattern out, set 2 has nothing else, set 3 has all sites.
     for (int set = 0; set < 4; ++set) {
       testing::Random random(static_cast<uint64_t>(++turn));
       std::deque<std::vector<float>> memory;
@@ -377,7 +378,7 @@ TEST(ModelSession, WrongEditsAreRefused) {
   EXPECT_EQ(refused(edit).argument(), "edits[0].value") << "a number for each key";
 }
 
-// An edit that makes numbers infinite ends a call; the session is as before.
+// If an edit makes numbers infinite, the call fails and the session stays as it was.
 TEST(ModelSession, GoesOnAfterAnEditThatMakesNumbersInfinite) {
   Context context(1);
   for (const models::Site site : {models::Site::kMlpOut, models::Site::kScores}) {
@@ -491,7 +492,7 @@ TEST(ModelSession, GoesOnAfterLogitsThatAreNotFinite) {
   ASSERT_TRUE(Session::create(model, {}, session).ok());
   std::vector<int32_t> ids = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
   static_cast<void>(appended(session, model, ids, context));
-  // With as many tokens as a ring takes at once, and with more, so that it loses keys.
+  // Append as many tokens as a ring holds, and more, so that it loses keys.
   for (const size_t count : {1U, 5U, 20U}) {
     const std::vector<int32_t> wrong(count, last);
     std::vector<float> logits(static_cast<size_t>(last) + 1);
@@ -579,7 +580,7 @@ TEST(ModelGenerate, StopsAtIdsLengthsAndWhenTold) {
   options.stop_ids.emplace();
   ASSERT_TRUE(models::generate(model, prompt, options, collect, context).ok());
   EXPECT_EQ(tokens, std::vector<int32_t>(golden.begin(), golden.begin() + 5));
-  // The largest number of new tokens: generation ends with the token after the last position.
+  // Without a limit of new tokens, generation ends with the token after the last position.
   const auto positions = static_cast<size_t>(model.info().max_tokens);
   tokens.clear();
   options.max_new_tokens = std::numeric_limits<int64_t>::max();
@@ -599,7 +600,7 @@ TEST(ModelGenerate, StopsAtIdsLengthsAndWhenTold) {
             "prompt: expected at most 128 tokens, got 129");
 }
 
-// The shares of tokens in many draws.
+// Returns the share of each token in many draws.
 std::vector<double> shares(const std::vector<float>& logits, models::SamplingOptions options) {
   constexpr int kDraws = 20000;
   std::vector<double> counts(logits.size());
@@ -637,7 +638,8 @@ TEST(ModelSampler, SharesAreTheProbabilities) {
   expect({.temperature = 0.0F}, {0, 1, 0, 0});
 }
 
-// The definition: all tokens in order, the likeliest first, of equal ones the first.
+// Computes probabilities by the definition: tokens are sorted, the likeliest first, equal ones by
+// id.
 int32_t chosen_by_definition(const std::vector<float>& logits, const SamplingOptions& options,
                              double random) {
   std::vector<int32_t> order(logits.size());
@@ -677,7 +679,7 @@ TEST(ModelSampler, FollowsItsDefinitionOnRandomCalls) {
     testing::Random random(seed);
     const auto count = random.integer(1, 60);
     std::vector<float> logits(static_cast<size_t>(count));
-    // Few different values, so that some are equal.
+    // Draw few different values, so that some are equal.
     for (float& logit : logits) logit = static_cast<float>(random.integer(-9, 9)) / 2.0F;
     SamplingOptions options{.temperature = static_cast<float>(random.integer(1, 8)) / 4.0F};
     if (random.chance(0.5)) options.top_k = random.integer(2, 70);

@@ -1,5 +1,5 @@
-// Captures and edits: each value follows from the values before it, edits against plain loops, and
-// what wrong ones get.
+// Tests captures and edits: each value against the formula of the values before it, edits against
+// plain loops, and the errors of wrong ones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,9 @@ std::vector<std::string> all_models() {
   return names;
 }
 
-// The largest difference, and the largest magnitude of what is expected. NaN fails.
+// Checks that differences are at most `tolerance` times the largest expected magnitude, and at
+// least
+// 1. NaN fails.
 void expect_close(const std::vector<float>& got, const std::vector<double>& expected,
                   double tolerance, const std::string& what) {
   ASSERT_EQ(got.size(), expected.size()) << what;
@@ -53,7 +55,7 @@ std::vector<double> doubles(const std::vector<float>& numbers) {
   return {numbers.begin(), numbers.end()};
 }
 
-// Plain formulas on rows of numbers.
+// Computes each value of a layer from the values before it, by plain formulas on rows.
 struct Formulas {
   const Model::Internals& m;
 
@@ -109,7 +111,7 @@ void expect_sites_follow(const std::string& name, const Model& model, const OwnI
     const auto of = [&](Site site) -> const std::vector<float>& {
       return values[{site, layer}].data;
     };
-    // Scores from q and k, weights from scores, heads from weights and v.
+    // Compute scores from q and k, weights from scores, heads from weights and v.
     const std::vector<float>&q = of(Site::kQ), &k = of(Site::kK), &v = of(Site::kV);
     const std::vector<float>&scores = of(Site::kScores), &pattern = of(Site::kPattern);
     std::vector<double> expected_scores, weights, z(q.size());
@@ -192,7 +194,7 @@ TEST(Sites, EachFollowsFromThoseBefore) {
     testing::run_and_capture(model, in, {}, places, values, context);
     expect_sites_follow(name, model, in, values);
 
-    // The same, with heads in another order, as maps and as hidden states.
+    // Heads in another order, maps and hidden states have the same numbers.
     const models::ModelInfo& info = model.info();
     Numbers states({info.num_layers + 1, 2, in.tokens, info.embed_dim});
     Numbers map({2, in.tokens, in.tokens});
@@ -233,7 +235,7 @@ TEST(Sites, EachFollowsFromThoseBefore) {
 
 // ---- Edits. ----
 
-// The part of a value that an edit changes, element by element, from the definition.
+// Applies an edit element by element, by its definition.
 void apply_slowly(const Edit& edit, Numbers& numbers) {
   const Dims& shape = numbers.shape;
   const bool weights = testing::is_weights(edit.site);
@@ -276,7 +278,7 @@ void apply_slowly(const Edit& edit, Numbers& numbers) {
   }
 }
 
-// Some of the numbers 0 to count - 1, in any order; or none.
+// Draws some of the numbers 0 to count - 1, in any order, or none.
 std::vector<int64_t> random_list(Random& random, int64_t count) {
   std::vector<int64_t> list;
   if (random.chance(0.5)) return list;
@@ -286,7 +288,7 @@ std::vector<int64_t> random_list(Random& random, int64_t count) {
   return list;
 }
 
-// An edit with a value of a random shape that broadcasts, in memory with gaps.
+// Makes an edit whose value has a random shape that broadcasts, and memory with gaps.
 Edit random_edit(Random& random, const Model& model, const OwnInputs& in,
                  std::deque<std::vector<float>>& memory) {
   const std::vector<Site> sites = testing::sites_of(model);
@@ -323,7 +325,7 @@ Edit random_edit(Random& random, const Model& model, const OwnInputs& in,
   return edit;
 }
 
-// Computes each edited value alone: a pass in which the values before it are given.
+// Computes each edited value by itself, in a pass that gets the values before it.
 TEST(Sites, EditsAreThoseOfPlainLoops) {
   Context context(1);
   const std::vector<std::string> names = all_models();
@@ -429,7 +431,7 @@ TEST(Sites, HiddenStatesShowEditsAsCapturesDo) {
                     .ok());
     const auto size = static_cast<int64_t>(pre.data.size());
     EXPECT_TRUE(std::equal(pre.data.begin(), pre.data.end(), states.data.begin() + size)) << name;
-    // vit's last one is before the final norm.
+    // The last of vit's hidden states lacks the final norm.
     EXPECT_EQ(std::equal(last.data.begin(), last.data.end(),
                          states.data.begin() + info.num_layers * size),
               name != std::string("vit"));
@@ -468,7 +470,7 @@ struct Wrong {
              const std::vector<Capture>& captures) {
     return of.forward({.ids = ids, .batch = 2, .edits = edits}, {.captures = captures}, context);
   }
-  // The argument of the error; nothing was written, and the next call works.
+  // Returns the argument of the error, and checks that nothing was written and the next call works.
   std::string refused(const Status& status) {
     EXPECT_FALSE(status.ok());
     EXPECT_EQ(out, std::vector<float>(out.size(), 7.0F)) << "wrote";
@@ -543,7 +545,7 @@ TEST(Sites, WrongEditsAreRefused) {
     const std::vector<float> numbers(16, bad);
     EXPECT_EQ(with([&](Edit& e) { e.value = {numbers.data(), {16}}; }), "edits[0].value");
   }
-  // Of the second edit, and of a model without the site, which lists those that there are.
+  // Errors name the second edit; for a missing site they list the sites of the model.
   EXPECT_EQ(wrong.refused(wrong.run(wrong.model, {fine, {.layer = 9}}, {})), "edits[1].layer");
   const Status status =
       wrong.run(wrong.parallel, {{.site = Site::kResidMid, .action = Edit::Action::kScale}}, {});
@@ -590,7 +592,7 @@ TEST(Sites, WrongCapturesAreRefused) {
   EXPECT_EQ(with([&](Capture& c) { c.out = {data, {6, 16}}; }), "captures[0].out");
   EXPECT_EQ(with([&](Capture& c) { c.out = {data, {2, 3, 16}, {96, 32, 1}}; }), "captures[0].out");
   EXPECT_EQ(with([&](Capture& c) { c.out = {data, {2, 3, 16}, {48}}; }), "captures[0].out");
-  // In memory of another output, of an input, and of an edit's value.
+  // Outputs may not lie in memory of another output, of an input or of an edit's value.
   const Capture overlapping{.site = Site::kAttnOut, .out = {data + 95, {2, 3, 16}}};
   EXPECT_EQ(wrong.refused(wrong.run(wrong.model, {}, {fine, overlapping})), "outputs");
   const Capture in_ids{.out = {reinterpret_cast<float*>(wrong.ids.data()), {2, 3, 16}}};

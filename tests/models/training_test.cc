@@ -1,4 +1,4 @@
-// Training of opened models.
+// Tests training of opened models.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ TEST_P(ModelTraining, LowersTheLossAndSavesWhatItLearnt) {
   ASSERT_TRUE(status.ok()) << status.message();
   const std::vector<float> again = logits_of(reopened, kTokens, context);
   ASSERT_EQ(again.size(), learnt.size());
-  // Gains of Gemma are stored minus 1, which rounds.
+  // Gemma stores gains minus 1, and the subtraction rounds.
   for (size_t i = 0; i < again.size(); ++i) ASSERT_NEAR(again[i], learnt[i], 2e-4) << name;
   std::filesystem::remove_all(folder);
 }
@@ -135,7 +135,7 @@ TEST(ModelTraining, ChangesTheChosenLayersOnly) {
     const auto* const want = static_cast<const float*>(of_all.at(name).data);
     EXPECT_TRUE(std::equal(got, got + tensor.shape.elements(), want)) << name;
   }
-  // The input of layer 1 is that of the opened model, its output is not.
+  // Layer 1 gets the input that it has in the opened model, and gives another output.
   const int64_t width = model.info().embed_dim, layers = model.info().num_layers;
   const auto tokens = static_cast<int64_t>(kTokens.size());
   const auto states = [&](const models::Model& of) {

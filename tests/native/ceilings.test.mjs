@@ -10,16 +10,16 @@ import { ROOT } from '../../native/dev/build.mjs';
 
 /**
  * `aim`: the number of lines that a part should reach. Until then, its ceiling is lowered with every line removed. Models, headers, package
- * and programs grew by what looks into models and trains them; src/nn loses its own run-time when modules are lists of operations, too
+ * and programs grew by what looks into models, steers them by features and trains them; src/nn loses its own run-time when modules are lists of operations, too
  * (.github/CONTRIBUTING.md, "A layer is a list").
  */
 const PARTS = [
   { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_000, aim: 10_000 },
   { name: 'CUDA', folders: ['src/cuda'], ceiling: 9_810, aim: 9_800 },
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
-  { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 16_300, aim: 11_000 },
-  { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 6_850, aim: 6_000 },
-  { name: 'package', folders: ['bindings'], ceiling: 28_000, aim: 24_000 },
+  { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 16_660, aim: 11_000 },
+  { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 6_890, aim: 6_000 },
+  { name: 'package', folders: ['bindings'], ceiling: 28_320, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 18_300, aim: 17_500 },
   { name: 'programs and scripts', folders: ['native'], ceiling: 16_750, aim: 15_500 },
 ];

@@ -83,6 +83,8 @@ test('invalid arguments give 2', () => {
   refused('multihead-model', [join(goldens, 'models', 'gpt2'), '--ids', '1,-1'], 2, /^ids: expected 0 to \d+, got -1/);
   refused('multihead-model', [join(goldens, 'models', 'vit'), '--bench'], 2, /expected a model of token ids, got vit/);
   refused('multihead-model', [goldens, '--bench'], 3, /config\.json/);
+  refused('multihead-model', [join(goldens, 'models', 'gpt2'), '--ids', '1', '--sae', goldens, '--feature', '1'], 3, /cfg\.json/);
+  refused('multihead-model', [join(goldens, 'models', 'gpt2'), '--ids', '1', '--feature', '1'], 2, /--feature requires --sae/);
   const gpt2 = (command, ...args) => [command, join(goldens, 'models', 'gpt2'), ...args];
   const pair = ['--ids', '5,6,7', '--corrupt-ids', '5,8,7'];
   for (const [args, message] of [
@@ -139,7 +141,7 @@ test('--help names every option', () => {
     assert.ok(help('multihead-bench').includes(option), option);
   }
   assert.match(help('multihead-conformance'), /DIR/);
-  for (const option of ['--ids', '--bench', '--weights', '--cache', '--json', '--threads', '--seed']) {
+  for (const option of ['--ids', '--bench', '--weights', '--cache', '--json', '--threads', '--seed', '--sae']) {
     assert.ok(help('multihead-model').includes(option), option);
   }
   for (const command of ['lens', 'patch', 'ablate', 'attribute']) {

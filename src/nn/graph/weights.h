@@ -48,7 +48,7 @@ struct LayerParameters {
   Projection down;
 };
 
-// How a model normalizes rows.
+// The formula of a norm.
 struct NormKind {
   bool rms = false;  // rms_norm(), else layer_norm()
   float eps = 0.0F;

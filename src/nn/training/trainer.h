@@ -25,7 +25,7 @@ struct TrainingPart {
   MultiHeadAttentionOptions options = {};
 };
 
-// What a Trainer trains: a model whose parameters lie in one block.
+// A model that a Trainer can train: its parameters lie in one block.
 class Trainee {
  public:
   Trainee() = default;
@@ -36,13 +36,13 @@ class Trainee {
   virtual Parameters& parameters() = 0;
   virtual int64_t classes() const = 0;
   virtual int64_t readouts() const { return 1; }  // targets of a token
-  // Computes the loss of a part, and adds its gradients unless it is not finite. `began` becomes
-  // true before the first gradient is written. Errors: those of forward(), and kMemory.
+  // Computes the loss of a part, and adds its gradients if it is finite. Sets `began`
+  // before the first gradient is written. Errors: as forward(), and kMemory.
   virtual Status accumulate(const TrainingPart& part, float* gradients,
                             cpu::CrossEntropyResult& result, bool& began, Context& context) = 0;
   virtual void parameters_changed() = 0;
   virtual int64_t bytes() const = 0;  // of activations and logits
-  // Null unless it is one.
+  // Returns null if the model is no Transformer.
   virtual const Transformer* transformer() const { return nullptr; }
 };
 

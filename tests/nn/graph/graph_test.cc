@@ -23,7 +23,7 @@ using testing::Random;
 
 constexpr int64_t kWidth = 8, kHeads = 2, kHidden = 12, kTokens = 3, kBatch = 2;
 
-// A layer whose branches begin at the stream, and are added to it in any order and at any time.
+// Makes a layer whose branches read the stream, and are added to it in any order and at any time.
 class RandomList {
  public:
   explicit RandomList(Random& random) : random_(random) {
@@ -34,7 +34,7 @@ class RandomList {
     stream_ = graph.input = graph.add({.width = kWidth});
     for (int64_t steps = random.integer(1, 6); steps > 0; --steps) {
       if (random_.chance(0.5)) {
-        // One attention, as the frame has memory for the log-sum-exp of one.
+        // Only one attention: the frame has memory for the log-sum-exp of one.
         pending_.push_back(attends_ || random_.chance(0.5) ? mlp() : attention());
       } else if (!pending_.empty()) {
         add_branch();
@@ -70,7 +70,7 @@ class RandomList {
     LayerParameters& p = parameters_;
     p.mlp_norm = {{floats(kWidth), kWidth}, {}};
     if (!graph.norm.rms) p.mlp_norm.bias = {floats(kWidth), kWidth};
-    // One of the norms does nothing, as in families where a layer lacks it.
+    // One norm does nothing, because layers of some families lack it.
     p.q_norm.weight = {floats(kWidth), graph.norms_all_heads ? kWidth : kWidth / kHeads};
     p.up = projection(kHidden, kWidth);
     p.gate_up = projection(2 * kHidden, kWidth);
@@ -91,7 +91,7 @@ class RandomList {
          .norm = random_.chance(0.2) ? &LayerParameters::k_norm : &LayerParameters::mlp_norm},
         {.width = kWidth, .replaces = in_place ? in : kNoValue});
   }
-  // Reads the stream through a norm, or as it is.
+  // Returns the stream, or its norm.
   ValueId input() { return random_.chance(0.7) ? norm(stream_, false) : stream_; }
   ValueId end(ValueId in, Projection LayerParameters::*projection) {
     const ValueId out =
@@ -161,7 +161,7 @@ class RandomList {
   std::vector<ValueId> pending_;
 };
 
-// The value whose memory a value uses, by the definitions of Value.
+// Returns the value whose memory a value uses, by the definitions of Value.
 ValueId origin(const Graph& graph, ValueId id) {
   const Value& value = graph.value(id);
   if (value.whole != kNoValue) return origin(graph, value.whole);
@@ -190,11 +190,11 @@ TEST(Graph, ValuesThatLiveAtTheSameTimeShareNoMemory) {
     }
     slots += graph.slots.size();
   }
-  // On the whole: a short list has few values that could share.
+  // Counted over all lists, because a short one has few values that could share.
   if (seeds.size() >= 15) EXPECT_LT(2 * slots, values) << "values share too little memory";
 }
 
-// Runs a list with memory that values share, and with memory of their own.
+// Runs a list in memory that values share, and in memory where each value has its own place.
 struct Played {
   Played(const Graph& graph_, const LayerCall& call_, Context& context_)
       : graph(graph_), call(call_), context(context_) {
@@ -205,7 +205,7 @@ struct Played {
                 }).ok());
   }
 
-  // The sum of output * weights.
+  // Returns the sum of output * weights.
   double run() {
     EXPECT_TRUE(forward(graph, kept, call, context).ok());
     return testing::dot(output, weights);
