@@ -83,12 +83,12 @@ describe('the packed package', { timeout: 120_000 }, () => {
     }[];
     const paths = files.map(({ path }) => path);
     const declarations = paths.filter((path) => path.startsWith('dist/declarations/'));
-    for (const path of declarations) expect(path).toMatch(/\/(entry|types)\/\w+\.d\.ts$|\/(errors|features|gpt2_config|lab|open|read|sparse_autoencoder|write|train)\.d\.ts$/);
+    for (const path of declarations) expect(path).toMatch(/\/(entry|types)\/\w+\.d\.ts$|\/(errors|features|gpt2_config|lab|open|read|save|sparse_autoencoder|write|train)\.d\.ts$/);
     expect(declarations.length).toBeLessThan(45);
     const scripts = [
       ...['index', 'index_node', 'core', 'core_node', 'inline', 'pool', 'pool_node', 'pool_worker', 'training', 'lab', 'models', 'models_node', 'models_worker', 'command', 'benchmarks'],
       ...['index', 'core', 'pool', 'models'].map((name) => `${name}_workerd`),
-      ...['core_glue', 'experiment', 'features', 'model_opener', 'multihead', 'pool_creator', 'safetensors', 'shared', 'sparse_autoencoder', 'workers'],
+      ...['core_glue', 'experiment', 'features', 'model_opener', 'multihead', 'pool_creator', 'safetensors', 'shared', 'sparse_autoencoder', 'trainer', 'workers'],
     ];
     const expected = [
       ...['CHANGELOG.md', 'LICENSE', 'README.md', 'package.json', 'dist/sbom.cdx.json'],

@@ -131,8 +131,10 @@ Status read_stored(const StoredParameter& stored, float* to) {
     for (int64_t at = 0; stored.plus_one && at < count; ++at) to[at] -= 1.0F;
     return {};
   }
-  std::vector<float> turned(static_cast<size_t>(stored.transposed ? count : 0));
-  float* const numbers = stored.transposed ? turned.data() : to;
+  engine::Buffer turned;
+  const auto bytes = static_cast<uint64_t>(stored.transposed ? count : 0) * sizeof(float);
+  if (!turned.reserve(bytes)) return Status::out_of_memory(bytes);
+  float* const numbers = stored.transposed ? static_cast<float*>(turned.data()) : to;
   MULTIHEAD_TRY(read_rows(*stored.matrix, stored.first, count / stored.matrix->columns, numbers));
   if (stored.transposed) stored.copy(numbers, to);
   return {};

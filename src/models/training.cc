@@ -23,8 +23,6 @@
 namespace multihead::models {
 namespace {
 
-using nn::ParameterRole;
-
 class ModelTrainee : public nn::Trainee {
  public:
   // Copies the parameters of these layers, or all. Errors: kMemory.
@@ -128,9 +126,9 @@ class ModelTrainee : public nn::Trainee {
     }
     const Parameters& p = made_->parameters;
     const bool is_table = member.matrix == &p.embedding || member.matrix == &p.position;
-    const ParameterRole role = member.matrix == nullptr ? ParameterRole::kGain
-                               : is_table               ? ParameterRole::kEmbedding
-                                                        : ParameterRole::kWeight;
+    const nn::ParameterRole role = member.matrix == nullptr ? nn::ParameterRole::kGain
+                                   : is_table               ? nn::ParameterRole::kEmbedding
+                                                            : nn::ParameterRole::kWeight;
     for (const size_t at : parts) {
       const StoredParameter& stored = made_->stored[at];
       const Dims& shape = stored.shape;

@@ -19,7 +19,7 @@ const PARTS = [
   { name: 'engine and rules', folders: ['src/engine', 'src/rules'], ceiling: 9_450, aim: 8_300 },
   { name: 'modules, models, lab', folders: ['src/nn', 'src/models', 'src/lab'], ceiling: 16_660, aim: 11_000 },
   { name: 'distributed and public headers', folders: ['src/distributed', 'src/multihead'], ceiling: 6_890, aim: 6_000 },
-  { name: 'package', folders: ['bindings'], ceiling: 28_320, aim: 24_000 },
+  { name: 'package', folders: ['bindings'], ceiling: 28_700, aim: 24_000 },
   { name: 'page', folders: ['web'], ceiling: 18_300, aim: 17_500 },
   { name: 'programs and scripts', folders: ['native'], ceiling: 16_750, aim: 15_500 },
 ];
