@@ -6,7 +6,7 @@ import { writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { Worker } from 'node:worker_threads';
-import { readSafetensors, type StateDict } from 'multihead';
+import { readSafetensors, type StateDict, writeSafetensors } from 'multihead';
 import { type Model, openModel, saveModel } from 'multihead/models';
 import { train } from 'multihead/training';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -138,6 +138,34 @@ describe.each(builds)('%s', (simd) => {
     using again = await openModel(saveModel(opened), { simd });
     expect({ ...again.info, weightBytes: 0 }).toEqual({ ...opened.info, weightBytes: 0 });
     expect(bits(await weightsOf(again))).toEqual(bits(await weightsOf(opened)));
+  });
+
+  it('saves a folder of sentence-transformers, which the trained model keeps', async () => {
+    const read = (name: string) => new Uint8Array(readFileSync(join(goldens, 'mistral', name)));
+    const { hidden_size: width } = JSON.parse(new TextDecoder().decode(read('config.json'))) as { hidden_size: number };
+    const weight = { shape: [3, width], data: Float32Array.from({ length: 3 * width }, (_, at) => Math.sin(at)) };
+    const modules = ['0_Transformer', '1_Pooling', '2_Dense'].map((path) => ({ path, type: `sentence_transformers.models.${path.slice(2)}` }));
+    const dense = { in_features: width, out_features: 3, bias: false, activation_function: 'torch.nn.modules.activation.Tanh' };
+    const json = (value: unknown, name: string) => new File([JSON.stringify(value)], name);
+    const files = [
+      ...[json(modules, 'modules.json'), json({ pooling_mode_mean_tokens: true }, '1_Pooling/config.json'), json(dense, '2_Dense/config.json')],
+      new File([writeSafetensors({ 'linear.weight': weight })], '2_Dense/model.safetensors'),
+      ...['config.json', 'model.safetensors'].map((name) => new File([read(name)], `0_Transformer/${name}`)),
+    ];
+    const opened = await openModel(files, { simd, weights: 'f32' });
+    const vector = await opened.embed(ids);
+    expect(saveModel(opened).map(({ name }) => name).sort()).toEqual(files.map(({ name }) => name).sort());
+    using again = await openModel(saveModel(opened), { simd });
+    expect(await again.embed(ids)).toEqual(vector);
+    using trainer = opened.trainer({ learningRate: 0.01 });
+    using trained = trainer.model;
+    opened.dispose();
+    expect(await trained.embed(ids)).toEqual(vector);
+    trainer.step(tokens, targets, batch);
+    const learnt = await trained.embed(ids);
+    expect(learnt).not.toEqual(vector);
+    using reopened = await openModel(saveModel(trained), { simd });
+    expect(await reopened.embed(ids)).toEqual(learnt);
   });
 
   it('refuses what it cannot train, and the next step works', async () => {

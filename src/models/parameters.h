@@ -1,7 +1,6 @@
 // The parameters of a model in memory.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
