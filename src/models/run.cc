@@ -24,6 +24,7 @@
 #include "nn/attention/sequence.h"
 #include "nn/call_memory.h"
 #include "nn/graph/call.h"
+#include "nn/graph/probe.h"
 #include "rules/arena.h"
 #include "rules/element.h"
 
@@ -120,8 +121,9 @@ class Runner {
                                           context_));
     }
     for (int64_t layer = layers(); layer-- > first_kept_;) {
+      const nn::GradientProbe probe{wanted, layer};
       MULTIHEAD_TRY(nn::backward(graph_, w_.kept[layer - first_kept_], w_.gradients, call_of(layer),
-                                 layer, wanted, context_));
+                                 &probe, context_));
     }
     if (parameters != nullptr) embed_back(*parameters);
     return {};
@@ -417,7 +419,7 @@ class Runner {
 
   Status run_layer(int64_t index) {
     const nn::LayerCall call = call_of(index);
-    frame_.bind(graph_, call, w_.x);
+    frame_.bind(graph_, call, w_.x, w_.x);
     if (index > pass_.first_layer || !pass_.z.given()) {
       return nn::forward(graph_, frame_, call, context_);
     }

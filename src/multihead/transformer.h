@@ -19,6 +19,10 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
+namespace nn {
+struct BlockList;
+}  // namespace nn
+
 /// Normalizations in a block.
 enum class Norm : uint8_t {
   kNone,       ///< no normalization
@@ -107,14 +111,10 @@ class TransformerBlock : public ModuleBase {
 
  private:
   friend class Transformer;
-  struct Weights {
-    ConstTensor norm1_weight, norm1_bias, norm2_weight, norm2_bias;
-    ConstTensor linear1_weight, linear1_bias, gate_weight, gate_bias, linear2_weight, linear2_bias;
-  };
 
   TransformerBlockConfig config_ = {};
   MultiHeadAttention attention_ = {};
-  Weights weights_ = {};  // views of the parameters
+  std::shared_ptr<const nn::BlockList> list_;  // operations and views of the parameters
 };
 
 /// The shape of a model.

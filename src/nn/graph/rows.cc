@@ -1,0 +1,169 @@
+// Operations on rows: kNorm, kProjectF32, kActivate, kAdd.
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/elementwise/gradients.h"
+#include "engine/error/error.h"
+#include "engine/layers/elementwise.h"
+#include "engine/layers/gradients.h"
+#include "engine/runtime/team.h"
+#include "multihead/elementwise.h"
+#include "multihead/linear.h"
+#include "nn/graph/kinds.h"
+
+namespace multihead::nn {
+
+Status normalize(NormKind kind, const ConstTensor& x, const NormParameters& norm, const Tensor& y,
+                 Context& context) {
+  if (!norm.given()) {
+    if (x.data == y.data) return {};
+    for (int64_t row = 0; row < x.shape[0]; ++row) {
+      std::copy_n(x.data + row * x.strides[0], x.shape[1], y.data + row * y.strides[0]);
+    }
+    return {};
+  }
+  if (kind.rms) return rms_norm(x, norm.weight.view(), kind.eps, y, context);
+  return layer_norm(x, norm.weight.view(), norm.bias.view(), kind.eps, y, context);
+}
+
+Status normalize_backward(NormKind kind, const ConstTensor& x, const NormParameters& norm,
+                          const ConstTensor& d_y, const Tensor& d_x, bool adds_to_d_x,
+                          const NormParameters& gradient, Context& context) {
+  return engine::norm_backward({.x = x.data,
+                                .weight = norm.weight.data,
+                                .d_y = d_y.data,
+                                .d_x = d_x.data,
+                                .adds_to_d_x = adds_to_d_x,
+                                .d_weight = gradient.weight.data,
+                                .d_bias = gradient.bias.data,
+                                .rows = x.shape[0],
+                                .width = x.shape[1],
+                                .eps = kind.eps,
+                                .centered = !kind.rms},
+                               context);
+}
+
+Status norm_forward(const ForwardStep& step) {
+  return normalize(step.graph.norm, step.in(), step.call.parameters->*step.op->norm, step.out(),
+                   step.context);
+}
+
+Status norm_backward(const BackwardStep& step) {
+  const Operation& op = *step.op;
+  const LayerParameters* const gradients = step.call.gradients;
+  return normalize_backward(
+      step.graph.norm, step.in(), step.call.parameters->*op.norm, step.d_out(), step.d_in(),
+      step.adds && !step.gradients.same_place(op.in, op.out),
+      gradients == nullptr ? NormParameters() : gradients->*op.norm, step.context);
+}
+
+namespace {
+
+ConstTensor matrix_view(const WeightMatrix& matrix) {
+  return {static_cast<const float*>(matrix.data), {matrix.rows, matrix.columns}};
+}
+
+void set_gradients(engine::LinearBackward& back, const Projection& gradient) {
+  const WeightMatrix& matrix = gradient.weight;
+  // Memory of gradients, which is written.
+  auto* const d_weight = static_cast<float*>(const_cast<void*>(matrix.data));
+  if (d_weight != nullptr) back.d_weight = {d_weight, {matrix.rows, matrix.columns}};
+  back.d_bias = gradient.bias.data;
+}
+
+}  // namespace
+
+Status add_gradients(const ConstTensor& x, const ConstTensor& d_y, const Projection& gradient,
+                     Context& context) {
+  engine::LinearBackward back{.x = x, .weight = {}, .d_y = d_y};
+  set_gradients(back, gradient);
+  return engine::linear_backward(back, context);
+}
+
+Status matrix_forward(const ForwardStep& step) {
+  const Projection& projection = step.call.parameters->*step.op->projection;
+  return linear(step.in(), matrix_view(projection.weight), projection.bias.view(), step.out(),
+                step.context, step.call.attention.precision);
+}
+
+Status matrix_backward(const BackwardStep& step) {
+  const Operation& op = *step.op;
+  engine::LinearBackward back{.x = step.in(),
+                              .weight = matrix_view((step.call.parameters->*op.projection).weight),
+                              .d_y = step.d_out(),
+                              .d_x = step.d_in(),
+                              .adds_to_d_x = step.adds,
+                              .precision = step.call.attention.precision};
+  if (step.call.gradients != nullptr) set_gradients(back, step.call.gradients->*op.projection);
+  return engine::linear_backward(back, step.context);
+}
+
+bool hidden_is_share(const LayerCall& call, Context& context) {
+  const LayerParameters& p = *call.parameters;
+  return engine::team_of(context) != nullptr && p.up.is_share &&
+         (!p.gate.given() || p.gate.is_share);
+}
+
+Status activate_forward(const ForwardStep& step) {
+  const Operation& op = *step.op;
+  const Activation activation = step.graph.activation;
+  const Tensor hidden = step.out();
+  engine::Team* const team =
+      hidden_is_share(step.call, step.context) ? engine::team_of(step.context) : nullptr;
+  // A member activates the columns that it computes, so that one exchange is enough.
+  const int64_t width = hidden.shape[1];
+  const int64_t begin = team == nullptr ? 0 : team->first_output(width);
+  const int64_t end = team == nullptr ? width : team->end_output(width);
+  const auto columns = [&](const Tensor& all) {
+    return Tensor(all.data + begin, {all.shape[0], end - begin}, all.strides);
+  };
+  if (begin < end) {
+    const Tensor from = columns(step.in()), to = columns(hidden);
+    MULTIHEAD_TRY(op.in2 == kNoValue ? activate(from, activation, to, step.context)
+                                     : activate_gated(from, columns(step.frame.rows(op.in2)),
+                                                      activation, to, step.context));
+  }
+  if (team == nullptr) return {};
+  return team->exchange_outputs(hidden.data, hidden.shape[0], hidden.strides[0], width);
+}
+
+Status activate_backward(const BackwardStep& step) {
+  const bool gated = step.op->in2 != kNoValue;
+  const Tensor gate = step.in(), d_y = step.d_out(), d_gate = step.d_in();
+  const Tensor x = gated ? step.values.rows(step.op->in2) : Tensor(),
+               d_x = gated ? step.gradients.rows(step.op->in2) : Tensor();
+  const int64_t width = gate.shape[1];
+  engine::over_rows(gate.shape[0], width, step.context, [&](int64_t first, int64_t end) {
+    for (int64_t row = first; row < end; ++row) {
+      cpu::activation_backward_range({.gate = gate.data + row * gate.strides[0],
+                                      .x = gated ? x.data + row * x.strides[0] : nullptr,
+                                      .d_y = d_y.data + row * d_y.strides[0],
+                                      .d_gate = d_gate.data + row * d_gate.strides[0],
+                                      .d_x = gated ? d_x.data + row * d_x.strides[0] : nullptr,
+                                      .count = width,
+                                      .activation = step.graph.activation},
+                                     0, width);
+    }
+  });
+  return {};
+}
+
+void pass_gradient(const BackwardStep& step, ValueId to) {
+  if (step.gradients.same_place(step.op->out, to)) return;
+  engine::copy_rows(step.gradients.heads(step.op->out), step.gradients.heads(to), step.context);
+}
+
+Status add_forward(const ForwardStep& step) {
+  const Operation& op = *step.op;
+  engine::add(step.frame.data(op.in), step.frame.data(op.in2), step.frame.data(op.out),
+              step.call.rows() * step.graph.value(op.out).width, step.context);
+  return {};
+}
+
+Status add_backward(const BackwardStep& step) {
+  pass_gradient(step, step.op->in);
+  pass_gradient(step, step.op->in2);
+  return {};
+}
+
+}  // namespace multihead::nn
