@@ -151,7 +151,7 @@ class Builder {
     const ValueId hidden =
         graph_.add({.width = a_.mlp, .site = Site::kMlpHidden, .replaces = first});
     graph_.operations.push_back(
-        {.kind = &nn::kActivate, .in = first, .in2 = second, .out = hidden});
+        {.kind = &nn::kActivateShare, .in = first, .in2 = second, .out = hidden});
     const ValueId out = norm_in_place(names_.mlp_out_norm, &LayerParameters::mlp_out_norm,
                                       add_projection(hidden, &LayerParameters::down, a_.width));
     graph_.values[at(out)].site = Site::kMlpOut;

@@ -389,7 +389,9 @@ class Runner {
                        .pairs = a_.ropes[static_cast<size_t>(plan.rope)].pairs(),
                        .step = pairs_};
     }
-    AttentionOptions& options = call.attention;
+    call.attention = &attention_;
+    AttentionOptions& options = attention_;
+    options = {};
     options.scale = plan.scale;
     options.softcap = a_.attention_cap;
     if (plan.window > 0) options.window.left = plan.window - 1;
@@ -434,6 +436,7 @@ class Runner {
   Context& context_;
   Arrays w_;
   nn::Frame frame_;
+  AttentionOptions attention_;  // of a layer
   nn::Probe probe_;
   // Of differentiate(): the gradients, and the first layer whose values are kept.
   const Parameters* d_parameters_ = nullptr;

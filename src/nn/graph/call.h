@@ -32,7 +32,7 @@ struct LayerCall {
   const LayerParameters* parameters = nullptr;
   int64_t batch = 1, tokens = 0;
   Rotation rotation = {};
-  AttentionOptions attention = {};
+  const AttentionOptions* attention = nullptr;  // of kAttend; products have its precision
   KVCache* cache = nullptr;  // the tokens are the next ones after the cache's; null: all there are
   std::span<const float> head_scales = {};
   const Probe* probe = nullptr;

@@ -1,10 +1,10 @@
 #include "nn/graph/graph.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 namespace multihead::nn {
 namespace {
@@ -30,7 +30,8 @@ ValueId owner_of(const Graph& graph, ValueId id) {
 
 // Gives the value memory that no value has that lives at the same time: the smallest that is large
 // enough, or the largest, which then grows. Values come in the order of their lives.
-void share_memory(Graph& graph, Value& value, const Life& life, std::vector<int>& busy_until) {
+void share_memory(Graph& graph, Value& value, const Life& life,
+                  std::array<int, kMostValues>& busy_until) {
   int best = -1;
   for (size_t slot = 0; slot < graph.slots.size(); ++slot) {
     if (busy_until[slot] >= life.first) continue;
@@ -42,7 +43,6 @@ void share_memory(Graph& graph, Value& value, const Life& life, std::vector<int>
   if (best < 0) {
     best = static_cast<int>(graph.slots.size());
     graph.slots.push_back(0);
-    busy_until.push_back(-1);
   }
   value.slot = best;
   int64_t& width = graph.slots[static_cast<size_t>(best)];
@@ -58,7 +58,7 @@ bool Graph::has(models::Site site) const {
 }
 
 void plan(Graph& graph) {
-  std::vector<Life> lives(graph.values.size());
+  std::array<Life, kMostValues> lives;
   const auto count = static_cast<int>(graph.operations.size());
   for (int at = 0; at < count; ++at) {
     Operation& op = graph.operations[static_cast<size_t>(at)];
@@ -88,7 +88,7 @@ void plan(Graph& graph) {
       if (reads && !other.kind->is_sum) op.lends_gradient = false;
     }
   }
-  std::vector<int> busy_until;  // of each slot
+  std::array<int, kMostValues> busy_until;  // of each slot
   graph.slots.clear();
   for (int at = 0; at < count; ++at) {
     for (size_t id = 0; id < graph.values.size(); ++id) {

@@ -59,7 +59,7 @@ struct Kind {
 };
 
 struct Operation {
-  // Outputs that the members of a team need not exchange at once, see project.cc and rows.cc.
+  // Outputs that the members of a team need not exchange at once, see project.cc.
   enum class Share : uint8_t { kNone, kHeads, kHidden };
 
   const Kind* kind = nullptr;  // see kinds.h

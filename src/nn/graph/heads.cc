@@ -121,7 +121,7 @@ Status attend_cached(const ForwardStep& step, const Tensor& q, const Tensor& k, 
   // A ring takes the tokens in pieces that leave it the keys of the window.
   const KVCacheConfig& config = cache.config();
   const int64_t most = config.layout == KVCacheConfig::Layout::kRing
-                           ? config.capacity - call.attention.window.left
+                           ? config.capacity - call.attention->window.left
                            : call.tokens;
   for (int64_t first = 0; first < call.tokens; first += most) {
     const auto piece = [&](const Tensor& all) {
@@ -130,7 +130,7 @@ Status attend_cached(const ForwardStep& step, const Tensor& q, const Tensor& k, 
       return Tensor(all.data + first * all.strides[2], shape, all.strides);
     };
     MULTIHEAD_TRY(cache.append(piece(k), piece(v), {}, &step.context));
-    MULTIHEAD_TRY(cache.attend(piece(q), call.attention, {.out = piece(z)}, step.context));
+    MULTIHEAD_TRY(cache.attend(piece(q), *call.attention, {.out = piece(z)}, step.context));
   }
   return {};
 }
@@ -144,7 +144,7 @@ Status weights_back(const BackwardStep& step, bool of_scores, const Tensor& out)
                v = step.values.heads(op.in3);
   const Tensor d_z = step.gradients.heads(op.out);
   const int64_t heads = q.shape[1], tokens = q.shape[2], group = heads / v.shape[1];
-  MULTIHEAD_TRY(attention_scores(q, k, call.attention, {.stage = ScoreStage::kMasked, .out = out},
+  MULTIHEAD_TRY(attention_scores(q, k, *call.attention, {.stage = ScoreStage::kMasked, .out = out},
                                  step.context));
   const auto width = static_cast<size_t>(v.shape[3]);
   std::vector<double> d_weights(static_cast<size_t>(tokens));
@@ -188,12 +188,12 @@ Status attend_forward(const ForwardStep& step) {
                v = step.frame.heads(op.in3), z = step.frame.heads(op.out);
   if (call.cache != nullptr) return attend_cached(step, q, k, v, z);
   if (call.probe != nullptr && changes_weights(*call.probe)) {
-    return attend_changed(*call.probe, q, k, v, call.attention, z, step.context);
+    return attend_changed(*call.probe, q, k, v, *call.attention, z, step.context);
   }
   std::vector<ScoreCapture> captures;
   std::vector<int32_t> heads;
   if (call.probe != nullptr) list_captures(*call.probe, captures, heads);
-  return attention(q, k, v, call.attention,
+  return attention(q, k, v, *call.attention,
                    {.out = z, .lse = step.frame.lse(), .captures = captures}, step.context);
 }
 
@@ -209,7 +209,7 @@ Status attend_backward(const BackwardStep& step) {
   return attend_backward({.q = step.values.heads(op.in),
                           .k = step.values.heads(op.in2),
                           .v = step.values.heads(op.in3),
-                          .options = step.call.attention,
+                          .options = *step.call.attention,
                           .z = step.values.heads(op.out),
                           .lse = step.values.lse(),
                           .d_z = step.gradients.heads(op.out),

@@ -22,6 +22,7 @@ Status attend_backward(const BackwardStep& step);
 Status scale_heads_forward(const ForwardStep& step);
 Status scale_heads_backward(const BackwardStep& step);
 MULTIHEAD_SHARED Status activate_forward(const ForwardStep& step);
+Status activate_share_forward(const ForwardStep& step);
 MULTIHEAD_SHARED Status activate_backward(const BackwardStep& step);
 MULTIHEAD_SHARED Status add_forward(const ForwardStep& step);
 MULTIHEAD_SHARED Status add_backward(const BackwardStep& step);
@@ -50,18 +51,19 @@ inline constexpr Kind kAttend{
 inline constexpr Kind kScaleHeads{scale_heads_forward, scale_heads_backward, has_head_scales};
 // out = f(in), or f(in) * in2 with d_in = f'(in) in2 * g, d_in2 = f(in) * g
 inline constexpr Kind kActivate{activate_forward, activate_backward, nullptr, true};
+// The same, of a share if this member of a team has one of the matrices before it
+inline constexpr Kind kActivateShare{activate_share_forward, activate_backward, nullptr, true};
 // out = in + in2, d_in = d_in2 = g
 inline constexpr Kind kAdd{.forward = add_forward, .backward = add_backward, .is_sum = true};
 
 // The gradient of an input that is the output's. Copies it, unless both have the same place.
 MULTIHEAD_SHARED void pass_gradient(const BackwardStep& step, ValueId to);
 
+// Columns begin to end - 1 of kActivate.
+MULTIHEAD_SHARED Status activate_columns(const ForwardStep& step, int64_t begin, int64_t end);
+
 // Rotates heads (batch, heads, tokens, width) by the tokens' angles; `to` may be `from`.
 void rotate_heads(const Rotation& rotation, const Tensor& from, const Tensor& to,
                   const Context& context);
-
-// True if this member of a team computes the columns of the MLP's hidden layer alone that its
-// activation then uses.
-MULTIHEAD_SHARED bool hidden_is_share(const LayerCall& call, Context& context);
 
 }  // namespace multihead::nn

@@ -1,4 +1,4 @@
-// kProject: products with a matrix of any type.
+// Operations of which the members of a team compute parts: kProject, kActivateShare.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +34,14 @@ bool heads_are_own(const ForwardStep& step, const engine::Team& team) {
   return false;
 }
 
+// True if this member of a team computes the columns of the MLP's hidden layer alone that its
+// activation then uses.
+bool hidden_is_share(const ForwardStep& step) {
+  const LayerParameters& p = *step.call.parameters;
+  return engine::team_of(step.context) != nullptr && p.up.is_share &&
+         (!p.gate.given() || p.gate.is_share);
+}
+
 bool keeps_own_outputs(const ForwardStep& step) {
   const engine::Team* const team = engine::team_of(step.context);
   if (team == nullptr || step.op->share == Operation::Share::kNone) return false;
@@ -41,7 +49,7 @@ bool keeps_own_outputs(const ForwardStep& step) {
   if (step.op->share == Operation::Share::kHeads) {
     return step.call.probe == nullptr && heads_are_own(step, *team);
   }
-  return hidden_is_share(step.call, step.context);
+  return hidden_is_share(step);
 }
 
 }  // namespace
@@ -90,6 +98,17 @@ Status project_backward(const BackwardStep& step) {
                                 step.context));
   }
   return project_backward(weight, step.d_out(), step.d_in(), step.adds, step.context);
+}
+
+Status activate_share_forward(const ForwardStep& step) {
+  if (!hidden_is_share(step)) return activate_forward(step);
+  // A member activates the columns that it computes, so that one exchange is enough.
+  engine::Team& team = *engine::team_of(step.context);
+  const Tensor hidden = step.out();
+  const int64_t width = hidden.shape[1];
+  const int64_t begin = team.first_output(width), end = team.end_output(width);
+  if (begin < end) MULTIHEAD_TRY(activate_columns(step, begin, end));
+  return team.exchange_outputs(hidden.data, hidden.shape[0], hidden.strides[0], width);
 }
 
 }  // namespace multihead::nn

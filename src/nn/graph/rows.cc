@@ -6,7 +6,6 @@
 #include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
 #include "engine/layers/gradients.h"
-#include "engine/runtime/team.h"
 #include "multihead/elementwise.h"
 #include "multihead/linear.h"
 #include "nn/graph/kinds.h"
@@ -83,7 +82,7 @@ Status add_gradients(const ConstTensor& x, const ConstTensor& d_y, const Project
 Status matrix_forward(const ForwardStep& step) {
   const Projection& projection = step.call.parameters->*step.op->projection;
   return linear(step.in(), matrix_view(projection.weight), projection.bias.view(), step.out(),
-                step.context, step.call.attention.precision);
+                step.context, step.call.attention->precision);
 }
 
 Status matrix_backward(const BackwardStep& step) {
@@ -93,38 +92,25 @@ Status matrix_backward(const BackwardStep& step) {
                               .d_y = step.d_out(),
                               .d_x = step.d_in(),
                               .adds_to_d_x = step.adds,
-                              .precision = step.call.attention.precision};
+                              .precision = step.call.attention->precision};
   if (step.call.gradients != nullptr) set_gradients(back, step.call.gradients->*op.projection);
   return engine::linear_backward(back, step.context);
 }
 
-bool hidden_is_share(const LayerCall& call, Context& context) {
-  const LayerParameters& p = *call.parameters;
-  return engine::team_of(context) != nullptr && p.up.is_share &&
-         (!p.gate.given() || p.gate.is_share);
+Status activate_columns(const ForwardStep& step, int64_t begin, int64_t end) {
+  const ValueId second = step.op->in2;
+  const auto columns = [&](ValueId id) {
+    const Tensor all = step.frame.rows(id);
+    return Tensor(all.data + begin, {all.shape[0], end - begin}, all.strides);
+  };
+  const Tensor from = columns(step.op->in), to = columns(step.op->out);
+  return second == kNoValue
+             ? activate(from, step.graph.activation, to, step.context)
+             : activate_gated(from, columns(second), step.graph.activation, to, step.context);
 }
 
 Status activate_forward(const ForwardStep& step) {
-  const Operation& op = *step.op;
-  const Activation activation = step.graph.activation;
-  const Tensor hidden = step.out();
-  engine::Team* const team =
-      hidden_is_share(step.call, step.context) ? engine::team_of(step.context) : nullptr;
-  // A member activates the columns that it computes, so that one exchange is enough.
-  const int64_t width = hidden.shape[1];
-  const int64_t begin = team == nullptr ? 0 : team->first_output(width);
-  const int64_t end = team == nullptr ? width : team->end_output(width);
-  const auto columns = [&](const Tensor& all) {
-    return Tensor(all.data + begin, {all.shape[0], end - begin}, all.strides);
-  };
-  if (begin < end) {
-    const Tensor from = columns(step.in()), to = columns(hidden);
-    MULTIHEAD_TRY(op.in2 == kNoValue ? activate(from, activation, to, step.context)
-                                     : activate_gated(from, columns(step.frame.rows(op.in2)),
-                                                      activation, to, step.context));
-  }
-  if (team == nullptr) return {};
-  return team->exchange_outputs(hidden.data, hidden.shape[0], hidden.strides[0], width);
+  return activate_columns(step, 0, step.graph.value(step.op->out).width);
 }
 
 Status activate_backward(const BackwardStep& step) {

@@ -182,7 +182,7 @@ BlockCall::BlockCall(const TransformerBlock& called, const MultiHeadAttentionOpt
   parameters = &list.parameters;
   batch = batch_;
   tokens = tokens_;
-  attention.precision = options.attention.precision;
+  attention = &options.attention;
 }
 
 void BlockGradients::lay_out(const BlockCall& call, float* d, rules::Arena& take) {

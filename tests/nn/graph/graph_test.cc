@@ -52,7 +52,8 @@ class RandomList {
             .rotation = {
                 .cos = floats(kTokens * 2), .sin = floats(kTokens * 2), .pairs = 2, .step = 2}};
     if (random.chance(0.5)) call.head_scales = {floats(kHeads), static_cast<size_t>(kHeads)};
-    if (random.chance(0.5)) call.attention.causal = Causal::top_left();
+    call.attention = &attention_;
+    if (random.chance(0.5)) attention_.causal = Causal::top_left();
   }
 
   Graph graph;
@@ -155,6 +156,7 @@ class RandomList {
 
   Random& random_;
   LayerParameters parameters_;
+  AttentionOptions attention_;
   std::deque<std::vector<float>> memory_;
   ValueId stream_ = kNoValue;
   bool attends_ = false;
