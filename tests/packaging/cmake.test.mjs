@@ -309,7 +309,7 @@ const SHARED_INTERNALS = `
   nn::Frame::bind nn::Frame::heads nn::Frame::lay_out nn::Frame::lay_out_gradients nn::Frame::lay_out_kept nn::Frame::lse nn::Frame::rows
   nn::Graph::has nn::ParameterList::add nn::Parameters::make
   nn::activate_backward nn::activate_columns nn::activate_forward nn::add_backward nn::add_forward nn::add_gradients nn::backward nn::forward
-  nn::forward_after nn::matrix_backward nn::norm_backward nn::norm_forward nn::normalize nn::pass_gradient nn::plan
+  nn::forward_after nn::matrix_backward nn::norm_backward nn::norm_forward nn::normalize nn::plan
   engine::attention_params engine::backward_params engine::begin_backward engine::differentiate_sinks engine::end_backward engine::finish_plan
   engine::make_cache_call engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_forward engine::plan_backward engine::printable
   engine::reserve_backward

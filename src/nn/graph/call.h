@@ -59,6 +59,9 @@ class Frame {
   MULTIHEAD_SHARED void lay_out_gradients(const Graph& graph, const LayerCall& call,
                                           float* gradient, rules::Arena& take);
 
+  // Replaces the list by an equal one.
+  void use(const Graph& graph) { graph_ = &graph; }
+
   float* data(ValueId id) const { return place(id).data; }
   // (rows, width)
   MULTIHEAD_SHARED Tensor rows(ValueId id) const;

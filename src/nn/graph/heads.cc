@@ -16,6 +16,17 @@
 
 namespace multihead::nn {
 
+namespace {
+
+// The gradient of an input that is the output's. Copies it, unless both have the same place.
+void pass_gradient(const BackwardStep& step) {
+  const Operation& op = *step.op;
+  if (step.gradients.same_place(op.out, op.in)) return;
+  engine::copy_rows(step.gradients.heads(op.out), step.gradients.heads(op.in), step.context);
+}
+
+}  // namespace
+
 Status norm_heads_forward(const ForwardStep& step) {
   const NormParameters& norm = step.call.parameters->*step.op->norm;
   const NormKind kind{.rms = true, .eps = step.graph.norm.eps};
@@ -36,7 +47,7 @@ Status norm_heads_forward(const ForwardStep& step) {
 Status norm_heads_backward(const BackwardStep& step) {
   const Operation& op = *step.op;
   const Vector& gain = (step.call.parameters->*op.norm).weight;
-  pass_gradient(step, op.in);
+  pass_gradient(step);
   const engine::Transform transform{.normalize = true,
                                     .gain = {gain.data, static_cast<size_t>(gain.size)},
                                     .eps = step.graph.norm.eps};
@@ -105,7 +116,7 @@ Status scale_heads_forward(const ForwardStep& step) {
 }
 
 Status scale_heads_backward(const BackwardStep& step) {
-  pass_gradient(step, step.op->in);
+  pass_gradient(step);
   engine::scale_heads(step.gradients.heads(step.op->in), step.call.head_scales, step.context);
   return {};
 }

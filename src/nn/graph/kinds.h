@@ -56,9 +56,6 @@ inline constexpr Kind kActivateShare{activate_share_forward, activate_backward, 
 // out = in + in2, d_in = d_in2 = g
 inline constexpr Kind kAdd{.forward = add_forward, .backward = add_backward, .is_sum = true};
 
-// The gradient of an input that is the output's. Copies it, unless both have the same place.
-MULTIHEAD_SHARED void pass_gradient(const BackwardStep& step, ValueId to);
-
 // Columns begin to end - 1 of kActivate.
 MULTIHEAD_SHARED Status activate_columns(const ForwardStep& step, int64_t begin, int64_t end);
 

@@ -134,11 +134,6 @@ Status activate_backward(const BackwardStep& step) {
   return {};
 }
 
-void pass_gradient(const BackwardStep& step, ValueId to) {
-  if (step.gradients.same_place(step.op->out, to)) return;
-  engine::copy_rows(step.gradients.heads(step.op->out), step.gradients.heads(to), step.context);
-}
-
 Status add_forward(const ForwardStep& step) {
   const Operation& op = *step.op;
   engine::add(step.frame.data(op.in), step.frame.data(op.in2), step.frame.data(op.out),
@@ -147,8 +142,12 @@ Status add_forward(const ForwardStep& step) {
 }
 
 Status add_backward(const BackwardStep& step) {
-  pass_gradient(step, step.op->in);
-  pass_gradient(step, step.op->in2);
+  const Tensor d_out = step.d_out();
+  const Dims one{1, 1, d_out.shape[0], d_out.shape[1]};
+  for (const ValueId id : {step.op->in, step.op->in2}) {
+    float* const to = step.gradients.data(id);
+    if (to != d_out.data) engine::copy_rows({d_out.data, one}, {to, one}, step.context);
+  }
   return {};
 }
 

@@ -41,37 +41,35 @@ struct nn::KeptTransformer : KeptArrays<Dims> {
     if (wanted != sets_) {
       discard();
       sets_ = 0;
-      attention_.reset(new (std::nothrow)
-                           MultiHeadAttentionActivations[static_cast<size_t>(wanted)]);
-      if (attention_ == nullptr) return Status::out_of_memory();
+      const auto count = static_cast<size_t>(wanted);
+      frames_.reset(new (std::nothrow) Frame[count]);
+      attention_.reset(new (std::nothrow) MultiHeadAttentionActivations[count]);
+      if (frames_ == nullptr || attention_ == nullptr) return Status::out_of_memory();
       sets_ = wanted;
     }
     const int64_t rows = batch * length, width = config.block.attention.embed_dim;
     input_floats_ = rows * width;
-    rules::Arena one(nullptr);
-    if (layers > 0) {
-      const MultiHeadAttentionOptions options;
-      const BlockCall call(model.layer(0), options, batch, length);
-      Frame().lay_out_kept(call.list.graph, call, nullptr, nullptr, one);
-    }
-    set_bytes_ = static_cast<int64_t>(one.bytes());
+    const MultiHeadAttentionOptions options;
     return KeptArrays::begin(version, {batch, length}, [&](rules::Arena& take) {
       take(inputs_, saturated_elements({layers + 1, rows, width}));
       take(normed, config.final_norm ? saturated_elements({rows, width}) : 0);
-      take(values_, saturated_elements({sets_, set_bytes_}));
+      take(values_, 0);
+      for (int64_t set = 0; set < sets_; ++set) {
+        lay_out({model.layer(set), options, batch, length}, static_cast<size_t>(set), take);
+      }
     });
   }
   // (batch * length, embed_dim): input of a layer. Index num_layers: output of the last layer.
   float* input(size_t layer) const { return inputs_ + static_cast<int64_t>(layer) * input_floats_; }
   // Gives the call of a layer what it keeps, and returns the places of its values. All layers share
   // one set if they are recomputed.
-  Frame values(BlockCall& call, size_t layer) const {
+  const Frame& values(BlockCall& call, size_t layer) const {
+    rules::Arena take(values_);
+    if (recomputes) lay_out(call, layer, take);
     const size_t set = recomputes ? 0 : layer;
     call.activations = &attention_[set];
-    rules::Arena take(values_ + static_cast<int64_t>(set) * set_bytes_);
-    Frame frame;
-    frame.lay_out_kept(call.list.graph, call, input(layer), input(layer + 1), take);
-    return frame;
+    frames_[set].use(call.list.graph);  // parameters loaded again, as a share, have another one
+    return frames_[set];
   }
   int64_t bytes() const {
     int64_t sum = KeptArrays::bytes();
@@ -83,9 +81,16 @@ struct nn::KeptTransformer : KeptArrays<Dims> {
   float* normed = nullptr;  // (batch * length, embed_dim): output of the final norm
 
  private:
+  void lay_out(const BlockCall& call, size_t layer, rules::Arena& take) const {
+    float* const last = inputs_ == nullptr ? nullptr : input(layer + 1);
+    float* const first = inputs_ == nullptr ? nullptr : input(layer);
+    frames_[recomputes ? 0 : layer].lay_out_kept(call.list.graph, call, first, last, take);
+  }
+
+  std::unique_ptr<Frame[]> frames_;
   std::unique_ptr<MultiHeadAttentionActivations[]> attention_;
-  int64_t sets_ = 0, set_bytes_ = 0;  // number of layers whose values are kept, and size of each
-  std::byte* values_ = nullptr;
+  int64_t sets_ = 0;             // layers whose values are kept
+  std::byte* values_ = nullptr;  // of the first set
   float* inputs_ = nullptr;
   int64_t input_floats_ = 0;
 };
@@ -298,13 +303,10 @@ Status Transformer::Internals::run(const Transformer& model, std::span<const int
     if (cache != nullptr) call.module_cache = &cache->layers_[layer];
     if (!outputs.traces.empty()) call.trace = &outputs.traces[layer];
     float* const out = input_of(layer + 1);
-    if (keeps_all) {
-      frame = kept->values(call, layer);
-    } else {
-      frame.bind(call.list.graph, call, input_of(layer), out);
-    }
+    if (!keeps_all) frame.bind(call.list.graph, call, input_of(layer), out);
+    const nn::Frame& values = keeps_all ? kept->values(call, layer) : frame;
     // Report the layer's error on `x` as an error on `tokens`.
-    MULTIHEAD_TRY(engine::renamed(nn::forward(call.list.graph, frame, call, context), Name::kX,
+    MULTIHEAD_TRY(engine::renamed(nn::forward(call.list.graph, values, call, context), Name::kX,
                                   Name::kTokens));
     if (outputs.hidden.given()) {
       const Dims one_head{1, 1, count, width};
@@ -383,7 +385,7 @@ Status Transformer::backward(std::span<const int32_t> tokens, int64_t batch,
       nn::BlockCall call(blocks[layer], own, batch, length);
       // The kept input of the next layer is this layer's output, so the recomputation overwrites it
       // with the same values.
-      const nn::Frame values = kept->values(call, layer);
+      const nn::Frame& values = kept->values(call, layer);
       if (kept->recomputes) {
         MULTIHEAD_TRY(nn::forward(call.list.graph, values, call, context));
       }
