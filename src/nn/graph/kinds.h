@@ -1,6 +1,8 @@
 // The kinds of operations. g is the gradient of an operation's output.
 #pragma once
 
+#include <cstdint>
+
 #include "nn/graph/call.h"
 #include "nn/graph/graph.h"
 #include "rules/shared.h"

@@ -1,7 +1,6 @@
 // Plays the operations of a layer in order, and in reverse.
 #include <array>
 #include <cstddef>
-#include <cstdint>
 
 #include "engine/error/error.h"
 #include "engine/layers/elementwise.h"

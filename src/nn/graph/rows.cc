@@ -119,16 +119,22 @@ Status activate_backward(const BackwardStep& step) {
   const Tensor x = gated ? step.values.rows(step.op->in2) : Tensor(),
                d_x = gated ? step.gradients.rows(step.op->in2) : Tensor();
   const int64_t width = gate.shape[1];
+  // Rows without gaps are one.
+  bool dense = true;
+  for (const Tensor* array : {&gate, &d_y, &d_gate, &x, &d_x}) {
+    dense = dense && (!array->given() || array->strides[0] == width);
+  }
   engine::over_rows(gate.shape[0], width, step.context, [&](int64_t first, int64_t end) {
-    for (int64_t row = first; row < end; ++row) {
+    const int64_t rows = dense ? end - first : 1;
+    for (int64_t row = first; row < end; row += rows) {
       cpu::activation_backward_range({.gate = gate.data + row * gate.strides[0],
                                       .x = gated ? x.data + row * x.strides[0] : nullptr,
                                       .d_y = d_y.data + row * d_y.strides[0],
                                       .d_gate = d_gate.data + row * d_gate.strides[0],
                                       .d_x = gated ? d_x.data + row * d_x.strides[0] : nullptr,
-                                      .count = width,
+                                      .count = rows * width,
                                       .activation = step.graph.activation},
-                                     0, width);
+                                     0, rows * width);
     }
   });
   return {};
