@@ -10,8 +10,7 @@ import { ROOT } from '../../native/dev/build.mjs';
 
 /**
  * `aim`: the number of lines that a part should reach. Until then, its ceiling is lowered with every line removed. Models, headers, package
- * and programs grew by what looks into models, steers them by features and trains them; src/nn loses its own run-time when modules are lists of operations, too
- * (.github/CONTRIBUTING.md, "A layer is a list").
+ * and programs grew by what looks into models, steers them by features and trains them.
  */
 const PARTS = [
   { name: 'CPU kernels', folders: ['src/cpu'], ceiling: 10_000, aim: 10_000 },
