@@ -123,6 +123,11 @@ describe.each(builds)('%s', (simd) => {
     const { torch_dtype: type, dtype, ...rest } = config;
     const { torch_dtype: _, dtype: __, ...given } = JSON.parse(readFileSync(join(text, 'config.json'), 'utf8')) as Record<string, unknown>;
     expect([dtype ?? type, rest]).toEqual(['bfloat16', given]);
+    const written = '{"own": {"dtype": null, "factor": 8.0, "most": Infinity}, "_name": "a \\" {b",';
+    const stated = [...files.filter(({ name }) => name !== 'config.json'), new File([readFileSync(join(text, 'config.json'), 'utf8').replace('{', written)], 'config.json')];
+    using other = await openModel(stated, { simd });
+    const saved = await (saveModel(other, { dtype: 'f16' }).find(({ name }) => name === 'config.json') as Blob).text();
+    expect(saved).toContain(written.replace('null', '"float16"'));
     const folder = mkdtempSync(join(tmpdir(), 'multihead-saved-'));
     for (const file of files) await writeFile(join(folder, file.name), file.stream());
     using again = await openModel(folder, { simd });

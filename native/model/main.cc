@@ -276,12 +276,15 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   CLI::Option* const sae = app.add_option(
       "--sae", arguments.sae, "Adds a direction of a sparse autoencoder: a folder of SAELens");
-  app.add_option("--feature", arguments.feature, "The feature of that direction")->needs(sae);
+  CLI::Option* const feature =
+      app.add_option("--feature", arguments.feature, "The feature of that direction")->needs(sae);
+  sae->needs(feature);
   app.add_option("--strength", arguments.strength, "Times that direction")
       ->needs(sae)
       ->capture_default_str();
   app.add_flag("--embed", arguments.embed,
-               "Prints the vector of the ids, as for a model that is no language model");
+               "Prints the vector of the ids, as for a model that is no language model")
+      ->excludes(sae);
   app.add_option("--pooling", arguments.pooling, "How the vector is made of the tokens")
       ->check(CLI::IsMember(
           {"folder", "mean", "first", "last", "max", "mean-sqrt-length", "weighted-mean"}))

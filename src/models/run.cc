@@ -384,8 +384,8 @@ class Runner {
     }
     if (plan.rope >= 0) {
       const int64_t offset = plan.rope * pass_.tokens * pairs_;
-      call.rotation = {.cos = w_.cos + offset,
-                       .sin = w_.sin + offset,
+      call.rotation = {.cos = nn::moved(w_.cos, offset),
+                       .sin = nn::moved(w_.sin, offset),
                        .pairs = a_.ropes[static_cast<size_t>(plan.rope)].pairs(),
                        .step = pairs_};
     }

@@ -55,7 +55,8 @@ class ModelTrainee : public nn::Trainee {
     nn::ParameterList list;
     std::vector<ConstTensor> views(made_->stored.size());
     std::vector<std::pair<Member, const ConstTensor*>> copies;
-    bool shares = !made_->sentence.steps.empty();
+    bool shares = std::any_of(made_->sentence.steps.begin(), made_->sentence.steps.end(),
+                              [](const SentenceStep& step) { return step.out > 0; });
     for (const Member& member : members) {
       const ConstTensor* view = nullptr;
       if (!layers.has_value() || (member.layer >= 0 && sets[static_cast<size_t>(member.layer)])) {
@@ -131,7 +132,11 @@ class ModelTrainee : public nn::Trainee {
                                                             : nn::ParameterRole::kWeight;
     for (const size_t at : parts) {
       const StoredParameter& stored = made_->stored[at];
-      const Dims& shape = stored.shape;
+      // The loader takes arrays of more axes, with as many elements.
+      const int64_t count = stored.shape.elements();
+      const Dims shape = stored.shape.rank() <= 2   ? stored.shape
+                         : stored.vector != nullptr ? Dims{count}
+                                                    : Dims{stored.rows, count / stored.rows};
       list.add(stored.name, stored.transposed ? Dims{shape[1], shape[0]} : shape, role, views[at],
                stored.transposed ? nn::DictLayout::kTransposed : nn::DictLayout::kAsInMemory);
     }
@@ -205,6 +210,9 @@ Status create_trainer(const Model& model, const TrainerOptions& options,
     Question question;
     MULTIHEAD_TRY(ask(model, {.ids = kToken}, nullptr, question));
     const int64_t most = question.model->info.num_layers;
+    if (fine_tuning.layers.has_value() && fine_tuning.layers->empty()) {
+      return {StatusCode::kOption, "layers", "at least one layer", "none"};
+    }
     for (const int64_t layer : fine_tuning.layers.value_or(std::vector<int64_t>())) {
       if (layer >= 0 && layer < most) continue;
       return {StatusCode::kOption, "layers", "0 to " + std::to_string(most - 1),

@@ -26,7 +26,8 @@ struct FineTuning {
 /// Makes a trainer of a causal language model. The parameters that are trained are copied, as f32;
 /// `trained` is a model of these copies, which the trainer changes, and of the other parameters of
 /// `model`, which stays as it is. `trainer` and `trained` share the copies: each may end first.
-/// Sessions of `trained` do not notice an update: make new ones.
+/// A session of `trained` goes on with the new parameters, beside keys and values of the old ones:
+/// make a new one after an update.
 ///
 /// The trainer's calls are those of training.h; a target is the token after a position, or -1. They
 /// take no options of attention, and Trainer::model() is a Transformer without parameters.
@@ -34,16 +35,17 @@ struct FineTuning {
 /// 1 (Gemma) are there as they are used.
 /// Trainer::bytes() leaves out activations, whose memory each call takes and gives back.
 ///
-/// Errors: kOption (a model that is no causal language model, a layer out of range, TrainerOptions
-/// that are not defined, recompute), kMemory; `trainer` and `trained` are unchanged.
+/// Errors: kOption (a model that is no causal language model, no layer, a layer out of range,
+/// TrainerOptions that are not defined, recompute), kMemory; `trainer` and `trained` are unchanged.
 [[nodiscard]] Status create_trainer(const Model& model, const TrainerOptions& options,
                                     const FineTuning& fine_tuning, Trainer& trainer,
                                     Model& trained);
 
 /// Writes the tensors that the model uses to a safetensors file, with the names and shapes of the
 /// files that it was opened from, as write_safetensors() does. With config.json and the tokenizer's
-/// files beside it, transformers opens the folder. Weights of int8 and int4 become the numbers that
-/// they stand for. Errors: kOption for a model that was not opened, and those of
+/// files beside it, transformers opens the folder. Tensors of Dense modules, which no training
+/// changes, are not among them: their files stay as they are. Weights of int8 and int4 become the
+/// numbers that they stand for. Errors: kOption for a model that was not opened, and those of
 /// write_safetensors().
 [[nodiscard]] Status save_weights(const Model& model, SafetensorsType type,
                                   const std::string& path);

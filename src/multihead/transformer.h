@@ -16,12 +16,13 @@
 #include "multihead/export.h"
 #include "multihead/multi_head_attention.h"
 
+// Known inside the library only.
+namespace multihead::nn {
+struct BlockList;
+}  // namespace multihead::nn
+
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
-
-namespace nn {
-struct BlockList;
-}  // namespace nn
 
 /// Normalizations in a block.
 enum class Norm : uint8_t {

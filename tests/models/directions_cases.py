@@ -60,18 +60,22 @@ def compute(architecture, tensors, rows, how, subtracts, k, rescaled):
             if architecture == "topk":
                 found = [max(value, 0.0) for value in top(before, k)]
         features.append(found)
-        out = [bias[i] + sum(found[f] / norms[f] * decoder[f][i] for f in range(FEATURES)) for i in range(WIDTH)]
+        out = [bias[i] + sum(found[f] / (norms[f] or 1.0) * decoder[f][i] for f in range(FEATURES)) for i in range(WIDTH)]
         decoded.append([value * factor + shift for value in out])
     return features, decoded, norms
 
 
-def case(name, architecture, cfg, site="resid_pre", layer=1, how="none", subtracts=True, k=0, rescaled=False):
+def case(name, architecture, cfg, site="resid_pre", layer=1, how="none", subtracts=True, k=0, rescaled=False, dead=None):
     tensors = {"W_enc": numbers(WIDTH, FEATURES), "W_dec": numbers(FEATURES, WIDTH), "b_dec": numbers(WIDTH, most=8)}
     others = {"gated": ("b_gate", "r_mag", "b_mag"), "jumprelu": ("b_enc", "threshold")}
     for other in others.get(architecture, ("b_enc",)):
         tensors[other] = numbers(FEATURES, most=16)
     if architecture == "jumprelu":
         tensors["threshold"] = [8 * abs(value) for value in tensors["threshold"]]
+    if dead is not None:
+        tensors["W_dec"][dead] = [0.0] * WIDTH
+        for row in tensors["W_enc"]:
+            row[dead] *= 64
     rows = numbers(ROWS, WIDTH)
     features, decoded, norms = compute(architecture, tensors, rows, how, subtracts, k, rescaled)
     active = [sum(value > 0 for value in row) for row in features]
@@ -115,6 +119,7 @@ cases = [
     case("topk by the decoder's norms", "topk", {"architecture": "topk", "k": 3, "rescale_acts_by_decoder_norm": True, **hook("blocks.1.hook_resid_pre")}, k=3, rescaled=True),
     case("gated", "gated", {"architecture": "gated", **hook("blocks.1.attn.hook_z"), "reshape_activations": "hook_z"}, site="z"),
     case("standard with constant_norm_rescale", "standard", {"architecture": "standard", "normalize_activations": "constant_norm_rescale", **hook("blocks.12.hook_resid_pre")}, layer=12, how="constant_norm_rescale"),
+    case("topk by the decoder's norms with a dead feature", "topk", {"architecture": "topk", "k": 1, "rescale_acts_by_decoder_norm": True, **hook("blocks.1.hook_resid_pre")}, k=1, rescaled=True, dead=2),
 ]
 # The fourth row of a topk has equal products: the first of them count.
 tie = cases[3]

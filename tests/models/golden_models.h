@@ -27,10 +27,11 @@ inline models::Model open_golden(const std::string& name, const models::OpenOpti
   return model;
 }
 
-// A golden model in which `change` has changed the bytes of tensors.
+// A golden model in which `change` has changed the bytes of tensors, and `reshape` their shapes.
 inline models::Model open_changed(
     const std::string& name,
-    const std::function<void(const std::string& tensor, std::span<std::byte> bytes)>& change) {
+    const std::function<void(const std::string& tensor, std::span<std::byte> bytes)>& change,
+    const std::function<Dims(const Dims&)>& reshape = [](const Dims& shape) { return shape; }) {
   models::Config config;
   Safetensors file;
   models::ModelLoader loader;
@@ -42,7 +43,7 @@ inline models::Model open_changed(
   for (const auto& [tensor, entry] : file.entries()) {
     using Type = SafetensorsEntry::Type;
     const char* const half = entry.type == Type::kBF16 ? "BF16" : "F16";
-    tensors.push_back({tensor, entry.type == Type::kF32 ? "F32" : half, entry.shape});
+    tensors.push_back({tensor, entry.type == Type::kF32 ? "F32" : half, reshape(entry.shape)});
     const auto* const data = reinterpret_cast<const std::byte*>(entry.data.data());
     bytes.emplace_back(data, data + entry.data.size());
     change(tensor, bytes.back());

@@ -175,6 +175,26 @@ TEST(ModelTraining, TheTrainedModelOutlivesItsTrainer) {
   }
 }
 
+// Files may have more axes than the parameters, with as many elements.
+TEST(ModelTraining, TensorsOfMoreAxes) {
+  Context context(1);
+  const models::Model model = open_changed(
+      "llama3", [](const auto&, auto) {},
+      [](const Dims& shape) {
+        Dims more{1, 1};
+        for (int axis = 0; axis < shape.rank(); ++axis) more.push_back(shape[axis]);
+        return more;
+      });
+  Trainer trainer, usual;
+  models::Model trained;
+  Status status = models::create_trainer(model, {}, {}, trainer, trained);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(logits_of(trained, kTokens, context), logits_of(model, kTokens, context));
+  ASSERT_TRUE(models::create_trainer(open_golden("llama3"), {}, {}, usual, trained).ok());
+  EXPECT_EQ(loss_of(trainer, context), loss_of(usual, context));
+  EXPECT_EQ(loss_of(trainer, context), loss_of(usual, context));
+}
+
 TEST(ModelTraining, RefusesWhatItCannotTrain) {
   Trainer trainer;
   models::Model trained;
@@ -183,6 +203,9 @@ TEST(ModelTraining, RefusesWhatItCannotTrain) {
             "model");
   const models::Model model = open_golden("gpt2");
   EXPECT_EQ(models::create_trainer(model, {}, {.layers = {{99}}}, trainer, trained).argument(),
+            "layers");
+  const std::vector<int64_t> none;
+  EXPECT_EQ(models::create_trainer(model, {}, {.layers = none}, trainer, trained).argument(),
             "layers");
   EXPECT_EQ(models::create_trainer(model, {.recompute = true}, {}, trainer, trained).argument(),
             "recompute");

@@ -33,11 +33,12 @@ export const steeringOptions = {
 } satisfies Record<string, Option<unknown>>;
 
 /** The edits of the direction, if there is one. Throws UsageError, OpenError. */
-export async function steering(session: Session, { sae, feature, strength = 1 }: Values<typeof steeringOptions>, { info }: Model): Promise<{ edits?: SessionEdit[] }> {
+export async function steering(session: Session, { sae, feature, strength = 1, local }: Values<typeof steeringOptions> & { local?: boolean | undefined }, { info }: Model): Promise<{ edits?: SessionEdit[] }> {
   if (sae === undefined && feature === undefined) return {};
   if (sae === undefined) throw new UsageError('--sae', 'a folder beside --feature', 'none');
   if (feature === undefined) throw new UsageError('--feature', 'a feature of --sae', 'none');
-  const autoencoder = await session.openSparseAutoencoder(sae).catch((cause: Error) => {
+  if (local && /^https?:/i.test(sae)) throw new UsageError('--sae', 'a folder, or a name of the hub, beside --local', sae);
+  const autoencoder = await session.openSparseAutoencoder(sae, { local, signal: session.interrupt.signal }).catch((cause: Error) => {
     throw new OpenError(sae, cause);
   });
   return { edits: [autoencoder.edit(feature, strength, info.numHeads)] };

@@ -210,7 +210,6 @@ export class Analyses implements ModelAnalyses {
     return shapes.map((shape, at) => ({ shape, data: found[at] as ModelArray['data'] }));
   }
 
-  /** The model on this thread. Throws `E_DISPOSED`, and `E_OPTION` for one in workers. */
   /** Inputs, copied before the first `await`. */
   async #inputs(given: readonly (readonly [input: unknown, argument: string])[], { headScales, addSpecialTokens }: AnalysisOptions): Promise<core.Input[]> {
     const { numLayers, numHeads } = this.#engine.info;

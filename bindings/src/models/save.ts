@@ -5,7 +5,6 @@ import { checkChoice, type Names, plain, readOptions } from '../runtime/options.
 import { bytesPerElement } from '../runtime/memory.js';
 import { headerOf } from '../safetensors/write.js';
 import type { Model, ModelFile, SaveModelOptions } from '../types/models.js';
-import { parseObject } from './config.js';
 import { onThisThread } from './core/model.js';
 import { insideOf } from './model.js';
 
@@ -50,8 +49,9 @@ export function saveModel(model: Model, given: SaveModelOptions = {}): ModelFile
   return [...texts.map(([name, text]) => new File([name === `${parts.base}config.json` ? typed(text, typeNames[dtype]) : text], name)), ...weights];
 }
 
-/** config.json with another type of the weights, by which transformers reads them. */
+/** config.json with another type of the weights, by which transformers reads them; all else stays as it is written. */
 function typed(text: string, type: string): string {
-  const config = parseObject('config.json', text);
-  return JSON.stringify({ ...config, ['dtype' in config ? 'dtype' : 'torch_dtype']: type }, null, 2);
+  const types = /"(torch_dtype|dtype)"(\s*:\s*)(?:"[^"\\]*"|null)/g;
+  if (!types.test(text)) return text.replace('{', `{\n  "torch_dtype": "${type}",`);
+  return text.replace(types, (_, name: string, colon: string) => `"${name}"${colon}"${type}"`);
 }

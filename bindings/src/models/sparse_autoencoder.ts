@@ -1,5 +1,6 @@
 // Sparse autoencoders as SAELens writes them. JavaScript computes: a feature is one product of vectors.
 
+import { abortable } from '../runtime/abort.js';
 import { disposedError, optionError, shapeError } from '../runtime/errors.js';
 import { halfToFloats } from '../runtime/half.js';
 import { onJavaScriptHeap } from '../runtime/memory.js';
@@ -10,6 +11,7 @@ import { describe } from '../runtime/tensor.js';
 import { cutOff, formatError, inWords } from '../safetensors/format.js';
 import { asParameter, inFileOrder, tensorOf } from '../safetensors/read.js';
 import { openHeader } from '../safetensors/source.js';
+import type { PlatformAbortSignal } from '../types/platform.js';
 import type { ModelArray, ModelSource, SessionEdit, Site } from '../types/models.js';
 import type { OpenSparseAutoencoder, OpenSparseAutoencoderOptions, Rows, SparseAutoencoder, SparseAutoencoderInfo } from '../types/sparse_autoencoder.js';
 import { flatten, parseObject, type Settings } from './config.js';
@@ -75,7 +77,7 @@ function readConfig(text: string): Config {
 }
 
 /** Reads tensors of these shapes as floats, and `scaling_factor` if it is there. Throws `E_FORMAT`, `E_LOAD`, `E_MEMORY`. */
-async function readTensors(folder: Folder, name: string, shapes: Readonly<Record<string, readonly number[]>>): Promise<Map<string, Float32Array>> {
+async function readTensors(folder: Folder, name: string, shapes: Readonly<Record<string, readonly number[]>>, signal: PlatformAbortSignal | undefined): Promise<Map<string, Float32Array>> {
   const file = await folder.open(name);
   if (isAbsent(file)) throw await missingFile(folder, name, file);
   try {
@@ -89,7 +91,7 @@ async function readTensors(folder: Folder, name: string, shapes: Readonly<Record
     for (const entry of inFileOrder(floats)) {
       if (!(entry.name in shapes) && entry.name !== 'scaling_factor') continue;
       const count = entry.end - entry.begin;
-      const bytes = await file.bytes.read(first + entry.begin, count);
+      const bytes = await abortable(file.bytes.read(first + entry.begin, count), signal, 'openSparseAutoencoder');
       if (bytes.length < count) throw formatError(entry.name, `${count} bytes in ${name}`, `${bytes.length}${cutOff}`);
       const parameter = asParameter(tensorOf(entry, bytes));
       if (parameter === undefined) continue;
@@ -152,11 +154,11 @@ interface Weights {
   readonly gain: Float32Array | undefined;
 }
 
-async function readWeights(folder: Folder, name: string, { info, byNorms }: Config): Promise<Weights> {
+async function readWeights(folder: Folder, name: string, { info, byNorms }: Config, signal: PlatformAbortSignal | undefined): Promise<Weights> {
   const { architecture, width, features } = info;
   const own = { standard: ['b_enc'], topk: ['b_enc'], jumprelu: ['b_enc', 'threshold'], gated: ['b_mag', 'b_gate', 'r_mag'] }[architecture];
   const shapes = { W_enc: [width, features], W_dec: [features, width], b_dec: [width], ...Object.fromEntries(own.map((each) => [each, [features]])) };
-  const tensors = await readTensors(folder, name, shapes);
+  const tensors = await readTensors(folder, name, shapes, signal);
   if (tensors.get('scaling_factor')?.some((factor) => factor !== 1)) throw formatError('scaling_factor', 'ones', 'other numbers');
   const given = tensors.get('W_enc') as Float32Array;
   const rows = Math.ceil(features / 4) * 4;
@@ -296,7 +298,7 @@ async function open(source: ModelSource, given: OpenSparseAutoencoderOptions = {
     const text = await readText(folder, `${base}cfg.json`, options.signal);
     if (typeof text !== 'string') throw await missingFile(folder, `${base}cfg.json`, text);
     const config = readConfig(text);
-    return new Autoencoder(config, await readWeights(folder, `${base}sae_weights.safetensors`, config));
+    return new Autoencoder(config, await readWeights(folder, `${base}sae_weights.safetensors`, config, options.signal));
   } finally {
     folder.end?.();
   }

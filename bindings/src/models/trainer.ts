@@ -2,7 +2,7 @@
 
 import * as wire from '../generated/wire.js';
 import { optionError } from '../runtime/errors.js';
-import { SharedParameters } from '../runtime/memory.js';
+import { onJavaScriptHeap, SharedParameters } from '../runtime/memory.js';
 import { noSpan, type Runtime } from '../runtime/operands.js';
 import { type Names, plain, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/tensor.js';
@@ -61,12 +61,12 @@ export class WasmModelTrainer extends StepTrainer<BatchOptions> implements Model
   }
 
   async batchOf(texts: string | readonly ModelInput[]): Promise<ModelBatch> {
+    this.assertLive();
     const given = typeof texts === 'string' ? [texts] : texts;
     if (!Array.isArray(given) || given.length === 0) throw optionError('texts', 'a text, or an array of texts and arrays of token ids, not empty', describe(texts));
     const batches = await Promise.all(entriesOf(given, 'texts').map((text, at) => this.#sequence(text, `texts[${at}]`)));
-    const length = Math.max(...batches.map(({ ids }) => ids.length));
-    const tokens = new Int32Array(batches.length * length);
-    const targets = new Int32Array(tokens.length).fill(-1);
+    const length = batches.reduce((most, { ids }) => Math.max(most, ids.length), 0);
+    const [tokens, targets] = onJavaScriptHeap(8 * batches.length * length, 'texts', () => [0, -1].map((filled) => new Int32Array(batches.length * length).fill(filled))) as [Int32Array<ArrayBuffer>, Int32Array<ArrayBuffer>];
     batches.forEach(({ ids }, row) => {
       tokens.set(ids, row * length);
       targets.set(ids.subarray(1), row * length);

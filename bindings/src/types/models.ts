@@ -397,7 +397,7 @@ export interface ModelBatch {
  */
 export interface ModelTrainer extends TrainerBase<BatchOptions> {
   /**
-   * The model of the trained copies, which sees every update; a running generate() does not. What is not trained it shares with the
+   * The model of the trained copies, which sees every update: a running generate() goes on with keys and values of older ones. What is not trained it shares with the
    * model that it was made of. It is disposed by itself: it stays after dispose() of the trainer, which frees gradients and
    * moments, and of the first model.
    */
@@ -414,7 +414,8 @@ export interface ModelTrainer extends TrainerBase<BatchOptions> {
 
 /** Options of saveModel(). */
 export interface SaveModelOptions {
-  /** Type of all tensors in the file; default `'f32'`, which is exact. */
+  /** Type of all tensors in the file; default `'f32'`, which is exact, but for trained gains that a family stores
+   * minus 1 (Gemma): these are rounded once. */
   readonly dtype?: 'f32' | 'f16' | 'bf16' | undefined;
 }
 

@@ -122,6 +122,9 @@ Status read_tensor(const StateDict& dict, const char* name, const Dims& shape, F
 
 // Sets all but the k largest numbers to 0; the first of equal ones are kept.
 void keep_largest(float* row, int64_t count, int64_t k) {
+  // The difference of two infinite sums has no place in an order.
+  std::replace_if(
+      row, row + count, [](float x) { return std::isnan(x); }, 0.0F);
   Floats sorted(row, row + count);
   std::nth_element(sorted.begin(), sorted.begin() + (k - 1), sorted.end(), std::greater<>());
   const float least = sorted[static_cast<size_t>(k - 1)];
@@ -238,9 +241,9 @@ Status SparseAutoencoder::Internals::read_weights(const StateDict& dict) {
     }
     const auto length = static_cast<float>(std::sqrt(squares));
     bias[static_cast<size_t>(f)] *= length;
-    for (int64_t i = 0; i < width && length > 0.0F; ++i) {
+    for (int64_t i = 0; i < width; ++i) {
       encoder[static_cast<size_t>(f * width + i)] *= length;
-      decoder[static_cast<size_t>(i * count + f)] /= length;
+      if (length > 0.0F) decoder[static_cast<size_t>(i * count + f)] /= length;
     }
   }
   return {};

@@ -1,4 +1,5 @@
 // save_weights(): the weights of a model as a file.
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -19,6 +20,11 @@ Status save(const Model& model, SafetensorsType type, To& to) {
     std::vector<std::vector<float>> values;
     StateDict dict;
     for (const StoredParameter& stored : m->stored) {
+      const bool is_dense = std::any_of(
+          m->sentence.steps.begin(), m->sentence.steps.end(), [&](const SentenceStep& step) {
+            return step.out > 0 && stored.name.starts_with(step.path + "/");
+          });
+      if (is_dense) continue;
       float* const to_values =
           values.emplace_back(static_cast<size_t>(stored.shape.elements())).data();
       MULTIHEAD_TRY(read_stored(stored, to_values));

@@ -26,7 +26,7 @@ struct Rotation {
   int64_t pairs = 0, step = 0;
   bool reversed = false;  // by the negative angles
 
-  bool given() const { return cos != nullptr; }
+  bool given() const { return pairs > 0; }
 };
 
 struct LayerCall {
