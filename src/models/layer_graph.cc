@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "nn/graph/kinds.h"
 #include "nn/graph/weights.h"
 
 namespace multihead::models {
@@ -54,7 +53,8 @@ class Builder {
   ValueId norm(const char* name, NormParameters LayerParameters::*parameters, ValueId in) {
     if (name == nullptr) return in;
     const ValueId out = graph_.add({.width = a_.width});
-    graph_.operations.push_back({.kind = &nn::kNorm, .in = in, .out = out, .norm = parameters});
+    graph_.operations.push_back(
+        {.kind = Operation::Kind::kNorm, .in = in, .out = out, .norm = parameters});
     return out;
   }
 
@@ -67,8 +67,11 @@ class Builder {
 
   void project(ValueId in, Projection LayerParameters::*parameters, ValueId out,
                Operation::Share share = Operation::Share::kNone) {
-    graph_.operations.push_back(
-        {.kind = &nn::kProject, .in = in, .out = out, .projection = parameters, .share = share});
+    graph_.operations.push_back({.kind = Operation::Kind::kProject,
+                                 .in = in,
+                                 .out = out,
+                                 .projection = parameters,
+                                 .share = share});
   }
 
   ValueId add_projection(ValueId in, Projection LayerParameters::*parameters, int64_t width) {
@@ -79,7 +82,8 @@ class Builder {
 
   ValueId add(ValueId to, ValueId branch) {
     const ValueId out = graph_.add({.width = a_.width, .replaces = to});
-    graph_.operations.push_back({.kind = &nn::kAdd, .in = to, .in2 = branch, .out = out});
+    graph_.operations.push_back(
+        {.kind = Operation::Kind::kAdd, .in = to, .in2 = branch, .out = out});
     return out;
   }
 
@@ -93,7 +97,7 @@ class Builder {
   }
 
   // The value after an operation that changes it where it is.
-  ValueId changed(const nn::Kind* kind, ValueId in,
+  ValueId changed(Operation::Kind kind, ValueId in,
                   NormParameters LayerParameters::*parameters = nullptr) {
     const nn::Value& before = graph_.value(in);
     const ValueId out = graph_.add({.width = before.width, .heads = before.heads, .replaces = in});
@@ -117,19 +121,20 @@ class Builder {
       project(input, &LayerParameters::v, v, Operation::Share::kHeads);
     }
     if (names_.q_norm != nullptr) {
-      q = changed(&nn::kNormHeads, q, &LayerParameters::q_norm);
-      k = changed(&nn::kNormHeads, k, &LayerParameters::k_norm);
+      q = changed(Operation::Kind::kNormHeads, q, &LayerParameters::q_norm);
+      k = changed(Operation::Kind::kNormHeads, k, &LayerParameters::k_norm);
     }
     if (a_.family->rope) {
-      q = changed(&nn::kRotate, q);
-      k = changed(&nn::kRotate, k);
+      q = changed(Operation::Kind::kRotate, q);
+      k = changed(Operation::Kind::kRotate, k);
     }
     graph_.values[at(q)].site = Site::kQ;
     graph_.values[at(k)].site = Site::kK;
     graph_.values[at(v)].site = Site::kV;
     const ValueId heads = graph_.add({.width = a_.q_width(), .heads = a_.heads});
-    graph_.operations.push_back({.kind = &nn::kAttend, .in = q, .in2 = k, .in3 = v, .out = heads});
-    const ValueId z = changed(&nn::kScaleHeads, heads);
+    graph_.operations.push_back(
+        {.kind = Operation::Kind::kAttend, .in = q, .in2 = k, .in3 = v, .out = heads});
+    const ValueId z = changed(Operation::Kind::kScaleHeads, heads);
     graph_.values[at(z)].site = Site::kZ;
     return z;
   }
@@ -151,7 +156,7 @@ class Builder {
     const ValueId hidden =
         graph_.add({.width = a_.mlp, .site = Site::kMlpHidden, .replaces = first});
     graph_.operations.push_back(
-        {.kind = &nn::kActivateShare, .in = first, .in2 = second, .out = hidden});
+        {.kind = Operation::Kind::kActivate, .in = first, .in2 = second, .out = hidden});
     const ValueId out = norm_in_place(names_.mlp_out_norm, &LayerParameters::mlp_out_norm,
                                       add_projection(hidden, &LayerParameters::down, a_.width));
     graph_.values[at(out)].site = Site::kMlpOut;

@@ -24,7 +24,6 @@
 #include "nn/attention/sequence.h"
 #include "nn/call_memory.h"
 #include "nn/graph/call.h"
-#include "nn/graph/probe.h"
 #include "rules/arena.h"
 #include "rules/element.h"
 
@@ -121,9 +120,8 @@ class Runner {
                                           context_));
     }
     for (int64_t layer = layers(); layer-- > first_kept_;) {
-      const nn::GradientProbe probe{wanted, layer};
       MULTIHEAD_TRY(nn::backward(graph_, w_.kept[layer - first_kept_], w_.gradients, call_of(layer),
-                                 &probe, context_));
+                                 layer, wanted, context_));
     }
     if (parameters != nullptr) embed_back(*parameters);
     return {};
@@ -389,9 +387,7 @@ class Runner {
                        .pairs = a_.ropes[static_cast<size_t>(plan.rope)].pairs(),
                        .step = pairs_};
     }
-    call.attention = &attention_;
-    AttentionOptions& options = attention_;
-    options = {};
+    AttentionOptions& options = call.attention;
     options.scale = plan.scale;
     options.softcap = a_.attention_cap;
     if (plan.window > 0) options.window.left = plan.window - 1;
@@ -421,7 +417,7 @@ class Runner {
 
   Status run_layer(int64_t index) {
     const nn::LayerCall call = call_of(index);
-    frame_.bind(graph_, call, w_.x, w_.x);
+    frame_.bind(graph_, call, w_.x);
     if (index > pass_.first_layer || !pass_.z.given()) {
       return nn::forward(graph_, frame_, call, context_);
     }
@@ -436,7 +432,6 @@ class Runner {
   Context& context_;
   Arrays w_;
   nn::Frame frame_;
-  AttentionOptions attention_;  // of a layer
   nn::Probe probe_;
   // Of differentiate(): the gradients, and the first layer whose values are kept.
   const Parameters* d_parameters_ = nullptr;

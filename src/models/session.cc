@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kFirstRoom = 64;
 
 // A ring takes this many tokens at a time, or as many as the window if that is less: see
-// attend_cached() of nn/graph/heads.cc.
+// attend_cached() of nn/graph/forward.cc.
 constexpr int64_t kMostOfRing = 128;
 
 constexpr int32_t kOneToken[] = {0};

@@ -16,11 +16,6 @@
 #include "multihead/export.h"
 #include "multihead/multi_head_attention.h"
 
-// Known inside the library only.
-namespace multihead::nn {
-struct BlockList;
-}  // namespace multihead::nn
-
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
@@ -112,10 +107,14 @@ class TransformerBlock : public ModuleBase {
 
  private:
   friend class Transformer;
+  struct Weights {
+    ConstTensor norm1_weight, norm1_bias, norm2_weight, norm2_bias;
+    ConstTensor linear1_weight, linear1_bias, gate_weight, gate_bias, linear2_weight, linear2_bias;
+  };
 
   TransformerBlockConfig config_ = {};
   MultiHeadAttention attention_ = {};
-  std::shared_ptr<const nn::BlockList> list_;  // operations and views of the parameters
+  Weights weights_ = {};  // views of the parameters
 };
 
 /// The shape of a model.

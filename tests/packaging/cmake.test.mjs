@@ -305,11 +305,8 @@ const exportedBy = (library) =>
 const SHARED_INTERNALS = `
   engine::Buffer::reserve engine::Scratch::reserve engine::release
   engine::Team::computes_own engine::Team::divides engine::Team::first_output engine::Team::member_left engine::team_of
-  engine::copy_rows engine::cross_entropy engine::linear_backward engine::norm_backward engine::scale_heads
-  nn::Frame::bind nn::Frame::heads nn::Frame::lay_out nn::Frame::lay_out_gradients nn::Frame::lay_out_kept nn::Frame::lse nn::Frame::rows
-  nn::Graph::has nn::ParameterList::add nn::Parameters::make
-  nn::activate_backward nn::activate_columns nn::activate_forward nn::add_backward nn::add_forward nn::add_gradients nn::backward nn::forward
-  nn::forward_after nn::matrix_backward nn::norm_backward nn::norm_forward nn::normalize nn::plan
+  engine::add engine::copy_rows engine::cross_entropy engine::linear_backward engine::norm_backward engine::scale_heads
+  cpu::activation_backward_range nn::ParameterList::add nn::Parameters::make
   engine::attention_params engine::backward_params engine::begin_backward engine::differentiate_sinks engine::end_backward engine::finish_plan
   engine::make_cache_call engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_forward engine::plan_backward engine::printable
   engine::reserve_backward

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "multihead/elementwise.h"
+#include "rules/shared.h"
 
 namespace multihead::cpu {
 
@@ -81,7 +82,8 @@ void drop_rows(const DropRows& call, int64_t first, int64_t end);
 CrossEntropyResult cross_entropy_rows(const CrossEntropy& call, int64_t first, int64_t end);
 
 // Numbers first .. end - 1.
-void activation_backward_range(const ActivationBackward& call, int64_t first, int64_t end);
+MULTIHEAD_SHARED void activation_backward_range(const ActivationBackward& call, int64_t first,
+                                                int64_t end);
 
 // Columns first .. end - 1 of all rows, in the rows' order.
 void embed_backward_columns(const EmbedBackward& call, int64_t first, int64_t end);

@@ -38,7 +38,8 @@ void over_rows(const Params& params, int64_t rows, int64_t width,
 }
 
 // y = a + b, `count` floats each; y may be a or b.
-void add(const float* a, const float* b, float* y, int64_t count, const Context& context);
+MULTIHEAD_SHARED void add(const float* a, const float* b, float* y, int64_t count,
+                          const Context& context);
 
 // Copies `from` to `to`, both (B, H, N, width).
 MULTIHEAD_SHARED void copy_rows(const ConstTensor& from, const Tensor& to, const Context& context);

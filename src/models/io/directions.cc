@@ -123,8 +123,7 @@ Status read_tensor(const StateDict& dict, const char* name, const Dims& shape, F
 // Sets all but the k largest numbers to 0; the first of equal ones are kept.
 void keep_largest(float* row, int64_t count, int64_t k) {
   // The difference of two infinite sums has no place in an order.
-  std::replace_if(
-      row, row + count, [](float x) { return std::isnan(x); }, 0.0F);
+  for (int64_t f = 0; f < count; ++f) row[f] = std::isnan(row[f]) ? 0.0F : row[f];
   Floats sorted(row, row + count);
   std::nth_element(sorted.begin(), sorted.begin() + (k - 1), sorted.end(), std::greater<>());
   const float least = sorted[static_cast<size_t>(k - 1)];

@@ -2,23 +2,26 @@
 // values, and the two ways to play the list.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "multihead/attention.h"
 #include "multihead/context.h"
 #include "multihead/kv_cache.h"
+#include "multihead/sites.h"
 #include "multihead/status.h"
 #include "nn/graph/graph.h"
 #include "rules/arena.h"
-#include "rules/shared.h"
 
 namespace multihead::nn {
 
-struct GradientProbe;
-struct Probe;
+// What a call reads and changes in a layer.
+struct Probe {
+  std::span<const models::Capture> captures = {};
+  std::span<const models::Edit> edits = {};
+  int64_t layer = 0;
+  int64_t first_token = 0;  // position of the first row, after the tokens of a cache
+};
 
 // Cosines and sines of the tokens' positions, (tokens, step), of which `pairs` are used.
 struct Rotation {
@@ -33,7 +36,7 @@ struct LayerCall {
   const LayerParameters* parameters = nullptr;
   int64_t batch = 1, tokens = 0;
   Rotation rotation = {};
-  const AttentionOptions* attention = nullptr;  // of kAttend; products have its precision
+  AttentionOptions attention = {};
   KVCache* cache = nullptr;  // the tokens are the next ones after the cache's; null: all there are
   std::span<const float> head_scales = {};
   const Probe* probe = nullptr;
@@ -43,33 +46,29 @@ struct LayerCall {
   int64_t rows() const { return batch * tokens; }
 };
 
-// The memory of a layer's values. All arrays lie in the arena's memory, so a call allocates
-// nothing.
+// The memory of a layer's values. The frame itself and all arrays lie in the arena's memory, so a
+// call allocates nothing.
 class Frame {
  public:
   // Memory that all layers use in turn: values share it as plan() decided. bind() gives a layer's
-  // values their places. `output` may be `input`; if not, the input is not written.
-  MULTIHEAD_SHARED void lay_out(const Graph& graph, int64_t rows, rules::Arena& take);
-  MULTIHEAD_SHARED void bind(const Graph& graph, const LayerCall& call, float* input,
-                             float* output);
+  // values their places; `x` is its input and then its output.
+  void lay_out(const Graph& graph, int64_t rows, rules::Arena& take);
+  void bind(const Graph& graph, const LayerCall& call, float* x);
   // Memory of one layer for backward(): values that it reads are not overwritten.
-  MULTIHEAD_SHARED void lay_out_kept(const Graph& graph, const LayerCall& call, float* input,
-                                     float* output, rules::Arena& take);
+  void lay_out_kept(const Graph& graph, const LayerCall& call, float* input, float* output,
+                    rules::Arena& take);
   // Memory for the gradients of a layer's values, which all layers use in turn. A value that
   // replaces another one has its gradient in the same place, and the input's is the output's.
-  MULTIHEAD_SHARED void lay_out_gradients(const Graph& graph, const LayerCall& call,
-                                          float* gradient, rules::Arena& take);
-
-  // Replaces the list by an equal one.
-  void use(const Graph& graph) { graph_ = &graph; }
+  void lay_out_gradients(const Graph& graph, const LayerCall& call, float* gradient,
+                         rules::Arena& take);
 
   float* data(ValueId id) const { return place(id).data; }
   // (rows, width)
-  MULTIHEAD_SHARED Tensor rows(ValueId id) const;
+  Tensor rows(ValueId id) const;
   // (batch, heads, tokens, width of a head)
-  MULTIHEAD_SHARED Tensor heads(ValueId id) const;
+  Tensor heads(ValueId id) const;
   // Log-sum-exp (batch, heads, tokens) of the attention, of kept frames; else not given.
-  MULTIHEAD_SHARED Tensor lse() const;
+  Tensor lse() const;
   // True if both values have the same place.
   bool same_place(ValueId a, ValueId b) const { return place(a).data == place(b).data; }
 
@@ -80,13 +79,13 @@ class Frame {
   };
   enum class Memory : uint8_t { kShared, kKept, kGradients };
 
-  const Place& place(ValueId id) const { return places_[static_cast<size_t>(id)]; }
+  Place& place(ValueId id) const { return places_[id]; }
   void fill(const Graph& graph, const LayerCall& call, float* input, float* output, Memory memory,
             rules::Arena* take);
 
   const Graph* graph_ = nullptr;
   int64_t batch_ = 0, tokens_ = 0;
-  std::array<Place, kMostValues> places_;
+  Place* places_ = nullptr;
   float** slots_ = nullptr;
   float* lse_ = nullptr;
   uint64_t acting_ = 0;  // of bind(): the operations that act, and a bit that is always set
@@ -94,51 +93,31 @@ class Frame {
 
 // False if the operation does nothing in this call, so that its output is its input.
 inline bool acts(const Operation& operation, const LayerCall& call) {
-  return operation.kind->acts == nullptr || operation.kind->acts(operation, call);
+  switch (operation.kind) {
+    case Operation::Kind::kNorm:
+    case Operation::Kind::kNormHeads:
+      return (call.parameters->*operation.norm).given();
+    case Operation::Kind::kRotate:
+      return call.rotation.given();
+    case Operation::Kind::kScaleHeads:
+      return !call.head_scales.empty();
+    default:
+      return true;
+  }
 }
-
-// What an operation gets.
-struct ForwardStep {
-  const Graph& graph;
-  const Frame& frame;
-  const LayerCall& call;
-  Context& context;
-  const Operation* op = nullptr;
-
-  Tensor in() const { return frame.rows(op->in); }
-  Tensor out() const { return frame.rows(op->out); }
-};
-
-struct BackwardStep {
-  const Graph& graph;
-  const Frame& values;
-  const Frame& gradients;  // that of the output is given
-  const LayerCall& call;
-  Context& context;
-  const GradientProbe* probe;
-  const Operation* op = nullptr;
-  // The gradient of `in` has a part already, to which this operation's is added.
-  bool adds = false;
-
-  Tensor in() const { return values.rows(op->in); }
-  Tensor d_in() const { return gradients.rows(op->in); }
-  Tensor d_out() const { return gradients.rows(op->out); }
-};
 
 // Computes all values from the input. Errors: kMemory; kOption for a cache without room and for an
 // edit that makes numbers infinite.
-MULTIHEAD_SHARED Status forward(const Graph& graph, const Frame& frame, const LayerCall& call,
-                                Context& context);
+Status forward(const Graph& graph, const Frame& frame, const LayerCall& call, Context& context);
 // Computes what comes after a site, whose rows are given. The graph has the site. Errors: kMemory.
-MULTIHEAD_SHARED Status forward_after(models::Site site, const ConstTensor& rows,
-                                      const Graph& graph, const Frame& frame, const LayerCall& call,
-                                      Context& context);
+Status forward_after(models::Site site, const ConstTensor& rows, const Graph& graph,
+                     const Frame& frame, const LayerCall& call, Context& context);
 
 // Computes the gradients of a layer's values from its output's, which is where the gradient of the
 // input will be. `values` is a kept frame that forward() filled without a cache and without edits.
-// `probe` may be null. Errors: kMemory.
-MULTIHEAD_SHARED Status backward(const Graph& graph, const Frame& values, const Frame& gradients,
-                                 const LayerCall& call, const GradientProbe* probe,
-                                 Context& context);
+// `wanted` are copied. Errors: kMemory.
+Status backward(const Graph& graph, const Frame& values, const Frame& gradients,
+                const LayerCall& call, int64_t layer,
+                std::span<const models::GradientOutput> wanted, Context& context);
 
 }  // namespace multihead::nn

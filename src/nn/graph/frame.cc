@@ -8,6 +8,7 @@
 namespace multihead::nn {
 
 void Frame::lay_out(const Graph& graph, int64_t rows, rules::Arena& take) {
+  take(places_, graph.values.size());
   take(slots_, graph.slots.size());
   for (size_t slot = 0; slot < graph.slots.size(); ++slot) {
     float* data = nullptr;
@@ -16,19 +17,20 @@ void Frame::lay_out(const Graph& graph, int64_t rows, rules::Arena& take) {
   }
 }
 
-void Frame::bind(const Graph& graph, const LayerCall& call, float* input, float* output) {
+void Frame::bind(const Graph& graph, const LayerCall& call, float* x) {
   // Most layers are alike: a step of one token would notice the time of filling.
   uint64_t acting = 1;
   for (const Operation& op : graph.operations) acting = acting << 1U | (acts(op, call) ? 1U : 0U);
-  if (acting == acting_ && input == data(graph.input) && output == data(graph.output)) return;
+  if (acting == acting_) return;
   acting_ = acting;
-  fill(graph, call, input, output, Memory::kShared, nullptr);
+  fill(graph, call, x, x, Memory::kShared, nullptr);
 }
 
 void Frame::lay_out_kept(const Graph& graph, const LayerCall& call, float* input, float* output,
                          rules::Arena& take) {
+  take(places_, graph.values.size());
   for (const Operation& op : graph.operations) {
-    if (!op.kind->attends) continue;
+    if (op.kind != Operation::Kind::kAttend) continue;
     take(lse_, saturated_elements({call.batch, graph.value(op.in).heads, call.tokens}));
   }
   fill(graph, call, input, output, Memory::kKept, &take);
@@ -36,6 +38,7 @@ void Frame::lay_out_kept(const Graph& graph, const LayerCall& call, float* input
 
 void Frame::lay_out_gradients(const Graph& graph, const LayerCall& call, float* gradient,
                               rules::Arena& take) {
+  take(places_, graph.values.size());
   fill(graph, call, gradient, gradient, Memory::kGradients, &take);
 }
 
@@ -44,6 +47,9 @@ void Frame::fill(const Graph& graph, const LayerCall& call, float* input, float*
   graph_ = &graph;
   batch_ = call.batch;
   tokens_ = call.tokens;
+  // The arena counts without memory first. Places are then of no use.
+  const bool counts = places_ == nullptr;
+  const auto at = [&](ValueId id) { return counts ? Place{} : place(id); };
   for (size_t index = 0; index < graph.values.size(); ++index) {
     const auto id = static_cast<ValueId>(index);
     const Value& value = graph.values[index];
@@ -69,7 +75,7 @@ void Frame::fill(const Graph& graph, const LayerCall& call, float* input, float*
     const Operation* const sum =
         memory != Memory::kGradients ? nullptr : [&]() -> const Operation* {
       for (const Operation& op : graph.operations) {
-        if (op.in2 == id && op.lends_gradient) return &op;
+        if (op.kind == Operation::Kind::kAdd && op.in2 == id && op.lends_gradient) return &op;
       }
       return nullptr;
     }();
@@ -77,29 +83,24 @@ void Frame::fill(const Graph& graph, const LayerCall& call, float* input, float*
     if (id == graph.input) {
       to.data = input;
     } else if (writer != nullptr && !acts(*writer, call)) {
-      to = place(writer->in);
+      to = at(writer->in);
     } else if (value.whole != kNoValue) {
-      to = place(value.whole);
-      if (to.data != nullptr) to.data += value.column;  // null while the arena counts
+      to = at(value.whole);
+      if (!counts) to.data += value.column;
     } else if (id == graph.output) {
       to.data = output;
     } else if (sum != nullptr) {
       ValueId stream = sum->in;
       while (stream > id) stream = graph.value(stream).replaces;  // in the same place
-      to = place(stream);
-    } else if (overwrites && memory == Memory::kShared && place(value.replaces).data == input) {
-      to.data = output;
+      to = at(stream);
     } else if (overwrites) {
-      to = place(value.replaces);
+      to = at(value.replaces);
     } else if (memory == Memory::kShared) {
       to.data = slots_[value.slot];
-    } else if (memory == Memory::kKept && writer != nullptr && writer->in2 != kNoValue &&
-               !graph.value(writer->in2).kept) {
-      to = place(writer->in2);  // a sum takes the place of the branch, as the stream is kept
     } else {
       (*take)(to.data, saturated_elements({call.rows(), value.width}));
     }
-    places_[index] = to;
+    if (!counts) place(id) = to;
   }
 }
 
@@ -123,7 +124,7 @@ Tensor Frame::heads(ValueId id) const {
 Tensor Frame::lse() const {
   if (lse_ == nullptr) return {};
   for (const Operation& op : graph_->operations) {
-    if (op.kind->attends) {
+    if (op.kind == Operation::Kind::kAttend) {
       return {lse_, {batch_, graph_->value(op.in).heads, tokens_}};
     }
   }

@@ -10,16 +10,9 @@
 
 #include "multihead/elementwise.h"
 #include "multihead/sites.h"
-#include "multihead/status.h"
 #include "nn/graph/weights.h"
-#include "rules/shared.h"
 
 namespace multihead::nn {
-
-struct BackwardStep;
-struct ForwardStep;
-struct LayerCall;
-struct Operation;
 
 // Index of a value in its graph.
 using ValueId = int8_t;
@@ -44,38 +37,30 @@ struct Value {
   int writer = -1;    // operation
 };
 
-// What an operation does. A program has the code of those kinds only that its lists name.
-struct Kind {
-  Status (*forward)(const ForwardStep& step);
-  Status (*backward)(const BackwardStep& step);
-  // False if the operation does nothing in this call, so that its output is its input. Null: it
-  // always does something.
-  bool (*acts)(const Operation& operation, const LayerCall& call) = nullptr;
-  bool reads_inputs = false;  // backward() reads the inputs
-  bool is_sum = false;        // out = in + in2, of which backward() reads nothing
-  // Attention of queries in, keys in2, values in3; once in a list at most. backward() reads them,
-  // the output and the log-sum-exp.
-  bool attends = false;
-};
-
 struct Operation {
-  // Outputs that the members of a team need not exchange at once, see project.cc.
+  enum class Kind : uint8_t {
+    kNorm,        // out = norm(in)
+    kProject,     // out = in W^T + b
+    kNormHeads,   // out = RMS norm of each head of `in`
+    kRotate,      // out = rotary embedding of `in`
+    kAttend,      // out = attention of queries in, keys in2, values in3; once in a list at most
+    kScaleHeads,  // out = head_scales * in
+    kActivate,    // out = f(in), or f(in) * in2
+    kAdd,         // out = in + in2
+  };
+  // Outputs that the members of a team need not exchange at once, see forward.cc.
   enum class Share : uint8_t { kNone, kHeads, kHidden };
 
-  const Kind* kind = nullptr;  // see kinds.h
+  Kind kind = Kind::kNorm;
   ValueId in = kNoValue, in2 = kNoValue, in3 = kNoValue;
   ValueId out = kNoValue;
   NormParameters LayerParameters::*norm = nullptr;
   Projection LayerParameters::*projection = nullptr;
   Share share = Share::kNone;
-  uint32_t dropout_site = 0;
 
-  // Set by plan(): of a sum, true if in2's gradient may be the memory of out's gradient.
+  // Set by plan(): of kAdd, true if in2's gradient may be the memory of out's gradient.
   bool lends_gradient = false;
 };
-
-// Most values of a list.
-inline constexpr size_t kMostValues = 64;
 
 struct Graph {
   std::vector<Value> values;          // values before those that they make columns of or replace
@@ -90,11 +75,11 @@ struct Graph {
     values.push_back(value);
     return static_cast<ValueId>(values.size() - 1);
   }
-  MULTIHEAD_SHARED bool has(models::Site site) const;
+  bool has(models::Site site) const;
   const Value& value(ValueId id) const { return values[static_cast<size_t>(id)]; }
 };
 
 // Decides where values lie in memory: those that do not live at the same time share it.
-MULTIHEAD_SHARED void plan(Graph& graph);
+void plan(Graph& graph);
 
 }  // namespace multihead::nn

@@ -10,8 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/error/error.h"
-#include "engine/layers/elementwise.h"
 #include "engine/runtime/scratch.h"
 #include "multihead/weights.h"
 #include "nn/call_memory.h"
@@ -173,18 +171,6 @@ Status visit(const Probe& probe, const Graph& graph, const Frame& frame, ValueId
                   {shape[2] * rows.strides[0], 0, rows.strides[0], 1}};
   }
   return change_and_copy(probe, view);
-}
-
-Status visit_gradient(const BackwardStep& step, ValueId id) {
-  for (const models::GradientOutput& wanted : step.probe->outputs) {
-    if (wanted.layer != step.probe->layer || step.graph.value(id).site != wanted.site) continue;
-    const Tensor from = step.gradients.heads(id);
-    const Dims &shape = from.shape, &to = wanted.out.strides;
-    const bool heads = wanted.out.shape.rank() == 4;
-    engine::copy_rows(from, {wanted.out.data, shape, {to[0], heads ? to[2] : 0, to[1], 1}},
-                      step.context);
-  }
-  return {};
 }
 
 bool changes_weights(const Probe& probe) {

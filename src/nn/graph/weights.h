@@ -7,7 +7,6 @@
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 #include "multihead/weights.h"
-#include "rules/shared.h"
 
 namespace multihead::nn {
 
@@ -31,12 +30,11 @@ struct Projection {
   bool given() const { return weight.rows > 0 || is_share; }
 };
 
-// A norm without weight is none, unless it has no parameters by definition.
+// A norm without weight is none.
 struct NormParameters {
   Vector weight, bias;
-  bool without_weight = false;
 
-  bool given() const { return weight.given() || without_weight; }
+  bool given() const { return weight.given(); }
 };
 
 struct LayerParameters {
@@ -64,15 +62,10 @@ Status project_backward(const WeightMatrix& weight, const Tensor& d_y, const Ten
                         bool adds_to_d_x, Context& context);
 // Adds the gradients of project() to `gradient`, whose matrix is f32: d_y^T x to the matrix, the
 // sums of the columns of d_y to the bias. A matrix or bias without memory gets none.
-MULTIHEAD_SHARED Status add_gradients(const ConstTensor& x, const ConstTensor& d_y,
-                                      const Projection& gradient, Context& context);
+Status add_gradients(const ConstTensor& x, const ConstTensor& d_y, const Projection& gradient,
+                     Context& context);
 // y = norm(x); y may be x. Without a norm, a copy.
-MULTIHEAD_SHARED Status normalize(NormKind kind, const ConstTensor& x, const NormParameters& norm,
-                                  const Tensor& y, Context& context);
-// The gradient of normalize() with respect to x, dense rows: d_x, which may be d_y, or += that.
-// Adds those of the parameters to `gradient`, as far as it has memory for them.
-Status normalize_backward(NormKind kind, const ConstTensor& x, const NormParameters& norm,
-                          const ConstTensor& d_y, const Tensor& d_x, bool adds_to_d_x,
-                          const NormParameters& gradient, Context& context);
+Status normalize(NormKind kind, const ConstTensor& x, const NormParameters& norm, const Tensor& y,
+                 Context& context);
 
 }  // namespace multihead::nn

@@ -113,9 +113,9 @@ Status Transformer::Internals::take_parameters(Transformer& model, const StateDi
   // Loads copies of the layers, so that an error leaves this model unchanged.
   const auto blocks = model.layers();
   std::unique_ptr<TransformerBlock[]> loaded;
-  std::unique_ptr<nn::BlockViews[]> views;
+  std::unique_ptr<MultiHeadAttentionWeights[]> attention;
   MULTIHEAD_TRY(allocate_array(config.num_layers, loaded));
-  MULTIHEAD_TRY(allocate_array(config.num_layers, views));
+  MULTIHEAD_TRY(allocate_array(config.num_layers, attention));
   Weights weights;
   nn::ParameterList list(loading.team);
   const auto add_share = [&](const std::string& name, int64_t rows, nn::ParameterRole role,
@@ -129,8 +129,8 @@ Status Transformer::Internals::take_parameters(Transformer& model, const StateDi
   }
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     loaded[layer] = blocks[layer];
-    TransformerBlock::Internals::list(config.block, nn::layer_name(prefix, names, layer), names,
-                                      views[layer], list);
+    TransformerBlock::Internals::list(loaded[layer], nn::layer_name(prefix, names, layer), names,
+                                      attention[layer], list);
   }
   if (config.final_norm) {
     nn::list_norm(norm, config.block, weights.norm_weight, weights.norm_bias, list);
@@ -150,8 +150,10 @@ Status Transformer::Internals::take_parameters(Transformer& model, const StateDi
     nn::initialize(initialization, memory->parameters);
   }
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    MULTIHEAD_TRY(TransformerBlock::Internals::take(loaded[layer], views[layer], memory,
-                                                    {.same_values = loading.same_values}));
+    MULTIHEAD_TRY(MultiHeadAttention::Internals::take_weights(
+        loaded[layer].attention_, attention[layer], std::make_shared<MultiHeadAttention::Memory>(),
+        {.same_values = loading.same_values}));
+    loaded[layer].memory_ = memory;
   }
   MULTIHEAD_TRY(loading.agree());
   if (loading.same_values && model.memory_ != nullptr) memory->version = model.memory_->version;

@@ -3,17 +3,19 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "cpu/elementwise/gradients.h"
 #include "engine/attention/validate.h"
 #include "engine/error/error.h"
 #include "engine/layers/elementwise.h"
-#include "engine/runtime/scratch.h"
+#include "engine/layers/gradients.h"
+#include "multihead/linear.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/call_memory.h"
+#include "nn/dropout_sites.h"
 
 namespace multihead {
 namespace {
@@ -53,6 +55,30 @@ void list_norm(const std::string& name, const TransformerBlockConfig& config, Co
   if (config.norm == Norm::kLayerNorm) {
     list.add(name + ".bias", {width}, ParameterRole::kBias, bias);
   }
+}
+
+Status normalize(Norm norm, const ConstTensor& x, const ConstTensor& weight,
+                 const ConstTensor& bias, float eps, const Tensor& y, Context& context) {
+  return norm == Norm::kRmsNorm ? rms_norm(x, weight, eps, y, context)
+                                : layer_norm(x, weight, bias, eps, y, context);
+}
+
+Status normalize_back(const TransformerBlockConfig& config, const float* x,
+                      const ConstTensor& weight, const ConstTensor& bias, const float* d_y,
+                      const Tensor& d_x, bool adds_to_d_x, const GradientBlock& block,
+                      Context& context) {
+  return engine::norm_backward({.x = x,
+                                .weight = weight.data,
+                                .d_y = d_y,
+                                .d_x = d_x.data,
+                                .adds_to_d_x = adds_to_d_x,
+                                .d_weight = block.of(weight).data,
+                                .d_bias = block.of(bias).data,
+                                .rows = d_x.shape[0],
+                                .width = d_x.shape[1],
+                                .eps = config.norm_eps,
+                                .centered = config.norm == Norm::kLayerNorm},
+                               context);
 }
 
 Status validate_rows(Name name, Axes axes, const ConstTensor& tensor, const Dims& shape) {
@@ -104,36 +130,26 @@ Status TransformerBlock::create(const TransformerBlockConfig& config, Transforme
   });
 }
 
-void TransformerBlock::Internals::list(const TransformerBlockConfig& config,
-                                       const std::string& prefix, ParameterNames names,
-                                       nn::BlockViews& views, nn::ParameterList& list) {
+void TransformerBlock::Internals::list(TransformerBlock& block, const std::string& prefix,
+                                       ParameterNames names, MultiHeadAttentionWeights& attention,
+                                       nn::ParameterList& list) {
+  const TransformerBlockConfig& c = block.config_;
   const BlockNames& n = names_of(names);
-  const int64_t width = config.attention.embed_dim;
-  nn::list_norm(prefix + n.norm1, config, views.norm1_weight, views.norm1_bias, list);
-  nn::list_attention(config.attention, prefix + n.attention, n.attention_names, views.attention,
-                     list);
-  if (config.mlp_dim == 0) return;
-  nn::list_norm(prefix + n.norm2, config, views.norm2_weight, views.norm2_bias, list);
+  const int64_t width = c.attention.embed_dim;
+  Weights& w = block.weights_;
+  nn::list_norm(prefix + n.norm1, c, w.norm1_weight, w.norm1_bias, list);
+  nn::list_attention(c.attention, prefix + n.attention, n.attention_names, attention, list);
+  if (c.mlp_dim == 0) return;
+  nn::list_norm(prefix + n.norm2, c, w.norm2_weight, w.norm2_bias, list);
   const auto list_linear = [&](const char* name, int64_t out, int64_t in, ConstTensor& weight,
                                ConstTensor& bias, nn::ParameterRole role) {
     list.add_linear(prefix + name, out, in, role, n.attention_names.matrices, weight,
-                    config.mlp_bias ? &bias : nullptr);
+                    c.mlp_bias ? &bias : nullptr);
   };
   using enum nn::ParameterRole;
-  const int64_t wide = config.mlp_dim;
-  list_linear(n.linear1, wide, width, views.linear1_weight, views.linear1_bias, kWeight);
-  if (config.gated) list_linear(n.gate, wide, width, views.gate_weight, views.gate_bias, kWeight);
-  list_linear(n.linear2, width, wide, views.linear2_weight, views.linear2_bias, kResidualWeight);
-}
-
-Status TransformerBlock::Internals::take(TransformerBlock& block, const nn::BlockViews& views,
-                                         std::shared_ptr<Memory> memory,
-                                         const nn::Loading& loading) {
-  MULTIHEAD_TRY(MultiHeadAttention::Internals::take_weights(
-      block.attention_, views.attention, std::make_shared<MultiHeadAttention::Memory>(), loading));
-  block.list_ = std::make_shared<nn::BlockList>(block.config_, views);
-  block.memory_ = std::move(memory);
-  return {};
+  list_linear(n.linear1, c.mlp_dim, width, w.linear1_weight, w.linear1_bias, kWeight);
+  if (c.gated) list_linear(n.gate, c.mlp_dim, width, w.gate_weight, w.gate_bias, kWeight);
+  list_linear(n.linear2, width, c.mlp_dim, w.linear2_weight, w.linear2_bias, kResidualWeight);
 }
 
 Status TransformerBlock::load_state_dict(const StateDict& dict, ParameterNames names) {
@@ -148,15 +164,17 @@ Status TransformerBlock::Internals::load(TransformerBlock& block, const StateDic
   MULTIHEAD_TRY(nn::validate_names(names, block.config_.attention));
   // Loads a copy, so that an error leaves this block unchanged.
   TransformerBlock loaded = block;
-  nn::BlockViews views;
+  MultiHeadAttentionWeights attention;
   nn::ParameterList list(loading.team);
-  Internals::list(block.config_, "", names, views, list);
+  Internals::list(loaded, "", names, attention, list);
   const bool gpt2 = names == ParameterNames::kGpt2;
   const auto ignored = [&](std::string_view name) { return gpt2 && nn::is_gpt2_buffer(name); };
   auto memory = std::make_shared<Memory>();
   MULTIHEAD_TRY(memory->parameters.load(list, dict, loading, ignored));
+  MULTIHEAD_TRY(MultiHeadAttention::Internals::take_weights(
+      loaded.attention_, attention, std::make_shared<MultiHeadAttention::Memory>(), loading));
   if (loading.same_values && block.memory_ != nullptr) memory->version = block.memory_->version;
-  MULTIHEAD_TRY(take(loaded, views, std::move(memory), loading));
+  loaded.memory_ = std::move(memory);
   block = std::move(loaded);
   return {};
 }
@@ -197,18 +215,15 @@ Status TransformerBlock::Internals::call(const TransformerBlock& block, const Co
   if (outputs.attention_out.given()) {
     MULTIHEAD_TRY(nn::validate_rows(Name::kAttentionOut, kAxes, outputs.attention_out, shape));
   }
-  nn::BlockCall run(block, options, shape[0], shape[1]);
-  run.module_cache = cache;
-  run.trace = trace;
-  run.attention_out = outputs.attention_out;
-  const nn::Graph& graph = run.list.graph;
-  float* const input = const_cast<float*>(x.data);  // not written, unless it is `out`
-  nn::Frame frame;
+  const auto lay_out = [&](nn::BlockArrays& arrays, bool keeps) {
+    return [&, keeps](rules::Arena& take) {
+      arrays.lay_out(config, shape[0] * shape[1], keeps, take);
+    };
+  };
   if (outputs.activations == nullptr) {
-    MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(),
-                              [&](rules::Arena& take) { frame.lay_out(graph, run.rows(), take); }));
-    frame.bind(graph, run, input, outputs.out.data);
-    return nn::forward(graph, frame, run, context);
+    nn::BlockArrays arrays;
+    MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), lay_out(arrays, false)));
+    return run(block, x, options, outputs, cache, trace, arrays, context);
   }
   if (cache != nullptr) return option_error(Name::kActivations, Message::kNoneInStep);
   if (x.data == outputs.out.data && shape.elements() != 0) {
@@ -216,52 +231,123 @@ Status TransformerBlock::Internals::call(const TransformerBlock& block, const Co
   }
   nn::KeptBlock* kept = nullptr;
   MULTIHEAD_TRY(nn::ActivationsAccess::make(*outputs.activations, kept));
-  MULTIHEAD_TRY(kept->begin(block.memory_->version, shape, [&](rules::Arena& take) {
-    frame.lay_out_kept(graph, run, input, outputs.out.data, take);
-  }));
-  run.activations = &kept->attention;
-  MULTIHEAD_TRY(nn::forward(graph, frame, run, context));
+  MULTIHEAD_TRY(kept->begin(block.memory_->version, shape, lay_out(kept->arrays, true)));
+  kept->arrays.attention = &kept->attention;
+  MULTIHEAD_TRY(run(block, x, options, outputs, nullptr, trace, kept->arrays, context));
   kept->end();
   return {};
 }
 
-Status TransformerBlock::backward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
-                                  const ConstTensor& d_out,
-                                  const TransformerBlockActivations& activations, const Tensor& d_x,
-                                  std::span<float> gradients, Context& context) const {
-  return engine::memory_guard([&]() -> Status {
-    if (memory_ == nullptr) return option_error(Name::kBlock, Message::kLoaded);
-    constexpr Axes kAxes = Axes::kBatchTokens;
-    MULTIHEAD_TRY(engine::validate_rank(Name::kX, kAxes, x, 3));
-    const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
-    MULTIHEAD_TRY(nn::validate_rows(Name::kX, kAxes, x, shape));
-    MULTIHEAD_TRY(nn::validate_rows(Name::kDOut, kAxes, d_out, shape));
-    if (d_x.given()) MULTIHEAD_TRY(nn::validate_rows(Name::kDX, kAxes, d_x, shape));
-    MULTIHEAD_TRY(engine::renamed(nn::validate_block(*this, gradients.size()), Name::kBlock,
-                                  Name::kGradients));
-    const nn::KeptBlock* const kept = nn::ActivationsAccess::find(activations);
-    if (kept == nullptr || !kept->belong_to(memory_->version, shape)) {
-      return option_error(Name::kActivations, Message::kActivationsOfCall);
+void nn::BlockArrays::lay_out(const TransformerBlockConfig& config, int64_t rows, bool keeps,
+                              rules::Arena& take) {
+  const uint64_t outer = nn::saturated_elements({rows, config.attention.embed_dim});
+  const uint64_t wide = nn::saturated_elements({rows, config.mlp_dim});
+  const bool norms = config.norm != Norm::kNone;
+  take(normed, outer);
+  take(branch, outer);
+  take(inner, wide);
+  take(gate, config.gated ? wide : 0);
+  mlp_in = config.norm_first ? normed : nullptr;
+  hidden = inner;
+  if (!keeps) return;
+  take(residual, outer);
+  if (norms) take(mlp_in, outer);
+  take(hidden, wide);
+  if (norms && !config.norm_first) take(sum, outer);
+}
+
+void nn::BlockBackwardArrays::lay_out(const TransformerBlockConfig& config, int64_t rows,
+                                      rules::Arena& take) {
+  const uint64_t outer = nn::saturated_elements({rows, config.attention.embed_dim});
+  const uint64_t wide = nn::saturated_elements({rows, config.mlp_dim});
+  take(d_branch, outer);
+  take(d_normed, outer);
+  take(d_hidden, wide);
+  take(d_gate, config.gated ? wide : 0);
+}
+
+Status TransformerBlock::Internals::run(const TransformerBlock& block, const ConstTensor& x,
+                                        const MultiHeadAttentionOptions& options,
+                                        const TransformerBlockOutputs& outputs,
+                                        MultiHeadAttentionCache* cache, Trace* trace,
+                                        const nn::BlockArrays& arrays, Context& context) {
+  const TransformerBlockConfig& config = block.config_;
+  const Weights& weights = block.weights_;
+  const int64_t width = config.attention.embed_dim, inner_width = config.mlp_dim;
+  const int64_t rows = x.shape[0] * x.shape[1], floats = rows * width;
+  const Dims flat{rows, width};
+  const bool norms = config.norm != Norm::kNone;
+  const bool before = norms && config.norm_first, after = norms && !config.norm_first;
+  const auto normalize = [&](const float* from, bool first, float* to) {
+    return nn::normalize(
+        config.norm, {from, flat}, first ? weights.norm1_weight : weights.norm2_weight,
+        first ? weights.norm1_bias : weights.norm2_bias, config.norm_eps, {to, flat}, context);
+  };
+  const auto add = [&](const float* to, nn::DropoutSite site, float* sum) {
+    if (!options.training || config.residual_dropout == 0.0F) {
+      return engine::add(to, arrays.branch, sum, floats, context);
     }
-    nn::BlockCall run(*this, options, shape[0], shape[1]);
-    run.activations = const_cast<MultiHeadAttentionActivations*>(&kept->attention);  // only read
-    // x may be at another address than in forward(). The output is not read.
-    nn::Frame values;
-    rules::Arena filled(kept->data());
-    values.lay_out_kept(run.list.graph, run, const_cast<float*>(x.data), nullptr, filled);
-    float* own = nullptr;  // if d_x is not requested
-    nn::BlockGradients d;
-    MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
-      take(own, d_x.given() ? 0 : nn::saturated_elements(shape));
-      d.lay_out(run, d_x.given() ? d_x.data : own, take);
-    }));
-    float* const to = d_x.given() ? d_x.data : own;
-    if (to != d_out.data) {
-      const Dims one_head{1, 1, run.rows(), shape[2]};
-      engine::copy_rows({d_out.data, one_head}, {to, one_head}, context);
-    }
-    return nn::backward(run, values, d, gradients.data(), context);
-  });
+    const cpu::DropRows call{.a = to,
+                             .x = arrays.branch,
+                             .y = sum,
+                             .width = width,
+                             .dropout = {config.residual_dropout, options.dropout_seed, site}};
+    engine::over_rows(call, rows, width, cpu::drop_rows, context);
+  };
+  const float* attended_to = x.data;
+  if (before) {
+    MULTIHEAD_TRY(normalize(x.data, true, arrays.normed));
+    attended_to = arrays.normed;
+  }
+  const ConstTensor input(attended_to, x.shape);
+  const Tensor attended(arrays.branch, x.shape);
+  MULTIHEAD_TRY(
+      cache == nullptr
+          ? block.attention_.forward({.query = input}, options,
+                                     {.out = attended, .activations = arrays.attention}, trace,
+                                     context)
+          : block.attention_.step(input, options, {.out = attended}, *cache, trace, context));
+  // Outputs are written from here on. `x` may be `out`, so it is not read after the sum.
+  if (outputs.attention_out.given()) {
+    const Dims one_head{1, 1, rows, width};
+    engine::copy_rows(ConstTensor(arrays.branch, one_head), {outputs.attention_out.data, one_head},
+                      context);
+  }
+  float* const out = outputs.out.data;
+  float* const residual = arrays.residual != nullptr && inner_width > 0 ? arrays.residual : out;
+  float* const before_norm1 = after && arrays.residual != nullptr ? arrays.residual : residual;
+  add(x.data, nn::kAttentionBranch, before_norm1);
+  const float* mlp_in = residual;
+  if (after) {
+    float* const to = inner_width > 0 && arrays.mlp_in != nullptr ? arrays.mlp_in : out;
+    MULTIHEAD_TRY(normalize(before_norm1, true, to));
+    mlp_in = to;
+  }
+  if (inner_width == 0) return {};
+
+  const float* added_to = mlp_in;
+  if (before) {
+    MULTIHEAD_TRY(normalize(residual, false, arrays.mlp_in));
+    added_to = residual;
+    mlp_in = arrays.mlp_in;
+  }
+  const Dims wide{rows, inner_width};
+  const ConstTensor from(mlp_in, flat);
+  const Precision precision = options.attention.precision;
+  const Tensor inner(arrays.inner, wide), gate(arrays.gate, wide), hidden(arrays.hidden, wide);
+  MULTIHEAD_TRY(
+      linear(from, weights.linear1_weight, weights.linear1_bias, inner, context, precision));
+  if (config.gated) {
+    MULTIHEAD_TRY(linear(from, weights.gate_weight, weights.gate_bias, gate, context, precision));
+    MULTIHEAD_TRY(activate_gated(gate, inner, config.activation, hidden, context));
+  } else {
+    MULTIHEAD_TRY(activate(inner, config.activation, hidden, context));
+  }
+  MULTIHEAD_TRY(linear(hidden, weights.linear2_weight, weights.linear2_bias, {arrays.branch, flat},
+                       context, precision));
+  float* const sum = after && arrays.sum != nullptr ? arrays.sum : out;
+  add(added_to, nn::kMlpBranch, sum);
+  return after ? normalize(sum, false, out) : Status();
 }
 
 }  // namespace multihead

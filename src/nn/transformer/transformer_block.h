@@ -1,19 +1,18 @@
-// Shared by TransformerBlock and Transformer: parameters, lists of operations, norms.
+// Shared by TransformerBlock and Transformer: parameters, scratch memory, norms.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "engine/error/error.h"
+#include "engine/layers/gradients.h"
 #include "engine/runtime/team.h"
 #include "multihead/transformer.h"
 #include "nn/call_memory.h"
-#include "nn/graph/call.h"
-#include "nn/graph/graph.h"
+#include "nn/dropout_sites.h"
 #include "nn/kept.h"
 #include "nn/parameters.h"
 #include "rules/arena.h"
@@ -21,53 +20,8 @@
 namespace multihead {
 
 namespace nn {
-
-// The parameters of a block, as views that a ParameterList binds.
-struct BlockViews {
-  MultiHeadAttentionWeights attention;
-  ConstTensor norm1_weight, norm1_bias, norm2_weight, norm2_bias;
-  ConstTensor linear1_weight, linear1_bias, gate_weight, gate_bias, linear2_weight, linear2_bias;
-};
-
-// A block as a list of operations, see block_list.cc, and its parameters except the attention's.
-struct BlockList {
-  BlockList(const TransformerBlockConfig& config, const BlockViews& views);
-
-  Graph graph;
-  LayerParameters parameters;
-};
-
-// A call of a block. Its operations get it as a LayerCall.
-struct BlockCall : LayerCall {
-  // x (batch, tokens, embed_dim). `call_options` must outlive the call.
-  BlockCall(const TransformerBlock& called, const MultiHeadAttentionOptions& call_options,
-            int64_t batch_, int64_t tokens_);
-
-  const TransformerBlock& block;
-  const BlockList& list;
-  const MultiHeadAttentionOptions& options;
-  MultiHeadAttentionCache* module_cache = nullptr;  // for a step
-  Trace* trace = nullptr;
-  Tensor attention_out = {};                             // optional
-  MultiHeadAttentionActivations* activations = nullptr;  // of kept frames
-  // For backward().
-  const GradientBlock* to = nullptr;
-  float* d_attended = nullptr;
-};
-
-// Memory for backward(), which all layers use in turn.
-struct BlockGradients {
-  Frame frame;
-  float* d_attended = nullptr;  // (rows, embed_dim), of attention without a norm before it
-
-  void lay_out(const BlockCall& call, float* d, rules::Arena& take);
-};
-
-// Backpropagates through a block whose values forward() has kept. `d.frame` has the gradient of the
-// output, which becomes that of the input. Adds those of parameters to `gradients`, a block.
-Status backward(BlockCall& call, const Frame& values, const BlockGradients& d, float* gradients,
-                Context& context);
-
+struct BlockArrays;
+struct BlockBackwardArrays;
 }  // namespace nn
 
 // Operations on blocks for internal use. Failed allocations throw.
@@ -75,22 +29,27 @@ struct TransformerBlock::Internals {
   // Implements load_state_dict().
   static Status load(TransformerBlock& block, const StateDict& dict, ParameterNames names,
                      const nn::Loading& loading);
-  // Adds the parameters of a block to `list`.
-  static void list(const TransformerBlockConfig& config, const std::string& prefix,
-                   ParameterNames names, nn::BlockViews& views, nn::ParameterList& list);
-  // Takes the parameters that `views` were bound to. `memory` may be that of a Transformer.
-  static Status take(TransformerBlock& block, const nn::BlockViews& views,
-                     std::shared_ptr<Memory> memory, const nn::Loading& loading);
+  // Adds the parameters of `block` to `list`, with the block's weights as views. The views of its
+  // attention go to `attention`, for MultiHeadAttention::use_weights().
+  static void list(TransformerBlock& block, const std::string& prefix, ParameterNames names,
+                   MultiHeadAttentionWeights& attention, nn::ParameterList& list);
 
   // Implements forward(), or step() if there is a cache.
   static Status call(const TransformerBlock& block, const ConstTensor& x,
                      const MultiHeadAttentionOptions& options,
                      const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache,
                      Trace* trace, Context& context);
-  static const nn::BlockList& list_of(const TransformerBlock& block) { return *block.list_; }
-  static const float* values_of(const TransformerBlock& block) {
-    return block.memory_->parameters.values();
-  }
+  // Runs forward() with checked arguments, or step() if there is a cache.
+  static Status run(const TransformerBlock& block, const ConstTensor& x,
+                    const MultiHeadAttentionOptions& options,
+                    const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache,
+                    Trace* trace, const nn::BlockArrays& arrays, Context& context);
+  // Runs backward() with checked arguments. d (B, N, embed_dim) holds the gradient of the output
+  // and is overwritten with the gradient of x.
+  static Status back(const TransformerBlock& block, const ConstTensor& x,
+                     const MultiHeadAttentionOptions& options, const nn::BlockArrays& arrays,
+                     const nn::BlockBackwardArrays& back, const Tensor& d, float* gradients,
+                     Context& context);
 };
 
 // Operations on transformers for internal use. Failed allocations throw.
@@ -117,12 +76,38 @@ namespace nn {
 Status validate_rows(engine::Name name, engine::Axes axes, const ConstTensor& tensor,
                      const Dims& shape);
 
-// What a block keeps: the values of its list, and the attention's. A call is identified by the
-// shape of x.
+// The arrays of one block's call. Without `keeps`, arrays that backward() does not read share
+// memory, and all layers of a Transformer use one set.
+struct BlockArrays {
+  float* normed = nullptr;    // (rows, embed_dim): norm1(x), the attention's input
+  float* branch = nullptr;    // (rows, embed_dim): the attention's output, then the MLP's
+  float* residual = nullptr;  // (rows, embed_dim): x + attention; null if it is in `out`
+  float* mlp_in = nullptr;    // (rows, embed_dim): the MLP's input, unless it is the residual
+  float* inner = nullptr;     // (rows, mlp_dim): linear1(mlp_in)
+  float* gate = nullptr;      // (rows, mlp_dim): linear_gate(mlp_in), if gated
+  float* hidden = nullptr;    // (rows, mlp_dim): input of linear2
+  float* sum = nullptr;       // (rows, embed_dim): mlp_in + MLP, before norm2; null if in `out`
+  MultiHeadAttentionActivations* attention = nullptr;  // only if `keeps`
+
+  void lay_out(const TransformerBlockConfig& config, int64_t rows, bool keeps, rules::Arena& take);
+};
+
+// The arrays that a block keeps; a call is identified by the shape of x.
 struct KeptBlock : KeptArrays<Dims> {
+  BlockArrays arrays;
   MultiHeadAttentionActivations attention;
 
   int64_t bytes() const { return KeptArrays::bytes() + attention.bytes(); }
+};
+
+// Arrays of one block's backward(), shared by all layers.
+struct BlockBackwardArrays {
+  float* d_branch = nullptr;  // (rows, embed_dim)
+  float* d_normed = nullptr;  // (rows, embed_dim)
+  float* d_hidden = nullptr;  // (rows, mlp_dim)
+  float* d_gate = nullptr;    // (rows, mlp_dim), if gated
+
+  void lay_out(const TransformerBlockConfig& config, int64_t rows, rules::Arena& take);
 };
 
 // Lists the parameters of one of the block's norms, if it has any: `name`.weight, and for a
@@ -130,10 +115,15 @@ struct KeptBlock : KeptArrays<Dims> {
 void list_norm(const std::string& name, const TransformerBlockConfig& config, ConstTensor& weight,
                ConstTensor& bias, ParameterList& list);
 
-// A norm of the config's kind with these parameters, if it has any.
-NormKind norm_kind(const TransformerBlockConfig& config);
-NormParameters norm_parameters(const TransformerBlockConfig& config, const ConstTensor& weight,
-                               const ConstTensor& bias);
+Status normalize(Norm norm, const ConstTensor& x, const ConstTensor& weight,
+                 const ConstTensor& bias, float eps, const Tensor& y, Context& context);
+
+// The backward of a norm of the config's kind with parameters `weight` and `bias`. d_y may be d_x
+// unless adds_to_d_x.
+Status normalize_back(const TransformerBlockConfig& config, const float* x,
+                      const ConstTensor& weight, const ConstTensor& bias, const float* d_y,
+                      const Tensor& d_x, bool adds_to_d_x, const GradientBlock& block,
+                      Context& context);
 
 // True for buffers in GPT-2 checkpoints, which are not parameters.
 bool is_gpt2_buffer(std::string_view name);

@@ -20,8 +20,6 @@
 #include "multihead/transformer.h"
 #include "nn/attention/tracer.h"
 #include "nn/call_memory.h"
-#include "nn/dropout_sites.h"
-#include "nn/graph/call.h"
 #include "nn/kept.h"
 #include "nn/parameters.h"
 #include "nn/transformer/transformer_block.h"
@@ -34,46 +32,35 @@ struct nn::KeptTransformer : KeptArrays<Dims> {
   explicit KeptTransformer(bool recompute) : recomputes(recompute) {}
 
   // Reserves memory for a call of the model. Errors: kMemory.
-  Status begin(const Transformer& model, uint64_t version, int64_t batch, int64_t length) {
-    const TransformerConfig& config = model.config();
-    const int64_t layers = config.num_layers;
-    const int64_t wanted = recomputes ? std::min<int64_t>(layers, 1) : layers;
+  Status begin(const TransformerConfig& config, uint64_t version, int64_t batch, int64_t length) {
+    const auto layers = static_cast<size_t>(config.num_layers);
+    const size_t wanted = recomputes ? std::min<size_t>(layers, 1) : layers;
     if (wanted != sets_) {
       discard();
       sets_ = 0;
-      const auto count = static_cast<size_t>(wanted);
-      frames_.reset(new (std::nothrow) Frame[count]);
-      attention_.reset(new (std::nothrow) MultiHeadAttentionActivations[count]);
-      if (frames_ == nullptr || attention_ == nullptr) return Status::out_of_memory();
+      arrays_.reset(new (std::nothrow) BlockArrays[wanted]);
+      attention_.reset(new (std::nothrow) MultiHeadAttentionActivations[wanted]);
+      if (arrays_ == nullptr || attention_ == nullptr) return Status::out_of_memory();
       sets_ = wanted;
     }
     const int64_t rows = batch * length, width = config.block.attention.embed_dim;
     input_floats_ = rows * width;
-    const MultiHeadAttentionOptions options;
     return KeptArrays::begin(version, {batch, length}, [&](rules::Arena& take) {
-      take(inputs_, saturated_elements({layers + 1, rows, width}));
+      take(inputs_, saturated_elements({config.num_layers + 1, rows, width}));
       take(normed, config.final_norm ? saturated_elements({rows, width}) : 0);
-      take(values_, 0);
-      for (int64_t set = 0; set < sets_; ++set) {
-        lay_out({model.layer(set), options, batch, length}, static_cast<size_t>(set), take);
+      for (size_t set = 0; set < sets_; ++set) {
+        arrays_[set].lay_out(config.block, rows, true, take);
+        arrays_[set].attention = &attention_[set];
       }
     });
   }
   // (batch * length, embed_dim): input of a layer. Index num_layers: output of the last layer.
   float* input(size_t layer) const { return inputs_ + static_cast<int64_t>(layer) * input_floats_; }
-  // Gives the call of a layer what it keeps, and returns the places of its values. All layers share
-  // one set if they are recomputed.
-  const Frame& values(BlockCall& call, size_t layer) const {
-    rules::Arena take(values_);
-    if (recomputes) lay_out(call, layer, take);
-    const size_t set = recomputes ? 0 : layer;
-    call.activations = &attention_[set];
-    frames_[set].use(call.list.graph);  // parameters loaded again, as a share, have another one
-    return frames_[set];
-  }
+  // Arrays of a layer. All layers share one set if they are recomputed.
+  const BlockArrays& layer_arrays(size_t layer) const { return arrays_[recomputes ? 0 : layer]; }
   int64_t bytes() const {
     int64_t sum = KeptArrays::bytes();
-    for (int64_t set = 0; set < sets_; ++set) sum += attention_[static_cast<size_t>(set)].bytes();
+    for (size_t set = 0; set < sets_; ++set) sum += attention_[set].bytes();
     return sum;
   }
 
@@ -81,16 +68,9 @@ struct nn::KeptTransformer : KeptArrays<Dims> {
   float* normed = nullptr;  // (batch * length, embed_dim): output of the final norm
 
  private:
-  void lay_out(const BlockCall& call, size_t layer, rules::Arena& take) const {
-    float* const last = inputs_ == nullptr ? nullptr : input(layer + 1);
-    float* const first = inputs_ == nullptr ? nullptr : input(layer);
-    frames_[recomputes ? 0 : layer].lay_out_kept(call.list.graph, call, first, last, take);
-  }
-
-  std::unique_ptr<Frame[]> frames_;
+  std::unique_ptr<BlockArrays[]> arrays_;
   std::unique_ptr<MultiHeadAttentionActivations[]> attention_;
-  int64_t sets_ = 0;             // layers whose values are kept
-  std::byte* values_ = nullptr;  // of the first set
+  size_t sets_ = 0;  // number of sets of arrays
   float* inputs_ = nullptr;
   int64_t input_floats_ = 0;
 };
@@ -264,17 +244,14 @@ Status Transformer::Internals::run(const Transformer& model, std::span<const int
   if (outputs.activations != nullptr) {
     MULTIHEAD_TRY(nn::ActivationsAccess::make(
         *outputs.activations, kept, nn::ActivationsAccess::recomputes(*outputs.activations)));
-    MULTIHEAD_TRY(kept->begin(model, model.memory_->version, batch, length));
+    MULTIHEAD_TRY(kept->begin(config, model.memory_->version, batch, length));
   }
-  const bool keeps_all = kept != nullptr && !kept->recomputes;
-  nn::Frame frame;
+  nn::BlockArrays arrays;
   const bool shares = weights.embedding.shape[0] != config.vocab_size;
   float *one = nullptr, *gathered = nullptr;
   int32_t* places = nullptr;
   MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
-    if (layers > 0 && !keeps_all) {
-      frame.lay_out(TransformerBlock::Internals::list_of(blocks[0]).graph, count, take);
-    }
+    if (kept == nullptr || kept->recomputes) arrays.lay_out(config.block, count, false, take);
     if (kept == nullptr) take(one, nn::saturated_elements({count, width}));
     if (!shares) return;
     take(gathered, nn::saturated_elements({count, width}));
@@ -297,21 +274,22 @@ Status Transformer::Internals::run(const Transformer& model, std::span<const int
   }
   drop_embeddings(config, options, input_of(0), count, context);
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    const MultiHeadAttentionOptions own =
-        layer_options(config, options, layer, config.causal && cache == nullptr);
-    nn::BlockCall call(blocks[layer], own, batch, length);
-    if (cache != nullptr) call.module_cache = &cache->layers_[layer];
-    if (!outputs.traces.empty()) call.trace = &outputs.traces[layer];
-    float* const out = input_of(layer + 1);
-    if (!keeps_all) frame.bind(call.list.graph, call, input_of(layer), out);
-    const nn::Frame& values = keeps_all ? kept->values(call, layer) : frame;
+    const Tensor x(input_of(layer), {batch, length, width});
+    const Tensor out(input_of(layer + 1), x.shape);
+    const bool keeps_all = kept != nullptr && !kept->recomputes;
     // Report the layer's error on `x` as an error on `tokens`.
-    MULTIHEAD_TRY(engine::renamed(nn::forward(call.list.graph, values, call, context), Name::kX,
-                                  Name::kTokens));
+    MULTIHEAD_TRY(engine::renamed(
+        TransformerBlock::Internals::run(
+            blocks[layer], x,
+            layer_options(config, options, layer, config.causal && cache == nullptr), {.out = out},
+            cache == nullptr ? nullptr : &cache->layers_[layer],
+            outputs.traces.empty() ? nullptr : &outputs.traces[layer],
+            keeps_all ? kept->layer_arrays(layer) : arrays, context),
+        Name::kX, Name::kTokens));
     if (outputs.hidden.given()) {
       const Dims one_head{1, 1, count, width};
       float* const to = outputs.hidden.data + static_cast<int64_t>(layer) * count * width;
-      engine::copy_rows(ConstTensor(out, one_head), {to, one_head}, context);
+      engine::copy_rows(ConstTensor(out.data, one_head), {to, one_head}, context);
     }
   }
   if (kept != nullptr) kept->end();
@@ -321,10 +299,8 @@ Status Transformer::Internals::run(const Transformer& model, std::span<const int
   float* normed = input_of(blocks.size());
   if (config.final_norm && config.block.norm != Norm::kNone) {
     if (kept != nullptr) normed = kept->normed;
-    MULTIHEAD_TRY(
-        nn::normalize(nn::norm_kind(config.block), {last, flat},
-                      nn::norm_parameters(config.block, weights.norm_weight, weights.norm_bias),
-                      {normed, flat}, context));
+    MULTIHEAD_TRY(nn::normalize(config.block.norm, {last, flat}, weights.norm_weight,
+                                weights.norm_bias, config.block.norm_eps, {normed, flat}, context));
   }
   if (!outputs.logits.given()) return {};
   return linear({normed, flat}, weights.output, {}, {outputs.logits.data, {count, logits_width}},
@@ -353,14 +329,13 @@ Status Transformer::backward(std::span<const int32_t> tokens, int64_t batch,
     }
 
     float* d = nullptr;  // gradient of the output of the layer, then of its input
-    nn::BlockGradients layer_gradients;
-    const auto blocks = layers();
+    nn::BlockBackwardArrays arrays;
     MULTIHEAD_TRY(nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
       take(d, nn::saturated_elements({count, width}));
-      if (blocks.empty()) return;
-      layer_gradients.lay_out({blocks[0], options, batch, length}, d, take);
+      arrays.lay_out(config_.block, count, take);
     }));
     const nn::GradientBlock block{memory_->parameters.values(), gradients.data()};
+    const auto blocks = layers();
     const Dims flat{count, width};
     const bool norms = config_.final_norm && config_.block.norm != Norm::kNone;
     const float* const last = kept->input(blocks.size());
@@ -372,24 +347,24 @@ Status Transformer::backward(std::span<const int32_t> tokens, int64_t batch,
                                            .precision = options.attention.precision},
                                           context));
     if (norms) {
-      const auto parameters = [&](const ConstTensor& weight, const ConstTensor& bias) {
-        return nn::norm_parameters(config_.block, weight, bias);
-      };
-      MULTIHEAD_TRY(nn::normalize_backward(
-          nn::norm_kind(config_.block), {last, flat},
-          parameters(weights_.norm_weight, weights_.norm_bias), Tensor(d, flat), {d, flat}, false,
-          parameters(block.of(weights_.norm_weight), block.of(weights_.norm_bias)), context));
+      MULTIHEAD_TRY(nn::normalize_back(config_.block, last, weights_.norm_weight,
+                                       weights_.norm_bias, d, {d, flat}, false, block, context));
     }
+    const Tensor gradient(d, {batch, length, width});
     for (size_t layer = blocks.size(); layer-- > 0;) {
+      const ConstTensor x(kept->input(layer), gradient.shape);
       const MultiHeadAttentionOptions own = layer_options(config_, options, layer, config_.causal);
-      nn::BlockCall call(blocks[layer], own, batch, length);
-      // The kept input of the next layer is this layer's output, so the recomputation overwrites it
-      // with the same values.
-      const nn::Frame& values = kept->values(call, layer);
       if (kept->recomputes) {
-        MULTIHEAD_TRY(nn::forward(call.list.graph, values, call, context));
+        // The kept input of the next layer is this layer's output, so the recomputation overwrites
+        // it with the same values.
+        const Tensor out(kept->input(layer + 1), gradient.shape);
+        MULTIHEAD_TRY(TransformerBlock::Internals::run(blocks[layer], x, own, {.out = out}, nullptr,
+                                                       nullptr, kept->layer_arrays(layer),
+                                                       context));
       }
-      MULTIHEAD_TRY(nn::backward(call, values, layer_gradients, gradients.data(), context));
+      MULTIHEAD_TRY(TransformerBlock::Internals::back(blocks[layer], x, own,
+                                                      kept->layer_arrays(layer), arrays, gradient,
+                                                      gradients.data(), context));
     }
     drop_embeddings(config_, options, d, count, context);
     engine::embed_backward({.tokens = tokens.data(),
