@@ -77,7 +77,7 @@ function usedIn(files) {
   return new Set(files.map(read).join('').match(/\b(?:Name|Axes|Message)::k\w+/g));
 }
 
-/** Makes the error tables: messages that multihead/core and multihead/models can report, those of trainers, and all others. */
+/** Makes the error tables: one of the messages that multihead/core and multihead/models report, one of the messages of trainers, and one of all others. */
 function tablesOf(source) {
   /** Values that messages.ts fills in. */
   const values = ['0', '1', '2', '3', 'axes', 'divisors', 'dtype0', 'dtype1', 'given', 'name0', 'real', 'shape', 'text'];

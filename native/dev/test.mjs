@@ -38,9 +38,9 @@ const BUILDS = [
   { name: 'arm64', run: () => existsSync(ARM64) && buildPreset('arm64', { jobs, target: 'multihead_tests' }) },
 ];
 
-/** Returns the builds that these works need, in order. */
-export function buildsFor(works) {
-  const needed = new Set(works.flatMap(({ after = [] }) => after));
+/** Returns the builds that these tasks need, in order. */
+export function buildsFor(tasks) {
+  const needed = new Set(tasks.flatMap(({ after = [] }) => after));
   for (const { name, after = [] } of BUILDS.toReversed()) if (needed.has(name)) for (const first of after) needed.add(first);
   return BUILDS.filter(({ name }) => needed.has(name));
 }

@@ -71,7 +71,7 @@ struct StoredParameter {
   bool transposed = false;  // the matrix is the stored one, transposed
   bool plus_one = false;    // the vector is the stored one + 1
 
-  // Copies the tensor's numbers, which begin at `from` in the order of memory, in that of the file.
+  // Copies the tensor's numbers from `from`, in the order of memory, to `to`, in the file's order.
   void copy(const float* from, float* to) const;
 };
 

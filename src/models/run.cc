@@ -133,12 +133,12 @@ class Runner {
   nn::NormKind norm_kind() const { return {a_.family->rms_norm, a_.eps}; }
   Tensor matrix(float* data, int64_t width) const { return {data, {rows(), width}}; }
   Tensor x() const { return matrix(w_.x, a_.width); }
-  // Of differentiate(): the input of a layer that is kept, or the last one's output.
+  // differentiate() keeps here the input of a layer, or the output of the last layer.
   float* state_of(int64_t layer) const {
     return nn::moved(w_.x, (layer - first_kept_) * rows() * a_.width);
   }
 
-  // The first layer with a wanted gradient, or one that passes gradients on to the embeddings.
+  // Returns the lowest layer that has a gradient to compute: 0 if the embeddings have one.
   int64_t first_with_gradient(std::span<const GradientOutput> wanted) const {
     int64_t first = layers();
     for (const GradientOutput& capture : wanted) first = std::min(first, capture.layer);
@@ -433,7 +433,7 @@ class Runner {
   Arrays w_;
   nn::Frame frame_;
   nn::Probe probe_;
-  // Of differentiate(): the gradients, and the first layer whose values are kept.
+  // differentiate() sets the gradients, and the first layer whose values are kept.
   const Parameters* d_parameters_ = nullptr;
   int64_t first_kept_ = 0;
   int64_t pairs_ = 0;  // row length of cos and sin

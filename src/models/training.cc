@@ -196,7 +196,7 @@ class ModelTrainee : public nn::Trainee {
   }
 
   std::shared_ptr<Model::Internals> made_;
-  // Of the trained model, too.
+  // The trained model shares these.
   std::shared_ptr<nn::Parameters> parameters_ = std::make_shared<nn::Parameters>();
   Parameters gradients_;  // places in the block of gradients
 };

@@ -37,14 +37,14 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead::models {
 
-/// What a sparse autoencoder is.
+/// The properties of a sparse autoencoder.
 struct SparseAutoencoderInfo {
-  /// How features are computed.
+  /// The kinds of encoders, which the head of this file defines.
   enum class Architecture : uint8_t { kStandard, kJumpReLU, kTopK, kGated };
-  Architecture architecture = Architecture::kStandard;  ///< how features are computed
+  Architecture architecture = Architecture::kStandard;  ///< kind of encoder
   Site site = Site::kResidPre;  ///< the value, by the name of TransformerLens's hook
-  int64_t layer = 0;            ///< of the value, from 0
-  int64_t width = 0;            ///< E; for kZ that of all heads
+  int64_t layer = 0;            ///< layer of the value, from 0
+  int64_t width = 0;            ///< E; for kZ the width of all heads
   int64_t features = 0;         ///< F
 };
 
@@ -60,11 +60,11 @@ class SparseAutoencoder {
   [[nodiscard]] static Status create(const Config& config, const Safetensors& weights,
                                      SparseAutoencoder& result);
 
-  /// What it is; zeros before open().
+  /// The properties; all zeros before open().
   SparseAutoencoderInfo info() const;
 
-  /// The features (rows, F) of rows (rows, E), both contiguous. Errors: kOption (one that was not
-  /// opened, rows that are not finite), kShape, kMemory.
+  /// The features (rows, F) of rows (rows, E), both contiguous. Errors: kOption (an autoencoder
+  /// that was not opened, rows that are not finite), kShape, kMemory.
   [[nodiscard]] Status encode(const ConstTensor& rows, const Tensor& features,
                               Context& context) const;
   /// The rows (rows, E) of features (rows, F), both contiguous. Where rows are normalized,

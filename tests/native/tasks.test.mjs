@@ -9,23 +9,23 @@ import { runTasks } from '../../native/dev/tasks.mjs';
 const later = () => new Promise((resolve) => setTimeout(resolve, 5));
 
 /** Tasks that record when they begin and end. */
-function noted(...works) {
+function noted(...tasks) {
   const notes = [];
   return {
     notes,
-    works: works.map((work) => ({
-      ...work,
+    tasks: tasks.map((task) => ({
+      ...task,
       async run() {
-        notes.push(`${work.name} begins`);
+        notes.push(`${task.name} begins`);
         await later();
-        if (work.fails) throw new Error(`${work.name} failed`);
-        notes.push(`${work.name} ends`);
+        if (task.fails) throw new Error(`${task.name} failed`);
+        notes.push(`${task.name} ends`);
       },
     })),
   };
 }
 
-test('two works run at a time, in order, and one that waits beside them', async () => {
+test('two tasks run at a time, in order, and one that waits beside them', async () => {
   const running = { busy: 0, waits: 0 };
   const begun = [];
   const most = { busy: 0, waits: 0 };
@@ -45,9 +45,9 @@ test('two works run at a time, in order, and one that waits beside them', async 
   assert.deepEqual(most, { busy: 2, waits: 1 });
 });
 
-test('a work begins when those before it have ended, and others overtake it', async () => {
-  const { notes, works } = noted({ name: 'build' }, { name: 'test', after: ['build'] }, { name: 'other' }, { name: 'last', after: ['test', 'other'] });
-  await runTasks(works);
+test('a task begins when those before it have ended, and others overtake it', async () => {
+  const { notes, tasks } = noted({ name: 'build' }, { name: 'test', after: ['build'] }, { name: 'other' }, { name: 'last', after: ['test', 'other'] });
+  await runTasks(tasks);
   const at = (note) => notes.indexOf(note);
   assert.ok(at('test begins') > at('build ends'));
   assert.ok(at('other begins') < at('build ends'));
@@ -56,13 +56,13 @@ test('a work begins when those before it have ended, and others overtake it', as
 });
 
 test('after a failure nothing begins', async () => {
-  const { notes, works } = noted({ name: 'build', fails: true }, { name: 'other' }, { name: 'third' }, { name: 'waiting', waits: true, after: ['third'] });
-  await assert.rejects(runTasks(works), /build failed/);
+  const { notes, tasks } = noted({ name: 'build', fails: true }, { name: 'other' }, { name: 'third' }, { name: 'waiting', waits: true, after: ['third'] });
+  await assert.rejects(runTasks(tasks), /build failed/);
   await later();
   await later();
   assert.deepEqual(notes, ['build begins', 'other begins', 'other ends']);
 });
 
-test('a work that waits for one that does not exist is an error', async () => {
+test('a task that waits for one that does not exist is an error', async () => {
   await assert.rejects(runTasks([{ name: 'a', after: ['b'], run: later }]), /a waits for .*b/);
 });

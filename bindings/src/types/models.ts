@@ -414,8 +414,7 @@ export interface ModelTrainer extends TrainerBase<BatchOptions> {
 
 /** Options of saveModel(). */
 export interface SaveModelOptions {
-  /** Type of all tensors in the file; default `'f32'`, which is exact, but for trained gains that a family stores
-   * minus 1 (Gemma): these are rounded once. */
+  /** Type of all tensors; default `'f32'`, which is exact, but rounds trained gains that a family stores minus 1 (Gemma) once. */
   readonly dtype?: 'f32' | 'f16' | 'bf16' | undefined;
 }
 

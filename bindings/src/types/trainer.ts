@@ -138,7 +138,7 @@ export interface TrainingState {
   [Symbol.dispose](): void;
 }
 
-/** What trainers have in common, whatever they train. `Options`: of a step. */
+/** All trainers have these members, whatever they train. `Options` are the options of a step. */
 export interface TrainerBase<Options> extends TrainingState {
   /**
    * Makes one update from one batch: accumulate(), then update(). Bit-identical in every run of the same build.

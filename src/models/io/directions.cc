@@ -150,7 +150,7 @@ struct SparseAutoencoder::Internals {
 
   Status read_settings(const Config& config);
   Status read_weights(const StateDict& dict);
-  // Computes the features of x W_enc, to which `bias` was added unless there is a gain.
+  // Turns a row of x W_enc into features. Without a gain, the row has `bias` added already.
   void activate(float* row) const;
 };
 
